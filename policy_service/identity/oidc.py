@@ -10,7 +10,8 @@ Numbered as they run when a browser comes back:
 5. the code buys tokens, with the verifier of the note (RFC 7636);
 6. the ID token holds (OpenID Connect Core section 3.1.3.7): signature, ``iss``, ``aud``, ``azp``, times, the note's
    ``nonce``, ``at_hash`` where it is there;
-7. what the ID token leaves out is asked of userinfo, which must speak of the same ``sub`` (section 5.3.2);
+7. what the ID token leaves out is asked of userinfo, which must speak of the same ``sub`` (section 5.3.2); where it
+   answers nothing that can be used, the ID token alone counts, and the log says what is missing;
 8. the claims that the settings require are there.
 
 A person is ``(iss, sub)``; names and addresses are for reading. The note is an encrypted cookie, so that nobody who is
@@ -28,6 +29,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote_plus
 
 import httpx2
 import structlog
@@ -44,17 +46,24 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.health import Health
 from policy_service.identity import github
-from policy_service.identity.claims import LONGEST, email_in, groups_in, name_in, require_member
+from policy_service.identity.claims import (
+    LONGEST,
+    counting_groups,
+    email_in,
+    listed_groups,
+    name_in,
+    require_member,
+)
 from policy_service.identity.foreign_tokens import UntrustedTokenError, text_claim, verify
 from policy_service.identity.issuer_keys import (
     PATIENCE_S,
     IssuerKeys,
     bounded,
-    get_json,
     http_client,
     unavailable,
 )
 from policy_service.identity.logout import TYPES, Logout, read_logout
+from policy_service.identity.userinfo import UserInfo, read_userinfo
 from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
@@ -62,6 +71,14 @@ log = structlog.get_logger(__name__)
 _LONGEST_NEXT = 1_024  # characters; a browser drops a cookie of more than 4,096 bytes
 NOTE_S = 600  # seconds between leaving for the provider and coming back
 _LABEL = b"countersign/sign-in/v1\n"
+_LONGEST_SAID = 300  # characters of a provider's own words
+_TOKEN_ERRORS = {  # RFC 6749 section 5.2
+    "invalid_client": "an operator has to look at client_id, the client secret and token_auth in the settings",
+    "unauthorized_client": "an operator has to let this client use the authorization code grant there",
+    "invalid_grant": "the sign-in took too long or was finished before; sign in again",
+}
+# Nothing is decided by the first, and `_auth_at` reads the second: their form must not refuse a token.
+_NOT_VALIDATED = frozenset({"amr", "auth_time"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +93,7 @@ class Identity:
     trust: str  # the provider's settings as they are, in a digest
     sid: str | None = None  # the provider's own session
     auth_at: datetime | None = None  # when they proved who they are, where the provider says (`auth_time`)
+    groups_problem: str | None = None  # why groups are missing, for this person to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +197,10 @@ class SignIn:
             raise _start_again("the provider answered another sign-in than the one this browser began")
         await self._require_issuer(provider, query)
         if "error" in query:
-            log.warning("sign_in_refused", provider=name, error=query["error"][:100])
-            raise ForbiddenError(f"{provider.title} did not sign you in ({query['error'][:100]})")
+            error, description = _said(query["error"]), _said(query.get("error_description", ""))
+            log.warning("sign_in_refused", provider=name, error=error, description=description)
+            words = f": {description}" if description else ""
+            raise ForbiddenError(f"{provider.title} did not sign you in ({error}){words}")
         if not query.get("code"):
             raise _start_again("the provider's answer holds no code")
         try:
@@ -196,16 +216,22 @@ class SignIn:
         tokens = await self._exchange(provider, code, note)
         if provider.kind == "github":
             who = await github.identify(self._client, provider, tokens["access_token"])
-            require_member(provider, who.claims)
+            listed = listed_groups(provider, [who.claims])
+            require_member(provider, listed)
+            groups, problem = counting_groups(provider, listed)
             return Identity(
                 provider.issuer,
                 who.sub,
                 name_in(who.claims, who.sub),
                 None,
-                groups_in(provider, who.claims),
+                groups,
                 provider.trust,
+                groups_problem=problem,
             )
-        claims = await self._id_claims(provider, tokens, note)
+        signed = await self._id_claims(provider, tokens, note)
+        keys, now = self._keys[provider.name], self._clock()
+        userinfo = await read_userinfo(self._client, keys, provider, tokens["access_token"], signed, now)
+        claims = {**userinfo.claims, **signed}  # what was signed wins
         for claim, wanted in provider.required.items():
             if claims.get(claim) != wanted or type(claims.get(claim)) is not type(wanted):
                 log.warning(
@@ -214,18 +240,22 @@ class SignIn:
                 raise ForbiddenError(
                     f"{provider.title} knows you, but this deployment asks for {claim} = {wanted!r}"
                 )
-        require_member(provider, claims)
+        missing = _why_no_groups(provider, userinfo, await keys.metadata())
+        listed = listed_groups(provider, [signed, userinfo.claims], missing)
+        require_member(provider, listed)
         sub = text_claim(claims, "sub", LONGEST["sub"])
         email = email_in(claims)
+        groups, problem = counting_groups(provider, listed)
         return Identity(
             provider.issuer,
             sub,
             name_in(claims, sub),
             email,
-            groups_in(provider, claims),
+            groups,
             provider.trust,
             text_claim(claims, "sid", LONGEST["sub"]) if "sid" in claims else None,
-            _auth_at(claims, self._clock()),
+            _auth_at(provider, signed, now),
+            problem,
         )
 
     async def back_channel(self, name: str, token: str) -> Logout:
@@ -248,10 +278,21 @@ class SignIn:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 tokens = await self._oauth(provider.name).fetch_token(
-                    endpoint, code=code, code_verifier=note.verifier
+                    endpoint, code=code, code_verifier=note.verifier, auth=self._basic(provider)
                 )
         except AuthlibBaseError as error:
-            raise UntrustedTokenError(f"the code bought nothing: {str(error.error)[:100]!r}") from error
+            code_said, description = _said(error.error), _said(error.description or "")
+            log.warning(
+                "sign_in_refused",
+                provider=provider.name,
+                why="the code bought nothing",
+                error=code_said,
+                description=description,
+            )
+            advice = _TOKEN_ERRORS.get(code_said, "the service's log has its words")
+            raise ForbiddenError(
+                f"{provider.title} did not finish the sign-in ({code_said}); {advice}"
+            ) from error
         except (httpx2.HTTPError, ValueError, TypeError, KeyError, RecursionError, TimeoutError) as error:
             raise unavailable(
                 f"{provider.title} does not answer as it should ({type(error).__name__})"
@@ -270,9 +311,11 @@ class SignIn:
         token = await verify(
             id_token, self._keys[provider.name], algorithms=provider.algorithms, types=("JWT",), now=now
         )
+        # Authlib knows the hash of at_hash by the older of the two names for one algorithm (RFC 9864).
+        algorithm = "EdDSA" if token.header["alg"] == "Ed25519" else token.header["alg"]
         claims = CodeIDToken(
-            dict(token.claims),
-            dict(token.header),
+            {name: value for name, value in token.claims.items() if name not in _NOT_VALIDATED},
+            {"alg": algorithm},
             {
                 "iss": {"essential": True, "value": provider.issuer},
                 "aud": {"essential": True, "value": provider.client_id},
@@ -283,22 +326,7 @@ class SignIn:
             claims.validate(now=int(now.timestamp()), leeway=60)
         except (JoseError, ValueError, TypeError, KeyError) as error:
             raise UntrustedTokenError(f"the ID token does not hold: {error}") from error
-        return await self._with_userinfo(provider, tokens["access_token"], token.claims)
-
-    async def _with_userinfo(
-        self, provider: SignInProvider, access_token: str, claims: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        wanted = {"name", "email"} | ({provider.groups_claim} if provider.groups_claim else set())
-        metadata = await self._keys[provider.name].metadata()
-        if wanted <= claims.keys() or metadata.get("userinfo_endpoint") is None:
-            return claims
-        url = self._keys[provider.name].published(metadata, "userinfo_endpoint")
-        found = await get_json(
-            self._client, url, f"userinfo of {provider.title}", Authorization=f"Bearer {access_token}"
-        )
-        if not isinstance(found, dict) or found.get("sub") != claims.get("sub"):
-            raise UntrustedTokenError("userinfo speaks of somebody else")
-        return {**found, **claims}  # what was signed wins
+        return token.claims
 
     async def _require_issuer(self, provider: SignInProvider, query: Mapping[str, str]) -> None:
         named = query.get("iss")
@@ -338,6 +366,13 @@ class SignIn:
             follow_redirects=False,
         )
 
+    def _basic(self, provider: SignInProvider) -> httpx2.BasicAuth | None:
+        """Id and secret, each form-encoded first (RFC 6749 section 2.3.1), which Authlib leaves out."""
+        if provider.token_auth != "client_secret_basic":  # noqa: S105
+            return None
+        _, secret = self._find(provider.name)
+        return httpx2.BasicAuth(quote_plus(provider.client_id), quote_plus(secret))
+
     def _find(self, name: str) -> tuple[SignInProvider, str]:
         if name not in self._providers:
             raise NotFoundError(f"there is no way to sign in called {name!r}")
@@ -357,12 +392,36 @@ class SignIn:
             return None
 
 
-def _auth_at(claims: Mapping[str, Any], now: datetime) -> datetime | None:
-    """``auth_time``, never later than now: what lies ahead would be fresh for longer than it may."""
+def _auth_at(provider: SignInProvider, claims: Mapping[str, Any], now: datetime) -> datetime | None:
+    """``auth_time``, never later than now: what lies ahead would be fresh for longer than it may.
+
+    It is a number, which may have a fraction (RFC 7519 section 2, NumericDate); a text is none.
+    """
     said = claims.get("auth_time")
-    if type(said) is not int or said < 0:
+    if said is None:
         return None
-    return datetime.fromtimestamp(min(said, int(now.timestamp())), now.tzinfo)
+    if isinstance(said, bool) or not isinstance(said, int | float) or said < 0:
+        log.warning("auth_time_not_used", provider=provider.name, why=f"it is {said!r:.100}, no NumericDate")
+        return None
+    return datetime.fromtimestamp(min(said, now.timestamp()), now.tzinfo)
+
+
+def _why_no_groups(provider: SignInProvider, userinfo: UserInfo, metadata: Mapping[str, Any]) -> str:
+    """What is known of the reason, where neither the ID token nor userinfo holds the groups claim."""
+    if userinfo.fault is not None:
+        return f" in the ID token, and {userinfo.fault}"
+    asked = f"asked for were the scopes {' '.join(provider.scopes)}"
+    offered = metadata.get("scopes_supported")
+    claim = provider.groups_claim
+    if isinstance(offered, list) and claim in offered and claim not in provider.scopes:
+        return f": its scope {claim!r} is not among the scopes of the settings ({asked})"
+    return f" in the ID token or userinfo; {asked}, and the provider may need one more, or a mapper"
+
+
+def _said(words: object) -> str:
+    """A provider's own words, for a log and a page: one line of printable characters, not too long."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in str(words)[: 4 * _LONGEST_SAID]).split())
+    return line if len(line) <= _LONGEST_SAID else f"{line[:_LONGEST_SAID]}…"
 
 
 def _start_again(why: str) -> InvalidRequestError:

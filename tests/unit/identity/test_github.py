@@ -73,10 +73,17 @@ async def test_no_number_is_no_account(user: Any) -> None:
         await asked({f"{API}/user": user})
 
 
-async def test_teams_without_names_are_no_teams() -> None:
-    teams = {f"{API}/user/teams?per_page=100&page=1": [{"slug": "x"}]}
-    with pytest.raises(UntrustedTokenError):
-        await asked({f"{API}/user": {"id": 7}} | teams)
+async def test_a_team_without_a_name_does_not_hide_the_others() -> None:
+    odd = [
+        {"slug": "x"},
+        None,
+        {"slug": 7, "organization": {"login": "acme"}},
+        {"slug": "x", "organization": []},
+    ]
+    account = await asked(
+        {f"{API}/user": {"id": 7}, f"{API}/user/teams?per_page=100&page=1": [*odd, team(1)]}
+    )
+    assert account.claims["teams"] == [None] * 4 + ["acme/team-1"]
 
 
 async def test_teams_it_may_not_read_are_an_error_and_not_no_teams() -> None:
