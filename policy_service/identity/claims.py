@@ -17,6 +17,7 @@ log = structlog.get_logger(__name__)
 LONGEST = {"sub": 255, "name": 100, "email": 320, "group": 200}  # characters
 _MOST_GROUPS = 500
 _MOST_NAMED = 3  # refused entries, or groups, in one sentence
+_LONGEST_NAMED = 60  # characters of a group in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def counting_groups(
         if listed.names and not names:
             problems.append(
                 f"the settings' groups of {provider.title} hold none of those it lists for you: "
-                f"{_some([repr(one) for one in listed.names])}"
+                f"{_some([repr(one[:_LONGEST_NAMED]) for one in listed.names])}"
             )
     if len(names) > _MOST_GROUPS:
         problems.append(

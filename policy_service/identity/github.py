@@ -24,7 +24,7 @@ ISS_PATH = (
     "/login/oauth"  # what it calls itself in an authorization response (RFC 9207) is this below its address
 )
 _PER_PAGE = 100
-_MOST_PAGES = 5
+_MOST_PAGES = 6  # one more than can count, so that somebody with more teams reads so
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ async def _claims(answer: httpx2.Response, keys: IssuerKeys, provider: SignInPro
         try:
             return json.loads(answer.content)
         except (ValueError, RecursionError) as error:
-            raise UntrustedTokenError("it is neither JSON nor a JWT") from error
+            raise UntrustedTokenError("it is no JSON, and its content type is not application/jwt") from error
     token = answer.content.decode("latin-1").strip()
     algorithms = provider.algorithms
     seen = await verify(token, keys, algorithms=algorithms, types=("JWT",), now=now, must_expire=False)

@@ -142,6 +142,12 @@ PATHS: dict[str, tuple[str, dict[str, Any], Any]] = {
 }
 
 
+def test_long_groups_do_not_make_a_long_reason() -> None:
+    _, problem = read([f"{n}" + "g" * 199 for n in range(9)], groups={"a": "finance"})
+    assert problem is not None
+    assert len(problem) < 400
+
+
 @pytest.mark.parametrize(("path", "claims", "value"), PATHS.values(), ids=PATHS.keys())
 def test_a_claim_is_found_by_its_name_and_then_by_its_path(
     path: str, claims: dict[str, Any], value: Any

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from policy_service.errors import WorldError
+from policy_service.identity.claims import counting_groups, listed_groups
 from policy_service.identity.foreign_tokens import UntrustedTokenError
 from policy_service.identity.github import Account, identify
 from policy_service.issuers import SignInProvider
@@ -59,6 +60,17 @@ async def test_an_account_is_its_number_and_its_teams_are_read_to_the_end() -> N
     assert account.sub == "7"
     assert account.claims["teams"] == [f"acme/team-{n}" for n in range(101)]
     assert (account.claims["name"], account.claims["preferred_username"]) == ("Maya Okafor", "maya")
+
+
+async def test_more_teams_than_can_count_are_seen() -> None:
+    pages = {
+        f"{API}/user/teams?per_page=100&page={n}": [team(100 * n + m) for m in range(100)]
+        for n in range(1, 9)
+    }
+    account = await asked({f"{API}/user": {"id": 7}} | pages)
+    table = provider()
+    _, problem = counting_groups(table, listed_groups(table, [account.claims]))
+    assert problem == "GitHub lists 600 groups for you; the first 500 count"
 
 
 async def test_a_server_of_ones_own_has_its_own_api() -> None:
