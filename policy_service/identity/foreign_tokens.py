@@ -68,9 +68,7 @@ def _require_plain(header: Mapping[str, Any]) -> None:
             f"its crit {header['crit']!r:.100} is malformed, or names what is not understood"
         )
     if header.get("b64", True) is not True:
-        raise UntrustedTokenError(
-            "malformed: its b64 asks for an encoding without crit"
-        )  # RFC 7797 section 6
+        raise UntrustedTokenError("malformed: its b64 asks for an encoding without crit (RFC 7797 section 6)")
     for name in ("alg", "kid", "typ"):
         if not isinstance(header.get(name, ""), str):
             raise UntrustedTokenError(f"malformed: its {name} is no text")

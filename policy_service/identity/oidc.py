@@ -20,7 +20,6 @@ not signed in can make the service write anything.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import json
@@ -29,12 +28,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from urllib.parse import quote_plus
 
 import httpx2
 import structlog
-from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.httpx_client import AsyncOAuth2Client
 from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from authlib.oidc.core import CodeIDToken
@@ -54,14 +50,9 @@ from policy_service.identity.claims import (
     name_in,
     require_member,
 )
+from policy_service.identity.code_exchange import exchange, quoted
 from policy_service.identity.foreign_tokens import UntrustedTokenError, text_claim, verify
-from policy_service.identity.issuer_keys import (
-    PATIENCE_S,
-    IssuerKeys,
-    bounded,
-    http_client,
-    unavailable,
-)
+from policy_service.identity.issuer_keys import IssuerKeys, bounded, http_client
 from policy_service.identity.logout import TYPES, Logout, read_logout
 from policy_service.identity.userinfo import UserInfo, read_userinfo
 from policy_service.issuers import SignInProvider
@@ -71,12 +62,6 @@ log = structlog.get_logger(__name__)
 _LONGEST_NEXT = 1_024  # characters; a browser drops a cookie of more than 4,096 bytes
 NOTE_S = 600  # seconds between leaving for the provider and coming back
 _LABEL = b"countersign/sign-in/v1\n"
-_LONGEST_SAID = 300  # characters of a provider's own words
-_TOKEN_ERRORS = {  # RFC 6749 section 5.2
-    "invalid_client": "an operator has to look at client_id, the client secret and token_auth in the settings",
-    "unauthorized_client": "an operator has to let this client use the authorization code grant there",
-    "invalid_grant": "the sign-in took too long or was finished before; sign in again",
-}
 # Nothing is decided by the first, and `_auth_at` reads the second: their form must not refuse a token.
 _NOT_VALIDATED = frozenset({"amr", "auth_time"})
 
@@ -197,7 +182,7 @@ class SignIn:
             raise _start_again("the provider answered another sign-in than the one this browser began")
         await self._require_issuer(provider, query)
         if "error" in query:
-            error, description = _said(query["error"]), _said(query.get("error_description", ""))
+            error, description = quoted(query["error"]), quoted(query.get("error_description", ""))
             log.warning("sign_in_refused", provider=name, error=error, description=description)
             words = f": {description}" if description else ""
             raise ForbiddenError(f"{provider.title} did not sign you in ({error}){words}")
@@ -274,32 +259,15 @@ class SignIn:
         return read_logout(provider, seen.claims, now)
 
     async def _exchange(self, provider: SignInProvider, code: str, note: _Note) -> Mapping[str, Any]:
-        endpoint = await self._endpoint(provider, "token_endpoint")
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                tokens = await self._oauth(provider.name).fetch_token(
-                    endpoint, code=code, code_verifier=note.verifier, auth=self._basic(provider)
-                )
-        except AuthlibBaseError as error:
-            code_said, description = _said(error.error), _said(error.description or "")
-            log.warning(
-                "sign_in_refused",
-                provider=provider.name,
-                why="the code bought nothing",
-                error=code_said,
-                description=description,
-            )
-            advice = _TOKEN_ERRORS.get(code_said, "the service's log has its words")
-            raise ForbiddenError(
-                f"{provider.title} did not finish the sign-in ({code_said}); {advice}"
-            ) from error
-        except (httpx2.HTTPError, ValueError, TypeError, KeyError, RecursionError, TimeoutError) as error:
-            raise unavailable(
-                f"{provider.title} does not answer as it should ({type(error).__name__})"
-            ) from error
-        if not isinstance(tokens, Mapping) or not isinstance(tokens.get("access_token"), str):
-            raise UntrustedTokenError("the token answer holds no access token")
-        return tokens
+        return await exchange(
+            self._transport,
+            provider,
+            self._find(provider.name)[1],
+            await self._endpoint(provider, "token_endpoint"),
+            code=code,
+            code_verifier=note.verifier,
+            redirect_uri=self._redirect_uri(provider.name),
+        )
 
     async def _id_claims(
         self, provider: SignInProvider, tokens: Mapping[str, Any], note: _Note
@@ -351,28 +319,6 @@ class SignIn:
     def _redirect_uri(self, name: str) -> str:
         return f"{self._public_url}/sign-in/{name}/callback"
 
-    def _oauth(self, name: str) -> AsyncOAuth2Client:
-        """A client for one exchange; it shares the transport of all, so it is never closed by itself."""
-        provider, secret = self._find(name)
-        return AsyncOAuth2Client(
-            provider.client_id,
-            secret,
-            token_endpoint_auth_method=provider.token_auth,
-            scope=" ".join(provider.scopes),
-            redirect_uri=self._redirect_uri(name),
-            transport=self._transport,
-            timeout=5.0,
-            trust_env=False,
-            follow_redirects=False,
-        )
-
-    def _basic(self, provider: SignInProvider) -> httpx2.BasicAuth | None:
-        """Id and secret, each form-encoded first (RFC 6749 section 2.3.1), which Authlib leaves out."""
-        if provider.token_auth != "client_secret_basic":  # noqa: S105
-            return None
-        _, secret = self._find(provider.name)
-        return httpx2.BasicAuth(quote_plus(provider.client_id), quote_plus(secret))
-
     def _find(self, name: str) -> tuple[SignInProvider, str]:
         if name not in self._providers:
             raise NotFoundError(f"there is no way to sign in called {name!r}")
@@ -416,12 +362,6 @@ def _why_no_groups(provider: SignInProvider, userinfo: UserInfo, metadata: Mappi
     if isinstance(offered, list) and claim in offered and claim not in provider.scopes:
         return f": its scope {claim!r} is not among the scopes of the settings ({asked})"
     return f" in the ID token or userinfo; {asked}, and the provider may need one more, or a mapper"
-
-
-def _said(words: object) -> str:
-    """A provider's own words, for a log and a page: one line of printable characters, not too long."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in str(words)[: 4 * _LONGEST_SAID]).split())
-    return line if len(line) <= _LONGEST_SAID else f"{line[:_LONGEST_SAID]}…"
 
 
 def _start_again(why: str) -> InvalidRequestError:
