@@ -271,7 +271,7 @@ class IssuerKeys:
             published = read_keys(await get_json(self._client, url, f"the keys of {self.name!r}"))
         except ValueError as error:
             raise unavailable(f"the keys of {self.name!r} are no JWK set") from error
-        _tell_refused(self.name, published)
+        _log_refused(self.name, published)
         if not published.usable:
             self._keys.forget()  # the issuer has answered: none of its earlier keys counts any more
             raise unavailable(f"the keys of {self.name!r} hold none that verifies a signature")
@@ -289,7 +289,7 @@ class IssuerKeys:
             raise unavailable(f"the discovery of {self.name!r} names no usable {which}") from error
 
 
-def _tell_refused(name: str, published: PublishedKeys) -> None:
+def _log_refused(name: str, published: PublishedKeys) -> None:
     for entry in published.refused[:_MOST_REFUSED_LOGGED]:
         log.warning(
             "issuer_key_refused", issuer=name, key=entry.pointer, kid=repr(entry.kid)[:100], why=entry.why
@@ -301,7 +301,7 @@ def _keys_in(name: str, path: Path) -> PublishedKeys:
         published = read_keys(json.loads(path.read_text()))
     except (OSError, ValueError, RecursionError) as error:
         raise StartError(f"the key set {path} cannot be used: {error}") from error
-    _tell_refused(name, published)
+    _log_refused(name, published)
     if not published.usable:
         why = "; ".join(f"{entry.pointer}: {entry.why}" for entry in published.refused[:3])
         raise StartError(f"the key set {path} holds no key that verifies a signature: {why or 'it is empty'}")

@@ -356,12 +356,12 @@ def _why_no_groups(provider: SignInProvider, userinfo: UserInfo, metadata: Mappi
     """What is known of the reason, where neither the ID token nor userinfo holds the groups claim."""
     if userinfo.fault is not None:
         return f" in the ID token, and {userinfo.fault}"
-    asked = f"asked for were the scopes {' '.join(provider.scopes)}"
+    requested = f"requested scopes: {' '.join(provider.scopes)}"
     offered = metadata.get("scopes_supported")
     claim = provider.groups_claim
     if isinstance(offered, list) and claim in offered and claim not in provider.scopes:
-        return f": its scope {claim!r} is not among the scopes of the settings ({asked})"
-    return f" in the ID token or userinfo; {asked}, and the provider may need one more, or a mapper"
+        return f": its scope {claim!r} is not among the scopes of the settings ({requested})"
+    return f" in the ID token or userinfo; {requested}; the provider may need another scope or a mapper"
 
 
 def _start_again(why: str) -> InvalidRequestError:

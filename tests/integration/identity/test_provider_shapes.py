@@ -98,7 +98,7 @@ def test_groups_in_the_forms_of_real_providers_count(
     assert "At your last sign-in" not in page
 
 
-ASKED = "asked for were the scopes openid profile email"
+ASKED = "requested scopes: openid profile email"
 WHY: dict[tuple[str, str], tuple[set[str], str]] = {
     ("basic", "odd"): (
         {"finance"},
@@ -125,7 +125,7 @@ def test_the_reason_for_missing_groups_is_on_the_persons_page(
     assert f"At your last sign-in: {why.replace(chr(39), '&#39;')}" in page
 
 
-def test_what_the_provider_says_of_a_refusal_is_shown(deployment: Deployment) -> None:
+def test_the_error_description_of_the_provider_is_shown(deployment: Deployment) -> None:
     browser = Browser(deployment.url)
     page = browser.http.get(browser.to_the_provider("basic"))
     while page.is_redirect:

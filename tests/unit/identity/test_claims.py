@@ -36,7 +36,7 @@ ALL_COUNT = {
 
 
 @pytest.mark.parametrize(("claimed", "names"), ALL_COUNT.values(), ids=ALL_COUNT.keys())
-def test_groups_that_can_be_used_count_without_a_word(claimed: Any, names: set[str]) -> None:
+def test_usable_groups_count_and_nothing_is_logged(claimed: Any, names: set[str]) -> None:
     with capture_logs() as logged:
         assert read(claimed) == (names, None)
     assert logged == []
@@ -160,8 +160,8 @@ async def test_a_scope_the_provider_offers_and_the_settings_leave_out_is_named()
     browser = Browser(groups_claim="groups")
     browser.provider.metadata = {"scopes_supported": ["openid", "groups"]}
     assert (await browser.through()).groups_problem == (
-        "Acme sent no claim 'groups': its scope 'groups' is not among the scopes of the settings (asked for were the "
-        "scopes openid profile email)"
+        "Acme sent no claim 'groups': its scope 'groups' is not among the scopes of the settings (requested scopes: "
+        "openid profile email)"
     )
 
 
@@ -171,8 +171,8 @@ async def test_a_claim_that_no_scope_brings_is_named_with_the_scopes(offered: An
     browser = Browser(groups_claim="groups")
     browser.provider.metadata = {"scopes_supported": offered}
     assert (await browser.through()).groups_problem == (
-        "Acme sent no claim 'groups' in the ID token or userinfo; asked for were the scopes openid profile email, and "
-        "the provider may need one more, or a mapper"
+        "Acme sent no claim 'groups' in the ID token or userinfo; requested scopes: openid profile email; "
+        "the provider may need another scope or a mapper"
     )
 
 
@@ -193,7 +193,7 @@ async def test_a_path_that_only_userinfo_holds_is_found() -> None:
 
 
 @pytest.mark.anyio
-async def test_nobody_is_a_member_whose_groups_are_unknown_and_the_page_names_the_reason() -> None:
+async def test_unknown_groups_refuse_membership_and_the_page_names_the_reason() -> None:
     browser = Browser(groups_claim="groups", members_of=["staff"])
     browser.provider.claims |= {"_claim_names": {"groups": "src1"}}
     assert (await refusal(browser.through())).startswith(

@@ -61,7 +61,7 @@ IGNORED = {
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("header", IGNORED.values(), ids=IGNORED.keys())
-async def test_a_header_member_nobody_needs_is_ignored(header: dict[str, Any]) -> None:
+async def test_an_unknown_header_member_is_ignored(header: dict[str, Any]) -> None:
     browser = Browser()
     browser.provider.header = header
     assert (await browser.through()).sub == "248"

@@ -74,7 +74,7 @@ SOUND: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("entry", SOUND.values(), ids=SOUND.keys())
-def test_what_a_key_says_besides_does_not_refuse_it(entry: Any) -> None:
+def test_unused_members_do_not_refuse_a_key(entry: Any) -> None:
     published = read_keys({"keys": [entry]})
     assert (len(published.usable), published.refused) == (1, ())
 

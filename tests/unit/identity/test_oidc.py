@@ -449,7 +449,7 @@ async def test_a_time_of_sign_in_may_have_a_fraction(said: float) -> None:
 
 
 @pytest.mark.parametrize("amr", ["pwd", 7, {"pwd": 1}])
-async def test_a_claim_nobody_reads_refuses_nobody(amr: object) -> None:
+async def test_an_unused_claim_of_odd_form_is_ignored(amr: object) -> None:
     browser = Browser()
     browser.provider.id_token = {"amr": amr}
     assert (await browser.through()).sub == "248"

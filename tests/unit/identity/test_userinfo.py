@@ -99,14 +99,14 @@ async def test_signed_userinfo_that_does_not_hold_is_not_used(
 
 
 @pytest.mark.parametrize("signs", [False, True])
-async def test_userinfo_of_somebody_else_signs_nobody_in(signs: bool) -> None:
+async def test_userinfo_of_another_subject_refuses_the_sign_in(signs: bool) -> None:
     browser = asking()
     browser.provider.signs_userinfo = signs
     browser.provider.userinfo = {"sub": "666", "groups": ["finance"]}
     assert await refused_because(browser.through()) == "userinfo speaks of somebody else"
 
 
-async def test_nobody_is_a_member_while_userinfo_fails() -> None:
+async def test_membership_is_refused_while_userinfo_fails() -> None:
     browser = asking(members_of=["staff"])
     browser.provider.down = {"/userinfo"}
     assert "userinfo of Acme does not answer" in await refusal(browser.through())
@@ -118,7 +118,7 @@ async def test_a_claim_the_settings_require_is_still_required_while_userinfo_fai
     assert "hd = 'acme.example'" in await refusal(browser.through())
 
 
-async def test_userinfo_is_not_asked_where_the_id_token_says_all() -> None:
+async def test_userinfo_is_not_fetched_when_the_id_token_has_every_claim() -> None:
     browser = asking()
     browser.provider.id_token = {"email": "maya@acme.example", "groups": ["finance"]}
     browser.provider.down = {"/userinfo"}
