@@ -127,7 +127,9 @@ class SignInProvider(_Table):
     token_auth: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"  # noqa: S105
     scopes: tuple[str, ...] = ("openid", "profile", "email")
     groups_claim: str | None = Field(
-        None, description="claim that lists groups; none: its tokens carry no groups"
+        None,
+        min_length=1,
+        description="claim that lists groups, or a dotted path to it; none: its tokens carry no groups",
     )
     groups: dict[str, str] | None = Field(
         None, description="the claim's values to the bundle's groups; what is not listed is dropped"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -15,6 +16,16 @@ log = structlog.get_logger(__name__)
 
 LONGEST = {"sub": 255, "name": 100, "email": 320, "group": 200}  # characters
 _MOST_GROUPS = 500
+_MOST_NAMED = 3  # refused entries, or groups, in one sentence
+_LONGEST_NAMED = 60  # characters of a group in it
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroups:
+    """The groups a provider lists for a person, in its own words, and why some or all are missing."""
+
+    names: tuple[str, ...] = ()
+    problem: str | None = None
 
 
 def readable(text: str, what: str) -> bool:
@@ -43,31 +54,122 @@ def name_in(claims: Mapping[str, Any], sub: str) -> str:
     return sub[: LONGEST["name"]]
 
 
-def require_member(provider: SignInProvider, claims: Mapping[str, Any]) -> None:
-    """Whoever is in none of the groups that may sign in at all sees nothing here, not even the queue.
+def require_member(provider: SignInProvider, listed: ListedGroups) -> None:
+    """Refuse a person who is in none of the groups that may sign in at all: they see nothing, not even the queue.
 
     Raises:
-        ForbiddenError: they are not.
+        ForbiddenError: they are not, or their groups are unknown.
     """
-    if not provider.members_of:
+    if not provider.members_of or set(listed.names) & set(provider.members_of):
         return
-    listed = claims.get(str(provider.groups_claim))
-    if not isinstance(listed, list) or not any(one in provider.members_of for one in listed):
-        log.warning("sign_in_refused", provider=provider.name, why="in none of members_of")
-        raise ForbiddenError(
-            f"{provider.title} knows you, but you are in none of the groups that may sign in here"
+    because = "" if listed.problem is None else f": {listed.problem}"
+    log.warning("sign_in_refused", provider=provider.name, why=f"in none of members_of{because}")
+    raise ForbiddenError(
+        f"{provider.title} knows you, but you are in none of the groups that may sign in here{because}"
+    )
+
+
+def listed_groups(
+    provider: SignInProvider, sources: Sequence[Mapping[str, Any]], why_missing: str = ""
+) -> ListedGroups:
+    """The groups in the claim that the settings name. Each entry is used or left out by itself.
+
+    Args:
+        sources: claims, the most trusted first; the first that holds the claim counts.
+        why_missing: what is known of the reason, where none holds it.
+    """
+    if (claim := provider.groups_claim) is None:
+        return ListedGroups()
+    found = next((value for one in sources if (value := claim_at(one, claim)) is not None), None)
+    if found is None:
+        problem = f"{provider.title} sent no claim {claim!r}{why_missing}"
+        if any(_is_overage(one, claim) for one in sources):
+            problem = (
+                f"{provider.title} left your groups out because they are too many (overage); "
+                "an operator assigns fewer of them to the application there"
+            )
+        return ListedGroups((), problem)
+    if isinstance(found, str):
+        found = [found]  # several providers send a single group so; a separator would be a guess
+    if not isinstance(found, list):
+        return ListedGroups(
+            (), f"the claim {claim!r} of {provider.title} is {_kind(found)}, not a list of texts"
         )
+    if not found:
+        return ListedGroups((), f"{provider.title} lists no group for you")
+    refused = {f"/{at}": why for at, one in enumerate(found) if (why := _unusable(one)) is not None}
+    names = tuple(dict.fromkeys(one for one in found if _unusable(one) is None))
+    return ListedGroups(names, _entries_refused(provider, refused, len(found)))
 
 
-def groups_in(provider: SignInProvider, claims: Mapping[str, Any]) -> frozenset[str] | None:
-    """The groups a token carries, in the bundle's words; a claim that is no list of texts carries none."""
+def counting_groups(
+    provider: SignInProvider, listed: ListedGroups
+) -> tuple[frozenset[str] | None, str | None]:
+    """The listed groups in the bundle's words, and why some or all do not count, which the log says too.
+
+    They are None where the settings take no groups from this provider.
+    """
     if provider.groups_claim is None:
+        return None, None
+    names, problems = listed.names, [listed.problem]
+    if provider.groups is not None:
+        names = tuple(dict.fromkeys(provider.groups[one] for one in names if one in provider.groups))
+        if listed.names and not names:
+            problems.append(
+                f"the settings' groups of {provider.title} hold none of those it lists for you: "
+                f"{_some([repr(one[:_LONGEST_NAMED]) for one in listed.names])}"
+            )
+    if len(names) > _MOST_GROUPS:
+        problems.append(
+            f"{provider.title} lists {len(names):,} groups for you; the first {_MOST_GROUPS} count"
+        )
+    problem = "; ".join(one for one in problems if one is not None) or None
+    if problem is not None:
+        log.warning("groups_not_usable", provider=provider.name, claim=provider.groups_claim, why=problem)
+    return frozenset(names[:_MOST_GROUPS]), problem
+
+
+def claim_at(claims: Mapping[str, Any], path: str) -> Any:
+    """The claim of this name, or the one that this dotted path leads to; a name that holds dots comes first."""
+    if claims.get(path) is not None:
+        return claims[path]
+    dots = [at for at, character in enumerate(path) if character == "."]
+    for at in reversed(dots):
+        inner = claims.get(path[:at])
+        found = claim_at(inner, path[at + 1 :]) if isinstance(inner, dict) else None
+        if found is not None:
+            return found
+    return None
+
+
+def _is_overage(claims: Mapping[str, Any], claim: str) -> bool:
+    """Whether Entra says that it left a claim out for its size; where it can be fetched is not followed."""
+    elsewhere = claims.get("_claim_names")
+    return (isinstance(elsewhere, dict) and claim in elsewhere) or claims.get("hasgroups") in (True, "true")
+
+
+def _unusable(one: object) -> str | None:
+    """Why an entry names no group, or None when it does."""
+    if not isinstance(one, str):
+        return f"is {_kind(one)}"
+    if len(one) > LONGEST["group"]:
+        return f"is longer than {LONGEST['group']} characters"
+    return None if readable(one, "group") else "cannot be read"
+
+
+def _kind(value: object) -> str:
+    kinds = {bool: "true or false", int: "a number", float: "a number", list: "a list", dict: "an object"}
+    return kinds.get(type(value), "null")
+
+
+def _entries_refused(provider: SignInProvider, refused: Mapping[str, str], total: int) -> str | None:
+    if not refused:
         return None
-    listed = claims.get(provider.groups_claim, [])
-    usable = isinstance(listed, list) and len(listed) <= _MOST_GROUPS
-    if not usable or not all(isinstance(one, str) and readable(one, "group") for one in listed):
-        log.warning("groups_not_usable", provider=provider.name, claim=provider.groups_claim)
-        return frozenset()
-    if provider.groups is None:
-        return frozenset(listed)
-    return frozenset(provider.groups[one] for one in listed if one in provider.groups)
+    entries = _some([f"{pointer} {why}" for pointer, why in refused.items()])
+    claim = provider.groups_claim
+    return f"{len(refused):,} of {total:,} entries in {claim!r} of {provider.title} are left out: {entries}"
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _MOST_NAMED:,} more" if len(texts) > _MOST_NAMED else ""
+    return ", ".join(texts[:_MOST_NAMED]) + more

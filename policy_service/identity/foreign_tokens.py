@@ -2,6 +2,10 @@
 
 Nothing of a token is believed before its signature holds, under a key of the one issuer it was expected from and with
 an algorithm of that issuer's list. Then come its times; what the other claims must say is the caller's business.
+
+Header members that the standard does not know are ignored (RFC 7515 section 4), and no extension is understood, so
+every ``crit`` is refused (section 4.1.11). Each refusal names its own cause: malformed, critical extension, type,
+algorithm, unknown key id, a key that does not fit, signature, times.
 """
 
 from __future__ import annotations
@@ -13,12 +17,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from joserfc import jws, jwt
+from joserfc import jwt
 from joserfc.errors import JoseError
-from joserfc.jwk import Key
+from joserfc.jws import JWSRegistry
 from joserfc.util import urlsafe_b64decode
 
 from policy_service.identity.issuer_keys import IssuerKeys
+from policy_service.identity.key_sets import PublishedKeys
 
 MAX_CHARS = 16_384  # the longest token looked at; one with two hundred groups is about half of it
 _KEYS_OF_ITS_OWN = frozenset({"jku", "jwk", "x5u", "x5c", "cty"})  # nothing a signer of ours needs
@@ -44,16 +49,33 @@ def peek(unverified_token: str) -> ForeignToken:
         UntrustedTokenError: it is no signed token.
     """
     if not 0 < len(unverified_token) <= MAX_CHARS or not unverified_token.isascii():
-        raise UntrustedTokenError("it is no signed token, or too long a one")
+        raise UntrustedTokenError("malformed: it is no signed token, or too long a one")
+    if unverified_token.count(".") == 4:
+        raise UntrustedTokenError("it is encrypted, which is not supported")
     try:
-        parsed = jws.extract_compact(unverified_token.encode())
-        claims = _object(parsed.payload or b"")
-        header = _object(urlsafe_b64decode(unverified_token.partition(".")[0].encode()))
-    except (JoseError, ValueError, RecursionError) as error:
-        raise UntrustedTokenError("it is no signed token") from error
-    if not isinstance(header.get("kid", ""), str) or header.keys() & _KEYS_OF_ITS_OWN:
-        raise UntrustedTokenError("its header brings keys of its own, or no usable key id")
-    return ForeignToken(header, claims)
+        head, payload, _ = unverified_token.encode().split(b".")
+        header = _object(urlsafe_b64decode(head))
+        _require_plain(header)
+        return ForeignToken(header, _object(urlsafe_b64decode(payload)))
+    except (ValueError, RecursionError) as error:
+        raise UntrustedTokenError("malformed: it is no signed token") from error
+
+
+def _require_plain(header: Mapping[str, Any]) -> None:
+    """A header that can be read in one way, and asks for nothing but a signature by a published key."""
+    if "crit" in header:
+        raise UntrustedTokenError(
+            f"its crit {header['crit']!r:.100} is malformed, or names what is not understood"
+        )
+    if header.get("b64", True) is not True:
+        raise UntrustedTokenError("malformed: its b64 asks for an encoding without crit (RFC 7797 section 6)")
+    for name in ("alg", "kid", "typ"):
+        if not isinstance(header.get(name, ""), str):
+            raise UntrustedTokenError(f"malformed: its {name} is no text")
+    if brought := sorted(header.keys() & _KEYS_OF_ITS_OWN):
+        raise UntrustedTokenError(
+            f"its header brings a key or a content type of its own: {', '.join(brought)}"
+        )
 
 
 def _object(raw: bytes) -> dict[str, Any]:
@@ -72,50 +94,71 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 async def verify(
-    token: str, issuer: IssuerKeys, *, algorithms: Sequence[str], types: Sequence[str], now: datetime
+    token: str,
+    issuer: IssuerKeys,
+    *,
+    algorithms: Sequence[str],
+    types: Sequence[str],
+    now: datetime,
+    must_expire: bool = True,
 ) -> ForeignToken:
     """A token whose signature and times hold.
 
     Args:
         algorithms: the issuer's list; the header chooses from it and from nothing else.
         types: what header ``typ`` may be, letter case ignored; a token without one counts as ``JWT``.
+        must_expire: whether ``exp`` and ``iat`` must be there; where they are, they must hold.
 
     Raises:
         UntrustedTokenError: it proves nothing.
         WorldError: issuer_unavailable; its keys cannot be read.
     """
     seen = peek(token)
-    typ = str(seen.header.get("typ", "JWT")).lower().removeprefix("application/")
-    if typ not in {one.lower() for one in types}:
-        raise UntrustedTokenError(f"its typ is {typ!r}")
+    typ = seen.header.get("typ", "JWT")
+    if typ.lower().removeprefix("application/") not in {one.lower() for one in types}:
+        raise UntrustedTokenError(f"its typ is {typ[:100]!r}, not one of {', '.join(types)}")
+    algorithm = seen.header.get("alg", "")
+    if algorithm not in algorithms:
+        raise UntrustedTokenError(f"its alg is {algorithm[:100]!r}, not one of {', '.join(algorithms)}")
     kid = seen.header.get("kid")
-    keys = await issuer.keys(kid)
-    candidates = [key for key in keys.keys if kid is None or key.kid == kid]
-    for key in candidates:
-        claims = _under(token, key, algorithms)
-        if claims is not None:
-            _require_times(claims, now)
-            return ForeignToken(seen.header, claims)
-    raise UntrustedTokenError(f"no key of {issuer.name!r} signed it (kid {str(kid)[:80]!r})")
+    published = await issuer.keys(kid)
+    named = published.named(kid)
+    if not named:
+        raise UntrustedTokenError(_unknown_kid(issuer.name, str(kid), published))
+    candidates = [(key, model) for key in named for model in JWSRegistry.filter_algorithms(key, [algorithm])]
+    if not candidates:
+        raise UntrustedTokenError(f"no key of {issuer.name!r} with kid {str(kid)[:80]!r} is for {algorithm}")
+    signed, _, encoded = token.encode().rpartition(b".")
+    signature = _signature(encoded)
+    if not any(model.verify(signed, signature, key) for key, model in candidates):
+        raise UntrustedTokenError(
+            f"its signature does not hold (issuer {issuer.name!r}, kid {str(kid)[:80]!r})"
+        )
+    _require_times(seen.claims, now, must_expire=must_expire)
+    return seen
 
 
-def _under(token: str, key: Key, algorithms: Sequence[str]) -> dict[str, Any] | None:
-    """The claims when this key signed the token, with the key's own algorithm where it names one."""
-    allowed = [one for one in algorithms if key.alg in {None, one}]
+def _signature(encoded: bytes) -> bytes:
     try:
-        return dict(jwt.decode(token, key, algorithms=allowed).claims) if allowed else None
-    except (JoseError, ValueError, TypeError):
-        return None
+        return urlsafe_b64decode(encoded)
+    except ValueError as error:
+        raise UntrustedTokenError("malformed: its signature is no base64url") from error
 
 
-def _require_times(claims: dict[str, Any], now: datetime) -> None:
-    registry = jwt.JWTClaimsRegistry(
-        now=int(now.timestamp()), leeway=_LEEWAY_S, exp={"essential": True}, iat={"essential": True}
-    )
+def _unknown_kid(name: str, kid: str, published: PublishedKeys) -> str:
+    for entry in published.refused:
+        if entry.kid == kid:
+            return f"the key {kid[:80]!r} of {name!r} is refused ({entry.pointer}): {entry.why}"
+    return f"{name!r} publishes no key with kid {kid[:80]!r}"
+
+
+def _require_times(claims: Mapping[str, Any], now: datetime, *, must_expire: bool) -> None:
+    there: jwt.ClaimsOption = {"essential": must_expire}
+    registry = jwt.JWTClaimsRegistry(now=int(now.timestamp()), leeway=_LEEWAY_S, exp=there, iat=there)
     if any(isinstance(value, float) and not math.isfinite(value) for value in claims.values()):
         raise UntrustedTokenError("it holds a number that is none")  # which every comparison would let pass
     try:
-        registry.validate(claims)
+        registry.validate(dict(claims))
     except (JoseError, TypeError, ValueError) as error:
         raise UntrustedTokenError(f"its claims do not hold: {error}") from error
 

@@ -24,7 +24,7 @@ ISS_PATH = (
     "/login/oauth"  # what it calls itself in an authorization response (RFC 9207) is this below its address
 )
 _PER_PAGE = 100
-_MOST_PAGES = 5
+_MOST_PAGES = 6  # one more than can count, so that somebody with more teams reads so
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,25 @@ async def identify(client: httpx2.AsyncClient, provider: SignInProvider, access_
     return Account(str(number), claims)
 
 
-async def _teams(client: httpx2.AsyncClient, provider: SignInProvider, access_token: str) -> list[str]:
-    names: list[str] = []
+async def _teams(client: httpx2.AsyncClient, provider: SignInProvider, access_token: str) -> list[str | None]:
+    """The names of all teams, with None for an entry that names none."""
+    names: list[str | None] = []
     for page in range(1, _MOST_PAGES + 1):
         found = await _ask(client, provider, f"/user/teams?per_page={_PER_PAGE}&page={page}", access_token)
         if not isinstance(found, list):
             raise UntrustedTokenError("GitHub listed no teams")
-        try:
-            names += [f"{team['organization']['login']}/{team['slug']}" for team in found]
-        except (TypeError, KeyError) as error:
-            raise UntrustedTokenError("GitHub listed teams without names") from error
+        names += [_team_name(team) for team in found]
         if len(found) < _PER_PAGE:
             break
     return names
+
+
+def _team_name(team: Any) -> str | None:
+    try:
+        login, slug = team["organization"]["login"], team["slug"]
+    except (TypeError, KeyError):
+        return None
+    return f"{login}/{slug}" if isinstance(login, str) and isinstance(slug, str) else None
 
 
 async def _ask(client: httpx2.AsyncClient, provider: SignInProvider, path: str, token: str) -> Any:

@@ -1,10 +1,11 @@
 """What another issuer publishes about itself: its metadata and its keys, fetched lately or not at all.
 
 Rules: only https (or this machine), no redirect is followed, an answer is bounded in size and time, and metadata must
-name exactly the issuer it was asked of (OpenID Connect Discovery 1.0, section 4.3) and leads to no bare address. Keys
-are kept for an hour; a key id nobody knows asks again, at most twice a minute whether or not the issuer answers, so a
-stranger's tokens can neither flood an issuer nor make others wait for it. When an issuer cannot be reached and its keys
-are too old, nothing it signed is believed.
+name exactly the issuer it was asked of (OpenID Connect Discovery 1.0, section 4.3) and leads to no bare address. Each
+document is fetched again after an hour, and the keys also for an unknown key id; in both cases at most twice a minute,
+whether or not the issuer answers, so that a stranger's tokens cannot flood an issuer. While an issuer does not answer,
+its last answer counts until it is twelve hours old; after that, nothing it signed is believed. A key that cannot be
+used is left out by itself, with a line in the log, and the others of its set count.
 """
 
 from __future__ import annotations
@@ -14,31 +15,31 @@ import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import httpx2
 import structlog
-from joserfc.errors import JoseError
-from joserfc.jwk import JWKRegistry, Key, KeySet
 
 from countersign.contract import ErrorCode
 from policy_service import metrics
 from policy_service.errors import StartError, WorldError
 from policy_service.health import Health
+from policy_service.identity.key_sets import PublishedKeys, read_keys
 from policy_service.issuers import require_published_url, require_safe_url
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_KEEP_S = 3_600
+_FRESH_S = 3_600
+_LONGEST_USE_S = 43_200  # without a newer answer; a session that began in time lasts as long
 _AGAIN_S = 30
 _TIMEOUT = httpx2.Timeout(5.0)
 PATIENCE_S = 10.0  # for one whole answer, however slowly it drips
 _MAX_BYTES = 1_048_576
+_MOST_REFUSED_LOGGED = 20
 _DISCOVERY = "/.well-known/openid-configuration"
 
 
@@ -121,7 +122,20 @@ def _tls() -> ssl.SSLContext:
 
 
 async def get_json(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -> Any:
-    """One bounded GET.
+    """The JSON document at an address, by one bounded GET.
+
+    Raises:
+        WorldError: issuer_unavailable.
+    """
+    response = await get(client, url, what, **headers)
+    try:
+        return json.loads(response.content)
+    except (ValueError, RecursionError) as error:
+        raise unavailable(f"{what} answered no JSON") from error
+
+
+async def get(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -> httpx2.Response:
+    """The answer 200 of one bounded GET.
 
     Raises:
         WorldError: issuer_unavailable.
@@ -130,11 +144,11 @@ async def get_json(client: httpx2.AsyncClient, url: str, what: str, **headers: s
         require_safe_url(url)
         async with asyncio.timeout(PATIENCE_S):
             response = await client.get(url, headers=headers)
-        if response.status_code != 200:
-            raise unavailable(f"{what} answered {response.status_code}")
-        return json.loads(response.content)
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, RecursionError, TimeoutError) as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, TimeoutError) as error:
         raise unavailable(f"{what} does not answer as it should ({type(error).__name__})") from error
+    if response.status_code != 200:
+        raise unavailable(f"{what} answered {response.status_code}")
+    return response
 
 
 def unavailable(detail: str) -> WorldError:
@@ -143,10 +157,62 @@ def unavailable(detail: str) -> WorldError:
     return WorldError(f"{detail}; try again later", code=ErrorCode.ISSUER_UNAVAILABLE)
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    value: Any
-    at: float
+class _Fetched(Generic[T]):
+    """One document of an issuer, and when it was fetched."""
+
+    def __init__(self, fetch: Callable[[], Awaitable[T]], monotonic: Callable[[], float]) -> None:
+        self._fetch = fetch
+        self._monotonic = monotonic
+        self._value: T | None = None
+        self._fetched_at = self._tried_at = float("-inf")
+        self._one_at_a_time = asyncio.Lock()
+
+    async def get(self, suffices: Callable[[T], bool]) -> T:
+        """The document, fetched again when it is old or does not suffice.
+
+        Raises:
+            WorldError: issuer_unavailable; there is none that may still be used.
+        """
+        if (value := self._at_hand(suffices)) is not None:
+            return value
+        last = self._usable()
+        if last is not None and suffices(last) and self._one_at_a_time.locked():
+            return last  # another task is fetching it, perhaps from an issuer that hangs
+        async with self._one_at_a_time:
+            if (value := self._at_hand(suffices)) is not None:  # another task has fetched it meanwhile
+                return value
+            return await self._fetch_unless_tried()
+
+    def forget(self) -> None:
+        """Use the last answer no more."""
+        self._value = None
+
+    async def _fetch_unless_tried(self) -> T:
+        if self._tried_lately():
+            raise unavailable("the issuer did not answer a moment ago")
+        try:
+            value = await self._fetch()
+        except WorldError:
+            self._tried_at = self._monotonic()
+            if (last := self._usable()) is None:
+                raise
+            return last
+        self._value = value
+        self._fetched_at = self._tried_at = self._monotonic()
+        return value
+
+    def _at_hand(self, suffices: Callable[[T], bool]) -> T | None:
+        value = self._usable()
+        if value is None or self._tried_lately():
+            return value
+        fresh = self._monotonic() - self._fetched_at < _FRESH_S
+        return value if fresh and suffices(value) else None
+
+    def _usable(self) -> T | None:
+        return self._value if self._monotonic() - self._fetched_at < _LONGEST_USE_S else None
+
+    def _tried_lately(self) -> bool:
+        return self._monotonic() - self._tried_at < _AGAIN_S
 
 
 class IssuerKeys:
@@ -166,12 +232,10 @@ class IssuerKeys:
         self.issuer = issuer
         self._client = client
         self._jwks_url = jwks_url
-        self._fixed = None if jwks_file is None else _keys_in(jwks_file)
+        self._fixed = None if jwks_file is None else _keys_in(name, jwks_file)
         self._monotonic = monotonic
-        self._metadata: _Kept | None = None
-        self._keys: _Kept | None = None
-        self._failed_at = float("-inf")
-        self._one_at_a_time = asyncio.Lock()
+        self._metadata = _Fetched(self._fetch_metadata, self._now)
+        self._keys = _Fetched(self._fetch_keys, self._now)
 
     async def metadata(self) -> Mapping[str, Any]:
         """The issuer's own description of itself.
@@ -179,10 +243,9 @@ class IssuerKeys:
         Raises:
             WorldError: issuer_unavailable; also where it describes another issuer.
         """
-        async with self._one_at_a_time:
-            return await self._patiently(self._read_metadata)
+        return await self._metadata.get(lambda _: True)
 
-    async def keys(self, kid: str | None) -> KeySet:
+    async def keys(self, kid: str | None) -> PublishedKeys:
         """Its keys, fetched again when none has this id.
 
         Raises:
@@ -190,52 +253,29 @@ class IssuerKeys:
         """
         if self._fixed is not None:
             return self._fixed
-        if (kept := self._enough(kid)) is not None:
-            return kept
-        async with self._one_at_a_time:
-            if (kept := self._enough(kid)) is not None:  # somebody else fetched them meanwhile
-                return kept
-            fetched = await self._patiently(self._fetch_keys)
-            self._keys = _Kept(fetched, self._monotonic())
-            return fetched
+        return await self._keys.get(lambda published: bool(published.named(kid)))
 
-    def _enough(self, kid: str | None) -> KeySet | None:
-        """The keys at hand, when they are young and either know this id or were asked for a moment ago."""
-        age = self._age(self._keys)
-        if self._keys is None or age >= _KEEP_S or not (_has(self._keys, kid) or age < _AGAIN_S):
-            return None
-        keys: KeySet = self._keys.value
-        return keys
+    def _now(self) -> float:
+        return self._monotonic()
 
-    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask, unless it failed a moment ago: then the answer is the same, and at once."""
-        if self._monotonic() - self._failed_at < _AGAIN_S:
-            raise unavailable(f"{self.name!r} did not answer a moment ago")
+    async def _fetch_metadata(self) -> Mapping[str, Any]:
+        asked = f"{str(self.issuer).rstrip('/')}{_DISCOVERY}"
+        found = await get_json(self._client, asked, f"the discovery of {self.name!r}")
+        if not isinstance(found, dict) or found.get("issuer") != self.issuer:
+            raise unavailable(f"the discovery of {self.name!r} describes another issuer than {self.issuer!r}")
+        return found
+
+    async def _fetch_keys(self) -> PublishedKeys:
+        url = self._jwks_url or self.published(await self.metadata(), "jwks_uri")
         try:
-            return await ask()
-        except WorldError:
-            self._failed_at = self._monotonic()
-            raise
-
-    async def _read_metadata(self) -> Mapping[str, Any]:
-        if self._metadata is None or self._age(self._metadata) >= _KEEP_S:
-            asked = f"{str(self.issuer).rstrip('/')}{_DISCOVERY}"
-            found = await get_json(self._client, asked, f"the discovery of {self.name!r}")
-            if not isinstance(found, dict) or found.get("issuer") != self.issuer:
-                raise unavailable(
-                    f"the discovery of {self.name!r} describes another issuer than {self.issuer!r}"
-                )
-            self._metadata = _Kept(found, self._monotonic())
-        metadata: Mapping[str, Any] = self._metadata.value
-        return metadata
-
-    async def _fetch_keys(self) -> KeySet:
-        url = self._jwks_url or self.published(await self._read_metadata(), "jwks_uri")
-        found = await get_json(self._client, url, f"the keys of {self.name!r}")
-        try:
-            return _key_set(found)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            published = read_keys(await get_json(self._client, url, f"the keys of {self.name!r}"))
+        except ValueError as error:
             raise unavailable(f"the keys of {self.name!r} are no JWK set") from error
+        _log_refused(self.name, published)
+        if not published.usable:
+            self._keys.forget()  # the issuer has answered: none of its earlier keys counts any more
+            raise unavailable(f"the keys of {self.name!r} hold none that verifies a signature")
+        return published
 
     def published(self, metadata: Mapping[str, Any], which: str) -> str:
         """An address the issuer's metadata names.
@@ -248,36 +288,21 @@ class IssuerKeys:
         except ValueError as error:
             raise unavailable(f"the discovery of {self.name!r} names no usable {which}") from error
 
-    def _age(self, kept: _Kept | None) -> float:
-        return float("inf") if kept is None else self._monotonic() - kept.at
+
+def _log_refused(name: str, published: PublishedKeys) -> None:
+    for entry in published.refused[:_MOST_REFUSED_LOGGED]:
+        log.warning(
+            "issuer_key_refused", issuer=name, key=entry.pointer, kid=repr(entry.kid)[:100], why=entry.why
+        )
 
 
-def _key_set(found: Any) -> KeySet:
-    """Public signing keys; what we cannot use is passed over, as RFC 7517 section 5 asks, and so are secrets."""
-    keys = [key for one in found["keys"] if (key := _usable(one)) is not None]
-    kids = [key.kid for key in keys if key.kid is not None]
-    if not keys or len(kids) != len(set(kids)):
-        raise ValueError("no key here signs, or two have one id")
-    return KeySet(keys)
-
-
-def _usable(one: Any) -> Key | None:
-    if not isinstance(one, dict) or one.get("kty") not in {"RSA", "EC", "OKP"} or "d" in one:
-        return None
-    if one.get("use", "sig") != "sig":
-        return None
+def _keys_in(name: str, path: Path) -> PublishedKeys:
     try:
-        return JWKRegistry.import_key(one)
-    except (JoseError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _has(kept: _Kept | None, kid: str | None) -> bool:
-    return kid is None or (kept is not None and any(key.kid == kid for key in kept.value.keys))
-
-
-def _keys_in(path: Path) -> KeySet:
-    try:
-        return _key_set(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        published = read_keys(json.loads(path.read_text()))
+    except (OSError, ValueError, RecursionError) as error:
         raise StartError(f"the key set {path} cannot be used: {error}") from error
+    _log_refused(name, published)
+    if not published.usable:
+        why = "; ".join(f"{entry.pointer}: {entry.why}" for entry in published.refused[:3])
+        raise StartError(f"the key set {path} holds no key that verifies a signature: {why or 'it is empty'}")
+    return published

@@ -61,9 +61,9 @@ def read_logout(provider: SignInProvider, claims: Mapping[str, Any], now: dateti
     )
     if sub is None and sid is None:
         raise UntrustedTokenError("it says neither who nor which session")
-    expires_at = datetime.fromtimestamp(int(claims["exp"]), UTC)
-    if expires_at > now + _LONGEST_LIFE:
+    if claims["exp"] > (now + _LONGEST_LIFE).timestamp():
         raise UntrustedTokenError("it holds for longer than a day")
+    expires_at = datetime.fromtimestamp(int(claims["exp"]), UTC)
     return Logout(provider.issuer, sub, sid, text_claim(claims, "jti", LONGEST["sub"]), expires_at)
 
 

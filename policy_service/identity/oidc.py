@@ -10,7 +10,8 @@ Numbered as they run when a browser comes back:
 5. the code buys tokens, with the verifier of the note (RFC 7636);
 6. the ID token holds (OpenID Connect Core section 3.1.3.7): signature, ``iss``, ``aud``, ``azp``, times, the note's
    ``nonce``, ``at_hash`` where it is there;
-7. what the ID token leaves out is asked of userinfo, which must speak of the same ``sub`` (section 5.3.2);
+7. what the ID token leaves out is asked of userinfo, which must speak of the same ``sub`` (section 5.3.2); where it
+   answers nothing that can be used, the ID token alone counts, and the log says what is missing;
 8. the claims that the settings require are there.
 
 A person is ``(iss, sub)``; names and addresses are for reading. The note is an encrypted cookie, so that nobody who is
@@ -19,7 +20,6 @@ not signed in can make the service write anything.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
 import json
@@ -31,8 +31,6 @@ from typing import Any
 
 import httpx2
 import structlog
-from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.httpx_client import AsyncOAuth2Client
 from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from authlib.oidc.core import CodeIDToken
@@ -44,17 +42,19 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.health import Health
 from policy_service.identity import github
-from policy_service.identity.claims import LONGEST, email_in, groups_in, name_in, require_member
-from policy_service.identity.foreign_tokens import UntrustedTokenError, text_claim, verify
-from policy_service.identity.issuer_keys import (
-    PATIENCE_S,
-    IssuerKeys,
-    bounded,
-    get_json,
-    http_client,
-    unavailable,
+from policy_service.identity.claims import (
+    LONGEST,
+    counting_groups,
+    email_in,
+    listed_groups,
+    name_in,
+    require_member,
 )
+from policy_service.identity.code_exchange import exchange, quoted
+from policy_service.identity.foreign_tokens import UntrustedTokenError, text_claim, verify
+from policy_service.identity.issuer_keys import IssuerKeys, bounded, http_client
 from policy_service.identity.logout import TYPES, Logout, read_logout
+from policy_service.identity.userinfo import UserInfo, read_userinfo
 from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
@@ -62,6 +62,8 @@ log = structlog.get_logger(__name__)
 _LONGEST_NEXT = 1_024  # characters; a browser drops a cookie of more than 4,096 bytes
 NOTE_S = 600  # seconds between leaving for the provider and coming back
 _LABEL = b"countersign/sign-in/v1\n"
+# Nothing is decided by the first, and `_auth_at` reads the second: their form must not refuse a token.
+_NOT_VALIDATED = frozenset({"amr", "auth_time"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Identity:
     trust: str  # the provider's settings as they are, in a digest
     sid: str | None = None  # the provider's own session
     auth_at: datetime | None = None  # when they proved who they are, where the provider says (`auth_time`)
+    groups_problem: str | None = None  # why groups are missing, for this person to read
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +182,10 @@ class SignIn:
             raise _start_again("the provider answered another sign-in than the one this browser began")
         await self._require_issuer(provider, query)
         if "error" in query:
-            log.warning("sign_in_refused", provider=name, error=query["error"][:100])
-            raise ForbiddenError(f"{provider.title} did not sign you in ({query['error'][:100]})")
+            error, description = quoted(query["error"]), quoted(query.get("error_description", ""))
+            log.warning("sign_in_refused", provider=name, error=error, description=description)
+            words = f": {description}" if description else ""
+            raise ForbiddenError(f"{provider.title} did not sign you in ({error}){words}")
         if not query.get("code"):
             raise _start_again("the provider's answer holds no code")
         try:
@@ -196,16 +201,22 @@ class SignIn:
         tokens = await self._exchange(provider, code, note)
         if provider.kind == "github":
             who = await github.identify(self._client, provider, tokens["access_token"])
-            require_member(provider, who.claims)
+            listed = listed_groups(provider, [who.claims])
+            require_member(provider, listed)
+            groups, problem = counting_groups(provider, listed)
             return Identity(
                 provider.issuer,
                 who.sub,
                 name_in(who.claims, who.sub),
                 None,
-                groups_in(provider, who.claims),
+                groups,
                 provider.trust,
+                groups_problem=problem,
             )
-        claims = await self._id_claims(provider, tokens, note)
+        signed = await self._id_claims(provider, tokens, note)
+        keys, now = self._keys[provider.name], self._clock()
+        userinfo = await read_userinfo(self._client, keys, provider, tokens["access_token"], signed, now)
+        claims = {**userinfo.claims, **signed}  # what was signed wins
         for claim, wanted in provider.required.items():
             if claims.get(claim) != wanted or type(claims.get(claim)) is not type(wanted):
                 log.warning(
@@ -214,18 +225,22 @@ class SignIn:
                 raise ForbiddenError(
                     f"{provider.title} knows you, but this deployment asks for {claim} = {wanted!r}"
                 )
-        require_member(provider, claims)
+        missing = _why_no_groups(provider, userinfo, await keys.metadata())
+        listed = listed_groups(provider, [signed, userinfo.claims], missing)
+        require_member(provider, listed)
         sub = text_claim(claims, "sub", LONGEST["sub"])
         email = email_in(claims)
+        groups, problem = counting_groups(provider, listed)
         return Identity(
             provider.issuer,
             sub,
             name_in(claims, sub),
             email,
-            groups_in(provider, claims),
+            groups,
             provider.trust,
             text_claim(claims, "sid", LONGEST["sub"]) if "sid" in claims else None,
-            _auth_at(claims, self._clock()),
+            _auth_at(provider, signed, now),
+            problem,
         )
 
     async def back_channel(self, name: str, token: str) -> Logout:
@@ -244,21 +259,15 @@ class SignIn:
         return read_logout(provider, seen.claims, now)
 
     async def _exchange(self, provider: SignInProvider, code: str, note: _Note) -> Mapping[str, Any]:
-        endpoint = await self._endpoint(provider, "token_endpoint")
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                tokens = await self._oauth(provider.name).fetch_token(
-                    endpoint, code=code, code_verifier=note.verifier
-                )
-        except AuthlibBaseError as error:
-            raise UntrustedTokenError(f"the code bought nothing: {str(error.error)[:100]!r}") from error
-        except (httpx2.HTTPError, ValueError, TypeError, KeyError, RecursionError, TimeoutError) as error:
-            raise unavailable(
-                f"{provider.title} does not answer as it should ({type(error).__name__})"
-            ) from error
-        if not isinstance(tokens, Mapping) or not isinstance(tokens.get("access_token"), str):
-            raise UntrustedTokenError("the token answer holds no access token")
-        return tokens
+        return await exchange(
+            self._transport,
+            provider,
+            self._find(provider.name)[1],
+            await self._endpoint(provider, "token_endpoint"),
+            code=code,
+            code_verifier=note.verifier,
+            redirect_uri=self._redirect_uri(provider.name),
+        )
 
     async def _id_claims(
         self, provider: SignInProvider, tokens: Mapping[str, Any], note: _Note
@@ -270,9 +279,11 @@ class SignIn:
         token = await verify(
             id_token, self._keys[provider.name], algorithms=provider.algorithms, types=("JWT",), now=now
         )
+        # Authlib knows the hash of at_hash by the older of the two names for one algorithm (RFC 9864).
+        algorithm = "EdDSA" if token.header["alg"] == "Ed25519" else token.header["alg"]
         claims = CodeIDToken(
-            dict(token.claims),
-            dict(token.header),
+            {name: value for name, value in token.claims.items() if name not in _NOT_VALIDATED},
+            {"alg": algorithm},
             {
                 "iss": {"essential": True, "value": provider.issuer},
                 "aud": {"essential": True, "value": provider.client_id},
@@ -283,22 +294,7 @@ class SignIn:
             claims.validate(now=int(now.timestamp()), leeway=60)
         except (JoseError, ValueError, TypeError, KeyError) as error:
             raise UntrustedTokenError(f"the ID token does not hold: {error}") from error
-        return await self._with_userinfo(provider, tokens["access_token"], token.claims)
-
-    async def _with_userinfo(
-        self, provider: SignInProvider, access_token: str, claims: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
-        wanted = {"name", "email"} | ({provider.groups_claim} if provider.groups_claim else set())
-        metadata = await self._keys[provider.name].metadata()
-        if wanted <= claims.keys() or metadata.get("userinfo_endpoint") is None:
-            return claims
-        url = self._keys[provider.name].published(metadata, "userinfo_endpoint")
-        found = await get_json(
-            self._client, url, f"userinfo of {provider.title}", Authorization=f"Bearer {access_token}"
-        )
-        if not isinstance(found, dict) or found.get("sub") != claims.get("sub"):
-            raise UntrustedTokenError("userinfo speaks of somebody else")
-        return {**found, **claims}  # what was signed wins
+        return token.claims
 
     async def _require_issuer(self, provider: SignInProvider, query: Mapping[str, str]) -> None:
         named = query.get("iss")
@@ -323,21 +319,6 @@ class SignIn:
     def _redirect_uri(self, name: str) -> str:
         return f"{self._public_url}/sign-in/{name}/callback"
 
-    def _oauth(self, name: str) -> AsyncOAuth2Client:
-        """A client for one exchange; it shares the transport of all, so it is never closed by itself."""
-        provider, secret = self._find(name)
-        return AsyncOAuth2Client(
-            provider.client_id,
-            secret,
-            token_endpoint_auth_method=provider.token_auth,
-            scope=" ".join(provider.scopes),
-            redirect_uri=self._redirect_uri(name),
-            transport=self._transport,
-            timeout=5.0,
-            trust_env=False,
-            follow_redirects=False,
-        )
-
     def _find(self, name: str) -> tuple[SignInProvider, str]:
         if name not in self._providers:
             raise NotFoundError(f"there is no way to sign in called {name!r}")
@@ -357,12 +338,30 @@ class SignIn:
             return None
 
 
-def _auth_at(claims: Mapping[str, Any], now: datetime) -> datetime | None:
-    """``auth_time``, never later than now: what lies ahead would be fresh for longer than it may."""
+def _auth_at(provider: SignInProvider, claims: Mapping[str, Any], now: datetime) -> datetime | None:
+    """``auth_time``, never later than now: what lies ahead would be fresh for longer than it may.
+
+    It is a number, which may have a fraction (RFC 7519 section 2, NumericDate); a text is none.
+    """
     said = claims.get("auth_time")
-    if type(said) is not int or said < 0:
+    if said is None:
         return None
-    return datetime.fromtimestamp(min(said, int(now.timestamp())), now.tzinfo)
+    if isinstance(said, bool) or not isinstance(said, int | float) or said < 0:
+        log.warning("auth_time_not_used", provider=provider.name, why=f"it is {said!r:.100}, no NumericDate")
+        return None
+    return datetime.fromtimestamp(min(said, now.timestamp()), now.tzinfo)
+
+
+def _why_no_groups(provider: SignInProvider, userinfo: UserInfo, metadata: Mapping[str, Any]) -> str:
+    """What is known of the reason, where neither the ID token nor userinfo holds the groups claim."""
+    if userinfo.fault is not None:
+        return f" in the ID token, and {userinfo.fault}"
+    requested = f"requested scopes: {' '.join(provider.scopes)}"
+    offered = metadata.get("scopes_supported")
+    claim = provider.groups_claim
+    if isinstance(offered, list) and claim in offered and claim not in provider.scopes:
+        return f": its scope {claim!r} is not among the scopes of the settings ({requested})"
+    return f" in the ID token or userinfo; {requested}; the provider may need another scope or a mapper"
 
 
 def _start_again(why: str) -> InvalidRequestError:

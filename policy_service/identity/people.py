@@ -24,6 +24,7 @@ class Person:
     name: str
     assurance: str
     groups: frozenset[str] = frozenset()
+    groups_problem: str | None = None  # why their token carried fewer than their provider has, or none
 
     @property
     def key(self) -> str:
@@ -32,12 +33,20 @@ class Person:
 
 
 def remember(
-    tx: Tx, iss: str, sub: str, name: str, *, email: str | None = None, groups: Iterable[str] | None = None
+    tx: Tx,
+    iss: str,
+    sub: str,
+    name: str,
+    *,
+    email: str | None = None,
+    groups: Iterable[str] | None = None,
+    groups_problem: str | None = None,
 ) -> None:
     """Note a sign-in: the newest name and address, and the groups of the token with their age; none, where its
-    provider's tokens carry none, whatever earlier ones carried."""
+    provider's tokens carry none, whatever earlier ones carried. ``groups_problem``: why some are missing."""
     columns: dict[str, Any] = {"name": name, "email": email, "last_seen_at": tx.now}
     columns |= {"groups": sorted(groups or ()), "groups_at": None if groups is None else tx.now}
+    columns["groups_problem"] = groups_problem
     row = {"iss": iss, "sub": sub, "first_seen_at": tx.now, **columns}
     if tx.conn.execute(insert_unless_there(tx.conn, table(PersonRow)).values(row)).rowcount == 0:
         where = (col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
@@ -65,7 +74,8 @@ def find_person(
     if row is None or row.revoked_at is not None:
         return None
     fresh = row.groups_at is not None and (now - row.groups_at).total_seconds() < max_group_age_s
-    return Person(iss, sub, row.name, assurance, frozenset(row.groups if fresh else ()))
+    groups = frozenset(row.groups if fresh else ())
+    return Person(iss, sub, row.name, assurance, groups, row.groups_problem)
 
 
 def is_revoked(conn: Connection, iss: str, sub: str) -> bool:

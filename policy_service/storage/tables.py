@@ -73,6 +73,7 @@ class PersonRow(Row, table=True):
     email: str | None = None
     groups: list[str] = Field(default_factory=list, sa_type=Json)  # what the token said, with its age below
     groups_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    groups_problem: str | None = None  # why groups of the provider were missing from it
     first_seen_at: datetime = Field(sa_type=UtcDateTime)
     last_seen_at: datetime = Field(sa_type=UtcDateTime)
     revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # decides nothing any more

@@ -11,7 +11,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,8 +61,17 @@ def _until_ready(process: subprocess.Popen[str]) -> None:
 
 
 @contextmanager
-def oidc_provider(redirect_uri: str, people: Mapping[str, Mapping[str, Any]], **client: Any) -> Iterator[str]:
-    """The issuer of a running `oidc-provider` with one client, `countersign` / `a-secret`, and these people."""
+def oidc_provider(
+    redirect_uri: str,
+    people: Mapping[str, Mapping[str, Any]],
+    jwks: Mapping[str, Any] | None = None,
+    listed: Sequence[Any] | None = None,
+    **client: Any,
+) -> Iterator[str]:
+    """The issuer of a running `oidc-provider` with one client, `countersign` / `a-secret`, and these people.
+
+    `jwks` are the private keys it signs with, instead of keys of its own; `listed` is what its key set holds besides.
+    """
     node = _node("oidc-provider")
     port = free_port()
     clients = [
@@ -74,7 +83,7 @@ def oidc_provider(redirect_uri: str, people: Mapping[str, Mapping[str, Any]], **
             **client,
         }
     ]
-    setup = json.dumps({"port": port, "clients": clients, "people": people})
+    setup = json.dumps({"port": port, "clients": clients, "people": people, "jwks": jwks, "listed": listed})
     with group_of_its_own(node, "oidc_provider.mjs", setup) as process:
         _until_ready(process)
         yield f"http://127.0.0.1:{port}"

@@ -13,16 +13,19 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote_plus, urlsplit
 
 import httpx2
-from joserfc import jwt
-from joserfc.jwk import RSAKey
+from joserfc.jwk import ECKey, Key, OKPKey, RSAKey
+from joserfc.jws import JWSRegistry
 
 ISSUER = "https://login.example"
 CLIENT = "countersign"
 SECRET = "the-clients-secret"
-_KEYS = {kid: RSAKey.generate_key(2048, {"kid": kid}) for kid in ("k1", "k2")}
+_KEYS: dict[str, Key] = {kid: RSAKey.generate_key(2048, {"kid": kid}) for kid in ("k1", "k2")}
+_KEYS["ec"] = ECKey.generate_key("P-256", {"kid": "ec"})
+_KEYS["ed"] = OKPKey.generate_key("Ed25519", {"kid": "ed"})
+ABSENT: Any = object()
 _ODD: dict[str, dict[str, Any]] = {
     "redirect": {"status_code": 302, "headers": {"location": f"{ISSUER}/elsewhere"}},
     "no JSON": {"status_code": 200, "content": b"<html>"},
@@ -37,6 +40,9 @@ class Provider:
     now: int
     claims: dict[str, Any] = field(default_factory=lambda: {"sub": "248", "name": "Maya Okafor"})
     userinfo: dict[str, Any] | None = None
+    signs_userinfo: bool = False  # with `signed_with` and `header`, and without times
+    secret: str = SECRET
+    refuses_codes: dict[str, Any] | None = None  # what the token endpoint answers instead
     metadata: dict[str, Any] = field(default_factory=dict)  # laid over the honest discovery
     id_token: dict[str, Any] = field(default_factory=dict)  # laid over the honest claims; None drops one
     header: dict[str, Any] = field(default_factory=dict)
@@ -76,10 +82,12 @@ class Provider:
             **self.id_token,
         }
         claims = {name: value for name, value in claims.items() if value is not None}
-        header = {"alg": "RS256", "kid": self.signed_with, "typ": "JWT", **self.header}
-        if header["alg"] in {"none", "HS256"}:
-            return _by_hand(header, claims)
-        return jwt.encode(header, claims, _KEYS[self.signed_with], algorithms=[header["alg"]])
+        return _sign({"typ": "JWT", **self.header}, claims, self.signed_with)
+
+    @staticmethod
+    def key(kid: str) -> dict[str, Any]:
+        """One of its public keys: k1, k2 (RSA), ec or ed."""
+        return dict(_KEYS[kid].as_dict(private=False))
 
     async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
@@ -126,11 +134,14 @@ class Provider:
         form = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
         begun = self._codes.pop(form["code"], None)
         challenge = _b64(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
-        basic = "Basic " + base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
+        kind, _, encoded = request.headers.get("authorization", "").partition(" ")
+        name, _, secret = base64.b64decode(encoded).decode().partition(":")
+        if self.refuses_codes is not None:
+            return httpx2.Response(400, json=self.refuses_codes)
         if (
             begun is None
             or begun["code_challenge"] != challenge
-            or request.headers.get("authorization") != basic
+            or (kind, unquote_plus(name), unquote_plus(secret)) != ("Basic", CLIENT, self.secret)
             or form["redirect_uri"] != begun["redirect_uri"]
         ):
             return httpx2.Response(400, json={"error": "invalid_grant"})
@@ -141,7 +152,13 @@ class Provider:
 
     def _userinfo(self, request: httpx2.Request) -> httpx2.Response:
         assert request.headers["authorization"] == f"Bearer {self.access_token}"
-        return httpx2.Response(200, json=self.userinfo if self.userinfo is not None else self.claims)
+        said = self.userinfo if self.userinfo is not None else self.claims
+        if self.signs_userinfo:
+            signed = _sign(self.header, said, self.signed_with)
+            return httpx2.Response(
+                200, text=signed, headers={"content-type": "application/jwt; charset=utf-8"}
+            )
+        return httpx2.Response(200, json=said)
 
 
 async def _endless() -> AsyncIterator[bytes]:
@@ -152,11 +169,17 @@ async def _endless() -> AsyncIterator[bytes]:
     yield b'"}'
 
 
-def _by_hand(header: dict[str, Any], claims: dict[str, Any]) -> str:
-    """What no library signs: nothing at all, or with the published public key taken for a shared secret."""
-    signed = b".".join(_b64(json.dumps(part).encode()) for part in (header, claims))
-    mac = hmac.digest(_KEYS["k1"].as_pem(private=False), signed, "sha256")
-    return (signed + b"." + (_b64(mac) if header["alg"] == "HS256" else b"")).decode()
+def _sign(header: dict[str, Any], claims: dict[str, Any], kid: str) -> str:
+    """A JWT with any header, which a library would refuse to write; ABSENT leaves a member out."""
+    whole = {"alg": "RS256", "kid": kid} | header
+    whole = {name: value for name, value in whole.items() if value is not ABSENT}
+    signed = b".".join(_b64(json.dumps(part).encode()) for part in (whole, claims))
+    if whole.get("alg") == "HS256":  # the published public key taken for a shared secret
+        signature = hmac.digest(_KEYS["k1"].as_pem(private=False), signed, "sha256")
+    else:
+        named = JWSRegistry.algorithms.get(str(whole.get("alg")), JWSRegistry.algorithms["RS256"])
+        signature = named.sign(signed, _KEYS[kid])
+    return (signed + b"." + _b64(signature)).decode()
 
 
 def _b64(data: bytes) -> bytes:

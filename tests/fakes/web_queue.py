@@ -59,6 +59,7 @@ class Somebody:
     name: str = "Maya Okafor"
     groups: frozenset[str] = frozenset({"finance", "release-captains"})
     assurance: str = "dev"
+    groups_problem: str | None = None
 
 
 @dataclass(frozen=True)

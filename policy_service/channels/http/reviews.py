@@ -26,7 +26,7 @@ from policy_service.workflow.proofs.exporting import export
 from policy_service.workflow.reviews import answer as answers
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.reviews.voter import Voter
+from policy_service.workflow.reviews.voter import voter_for
 from policy_service.workflow.told import review_views
 from policy_service.workflow.told.telling import Telling
 
@@ -36,11 +36,6 @@ Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the s
 
 CSRF = docs.header("X-CSRF-Token", "The session's form token.", required=True)
 ORIGIN = docs.header("Origin", "The public URL.", required=True)
-
-
-def voter_of(person: Person) -> Voter:
-    """A signed-in person as the workflow knows voters."""
-    return Voter(person.iss, person.sub, person.name, person.assurance, person.groups)
 
 
 def router(gate: Gate) -> APIRouter:
@@ -109,7 +104,7 @@ def router(gate: Gate) -> APIRouter:
             channel="api",
             view_digest=wish.view_digest,
         )
-        await vote(ctx, voter_of(session.person), ballot, read_view)
+        await vote(ctx, voter_for(session.person), ballot, read_view)
         return answer(await _review(session.person, review_id))
 
     @routes.post(
@@ -133,7 +128,7 @@ def router(gate: Gate) -> APIRouter:
             reason=wish.reason,
             channel="api",
         )
-        await propose(ctx, voter_of(session.person), proposed)
+        await propose(ctx, voter_for(session.person), proposed)
         return answer(await _review(session.person, review_id), 201)
 
     @routes.post(
@@ -148,7 +143,7 @@ def router(gate: Gate) -> APIRouter:
         session, body = await gate.person_who_writes(request)
         wish = read_model(CommentRequest, body)
         remark = Remark(review_id, wish.text, question=wish.question, channel="api")
-        await comment(ctx, voter_of(session.person), remark)
+        await comment(ctx, voter_for(session.person), remark)
         return answer(await _review(session.person, review_id))
 
     @routes.post(
@@ -165,7 +160,7 @@ def router(gate: Gate) -> APIRouter:
         return answer(await telling.transaction(snapshot))
 
     async def _review(person: Person, review_id: str) -> ReviewView:
-        view = await review_views.review(ctx, voter_of(person), review_id)
+        view = await review_views.review(ctx, voter_for(person), review_id)
         if view is None:
             raise NotFoundError(f"there is no review {review_id!r}")
         return view

@@ -11,7 +11,8 @@ from countersign.contract.wire import SettleRequest, TaskDetail, TaskPage
 from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.channels.http.gate import Gate
-from policy_service.channels.http.reviews import CSRF, ORIGIN, Cursor, Limit, voter_of
+from policy_service.channels.http.reviews import CSRF, ORIGIN, Cursor, Limit
+from policy_service.workflow.reviews.voter import voter_for
 from policy_service.workflow.tasks.settle import Word, settle
 from policy_service.workflow.told import task_views
 
@@ -53,7 +54,7 @@ def router(gate: Gate) -> APIRouter:
     )
     async def get_task(request: Request, task_id: str = TaskId) -> Response:
         session = await gate.person(request)
-        return answer(await task_views.detail(ctx, voter_of(session.person), task_id))
+        return answer(await task_views.detail(ctx, voter_for(session.person), task_id))
 
     @routes.post(
         "/tasks/{task_id}/settle",
@@ -65,7 +66,7 @@ def router(gate: Gate) -> APIRouter:
     )
     async def settle_task(request: Request, task_id: str = TaskId) -> Response:
         session, body = await gate.person_who_writes(request)
-        wish, voter = read_model(SettleRequest, body), voter_of(session.person)
+        wish, voter = read_model(SettleRequest, body), voter_for(session.person)
         word = Word(
             task_id=task_id,
             answer=wish.answer,

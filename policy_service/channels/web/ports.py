@@ -42,6 +42,8 @@ class Person(Protocol):
     def groups(self) -> frozenset[str]: ...
     @property
     def assurance(self) -> str: ...  # "oidc" or "dev"
+    @property
+    def groups_problem(self) -> str | None: ...  # why groups of their provider are missing
 
 
 class Session(Protocol):

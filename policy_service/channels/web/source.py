@@ -35,7 +35,7 @@ from policy_service.workflow.reading.reviews import ReviewPage, VoteResult
 from policy_service.workflow.reading.tasks import OpenTasks, TaskList, TaskPage
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.reviews.voter import Voter
+from policy_service.workflow.reviews.voter import Voter, voter_for
 from policy_service.workflow.tasks.settle import Word, settle
 
 _ABOUT_TASKS = frozenset({"task_opened", "task_settled"})
@@ -72,6 +72,11 @@ class SeenPerson:
         """How sure we are."""
         return self.signed_in.assurance
 
+    @property
+    def groups_problem(self) -> str | None:
+        """Why groups of their provider are missing."""
+        return self.signed_in.groups_problem
+
 
 @dataclass(frozen=True, slots=True)
 class SeenSession:
@@ -102,8 +107,7 @@ def voter_of(person: Person) -> Voter:
     """Who acts, as their session knows them."""
     if not isinstance(person, SeenPerson):
         raise TypeError("people come from our own sessions")
-    signed_in = person.signed_in
-    return Voter(signed_in.iss, signed_in.sub, signed_in.name, signed_in.assurance, signed_in.groups)
+    return voter_for(person.signed_in)
 
 
 class WorkflowQueue:
@@ -285,7 +289,15 @@ class SignedInSessions:
 
     def _open(self, tx: Tx, who: Identity, old_cookie: str | None) -> str:
         end_session(tx, old_cookie)
-        remember(tx, who.iss, who.sub, who.name, email=who.email, groups=who.groups)
+        remember(
+            tx,
+            who.iss,
+            who.sub,
+            who.name,
+            email=who.email,
+            groups=who.groups,
+            groups_problem=who.groups_problem,
+        )
         return open_session(
             tx,
             who.iss,

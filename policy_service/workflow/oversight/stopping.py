@@ -31,7 +31,7 @@ from policy_service.workflow.effects.ballots import groups_now
 from policy_service.workflow.effects.stops import freeze_tool, unfreeze_tool
 from policy_service.workflow.moves import person_actor
 from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.reviews.voter import Voter
+from policy_service.workflow.reviews.voter import Voter, where_groups_come_from
 
 Stoppable: TypeAlias = Literal["agent", "tool", "everything"]
 _OFFERED = 200  # agents a form offers by name; any other is typed
@@ -137,7 +137,7 @@ def why_not(
     """The sentence that tells this person why they may not stop it, or start it again; None when they may."""
     groups = groups_now(bundle, voter.key, voter.groups)
     if not groups:
-        return f"you ({voter.key}) are in no group; the bundle's groups.toml or your directory says who is"
+        return f"you ({voter.key}) are in no group; {where_groups_come_from(voter)}"
     person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
     what = StopFacts(target.what, target.name)
     granted = can_do(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)

@@ -261,7 +261,9 @@ def _is_fresh(ctx: Context, session: Session, now: datetime) -> bool:
 def _require_fresh(ctx: Context, session: Session, now: datetime) -> None:
     if not _is_fresh(ctx, session, now):
         minutes = ctx.settings.fresh_sign_in_s // 60
+        unsaid = "; your provider did not say when you last did (auth_time)"
+        unknown = unsaid if session.auth_at is None else ""
         raise ForbiddenError(
-            f"this takes a sign-in that is younger than {minutes} minutes: sign in again, then come back here",
+            f"this takes a sign-in that is younger than {minutes} minutes: sign in again, then come back here{unknown}",
             code=ErrorCode.STEP_UP_REQUIRED,
         )

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.quorum import BallotVote, could_serve, serves
 from policy_service.identity.passkeys import counting
+from policy_service.identity.people import Person
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.tables import AgentRow, ReviewRow
 from policy_service.workflow.context import Context
@@ -29,11 +30,31 @@ class Voter:
     assurance: str
     groups: frozenset[str] = frozenset()  # from the token, fresh enough; readable sources are asked apart
     step_up: str | None = None
+    groups_problem: str | None = None  # why groups of their provider are missing from the token
 
     @property
     def key(self) -> str:
         """Issuer and subject."""
         return person_key(self.iss, self.sub)
+
+
+def voter_for(person: Person) -> Voter:
+    """Somebody who is signed in, as a voter."""
+    return Voter(
+        person.iss,
+        person.sub,
+        person.name,
+        person.assurance,
+        person.groups,
+        groups_problem=person.groups_problem,
+    )
+
+
+def where_groups_come_from(voter: Voter) -> str:
+    """Where somebody without the right group has to look: what was wrong with their token's groups comes first."""
+    if voter.groups_problem is not None:
+        return voter.groups_problem
+    return "the bundle's groups.toml or your directory says who is"
 
 
 def probe(bundle: Bundle, voter: Voter) -> BallotVote:
@@ -85,8 +106,8 @@ def why_not(
     if not any(could_serve(gate, mine) for gate in merged):
         asked = ", ".join(sorted({group for gate in merged for group in gate.voters}))
         return (
-            f"this waits for {asked}, and you ({voter.key}) are in none of these groups; the bundle's groups.toml "
-            "or your directory says who is"
+            f"this waits for {asked}, and you ({voter.key}) are in none of these groups; "
+            f"{where_groups_come_from(voter)}"
         )
     granted = permission(
         ctx,

@@ -27,7 +27,7 @@ from policy_service.storage.core import find_one
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.tables import PersonRow
 from policy_service.workflow.context import Context
-from policy_service.workflow.reviews.voter import Voter
+from policy_service.workflow.reviews.voter import Voter, voter_for
 from policy_service.workflow.slack.inviting import COMMAND
 from policy_service.workflow.slack.linking import Link, link_from
 
@@ -59,8 +59,7 @@ def voter_of(
         raise _refused("an operator of this deployment has taken you out of its decisions")
     _require_vouched_for(ctx, row)
     _require_signed_in(ctx, app, row, seen.last_seen_at, now)
-    voter = Voter(person.iss, person.sub, person.name, row.assurance, person.groups)
-    return Linked(voter, link_from(row), bool(seen.groups) and not person.groups, seen.groups_at)
+    return Linked(voter_for(person), link_from(row), bool(seen.groups) and not person.groups, seen.groups_at)
 
 
 def require_still(

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from countersign.contract import PrivateKey, make_proof
 from policy_service.identity import agents
@@ -167,6 +168,47 @@ async def test_a_token_that_does_not_vouch_brings_no_key(
     assert (answer.status_code, answer.json()["code"]) == (401, "bad_proof"), answer.text
     after = await Agent("desk", key, world.http, world.clock).submit(await refund(world))
     assert after.status_code == 401
+
+
+PRIVATE = {"app_id": 7, "client_id": "desk", "pi.atm": None, "x5t": ["no", "text"], "note": "n" * 600}
+
+
+async def test_private_header_members_of_a_platform_are_ignored(
+    world: World, factory: node.TokenFactory
+) -> None:
+    token = factory.sign(
+        timed(KUBERNETES), {name: value for name, value in PRIVATE.items() if value is not None}
+    )
+    assert (await bring(world, token, PrivateKey.generate())).status_code == 201
+
+
+CAUSES = {
+    "its header brings a key or a content type of its own: jku": {"jku": "https://evil.example"},
+    "'platform' publishes no key with kid 'other'": {"kid": "other"},
+    "its typ is 'agent-proof+jwt', not one of JWT, at+jwt": {"typ": "agent-proof+jwt"},
+}
+
+
+@pytest.mark.parametrize(("why", "header"), CAUSES.items(), ids=CAUSES.keys())
+async def test_the_log_names_why_a_platforms_token_is_refused(
+    world: World, factory: node.TokenFactory, why: str, header: dict[str, Any]
+) -> None:
+    with capture_logs() as logged:
+        assert (
+            await bring(world, factory.sign(timed(KUBERNETES), header), PrivateKey.generate())
+        ).status_code == 401
+    assert [line["why"] for line in logged if line["event"] == "agent_token_refused"] == [why]
+
+
+async def test_a_signature_that_does_not_hold_is_named_as_such(
+    world: World, factory: node.TokenFactory
+) -> None:
+    head, claims, signature = factory.sign(timed(KUBERNETES)).split(".")
+    forged = ".".join((head, claims, "A" * len(signature)))
+    with capture_logs() as logged:
+        assert (await bring(world, forged, PrivateKey.generate())).status_code == 401
+    (line,) = [line for line in logged if line["event"] == "agent_token_refused"]
+    assert line["why"].startswith("its signature does not hold (issuer 'platform'")
 
 
 @pytest.mark.parametrize("token", ["x", "a.b.c", "..", "e30.e30.e30", "\u00e9", "e30.e30." + "A" * 9000])

@@ -132,10 +132,12 @@ def test_a_refusal_over_there_is_told_here(acme: Deployment, browser: Browser) -
     url = browser.to_the_provider("acme")
     state = dict(parse_qsl(urlsplit(url).query))["state"]
     issuer = acme.world.settings.providers[0].issuer
-    query = urlencode({"error": "access_denied", "state": state, "iss": issuer})
-    refused = browser.http.get(f"{acme.url}/sign-in/acme/callback?{query}")
+    words = "Ask <b>IT</b>.\n<script>alert(1)</script>"
+    answer = {"error": "access_denied", "error_description": words, "state": state, "iss": issuer}
+    refused = browser.http.get(f"{acme.url}/sign-in/acme/callback?{urlencode(answer)}")
     assert refused.status_code == 403
-    assert "Acme SSO did not sign you in (access_denied)" in refused.text
+    assert "Acme SSO did not sign you in (access_denied): Ask &lt;b&gt;IT&lt;/b&gt;." in refused.text
+    assert "<script>alert" not in refused.text
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,19 @@
-"""What can be read in two ways is read in none."""
+"""Tokens of other issuers: what can be read in two ways is refused, what is not needed ignored, each cause named."""
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from policy_service.identity.foreign_tokens import UntrustedTokenError, peek
+from tests.fakes.identity_provider import ABSENT
+from tests.unit.identity.signing_in import Browser, refused_because
+
+ELSEWHERE = "https://evil.example/keys"
+OWN = "its header brings a key or a content type of its own: "
 
 
 def token(header: bytes, claims: bytes) -> str:
@@ -35,3 +42,96 @@ TWO_READINGS = {
 def test_a_token_with_two_readings_is_none(header: bytes, claims: bytes) -> None:
     with pytest.raises(UntrustedTokenError):
         peek(token(header, claims))
+
+
+IGNORED = {
+    "of Azure": {"app_id": "3f", "client_id": "countersign"},
+    "of Ping": {"pi.atm": "1", "pi.sri": "x"},
+    "of odd types": {"a": None, "b": 7, "c": [1], "d": {"e": {}}, "": True, "zip": 1.5},
+    "a certificate's thumbprint": {"x5t": "dGh1bWI", "x5t#S256": "dGh1bWI"},
+    "a thumbprint that is none": {"x5t": 7},
+    "a long one": {"note": "n" * 6_000},
+    "a nonce of Microsoft's": {"nonce": "AQAB"},
+    "the usual encoding, said": {"b64": True},
+    "another spelling of the type": {"typ": "jwt"},
+    "the type in full": {"typ": "application/JWT"},
+    "no type": {"typ": ABSENT},
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("header", IGNORED.values(), ids=IGNORED.keys())
+async def test_an_unknown_header_member_is_ignored(header: dict[str, Any]) -> None:
+    browser = Browser()
+    browser.provider.header = header
+    assert (await browser.through()).sub == "248"
+
+
+CAUSES: dict[str, tuple[dict[str, Any], str]] = {
+    "an unknown extension": ({"header": {"crit": ["exp2"], "exp2": 1}}, "its crit ['exp2'] is malformed, or"),
+    "a known one": ({"header": {"crit": ["b64"], "b64": False}}, "its crit ['b64'] is malformed, or"),
+    "an extension that is not there": ({"header": {"crit": ["x"]}}, "its crit ['x'] is malformed, or"),
+    "a registered name as an extension": ({"header": {"crit": ["alg"]}}, "its crit ['alg'] is malformed, or"),
+    "no extension": ({"header": {"crit": []}}, "its crit [] is malformed, or"),
+    "an extension that is a text": ({"header": {"crit": "x", "x": 1}}, "its crit 'x' is malformed, or"),
+    "an extension that is null": ({"header": {"crit": None}}, "its crit None is malformed, or"),
+    "an extension of an odd type": ({"header": {"crit": {"x": 1}, "x": 1}}, "its crit {'x': 1} is malformed, or"),
+    "an unencoded payload without crit": ({"header": {"b64": False}}, "malformed: its b64"),
+    "no signature": ({"header": {"alg": "none"}}, "its alg is 'none', not one of RS256"),
+    "no signature, in capitals": ({"header": {"alg": "NONE"}}, "its alg is 'NONE', not one of RS256"),
+    "the public key as a secret": ({"header": {"alg": "HS256"}}, "its alg is 'HS256', not one of RS256"),
+    "an algorithm that is no text": ({"header": {"alg": 7}}, "malformed: its alg is no text"),
+    "a key id that is no text": ({"header": {"kid": 7}}, "malformed: its kid is no text"),
+    "a type that is no text": ({"header": {"typ": None}}, "malformed: its typ is no text"),
+    "another type": ({"header": {"typ": "at+jwt"}}, "its typ is 'at+jwt', not one of JWT"),
+    "keys elsewhere": ({"header": {"jku": ELSEWHERE}}, OWN + "jku"),
+    "a key of its own": ({"header": {"jwk": {"kty": "oct"}}}, OWN + "jwk"),
+    "a certificate elsewhere": ({"header": {"x5u": ELSEWHERE}}, OWN + "x5u"),
+    "a certificate of its own": ({"header": {"x5c": ["MII"]}}, OWN + "x5c"),
+    "a key id nobody published": ({"signed_with": "k2"}, "'acme' publishes no key with kid 'k2'"),
+    "a key id that breaks lines": (
+        {"header": {"kid": "a\nb\ud800"}},
+        "'acme' publishes no key with kid 'a\\nb\\ud800'",
+    ),
+    "another key under the id": (
+        {"signed_with": "k2", "header": {"kid": "k1"}},
+        "its signature does not hold (issuer 'acme', kid 'k1')",
+    ),
+    "a key for something else": (
+        {"signed_with": "ec", "header": {"kid": "k1", "alg": "ES256"}},
+        "no key of 'acme' with kid 'k1' is for ES256",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(("faulty", "why"), CAUSES.values(), ids=CAUSES.keys())
+async def test_the_log_names_the_cause(faulty: dict[str, Any], why: str) -> None:
+    browser = Browser()
+    for name, value in faulty.items():
+        setattr(browser.provider, name, value)
+    assert (await refused_because(browser.through())).startswith(why)
+    assert set(browser.provider.asked) <= {"/.well-known/openid-configuration", "/token", "/keys"}, "followed"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda token: token[:-4] + ("AAAA" if token[-4:] != "AAAA" else "BBBB"), "its signature does not hold"),
+        (lambda token: token.rpartition(".")[0] + ".", "its signature does not hold"),
+        (lambda token: token.rpartition(".")[0] + ".!", "malformed: its signature is no base64url"),
+        (lambda token: token + "=", "malformed: its signature is no base64url"),
+        (lambda token: token.rpartition(".")[0], "malformed: it is no signed token"),
+        (lambda token: token + ".x.y", "it is encrypted, which is not supported"),
+        (lambda token: "ImFsZyBiNjQi." + token.partition(".")[2], "malformed: it is no signed token"),
+        (lambda token: "é" + token, "malformed: it is no signed token, or too long a one"),
+    ],
+)  # fmt: skip
+async def test_the_log_names_what_is_wrong_with_a_damaged_token(
+    damage: Callable[[str], str], why: str
+) -> None:
+    browser = Browser()
+    whole = browser.provider.token
+    browser.provider.token = lambda nonce, access_token: damage(whole(nonce, access_token))  # type: ignore[method-assign]
+    assert (await refused_because(browser.through())).startswith(why)

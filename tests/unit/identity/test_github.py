@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from policy_service.errors import WorldError
+from policy_service.identity.claims import counting_groups, listed_groups
 from policy_service.identity.foreign_tokens import UntrustedTokenError
 from policy_service.identity.github import Account, identify
 from policy_service.issuers import SignInProvider
@@ -61,6 +62,17 @@ async def test_an_account_is_its_number_and_its_teams_are_read_to_the_end() -> N
     assert (account.claims["name"], account.claims["preferred_username"]) == ("Maya Okafor", "maya")
 
 
+async def test_more_teams_than_can_count_are_seen() -> None:
+    pages = {
+        f"{API}/user/teams?per_page=100&page={n}": [team(100 * n + m) for m in range(100)]
+        for n in range(1, 9)
+    }
+    account = await asked({f"{API}/user": {"id": 7}} | pages)
+    table = provider()
+    _, problem = counting_groups(table, listed_groups(table, [account.claims]))
+    assert problem == "GitHub lists 600 groups for you; the first 500 count"
+
+
 async def test_a_server_of_ones_own_has_its_own_api() -> None:
     more = {"issuer": "https://git.acme.example", "groups_claim": None, "members_of": []}
     account = await asked({"https://git.acme.example/api/v3/user": {"id": 7, "login": "maya"}}, **more)
@@ -73,10 +85,17 @@ async def test_no_number_is_no_account(user: Any) -> None:
         await asked({f"{API}/user": user})
 
 
-async def test_teams_without_names_are_no_teams() -> None:
-    teams = {f"{API}/user/teams?per_page=100&page=1": [{"slug": "x"}]}
-    with pytest.raises(UntrustedTokenError):
-        await asked({f"{API}/user": {"id": 7}} | teams)
+async def test_a_team_without_a_name_does_not_hide_the_others() -> None:
+    odd = [
+        {"slug": "x"},
+        None,
+        {"slug": 7, "organization": {"login": "acme"}},
+        {"slug": "x", "organization": []},
+    ]
+    account = await asked(
+        {f"{API}/user": {"id": 7}, f"{API}/user/teams?per_page=100&page=1": [*odd, team(1)]}
+    )
+    assert account.claims["teams"] == [None] * 4 + ["acme/team-1"]
 
 
 async def test_teams_it_may_not_read_are_an_error_and_not_no_teams() -> None:

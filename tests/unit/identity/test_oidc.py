@@ -2,70 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from structlog.testing import capture_logs
 
-from policy_service.errors import ServiceError
 from policy_service.identity import issuer_keys
 from policy_service.identity.oidc import Identity, SignIn
-from policy_service.issuers import SignInProvider
-from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET, Provider
+from tests.fakes.identity_provider import CLIENT, ISSUER
+from tests.unit.identity.signing_in import HERE, NOW, Browser, refusal
 
 pytestmark = pytest.mark.anyio
-NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
-HERE = "https://countersign.example"
-
-
-class Browser:
-    """One browser, one deployment, one provider."""
-
-    def __init__(self, **configured: Any) -> None:
-        self.now = NOW
-        self.provider = Provider(int(NOW.timestamp()))
-        table = SignInProvider(
-            **{
-                "name": "acme",
-                "title": "Acme",
-                "issuer": ISSUER,
-                "client_id": CLIENT,
-                "client_secret": SECRET,
-            }
-            | configured
-        )
-        others = table.model_copy(update={"name": "other", "issuer": "https://other.example"})
-        self.table = table
-        self.sign_in = SignIn(
-            {"acme": (table, SECRET), "other": (others, SECRET)},
-            HERE,
-            b"x" * 32,
-            lambda: self.now,
-            self.provider.transport,
-        )
-        self.note: str | None = None
-
-    async def leave(self) -> dict[str, str]:
-        """Begin, and sign in over there: what the provider sends the browser back with."""
-        departure = await self.sign_in.begin("acme", "/reviews/rev_1")
-        self.note = departure.note
-        return self.provider.authorize(departure.url)
-
-    async def come_back(self, answer: dict[str, str]) -> Identity:
-        identity, next_path = await self.sign_in.finish("acme", answer, self.note)
-        assert next_path == "/reviews/rev_1"
-        return identity
-
-    async def through(self) -> Identity:
-        return await self.come_back(await self.leave())
-
-
-async def refusal(happens: Awaitable[object]) -> str:
-    with pytest.raises(ServiceError) as caught:
-        await happens
-    return f"{caught.value.code.value}: {caught.value.detail}"
 
 
 async def test_a_person_is_issuer_and_subject() -> None:
@@ -100,14 +52,14 @@ async def test_a_fresh_sign_in_asks_the_provider_to_make_sure_of_them_anew() -> 
 
 @pytest.mark.parametrize(
     ("said", "ago"),
-    [(0, 0), (-40, 40), (3600, 0), (None, None), (True, None), (1.5, None)],
-    ids=["now", "a while ago", "in the future", "not said", "true", "a fraction"],
+    [(0, 0), (-40, 40), (3600, 0), (-40.5, 41), (3600.5, 0), (None, None), (True, None), ("-40", None)],
+    ids=["now", "ago", "in the future", "a fraction", "a fraction ahead", "not said", "true", "a text"],
 )
 async def test_when_they_proved_who_they_are_is_what_the_provider_says(said: object, ago: int | None) -> None:
     """Never later than now: what lies ahead would stay fresh for longer than it may."""
     browser = Browser()
     now = int(browser.now.timestamp())
-    told = now + said if type(said) is int else said
+    told = now + said if type(said) in {int, float} else said
     browser.provider.id_token = {} if told is None else {"auth_time": told}
     auth_at = (await browser.through()).auth_at
     assert (None if auth_at is None else now - int(auth_at.timestamp())) == ago
@@ -269,7 +221,7 @@ async def test_a_refusal_of_the_providers_is_told() -> None:
     assert told == "forbidden: Acme did not sign you in (access_denied)"
 
 
-@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/token", "/keys", "/userinfo"])
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/token", "/keys"])
 async def test_a_provider_that_does_not_answer_is_nobodys_fault_here(path: str) -> None:
     browser = Browser()
     browser.provider.down = {path}
@@ -324,7 +276,7 @@ async def test_a_private_key_somebody_published_is_not_taken() -> None:
     assert (await refusal(browser.through())).startswith("issuer_unavailable:")
 
 
-@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/keys", "/userinfo", "/token"])
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/keys", "/token"])
 @pytest.mark.parametrize("how", ["redirect", "endless", "no JSON", "500"])
 async def test_an_answer_that_is_none_is_not_used(path: str, how: str) -> None:
     browser = Browser()
@@ -342,7 +294,8 @@ async def test_an_issuer_that_failed_is_left_alone_for_a_while_and_nobody_waits_
     assert len(browser.provider.asked) == 1
     browser.provider.down = set()
     keys = browser.sign_in._keys["acme"]
-    keys._failed_at -= 31
+    failed_at = keys._monotonic()
+    keys._monotonic = lambda: failed_at + 31
     await browser.leave()
 
 
@@ -371,12 +324,6 @@ async def test_a_key_that_cannot_be_used_does_not_hide_the_others(odd: list[Any]
 async def test_a_key_set_that_is_none_is_told(keys: Any) -> None:
     browser = Browser()
     browser.provider.published, browser.provider.more_keys = (), keys
-    assert (await refusal(browser.through())).startswith("issuer_unavailable:")
-
-
-async def test_two_keys_under_one_id_are_a_set_with_two_readings() -> None:
-    browser = Browser()
-    browser.provider.published = ("k1", "k1")
     assert (await refusal(browser.through())).startswith("issuer_unavailable:")
 
 
@@ -420,10 +367,10 @@ async def test_a_name_is_one_that_can_be_read(claims: dict[str, Any], name: str)
     [
         ({}, ["finance"], None),
         ({"groups_claim": "groups"}, ["finance", "ops"], {"finance", "ops"}),
-        ({"groups_claim": "groups"}, "finance", set()),
-        ({"groups_claim": "groups"}, ["finance", 7], set()),
+        ({"groups_claim": "groups"}, "finance", {"finance"}),
+        ({"groups_claim": "groups"}, ["finance", 7], {"finance"}),
         ({"groups_claim": "groups"}, None, set()),
-        ({"groups_claim": "groups"}, ["g"] * 501, set()),
+        ({"groups_claim": "groups"}, ["g"] * 501, {"g"}),
         ({"groups_claim": "groups", "groups": {"9f-guid": "finance"}}, ["9f-guid", "cfo"], {"finance"}),
     ],
 )
@@ -444,7 +391,16 @@ async def test_groups_that_only_userinfo_tells_count() -> None:
 
 @pytest.mark.parametrize(
     ("listed", "let_in"),
-    [(["staff"], True), (["x", "staff"], True), (["x"], False), ("staff", False), (None, False)],
+    [
+        (["staff"], True),
+        (["x", "staff"], True),
+        ([7, "staff"], True),
+        ("staff", True),
+        (["x"], False),
+        ("x staff", False),
+        ({"staff": True}, False),
+        (None, False),
+    ],
 )
 async def test_only_members_may_sign_in_where_the_settings_name_them(listed: object, let_in: bool) -> None:
     """Whoever signs in reads the queue: a provider where anybody has an account must not let anybody in."""
@@ -470,3 +426,101 @@ async def test_a_claim_the_settings_require_is_required(hd: object, told: str | 
 
 async def test_a_provider_nobody_configured_is_not_found() -> None:
     assert (await refusal(Browser().sign_in.begin("evil", "/"))).startswith("not_found:")
+
+
+@pytest.mark.parametrize("said", ["1700000000", "soon", [], {"at": 1}, True, -1, -0.5])
+async def test_a_time_of_sign_in_that_is_no_number_is_left_out_and_logged(said: object) -> None:
+    browser = Browser()
+    browser.provider.id_token = {"auth_time": said}
+    with capture_logs() as logged:
+        assert (await browser.through()).auth_at is None
+    assert [line["why"] for line in logged if line["event"] == "auth_time_not_used"] == [
+        f"it is {said!r}, no NumericDate"
+    ]
+
+
+@pytest.mark.parametrize("said", [1700000000.5, 1.7e9, 0, 0.0])
+async def test_a_time_of_sign_in_may_have_a_fraction(said: float) -> None:
+    browser = Browser()
+    browser.provider.id_token = {"auth_time": said}
+    auth_at = (await browser.through()).auth_at
+    assert auth_at is not None
+    assert auth_at.timestamp() == said
+
+
+@pytest.mark.parametrize("amr", ["pwd", 7, {"pwd": 1}])
+async def test_an_unused_claim_of_odd_form_is_ignored(amr: object) -> None:
+    browser = Browser()
+    browser.provider.id_token = {"amr": amr}
+    assert (await browser.through()).sub == "248"
+
+
+SECRETS = ["plain-secret_1.~", "a b+c%d", "a:b/c?d&e=f", "ä ö ü €", "%41%3A", "+", '"quoted"\\']
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+async def test_basic_credentials_are_form_encoded(secret: str) -> None:
+    """RFC 6749 section 2.3.1: without it, a '%' or '+' of a secret is another secret to the provider."""
+    browser = Browser(client_secret=secret)
+    browser.provider.secret = secret
+    assert (await browser.through()).sub == "248"
+
+
+async def test_a_wrong_secret_is_refused_in_words_for_the_person_and_for_the_operator() -> None:
+    browser = Browser()
+    browser.provider.refuses_codes = {
+        "error": "invalid_client",
+        "error_description": "AADSTS7000215: Invalid client\r\nsecret\u202e <b>provided</b>. " + "x" * 5_000,
+    }
+    with capture_logs() as logged:
+        told = await refusal(browser.through())
+    assert told == (
+        "forbidden: Acme did not finish the sign-in (invalid_client); an operator has to look at client_id, the client "
+        "secret and token_auth in the settings"
+    )
+    (line,) = [line for line in logged if line["event"] == "sign_in_refused"]
+    assert (line["provider"], line["error"]) == ("acme", "invalid_client")
+    assert line["description"].startswith("AADSTS7000215: Invalid client secret <b>provided</b>. xxx")
+    assert len(line["description"]) == 301
+
+
+@pytest.mark.parametrize("error", [7, None, {"code": "x"}, ["x"], "", "x\ny"])
+async def test_an_error_of_any_form_is_a_refusal(error: object) -> None:
+    browser = Browser()
+    browser.provider.refuses_codes = {"error": error, "error_description": {"a": [1]}}
+    told = await refusal(browser.through())
+    assert told.startswith("forbidden: Acme did not finish the sign-in (")
+    assert told.isprintable()
+
+
+@pytest.mark.parametrize(
+    ("description", "shown"),
+    [
+        ("User is not assigned to the app", ": User is not assigned to the app"),
+        ("a\r\n\tb\u202ec\x00", ": a b c"),
+        ("", ""),
+        ("\u200b \n", ""),
+        ("x" * 301, ": " + "x" * 300 + "…"),
+    ],
+)
+async def test_a_refusal_is_shown_in_the_providers_words(description: str, shown: str) -> None:
+    browser = Browser()
+    answer = await browser.leave()
+    del answer["code"]
+    answer |= {"error": "access_denied", "error_description": description}
+    with capture_logs() as logged:
+        told = await refusal(browser.come_back(answer))
+    assert told == f"forbidden: Acme did not sign you in (access_denied){shown}"
+    assert logged[-1]["description"] == shown.removeprefix(": ")
+
+
+async def test_an_ed25519_token_with_an_access_token_hash_holds() -> None:
+    browser = Browser()
+    half = hashlib.sha512(b"opaque").digest()[:32]
+    at_hash = base64.urlsafe_b64encode(half).rstrip(b"=").decode()
+    browser.provider.id_token = {"at_hash": at_hash}
+    browser.provider.published, browser.provider.signed_with = ("ed",), "ed"
+    browser.provider.header = {"alg": "Ed25519"}
+    assert (await browser.through()).sub == "248"
+    browser.provider.id_token = {"at_hash": at_hash[::-1]}
+    assert (await refusal(browser.through())).startswith("forbidden:")

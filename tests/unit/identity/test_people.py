@@ -56,6 +56,16 @@ def test_a_later_sign_in_brings_the_newest_name_and_groups(store: Database) -> N
     assert (found.name, found.groups) == ("Ada L.", frozenset({"finance"}))
 
 
+@pytest.mark.parametrize("engine", BOTH)
+def test_the_reason_for_missing_groups_is_that_of_the_last_sign_in(store: Database) -> None:
+    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada", groups=[], groups_problem="no claim 'groups'"))
+    found = find(store)
+    assert found is not None
+    assert (found.groups, found.groups_problem) == (frozenset(), "no claim 'groups'")
+    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada", groups=["finance"]))
+    assert find(store) == Person(IDP, "42", "Ada", "oidc", frozenset({"finance"}))
+
+
 @pytest.mark.parametrize(
     ("later_s", "groups"), [(MAX_AGE - 5, {"finance"}), (MAX_AGE, set()), (MAX_AGE + 60, set())]
 )

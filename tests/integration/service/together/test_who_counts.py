@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from policy_service.errors import ForbiddenError
 from policy_service.storage.core import table
 from policy_service.storage.tables import VoteRow
 from policy_service.workflow.pages import reviews
@@ -129,3 +130,32 @@ async def test_a_deny_counts_alike_wherever_it_is_shown(bank: World, folder: Pay
     folder.people({**GROUPS, "finance": ("tomas",)})
     await bank.activate()
     assert await told(bank, "maya", review_id) == ([False, False], [False, False])
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (None, "the bundle's groups.toml or your directory says who is"),
+        ("Acme sent no claim 'groups'", "Acme sent no claim 'groups'"),
+    ],
+)
+async def test_a_refused_voter_reads_why_groups_are_missing(
+    bank: World, folder: Payments, robot: Agent, problem: str | None, words: str
+) -> None:
+    folder.policies(ANYBODY + WEAK)
+    await bank.activate()
+    view = (await robot.submit(await pay(bank))).json()
+    seen = view["effects"][0]
+    ballot = Ballot(
+        seen["review"]["review_id"],
+        "approve",
+        view["rev"],
+        seen["effect_digest"],
+        view["txn_digest"],
+        None,
+        "test",
+    )
+    stranger = Voter("https://login.example", "248", "Stranger", "oidc", groups_problem=problem)
+    with pytest.raises(ForbiddenError) as refused:
+        await vote(bank.service.ctx, stranger, ballot, reviews.read_page)
+    assert refused.value.detail.endswith(f"are in none of these groups; {words}")

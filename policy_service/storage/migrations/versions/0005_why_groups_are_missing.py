@@ -1,0 +1,20 @@
+"""why groups are missing
+
+Revision ID: 0005
+Revises: 0004
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Forward only: what a step changes, a backup brings back. The next sign-in fills it."""
+    op.add_column("people", sa.Column("groups_problem", sa.String(), nullable=True))

@@ -1,0 +1,140 @@
+"""Keys and groups that others list: whatever stands beside them, every sound entry counts, and no other does."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+from policy_service.identity.claims import claim_at, counting_groups, listed_groups, readable
+from policy_service.identity.key_sets import read_keys
+from policy_service.issuers import SignInProvider
+
+ACME = SignInProvider(
+    name="acme",
+    title="Acme",
+    issuer="https://login.example",
+    client_id="c",
+    client_secret="s",
+    groups_claim="groups",
+)
+SOUND_KEYS: list[dict[str, Any]] = [
+    dict(key.as_dict(private=False))
+    for key in (RSAKey.generate_key(2048), ECKey.generate_key("P-256"), OKPKey.generate_key("Ed25519"))
+]
+MEMBERS = [
+    "kty",
+    "use",
+    "key_ops",
+    "alg",
+    "kid",
+    "n",
+    "e",
+    "crv",
+    "x",
+    "y",
+    "d",
+    "p",
+    "k",
+    "x5c",
+    "x5u",
+    "ext",
+]
+WORDS = [
+    "RSA",
+    "EC",
+    "OKP",
+    "oct",
+    "AKP",
+    "sig",
+    "enc",
+    "RS256",
+    "ES256",
+    "HS256",
+    "none",
+    "P-256",
+    "X25519",
+    "AQAB",
+]
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(WORDS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+# a key that is almost sound: some members of a sound one changed or dropped, or no key at all
+odd_keys = json_values | st.builds(
+    lambda key, changes, dropped: {
+        name: value for name, value in (key | changes).items() if name not in dropped
+    },
+    st.sampled_from(SOUND_KEYS),
+    st.dictionaries(st.sampled_from(MEMBERS), json_values, max_size=3),
+    st.sets(st.sampled_from(MEMBERS), max_size=2),
+)
+
+
+def public_part(key: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(key.get(name) for name in ("kty", "crv", "n", "e", "x", "y"))
+
+
+@given(before=st.lists(odd_keys, max_size=4), after=st.lists(odd_keys, max_size=4))
+def test_odd_keys_never_hide_a_sound_one_and_are_named(before: list[Any], after: list[Any]) -> None:
+    sound = [key | {"kid": "shared"} for key in SOUND_KEYS]
+    listed = [*before, *sound, *after]
+    published = read_keys({"keys": listed})
+    assert len(published.usable) + len(published.refused) == len(listed)
+    assert [public_part(key) for key in sound] == [
+        public_part(dict(key.as_dict())) for key in published.usable if key.kid == "shared"
+    ][: len(sound)]
+    for entry in published.refused:
+        assert entry.why
+        assert 0 <= int(entry.pointer.removeprefix("/keys/")) < len(listed)
+        assert not len(before) <= int(entry.pointer.removeprefix("/keys/")) < len(before) + len(sound)
+
+
+@given(listed=st.lists(odd_keys, max_size=6))
+def test_no_key_is_used_that_is_private_short_secret_or_for_something_else(listed: list[Any]) -> None:
+    refused = {int(entry.pointer.removeprefix("/keys/")) for entry in read_keys({"keys": listed}).refused}
+    for at in set(range(len(listed))) - refused:
+        entry = listed[at]
+        assert entry["kty"] in {"RSA", "EC", "OKP"}
+        assert entry.get("use") in {None, "sig", "jwt-svid"}
+        assert entry.get("key_ops") is None or "verify" in entry["key_ops"]
+        assert all(entry.get(name) is None for name in ("d", "p", "k"))
+        assert entry.get("alg") not in {"none", "HS256", "enc"}
+
+
+@given(listed=st.lists(json_values | st.sampled_from(["finance", "ops"]), max_size=12))
+def test_odd_entries_never_hide_a_group_nor_become_one(listed: list[Any]) -> None:
+    names, problem = counting_groups(ACME, listed_groups(ACME, [{"groups": listed}]))
+    sound = {one for one in listed if isinstance(one, str) and readable(one, "group")}
+    assert names == sound
+    assert (problem is None) == (
+        bool(listed) and all(isinstance(one, str) and one in sound for one in listed)
+    )
+    assert problem is None or problem.isprintable()
+
+
+@given(claimed=json_values)
+def test_groups_of_any_form_are_texts_that_were_listed(claimed: Any) -> None:
+    names, problem = counting_groups(ACME, listed_groups(ACME, [{"groups": claimed}]))
+    assert names is not None
+    assert names <= (
+        {claimed}
+        if isinstance(claimed, str)
+        else set(map(str, claimed))
+        if isinstance(claimed, list)
+        else set()
+    )
+    assert names or problem
+
+
+@given(path=st.lists(st.text(".ab", min_size=1, max_size=3), min_size=1, max_size=4), value=st.just(["g"]))
+def test_a_claim_is_found_wherever_its_path_leads(path: list[str], value: Any) -> None:
+    claims: Any = value
+    for name in reversed(path):
+        claims = {name: claims}
+    assert json.dumps(claim_at(claims, ".".join(path))) == json.dumps(value)

@@ -1,0 +1,201 @@
+"""The groups of a token: each entry counts or is left out by itself, and every reason is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from policy_service.identity.claims import claim_at, counting_groups, listed_groups
+from policy_service.issuers import SignInProvider
+from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
+from tests.unit.identity.signing_in import Browser, refusal
+
+TABLE = {"name": "acme", "title": "Acme", "issuer": ISSUER, "client_id": CLIENT, "client_secret": SECRET}
+
+
+def provider(**given: Any) -> SignInProvider:
+    return SignInProvider(**TABLE | {"groups_claim": "groups"} | given)
+
+
+def read(claimed: Any, **given: Any) -> tuple[frozenset[str] | None, str | None]:
+    table = provider(**given)
+    return counting_groups(table, listed_groups(table, [{"groups": claimed}]))
+
+
+ALL_COUNT = {
+    "a list": (["finance", "ops"], {"finance", "ops"}),
+    "one group as a text": ("finance", {"finance"}),
+    "a text with spaces is one group": ("finance ops", {"finance ops"}),
+    "a text with commas is one group": ("finance,ops", {"finance,ops"}),
+    "the same one twice": (["finance", "finance"], {"finance"}),
+    "the longest": (["g" * 200], {"g" * 200}),
+    "five hundred": ([f"g{n}" for n in range(500)], {f"g{n}" for n in range(500)}),
+}
+
+
+@pytest.mark.parametrize(("claimed", "names"), ALL_COUNT.values(), ids=ALL_COUNT.keys())
+def test_usable_groups_count_and_nothing_is_logged(claimed: Any, names: set[str]) -> None:
+    with capture_logs() as logged:
+        assert read(claimed) == (names, None)
+    assert logged == []
+
+
+LEFT_OUT: dict[str, tuple[Any, str]] = {
+    "a number": (7, "/1 is a number"),
+    "a fraction": (7.5, "/1 is a number"),
+    "null": (None, "/1 is null"),
+    "true": (True, "/1 is true or false"),
+    "an object": ({"id": "cfo", "display": "cfo"}, "/1 is an object"),
+    "a list": (["cfo"], "/1 is a list"),
+    "an empty text": ("", "/1 cannot be read"),
+    "a text of spaces": ("  ", "/1 cannot be read"),
+    "a text with a hidden direction": ("cf\u202eo", "/1 cannot be read"),
+    "a text of two lines": ("cfo\n", "/1 cannot be read"),
+    "half a character": ("cfo\ud800", "/1 cannot be read"),
+    "a text that is too long": ("g" * 201, "/1 is longer than 200 characters"),
+}
+
+
+@pytest.mark.parametrize(("odd", "why"), LEFT_OUT.values(), ids=LEFT_OUT.keys())
+def test_an_entry_that_names_no_group_is_left_out_by_pointer(odd: Any, why: str) -> None:
+    with capture_logs() as logged:
+        names, problem = read(["finance", odd, "ops"])
+    assert (names, problem) == (
+        {"finance", "ops"},
+        f"1 of 3 entries in 'groups' of Acme are left out: {why}",
+    )
+    assert [(line["event"], line["claim"], line["why"]) for line in logged] == [
+        ("groups_not_usable", "groups", problem)
+    ]
+
+
+WHY_NONE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "no claim": ({}, {}, "Acme sent no claim 'groups'"),
+    "null": ({"groups": None}, {}, "Acme sent no claim 'groups'"),
+    "an empty list": ({"groups": []}, {}, "Acme lists no group for you"),
+    "an object": ({"groups": {"a": 1}}, {}, "the claim 'groups' of Acme is an object, not a list of texts"),
+    "a number": ({"groups": 7}, {}, "the claim 'groups' of Acme is a number, not a list of texts"),
+    "true": ({"groups": True}, {}, "the claim 'groups' of Acme is true or false, not a list of texts"),
+    "an empty text": ({"groups": ""}, {}, "1 of 1 entries in 'groups' of Acme are left out: /0 cannot be read"),
+    "objects alone": (
+        {"groups": [{"id": "a"}] * 5},
+        {},
+        "5 of 5 entries in 'groups' of Acme are left out: /0 is an object, /1 is an object, /2 is an object and 2 more",
+    ),
+    "Entra's overage": (
+        {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {"endpoint": "https://graph.example"}}},
+        {},
+        "Acme left your groups out because they are too many (overage); an operator assigns fewer of them to the "
+        "application there",
+    ),
+    "Entra's overage, in short": (
+        {"hasgroups": True},
+        {},
+        "Acme left your groups out because they are too many (overage); an operator assigns fewer of them to the "
+        "application there",
+    ),
+    "none that the settings name": (
+        {"groups": ["b", "c", "d", "e"]},
+        {"groups": {"a": "finance"}},
+        "the settings' groups of Acme hold none of those it lists for you: 'b', 'c', 'd' and 1 more",
+    ),
+    "an overage of something else": ({"_claim_names": {"roles": "src1"}}, {}, "Acme sent no claim 'groups'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("claims", "given", "why"), WHY_NONE.values(), ids=WHY_NONE.keys())
+def test_the_reason_for_no_groups_is_named(claims: dict[str, Any], given: dict[str, Any], why: str) -> None:
+    table = provider(**given)
+    with capture_logs() as logged:
+        assert counting_groups(table, listed_groups(table, [claims])) == (frozenset(), why)
+    assert [line["why"] for line in logged] == [why]
+
+
+def test_of_too_many_groups_the_first_count() -> None:
+    names, problem = read([f"g{n}" for n in range(750)])
+    assert names == {f"g{n}" for n in range(500)}
+    assert problem == "Acme lists 750 groups for you; the first 500 count"
+
+
+def test_groups_the_settings_name_are_found_however_many_there_are() -> None:
+    listed = [f"g{n}" for n in range(5_000)]
+    assert read(listed, groups={"g4999": "finance"}) == ({"finance"}, None)
+
+
+PATHS: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "a name": ("groups", {"groups": ["a"]}, ["a"]),
+    "a path": ("realm_access.roles", {"realm_access": {"roles": ["a"]}}, ["a"]),
+    "a longer path": ("a.b.c", {"a": {"b": {"c": ["a"]}}}, ["a"]),
+    "a name with dots": ("realm_access.roles", {"realm_access.roles": ["a"]}, ["a"]),
+    "a namespace": ("https://example.com/groups", {"https://example.com/groups": ["a"]}, ["a"]),
+    "a name with dots before a path": ("a.b", {"a.b": ["name"], "a": {"b": ["path"]}}, ["name"]),
+    "a path through a name with dots": ("res.my.app.roles", {"res": {"my.app": {"roles": ["a"]}}}, ["a"]),
+    "a path that ends in a name with dots": ("a.b.c", {"a": {"b.c": ["a"]}}, ["a"]),
+    "a path that ends early": ("a.b.c", {"a": {"b": ["a"]}}, None),
+    "a path through a list": ("a.0", {"a": [["x"]]}, None),
+    "a path through a text": ("a.b", {"a": "b"}, None),
+    "null": ("a.b", {"a.b": None, "a": {"b": None}}, None),
+    "dots alone": ("..", {"": {"": {"": ["a"]}}}, ["a"]),
+    "nothing": ("a.b", {}, None),
+}
+
+
+def test_long_groups_do_not_make_a_long_reason() -> None:
+    _, problem = read([f"{n}" + "g" * 199 for n in range(9)], groups={"a": "finance"})
+    assert problem is not None
+    assert len(problem) < 400
+
+
+@pytest.mark.parametrize(("path", "claims", "value"), PATHS.values(), ids=PATHS.keys())
+def test_a_claim_is_found_by_its_name_and_then_by_its_path(
+    path: str, claims: dict[str, Any], value: Any
+) -> None:
+    assert claim_at(claims, path) == value
+
+
+@pytest.mark.anyio
+async def test_a_scope_the_provider_offers_and_the_settings_leave_out_is_named() -> None:
+    browser = Browser(groups_claim="groups")
+    browser.provider.metadata = {"scopes_supported": ["openid", "groups"]}
+    assert (await browser.through()).groups_problem == (
+        "Acme sent no claim 'groups': its scope 'groups' is not among the scopes of the settings (requested scopes: "
+        "openid profile email)"
+    )
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("offered", [None, "groups", ["openid"], [["groups"], {}, None]])
+async def test_a_claim_that_no_scope_brings_is_named_with_the_scopes(offered: Any) -> None:
+    browser = Browser(groups_claim="groups")
+    browser.provider.metadata = {"scopes_supported": offered}
+    assert (await browser.through()).groups_problem == (
+        "Acme sent no claim 'groups' in the ID token or userinfo; requested scopes: openid profile email; "
+        "the provider may need another scope or a mapper"
+    )
+
+
+@pytest.mark.anyio
+async def test_what_the_id_token_lists_wins_by_name_and_by_path() -> None:
+    browser = Browser(groups_claim="realm_access.roles")
+    browser.provider.claims |= {"realm_access": {"roles": ["finance"]}}
+    browser.provider.userinfo = {"sub": "248", "realm_access.roles": ["cfo"]}
+    assert (await browser.through()).groups == {"finance"}
+
+
+@pytest.mark.anyio
+async def test_a_path_that_only_userinfo_holds_is_found() -> None:
+    browser = Browser(groups_claim="realm_access.roles")
+    browser.provider.id_token = {"realm_access": {"other": []}}
+    browser.provider.userinfo = {"sub": "248", "realm_access": {"roles": ["finance"]}}
+    assert (await browser.through()).groups == {"finance"}
+
+
+@pytest.mark.anyio
+async def test_unknown_groups_refuse_membership_and_the_page_names_the_reason() -> None:
+    browser = Browser(groups_claim="groups", members_of=["staff"])
+    browser.provider.claims |= {"_claim_names": {"groups": "src1"}}
+    assert (await refusal(browser.through())).startswith(
+        "forbidden: Acme knows you, but you are in none of the groups that may sign in here: Acme left your groups out"
+    )
