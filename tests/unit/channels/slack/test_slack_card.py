@@ -95,11 +95,23 @@ def test_how_far_it_has_come_is_told_before_the_rules_and_their_places_last() ->
 
 def test_whom_each_of_several_gates_asks_is_told() -> None:
     (one,) = reviews.refund().gates
-    several = (one, replace(one, policy_id="second", title="Second", groups=("legal",), quorum=2))
+    several = (
+        one,
+        replace(one, policy_id="second", title="Second", groups=("legal",), quorum=2, own_quorum=2),
+    )
     told = text(reviews.refund(gates=several))
     assert "Second. It asks 2 people in legal." in told
     assert "It asks" not in text(reviews.refund())
-    assert "with a passkey" in text(reviews.refund(gates=(replace(one, step_up="passkey"),)))
+    assert "with a passkey" in text(reviews.refund(gates=(replace(one, own_step_up="passkey"),)))
+
+
+def test_each_gate_tells_its_own_quorum_and_the_count_that_of_all() -> None:
+    one = replace(reviews.refund().gates[0], quorum=2, step_up="passkey")
+    second = replace(one, policy_id="second", title="Second", own_quorum=2, own_step_up="passkey")
+    told = text(reviews.refund(gates=(one, second)))
+    assert "0 of 2 approvals by finance" in told
+    assert "refund-needs-finance. It asks 1 person in finance." in told
+    assert "Second. It asks 2 people in finance, with a passkey." in told
 
 
 def test_an_agent_without_an_owner_is_told_as_one() -> None:
