@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.showing.wording import span_words
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Oversight, QueueSource
@@ -47,7 +47,7 @@ def add_agents(router: APIRouter, pages: Pages, oversight: Oversight, queue: Que
             bars=bars(page.hours),
             recent=RECENT,
             decided_in=None if page.decided_in is None else span_words(page.decided_in),
-            max_reason=MAX_REASON_CHARS,
+            max_reason=MAX_TEXT_CHARS,
         )
 
 

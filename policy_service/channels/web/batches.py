@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 
 from countersign.contract.receipt import MAX_EFFECTS
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.showing.wording import sentence as as_sentence
 from policy_service.channels.web.drawing.batch_views import line_views, part_views
 from policy_service.channels.web.drawing.forms import MAX_FORM_BYTES
@@ -51,7 +51,7 @@ def _add_alike(router: APIRouter, pages: Pages, source: QueueSource) -> None:
             lines=lines,
             values=[line_value(view.line) for view in lines],
             picks=PICKS,
-            max_reason=MAX_REASON_CHARS,
+            max_reason=MAX_TEXT_CHARS,
         )
 
     @router.post("/alike/{review_id}/votes")
@@ -93,7 +93,7 @@ def _add_whole(router: APIRouter, pages: Pages, source: QueueSource) -> None:
             parts_here=views,
             values=["" if view.may is None else line_value(view.may.line) for view in views],
             picks=PICKS,
-            max_reason=MAX_REASON_CHARS,
+            max_reason=MAX_TEXT_CHARS,
         )
 
     @router.post("/reviews/{review_id}/whole/votes")

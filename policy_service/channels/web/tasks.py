@@ -7,13 +7,13 @@ page, and the form names the bytes and the state that were read. The word is jud
 from fastapi import APIRouter, Request, Response
 
 from countersign.contract import ContractError, TaskAnswer, canonicalize, load
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.channels.web import live
 from policy_service.channels.web.drawing.task_views import changed_since, list_context, task_context
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import EventFeed, QueueSource, Said
 from policy_service.channels.web.signing_in import sent_by, signed_in
 from policy_service.errors import InvalidRequestError, NotFoundError
+from policy_service.workflow.words import require_short
 
 PAGE_OF_TASKS = 50
 _EVENTS_COUNTED = 200
@@ -96,12 +96,7 @@ def _answer(value: str) -> TaskAnswer:
 
 
 def _reason(value: str) -> str:
-    words = value.replace("\r\n", "\n").strip()
-    if len(words) > MAX_REASON_CHARS:
-        raise InvalidRequestError(
-            f"a reason holds {MAX_REASON_CHARS:,} characters at most, not {len(words):,}"
-        )
-    return words
+    return require_short(value.replace("\r\n", "\n").strip())
 
 
 def _result(value: str) -> bytes | None:

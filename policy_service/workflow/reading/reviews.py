@@ -233,8 +233,8 @@ class ReviewPage:
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """What casting a vote did. `counted` is False when it came after the review had settled; `said_before` tells then
-    that it only repeats what this person's counted one says.
+    """What casting a vote did. `counted` is False when it came after the review had settled; `said_before`: it only
+    repeats what this person's counted one says.
     """
 
     review_id: str
