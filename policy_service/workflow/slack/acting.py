@@ -99,9 +99,17 @@ def _tell(tx: Tx, ctx: Context, press: Press, channel: str, refusal: ServiceErro
     )
 
 
+class ApprovedBeforeError(ConflictError):
+    """The same person's approval again: the first one counts, and this one changed nothing."""
+
+    def __init__(self, state: str) -> None:
+        after = {"open": "it waits for others", "met": "it was approved"}.get(state, f"it is {state}")
+        super().__init__(f"your approval is recorded already, and {after}", code=ErrorCode.ALREADY_ANSWERED)
+
+
 def sentence_of(error: ServiceError) -> str:
     """What did not happen, and why."""
-    return f"Nothing was decided: {error.detail}"
+    return error.detail if isinstance(error, ApprovedBeforeError) else f"Nothing was decided: {error.detail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +173,7 @@ async def act(
     Raises:
         ForbiddenError: not_eligible, step_up_required; ``extras["url"]`` where a page mends it.
         ConflictError: stale_review, review_closed.
+        ApprovedBeforeError: this person has approved it already.
         InvalidRequestError: reason_required, and what is wrong with the words.
     """
     if pressed.page.state == "open":
@@ -214,6 +223,8 @@ async def _vote(ctx: Context, app: SlackApp, press: Press, pressed: Pressed, wit
         result = await vote(ctx, voter, ballot, shows, facts_within_s=within_s)
     except LateFactsError:
         raise ForbiddenError(_TOO_SLOW) from None
+    if result.said_before and press.does == "approve":
+        raise ApprovedBeforeError(result.state)
     if not result.counted and not result.said_before:
         raise _closed(result.state, "what you pressed is on record and changed nothing")
 
