@@ -32,6 +32,7 @@ from policy_service.workflow.effects.stops import freeze_tool, unfreeze_tool
 from policy_service.workflow.moves import person_actor
 from policy_service.workflow.parties import require_deciding
 from policy_service.workflow.reviews.voter import Voter
+from policy_service.workflow.words import only_for
 
 Stoppable: TypeAlias = Literal["agent", "tool", "everything"]
 _OFFERED = 200  # agents a form offers by name; any other is typed
@@ -137,7 +138,7 @@ def why_not(
     """The sentence that tells this person why they may not stop it, or start it again; None when they may."""
     groups = groups_now(bundle, voter.key, voter.groups)
     if not groups:
-        return f"you ({voter.key}) are in no group; the bundle's groups.toml or your directory says who is"
+        return "you are in no group here; ask your administrator to add you to one whose people may do this"
     person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
     what = StopFacts(target.what, target.name)
     granted = can_do(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
@@ -152,8 +153,7 @@ def _without_a_rule(bundle: Bundle, action: str, groups: frozenset[str]) -> str 
     asked = bundle.rules.asked | {UNSEEN}
     if groups & asked:
         return None
-    titles = ", ".join(sorted(bundle.directory.title_of(group) for group in asked))
-    return f"whoever a gate asks may stop things ({titles}), and you are in none of these groups"
+    return only_for(sorted(bundle.directory.title_of(group) for group in asked), "may stop this")
 
 
 def _said(refused: Permission) -> str:

@@ -28,7 +28,7 @@ from policy_service.workflow.reading.reviews import GateView, ReviewPage
 VIEW_LABEL: Final = b"countersign/view/v1\n"
 WEB: Final = "web/2"
 """The web's renderer. Another number whenever its pages show something else of the same read model."""
-BATCH: Final = "web-batch/1"
+BATCH: Final = "web-batch/2"
 """The page on which reviews of one kind are decided together: its rules, facts and claims stand a link away."""
 API: Final = "api/1"
 """A program's: it is given everything, so nothing is folded."""

@@ -17,6 +17,7 @@ from policy_service.workflow.context import Context
 from policy_service.workflow.effects.ballots import groups_now, permission, person_key, requesters_side
 from policy_service.workflow.effects.cases import Case
 from policy_service.workflow.reading.reviews import StepUp
+from policy_service.workflow.words import only_for
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,8 @@ def why_not(
         return "you changed its arguments; nobody approves what they wrote, so somebody else decides this one"
     mine, merged = probe(bundle, voter), merge(gates, review.escalated)
     if not any(could_serve(gate, mine) for gate in merged):
-        asked = ", ".join(sorted({group for gate in merged for group in gate.voters}))
-        return (
-            f"this waits for {asked}, and you ({voter.key}) are in none of these groups; the bundle's groups.toml "
-            "or your directory says who is"
-        )
+        asked = {bundle.directory.title_of(group) for gate in merged for group in gate.voters}
+        return only_for(sorted(asked), "decide this")
     granted = permission(
         ctx,
         bundle,

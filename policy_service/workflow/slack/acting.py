@@ -45,6 +45,7 @@ from policy_service.workflow.slack.accounts import Account, require_member
 from policy_service.workflow.slack.deliveries import note_in
 from policy_service.workflow.slack.owing import owe_answer, owe_card
 from policy_service.workflow.slack.voters import Linked, require_still, voter_of
+from policy_service.workflow.words import closed
 
 CHANNEL: Final = "slack"
 
@@ -103,7 +104,7 @@ class ApprovedBeforeError(ConflictError):
     """The same person's approval again: the first one counts, and this one changed nothing."""
 
     def __init__(self, state: str) -> None:
-        after = {"open": "it waits for others", "met": "it was approved"}.get(state, f"it is {state}")
+        after = {"open": "it waits for others", "met": "it was approved"}.get(state, closed(state))
         super().__init__(f"your approval is recorded already, and {after}", code=ErrorCode.ALREADY_ANSWERED)
 
 
@@ -236,8 +237,7 @@ def _require_still(
 
 
 def _closed(state: str, what: str) -> ConflictError:
-    said = {"met": "approved"}.get(state, state)
-    return ConflictError(f"this was {said} already; {what}", code=ErrorCode.REVIEW_CLOSED)
+    return ConflictError(f"{closed(state)}; {what}", code=ErrorCode.REVIEW_CLOSED)
 
 
 def _pressed(conn: Connection, ctx: Context, app: SlackApp, press: Press, now: datetime) -> Pressed:

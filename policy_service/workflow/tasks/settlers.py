@@ -9,7 +9,6 @@ weigh effects. A bundle that asks nobody about anything has to name them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal, cast
 
@@ -25,6 +24,7 @@ from policy_service.workflow.effects.ballots import groups_now, person_key, requ
 from policy_service.workflow.effects.openings import signatures_on
 from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.tasks.cases import TaskCase
+from policy_service.workflow.words import only_for
 
 _RISK_OF_UNKNOWN = "high"
 _NAME_THEM = 'permit (principal in Group::"NAME", action == Action::"settle", resource);'
@@ -79,9 +79,4 @@ def _not_asked(bundle: Bundle, case: TaskCase, groups: frozenset[str]) -> str | 
         return None
     if not of_effect and not bundle.rules.asked:
         return f"no policy says who settles tasks; name them in the bundle: {_NAME_THEM}"
-    named = _titles(bundle, asked)
-    return f"this is for {named} to settle, and you are in none of these groups"
-
-
-def _titles(bundle: Bundle, groups: Iterable[str]) -> str:
-    return ", ".join(sorted(bundle.directory.title_of(group) for group in groups))
+    return only_for(sorted(bundle.directory.title_of(group) for group in asked), "settle this")

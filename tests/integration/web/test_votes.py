@@ -247,6 +247,11 @@ async def test_a_gate_that_wants_a_reason_asks_for_one_on_the_form(world: World,
     assert 'name="reason" maxlength="4000" required' in text.split('id="approve"')[1]
 
 
+async def test_the_form_that_approves_says_that_it_cannot_be_undone(visitor: Visitor) -> None:
+    approve = (await visitor.get(f"/reviews/{REVIEW}?full=1")).text.split('id="approve"')[1]
+    assert "This cannot be undone." in approve.split("</form>")[0]
+
+
 async def test_the_last_signature_says_that_it_releases(visitor: Visitor) -> None:
     last = (await visitor.get("/reviews/rev_01KAHX04QE")).text
     first = (await visitor.get("/reviews/rev_hostile?full=1")).text

@@ -40,7 +40,9 @@ def ask_modal(page: ReviewPage, pointer: Pointer) -> dict[str, Any]:
 def approve_modal(page: ReviewPage, pointer: Pointer) -> dict[str, Any]:
     """Asks the reason that a gate wants for a yes, and says what is signed."""
     submit = "Countersign and release" if releases(page) else "Countersign"
-    about = rich(section(own(signing_words(page, MAX_CONFIRM))))
+    about = rich(
+        section(own(signing_words(page, MAX_CONFIRM))), section(Pen().said(page.finality, MAX_CONFIRM))
+    )
     hint = "It goes into the log under your name."
     return _form("approve", "Countersign", submit, pointer, about, _words("Note (this gate wants one)", hint))
 

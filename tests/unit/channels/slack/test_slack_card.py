@@ -193,7 +193,7 @@ def test_approving_takes_two_presses_and_the_second_names_what_is_signed() -> No
     assert approve["text"]["text"] == "Approve $1,240.00"
     assert confirm == {
         "title": "Countersign",
-        "text": "You sign: refund $1,240.00 USD to Dana Whitfield, card card_visa_4242, once.",
+        "text": "You sign: refund $1,240.00 USD to Dana Whitfield, card card_visa_4242, once. This cannot be undone.",
         "confirm": "Countersign and release",
         "deny": "Go back",
     }
@@ -214,7 +214,17 @@ def test_what_is_too_long_to_confirm_is_named_by_its_digest() -> None:
     long = reviews.refund(sentence=(Piece("Refund "), reviews.value("x" * 290)))
     said = buttons(drawn(long).blocks)["approve"]["confirm"]["text"]["text"]
     digest = f"{long.effect_digest[:4]} {long.effect_digest[4:8]}"
-    assert said == f"You sign the effect as it stands in the message, digest {digest}, once."
+    assert (
+        said
+        == f"You sign the effect as it stands in the message, digest {digest}, once. This cannot be undone."
+    )
+
+
+@pytest.mark.parametrize("finality", ["This cannot be undone. If it fails, the others go on.", "f" * 250])
+def test_the_dialog_says_whether_it_can_be_taken_back(finality: str) -> None:
+    said = buttons(drawn(reviews.refund(finality=finality)).blocks)["approve"]["confirm"]["text"]["text"]
+    assert finality[:100] in said
+    assert len(said) <= 300
 
 
 def with_value(name: str, value: object, **more: Any) -> ReviewPage:

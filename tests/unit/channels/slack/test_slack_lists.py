@@ -151,6 +151,7 @@ def test_the_forms_say_what_they_do() -> None:
     assert asking["submit"]["text"] == "Ask"
     assert approving["submit"]["text"] == "Countersign and release"
     assert "You sign: refund $1,240.00 USD to Dana Whitfield, card card_visa_4242, once." in words(approving)
+    assert all("This cannot be undone." in words(form) for form in (denying, asking, approving))
     assert values(denying) == ["$1,240.00", "Dana Whitfield", "card_visa_4242"]
 
 
