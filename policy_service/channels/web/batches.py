@@ -44,7 +44,6 @@ def _add_alike(router: APIRouter, pages: Pages, source: QueueSource) -> None:
             request,
             "alike.html",
             session=session,
-            open_tasks=await source.count_tasks(),
             page=page,
             review_id=review_id,
             more=page.more or len(page.lines) > MAX_TOGETHER,
@@ -87,7 +86,6 @@ def _add_whole(router: APIRouter, pages: Pages, source: QueueSource) -> None:
             "whole.html",
             heavy=page.bytes,
             session=session,
-            open_tasks=await source.count_tasks(),
             page=page,
             review_id=review_id,
             parts_here=views,
@@ -149,7 +147,6 @@ async def _decided(
             told.append({"review_id": named, "state": "", "refused": as_sentence(error.detail)})
     return {
         "session": session,
-        "open_tasks": await source.count_tasks(),
         "told": told,
         "verdict": batch.verdict,
     }

@@ -125,7 +125,6 @@ def _add_form(router: APIRouter, pages: Pages, source: QueueSource) -> _Again:
             heavy=heavy,
             session=session,
             form=found,
-            open_tasks=await source.count_tasks(),
             max_reason=MAX_TEXT_CHARS,
             **context,
         )

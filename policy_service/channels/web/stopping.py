@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import Oversight, QueueSource
+from policy_service.channels.web.ports import Oversight
 from policy_service.channels.web.signing_in import sent_by
 from policy_service.errors import InvalidRequestError
 from policy_service.workflow.oversight.stopping import Stoppable, Target
@@ -18,7 +18,7 @@ _FIELDS = frozenset({"csrf_token", "what", "reason"})
 _WHAT = ("agent", "tool", "everything")
 
 
-def add_stopping(router: APIRouter, pages: Pages, oversight: Oversight, queue: QueueSource) -> None:
+def add_stopping(router: APIRouter, pages: Pages, oversight: Oversight) -> None:
     """Give a router the stop. Its link is on every page, and no page but this and an agent's can press it."""
 
     @router.api_route("/stop", methods=["GET", "HEAD"])
@@ -30,7 +30,6 @@ def add_stopping(router: APIRouter, pages: Pages, oversight: Oversight, queue: Q
             request,
             "stop.html",
             session=session,
-            open_tasks=await queue.count_tasks(),
             page=await oversight.stop_page(session.person),
             max_reason=MAX_TEXT_CHARS,
         )

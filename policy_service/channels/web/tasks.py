@@ -36,9 +36,7 @@ def add_tasks(router: APIRouter, pages: Pages, source: QueueSource, feed: EventF
             raise InvalidRequestError(f"tasks are 'open' or 'settled', not {state!r}")
         found = await source.task_list(session.person, state, cursor, PAGE_OF_TASKS)
         context = {**list_context(found, pages.now()), "state": state, "index": index}
-        return await pages.draw(
-            request, "tasks.html", session=session, open_tasks=await source.count_tasks(), **context
-        )
+        return await pages.draw(request, "tasks.html", session=session, **context)
 
     @router.get("/tasks/live")
     async def tasks_live(request: Request) -> Response:
@@ -58,10 +56,7 @@ def add_tasks(router: APIRouter, pages: Pages, source: QueueSource, feed: EventF
             raise NotFoundError(f"there is no task {task_id!r} that you may see")
         heavy = len(page.canonical)
         context = await pages.beside(heavy, lambda: task_context(page, pages.now()))
-        open_tasks = await source.count_tasks()
-        return await pages.draw(
-            request, "task.html", heavy=heavy, session=session, index=index, open_tasks=open_tasks, **context
-        )
+        return await pages.draw(request, "task.html", heavy=heavy, session=session, index=index, **context)
 
     @router.get("/tasks/{task_id}/live")
     async def task_live(request: Request, task_id: str) -> Response:

@@ -203,7 +203,7 @@ def _require_same_bytes(tx: Tx, case: Case, ballot: Ballot) -> None:
     seen = (ballot.rev, ballot.effect_digest, ballot.txn_digest)
     stands = (case.review.rev, case.effect.effect_digest, case.snapshot.transaction.txn_digest)
     if seen != stands or case.snapshot.superseded_by is not None:
-        raise stale_review(tx.conn, case.snapshot, case.effect)
+        raise stale_review(tx.conn, case.snapshot, case.effect, ballot.rev)
 
 
 def _require_same_view(tx: Tx, case: Case, ballot: Ballot, page: ReviewPage | None) -> Ballot:
@@ -222,7 +222,7 @@ def _require_same_view(tx: Tx, case: Case, ballot: Ballot, page: ReviewPage | No
     if shown is None and ballot.verdict == "deny":
         return replace(ballot, view_digest=None)
     if shown is None:
-        stale = stale_review(tx.conn, case.snapshot, case.effect)
+        stale = stale_review(tx.conn, case.snapshot, case.effect, ballot.rev)
         stale.extras["moved"] = views[0].moved(ballot.view_parts) if ballot.view_parts else []
         raise stale
     if ballot.verdict != "deny" and (folded := folded_args(shown)):
