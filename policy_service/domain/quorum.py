@@ -109,6 +109,36 @@ def tally(
     )
 
 
+def fillers(
+    gates: Sequence[MergedGate], votes: Sequence[BallotVote], *, excluded: frozenset[str] = frozenset()
+) -> dict[str, frozenset[str]]:
+    """For each gate short of its quorum, the keys of the gates of which one more person would fill a place of it.
+
+    A person of another gate helps where a vote that gate holds can move: with `finance` and `cfo`, a vote of somebody
+    in both may leave `cfo` short, and another person of `finance` fills it as well.
+    """
+    approving = _one_each(_still_approving([vote for vote in votes if vote.person not in excluded]))
+    unshared = [gate for gate in gates if not gate.shared]
+    held = _match(unshared, approving)
+    placed = sum(map(len, held.values()))
+    found = {
+        gate.key: frozenset({gate.key})
+        for gate in gates
+        if gate.shared and len(_serving(gate, approving)) < gate.quorum
+    }
+    for short in (gate for gate in unshared if len(held[gate.key]) < gate.quorum):
+        # Every other gate keeps the places it has filled and gets no further one.
+        kept = [
+            replace(gate, quorum=len(held[gate.key]))
+            for gate in unshared
+            if gate is not short and held[gate.key]
+        ]
+        places = [*kept, short]
+        helping = (gate for gate in places if _placed(_with_one_less(places, gate), approving) == placed)
+        found[short.key] = frozenset(gate.key for gate in helping)
+    return found
+
+
 def short_gates(
     gates: Sequence[MergedGate], votes: Sequence[BallotVote], *, excluded: frozenset[str] = frozenset()
 ) -> frozenset[str]:
@@ -116,12 +146,7 @@ def short_gates(
 
     Not those that some matching happens to leave short: where a person could take either of two places, both are.
     """
-    approving = _one_each(_still_approving([vote for vote in votes if vote.person not in excluded]))
-    open_ones = [gate for gate in gates if not gate.shared]
-    placed = _placed(open_ones, approving)
-    short = {gate.key for gate in gates if gate.shared and len(_serving(gate, approving)) < gate.quorum}
-    helped = {gate.key for gate in open_ones if _placed(_with_one_less(open_ones, gate), approving) == placed}
-    return frozenset(short | helped)
+    return frozenset[str]().union(*fillers(gates, votes, excluded=excluded).values())
 
 
 def _placed(gates: Sequence[MergedGate], votes: Sequence[BallotVote]) -> int:

@@ -42,6 +42,11 @@ class Site:
         return "__Host-countersign-sign-in" if self.secure else "countersign_dev_sign_in"
 
     @property
+    def invitation_cookie(self) -> str:
+        """The secret of an invitation to link a Slack account, so that no address and no page holds it meanwhile."""
+        return "__Host-countersign-invitation" if self.secure else "countersign_dev_invitation"
+
+    @property
     def theme_cookie(self) -> str:
         return "__Host-countersign-theme" if self.secure else "countersign_dev_theme"
 

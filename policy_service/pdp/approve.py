@@ -112,15 +112,13 @@ def _permission(
     policies = rules.in_order(answer.reasons)
     if answer.allowed:
         return Permission(True, policies)
-    return Permission(False, policies, _refusal(rules, action, policies, who))
+    return Permission(False, policies, _refusal(rules, action, policies))
 
 
-def _refusal(rules: Rules, action: str, forbids: tuple[str, ...], who: Approver) -> Reason:
+def _refusal(rules: Rules, action: str, forbids: tuple[str, ...]) -> Reason:
     if not forbids:
-        person = json.dumps(who.person, ensure_ascii=False)
-        line = f'permit (principal == User::{person}, action == Action::"{action}", resource);'
-        text = f'no permit for Action::"{action}" covers this person and this {ABOUT[action].lower()}'
-        return Reason("not_eligible", f'{text}; if one should, add `@id("...") {line}`')
+        doing = f"{action.replace('_', ' ')} this {ABOUT[action].lower()}"
+        return Reason("not_eligible", f"no policy permits you to {doing}; ask your administrator who may")
     policy = rules.policies[forbids[0]]
     return Reason("not_eligible", policy.doc or f"{policy.title} ({policy.place})", policy=policy.id)
 

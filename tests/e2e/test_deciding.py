@@ -143,19 +143,25 @@ async def test_an_approval_may_become_a_denial_until_it_settles(site: Site) -> N
     await expect(page.get_by_role("heading", name="Denied by Maya Okafor")).to_be_visible()
 
 
-async def test_what_stands_folded_is_opened_before_it_is_approved(site: Site) -> None:
-    """One key opens nothing to approve while an argument is folded, and says why."""
+@pytest.mark.parametrize("by", ["key", "mouse"])
+async def test_what_stands_folded_is_opened_before_it_is_approved(site: Site, by: str) -> None:
+    """The key and the mouse open the same panel, which leads to the page that folds nothing; nothing stays behind."""
     page = await site.visitor()
     await page.goto(REVIEW)
-    await page.keyboard.press("a")
-    said = page.locator("#keys-said")
-    await expect(said).to_have_text("1 of 1 folded arguments not opened yet: open them before you approve.")
-    assert await page.locator("#approve").get_attribute("open") is None
-    await expect(page.locator(".args details.fold summary")).to_be_focused()
-    await page.keyboard.press("Enter")
-    await page.keyboard.press("a")
-    await expect(page).to_have_url(f"{site.url}{REVIEW}?full=1#approve")
-    await expect(page.locator("#approve")).to_have_attribute("open", "")
+    onward = page.get_by_role("link", name="Show everything")
+    if by == "key":
+        await page.keyboard.press("a")
+        await expect(onward).to_be_focused()
+    else:
+        await page.locator("#approve > summary").click()
+    await expect(page.get_by_text("folded above")).to_be_visible()
+    await page.keyboard.press("d")
+    await expect(page.locator("#deny")).to_have_attribute("open", "")
+    await expect(page.get_by_text("folded above")).to_be_hidden()
+    await page.locator("#deny > summary").click()
+    await page.locator("#approve > summary").click()
+    await onward.click()
+    await page.locator("#approve > summary").click()
     await page.get_by_role("button", name="Countersign", exact=True).click()
     await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
     assert [vote[1] for vote in site.world.cast] == ["approve"]

@@ -2,13 +2,14 @@
 keeps.
 """
 
+from dataclasses import replace
 from itertools import product
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policy_service.domain.gates import Gate, MergedGate, merge
-from policy_service.domain.quorum import BallotVote, could_serve, serves, tally
+from policy_service.domain.quorum import BallotVote, could_serve, fillers, serves, short_gates, tally
 
 GROUPS = ("finance", "cfo", "unseen")
 PERSONS = ("maya", "tomas", "ana", "jo")
@@ -79,6 +80,79 @@ def same_groups_per_person(votes: list[BallotVote]) -> list[BallotVote]:
 def test_the_matching_finds_what_trying_everything_finds(gates: list[Gate], votes: list[BallotVote]) -> None:
     merged, votes = merge(gates), same_groups_per_person(votes)
     assert tally(merged, votes).met is brute_force_met(merged, votes)
+
+
+def brute_force_places(gates: tuple[MergedGate, ...], votes: list[BallotVote]) -> set[tuple[int, ...]]:
+    """Every way to fill the places of the unshared gates, as the number of votes that each gate holds."""
+    unshared = [gate for gate in gates if not gate.shared]
+    found = set()
+    for assigned in product([None, *unshared], repeat=len(votes)):
+        sent = [(vote, gate) for vote, gate in zip(votes, assigned, strict=True) if gate is not None]
+        counts = tuple(sum(1 for _, gate in sent if gate is each) for each in unshared)
+        fits = all(count <= gate.quorum for count, gate in zip(counts, unshared, strict=True))
+        if fits and all(serves(gate, vote) for vote, gate in sent):
+            found.add(counts)
+    return found
+
+
+one_vote_each = st.lists(
+    st.builds(
+        BallotVote,
+        vote_id=st.uuids().map(str),
+        person=st.sampled_from(PERSONS),
+        groups=st.frozensets(st.sampled_from(GROUPS), max_size=3),
+        verdict=st.just("approve"),
+        step_up=st.sampled_from([None, "passkey"]),
+    ),
+    max_size=4,
+    unique_by=lambda vote: vote.person,
+)
+
+
+@given(
+    fired,
+    one_vote_each,
+    st.frozensets(st.sampled_from(GROUPS), min_size=1),
+    st.sampled_from([None, "passkey"]),
+)
+def test_one_more_person_helps_where_one_more_vote_fills_one_more_place(
+    gates: list[Gate], votes: list[BallotVote], groups: frozenset[str], step_up: str | None
+) -> None:
+    merged = merge(gates)
+    newcomer = BallotVote("new", "newcomer", groups, "approve", step_up)
+    joined = [*votes, newcomer]
+    raised = max(map(sum, brute_force_places(merged, joined))) > max(
+        map(sum, brute_force_places(merged, votes))
+    )
+    raised |= any(
+        gate.shared and serves(gate, newcomer) and sum(serves(gate, vote) for vote in votes) < gate.quorum
+        for gate in merged
+    )
+    short = short_gates(merged, votes)
+    assert raised is any(serves(gate, newcomer) and gate.key in short for gate in merged)
+
+
+@given(fired, one_vote_each)
+def test_a_place_is_filled_from_the_gates_that_another_vote_can_reach_it_from(
+    gates: list[Gate], votes: list[BallotVote]
+) -> None:
+    merged, found = merge(gates), fillers(merge(gates), votes)
+    per_gate = {entry.gate.key: entry for entry in tally(merged, votes).per_gate}
+    assert found.keys() == {key for key, entry in per_gate.items() if not entry.met}
+    unshared = [gate for gate in merged if not gate.shared]
+    for short in merged:
+        if short.key not in found or short.shared:
+            continue
+        wanted = tuple(per_gate[gate.key].have + (gate is short) for gate in unshared)
+        helping = set()
+        for gate in unshared:
+            newcomer = BallotVote("new", "newcomer", frozenset({"only here"}), "approve", "passkey")
+            widened = tuple(
+                replace(each, added=frozenset({"only here"})) if each is gate else each for each in merged
+            )
+            if wanted in brute_force_places(widened, [*votes, newcomer]):
+                helping.add(gate.key)
+        assert found[short.key] == helping
 
 
 @given(fired, ballots)

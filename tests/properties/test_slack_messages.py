@@ -74,8 +74,9 @@ gates = st.builds(
     GateView,
     policy_id=short, title=short, groups=names.filter(bool), quorum=st.integers(1, 5), have=st.integers(0, 5),
     step_up=st.sampled_from([None, None, None, "passkey"]), shared=st.booleans(), cedar_text=short, file=short,
-    line=st.integers(1, 9_999), doc=long, could_sign=names, could_sign_more=st.integers(0, 99), barred=names,
-    added=names,
+    line=st.integers(1, 9_999), own_quorum=st.integers(1, 5), own_step_up=st.sampled_from([None, "passkey"]),
+    doc=long, could_sign=names, could_sign_more=st.integers(0, 99), barred=names,
+    also=names, added=names,
 )  # fmt: skip
 votes = st.builds(
     VoteView,

@@ -17,26 +17,12 @@ function move(step) {
   next.querySelector("a").focus();
 }
 
-// What stands folded has to be opened before an approval; then everything is shown at once, and that is what is voted.
-function readFirst() {
-  const unread = document.getElementById("unread");
-  if (!unread) return false;
-  const folds = [...document.querySelectorAll(".args details.fold")];
-  const shut = folds.filter((fold) => !fold.open);
-  if (shut.length === 0) { location.assign(`${unread.dataset.full}#approve`); return true; }
-  document.getElementById("keys-said").textContent =
-    `${shut.length} of ${folds.length} folded arguments not opened yet: open them before you approve.`;
-  shut[0].querySelector("summary").focus();
-  return true;
-}
-
 function openAct(name) {
-  if (name === "approve" && readFirst()) return;
   const row = rows().find((one) => one.contains(document.activeElement));
   const here = document.getElementById(name);
   if (here && (!row || row.matches(".row-on, .row-alike"))) {
     here.open = true;
-    (here.querySelector("textarea") ?? here.querySelector("summary")).focus();
+    (here.querySelector("textarea, .act-body > a") ?? here.querySelector("summary")).focus();
     return;
   }
   if (row) location.assign(`${row.querySelector("a").getAttribute("href")}#${name}`);

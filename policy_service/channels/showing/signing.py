@@ -7,8 +7,6 @@ from policy_service.channels.showing.wording import counted
 from policy_service.workflow.reading.pieces import Money, Piece
 from policy_service.workflow.reading.reviews import ReviewPage
 
-MAX_REASON_CHARS = 2_000  # people read reasons; longer ones belong in a ticket
-
 
 def signing(page: ReviewPage) -> tuple[Piece, ...]:
     """The sentence as it stands in "You sign: ...": no capital, no full stop, money with its code."""

@@ -92,7 +92,8 @@ def _open_line(gate: GateView, page: ReviewPage, *, first: bool) -> OpenLine:
 
 def _who(gate: GateView, *, mine: bool) -> str:
     if not gate.could_sign:
-        return f"You, or anyone in {either(gate.groups)}" if mine else f"Anyone in {either(gate.groups)}"
+        groups = either((*gate.groups, *gate.also))
+        return f"You, or anyone in {groups}" if mine else f"Anyone in {groups}"
     if gate.could_sign_more:
         others = named(gate.could_sign, gate.could_sign_more)
         return f"You, {others}" if mine else others

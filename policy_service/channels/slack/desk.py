@@ -5,24 +5,26 @@ Rules kept here:
 - a delivery of another team or app is nobody's: it is refused as if it were not signed;
 - what somebody presses is judged in the workflow; here it is only named, and a button that should not be there (the
   message may be older than the rules) is no button;
-- the answer is given after what was done is durable; a form is opened after that answer, since Slack lets it be opened
-  for three seconds only;
+- Slack is answered when what was done is durable, or else in time to say that it is being recorded: the work goes on,
+  and its result follows;
+- a form is opened after that answer, since Slack lets it be opened for three seconds only;
 - a refusal is told to the one who pressed, and to nobody else.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import structlog
 
 from policy_service.channels.showing.wording import sentence
 from policy_service.channels.slack.client import INLINE_S, Slack, SlackFault
-from policy_service.channels.slack.commands import Commands
-from policy_service.channels.slack.drawing.answers import under_field
+from policy_service.channels.slack.commands import Commands, as_answer
+from policy_service.channels.slack.drawing.answers import said, under_field
 from policy_service.channels.slack.drawing.message import Pointer
 from policy_service.channels.slack.drawing.modals import (
     REASON_ACTION,
@@ -30,6 +32,7 @@ from policy_service.channels.slack.drawing.modals import (
     approve_modal,
     ask_modal,
     deny_modal,
+    notice_modal,
 )
 from policy_service.channels.slack.drawing.withheld import buttons_withheld
 from policy_service.channels.slack.payloads import (
@@ -46,8 +49,10 @@ from policy_service.channels.slack.payloads import (
 from policy_service.channels.slack.refusals import NotOursError
 from policy_service.errors import (
     ForbiddenError,
+    InternalError,
     NotFoundError,
     RequestError,
+    ServiceError,
 )
 from policy_service.slack import SlackApp, is_app, is_team
 from policy_service.workflow.context import Context
@@ -68,8 +73,11 @@ from policy_service.workflow.slack.sending import lost
 
 log = structlog.get_logger(__name__)
 
-ANSWERED_S: Final = 2.3
-"""Slack waits three seconds for its answer; what is left of them is for the unit that makes the press durable."""
+ANSWER_S: Final = 2.5
+"""Slack shows an error to whoever pressed after three seconds, its way to us and back among them."""
+
+FACTS_UNTIL_S: Final = 2.0
+"""How long other systems may take for their facts; what is left is for the unit that makes the press durable."""
 
 FACTS_S: Final = 0.5
 """Other systems have at least so long for their facts, however long it took to learn who pressed."""
@@ -77,7 +85,16 @@ FACTS_S: Final = 0.5
 _DOES: Final = frozenset({"approve", "deny", "ask"})
 _FORMS: Final = {"approve": approve_modal, "deny": deny_modal, "ask": ask_modal}
 
+_RECORDING: Final = (
+    "your answer is being recorded, which takes longer than usual; the message shows it when it is, and if it does not "
+    "within a minute, press again: an answer counts once"
+)
+_RECORDING_FORM: Final = "This takes longer than usual. Keep this open: it shows what comes of it."
+_RECORDED: Final = "It is recorded. The message shows it."
+_LATE: Final = "this takes longer than Slack waits; write it again in a moment"
+
 After = Callable[[], Awaitable[None]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +131,41 @@ class Desk:
         if isinstance(delivery, Interaction):
             return await self._interaction(delivery)
         if isinstance(delivery, Command):
-            return Answer(await self._commands.answer(delivery))
+            return await self._command(delivery)
         return await self._event(delivery)
+
+    async def _in_time(
+        self, work: Coroutine[Any, Any, T], late: Callable[[Awaitable[T]], Answer]
+    ) -> T | Answer:
+        """What comes of it, or the answer that is given before: ``late`` of the work, which goes on."""
+        task = asyncio.create_task(work)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=ANSWER_S)
+        except asyncio.CancelledError:
+            task.cancel()  # Slack was not answered: it shows an error, or delivers it again
+            raise
+        return task.result() if done else late(task)
+
+    async def _outcome(self, work: Awaitable[T]) -> T | ServiceError:
+        """What came of work that Slack was answered before."""
+        try:
+            return await work
+        except ServiceError as error:
+            log.warning("slack_not_recorded", code=error.code.value)
+            return error
+        except Exception:
+            log.exception("slack_not_recorded")
+            return InternalError("something went wrong here")
+
+    async def _command(self, given: Command) -> Answer:
+        def late(work: Awaitable[dict[str, Any]]) -> Answer:
+            async def after() -> None:
+                await self._outcome(work)
+
+            return Answer(as_answer(said(_LATE)), after)
+
+        answer = await self._in_time(self._commands.answer(given), late)
+        return answer if isinstance(answer, Answer) else Answer(answer)
 
     def _require_ours(self, delivery: Interaction | Command | Happened) -> None:
         team = delivery.team.id if isinstance(delivery, Interaction) else delivery.team_id
@@ -156,6 +206,22 @@ class Desk:
             channel=where.channel_id or "",
             ts=where.message_ts or "",
         )
+
+        def late(work: Awaitable[Answer]) -> Answer:
+            async def after() -> None:
+                if press.does == "approve":
+                    await self._tell(press, _RECORDING)
+                came = await self._outcome(work)
+                if isinstance(came, ServiceError):
+                    await self._tell(press, _doubtful(came))
+                elif came.after is not None:
+                    await came.after()
+
+            return Answer(after=after)
+
+        return await self._in_time(self._pressed(given, action, press, arrived), late)
+
+    async def _pressed(self, given: Interaction, action: Action, press: Press, arrived: float) -> Answer:
         if await is_known(self._ctx, press.delivery):
             return Answer()
         try:
@@ -204,8 +270,30 @@ class Desk:
             view_digest="",
             words=_words(view),
         )
+
+        def late(work: Awaitable[RequestError | None]) -> Answer:
+            async def after() -> None:
+                came = await self._outcome(work)
+                if came is None:
+                    await self._show(view, _RECORDED)
+                else:
+                    told = sentence_of(came) if isinstance(came, RequestError) else _doubtful(came)
+                    await self._show(view, sentence(told))
+
+            return Answer({"response_action": "update", "view": notice_modal(_RECORDING_FORM)}, after)
+
+        came = await self._in_time(self._submitted(given, view, press, arrived), late)
+        if not isinstance(came, RequestError):
+            return came or Answer()
+        told = under_field(sentence_of(came), elsewhere="url" in came.extras)
+        return Answer({"response_action": "errors", "errors": {REASON_BLOCK: told}})
+
+    async def _submitted(
+        self, given: Interaction, view: View, press: Press, arrived: float
+    ) -> RequestError | None:
+        """Act on a form; why it was refused."""
         if await is_known(self._ctx, press.delivery):
-            return Answer()
+            return None
         try:
             press = _pointed(press, view.private_metadata)
             if press.does != "approve":
@@ -213,13 +301,30 @@ class Desk:
             press = replace(press, account=await self._account(given))
             await self._act(press, await look(self._ctx, self._app, press), arrived)
         except RequestError as refusal:
-            told = under_field(sentence_of(refusal), elsewhere="url" in refusal.extras)
-            return Answer({"response_action": "errors", "errors": {REASON_BLOCK: told}})
+            return refusal
         await remember(self._ctx, press)
-        return Answer()
+        return None
+
+    async def _tell(self, press: Press, words: str) -> None:
+        """Tell the one who pressed, at once: what the database holds up cannot wait in its outbox."""
+        drawn = said(words)
+        try:
+            await self._slack.call(
+                "chat.postEphemeral", channel=press.channel, user=press.account.user_id, text=drawn.text,
+                blocks=list(drawn.blocks),
+            )  # fmt: skip
+        except SlackFault as fault:
+            log.warning("slack_not_told", error=fault.error)
+
+    async def _show(self, view: View, words: str) -> None:
+        """Show a form's result in its place."""
+        try:
+            await self._slack.call("views.update", view_id=view.id, view=notice_modal(words))
+        except SlackFault as fault:
+            log.warning("slack_not_told", error=fault.error)
 
     async def _act(self, press: Press, pressed: Pressed, arrived: float) -> None:
-        left_s = max(FACTS_S, ANSWERED_S - (time.monotonic() - arrived))
+        left_s = max(FACTS_S, FACTS_UNTIL_S - (time.monotonic() - arrived))
         await act(self._ctx, self._app, press, pressed, withheld=buttons_withheld, within_s=left_s)
 
     async def _account(self, given: Interaction) -> Account:
@@ -228,6 +333,24 @@ class Desk:
     # -- the home and what happens in the workspace --------------------------------------------------------------------
 
     async def _home_button(self, given: Interaction, view: View, action: Action) -> Answer:
+        def shown(note: str | None) -> After:
+            return lambda: self._commands.show_home(given.user.id, given.user.team_id, note)
+
+        def late(work: Awaitable[Answer]) -> Answer:
+            async def after() -> None:
+                came = await self._outcome(work)
+                if isinstance(came, ServiceError):
+                    await shown(sentence(_doubtful(came)))()
+                elif came.after is not None:
+                    await came.after()
+
+            return Answer(after=after)
+
+        return await self._in_time(self._home_pressed(given, view, action, shown), late)
+
+    async def _home_pressed(
+        self, given: Interaction, view: View, action: Action, shown: Callable[[str | None], After]
+    ) -> Answer:
         delivery = delivery_of("home", given.user.id, view.id, action.action_id, action.action_ts)
         if await is_known(self._ctx, delivery):
             return Answer()
@@ -239,18 +362,20 @@ class Desk:
             log.info("slack_home_refused", code=refusal.code.value)
             note = sentence(refusal.detail)
         # after it was done: what was not is delivered again, and not known then
-        if not await first_time(self._ctx, delivery):
-            return Answer()
-        return Answer(after=lambda: self._commands.show_home(given.user.id, given.user.team_id, note))
+        return Answer(after=shown(note)) if await first_time(self._ctx, delivery) else Answer()
 
     async def _event(self, given: Happened) -> Answer:
         event = given.event
-        if event.type == "app_home_opened" and event.tab == "home":
+        if event.type == "app_home_opened" and event.tab == "home" and event.user:
             return Answer(after=lambda: self._commands.show_home(event.user, None, None))
-        if event.type in ("tokens_revoked", "app_uninstalled"):
+        if event.type == "app_uninstalled" or (event.type == "tokens_revoked" and event.bot_revoked):
             log.error("slack_app_lost", event_type=event.type)
             await lost(self._ctx, self._app, event.type)
         return Answer()
+
+
+def _doubtful(error: ServiceError) -> str:
+    return f"your answer may not be recorded: {error.detail}; press again, it counts once"
 
 
 def _pointed(press: Press, value: object) -> Press:

@@ -9,7 +9,7 @@ import json
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from policy_service.channels.requests import media_type
 from policy_service.errors import InvalidRequestError
@@ -36,6 +36,13 @@ class _Read(BaseModel):
         if isinstance(value, str) and not is_text(value):
             raise ValueError("this is no text of Slack's")
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class Team(_Read):
@@ -101,11 +108,25 @@ class Command(_Read):
 
 
 class Event(_Read):
-    """Something happened in the workspace."""
+    """Something that happened in the workspace.
 
-    type: str
+    Events have many forms: `user` is an object in `team_join` and `user_change`. A field of another type than ours is
+    left out and the event is accepted, since Slack repeats a refused event and in the end turns events off.
+    """
+
+    type: str = ""
     user: str = ""
     tab: str = ""
+    bot_revoked: bool = False  # of `tokens_revoked`: the app's own token is among them
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_what_is_not_text(cls, given: Any) -> dict[str, Any]:
+        given = given if isinstance(given, dict) else {}
+        tokens = given.get("tokens")
+        bots = tokens.get("bot") if isinstance(tokens, dict) else None
+        texts = {name: given[name] for name in ("type", "user", "tab") if is_text(given.get(name))}
+        return texts | {"bot_revoked": isinstance(bots, list) and any(is_text(bot) and bot for bot in bots)}
 
 
 class Happened(_Read):
@@ -114,7 +135,7 @@ class Happened(_Read):
     type: Literal["event_callback"]
     team_id: str
     api_app_id: str
-    event: Event
+    event: Event = Event()
 
 
 class Challenge(_Read):
@@ -170,12 +191,15 @@ _MODELS: Final[dict[str, type[Interaction] | type[Happened] | type[Challenge]]] 
 def _of(given: Any) -> Delivery:
     if not isinstance(given, dict):
         raise _unreadable()
+    kind = given.get("type")
     try:
         if "command" in given:
             return Command.model_validate(given)
-        model = _MODELS.get(given.get("type", ""))
-        return Other(type=str(given.get("type"))) if model is None else model.model_validate(given)
-    except (ValidationError, TypeError) as error:
+        model = _MODELS.get(kind) if isinstance(kind, str) else None
+        return Other() if model is None else model.model_validate(given)
+    except ValidationError as error:
+        if kind == "event_callback":
+            return Other()  # Slack repeats a refused event; nothing in it is for us
         raise _unreadable() from error
 
 

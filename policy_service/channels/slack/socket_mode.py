@@ -1,9 +1,9 @@
 """Deliveries over Socket Mode: for a service that Slack cannot reach.
 
 The connection is ours, opened with the app's own token, so nothing in it is signed. What comes through it is taken by
-the same desk as over HTTP, and acknowledged when it is durable; what was not is delivered again. A connection that is
-lost is opened again, for as long as the service runs, and no sooner than Slack asks for. An outage is one line in the
-log for each thing that is wrong in it.
+the same desk as over HTTP and acknowledged as there; what was not is delivered again. A connection that is lost is
+opened again, for as long as the service runs, and no sooner than Slack asks for. An outage is one line in the log for
+each thing that is wrong in it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ CONNECT_S: Final = 30.0
 """How long one connection may take to come about: the SDK's own attempt has no end and tells nobody that it fails."""
 
 _LOOK_S: Final = 5.0
+_ENDING_S: Final = 6.0  # longer than the database waits for a lock
 _ABOUT: Final = "socket mode"
 _LONGEST_PAUSE_S: Final = 60.0
 
@@ -125,8 +126,11 @@ class SocketMode:
         self._health.bad("slack", f"Socket Mode cannot be connected ({code}): no press arrives by it", _ABOUT)
 
     async def _end(self) -> None:
-        """Nothing goes on after the service: what was not acknowledged, Slack delivers again."""
+        """What was acknowledged while it was being recorded is finished first. Nothing goes on after the service: what
+        was not acknowledged, Slack delivers again."""
         under_way = tuple(self._under_way)
+        if under_way:
+            await asyncio.wait(under_way, timeout=_ENDING_S)
         for task in under_way:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.showing.wording import span_words
 from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import Oversight, QueueSource
+from policy_service.channels.web.ports import Oversight
 from policy_service.errors import NotFoundError
 from policy_service.workflow.pages.agents import RECENT
 
@@ -15,7 +15,7 @@ _PAGE_OF_AGENTS = 50
 _BAR_WIDTH, _BAR_STEP, _TALLEST = 8, 10, 48
 
 
-def add_agents(router: APIRouter, pages: Pages, oversight: Oversight, queue: QueueSource) -> None:
+def add_agents(router: APIRouter, pages: Pages, oversight: Oversight) -> None:
     """Give a router the pages about agents."""
 
     @router.api_route("/agents", methods=["GET", "HEAD"])
@@ -25,8 +25,7 @@ def add_agents(router: APIRouter, pages: Pages, oversight: Oversight, queue: Que
             return pages.go("/sign-in?next=/agents")
         cursor = request.query_params.get("cursor")
         found = await oversight.agent_list(cursor, _PAGE_OF_AGENTS)
-        tasks = await queue.count_tasks()
-        return await pages.draw(request, "agents.html", agents=found, session=session, open_tasks=tasks)
+        return await pages.draw(request, "agents.html", agents=found, session=session)
 
     @router.api_route("/agents/{name}", methods=["GET", "HEAD"])
     async def agent(request: Request, name: str) -> Response:
@@ -41,13 +40,12 @@ def add_agents(router: APIRouter, pages: Pages, oversight: Oversight, queue: Que
             request,
             "agent.html",
             session=session,
-            open_tasks=await queue.count_tasks(),
             page=page,
             may=may,
             bars=bars(page.hours),
             recent=RECENT,
             decided_in=None if page.decided_in is None else span_words(page.decided_in),
-            max_reason=MAX_REASON_CHARS,
+            max_reason=MAX_TEXT_CHARS,
         )
 
 

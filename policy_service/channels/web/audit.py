@@ -15,7 +15,7 @@ from fastapi import APIRouter, Request, Response
 
 from policy_service.channels.streams import Streams
 from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import Oversight, QueueSource
+from policy_service.channels.web.ports import Oversight
 from policy_service.channels.web.signing_in import signed_in
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.workflow.pages.searching import LogLine, LogSearch, as_json
@@ -28,7 +28,7 @@ _COLUMNS: Final = ("index", "at", "kind", "actor", "agent", "txn", "effect_id", 
 _MEDIA: Final = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
-def add_audit(router: APIRouter, pages: Pages, oversight: Oversight, queue: QueueSource) -> None:
+def add_audit(router: APIRouter, pages: Pages, oversight: Oversight) -> None:
     """Give a router the log's pages."""
     exports = Streams()
 
@@ -43,7 +43,6 @@ def add_audit(router: APIRouter, pages: Pages, oversight: Oversight, queue: Queu
             request,
             "audit.html",
             session=session,
-            open_tasks=await queue.count_tasks(),
             asked=asked,
             query=urlencode({name: value for name, value in asked.items() if value}),
             found=found,

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 
 from countersign.contract.receipt import MAX_EFFECTS
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.showing.wording import sentence as as_sentence
 from policy_service.channels.web.drawing.batch_views import line_views, part_views
 from policy_service.channels.web.drawing.forms import MAX_FORM_BYTES
@@ -44,14 +44,13 @@ def _add_alike(router: APIRouter, pages: Pages, source: QueueSource) -> None:
             request,
             "alike.html",
             session=session,
-            open_tasks=await source.count_tasks(),
             page=page,
             review_id=review_id,
             more=page.more or len(page.lines) > MAX_TOGETHER,
             lines=lines,
             values=[line_value(view.line) for view in lines],
             picks=PICKS,
-            max_reason=MAX_REASON_CHARS,
+            max_reason=MAX_TEXT_CHARS,
         )
 
     @router.post("/alike/{review_id}/votes")
@@ -87,13 +86,12 @@ def _add_whole(router: APIRouter, pages: Pages, source: QueueSource) -> None:
             "whole.html",
             heavy=page.bytes,
             session=session,
-            open_tasks=await source.count_tasks(),
             page=page,
             review_id=review_id,
             parts_here=views,
             values=["" if view.may is None else line_value(view.may.line) for view in views],
             picks=PICKS,
-            max_reason=MAX_REASON_CHARS,
+            max_reason=MAX_TEXT_CHARS,
         )
 
     @router.post("/reviews/{review_id}/whole/votes")
@@ -149,7 +147,6 @@ async def _decided(
             told.append({"review_id": named, "state": "", "refused": as_sentence(error.detail)})
     return {
         "session": session,
-        "open_tasks": await source.count_tasks(),
         "told": told,
         "verdict": batch.verdict,
     }

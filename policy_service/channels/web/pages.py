@@ -20,6 +20,7 @@ from policy_service.channels.web.rendering import templates_of
 from policy_service.errors import RETRY_AFTER_S, ServiceError
 from policy_service.identity.origin import Site, cookie_of, local_path, site_of
 from policy_service.workflow.pages.alarms import Alarms
+from policy_service.workflow.reading.tasks import OpenTasks
 
 T = TypeVar("T")
 
@@ -37,11 +38,12 @@ class Pages:
         clock: Clock,
         in_force: Callable[[], str],
         alarms: Callable[[], Awaitable[Alarms]],
+        open_tasks: Callable[[], Awaitable[OpenTasks]],
         *,
         slack: bool = False,
     ) -> None:
-        """``in_force`` names the commit of the policies that decide now, ``alarms`` what every page says aloud;
-        ``slack``: there is an app whose accounts can be linked.
+        """``in_force`` names the commit of the policies that decide now, ``alarms`` what every page says aloud,
+        ``open_tasks`` counts those that every page lists; ``slack``: there is an app whose accounts can be linked.
         """
         folder = web_folder()
         self.site: Site = site_of(public_url)
@@ -51,6 +53,7 @@ class Pages:
         self._clock = clock
         self._in_force = in_force
         self._alarms = alarms
+        self._open_tasks = open_tasks
         self._slack = slack
 
     async def session(self, request: Request, *, touch: bool = True) -> Session | None:
@@ -84,16 +87,18 @@ class Pages:
             "here": here(request),
             "in_force": self._in_force(),
             "slack": self._slack,
-            "alarms": await self._said_aloud() if "session" in context else None,
+            "alarms": await self._or_none(self._alarms) if "session" in context else None,
+            "open_tasks": await self._or_none(self._open_tasks) if "session" in context else None,
             **context,
         }
         html = await self.beside(heavy, lambda: self._templates.render(template, **everything))
         return HTMLResponse(html, status, page_headers(self.site, nonce))
 
-    async def _said_aloud(self) -> Alarms | None:
-        """What is stopped; None when that cannot be read, which the page then says: it may be all of it."""
+    async def _or_none(self, read: Callable[[], Awaitable[T]]) -> T | None:
+        """What every page shows; None when it cannot be read. Of what is stopped the page then says so: it may be all
+        of it."""
         try:
-            return await self._alarms()
+            return await read()
         except ServiceError:
             return None
 
@@ -122,7 +127,7 @@ class Pages:
             status=error.status,
             session=session,
             undone=sentence(str(error.extras.get("undone", "your vote was not counted"))).rstrip("."),
-            read_rev=error.extras.get("read_rev", "of an earlier state"),
+            read_rev=error.extras.get("read_rev"),
             rev=error.extras.get("rev"),
             review_id=str(error.extras.get("review_id", "")),
             changed=change_views(error.extras.get("changed", ())),

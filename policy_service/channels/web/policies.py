@@ -41,7 +41,6 @@ def add_policies(router: APIRouter, pages: Pages, source: PolicySource, queue: Q
             status=status,
             heavy=sum(len(row.text) for row in page.policies),
             session=session,
-            open_tasks=await queue.count_tasks(),
             page=page,
             form=form or _EXAMPLE,
             tried=tried,

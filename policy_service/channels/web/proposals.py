@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from fastapi import APIRouter, Request, Response
 
 from countersign.contract import JSON, canonicalize
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.drawing.editing import (
     MAX_FORM_BYTES,
     FieldView,
@@ -27,6 +27,7 @@ from policy_service.channels.web.ports import Edited, QueueSource, Session
 from policy_service.channels.web.signing_in import sent_by, signed_in
 from policy_service.errors import ConflictError, InvalidRequestError, RequestError
 from policy_service.workflow.pages.edit_views import EditForm
+from policy_service.workflow.words import require_short
 
 _STAMP = frozenset({"csrf_token", "rev", "effect_digest", "txn_digest"})
 _MAX_FIELDS = 2_000  # two for each argument of the largest schema anybody has reviewed, with room
@@ -124,8 +125,7 @@ def _add_form(router: APIRouter, pages: Pages, source: QueueSource) -> _Again:
             heavy=heavy,
             session=session,
             form=found,
-            open_tasks=await source.count_tasks(),
-            max_reason=MAX_REASON_CHARS,
+            max_reason=MAX_TEXT_CHARS,
             **context,
         )
 
@@ -185,9 +185,4 @@ def _require_same_bytes(form: EditForm, sent: dict[str, str]) -> None:
 
 
 def _words(text: str) -> str:
-    words = text.replace("\r\n", "\n").strip()
-    if len(words) > MAX_REASON_CHARS:
-        raise InvalidRequestError(
-            f"a reason holds {MAX_REASON_CHARS:,} characters at most, not {len(words):,}"
-        )
-    return words
+    return require_short(text.replace("\r\n", "\n").strip())

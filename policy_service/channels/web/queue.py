@@ -47,7 +47,6 @@ def add_queue(router: APIRouter, pages: Pages, source: QueueSource, feed: EventF
         frame: dict[str, Any] = {
             "session": session,
             "index": index,
-            "open_tasks": await source.count_tasks(),
             "queue": page,
             "wanted": wanted,
             "query": address(wanted, review=beside).replace("/?", "&").removeprefix("/"),

@@ -46,6 +46,7 @@ from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot, re
 from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError, ServiceError
 from policy_service.identity.origin import require_host, require_own_page
 from policy_service.workflow.reading.reviews import VoteResult
+from policy_service.workflow.words import closed
 
 _SETTING_FOR = timedelta(days=365)
 
@@ -64,8 +65,9 @@ def web_router(
 ) -> APIRouter:
     """The router, complete with its own error pages; include it without a prefix."""
     pages = Pages(
-        settings.public_url, sessions, clock, policies.in_force, oversight.alarms, slack=slack is not None
-    )
+        settings.public_url, sessions, clock, policies.in_force, oversight.alarms, source.count_tasks,
+        slack=slack is not None,
+    )  # fmt: skip
     return _router(pages, source, policies, oversight, sessions, feed, settings, passkeys, slack)
 
 
@@ -84,8 +86,9 @@ def install(
 ) -> None:
     """Give an application the queue. Call it last: pages for lost visitors go in front of its handlers."""
     pages = Pages(
-        settings.public_url, sessions, clock, policies.in_force, oversight.alarms, slack=slack is not None
-    )
+        settings.public_url, sessions, clock, policies.in_force, oversight.alarms, source.count_tasks,
+        slack=slack is not None,
+    )  # fmt: skip
     app.routes.extend(
         _router(pages, source, policies, oversight, sessions, feed, settings, passkeys, slack).routes
     )
@@ -114,9 +117,9 @@ def _router(
     _add_comments(router, pages, source)
     add_tasks(router, pages, source, feed)
     add_policies(router, pages, policies, source)
-    add_agents(router, pages, oversight, source)
-    add_audit(router, pages, oversight, source)
-    add_stopping(router, pages, oversight, source)
+    add_agents(router, pages, oversight)
+    add_audit(router, pages, oversight)
+    add_stopping(router, pages, oversight)
     add_sign_in(router, pages, sessions, settings)
     _add_settings(router, pages)
     _add_stream(router, pages, sessions, feed)
@@ -158,7 +161,7 @@ def _add_review(
             raise NotFoundError(f"there is no review {review_id!r} that you may see")
         size, full = len(page.canonical) + weight(page), request.query_params.get("full") == "1"
         context = await pages.beside(size, lambda: review_context(page, pages.now(), full=full))
-        context |= {"session": session, "index": index, "open_tasks": await source.count_tasks()}
+        context |= {"session": session, "index": index}
         return await pages.draw(request, "review.html", heavy=size, **context)
 
     @router.get("/reviews/{review_id}/live")
@@ -194,9 +197,8 @@ def _require_in_time(result: VoteResult) -> None:
     """
     if result.counted or result.said_before:
         return
-    state = {"met": "approved"}.get(result.state, result.state)
     raise ConflictError(
-        f"this was {state} already; what you sent is on record and changed nothing", code="review_closed"
+        f"{closed(result.state)}; what you sent is on record and changed nothing", code="review_closed"
     )
 
 

@@ -1,12 +1,14 @@
 """A person's Slack accounts, and the page an invitation leads to.
 
 Opening the invitation links nothing: the page says which account it is, whose it would become and what that lets it do,
-and the form on it is the word that counts. Where no Slack app is set up there are none of these pages.
+and the form on it is the word that counts. The secret of the address goes into a cookie at once: the sign-in page, the
+history of the browser and the Referer header do not get it. Where no Slack app is set up there are none of these pages.
 """
 
 from __future__ import annotations
 
-from urllib.parse import quote
+import re
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
@@ -16,6 +18,8 @@ from policy_service.channels.web.signing_in import sent_by
 from policy_service.errors import InvalidRequestError, NotFoundError
 
 _UNLINKED, _UNDONE = "no Slack account was linked", "nothing was changed"
+_SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
+_INVITATION_S: Final = 3_600  # longer than an invitation can hold
 _ANSWERS = {"yes": True, "no": False}
 
 
@@ -54,11 +58,15 @@ def add_slack_accounts(router: APIRouter, pages: Pages, accounts: SlackAccounts)
 def _add_invitation(router: APIRouter, pages: Pages, accounts: SlackAccounts) -> None:
     @router.api_route("/slack/link", methods=["GET", "HEAD"])
     async def ask(request: Request) -> Response:
-        secret = request.query_params.get("invitation", "")
+        given, kept = request.query_params.get("invitation"), pages.site.invitation_cookie
+        if given is not None:
+            answer = pages.go("/slack/link")
+            pages.set_cookie(answer, kept, given if _SECRET.fullmatch(given) else "none", _INVITATION_S)
+            return answer
         session = await pages.session(request)
         if session is None:
-            back = quote(f"/slack/link?invitation={quote(secret, safe='')}", safe="")
-            return pages.go(f"/sign-in?next={back}")
+            return pages.go("/sign-in?next=/slack/link")
+        secret = pages.cookie(request, kept) or ""
         found = await accounts.invitation(secret)
         if found is None:
             raise InvalidRequestError(
@@ -73,4 +81,5 @@ def _add_invitation(router: APIRouter, pages: Pages, accounts: SlackAccounts) ->
         said = await accounts.link(session, form["invitation"])
         answer = pages.go("/slack")
         pages.set_cookie(answer, pages.site.session_cookie, said.cookie, said.max_age_seconds)
+        pages.set_cookie(answer, pages.site.invitation_cookie, "", 0)
         return answer

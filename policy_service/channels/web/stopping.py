@@ -6,18 +6,19 @@ from typing import cast
 
 from fastapi import APIRouter, Request, Response
 
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import Oversight, QueueSource
+from policy_service.channels.web.ports import Oversight
 from policy_service.channels.web.signing_in import sent_by
 from policy_service.errors import InvalidRequestError
 from policy_service.workflow.oversight.stopping import Stoppable, Target
+from policy_service.workflow.words import require_short
 
 _FIELDS = frozenset({"csrf_token", "what", "reason"})
 _WHAT = ("agent", "tool", "everything")
 
 
-def add_stopping(router: APIRouter, pages: Pages, oversight: Oversight, queue: QueueSource) -> None:
+def add_stopping(router: APIRouter, pages: Pages, oversight: Oversight) -> None:
     """Give a router the stop. Its link is on every page, and no page but this and an agent's can press it."""
 
     @router.api_route("/stop", methods=["GET", "HEAD"])
@@ -29,9 +30,8 @@ def add_stopping(router: APIRouter, pages: Pages, oversight: Oversight, queue: Q
             request,
             "stop.html",
             session=session,
-            open_tasks=await queue.count_tasks(),
             page=await oversight.stop_page(session.person),
-            max_reason=MAX_REASON_CHARS,
+            max_reason=MAX_TEXT_CHARS,
         )
 
     @router.post("/stop")
@@ -60,8 +60,4 @@ def _reason(form: dict[str, str], of: str) -> str:
     words = form["reason"].replace("\r\n", "\n").strip()
     if not words:
         raise InvalidRequestError(f"{of} needs a reason: everybody reads it", code="reason_required")
-    if len(words) > MAX_REASON_CHARS:
-        raise InvalidRequestError(
-            f"a reason holds {MAX_REASON_CHARS:,} characters at most, not {len(words):,}"
-        )
-    return words
+    return require_short(words)

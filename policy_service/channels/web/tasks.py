@@ -7,13 +7,13 @@ page, and the form names the bytes and the state that were read. The word is jud
 from fastapi import APIRouter, Request, Response
 
 from countersign.contract import ContractError, TaskAnswer, canonicalize, load
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.channels.web import live
 from policy_service.channels.web.drawing.task_views import changed_since, list_context, task_context
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import EventFeed, QueueSource, Said
 from policy_service.channels.web.signing_in import sent_by, signed_in
 from policy_service.errors import InvalidRequestError, NotFoundError
+from policy_service.workflow.words import require_short
 
 PAGE_OF_TASKS = 50
 _EVENTS_COUNTED = 200
@@ -36,9 +36,7 @@ def add_tasks(router: APIRouter, pages: Pages, source: QueueSource, feed: EventF
             raise InvalidRequestError(f"tasks are 'open' or 'settled', not {state!r}")
         found = await source.task_list(session.person, state, cursor, PAGE_OF_TASKS)
         context = {**list_context(found, pages.now()), "state": state, "index": index}
-        return await pages.draw(
-            request, "tasks.html", session=session, open_tasks=await source.count_tasks(), **context
-        )
+        return await pages.draw(request, "tasks.html", session=session, **context)
 
     @router.get("/tasks/live")
     async def tasks_live(request: Request) -> Response:
@@ -58,10 +56,7 @@ def add_tasks(router: APIRouter, pages: Pages, source: QueueSource, feed: EventF
             raise NotFoundError(f"there is no task {task_id!r} that you may see")
         heavy = len(page.canonical)
         context = await pages.beside(heavy, lambda: task_context(page, pages.now()))
-        open_tasks = await source.count_tasks()
-        return await pages.draw(
-            request, "task.html", heavy=heavy, session=session, index=index, open_tasks=open_tasks, **context
-        )
+        return await pages.draw(request, "task.html", heavy=heavy, session=session, index=index, **context)
 
     @router.get("/tasks/{task_id}/live")
     async def task_live(request: Request, task_id: str) -> Response:
@@ -96,12 +91,7 @@ def _answer(value: str) -> TaskAnswer:
 
 
 def _reason(value: str) -> str:
-    words = value.replace("\r\n", "\n").strip()
-    if len(words) > MAX_REASON_CHARS:
-        raise InvalidRequestError(
-            f"a reason holds {MAX_REASON_CHARS:,} characters at most, not {len(words):,}"
-        )
-    return words
+    return require_short(value.replace("\r\n", "\n").strip())
 
 
 def _result(value: str) -> bytes | None:

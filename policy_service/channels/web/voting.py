@@ -4,12 +4,12 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.channels.web.drawing.forms import whole_number
 from policy_service.channels.web.drawing.views import PICKS
 from policy_service.channels.web.ports import BallotForm, Session, Shown
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.workflow.reading.reviews import Ballot
+from policy_service.workflow.words import require_short
 
 FIELDS = frozenset({"csrf_token", "verdict", "rev", "effect_digest", "txn_digest"})
 OPTIONAL = frozenset({"reason", "pick", "seen", "view_digest", "view_parts", "nonce", "credential"})
@@ -105,12 +105,8 @@ def _reason(fields: Mapping[str, str], verdict: Ballot) -> str:
     if pick and (pick not in PICKS or verdict != "deny"):
         raise InvalidRequestError(f"{pick!r} is not one of the reasons for a denial")
     words = fields.get("reason", "").replace("\r\n", "\n").strip()
-    if len(words) > MAX_REASON_CHARS:
-        raise InvalidRequestError(
-            f"a reason holds {MAX_REASON_CHARS:,} characters at most, not {len(words):,}"
-        )
     if verdict == "deny" and not (pick or words):
         raise InvalidRequestError("a denial needs a reason: the agent reads it", code="reason_required")
     if verdict == "break_glass" and not words:
         raise InvalidRequestError("an emergency needs a reason: others will read it", code="reason_required")
-    return ": ".join(part for part in (pick, words) if part)
+    return require_short(": ".join(part for part in (pick, words) if part))

@@ -112,7 +112,7 @@ def _require_same_bytes(tx: Tx, case: Case, proposed: Proposed) -> None:
     seen = (proposed.rev, proposed.effect_digest, proposed.txn_digest)
     stands = (case.review.rev, case.effect.effect_digest, case.snapshot.transaction.txn_digest)
     if seen != stands or case.snapshot.superseded_by is not None:
-        raise stale_review(tx.conn, case.snapshot, case.effect, undone="nothing was proposed")
+        raise stale_review(tx.conn, case.snapshot, case.effect, proposed.rev, undone="nothing was proposed")
 
 
 def _require_room(made: Sequence[ProposalRow]) -> None:

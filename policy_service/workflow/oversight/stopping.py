@@ -31,7 +31,8 @@ from policy_service.workflow.effects.ballots import groups_now
 from policy_service.workflow.effects.stops import freeze_tool, unfreeze_tool
 from policy_service.workflow.moves import person_actor
 from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.reviews.voter import Voter, where_groups_come_from
+from policy_service.workflow.reviews.voter import Voter, with_missing_groups
+from policy_service.workflow.words import only_for
 
 Stoppable: TypeAlias = Literal["agent", "tool", "everything"]
 _OFFERED = 200  # agents a form offers by name; any other is typed
@@ -137,23 +138,26 @@ def why_not(
     """The sentence that tells this person why they may not stop it, or start it again; None when they may."""
     groups = groups_now(bundle, voter.key, voter.groups)
     if not groups:
-        return f"you ({voter.key}) are in no group; {where_groups_come_from(voter)}"
+        return with_missing_groups(
+            "you are in no group here; ask your administrator to add you to one whose people may do this",
+            voter,
+        )
     person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
     what = StopFacts(target.what, target.name)
     granted = can_do(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
     if granted is None:
-        return _without_a_rule(bundle, action, groups)
+        return _without_a_rule(bundle, action, groups, voter)
     return None if granted else _said(granted)
 
 
-def _without_a_rule(bundle: Bundle, action: str, groups: frozenset[str]) -> str | None:
+def _without_a_rule(bundle: Bundle, action: str, groups: frozenset[str], voter: Voter) -> str | None:
     if action == START_AGAIN:
         return f"no policy says who starts again, so an operator does; or name them: {_NAME_THEM}"
     asked = bundle.rules.asked | {UNSEEN}
     if groups & asked:
         return None
-    titles = ", ".join(sorted(bundle.directory.title_of(group) for group in asked))
-    return f"whoever a gate asks may stop things ({titles}), and you are in none of these groups"
+    named = sorted(bundle.directory.title_of(group) for group in asked)
+    return with_missing_groups(only_for(named, "may stop this"), voter)
 
 
 def _said(refused: Permission) -> str:

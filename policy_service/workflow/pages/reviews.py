@@ -12,6 +12,7 @@ from typing import cast
 
 from sqlalchemy import Connection
 
+from policy_service.domain.gates import Gate
 from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.quorum import GateTally, Tally
 from policy_service.identity.people import names_of
@@ -235,32 +236,22 @@ _MAY_FAIL = "If it fails, the other effects of its transaction go on."
 
 
 def _gates(
-    bundle: Bundle, case: Case, counted: Tally, signers: Mapping[frozenset[str], Signers]
+    bundle: Bundle, case: Case, counted: Tally, signers: Mapping[str, Signers]
 ) -> tuple[GateView, ...]:
-    titles = {gate.policy_id: gate.title for gate in case.gates}
+    fired = {gate.policy_id: gate for gate in case.gates}
     return tuple(
-        _gate_view(
-            bundle,
-            case.review,
-            entry,
-            policy_id,
-            titles[policy_id],
-            signers.get(entry.gate.voters, Signers()),
-        )
+        _gate_view(bundle, case.review, entry, fired[policy_id], signers.get(entry.gate.key, Signers()))
         for entry in counted.per_gate
         for policy_id in dict.fromkeys(entry.gate.gates)
     )
 
 
-def _gate_view(
-    bundle: Bundle, review: ReviewRow, entry: GateTally, policy_id: str, title: str, signers: Signers
-) -> GateView:
-    source, since = bundle.describe(policy_id), review.escalated.get(entry.gate.key)
-    added = entry.gate.added - entry.gate.groups
+def _gate_view(bundle: Bundle, review: ReviewRow, entry: GateTally, gate: Gate, signers: Signers) -> GateView:
+    source, since = bundle.describe(gate.policy_id), review.escalated.get(entry.gate.key)
     return GateView(
-        policy_id=policy_id,
-        title=title or policy_id,
-        groups=tuple(bundle.directory.title_of(group) for group in sorted(entry.gate.voters)),
+        policy_id=gate.policy_id,
+        title=gate.title or gate.policy_id,
+        groups=_titles(bundle, entry.gate.voters),
         quorum=entry.need,
         have=entry.have,
         step_up=entry.gate.step_up,
@@ -268,13 +259,20 @@ def _gate_view(
         cedar_text="(no longer in the bundle in force)" if source is None else source.text,
         file="" if source is None else source.file,
         line=0 if source is None else source.line,
+        own_quorum=gate.quorum,
+        own_step_up=gate.step_up,
         doc="" if source is None else source.doc,
         could_sign=signers.names,
         could_sign_more=signers.more,
         barred=signers.barred,
-        added=tuple(bundle.directory.title_of(group) for group in sorted(added)),
+        also=_titles(bundle, signers.also),
+        added=_titles(bundle, entry.gate.added - entry.gate.groups),
         added_at=None if since is None else datetime.fromisoformat(since),
     )
+
+
+def _titles(bundle: Bundle, groups: frozenset[str]) -> tuple[str, ...]:
+    return tuple(bundle.directory.title_of(group) for group in sorted(groups))
 
 
 def vote_view(vote: VoteRow, counted: Tally) -> VoteView:

@@ -21,7 +21,9 @@ StepUp: TypeAlias = Literal["none", "asked", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class GateView:
-    """A gate that fired, with the policy text that made it fire."""
+    """A gate that fired, with the policy text that made it fire. Gates of the same groups merge: `quorum`, `have`,
+    `step_up` and `shared` are those of the merged gate.
+    """
 
     policy_id: str
     title: str
@@ -33,10 +35,13 @@ class GateView:
     cedar_text: str
     file: str
     line: int
+    own_quorum: int  # what this gate alone asks for
+    own_step_up: str | None
     doc: str = ""
     could_sign: tuple[str, ...] = ()  # others than the reader, by name
     could_sign_more: int = 0  # that many besides
     barred: tuple[str, ...] = ()  # in the groups, but of the requester's side
+    also: tuple[str, ...] = ()  # further groups whose people can sign, because a vote that is in can move
     added: tuple[str, ...] = ()  # of `groups`, those that escalation added
     added_at: datetime | None = None
 
@@ -228,8 +233,8 @@ class ReviewPage:
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """What casting a vote did. `counted` is False when it came after the review had settled; `said_before` tells then
-    that it only repeats what this person's counted one says.
+    """What casting a vote did. `counted` is False when it came after the review had settled; `said_before`: it only
+    repeats what this person's counted one says.
     """
 
     review_id: str

@@ -55,7 +55,7 @@ def may_open(
     if as_one or alone:
         return MayOpen(None, alone)
     return MayOpen(
-        'no permit for Action::"break_glass" covers you and this review, and without one nobody may'
+        "no policy lets you open this in an emergency; ask somebody whom one names, or an operator"
     )
 
 

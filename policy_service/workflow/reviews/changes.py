@@ -19,9 +19,9 @@ _ABSENT = "(absent)"
 
 
 def stale_review(
-    conn: Connection, read: Snapshot, effect: EffectRow, undone: str = "your vote was not counted"
+    conn: Connection, read: Snapshot, effect: EffectRow, rev: int, undone: str = "your vote was not counted"
 ) -> ConflictError:
-    """409: what did not happen, with the difference to what stands now."""
+    """409: what did not happen, with the difference to what stands now. ``rev``: the revision that was read."""
     head = records.require(conn, read.transaction.txn)
     stands = head.find(effect.effect_id)
     review = head.review_of(stands) if stands is not None else None
@@ -29,6 +29,7 @@ def stale_review(
         f"{undone}: what you read is not what stands now (revision {head.transaction.rev})",
         code=ErrorCode.STALE_REVIEW,
         rev=head.transaction.rev,
+        read_rev=rev,
         review_id=review.review_id if review is not None else read_review_id(read, effect),
         changed=difference(effect, stands),
         undone=undone,

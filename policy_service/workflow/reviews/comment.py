@@ -31,9 +31,7 @@ from policy_service.workflow.effects.endings import expire_effect
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
 from policy_service.workflow.parties import require_deciding
 from policy_service.workflow.reviews.voter import Voter, why_not
-
-MAX_CHARS: Final = 4_000
-"""What people still read; a longer text belongs in a ticket."""
+from policy_service.workflow.words import closed, require_short
 
 MAX_ON_A_REVIEW: Final = 100
 """Everybody who opens the review reads all of them, and so does its agent."""
@@ -83,9 +81,7 @@ def require_words(text: str) -> str:
     words = text.replace("\r\n", "\n").strip()
     if not words:
         raise InvalidRequestError("write something: these are no words")
-    if len(words) > MAX_CHARS:
-        raise InvalidRequestError(f"at most {MAX_CHARS:,} characters, not {len(words):,}")
-    return words
+    return require_short(words)
 
 
 def _comment(
@@ -142,8 +138,8 @@ def require_open(case: Case) -> None:
     """
     if case.review.state != "open":
         newer = case.snapshot.superseded_by
-        what = case.review.state if newer is None else f"replaced by revision {newer}"
-        raise ConflictError(f"this review is {what}: nothing is added to it", code=ErrorCode.REVIEW_CLOSED)
+        why = closed(case.review.state) if newer is None else f"this was replaced by revision {newer}"
+        raise ConflictError(f"{why}: nothing is added to it", code=ErrorCode.REVIEW_CLOSED)
 
 
 def over() -> ConflictError:

@@ -26,13 +26,13 @@ from policy_service.workflow.reading.pieces import Piece
 from policy_service.workflow.reading.reviews import GateView, ReviewPage
 
 VIEW_LABEL: Final = b"countersign/view/v1\n"
-WEB: Final = "web/1"
+WEB: Final = "web/2"
 """The web's renderer. Another number whenever its pages show something else of the same read model."""
-BATCH: Final = "web-batch/1"
+BATCH: Final = "web-batch/2"
 """The page on which reviews of one kind are decided together: its rules, facts and claims stand a link away."""
 API: Final = "api/1"
 """A program's: it is given everything, so nothing is folded."""
-SLACK: Final = "slack/1"
+SLACK: Final = "slack/2"
 """A message in Slack, which stands without buttons where it cannot hold every argument; the rest is a link away."""
 RENDERERS: Final[Mapping[str, tuple[str, ...]]] = {"web": (WEB, BATCH), "slack": (SLACK,), "api": (API,)}
 """By the channel a vote comes through."""

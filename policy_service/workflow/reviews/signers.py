@@ -1,23 +1,25 @@
-"""Who may still sign each gate of an open review, by name, so that somebody who cannot decide knows whom to ask.
+"""Who can still sign each gate of an open review, by name, so that somebody who cannot decide knows whom to ask.
 
-Named is only whom the bundle or a sign-in names; others are counted. Left out are those of the requester's side (told
-apart: people wonder why), those whose approval is in, and those Cedar does not permit.
+These are people of the gate, and of another gate where a vote that is in can move from there. Named is only whom the
+bundle or a sign-in names; others are counted. Left out are those of the requester's side (told apart: people wonder
+why), those whose approval is in, and those Cedar does not permit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from sqlalchemy import Connection
 
 from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.quorum import fillers
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
 from policy_service.workflow.context import Context
-from policy_service.workflow.effects.ballots import person_key, requesters_side
+from policy_service.workflow.effects.ballots import ballots, person_key, requesters_side
 from policy_service.workflow.effects.cases import Case
 from policy_service.workflow.reviews.eligible import People, is_permitted
 from policy_service.workflow.reviews.voter import Voter
@@ -28,29 +30,36 @@ _WEIGHED: Final = 40  # asked Cedar about, for one gate; of a larger group the r
 
 @dataclass(frozen=True, slots=True)
 class Signers:
-    """Others than the reader: some by name, how many more there are, and who is in the groups but may not."""
+    """Others than the reader: some by name, how many more there are, and who is in the groups but may not. `also`: the
+    groups of other gates whose people can sign here.
+    """
 
     names: tuple[str, ...] = ()
     more: int = 0
     barred: tuple[str, ...] = ()
+    also: frozenset[str] = frozenset()
 
 
 def signers_of(
     conn: Connection, ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime
-) -> Mapping[frozenset[str], Signers]:
-    """By the groups a gate asks; nothing when the review is settled."""
+) -> Mapping[str, Signers]:
+    """By the key of each gate that is short of its quorum; nothing when the review is settled."""
     if case.review.state != "open":
         return {}
     people = People(bundle, list_people(conn))
     votes = [vote for vote in case.snapshot.votes_on(case.effect) if vote.verdict != BREAK_GLASS]
-    signed = {person_key(v.iss, v.sub) for v in votes if not v.late and v.revoked_at is None}
-    return {
-        gate.voters: _of_gate(ctx, people, case, signed | {voter.key}, gate.voters, now)
-        for gate in case.asked
-    }
+    out = {voter.key} | {person_key(v.iss, v.sub) for v in votes if not v.late and v.revoked_at is None}
+    counted = ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
+    excluded = requesters_side(case.agent, case.snapshot.transaction)
+    voters = {gate.key: gate.voters for gate in case.asked}
+    found = {}
+    for key, helping in fillers(case.asked, counted, excluded=excluded).items():
+        groups = frozenset[str]().union(*(voters[each] for each in helping))
+        found[key] = replace(_of_groups(ctx, people, case, out, groups, now), also=groups - voters[key])
+    return found
 
 
-def _of_gate(
+def _of_groups(
     ctx: Context, people: People, case: Case, out: set[str], asked: frozenset[str], now: datetime
 ) -> Signers:
     side, members = requesters_side(case.agent, case.review), people.of(asked)

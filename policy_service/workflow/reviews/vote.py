@@ -70,6 +70,7 @@ from policy_service.workflow.reviews.break_glass import require_openable
 from policy_service.workflow.reviews.changes import stale_review
 from policy_service.workflow.reviews.shown import SHOWN_TO_PEOPLE, folded_args, views_for
 from policy_service.workflow.reviews.voter import Voter, probe, why_not
+from policy_service.workflow.words import require_short
 
 
 @dataclass(frozen=True)
@@ -119,8 +120,9 @@ async def vote(
         NotFoundError: no such review.
         ConflictError: stale_review, with what changed.
         ForbiddenError: not_eligible, step_up_required.
-        InvalidRequestError: reason_required, view_incomplete.
+        InvalidRequestError: reason_required, view_incomplete; the reason is too long.
     """
+    require_short(ballot.reason or "")
     proven = None
     if ballot.proof is not None:
         proven = await prove(ctx, ballot.proof, ballot.signed_by(voter))
@@ -187,7 +189,9 @@ def _vote(
         _strengthen(tx, case, cast, voter, cause, proven)
     # also after the same vote again: it may meet by now what it did not meet then
     _settle(tx, ctx, bundle, case, ballot, facts, cause)
-    return VoteResult(ballot.review_id, case.review.state, ballot.verdict, counted=True)
+    return VoteResult(
+        ballot.review_id, case.review.state, ballot.verdict, counted=True, said_before=cast is not None
+    )
 
 
 def opens(ballot: Ballot) -> bool:
@@ -199,7 +203,7 @@ def _require_same_bytes(tx: Tx, case: Case, ballot: Ballot) -> None:
     seen = (ballot.rev, ballot.effect_digest, ballot.txn_digest)
     stands = (case.review.rev, case.effect.effect_digest, case.snapshot.transaction.txn_digest)
     if seen != stands or case.snapshot.superseded_by is not None:
-        raise stale_review(tx.conn, case.snapshot, case.effect)
+        raise stale_review(tx.conn, case.snapshot, case.effect, ballot.rev)
 
 
 def _require_same_view(tx: Tx, case: Case, ballot: Ballot, page: ReviewPage | None) -> Ballot:
@@ -218,7 +222,7 @@ def _require_same_view(tx: Tx, case: Case, ballot: Ballot, page: ReviewPage | No
     if shown is None and ballot.verdict == "deny":
         return replace(ballot, view_digest=None)
     if shown is None:
-        stale = stale_review(tx.conn, case.snapshot, case.effect)
+        stale = stale_review(tx.conn, case.snapshot, case.effect, ballot.rev)
         stale.extras["moved"] = views[0].moved(ballot.view_parts) if ballot.view_parts else []
         raise stale
     if ballot.verdict != "deny" and (folded := folded_args(shown)):

@@ -18,6 +18,7 @@ from policy_service.workflow.context import Context
 from policy_service.workflow.effects.ballots import groups_now, permission, person_key, requesters_side
 from policy_service.workflow.effects.cases import Case
 from policy_service.workflow.reading.reviews import StepUp
+from policy_service.workflow.words import only_for
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,9 @@ def voter_for(person: Person) -> Voter:
     )
 
 
-def where_groups_come_from(voter: Voter) -> str:
-    """Where somebody without the right group has to look: what was wrong with their token's groups comes first."""
-    if voter.groups_problem is not None:
-        return voter.groups_problem
-    return "the bundle's groups.toml or your directory says who is"
+def with_missing_groups(refusal: str, voter: Voter) -> str:
+    """The refusal, and why groups of their provider are missing, where the last sign-in says so."""
+    return refusal if voter.groups_problem is None else f"{refusal} ({voter.groups_problem})"
 
 
 def probe(bundle: Bundle, voter: Voter) -> BallotVote:
@@ -104,11 +103,8 @@ def why_not(
         return "you changed its arguments; nobody approves what they wrote, so somebody else decides this one"
     mine, merged = probe(bundle, voter), merge(gates, review.escalated)
     if not any(could_serve(gate, mine) for gate in merged):
-        asked = ", ".join(sorted({group for gate in merged for group in gate.voters}))
-        return (
-            f"this waits for {asked}, and you ({voter.key}) are in none of these groups; "
-            f"{where_groups_come_from(voter)}"
-        )
+        asked = {bundle.directory.title_of(group) for gate in merged for group in gate.voters}
+        return with_missing_groups(only_for(sorted(asked), "decide this"), voter)
     granted = permission(
         ctx,
         bundle,

@@ -45,6 +45,7 @@ from policy_service.workflow.slack.accounts import Account, require_member
 from policy_service.workflow.slack.deliveries import note_in
 from policy_service.workflow.slack.owing import owe_answer, owe_card
 from policy_service.workflow.slack.voters import Linked, require_still, voter_of
+from policy_service.workflow.words import closed
 
 CHANNEL: Final = "slack"
 
@@ -99,9 +100,17 @@ def _tell(tx: Tx, ctx: Context, press: Press, channel: str, refusal: ServiceErro
     )
 
 
+class ApprovedBeforeError(ConflictError):
+    """The same person's approval again: the first one counts, and this one changed nothing."""
+
+    def __init__(self, state: str) -> None:
+        after = {"open": "it waits for others", "met": "it was approved"}.get(state, closed(state))
+        super().__init__(f"your approval is recorded already, and {after}", code=ErrorCode.ALREADY_ANSWERED)
+
+
 def sentence_of(error: ServiceError) -> str:
     """What did not happen, and why."""
-    return f"Nothing was decided: {error.detail}"
+    return error.detail if isinstance(error, ApprovedBeforeError) else f"Nothing was decided: {error.detail}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +174,7 @@ async def act(
     Raises:
         ForbiddenError: not_eligible, step_up_required; ``extras["url"]`` where a page mends it.
         ConflictError: stale_review, review_closed.
+        ApprovedBeforeError: this person has approved it already.
         InvalidRequestError: reason_required, and what is wrong with the words.
     """
     if pressed.page.state == "open":
@@ -214,6 +224,8 @@ async def _vote(ctx: Context, app: SlackApp, press: Press, pressed: Pressed, wit
         result = await vote(ctx, voter, ballot, shows, facts_within_s=within_s)
     except LateFactsError:
         raise ForbiddenError(_TOO_SLOW) from None
+    if result.said_before and press.does == "approve":
+        raise ApprovedBeforeError(result.state)
     if not result.counted and not result.said_before:
         raise _closed(result.state, "what you pressed is on record and changed nothing")
 
@@ -225,8 +237,7 @@ def _require_still(
 
 
 def _closed(state: str, what: str) -> ConflictError:
-    said = {"met": "approved"}.get(state, state)
-    return ConflictError(f"this was {said} already; {what}", code=ErrorCode.REVIEW_CLOSED)
+    return ConflictError(f"{closed(state)}; {what}", code=ErrorCode.REVIEW_CLOSED)
 
 
 def _pressed(conn: Connection, ctx: Context, app: SlackApp, press: Press, now: datetime) -> Pressed:

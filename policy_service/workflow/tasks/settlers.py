@@ -9,7 +9,6 @@ weigh effects. A bundle that asks nobody about anything has to name them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal, cast
 
@@ -23,8 +22,9 @@ from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import manifest_for
 from policy_service.workflow.effects.ballots import groups_now, person_key, requesters_side
 from policy_service.workflow.effects.openings import signatures_on
-from policy_service.workflow.reviews.voter import Voter
+from policy_service.workflow.reviews.voter import Voter, with_missing_groups
 from policy_service.workflow.tasks.cases import TaskCase
+from policy_service.workflow.words import only_for
 
 _RISK_OF_UNKNOWN = "high"
 _NAME_THEM = 'permit (principal in Group::"NAME", action == Action::"settle", resource);'
@@ -44,7 +44,7 @@ def why_not_settle(ctx: Context, bundle: Bundle, case: TaskCase, voter: Voter, n
         bundle.rules, SETTLE, person, _facts(bundle, case), now=now, env=ctx.settings.environment
     )
     if granted is None:
-        return _not_asked(bundle, case, groups)
+        return _not_asked(bundle, case, groups, voter)
     if granted:
         return None
     return (
@@ -71,7 +71,7 @@ def _facts(bundle: Bundle, case: TaskCase) -> TaskFacts:
     )
 
 
-def _not_asked(bundle: Bundle, case: TaskCase, groups: frozenset[str]) -> str | None:
+def _not_asked(bundle: Bundle, case: TaskCase, groups: frozenset[str], voter: Voter) -> str | None:
     gates = () if case.kind is TaskKind.IMPOSSIBLE_QUORUM else case.gates  # the very people who are too few
     of_effect = frozenset[str]().union(*(gate.groups for gate in gates))
     asked = of_effect or bundle.rules.asked | {UNSEEN}
@@ -79,9 +79,5 @@ def _not_asked(bundle: Bundle, case: TaskCase, groups: frozenset[str]) -> str | 
         return None
     if not of_effect and not bundle.rules.asked:
         return f"no policy says who settles tasks; name them in the bundle: {_NAME_THEM}"
-    named = _titles(bundle, asked)
-    return f"this is for {named} to settle, and you are in none of these groups"
-
-
-def _titles(bundle: Bundle, groups: Iterable[str]) -> str:
-    return ", ".join(sorted(bundle.directory.title_of(group) for group in groups))
+    named = sorted(bundle.directory.title_of(group) for group in asked)
+    return with_missing_groups(only_for(named, "settle this"), voter)

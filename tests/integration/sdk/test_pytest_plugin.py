@@ -78,7 +78,7 @@ def test_a_group_that_is_not_asked(countersign_people):
         ask()
     with pytest.raises(MisuseError, match="nothing waits for 'admin'; asked are finance"):
         countersign_people.approve(waiting.value, by="admin")
-    with pytest.raises(VoteRefused, match="admin-1 may not decide this, or not so: this waits for"):
+    with pytest.raises(VoteRefused, match="admin-1 may not decide this, or not so: only people in"):
         countersign_people.approve(waiting.value, by="admin-1")
     with pytest.raises(VoteRefused, match="'boss' is no group of this bundle; there are .*finance"):
         countersign_people.approve(waiting.value, by="boss")

@@ -398,6 +398,34 @@ async def test_whoever_it_was_put_to_later_is_named_as_well(
     assert entry.could_sign == ("Ingrid", "Tomas")
 
 
+async def test_people_of_a_gate_whose_vote_can_move_are_still_named(
+    bank: World, robot: Agent, folder: Payments
+) -> None:
+    folder.policies(ANYBODY + gate("a-finance", "finance") + gate("b-cfo", "cfo"))
+    assert await bank.activate()
+    view = await asked(robot, await pay(bank, 500), run="r-1")
+    assert (await (await bank.person("tomas")).vote(view)).is_success
+    stranger = await bank.person("stranger")
+    finance, cfo = (await seen(bank, stranger, view)).gates
+    assert (finance.have, finance.could_sign) == (1, ())
+    assert (cfo.have, cfo.could_sign, cfo.also) == (0, ("Maya",), ("finance",))
+    page = unescape((await stranger.get(f"/reviews/{review_id(view)}")).text)
+    assert "Hand it on: Maya could sign." in page
+    assert (await (await bank.person("maya")).vote(view)).json()["state"] == "met"
+
+
+async def test_each_gate_tells_what_it_asks_for_by_itself(bank: World, robot: Agent) -> None:
+    view = await asked(robot, await pay(bank, 5_000), run="r-1")
+    maya = await bank.person("maya")
+    assert [(gate.own_quorum, gate.quorum) for gate in (await seen(bank, maya, view)).gates] == [
+        (1, 2),
+        (2, 2),
+    ]
+    page = unescape((await maya.get(f"/reviews/{review_id(view)}")).text)
+    assert "<b>large</b> holds this until 1 person in finance agrees." in page
+    assert "<b>huge</b> holds this until 2 people in finance agree." in page
+
+
 async def test_nobody_is_named_once_it_is_settled(bank: World, robot: Agent) -> None:
     maya = await bank.person("maya")
     view = await asked(robot, await pay(bank, 500), run="r-1")

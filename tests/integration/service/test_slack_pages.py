@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -43,6 +43,16 @@ def at(secret: str) -> str:
     return f"/slack/link?invitation={secret}"
 
 
+async def opened(holder: Holder, path: str) -> httpx2.Response:
+    """What a browser shows of an invitation: its secret is taken out of the address into a cookie."""
+    first = await holder.visitor.get(path)
+    assert (first.status_code, first.headers["location"]) == (303, "/slack/link")
+    kept = first.headers["set-cookie"].partition(";")[0]
+    holder.visitor.http.cookies.clear()  # everybody's browsers share the one client
+    cookies = f"countersign_dev={holder.visitor.cookie}; {kept}"
+    return await holder.visitor.http.get("/slack/link", headers={"Cookie": cookies})
+
+
 async def linked(here: Workspace, holder: Holder) -> None:
     answer = await holder.send("/slack/link", invitation=await here.invited(MAYA))
     assert (answer.status_code, answer.headers["location"]) == (303, "/slack")
@@ -51,7 +61,7 @@ async def linked(here: Workspace, holder: Holder) -> None:
 async def test_opening_an_invitation_says_what_it_is_and_links_nothing(here: Workspace, maya: Holder) -> None:
     secret = await here.invited(replace(MAYA, email="maya@acme.example"))
     for _ in range(2):
-        page = await maya.page(at(secret))
+        page = (await opened(maya, at(secret))).text
         for word in ("@maya", "U0MAYA", TEAM, "maya@acme.example", person("maya"), "decide in your name"):
             assert word in page
         assert "Link it only if you asked Slack for this link yourself, just now." in page
@@ -61,7 +71,7 @@ async def test_opening_an_invitation_says_what_it_is_and_links_nothing(here: Wor
 
 async def test_the_form_links_it_once(here: Workspace, maya: Holder) -> None:
     secret = await here.invited(MAYA)
-    page = await maya.page(at(secret))
+    page = (await opened(maya, at(secret))).text
     assert re.search(rf'name="invitation" value="{re.escape(secret)}"', page)
     answer = await maya.send("/slack/link", invitation=secret)
     assert (answer.status_code, answer.headers["location"]) == (303, "/slack")
@@ -75,31 +85,51 @@ async def test_the_form_links_it_once(here: Workspace, maya: Holder) -> None:
 
 
 async def test_whoever_is_not_signed_in_is_sent_to_sign_in_and_back_to_it(here: Workspace) -> None:
+    """The secret is in the first address and in the cookie, and nowhere else."""
     secret = await here.invited(MAYA)
-    answer = await here.world.http.get(at(secret))
-    assert answer.status_code == 303
-    target = urlsplit(answer.headers["location"])
-    assert target.path == "/sign-in"
-    assert parse_qs(target.query)["next"] == [at(secret)]
-    door = await here.world.http.get(answer.headers["location"])
-    onward = re.search(r'href="(/sign-in/acme\?next=[^"]+)"', door.text)
-    assert onward is not None
-    assert parse_qs(urlsplit(onward[1]).query)["next"] == [at(secret)]
+    http = here.world.http
+    with capture_logs() as said:
+        first = await http.get(at(secret))
+        assert (first.status_code, first.headers["location"]) == (303, "/slack/link")
+        cookie = first.headers["set-cookie"]
+        assert all(word in cookie for word in (secret, "HttpOnly", "SameSite=lax", "Max-Age=3600"))
+        second = await http.get("/slack/link")
+        assert (second.status_code, second.headers["location"]) == (303, "/sign-in?next=/slack/link")
+        door = await http.get(second.headers["location"])
+    assert secret not in first.text + second.text + door.text + repr(door.headers) + repr(said)
+    assert 'href="/sign-in/acme?next=/slack/link"' in door.text
+    http.cookies.clear()
 
 
-@pytest.mark.parametrize("secret", ["//evil.example", "x&next=//evil.example", "\r\nSet-Cookie: a=b", "é"])
+async def test_the_sign_in_page_prints_no_query(here: Workspace) -> None:
+    page = (await here.world.http.get(f"/sign-in?next={quote(at('s3cret'))}")).text
+    assert "You came for <code>/slack/link</code>" in page
+
+
+async def test_no_page_of_an_invitation_holds_its_secret_but_for_the_form(
+    here: Workspace, maya: Holder
+) -> None:
+    secret = await here.invited(MAYA)
+    page = (await opened(maya, at(secret))).text
+    assert page.count(secret) == 1
+    answer = await maya.send("/slack/link", invitation=secret)
+    assert 'countersign_dev_invitation=""; ' in str(answer.headers.get_list("set-cookie"))
+
+
+@pytest.mark.parametrize(
+    "secret", ["//evil.example", "x&next=//evil.example", "\r\nSet-Cookie: a=b", "é", ""]
+)
 async def test_a_hostile_invitation_leads_nowhere_else(here: Workspace, secret: str) -> None:
     answer = await here.world.http.get(f"/slack/link?invitation={quote(secret)}")
-    target = urlsplit(answer.headers["location"])
-    assert (target.netloc, target.path) == ("", "/sign-in")
-    (back,) = parse_qs(target.query)["next"]
-    assert back.startswith("/slack/link?invitation=")
-    assert "set-cookie" not in answer.headers
+    assert (answer.status_code, answer.headers["location"]) == (303, "/slack/link")
+    (cookie,) = answer.headers.get_list("set-cookie")
+    assert cookie.startswith(("countersign_dev_invitation=none; ", "countersign_dev_invitation=x; "))
+    here.world.http.cookies.clear()
 
 
 @pytest.mark.parametrize("secret", ["", "x", "%00", "A" * 3_000])
 async def test_an_invitation_that_is_none_is_refused(here: Workspace, maya: Holder, secret: str) -> None:
-    answer = await maya.visitor.get(f"/slack/link?invitation={secret}")
+    answer = await opened(maya, at(secret))
     assert answer.status_code == 400
     assert "No Slack account was linked" in answer.text
     assert "/countersign link" in told(answer)
@@ -109,7 +139,7 @@ async def test_an_invitation_that_is_none_is_refused(here: Workspace, maya: Hold
 async def test_an_invitation_that_is_too_old_is_refused(here: Workspace, maya: Holder) -> None:
     secret = await here.invited(MAYA)
     here.world.clock.pass_(minutes=here.app.link_minutes)
-    assert (await maya.visitor.get(at(secret))).status_code == 400
+    assert (await opened(maya, at(secret))).status_code == 400
     answer = await maya.send("/slack/link", invitation=secret)
     assert answer.status_code == 400
     assert "too old" in told(answer)
@@ -119,7 +149,7 @@ async def test_mallorys_invitation_before_an_approver_is_refused_with_the_reason
     """G12: an approver with another address who presses the button all the same."""
     secret = await here.invited(MALLORY)
     maya = Holder(await here.browser("maya", "maya@acme.example"))
-    assert "mallory@acme.example" in await maya.page(at(secret))
+    assert "mallory@acme.example" in (await opened(maya, at(secret))).text
     answer = await maya.send("/slack/link", invitation=secret)
     assert answer.status_code == 403
     assert "No Slack account was linked" in answer.text
@@ -228,8 +258,8 @@ async def test_a_name_that_is_markup_or_hides_letters_is_text(here: Workspace, m
     """Slack lets people call themselves what they like."""
     name = "<img src=x>\u202eayam"
     secret = await here.invited(account("U0EVIL", name))
-    assert "<img" not in await maya.page(at(secret))
-    assert "\u202e" not in await maya.page(at(secret))
+    assert "<img" not in (await opened(maya, at(secret))).text
+    assert "\u202e" not in (await opened(maya, at(secret))).text
     await maya.send("/slack/link", invitation=secret)
     page = await maya.page("/slack")
     assert "<img" not in page
@@ -239,11 +269,15 @@ async def test_a_name_that_is_markup_or_hides_letters_is_text(here: Workspace, m
 async def test_the_pages_write_no_secret_into_any_log(here: Workspace, maya: Holder) -> None:
     secret = await here.invited(MAYA)
     with capture_logs() as said:
-        await maya.page(at(secret))
+        await opened(maya, at(secret))
         await here.world.http.get(at(secret))
         await maya.send("/slack/link", invitation=secret)
         await maya.send("/slack/link", invitation=secret)
     assert secret not in repr(said)
+
+
+async def test_they_count_the_open_tasks_as_every_page_does(maya: Holder) -> None:
+    assert "to settle" in await maya.page("/slack")
 
 
 async def test_the_account_menu_leads_to_them(maya: Holder) -> None:

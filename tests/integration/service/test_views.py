@@ -73,12 +73,36 @@ async def test_an_approval_on_the_web_names_a_view(bank: World, robot: Agent) ->
     assert "does not say what was read" in told(answer)
 
 
+async def test_a_stale_page_names_the_revision_that_was_read_and_keeps_its_counts(
+    bank: World, robot: Agent
+) -> None:
+    view = await staged(bank, robot)
+    maya = Holder(await bank.person("maya"))
+    form = await maya.form(review_of(view))
+    assert (await robot.submit(await pay(bank, 600))).json()["rev"] == 2
+    answer = await maya.send(f"/reviews/{review_of(view)}/votes", **form)
+    assert answer.status_code == 409
+    assert "You were reading revision 1. It has changed since: revision 2 is the newest." in answer.text
+    for path in (
+        f"/reviews/{review_of(view)}",
+        "/passkeys",
+        "/reviews/none",
+        "/stop",
+        "/policies",
+        "/agents",
+        "/audit",
+    ):
+        assert "to settle" in (await maya.visitor.get(path)).text, path
+    assert "to settle" in answer.text
+
+
 async def test_a_program_reads_its_view_and_may_name_it(bank: World, robot: Agent) -> None:
     view = await staged(bank, robot)
     maya = await bank.person("maya")
     shown = (await maya.get(f"/v1/reviews/{review_of(view)}")).json()
     stale = await maya.vote(view, view_digest="0" * 64)
     assert (stale.status_code, stale.json()["code"]) == (409, "stale_review")
+    assert (stale.json()["read_rev"], stale.json()["rev"]) == (1, 1)
     answer = await maya.vote(view, view_digest=shown["view_digest"])
     assert answer.json()["votes"][0]["view_digest"] == shown["view_digest"]
 

@@ -149,7 +149,7 @@ async def test_each_part_asks_its_own_people(bank: World, folder: Payments, robo
     maya, ingrid = await bank.person("maya"), await bank.person("ingrid")
     page = await whole(maya, review_of(view))
     [line] = lines_in(page).values()
-    assert line.split()[0] == review_of(view, 0) and "waits for legal" in page
+    assert line.split()[0] == review_of(view, 0) and "only people in legal decide this" in page
     told = await send(maya, review_of(view), verdict="approve", seen="yes", **{"line-1": line})
     assert "1 of 1 vote counted" in told and (await robot.see(view["txn"]))["state"] == "review"
     [other] = lines_in(await whole(ingrid, review_of(view))).values()

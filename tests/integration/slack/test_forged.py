@@ -164,6 +164,25 @@ async def test_only_our_own_app_can_be_said_to_be_gone(office: Office, attacker:
     assert await _failures(office) > 0
 
 
+NOT_LOST: dict[str, Any] = {
+    "a person's token": {"oauth": ["U0DANA"], "bot": []},
+    "nobody's token": {},
+    "no tokens": None,
+    "tokens that are text": "bot",
+    "a bot that is text": {"bot": "U0COUNTERSIGN"},
+    "a bot that is nobody": {"bot": [None, "", 5]},
+}
+
+
+@pytest.mark.parametrize("tokens", NOT_LOST.values(), ids=NOT_LOST)
+async def test_a_revoked_token_that_is_not_the_apps_own_leaves_the_app_as_it_is(
+    office: Office, attacker: Attacker, tokens: Any
+) -> None:
+    event = attacker.event("tokens_revoked", event__tokens=tokens)
+    assert (await attacker.deliver(event, "events_api")).status == 200
+    assert await _failures(office) == 0
+
+
 async def _failures(office: Office) -> int:
     row = await office.world.service.db.read(
         lambda conn: find_one(conn, SlackStandingRow, team_id=office.app.team_id)

@@ -77,7 +77,8 @@ async def test_a_member_who_merely_sees_the_message_is_told_to_link(
 async def test_a_member_who_is_in_no_group_of_the_gate_is_told_whom_it_waits_for(
     office: Office, attacker: Attacker, card: Json
 ) -> None:
-    await refused(attacker, await office.link("ingrid"), card, "finance", "in none of these groups")
+    ingrid = await office.link("ingrid")
+    await refused(attacker, ingrid, card, "only people in finance decide this", "your administrator")
 
 
 ACCOUNTS: Final[dict[str, tuple[dict[str, Any], str]]] = {
@@ -251,7 +252,7 @@ async def test_who_left_the_group_before_the_press_decides_nothing(
     answer = await attacker.deliver(attacker.press(dana, card))
     assert answer.status == 200
     (told,) = await attacker.answers()
-    assert "in none of these groups" in told["sentence"]
+    assert "you are not one of them" in told["sentence"]
     assert await attacker.nothing_said()
 
 

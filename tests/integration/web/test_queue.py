@@ -195,6 +195,7 @@ async def test_a_batch_lists_every_line_with_its_digest_and_ticks_none(
     text = (await visitor.get("/alike/rev_credit2")).text
     assert rows(text) == names
     assert "checked" not in text
+    assert "This cannot be undone." in text.split('id="approve"')[1]
     for name, value in zip(names, boxes(text).values(), strict=True):
         page = world.pages[name]
         assert value == f"{name} 1 {page.effect_digest} {page.txn_digest} {view_of(page, BATCH).digest}"

@@ -120,7 +120,7 @@ REFUSED: dict[str, tuple[dict[str, str], int, str]] = {
     "a result that is not JSON": ({"result": "{'a': 1}"}, 400, "not JSON we can keep"),
     "a result that says a key twice": ({"result": '{"a":1,"a":2}'}, 400, "not JSON we can keep"),
     "a result with a lone surrogate": ({"result": '"\\ud800"'}, 400, "not JSON we can keep"),
-    "too long a reason": ({"reason": "x" * 2_001}, 400, "2,000 characters at most"),
+    "too long a reason": ({"reason": "x" * 4_001}, 400, "4,000 characters at most"),
     "other bytes": ({"effect_digest": "0" * 64}, 409, "It has moved since you read it"),
     "another state": ({"effect_state": "fired"}, 409, "It has moved since you read it"),
     "another session's token": ({"csrf_token": "x"}, 403, "Nothing was done"),

@@ -178,7 +178,7 @@ MALFORMED = {
     "a reason nobody offered": "&pick=because",
     "bytes that are not UTF-8": "&reason=%ff",
     "no equals sign": "&reason",
-    "too long a reason": "&reason=" + "x" * 2_001,
+    "too long a reason": "&reason=" + "x" * 4_001,
 }
 
 
@@ -244,7 +244,12 @@ async def test_a_method_override_is_not_listened_to(world: World, visitor: Visit
 async def test_a_gate_that_wants_a_reason_asks_for_one_on_the_form(world: World, visitor: Visitor) -> None:
     world.put(reviews.refund("rev_reason", reason_required=True))
     text = (await visitor.get("/reviews/rev_reason?full=1")).text
-    assert 'name="reason" maxlength="2000" required' in text.split('id="approve"')[1]
+    assert 'name="reason" maxlength="4000" required' in text.split('id="approve"')[1]
+
+
+async def test_the_form_that_approves_says_that_it_cannot_be_undone(visitor: Visitor) -> None:
+    approve = (await visitor.get(f"/reviews/{REVIEW}?full=1")).text.split('id="approve"')[1]
+    assert "This cannot be undone." in approve.split("</form>")[0]
 
 
 async def test_the_last_signature_says_that_it_releases(visitor: Visitor) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from policy_service.domain.break_glass import Opening
 from policy_service.domain.gates import Gate, MergedGate, merge
-from policy_service.domain.quorum import BallotVote, Tally, short_gates, tally
+from policy_service.domain.quorum import BallotVote, Tally, fillers, short_gates, tally
 
 
 def gates(*specs: tuple[str, int] | tuple[str, int, dict[str, Any]]) -> tuple[MergedGate, ...]:
@@ -161,3 +161,26 @@ def test_which_gates_one_more_person_would_help(
     asked: tuple[MergedGate, ...], votes: list[BallotVote], short: set[str]
 ) -> None:
     assert short_gates(asked, votes) == short
+
+
+FILLED: dict[str, tuple[tuple[MergedGate, ...], list[BallotVote], dict[str, set[str]]]] = {
+    "nothing is short": (gates(("finance", 1)), [MAYA], {}),
+    "a vote that cannot move": (gates(("finance", 1), ("cfo", 1)), [MAYA], {"cfo": {"cfo"}}),
+    "a vote of a person in both can move": (
+        gates(("finance", 1), ("cfo", 1)), [TOMAS], {"cfo": {"finance", "cfo"}}),
+    "the same with the gates the other way round": (
+        gates(("cfo", 1), ("finance", 1)), [TOMAS], {"finance": {"finance", "cfo"}}),
+    "a chain of moves": (
+        gates(("a", 1), ("b", 1), ("c", 1)), [vote("p", "a b"), vote("q", "b c")], {"c": {"a", "b", "c"}}),
+    "a shared gate takes nobody's place": (
+        gates(("finance", 1), ("unseen", 1, SHARED)), [MAYA], {"unseen": {"unseen"}}),
+    "a vote without the passkey that the other gate asks for": (
+        gates(("finance", 1), ("cfo", 1, PASSKEY)), [TOMAS], {"cfo": {"cfo"}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "votes", "filled"), FILLED.values(), ids=FILLED)
+def test_a_place_can_be_filled_by_the_people_of_another_gate_whose_vote_moves(
+    asked: tuple[MergedGate, ...], votes: list[BallotVote], filled: dict[str, set[str]]
+) -> None:
+    assert fillers(asked, votes) == filled

@@ -71,6 +71,12 @@ def signing_words(page: ReviewPage, most: int) -> str:
     return words
 
 
+def approving_words(page: ReviewPage) -> str:
+    """What is signed, and whether it can be taken back."""
+    final = Pen().shown(page.finality, MAX_CONFIRM // 2)
+    return f"{signing_words(page, MAX_CONFIRM - 1 - units(final))} {final}"
+
+
 def _approve(page: ReviewPage, pointer: Pointer) -> ButtonElement:
     amount = the_amount(page)
     label = f"Approve {amount.text}" if amount else "Approve"
@@ -80,7 +86,7 @@ def _approve(page: ReviewPage, pointer: Pointer) -> ButtonElement:
         return ButtonElement(text=plain(f"{label}…"), action_id="approve", value=pointer.value)
     confirm = ConfirmObject(
         title=plain("Countersign"),
-        text=plain(signing_words(page, MAX_CONFIRM)),
+        text=plain(approving_words(page)),
         confirm=plain("Countersign and release" if releases(page) else "Countersign"),
         deny=plain("Go back"),
     )

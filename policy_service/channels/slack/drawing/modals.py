@@ -11,14 +11,14 @@ from typing import Any, Final
 from slack_sdk.models.blocks import Block, InputBlock, PlainTextInputElement
 from slack_sdk.models.views import View
 
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.channels.slack.drawing.buttons import MAX_CONFIRM, releases, signing_words
 from policy_service.channels.slack.drawing.message import Pointer, viewed
-from policy_service.channels.slack.drawing.writing import Pen, own, plain, rich, section
+from policy_service.channels.slack.drawing.writing import WORDS, Pen, own, plain, rich, section
 from policy_service.workflow.reading.reviews import ReviewPage
 
 REASON_BLOCK: Final = "reason"
 REASON_ACTION: Final = "words"
+MAX_INPUT: Final = 3_000  # characters of a field: what Slack takes, less than the other channels do
 
 
 def deny_modal(page: ReviewPage, pointer: Pointer) -> dict[str, Any]:
@@ -40,9 +40,17 @@ def ask_modal(page: ReviewPage, pointer: Pointer) -> dict[str, Any]:
 def approve_modal(page: ReviewPage, pointer: Pointer) -> dict[str, Any]:
     """Asks the reason that a gate wants for a yes, and says what is signed."""
     submit = "Countersign and release" if releases(page) else "Countersign"
-    about = rich(section(own(signing_words(page, MAX_CONFIRM))))
+    about = rich(
+        section(own(signing_words(page, MAX_CONFIRM))), section(Pen().said(page.finality, MAX_CONFIRM))
+    )
     hint = "It goes into the log under your name."
     return _form("approve", "Countersign", submit, pointer, about, _words("Note (this gate wants one)", hint))
+
+
+def notice_modal(words: str) -> dict[str, Any]:
+    """What becomes of a form that was sent."""
+    about = rich(section(own(Pen().shown(words, WORDS))))
+    return viewed(View(type="modal", title=plain("Your answer"), close=plain("Close"), blocks=[about]))
 
 
 def _form(kind: str, title: str, submit: str, pointer: Pointer, *blocks: Block) -> dict[str, Any]:
@@ -65,7 +73,7 @@ def _about(page: ReviewPage) -> Block:
 
 
 def _words(label: str, hint: str) -> Block:
-    element = PlainTextInputElement(action_id=REASON_ACTION, multiline=True, max_length=MAX_REASON_CHARS)
+    element = PlainTextInputElement(action_id=REASON_ACTION, multiline=True, max_length=MAX_INPUT)
     return InputBlock(
         label=plain(label), hint=plain(hint), block_id=REASON_BLOCK, element=element, optional=False
     )

@@ -43,7 +43,7 @@ def _rule_name(gate: GateView, commit: str, pen: Pen) -> str:
 
 
 def _gate(gate: GateView, pen: Pen, *, alone: bool) -> RichTextElement:
-    asks = "" if alone and not gate.step_up else f" It asks {_asked(gate, pen)}."
+    asks = "" if alone and not gate.own_step_up else f" It asks {_asked(gate, pen)}."
     doc = f" {pen.shown(gate.doc, WORDS)}" if gate.doc else ""
     added = f" {_also(gate, pen)}" if gate.added else ""
     return section(bold(pen.shown(gate.title)), own(f".{asks}{doc}{added}"))
@@ -54,8 +54,8 @@ def _asked(gate: GateView, pen: Pen) -> str:
     if len(gate.groups) > MOST_NAMES:
         pen.cut = True
         groups += f" or {len(gate.groups) - MOST_NAMES:,} more"
-    passkey = f", with a {pen.shown(gate.step_up)}" if gate.step_up else ""
-    return f"{counted(gate.quorum, 'person', 'people')} in {groups}{passkey}"
+    passkey = f", with a {pen.shown(gate.own_step_up)}" if gate.own_step_up else ""
+    return f"{counted(gate.own_quorum, 'person', 'people')} in {groups}{passkey}"
 
 
 def _also(gate: GateView, pen: Pen) -> str:

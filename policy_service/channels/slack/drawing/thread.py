@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.slack.drawing.buttons import page_url
 from policy_service.channels.slack.drawing.message import Drawn, block_id, drawn
 from policy_service.channels.slack.drawing.writing import (
@@ -19,7 +20,6 @@ from policy_service.channels.slack.drawing.writing import (
 from policy_service.workflow.reading.reviews import EventLine
 
 MAX_TOLD = 400  # characters of the line itself
-MAX_SAID = 2_000  # of a reason or a comment: as long as people may write them
 
 _SETTLED = frozenset({"effect_released", "effect_denied"})
 """Lines that follow from one that says who: a vote, a rule."""
@@ -33,7 +33,7 @@ def reply(
     """One event of a review; ``words`` is a reason or a comment that a person wrote, or None."""
     pen = Pen()
     told = section(pen.said(line.text, MAX_TOLD), _by(line, pen), own(" · "), when(line.at))
-    said = [quote(pen.said(words, MAX_SAID, block=True))] if words else []
+    said = [quote(pen.said(words, MAX_TEXT_CHARS, block=True))] if words else []
     where = [section(link(page_url(public_url, review_id), "Read all of it"))] if pen.cut else []
     block = rich(told, *said, *where, block_id=block_id(review_id, rev, outbox_id))
     return drawn(escaped(pen.shown(line.text, MAX_TOLD)), [block])

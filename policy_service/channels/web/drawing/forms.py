@@ -12,7 +12,7 @@ from starlette.requests import Request
 from policy_service.channels.requests import media_type, read_unidentified_body
 from policy_service.errors import InvalidRequestError
 
-MAX_FORM_BYTES = 65_536  # a reason of MAX_REASON_CHARS in any script fits three times over
+MAX_FORM_BYTES = 65_536  # a reason of MAX_TEXT_CHARS in any script fits, with room
 _MAX_FIELDS = 64  # a batch has a box for each of its lines
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policy_service.channels.showing.arguments import Folded, folded
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.errors import InvalidRequestError
 from policy_service.workflow.reading.reviews import CommentView, ReviewPage
+from policy_service.workflow.words import require_short
 
 FIELDS = frozenset({"csrf_token", "kind", "text"})
 _KINDS = {"comment": False, "question": True}
@@ -56,6 +56,4 @@ def read_comment(fields: Mapping[str, str]) -> tuple[str, bool]:
     words = fields["text"].replace("\r\n", "\n").strip()
     if not words:
         raise InvalidRequestError("these are no words")
-    if len(words) > MAX_REASON_CHARS:
-        raise InvalidRequestError(f"a form takes {MAX_REASON_CHARS:,} characters at most, not {len(words):,}")
-    return words, _KINDS[fields["kind"]]
+    return require_short(words), _KINDS[fields["kind"]]

@@ -6,9 +6,9 @@ from datetime import datetime
 from typing import Any
 
 from countersign.contract import TaskKind
+from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.showing.arguments import arg_views, canonical_bytes, folded, same_bytes
 from policy_service.channels.showing.questions import is_doubt, question_text
-from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.channels.showing.wording import span_words
 from policy_service.channels.web.drawing.views import timeline_line, warned
 from policy_service.workflow.reading.tasks import TaskLine, TaskList, TaskPage
@@ -77,7 +77,7 @@ def task_context(page: TaskPage, now: datetime) -> dict[str, Any]:
         "said": folded(page.error) if page.error else None,
         "timeline": tuple(timeline_line(event, now) for event in page.timeline),
         "shown": shown_as(page),
-        "max_reason": MAX_REASON_CHARS,
+        "max_reason": MAX_TEXT_CHARS,
     }
 
 

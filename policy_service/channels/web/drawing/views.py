@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.showing.arguments import (
     ArgView,
     Folded,
@@ -14,7 +15,7 @@ from policy_service.channels.showing.arguments import (
     same_bytes,
 )
 from policy_service.channels.showing.marking import Marked
-from policy_service.channels.showing.signing import MAX_REASON_CHARS, signing, the_amount
+from policy_service.channels.showing.signing import signing, the_amount
 from policy_service.channels.showing.standing import denial, outcome, quorum
 from policy_service.channels.showing.wording import clock, due
 from policy_service.channels.web.drawing.beside import beside_view
@@ -120,7 +121,7 @@ def review_context(page: ReviewPage, now: datetime, *, full: bool = False) -> di
         "amount": the_amount(page),
         "picks": PICKS,
         "thread": thread(page),
-        "max_reason": MAX_REASON_CHARS,
+        "max_reason": MAX_TEXT_CHARS,
         "view": view,
         "unread": tuple(arg for arg in args if arg.value.preview is not None and not arg.row.secret),
         "proposed": tuple(ProposedView(card, change_lines(card.changes)) for card in page.proposals),

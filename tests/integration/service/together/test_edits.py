@@ -235,7 +235,10 @@ async def test_only_whoever_may_vote_may_propose(bank: World, folder: Payments) 
     await bank.activate()
     owned = await bank.agent("owned-2", owner=person("tomas"))
     old = await asked(bank, owned)
-    for name, words in (("jonas", "in none of these groups"), ("tomas", "nobody approves their own side")):
+    for name, words in (
+        ("jonas", "only people in cfo or finance decide this"),
+        ("tomas", "nobody approves their own side"),
+    ):
         somebody = await bank.person(name)
         refused = await somebody.propose(old, LESS)
         assert (refused.status_code, refused.json()["code"]) == (403, "not_eligible")

@@ -49,6 +49,11 @@ def test_gates_of_other_groups_have_lines_of_their_own() -> None:
     ]
 
 
+def test_an_open_line_names_the_groups_of_the_gate_that_another_vote_can_move_from() -> None:
+    moved = replace(gate(("cfo",)), also=("finance",))
+    assert lines(moved) == ["You, or anyone in cfo or finance"]
+
+
 def test_a_shared_gate_says_that_other_signatures_count() -> None:
     [line] = lines(gate(("unseen",), shared=True))
     assert line.endswith("A signature on another line counts here too")

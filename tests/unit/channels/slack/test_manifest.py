@@ -27,6 +27,7 @@ NEEDS = {
     "users.info": {"users:read"},
     "views.open": set[str](),
     "views.publish": set[str](),
+    "views.update": set[str](),
 }
 BESIDE = {"commands", "users:read.email"}  # of what Slack sends by itself, and of a field of users.info
 

@@ -95,11 +95,23 @@ def test_how_far_it_has_come_is_told_before_the_rules_and_their_places_last() ->
 
 def test_whom_each_of_several_gates_asks_is_told() -> None:
     (one,) = reviews.refund().gates
-    several = (one, replace(one, policy_id="second", title="Second", groups=("legal",), quorum=2))
+    several = (
+        one,
+        replace(one, policy_id="second", title="Second", groups=("legal",), quorum=2, own_quorum=2),
+    )
     told = text(reviews.refund(gates=several))
     assert "Second. It asks 2 people in legal." in told
     assert "It asks" not in text(reviews.refund())
-    assert "with a passkey" in text(reviews.refund(gates=(replace(one, step_up="passkey"),)))
+    assert "with a passkey" in text(reviews.refund(gates=(replace(one, own_step_up="passkey"),)))
+
+
+def test_each_gate_tells_its_own_quorum_and_the_count_that_of_all() -> None:
+    one = replace(reviews.refund().gates[0], quorum=2, step_up="passkey")
+    second = replace(one, policy_id="second", title="Second", own_quorum=2, own_step_up="passkey")
+    told = text(reviews.refund(gates=(one, second)))
+    assert "0 of 2 approvals by finance" in told
+    assert "refund-needs-finance. It asks 1 person in finance." in told
+    assert "Second. It asks 2 people in finance, with a passkey." in told
 
 
 def test_an_agent_without_an_owner_is_told_as_one() -> None:
@@ -181,7 +193,7 @@ def test_approving_takes_two_presses_and_the_second_names_what_is_signed() -> No
     assert approve["text"]["text"] == "Approve $1,240.00"
     assert confirm == {
         "title": "Countersign",
-        "text": "You sign: refund $1,240.00 USD to Dana Whitfield, card card_visa_4242, once.",
+        "text": "You sign: refund $1,240.00 USD to Dana Whitfield, card card_visa_4242, once. This cannot be undone.",
         "confirm": "Countersign and release",
         "deny": "Go back",
     }
@@ -202,7 +214,17 @@ def test_what_is_too_long_to_confirm_is_named_by_its_digest() -> None:
     long = reviews.refund(sentence=(Piece("Refund "), reviews.value("x" * 290)))
     said = buttons(drawn(long).blocks)["approve"]["confirm"]["text"]["text"]
     digest = f"{long.effect_digest[:4]} {long.effect_digest[4:8]}"
-    assert said == f"You sign the effect as it stands in the message, digest {digest}, once."
+    assert (
+        said
+        == f"You sign the effect as it stands in the message, digest {digest}, once. This cannot be undone."
+    )
+
+
+@pytest.mark.parametrize("finality", ["This cannot be undone. If it fails, the others go on.", "f" * 250])
+def test_the_dialog_says_whether_it_can_be_taken_back(finality: str) -> None:
+    said = buttons(drawn(reviews.refund(finality=finality)).blocks)["approve"]["confirm"]["text"]["text"]
+    assert finality[:100] in said
+    assert len(said) <= 300
 
 
 def with_value(name: str, value: object, **more: Any) -> ReviewPage:

@@ -76,8 +76,8 @@ def test_words_that_hide_something_show_it() -> None:
 
 
 def test_words_as_long_as_people_may_write_them_stand_there_whole() -> None:
-    assert "x" * 2_000 in checked(replied(EventLine(NOW, "k", "Commented", "A"), "x" * 2_000))
-    assert "Read all of it" in checked(replied(EventLine(NOW, "k", "Commented", "A"), "x" * 2_001))
+    assert "x" * 4_000 in checked(replied(EventLine(NOW, "k", "Commented", "A"), "x" * 4_000))
+    assert "Read all of it" in checked(replied(EventLine(NOW, "k", "Commented", "A"), "x" * 4_001))
 
 
 # -- a digest ---------------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_a_form_carries_the_pointer_and_one_field(kind: str) -> None:
     [field] = [block for block in view["blocks"] if block["type"] == "input"]
     assert (field["block_id"], field["element"]["action_id"]) == ("reason", "words")
     assert (field["element"]["max_length"], field["element"]["multiline"], field["optional"]) == (
-        2_000,
+        3_000,
         True,
         False,
     )
@@ -151,6 +151,7 @@ def test_the_forms_say_what_they_do() -> None:
     assert asking["submit"]["text"] == "Ask"
     assert approving["submit"]["text"] == "Countersign and release"
     assert "You sign: refund $1,240.00 USD to Dana Whitfield, card card_visa_4242, once." in words(approving)
+    assert all("This cannot be undone." in words(form) for form in (denying, asking, approving))
     assert values(denying) == ["$1,240.00", "Dana Whitfield", "card_visa_4242"]
 
 

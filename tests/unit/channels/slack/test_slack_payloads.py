@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_service.channels.slack.payloads import FORM, Interaction, read_body, read_envelope
+from policy_service.channels.slack.payloads import (
+    FORM,
+    Event,
+    Happened,
+    Interaction,
+    Other,
+    read_body,
+    read_envelope,
+)
 from policy_service.errors import InvalidRequestError
 
 NAMES = st.sampled_from(
@@ -53,6 +61,41 @@ def test_any_envelope_is_read_or_refused(kind: str, payload: Any) -> None:
         read_envelope(kind, payload)
     except InvalidRequestError:
         return
+
+
+ODD: list[Any] = [None, True, 5, 1.5, [], ["U1"], {}, {"id": "U1"}, "\0", "\ud800"]
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("member", ["type", "user", "tab", "tokens", "item", "channel"])
+def test_an_event_with_an_odd_member_is_accepted(member: str, odd: Any) -> None:
+    event = {"type": "app_home_opened", "user": "U1", "tab": "home", "tokens": {"bot": ["U2"]}, member: odd}
+    read = read_envelope(
+        "events_api", {"type": "event_callback", "team_id": "T1", "api_app_id": "A1", "event": event}
+    )
+    assert isinstance(read, Happened)
+    kept = {"type": "app_home_opened", "user": "U1", "tab": "home", "bot_revoked": True}
+    lost = {"type": "", "user": "", "tab": "", "bot_revoked": False}
+    name = "bot_revoked" if member == "tokens" else member
+    assert read.event.model_dump() == kept | ({name: lost[name]} if name in lost else {})
+
+
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+@pytest.mark.parametrize("member", ["event", "team_id", "api_app_id"])
+def test_an_event_in_an_odd_envelope_is_accepted_and_does_nothing(member: str, odd: Any) -> None:
+    given: dict[str, Any] = {"type": "event_callback", "team_id": "T1", "api_app_id": "A1", member: odd}
+    read = read_envelope("events_api", given)
+    assert isinstance(read, Other) or read.event == Event()
+
+
+def test_null_is_as_absent() -> None:
+    press = {
+        "type": "block_actions", "api_app_id": "A1", "team": {"id": "T1"}, "user": {"id": "U1", "team_id": None},
+        "trigger_id": None, "container": None, "view": None,
+        "actions": [{"action_id": "approve", "action_ts": "1.0", "value": None}],
+    }  # fmt: skip
+    assert isinstance(read_envelope("interactive", press), Interaction)
+    assert isinstance(read_envelope("interactive", press | {"actions": None}), Interaction)
 
 
 @pytest.mark.parametrize("wrong", [5, True, None, ["U1"], {"id": "U1"}, 1.5])

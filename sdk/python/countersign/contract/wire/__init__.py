@@ -35,7 +35,7 @@ from .answers import (
     TransactionPage,
     TransactionView,
 )
-from .base import Digest, Instant, Jws, Many, WireModel, dump, parse
+from .base import MAX_TEXT_CHARS, Digest, Instant, Jws, Many, WireModel, dump, parse
 from .proposals import AcceptRequest, DeclineRequest, ProposalView, ProposeRequest
 from .requests import (
     AnswerRequest,
@@ -64,6 +64,7 @@ from .talk import CommentView, QuestionView, SiblingView
 from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
 
 __all__ = [
+    "MAX_TEXT_CHARS",
     "AcceptRequest",
     "AnswerRequest",
     "AuditPage",

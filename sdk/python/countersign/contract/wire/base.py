@@ -85,7 +85,10 @@ Receipt = Annotated[str, StringConstraints(pattern=_COMPACT, max_length=MAX_RECE
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 """A short name or id."""
 
-Text = Annotated[str, StringConstraints(max_length=4000)]
+MAX_TEXT_CHARS: Final = 4_000
+"""What people still read; a longer text belongs in a ticket."""
+
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
 """Words of a person or an agent: untrusted, shown escaped."""
 
 Args = Annotated[dict[str, JsonValue], Field(description="The arguments, one JSON object.", repr=False)]
