@@ -27,12 +27,11 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import structlog
 from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.httpx_client import AsyncOAuth2Client
 from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
 from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from authlib.oidc.core import CodeIDToken
@@ -43,19 +42,24 @@ from joserfc.jwk import OctKey
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.health import Health
+from policy_service.http_clients import DIRECT, Route, oauth_client
 from policy_service.identity import github
 from policy_service.identity.claims import LONGEST, email_in, groups_in, name_in, require_member
 from policy_service.identity.foreign_tokens import UntrustedTokenError, text_claim, verify
 from policy_service.identity.issuer_keys import (
     PATIENCE_S,
+    TIMEOUT_S,
     IssuerKeys,
     bounded,
     get_json,
-    http_client,
+    issuer_client,
     unavailable,
 )
 from policy_service.identity.logout import TYPES, Logout, read_logout
 from policy_service.issuers import SignInProvider
+
+if TYPE_CHECKING:
+    from authlib.integrations.httpx_client import AsyncOAuth2Client
 
 log = structlog.get_logger(__name__)
 
@@ -107,14 +111,15 @@ class SignIn:
         clock: Callable[[], datetime],
         transport: httpx2.AsyncBaseTransport | None = None,
         health: Health | None = None,
+        route: Route = DIRECT,
     ) -> None:
         """``providers``: by name, each with its client secret; ``secret`` seals the notes; ``transport`` for tests."""
         self._providers = providers
         self._public_url = public_url
         self._clock = clock
         self._key = OctKey.import_key(hmac.digest(secret, _LABEL, hashlib.sha256))
-        self._transport = bounded(transport, health)
-        self._client = http_client(self._transport)
+        self._transport = bounded(transport, health, route)
+        self._client = issuer_client(self._transport)
         self._keys = {
             name: IssuerKeys(name, client=self._client, issuer=provider.issuer)
             for name, (provider, _) in providers.items()
@@ -326,16 +331,14 @@ class SignIn:
     def _oauth(self, name: str) -> AsyncOAuth2Client:
         """A client for one exchange; it shares the transport of all, so it is never closed by itself."""
         provider, secret = self._find(name)
-        return AsyncOAuth2Client(
-            provider.client_id,
-            secret,
+        return oauth_client(
+            self._transport,
+            timeout=TIMEOUT_S,
+            client_id=provider.client_id,
+            client_secret=secret,
             token_endpoint_auth_method=provider.token_auth,
             scope=" ".join(provider.scopes),
             redirect_uri=self._redirect_uri(name),
-            transport=self._transport,
-            timeout=5.0,
-            trust_env=False,
-            follow_redirects=False,
         )
 
     def _find(self, name: str) -> tuple[SignInProvider, str]:
