@@ -35,7 +35,7 @@ from .answers import (
     TransactionPage,
     TransactionView,
 )
-from .base import Digest, Instant, Jws, Many, WireModel, dump, parse
+from .base import AttemptId, Digest, Instant, Jws, Many, WireModel, dump, parse
 from .proposals import AcceptRequest, DeclineRequest, ProposalView, ProposeRequest
 from .requests import (
     AnswerRequest,
@@ -66,6 +66,7 @@ from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
 __all__ = [
     "AcceptRequest",
     "AnswerRequest",
+    "AttemptId",
     "AuditPage",
     "AuditRow",
     "BringKeyRequest",
