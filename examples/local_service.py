@@ -111,6 +111,7 @@ class LocalService:
             agent=agent,
             key_path=key,
             journal_path=self.data / f"{agent}-journal.db",
+            issuer_keys=tuple(self.command("issuer-keys").strip().split(",")),
             allow_dev=True,  # the people of these examples sign in by the development link
         )
 

@@ -6,7 +6,6 @@ hidden field it carries, and the Origin header is the page's own. There is no ba
 
 import html
 import re
-import ssl
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from types import TracebackType
@@ -14,6 +13,8 @@ from typing import Self
 from urllib.parse import parse_qs, urljoin, urlsplit
 
 import httpx2
+
+from countersign.http_clients import http_client
 
 _REVIEW_FIELD = "effect_digest"  # the hidden field that makes a form the one to vote with
 _TASK_FIELD = "effect_state"  # the one that makes it the one to settle with
@@ -79,9 +80,7 @@ class Person:
 
     def __init__(self, origin: str) -> None:
         self.origin = origin
-        # Plain http on loopback: a TLS context that trusts nobody costs nothing and could reach nobody.
-        nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._browser = httpx2.Client(base_url=origin, timeout=30.0, follow_redirects=False, verify=nobody)
+        self._browser = http_client(base_url=origin, timeout=30.0)
 
     def __enter__(self) -> Self:
         return self

@@ -66,6 +66,7 @@ from policy_service.channels.web.source import ReviewFeed, SignedInSessions, Wor
 from policy_service.errors import StartError
 from policy_service.facts.outside import Outside, outside_of
 from policy_service.health import Health
+from policy_service.http_clients import route_of
 from policy_service.identity.nonces import Nonces
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.proofs import Authenticator
@@ -135,7 +136,8 @@ class Service:
             self.metrics_token = from_settings.metrics_token(settings)
             self.webhook_secret = from_settings.webhook_secret(settings)
             self.telling = Telling(settings, self.health)
-            opened.callback(tracing.start())
+            route = route_of(settings)
+            opened.callback(tracing.start(route=route))
             self._closing = opened.pop_all()
         # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
@@ -184,8 +186,10 @@ class Service:
             self.db, Nonces(ring.nonce_secret, settings.nonce_period_s), settings, clock
         )
         self.sessions = Sessions(self.db, settings, clock)
-        self.trusted_issuers = TrustedIssuers(settings, clock, health=self.health)
-        self.sign_in = SignIn(clients, settings.public_url, ring.nonce_secret, clock, health=self.health)
+        self.trusted_issuers = TrustedIssuers(settings, clock, health=self.health, route=route)
+        self.sign_in = SignIn(
+            clients, settings.public_url, ring.nonce_secret, clock, health=self.health, route=route
+        )
         self.scheduler = Scheduler(self._jobs(), self.health)
         self.watch = Watch(
             self.db,

@@ -11,7 +11,6 @@ import contextlib
 import gc
 import getpass
 import json
-import time
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -26,6 +25,7 @@ from policy_service.channels.operator import (
     listing,
     passkeys,
     restoring,
+    signing_keys,
     slack,
     stopping,
     telling,
@@ -35,8 +35,9 @@ from policy_service.channels.operator.author.naming import bundle_of
 from policy_service.channels.operator.author.verbs import add_author_verbs
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
-from policy_service.configured import ENV_PREFIX
+from policy_service.configured import ENV_PREFIX, without_password
 from policy_service.errors import ServiceError, StartError
+from policy_service.http_clients import Route
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.jobs.marking import settle_epoch
 from policy_service.logs import set_up_foreign_logs, set_up_logs
@@ -46,17 +47,17 @@ from policy_service.settings import Settings, load_settings
 from policy_service.slack import SlackApp
 from policy_service.tokens.epoch import Mark
 from policy_service.tokens.files import create_secret
-from policy_service.tokens.keys import make_keys, rotate_keys
+from policy_service.tokens.keys import make_keys
 from policy_service.workflow.slack.trials import Trial
 
 if TYPE_CHECKING:
     import uvicorn
 
 
-def _slack_trial(app: SlackApp, place: str) -> Coroutine[Any, Any, Trial]:
+def _slack_trial(app: SlackApp, place: str, route: Route) -> Coroutine[Any, Any, Trial]:
     from policy_service.channels.slack.trying import trial  # with Slack's SDK, which no other verb waits for
 
-    return trial(app, place)
+    return trial(app, place, route)
 
 
 # No pretty traces: they print local variables, and some of those are secrets.
@@ -76,6 +77,7 @@ app.add_typer(stopping.reinstate_app, name="reinstate")
 app.add_typer(passkeys.passkeys_app, name="passkeys")
 app.add_typer(slack.slack_app, name="slack")
 slack.add_test(_slack_trial)
+signing_keys.add_commands(app)
 app.add_typer(governing.policies_app, name="policies")
 app.add_typer(telling.webhooks_app, name="webhooks")
 agent_app.add_typer(key_app, name="key")
@@ -291,6 +293,8 @@ def _shown(name: str, value: Any) -> str:
     """A setting's value without the password an address may hold."""
     if name == "policies_repository" and value:
         return repository_of(value).shown
+    if name == "https_proxy" and value:
+        return without_password(value)
     if name != "database_url":
         return str(value)
     url = make_url(value)
@@ -367,23 +371,6 @@ def key_add(
         with _public_key(key_out, jwk) as public:
             done = run_verb(settings, "agent-key-add", {"name": name, "jwk": public})
         say(done, as_json, f"{name} has the key {done['kid']}")
-
-
-@app.command("rotate-keys")
-def rotate_keys_(
-    compromised: Annotated[
-        bool,
-        typer.Option(
-            "--compromised", help="Make every key and secret afresh, and publish no old one any more."
-        ),
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Sign with another key from the next start on; with several replicas copy the keys folder to all of them."""
-    with sentences():
-        settings = load_settings()
-        kid = rotate_keys(settings.key_dir, now=time.time(), compromised=compromised)
-        say({"current": kid}, as_json, f"the key {kid} signs once the service has been started again")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import ipaddress
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from policy_service.errors import StartError
 
@@ -22,6 +23,52 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(bare).is_loopback
     except ValueError:
         return False
+
+
+def require_origin(value: str) -> str:
+    """A ``public_url``, or an empty one.
+
+    Raises:
+        ValueError: it is another address than an origin.
+    """
+    if not value:
+        return value
+    parts = urlsplit(value)
+    if (
+        parts.scheme not in {"http", "https"}
+        or not parts.hostname
+        or parts.path
+        or parts.query
+        or parts.fragment
+    ):
+        raise ValueError(f"public_url {value!r} is not an origin; write https://host or https://host:port")
+    if parts.username is not None or value != value.lower():
+        raise ValueError(f"public_url {value!r} must be lower case and name no user")
+    return value
+
+
+def require_proxy(value: str | None) -> str | None:
+    """The address of a proxy. It may hold a password, so no message repeats it.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not value:
+        return None
+    try:
+        parts = urlsplit(value)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ValueError("it is not the address of a proxy; write it like http://proxy.example:3128")
+    return value
+
+
+def without_password(url: str) -> str:
+    """An address as people and logs may see it."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def fault(error: Any) -> str:

@@ -2,24 +2,24 @@
 
 Rules kept here: the name is resolved for each request, every address it has must be public or in a network its setting
 names, and the connection goes to one that was looked at (a name that changes its mind between look and call leads
-nowhere new); TLS is verified for the name; no redirect, no proxy of the environment, no compression, no cookie, no
-connection kept. Limits of time and size are the caller's: nothing of the answer's body is read here.
+nowhere new); TLS is verified for the name; no redirect, no proxy (it would choose the address), no compression, no
+cookie, no connection kept. Limits of time and size are the caller's: nothing of the answer's body is read here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import urlsplit
 
 import httpx2
+
+from policy_service.http_clients import Route, http_client, network
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 Address: TypeAlias = IPv4Address | IPv6Address
@@ -89,10 +89,7 @@ async def answered(
     host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
     there = await _address(host, port, to, resolve)
     ours = {"Host": parts.netloc, "Accept-Encoding": "identity", "Connection": "close"}
-    transport = httpx2.AsyncHTTPTransport(verify=_tls(to.ca_file), trust_env=False)
-    async with httpx2.AsyncClient(
-        transport=transport, timeout=None, follow_redirects=False, trust_env=False
-    ) as client:
+    async with http_client(network(Route(ca_file=to.ca_file)), timeout=None) as client:
         request = client.build_request(
             method,
             httpx2.URL(url).copy_with(host=str(there)),
@@ -137,11 +134,3 @@ def _real(address: Address) -> Address:
             return IPv4Address(int(address) & 0xFFFF_FFFF)
         return address.ipv4_mapped or address.sixtofour or address
     return address
-
-
-@lru_cache(maxsize=16)
-def _tls(authority: Path | None) -> ssl.SSLContext:
-    """The authorities this host trusts, or the one that is named; read once, which takes 20 ms."""
-    if authority is None:
-        return httpx2.create_ssl_context(trust_env=False)
-    return ssl.create_default_context(cafile=authority)

@@ -12,10 +12,10 @@ loopback, and a public address without TLS.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -24,7 +24,14 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from policy_service.configured import ENV_PREFIX, config_file, fault, is_loopback
+from policy_service.configured import (
+    ENV_PREFIX,
+    config_file,
+    fault,
+    is_loopback,
+    require_origin,
+    require_proxy,
+)
 from policy_service.errors import StartError
 from policy_service.issuers import SignInProvider, TrustedIssuer, require_distinct
 from policy_service.lookups import DirectoryApi, FactsHost
@@ -90,8 +97,19 @@ class Settings(BaseSettings):
     # -- addresses -----------------------------------------------------------------------------------------
     host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs public_url")
     port: int = Field(8420, ge=0, le=65535, description="port to listen on")
-    public_url: str = Field(
+    public_url: Annotated[str, AfterValidator(require_origin)] = Field(
         "", description="where people and agents reach the service; also `iss` of all it signs"
+    )
+
+    https_proxy: Annotated[str | None, AfterValidator(require_proxy)] = Field(
+        None,
+        repr=False,
+        description="http://HOST:PORT of the proxy for https to Slack, sign-in, issuers, policies and traces; plain "
+        "http, facts and webhooks use none, and HTTPS_PROXY and its like are ignored",
+    )
+    ca_file: Path | None = Field(
+        None,
+        description="the authorities (PEM) that certificates of those hosts must be from; empty: those of this host",
     )
 
     # -- modes ---------------------------------------------------------------------------------------------
@@ -239,26 +257,6 @@ class Settings(BaseSettings):
         if scheme not in {"sqlite", _POSTGRESQL}:
             quoted = repr(scheme) if found else "this"  # never the rest of it: a password may stand there
             raise ValueError(f"{quoted} is no database of ours; write sqlite:///FILE or postgresql://...")
-        return value
-
-    @field_validator("public_url")
-    @classmethod
-    def _plain_origin(cls, value: str) -> str:
-        if not value:
-            return value
-        parts = urlsplit(value)
-        if (
-            parts.scheme not in {"http", "https"}
-            or not parts.hostname
-            or parts.path
-            or parts.query
-            or parts.fragment
-        ):
-            raise ValueError(
-                f"public_url {value!r} is not an origin; write https://host or https://host:port"
-            )
-        if parts.username is not None or value != value.lower():
-            raise ValueError(f"public_url {value!r} must be lower case and name no user")
         return value
 
     @model_validator(mode="before")

@@ -34,6 +34,7 @@ from opentelemetry.trace import (
 )
 
 from policy_service.errors import StartError
+from policy_service.http_clients import DIRECT, Route, span_exporter
 
 _TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII)
 _AT_MOST_PER_S: Final = 100
@@ -51,7 +52,7 @@ class _Tracing:
     tracer: trace.Tracer | None = None
 
 
-def start(provider: trace.TracerProvider | None = None) -> Callable[[], None]:
+def start(provider: trace.TracerProvider | None = None, route: Route = DIRECT) -> Callable[[], None]:
     """Begin to trace, if somebody wants that; what is answered ends it and sends what is left.
 
     ``provider`` replaces what the environment says.
@@ -63,7 +64,7 @@ def start(provider: trace.TracerProvider | None = None) -> Callable[[], None]:
     if provider is None and _configured(trace.get_tracer_provider()):
         provider = trace.get_tracer_provider()
     if provider is None and _wanted(os.environ):
-        provider, stop = _exporting()
+        provider, stop = _exporting(route)
     _Tracing.tracer = None if provider is None else provider.get_tracer("countersign")
 
     def end() -> None:
@@ -155,13 +156,14 @@ def _wanted(environment: Mapping[str, str]) -> bool:
     return any(environment.get(name) for name in _ENDPOINTS)
 
 
-def _exporting() -> tuple[trace.TracerProvider, Callable[[], None]]:
+def _exporting(route: Route) -> tuple[trace.TracerProvider, Callable[[], None]]:
     """A provider of our own, never the process's: other libraries must not begin to record what we do not."""
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        exporter = span_exporter(route)
     except ImportError as error:
         raise StartError(_INSTALL) from error
     from policy_service.sampling import AtMost
@@ -169,5 +171,5 @@ def _exporting() -> tuple[trace.TracerProvider, Callable[[], None]]:
     # SERVICE_NAME and the attributes of the environment win over ours
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "countersign"}
     provider = TracerProvider(resource=Resource.create(named), sampler=AtMost(_AT_MOST_PER_S))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(exporter))
     return provider, provider.shutdown

@@ -159,6 +159,7 @@ def _agent(settings: Settings, books: Path, seconds: float | None = None) -> Ite
         "COUNTERSIGN_AGENT": settings.agent,
         "COUNTERSIGN_KEY": str(settings.key_path),
         "COUNTERSIGN_JOURNAL": str(settings.journal_path),
+        "COUNTERSIGN_ISSUER_KEYS": ",".join(settings.issuer_keys),
         "COUNTERSIGN_ALLOW_DEV": "1",
         BOOKS: str(books),
     }

@@ -10,11 +10,11 @@ from urllib.parse import quote_plus
 import httpx2
 import structlog
 from authlib.common.errors import AuthlibBaseError
-from authlib.integrations.httpx_client import AsyncOAuth2Client
 
 from policy_service.errors import ForbiddenError
+from policy_service.http_clients import oauth_client
 from policy_service.identity.foreign_tokens import UntrustedTokenError
-from policy_service.identity.issuer_keys import PATIENCE_S, unavailable
+from policy_service.identity.issuer_keys import PATIENCE_S, TIMEOUT_S, unavailable
 from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
@@ -44,16 +44,14 @@ async def exchange(
         UntrustedTokenError: its answer holds no access token.
         WorldError: issuer_unavailable.
     """
-    client = AsyncOAuth2Client(  # it shares the transport of all, so it is never closed by itself
-        provider.client_id,
-        secret,
+    client = oauth_client(  # it shares the transport of all, so it is never closed by itself
+        transport,
+        timeout=TIMEOUT_S,
+        client_id=provider.client_id,
+        client_secret=secret,
         token_endpoint_auth_method=provider.token_auth,
         scope=" ".join(provider.scopes),
         redirect_uri=redirect_uri,
-        transport=transport,
-        timeout=5.0,
-        trust_env=False,
-        follow_redirects=False,
     )
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -26,6 +24,7 @@ from countersign.contract import ErrorCode
 from policy_service import metrics
 from policy_service.errors import StartError, WorldError
 from policy_service.health import Health
+from policy_service.http_clients import DIRECT, Route, http_client, network
 from policy_service.identity.key_sets import PublishedKeys, read_keys
 from policy_service.issuers import require_published_url, require_safe_url
 
@@ -36,25 +35,16 @@ T = TypeVar("T")
 _FRESH_S = 3_600
 _LONGEST_USE_S = 43_200  # without a newer answer; a session that began in time lasts as long
 _AGAIN_S = 30
-_TIMEOUT = httpx2.Timeout(5.0)
+TIMEOUT_S = 5.0
 PATIENCE_S = 10.0  # for one whole answer, however slowly it drips
 _MAX_BYTES = 1_048_576
 _MOST_REFUSED_LOGGED = 20
 _DISCOVERY = "/.well-known/openid-configuration"
 
 
-def http_client(transport: httpx2.AsyncBaseTransport) -> httpx2.AsyncClient:
-    """The client every question to an issuer goes through: no redirects, no proxy from the environment.
-
-    ``transport`` is a :func:`bounded` one.
-    """
-    return httpx2.AsyncClient(
-        transport=transport,
-        timeout=_TIMEOUT,
-        follow_redirects=False,
-        trust_env=False,
-        headers={"Accept": "application/json"},
-    )
+def issuer_client(transport: httpx2.AsyncBaseTransport) -> httpx2.AsyncClient:
+    """The client every question to an issuer goes through. ``transport`` is a :func:`bounded` one."""
+    return http_client(transport, timeout=TIMEOUT_S, accept="application/json")
 
 
 class _Bounded(httpx2.AsyncBaseTransport):
@@ -109,16 +99,10 @@ class _Counted(httpx2.AsyncByteStream):
 
 
 def bounded(
-    transport: httpx2.AsyncBaseTransport | None = None, health: Health | None = None
+    transport: httpx2.AsyncBaseTransport | None = None, health: Health | None = None, route: Route = DIRECT
 ) -> httpx2.AsyncBaseTransport:
     """A transport whose answers are bounded, and which notes who gives none; by default the network's."""
-    return _Bounded(transport or httpx2.AsyncHTTPTransport(verify=_tls(), trust_env=False), health)
-
-
-@lru_cache(maxsize=1)
-def _tls() -> ssl.SSLContext:
-    """The authorities this host trusts, whatever the environment says; read once, which takes 20 ms."""
-    return httpx2.create_ssl_context(trust_env=False)
+    return _Bounded(transport or network(route), health)
 
 
 async def get_json(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -> Any:

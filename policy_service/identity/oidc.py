@@ -41,6 +41,7 @@ from joserfc.jwk import OctKey
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.health import Health
+from policy_service.http_clients import DIRECT, Route
 from policy_service.identity import github
 from policy_service.identity.claims import (
     LONGEST,
@@ -52,7 +53,7 @@ from policy_service.identity.claims import (
 )
 from policy_service.identity.code_exchange import exchange, quoted
 from policy_service.identity.foreign_tokens import UntrustedTokenError, text_claim, verify
-from policy_service.identity.issuer_keys import IssuerKeys, bounded, http_client
+from policy_service.identity.issuer_keys import IssuerKeys, bounded, issuer_client
 from policy_service.identity.logout import TYPES, Logout, read_logout
 from policy_service.identity.userinfo import UserInfo, read_userinfo
 from policy_service.issuers import SignInProvider
@@ -110,14 +111,15 @@ class SignIn:
         clock: Callable[[], datetime],
         transport: httpx2.AsyncBaseTransport | None = None,
         health: Health | None = None,
+        route: Route = DIRECT,
     ) -> None:
         """``providers``: by name, each with its client secret; ``secret`` seals the notes; ``transport`` for tests."""
         self._providers = providers
         self._public_url = public_url
         self._clock = clock
         self._key = OctKey.import_key(hmac.digest(secret, _LABEL, hashlib.sha256))
-        self._transport = bounded(transport, health)
-        self._client = http_client(self._transport)
+        self._transport = bounded(transport, health, route)
+        self._client = issuer_client(self._transport)
         self._keys = {
             name: IssuerKeys(name, client=self._client, issuer=provider.issuer)
             for name, (provider, _) in providers.items()

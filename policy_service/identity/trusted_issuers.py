@@ -25,9 +25,10 @@ import structlog
 from countersign.contract import ErrorCode
 from policy_service.errors import UnauthenticatedError
 from policy_service.health import Health
+from policy_service.http_clients import DIRECT, Route
 from policy_service.identity.callers import Voucher
 from policy_service.identity.foreign_tokens import UntrustedTokenError, audiences, peek, text_claim, verify
-from policy_service.identity.issuer_keys import IssuerKeys, bounded, http_client
+from policy_service.identity.issuer_keys import IssuerKeys, bounded, issuer_client
 from policy_service.issuers import TrustedIssuer
 from policy_service.settings import Settings
 
@@ -46,8 +47,9 @@ class TrustedIssuers:
         clock: Callable[[], datetime],
         transport: httpx2.AsyncBaseTransport | None = None,
         health: Health | None = None,
+        route: Route = DIRECT,
     ) -> None:
-        self._client = http_client(bounded(transport, health))
+        self._client = issuer_client(bounded(transport, health, route))
         self._clock = clock
         self._settings = settings
         self._by_issuer = {one.issuer: one for one in settings.trusted_issuers if one.issuer is not None}

@@ -211,6 +211,8 @@ class ActiveBundle:
         stays = f"; {current.digest} at {current.commit} stays in force" if current else ""
         if error.why == "cases" and self._source.identity is None:
             return f"the folder ({self._head}) does not pass its cases: {first.file}:{first.line or 1}{stays}"
+        if error.why == "unreachable" and self._source.identity is None:
+            return f"the folder cannot be read: {first.message}{stays}"
         if error.why != "invalid":
             return (
                 f"the head {self._source.head or '(unknown)'} is not in force: {_IN_WORDS[error.why]}{stays}"

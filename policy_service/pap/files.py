@@ -1,140 +1,112 @@
 """The files of a bundle folder, read once into memory, and their digest.
 
-Rules kept here: only kinds of files we know, by folder and suffix, so that a rule in a misspelt file is an
-error and not silence; no symbolic links, which could show other bytes than git has; sizes are bounded before
-reading. The digest is the identity of what was read: names and bytes, nothing else.
+Rules kept here: a folder is read in a process of its own (folder_reader.py says what of it), with a limit of time, so
+that a mount that hangs keeps nobody waiting; a process that cannot even be killed is the only one. The digest is the
+identity of what was read: names and bytes, nothing else.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+import marshal
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from countersign.contract import canonicalize
-from policy_service.pap.problems import BundleError, Problem
-
-MAX_FILE_BYTES: Final = (
-    1_048_576  # a policy file of a mebibyte holds some 4,000 rules; facts beyond it belong in SQL
+from policy_service.pap import folder_reader
+from policy_service.pap.folder_reader import (
+    FOLDERS,
+    MAX_BUNDLE_BYTES,
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    MUTANTS_FILE,
+    OTHER_BUNDLES,
+    belongs,
+    is_bundle_file,
 )
-MAX_FILES: Final = 2_000
-MAX_BUNDLE_BYTES: Final = 16 * 1_048_576
+from policy_service.pap.problems import BundleError, HeadError, Problem
+
+__all__ = [
+    "FOLDERS",
+    "MAX_BUNDLE_BYTES",
+    "MAX_FILES",
+    "MAX_FILE_BYTES",
+    "MUTANTS_FILE",
+    "OTHER_BUNDLES",
+    "FolderReader",
+    "belongs",
+    "bundle_digest",
+    "is_bundle_file",
+    "read_files",
+]
 
 LABEL: Final = b"countersign/bundle/v1\n"
+READ_S: Final = 10.0  # for a whole folder; 2,000 files take a tenth of a second from a disk
+_KILLED_S: Final = 1.0
 
-FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "": (".cedar",),
-    "tools": (".json",),
-    "facts": (".json",),
-    "cases": (".yaml", ".yml"),
-}
-"""What a bundle is made of: suffixes by folder."""
 
-TOP_FILES: Final = frozenset({"groups.toml", "facts.toml", "meters.toml"})
-MUTANTS_FILE: Final = "cases/mutants.toml"
-"""Which mutants of the rules no case can notice, and why; `policy-service test --mutate` reads it."""
+class FolderReader:
+    """Reads one folder, again and again."""
 
-OTHER_BUNDLES: Final = frozenset({"examples", "library"})
-"""Folders that hold bundles of their own; they are not part of this one."""
+    def __init__(self, folder: Path, *, seconds: float = READ_S) -> None:
+        self._folder, self._seconds = folder, seconds
+        self._left: subprocess.Popen[bytes] | None = None  # killed, and waits for the kernel
 
-_TEXT_BESIDE: Final = frozenset({".md", ".txt"})
-# data a source asks, not rules: not in the digest
-_DATABASES: Final = (
-    ".sqlite",
-    ".db",
-    "-wal",
-    "-shm",
-    "-journal",
-)
+    def read(self) -> dict[str, bytes]:
+        """Every file of the bundle by its name within it, in order. Blocks; belongs in a thread, one call at a time.
+
+        Raises:
+            HeadError: reading it took too long (`unreachable`).
+            BundleError: the folder is missing or holds what does not belong.
+        """
+        if self._left is not None and self._left.poll() is None:
+            raise self._hangs()
+        self._left = None
+        files, problems = marshal.loads(self._apart())  # noqa: S302  from our own process
+        if problems:
+            raise BundleError(Problem(name, None, message) for name, message in problems)
+        return dict(files)
+
+    def _apart(self) -> bytes:
+        # No `with`: its end would wait for a process that the kernel does not let die.
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", folder_reader.__file__, str(self._folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            answer, _ = process.communicate(timeout=self._seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            try:
+                process.communicate(timeout=_KILLED_S)
+            except subprocess.TimeoutExpired:
+                self._left = process
+            raise self._hangs() from None
+        if process.returncode != 0:
+            why = f"the process that read it ended (exit code {process.returncode})"
+            raise HeadError(str(self._folder), why, "unreachable")
+        return answer
+
+    def _hangs(self) -> HeadError:
+        why = f"reading it took longer than {self._seconds:g} s and was given up; see to its mount"
+        return HeadError(str(self._folder), why, "unreachable")
 
 
 def read_files(folder: Path) -> dict[str, bytes]:
-    """Every file of the bundle by its name within it, in order.
+    """The files of this folder, once.
 
     Raises:
-        BundleError: the folder is missing or holds what does not belong.
+        BundleError: as `FolderReader.read`.
     """
-    if not folder.is_dir():
-        raise BundleError(
-            [
-                Problem(
-                    str(folder),
-                    None,
-                    "there is no such folder; name a bundle with COUNTERSIGN_BUNDLE_DIR, say a copy of policies/",
-                )
-            ]
-        )
-    problems: list[Problem] = []
-    files: dict[str, bytes] = {}
-    for path in _paths(folder):
-        name = path.relative_to(folder).as_posix()
-        try:
-            if belongs(name, is_link=path.is_symlink(), is_folder=path.is_dir()):
-                files[name] = _read(path)
-        except (ValueError, OSError) as error:
-            problems.append(Problem(name, None, str(error)))
-    if len(files) > MAX_FILES or sum(map(len, files.values())) > MAX_BUNDLE_BYTES:
-        problems.append(
-            Problem(str(folder), None, f"more than {MAX_FILES} files or {MAX_BUNDLE_BYTES} bytes; split it")
-        )
-    if problems:
-        raise BundleError(problems)
-    return files
+    return FolderReader(folder).read()
 
 
 def bundle_digest(files: Mapping[str, bytes]) -> str:
     """SHA-256 over the names and the bytes."""
     contents = {name: hashlib.sha256(raw).hexdigest() for name, raw in files.items()}
     return hashlib.sha256(LABEL + canonicalize(contents)).hexdigest()
-
-
-def is_bundle_file(name: str) -> bool:
-    """Whether a file of this name is read as part of a bundle."""
-    place, _, last = name.rpartition("/")
-    named = name in TOP_FILES or name == MUTANTS_FILE
-    return not last.startswith(".") and (named or Path(last).suffix in FOLDERS.get(place, ()))
-
-
-def _paths(folder: Path) -> Iterator[Path]:
-    """The entries at the top and in the known folders, sorted by name; hidden ones are not ours."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name in OTHER_BUNDLES:
-            continue
-        if path.name in FOLDERS and path.is_dir() and not path.is_symlink():
-            yield from (inner for inner in sorted(path.iterdir()) if not inner.name.startswith("."))
-        else:
-            yield path
-
-
-def belongs(name: str, *, is_link: bool = False, is_folder: bool = False) -> bool:
-    """Whether what lies under this name within the bundle is part of it; a folder and a repository ask alike.
-
-    Raises:
-        ValueError: it may not lie there at all.
-    """
-    if is_link:
-        raise ValueError("a symbolic link is not followed; put the file itself here")
-    if is_folder:
-        raise ValueError(
-            f"unknown folder; known are {', '.join(sorted((FOLDERS.keys() - {''}) | OTHER_BUNDLES))}"
-        )
-    if is_bundle_file(name):
-        return True
-    place, _, last = name.rpartition("/")
-    if (
-        Path(last).suffix in _TEXT_BESIDE
-        or last == "LICENSE"
-        or (place == "facts" and name.endswith(_DATABASES))
-    ):
-        return False
-    expected = ", ".join(sorted({*FOLDERS[place], *(TOP_FILES if not place else ())}))
-    raise ValueError(f"unknown kind of file, so its rules would be lost; known here are {expected}")
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        raw = file.read(MAX_FILE_BYTES + 1)
-    if len(raw) > MAX_FILE_BYTES:
-        raise ValueError(f"larger than {MAX_FILE_BYTES} bytes; split it")
-    return raw

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from policy_service.pap.commit import commit_of
-from policy_service.pap.files import bundle_digest, read_files
+from policy_service.pap.files import FolderReader, bundle_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class FolderSource:
     identity: str | None = None
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self._folder, self._reader = folder, FolderReader(folder)
         self.standing = Standing()
         self.head: str | None = None
 
@@ -106,7 +106,7 @@ class FolderSource:
         Raises:
             BundleError: the folder is missing or holds what does not belong.
         """
-        files = read_files(self._folder)
+        files = self._reader.read()
         digest = bundle_digest(files)
         self.head = commit = commit_of(self._folder, files, digest)
         return BundleFiles(files, digest, commit, self.origin, self._folder)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -183,15 +184,15 @@ class Face:
 
 
 @contextmanager
-def serving(face: Face) -> Iterator[str]:
-    """Serve other processes on loopback; gives the address."""
+def serving(face: Face, certificate: Path | None = None) -> Iterator[str]:
+    """Serve other processes on loopback; gives the address. Takes what clients send to a proxy, too."""
 
     class Handler(BaseHTTPRequestHandler):
         def handle_one(self) -> None:
             length = int(self.headers.get("Content-Length", 0))
             request = httpx2.Request(
                 self.command,
-                f"http://127.0.0.1{self.path}",
+                f"http://127.0.0.1/{self.path.removeprefix('http://').partition('/')[2]}",
                 headers=dict(self.headers),
                 content=self.rfile.read(length),
             )
@@ -213,5 +214,5 @@ def serving(face: Face) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             """Quiet."""
 
-    with served(Handler) as url:
+    with served(Handler, certificate) as url:
         yield url

@@ -6,8 +6,8 @@
 A room sees every floor below its own, never one above and never its neighbours; inside the braces only
 `pap -> pdp, facts` and `facts, audit, identity -> storage`. `app.py` and `cli.py` see everything and nobody
 sees them; `from_settings.py` is a part of `app.py`. `settings.py`, `configured.py`, `issuers.py`, `lookups.py`,
-`webhooks.py`, `slack.py`, `reaching.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py` are the ground that
-everybody but the domain may stand on.
+`webhooks.py`, `slack.py`, `http_clients.py`, `reaching.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py`
+are the ground that everybody but the domain may stand on.
 
 The SDK is a house of floors (`SDK_FLOORS`): contract, errors, journal and tools below; the step of an agent, its commit
 and its recovery above; commands on top.
@@ -25,7 +25,7 @@ SDK_FLOORS = (
     ("contract", "backoff", "clock", "texts", "tracing"),
     ("threads",),
     ("errors", "tasks"),
-    ("exchange", "adapters", "journal", "catalogue"),
+    ("exchange", "http_clients", "adapters", "journal", "catalogue"),
     ("settings", "waiting"),
     ("service", "tools"),
     ("manifests", "llm"),
@@ -74,6 +74,7 @@ GROUND = frozenset(
         "lookups",
         "webhooks",
         "slack",
+        "http_clients",
         "reaching",
         "errors",
         "metrics",
@@ -104,11 +105,12 @@ MAY_NAME: dict[str, frozenset[str]] = {
     "lookups": frozenset({"issuers"}),
     "webhooks": frozenset({"issuers", "reaching"}),
     "slack": frozenset({"issuers"}),
-    "reaching": frozenset(),
+    "http_clients": frozenset({"errors"}),
+    "reaching": frozenset({"http_clients"}),
     "logs": frozenset(),
     "metrics": frozenset(),
     "health": frozenset({"metrics"}),
-    "tracing": frozenset({"errors", "sampling"}),
+    "tracing": frozenset({"errors", "http_clients", "sampling"}),
     "sampling": frozenset(),
     "errors": frozenset({"domain"}),
 }

@@ -28,6 +28,12 @@ Each setting is read from the environment under the name below, else from `count
 case, without `COUNTERSIGN_`), else it has the default shown. The file is the one that `COUNTERSIGN_CONFIG`
 names, else the one in the data folder. An unknown name in the file is refused at start.
 With nothing set the service listens on loopback only, without the development sign-in and without API keys.
+
+No client of the service reads `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY`, `SSL_CERT_FILE`, `SSL_CERT_DIR` or
+`.netrc`: such a proxy could answer for the policies' repository or a sign-in provider. Plain http always goes direct.
+For https set `https_proxy` and, behind a company's own authority, `ca_file`. Hosts of facts, directories and webhooks
+are never asked through a proxy, because the service checks the address that it connects to; they have a `ca_file` each.
+For ssh, the `ssh` of this host has settings of its own.
 """
 
 

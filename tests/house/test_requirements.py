@@ -40,8 +40,10 @@ COMES_WITH = {
     "markupsafe": "jinja2",
     "pydantic_core": "pydantic",
     "referencing": "jsonschema",
+    "requests": "opentelemetry-exporter-otlp-proto-http",
     "starlette": "fastapi",
     "typing_extensions": "pydantic",
+    "urllib3": "dulwich",
 }
 
 
@@ -195,7 +197,7 @@ def _comes_with(module: str, wanted: set[str]) -> bool:
         ("cedarpy", {"pdp", "pap", "facts"}),
         ("jinja2", {"channels"}),
         ("apscheduler", {"jobs"}),
-        ("slack_sdk", {"channels"}),
+        ("slack_sdk", {"channels", "http_clients"}),
         ("typer", {"cli", "channels"}),
         ("uvicorn", {"cli", "channels"}),
         ("alembic", {"storage"}),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from countersign.contract import canonicalize
 from countersign.contract.wire import (
+    AttemptId,
     EpochView,
     EvaluationRequest,
     EvaluationView,
@@ -64,7 +67,7 @@ def router(gate: Gate) -> APIRouter:
     )
     async def renew_redemption(
         request: Request,
-        attempt_id: str = Path(min_length=1, max_length=200, description="The attempt's name."),
+        attempt_id: Annotated[AttemptId, Path(description="The attempt's name.")],
     ) -> Response:
         caller, body = await gate.agent(request)
         wish = read_model(RenewRequest, body)

@@ -12,6 +12,7 @@ import typer
 from policy_service.channels.operator.socket import is_embedded, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
 from policy_service.errors import InvalidRequestError, NotFoundError, StartError
+from policy_service.http_clients import Route, route_of
 from policy_service.settings import Settings, load_settings
 from policy_service.slack import SlackApp, require_place
 from policy_service.workflow.slack.trials import Trial
@@ -61,7 +62,7 @@ def _arriving(found: dict[str, Any], settings: Settings) -> list[str]:
     return [*lines, "what a running service knows of it, its /readyz tells"]
 
 
-def add_test(trial: Callable[[SlackApp, str], Coroutine[Any, Any, Trial]]) -> None:
+def add_test(trial: Callable[[SlackApp, str, Route], Coroutine[Any, Any, Trial]]) -> None:
     """The verb that tries Slack by this, which another room knows how to do."""
 
     @slack_app.command("test")
@@ -73,11 +74,12 @@ def add_test(trial: Callable[[SlackApp, str], Coroutine[Any, Any, Trial]]) -> No
     ) -> None:
         """Post a message from here, check the tokens, and say what Slack answered; nothing is recorded."""
         with sentences():
-            app = load_settings().slack
+            settings = load_settings()
+            app = settings.slack
             if app is None:
                 raise NotFoundError("the settings have no [slack]; see deploy/slack/README.md")
             place = _place(app, channel)
-            tried = asyncio.run(trial(app, place))
+            tried = asyncio.run(trial(app, place, route_of(settings)))
             say({"channel": place, **asdict(tried)}, as_json, "\n".join(_went_well(tried, app, place)))
             if tried.failures:
                 raise StartError(

@@ -29,6 +29,7 @@ from starlette.routing import Route
 from countersign.contract import ErrorCode
 from policy_service.channels.operator.verbs import VERBS, Arguments
 from policy_service.errors import ServiceError, StartError
+from policy_service.http_clients import socket_client
 from policy_service.settings import Settings
 from policy_service.storage.database import Database, StorageLimits
 from policy_service.storage.lockfile import ProcessLock, lock_path
@@ -110,9 +111,8 @@ def _is_served(path: Path) -> bool:
 
 
 def _through_socket(settings: Settings, name: str, args: Arguments) -> Any:
-    transport = httpx2.HTTPTransport(uds=str(socket_path(settings)), verify=False)  # no TLS on a socket file
     try:
-        with httpx2.Client(transport=transport, timeout=_TIMEOUT_S) as client:
+        with socket_client(socket_path(settings), timeout=_TIMEOUT_S) as client:
             answer = client.post(f"http://service/{name}", content=json.dumps(args).encode())
         body = answer.json()
         refusal = str(body["detail"]) if answer.is_error else None

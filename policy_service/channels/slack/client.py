@@ -22,6 +22,7 @@ from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
 from policy_service.channels.slack.trouble import ANOTHER_WORKSPACE, CLEARLY_UNSENT, NOT_UNDERSTOOD, code_of
 from policy_service.errors import ForbiddenError
+from policy_service.http_clients import DIRECT, Route, slack_client, slack_session
 from policy_service.slack import SlackApp, is_team
 from policy_service.workflow.slack.accounts import Account, nobody
 from policy_service.workflow.slack.sending import Came, Outcome
@@ -136,8 +137,9 @@ class SlackFault(Exception):
 class Slack:
     """The app, as it calls its workspace."""
 
-    def __init__(self, app: SlackApp, bot_token: str) -> None:
+    def __init__(self, app: SlackApp, bot_token: str, route: Route = DIRECT) -> None:
         self.app = app
+        self._route = route
         self._token = bot_token
         self._session: aiohttp.ClientSession | None = None
         self._accounts: dict[str, tuple[float, Account]] = {}
@@ -217,19 +219,16 @@ class Slack:
 
     def _client(self) -> AsyncWebClient:
         if self._session is None:
-            self._session = aiohttp.ClientSession()
-        return web_client(self.app, self._token, self._session)
+            self._session = slack_session()
+        return web_client(self.app, self._token, self._route, self._session)
 
 
-def web_client(app: SlackApp, token: str, session: aiohttp.ClientSession | None = None) -> AsyncWebClient:
+def web_client(
+    app: SlackApp, token: str, route: Route, session: aiohttp.ClientSession | None = None
+) -> AsyncWebClient:
     """The SDK's client: it repeats nothing by itself, and tells little."""
-    return AsyncWebClient(
-        token,
-        app.api_url,
-        timeout=int(app.timeout_s) + 1,
-        session=session,
-        retry_handlers=[],
-        logger=QUIET,
+    return slack_client(
+        token, app.api_url, route, session, timeout=int(app.timeout_s) + 1, retry_handlers=[], logger=QUIET
     )
 
 

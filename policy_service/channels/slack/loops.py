@@ -19,6 +19,7 @@ from policy_service.channels.slack.desk import Desk
 from policy_service.channels.slack.signature import Signatures
 from policy_service.channels.slack.socket_mode import SocketMode
 from policy_service.health import Health
+from policy_service.http_clients import route_of
 from policy_service.settings import Settings
 from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage.core import find_one
@@ -55,12 +56,13 @@ class SlackChannel:
             StartError: one of them is missing, empty, or readable by others.
         """
         self._settings, self._ctx, self._health = settings, ctx, health
-        self._slack = Slack(app, credentials.bot_token(app))
+        route = route_of(settings)
+        self._slack = Slack(app, credentials.bot_token(app), route)
         self._courier = Courier(ctx, self._slack)
         self.desk = Desk(ctx, self._slack)
         secret, token = credentials.signing_secret(app), credentials.app_token(app)
         self.signatures = None if secret is None else Signatures(secret, ctx.clock)
-        self._socket = None if token is None else SocketMode(app, token, self.desk, health)
+        self._socket = None if token is None else SocketMode(app, token, self.desk, health, route)
         self._sending: dict[str, asyncio.Task[bool]] = {}  # by place
         self._asked = self._is_ours = False
         self._holder, self._tries = "", 0

@@ -26,6 +26,7 @@ from policy_service.channels.slack.refusals import Refusals
 from policy_service.channels.slack.trouble import code_of
 from policy_service.errors import RequestError
 from policy_service.health import Health
+from policy_service.http_clients import DIRECT, Route, slack_socket
 from policy_service.slack import SlackApp
 from policy_service.workflow.slack.sending import LONGEST_REST, Came
 
@@ -46,9 +47,10 @@ _SILENT.setLevel(logging.CRITICAL + 1)
 
 
 class _Client(SocketModeClient):
-    """The SDK's, but for one thing: where Slack asks for patience it does not ask again by itself."""
+    """The SDK's, but where Slack asks for patience it does not ask again by itself, and its proxy is ours."""
 
     fault: SlackFault | None = None
+    route: Route = DIRECT
 
     async def issue_new_wss_url(self) -> str:
         """Where to connect.
@@ -61,6 +63,7 @@ class _Client(SocketModeClient):
         try:
             answer = await self.web_client.apps_connections_open(app_token=self.app_token)
             self.fault, url = None, str(answer["url"])
+            self.proxy = self.route.proxy_for(url)
         except (*WENT_WRONG, KeyError) as error:
             self.fault = fault_of(error)
             raise self.fault from None
@@ -77,7 +80,10 @@ class _Client(SocketModeClient):
 class SocketMode:
     """One connection, held for as long as the service runs."""
 
-    def __init__(self, app: SlackApp, app_token: str, desk: Desk, health: Health) -> None:
+    def __init__(
+        self, app: SlackApp, app_token: str, desk: Desk, health: Health, route: Route = DIRECT
+    ) -> None:
+        self._route = route
         self._app, self._token, self._desk, self._health = app, app_token, desk, health
         self._under_way: set[asyncio.Task[None]] = set()
         self._refusals = Refusals("socket")
@@ -136,8 +142,9 @@ class SocketMode:
         await asyncio.gather(*under_way, return_exceptions=True)
 
     def _client(self) -> _Client:
-        web = web_client(self._app, self._token)
-        client = _Client(self._token, logger=_SILENT, web_client=web, auto_reconnect_enabled=True)
+        web = web_client(self._app, self._token, self._route)
+        client = slack_socket(_Client, self._token, web, logger=_SILENT, auto_reconnect_enabled=True)
+        client.route = self._route
         client.socket_mode_request_listeners.append(self._listen)
         return client
 

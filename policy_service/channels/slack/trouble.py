@@ -64,7 +64,7 @@ _REMEDIES: Final[Mapping[str, str]] = {
     "is_archived": "the channel is archived: name another one, or unarchive it and invite the app again",
     "ratelimited": "Slack asks for patience; try again in a minute",
     "not_reachable": "nothing answers at Slack's address: see the network, DNS and the firewall of this host",
-    "proxy_refused": "the proxy of this host does not let it through to Slack",
+    "proxy_refused": "the proxy of the setting https_proxy does not let it through to Slack",
     "certificate_not_trusted": "the certificate at Slack's address is not trusted here: a proxy that opens TLS, or old "
     "root certificates on this host",
     "connection_lost": "the connection was cut in the middle; try again, and see the proxy and the firewall",

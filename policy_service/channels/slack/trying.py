@@ -11,23 +11,24 @@ from policy_service.channels.slack import credentials
 from policy_service.channels.slack.client import Slack, SlackFault
 from policy_service.channels.slack.places import channel_named
 from policy_service.channels.slack.trouble import remedy
+from policy_service.http_clients import Route
 from policy_service.slack import SlackApp
 from policy_service.workflow.slack.trials import Failure, Trial
 
 WORDS: Final = "Countersign can write here. This is a trial by whoever runs it; nobody need do anything."
 
 
-async def trial(app: SlackApp, place: str) -> Trial:
+async def trial(app: SlackApp, place: str, route: Route) -> Trial:
     """Try it. A message is posted only where the token is of the workspace of the settings.
 
     Raises:
         StartError: the file of a token is missing, readable by others, or holds none.
     """
-    bot, token = Slack(app, credentials.bot_token(app)), credentials.app_token(app)
+    bot, token = Slack(app, credentials.bot_token(app), route), credentials.app_token(app)
     failures = [failure for failure in (await _write(bot, app, place),) if failure is not None]
     posted, opened = not failures, None
     if token is not None:
-        refused = await _open(Slack(app, token), app)
+        refused = await _open(Slack(app, token, route), app)
         opened = refused is None
         failures += [] if refused is None else [refused]
     team_id, bot_user = (None, None) if bot.met is None else (bot.met.team_id, bot.met.bot_user)

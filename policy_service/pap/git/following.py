@@ -19,6 +19,7 @@ from typing import Final
 from dulwich.refs import Ref, check_ref_format
 
 from policy_service.errors import StartError
+from policy_service.http_clients import route_of
 from policy_service.pap.git.commits import commit_at, files_at
 from policy_service.pap.git.history import descends
 from policy_service.pap.git.mirror import Mirror, mirror_path
@@ -49,7 +50,7 @@ def follow_repository(
         raise StartError(f"policies_subfolder {subfolder!r} is no folder of a repository; write a/b")
     place = place_of(settings.policies_repository, password)
     folder = settings.data_dir / "shadow" if shadow else settings.data_dir
-    mirror = Mirror(mirror_path(folder), place, ref, settings.policies_timeout_s)
+    mirror = Mirror(mirror_path(folder), place, ref, settings.policies_timeout_s, route_of(settings))
     return GitSource(place, mirror, ref, subfolder, clock, settings.policies_allowed_signers)
 
 

@@ -16,6 +16,7 @@ from dulwich.objects import ObjectID
 from dulwich.refs import Ref
 from dulwich.repo import Repo
 
+from policy_service.http_clients import DIRECT, Route
 from policy_service.pap.git.objects import MAX_COMMIT_BYTES, TAG, ObjectError, Objects, open_repository
 from policy_service.pap.git.packs import MAX_PACK_BYTES, require_bounded
 from policy_service.pap.git.remotes import Asking, Place
@@ -37,8 +38,9 @@ def mirror_path(data_dir: Path) -> Path:
 class Mirror:
     """The copy of one repository's branch or tag. Blocks; belongs in a thread, one call at a time."""
 
-    def __init__(self, path: Path, place: Place, ref: str, timeout_s: float) -> None:
+    def __init__(self, path: Path, place: Place, ref: str, timeout_s: float, route: Route = DIRECT) -> None:
         self.path, self._place, self._ref, self._timeout_s = path, place, ref, timeout_s
+        self._route = route
 
     def newest(self) -> str:
         """The commit the branch or tag names now, with its history in the copy.
@@ -78,7 +80,7 @@ class Mirror:
 
     @contextmanager
     def _asking(self) -> Iterator[Asking]:
-        asking = Asking(self._place, self._timeout_s)
+        asking = Asking(self._place, self._timeout_s, self._route)
         try:
             yield asking
         except HeadError:

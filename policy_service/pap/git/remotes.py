@@ -28,6 +28,7 @@ from dulwich.client import (
 from dulwich.protocol import Protocol
 
 from policy_service.errors import StartError
+from policy_service.http_clients import DIRECT, Route, git_pool
 
 _SCP: Final = re.compile(r"(?:([\w.-]+)@)?([\w.-]+):(?!//)([^\\:][^\\]*)\Z")
 _HOST: Final = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:-]*\Z")
@@ -123,8 +124,8 @@ def _http(
 class Asking:
     """One conversation with a repository, over by its deadline."""
 
-    def __init__(self, place: Place, timeout_s: float) -> None:
-        self._place, self._timeout_s = place, timeout_s
+    def __init__(self, place: Place, timeout_s: float, route: Route = DIRECT) -> None:
+        self._place, self._timeout_s, self._route = place, timeout_s, route
         self._ends = time.monotonic() + timeout_s
         self._vendor = _Ssh(timeout_s)
         self._opened: list[Protocol] = []
@@ -132,7 +133,7 @@ class Asking:
         self._answers: list[Any] = []
 
     def client(self) -> GitClient:
-        """Who speaks git's protocol there. It reads nobody's configuration."""
+        """Who speaks git's protocol there. It reads nobody's configuration, and no environment."""
         if self._place.kind == "folder":
             return LocalGitClient(thin_packs=False, report_activity=self.tick)
         if self._place.kind == "ssh":
@@ -153,6 +154,7 @@ class Asking:
         """Whose answers are known to whoever ends them: dulwich leaves those it refuses open."""
         made = HttpGitClient(
             self._place.url,
+            pool_manager=git_pool(self._place.url, self._route, self._timeout_s),
             thin_packs=False,
             username=self._place.username,
             password=self._place.password,

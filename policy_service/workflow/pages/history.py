@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, or_, select
 
-from countersign.contract import load, wire
+from countersign.contract import wire
 from policy_service.audit.feed import EVERYTHING, Event, of_party
 from policy_service.identity.callers import Caller
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.stored_json import read_stored
 from policy_service.storage.tables import EffectRow, TransactionRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.records import rows
@@ -74,7 +75,7 @@ def of_effect(conn: Connection, effect: EffectRow, most: int) -> list[AuditRow]:
 
 def _row(row: AuditRow) -> wire.AuditRow:
     kind, _, name = row.actor.partition(":")
-    body = load(row.body)
+    body = read_stored(row.body)
     return wire.AuditRow(
         index=row.idx or 0,
         at=row.at,

@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Table, select, text
 
-from countersign.contract import canonicalize, load
+from countersign.contract import canonicalize
 from policy_service.audit.log import Entry, record
 from policy_service.errors import InvalidRequestError
 from policy_service.identity.people import names_of
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.stored_json import read_stored
 from policy_service.workflow.context import Context
 from policy_service.workflow.pages.alarms import who
 from policy_service.workflow.records import rows
@@ -182,7 +183,7 @@ def _lines(conn: Connection, ctx: Context, found: list[AuditRow]) -> list[LogLin
 
 
 def _record(row: AuditRow) -> bytes:
-    body: Any = load(row.body)
+    body: Any = read_stored(row.body)
     entry = Entry(
         row.idx or 0, row.audit_id, row.kind, row.actor, body, row.at, row.txn, row.effect_id, row.rev
     )
@@ -191,4 +192,4 @@ def _record(row: AuditRow) -> bytes:
 
 def as_json(line: LogLine) -> bytes:
     """A line of an export: its index, and the record the index is of."""
-    return canonicalize({"index": line.index, "record": load(line.record)})
+    return canonicalize({"index": line.index, "record": read_stored(line.record)})

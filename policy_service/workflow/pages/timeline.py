@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from countersign.contract import load
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.stored_json import read_stored
 from policy_service.workflow.reading.reviews import EventLine
 
 _Body = Mapping[str, Any]
@@ -17,7 +17,7 @@ def event_line(bundle: Bundle, row: AuditRow, names: Mapping[str, str]) -> Event
     """One line, or None for a row that says nothing new to a person. ``names`` is what people called themselves when
     they signed in, by issuer and subject; the bundle's directory knows better."""
     tell = _TOLD.get(row.kind)
-    body = load(row.body)
+    body = read_stored(row.body)
     if tell is None or not isinstance(body, dict):
         return None
     return EventLine(

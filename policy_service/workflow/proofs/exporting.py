@@ -15,13 +15,14 @@ from typing import Any, Final
 from sqlalchemy import Connection, select
 from sqlmodel import col
 
-from countersign.contract import canonicalize, load
+from countersign.contract import canonicalize
 from countersign.contract.keys import encode_base64url
 from countersign.contract.names import labelled_digest
 from policy_service.domain.break_glass import Signature
 from policy_service.domain.quorum import BallotVote
 from policy_service.storage.core import find, find_one, rows_of, table
 from policy_service.storage.proof_tables import AssertionRow, ViewRow
+from policy_service.storage.stored_json import read_stored
 from policy_service.storage.tables import (
     AttemptRow,
     DecisionRow,
@@ -188,7 +189,7 @@ def _views(conn: Connection, votes: list[VoteRow], proofs: dict[str, AssertionRo
     named = {vote.view_digest for vote in votes} | {proof.signed["view_digest"] for proof in proofs.values()}
     wanted = [digest for digest in named if digest is not None]
     query = select(*table(ViewRow).columns).where(col(ViewRow.view_digest).in_(wanted))
-    return {row.view_digest: load(row.material) for row in rows_of(ViewRow, conn.execute(query))}
+    return {row.view_digest: read_stored(row.material) for row in rows_of(ViewRow, conn.execute(query))}
 
 
 def _proofs(conn: Connection, vote_ids: list[str]) -> dict[str, AssertionRow]:

@@ -19,6 +19,7 @@ from countersign.contract import (
     ErrorCode,
     Resource,
     Verdict,
+    admit,
     canonicalize,
     compensation_args,
     load,
@@ -109,9 +110,9 @@ def _build(bundle: Bundle, snapshot: Snapshot, effect_id: str) -> EffectRow:
         raise ConflictError(f"{forward.tool} has no compensation in its manifest; a person settles it")
     rule = Compensation(**forward.compensation)
     call_key = names.compensation_call_key(effect_id=forward.effect_id, tool=rule.tool)
-    result = None if forward.result is None else load(forward.result)
     try:
-        args = compensation_args(rule.map, args=load(forward.args), result=result)
+        result = None if forward.result is None else load(forward.result)
+        args = admit(compensation_args(rule.map, args=load(forward.args), result=result))
     except ContractError as error:
         raise _ImpossibleError(f"the compensation of {forward.tool} cannot be built: {error}") from error
     effect = Effect(
@@ -129,7 +130,8 @@ def _build(bundle: Bundle, snapshot: Snapshot, effect_id: str) -> EffectRow:
 
 
 class _ImpossibleError(Exception):
-    """The manifest's mapping finds no value for an argument: a result that was never reported, mostly."""
+    """The manifest's mapping finds no value for an argument (a result that was never reported, mostly), or makes args
+    beyond the limits of admission."""
 
 
 def _resource(bundle: Bundle, rule: Compensation, args: JSON) -> Resource | None:

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from countersign.contract import load
 from policy_service.identity.people import is_revoked, names_of
 from policy_service.identity.slack_links import slack_link
 from policy_service.storage.core import find, find_one
 from policy_service.storage.outbox import Message
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.slack_tables import SlackCardRow
+from policy_service.storage.stored_json import read_stored
 from policy_service.storage.tables import CommentRow, EffectRow, VoteRow
 from policy_service.workflow import records
 from policy_service.workflow.broken import SetApart
@@ -146,7 +146,7 @@ def _reply(conn: Connection, ctx: Context, card: SlackCardRow, index: int) -> Re
         return None  # the message was posted after that, and shows it
     key = person_of(row)
     line = event_line(ctx.active.current, row, names_of(conn, [key] if key is not None else []))
-    body = load(row.body)
+    body = read_stored(row.body)
     if line is None or not isinstance(body, dict):
         return None
     return ReplySubject(carrier, card.review_id, card.rev, line, _words(conn, row.kind, body))

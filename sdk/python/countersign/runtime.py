@@ -18,6 +18,7 @@ import httpx2
 from countersign.clock import Clock, SystemClock
 from countersign.contract.keys import PrivateKey
 from countersign.engine import Engine
+from countersign.http_clients import async_http_client, http_client
 from countersign.journal import Journal
 from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests
@@ -115,7 +116,12 @@ class Runtime:
     def async_waits(self) -> AsyncWaits:
         """Waiting on the running event loop."""
         return AsyncWaits(
-            lambda: httpx2.AsyncClient(base_url=self._origin(), transport=self._async_transport)
+            lambda: async_http_client(
+                base_url=self._origin(),
+                transport=self._async_transport,
+                proxy=self.settings.https_proxy,
+                ca_file=self.settings.ca_file,
+            )
         )
 
     def close(self) -> None:
@@ -142,7 +148,12 @@ class Runtime:
         """One connection pool for the process; a forked child makes its own."""
         with self._lock:
             if self._http is None or self._pid != os.getpid():
-                self._http = httpx2.Client(base_url=self._origin(), transport=self._transport)
+                self._http = http_client(
+                    base_url=self._origin(),
+                    transport=self._transport,
+                    proxy=self.settings.https_proxy,
+                    ca_file=self.settings.ca_file,
+                )
                 self._pid = os.getpid()
             return self._http
 

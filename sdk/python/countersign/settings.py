@@ -1,8 +1,8 @@
 """The SDK's settings in one frozen object, with the limits of the network and the lease; safe where nothing is set.
 
 Read from the environment by `Settings.from_env()`. Refused here: a key file others can read, plain http to
-another machine (whoever sits between could hand us keys and forge releases), an address that is not one, a time or a
-number of tries that is none.
+another machine (whoever sits between could hand us keys and forge releases), an address or thumbprint that is not one,
+a time or a number of tries that is none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from countersign.contract.errors import BadKeyError
-from countersign.contract.keys import PrivateKey
+from countersign.contract.keys import PrivateKey, decode_base64url
 from countersign.errors import SettingsError
 from countersign.journal.place import JournalPlace, journal_place
 
@@ -35,6 +35,9 @@ JOURNAL_KEY_VARIABLE: Final = "COUNTERSIGN_JOURNAL_KEY"
 ALLOW_DEV_VARIABLE: Final = "COUNTERSIGN_ALLOW_DEV"
 ALLOW_HTTP_VARIABLE: Final = "COUNTERSIGN_ALLOW_HTTP"
 ISSUER_VARIABLE: Final = "COUNTERSIGN_ISSUER"
+ISSUER_KEYS_VARIABLE: Final = "COUNTERSIGN_ISSUER_KEYS"
+HTTPS_PROXY_VARIABLE: Final = "COUNTERSIGN_HTTPS_PROXY"
+CA_FILE_VARIABLE: Final = "COUNTERSIGN_CA_FILE"
 BUDGETS_VARIABLE: Final = "COUNTERSIGN_BUDGETS"
 PRICES_VARIABLE: Final = "COUNTERSIGN_PRICES"
 
@@ -42,6 +45,7 @@ _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _DEV_ENV: Final = Path(".countersign/env")  # of the folder a program runs in
 _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
 _MOMENT: Final = 0.001
+_THUMBPRINT_BYTES: Final = 32
 _LEAST: Final[Mapping[str, float]] = MappingProxyType(
     {
         "connect_seconds": _MOMENT,
@@ -78,6 +82,11 @@ class Settings:
     )
     token_path: Path | None = None  # the platform's token; see service/bringing.py
     issuer: str = ""  # what `iss` of a release must be; empty: the url
+    issuer_keys: tuple[
+        str, ...
+    ] = ()  # thumbprints (RFC 7638) of the only keys that count; empty: any it publishes
+    https_proxy: str | None = field(default=None, repr=False)  # may hold a password; None: direct
+    ca_file: Path | None = None  # the authorities of the service's certificate; None: those of this host
     allow_dev: bool = False  # accept releases whose votes came from the development sign-in
     allow_http: bool = False  # plain http to another machine; only inside a network nobody else shares
     budgets: tuple[Budget, ...] = ()  # what calls to models may take, beside those of the file
@@ -109,6 +118,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         _require_address(self.url, allow_http=self.allow_http)
+        _require_proxy(self.https_proxy)
+        for pin in self.issuer_keys:
+            _require_thumbprint(pin)
         for name, least in _LEAST.items():
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= least):
@@ -142,7 +154,7 @@ class Settings:
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read `COUNTERSIGN_URL`, `_AGENT`, `_KEY`, `_TOKEN_FILE`, `_JOURNAL`, `_JOURNAL_KEY`, `_ALLOW_DEV`,
-        `_ALLOW_HTTP`, `_ISSUER`, `_BUDGETS` and `_PRICES`.
+        `_ALLOW_HTTP`, `_ISSUER`, `_ISSUER_KEYS`, `_HTTPS_PROXY`, `_CA_FILE`, `_BUDGETS` and `_PRICES`.
 
         Raises:
             SettingsError: a required variable is missing, or a value is unsafe.
@@ -158,6 +170,9 @@ class Settings:
             journal_path=journal_place(journal) if journal else default_journal_path(agent, env),
             journal_key_path=_path(env, JOURNAL_KEY_VARIABLE),
             issuer=env.get(ISSUER_VARIABLE, ""),
+            issuer_keys=_listed(env, ISSUER_KEYS_VARIABLE),
+            https_proxy=env.get(HTTPS_PROXY_VARIABLE) or None,
+            ca_file=_path(env, CA_FILE_VARIABLE),
             allow_dev=_flag(env, ALLOW_DEV_VARIABLE),
             allow_http=_flag(env, ALLOW_HTTP_VARIABLE),
             budgets_path=_path(env, BUDGETS_VARIABLE),
@@ -236,6 +251,11 @@ def _path(env: Mapping[str, str], name: str) -> Path | None:
     return Path(named) if named else None
 
 
+def _listed(env: Mapping[str, str], name: str) -> tuple[str, ...]:
+    given = env.get(name, "").strip()
+    return tuple(part.strip() for part in given.split(",")) if given else ()
+
+
 def _flag(env: Mapping[str, str], name: str) -> bool:
     value = env.get(name, "").strip().lower()
     if value in _TRUE:
@@ -255,6 +275,33 @@ def _require_address(url: str, *, allow_http: bool) -> None:
         raise SettingsError(
             f"{url!r} is plain http to another machine, where anybody on the way could forge releases; use https, "
             f"or set {ALLOW_HTTP_VARIABLE}=1 inside a network that nobody else shares"
+        )
+
+
+def _require_proxy(proxy: str | None) -> None:
+    """The address of a proxy may hold a password, so no message repeats it."""
+    if proxy is None:
+        return
+    try:
+        parts = urlsplit(proxy)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        sound = False
+    if not sound:
+        raise SettingsError(
+            f"{HTTPS_PROXY_VARIABLE} is not the address of a proxy; write it like http://proxy.example:3128"
+        )
+
+
+def _require_thumbprint(pin: str) -> None:
+    try:
+        sound = len(decode_base64url(pin)) == _THUMBPRINT_BYTES
+    except ValueError:
+        sound = False
+    if not sound:
+        raise SettingsError(
+            f"{ISSUER_KEYS_VARIABLE}: {pin[:64]!r} is not the thumbprint of a key (RFC 7638: 43 characters); "
+            "`policy-service issuer-keys` prints them, separated by commas"
         )
 
 

@@ -17,6 +17,7 @@ import pytest
 from examples.person import Person
 from policy_service.channels.operator.dev.folder import prepare
 from policy_service.errors import StartError
+from policy_service.tokens.keys import read_keys
 from tests.fakes.sitting import PATHS, Sitting, is_gone
 from tests.house.documents import all_blocks
 
@@ -116,6 +117,8 @@ def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -
     assert sitting.said.count(asked) == 1
     told = dict(re.findall(r"dev \|     (COUNTERSIGN_\w+)=(\S+)", sitting.said))
     assert told["COUNTERSIGN_URL"] == url and told["COUNTERSIGN_ALLOW_DEV"] == "1"
+    published = read_keys(tmp_path / ".countersign/keys").published
+    assert told["COUNTERSIGN_ISSUER_KEYS"] == ",".join(key.kid for key in published)
     assert "COUNTERSIGN_KEY" in (tmp_path / ".countersign/env").read_text()
     assert (tmp_path / ".countersign/.gitignore").read_text() == "*\n"
     assert (tmp_path / ".countersign").stat().st_mode & 0o077 == 0

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from policy_service.identity.issuer_keys import IssuerKeys, bounded, http_client
+from policy_service.identity.issuer_keys import IssuerKeys, bounded, issuer_client
 from policy_service.identity.logout import EVENT
 from policy_service.identity.people import remember
 from policy_service.identity.sessions import open_session
@@ -29,7 +29,7 @@ class Over:
     def __init__(self, world: World) -> None:
         self.world = world
         self.provider = Provider(int(world.clock().timestamp()))
-        client = http_client(bounded(self.provider.transport))
+        client = issuer_client(bounded(self.provider.transport))
         world.service.sign_in._keys["acme"] = IssuerKeys("acme", client=client, issuer=ISSUER)
 
     async def session(self, sub: str = "248", *, sid: str | None = "s-1", iss: str = ISSUER) -> str:

@@ -36,12 +36,13 @@ VERBS = (
     ("agent", "list"),
     ("signin", "maya"),
     ("rotate-keys",),
+    ("issuer-keys",),
     ("freeze", "everything", "--reason", "x"),
 )
 
 
 EVERY_DAY = frozenset({"serve", "signin"})  # each is a process of its own, which takes seconds
-ASK_NO_DATABASE = frozenset({"settings", "rotate-keys"})
+ASK_NO_DATABASE = frozenset({"settings", "rotate-keys", "issuer-keys"})
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ from sqlalchemy import delete, text, update
 from policy_service.errors import ServiceError
 from policy_service.health import CHECKS, Health
 from policy_service.jobs.watching import Watch
+from policy_service.pap import folder_reader
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import put
@@ -263,6 +265,30 @@ async def test_a_bundle_that_does_not_load_is_a_warning_since_it_first_did_not(
     await bank.activate()
     assert (await found(bank))["bundle"]["since"] == told["since"]
     folder.rules()
+    await bank.activate()
+    assert await found(bank) == {}
+
+
+async def test_a_fifo_in_the_bundle_is_a_warning_until_it_is_gone(bank: World, folder: Payments) -> None:
+    os.mkfifo(folder.path / "waits.cedar")
+    await asyncio.wait_for(bank.activate(), 10)
+    assert "waits.cedar" in (await found(bank))["bundle"]["wrong"]
+    (folder.path / "waits.cedar").unlink()
+    await bank.activate()
+    assert await found(bank) == {}
+
+
+async def test_a_bundle_folder_that_does_not_answer_is_a_warning_until_it_does(
+    bank: World, folder: Payments, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "hangs.py").write_text("import time\ntime.sleep(600)\n")
+    with monkeypatch.context() as hanging:
+        hanging.setattr(folder_reader, "__file__", str(tmp_path / "hangs.py"))
+        hanging.setattr(bank.service.active._source._reader, "_seconds", 0.5)  # type: ignore[attr-defined]
+        await bank.activate()
+        told = (await found(bank))["bundle"]
+        assert "reading it took longer than 0.5 s" in told["wrong"]
+        assert bank.service.active.current.digest in told["wrong"]
     await bank.activate()
     assert await found(bank) == {}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.tokens.keys import NEXT, rotate_keys
+from policy_service.tokens.keys import NEXT, read_keys, rotate_keys
 from tests.fakes.operated import environment, free_port
 from tests.fakes.payments import Payments
 from tests.fakes.world import running
@@ -45,3 +45,12 @@ def test_the_command_tells_which_key_signs_next_and_refuses_haste(tmp_path: Path
     assert code == 1 and "verifiers keep key sets for a while" in said
     code, said = verb(env, "rotate-keys", "--compromised")
     assert code == 0 and "signs once the service has been started again" in said
+
+
+def test_the_command_prints_the_thumbprints_that_agents_pin(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+    verb(env, "init")
+    code, said = verb(env, "issuer-keys")
+    ring = read_keys(tmp_path / "data/keys")
+    assert (code, said.strip()) == (0, ",".join(key.kid for key in ring.published))
+    assert said.startswith(ring.current.public.kid) and len(ring.published) == 2

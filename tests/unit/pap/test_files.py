@@ -1,11 +1,24 @@
 """Which files are a bundle, and its digest."""
 
+import os
+import socket
+import stat
+import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from policy_service.pap.files import MAX_FILE_BYTES, bundle_digest, is_bundle_file, read_files
-from policy_service.pap.problems import BundleError
+from policy_service.pap import folder_reader
+from policy_service.pap.files import (
+    MAX_FILE_BYTES,
+    FolderReader,
+    bundle_digest,
+    is_bundle_file,
+    read_files,
+)
+from policy_service.pap.problems import BundleError, HeadError
 
 
 def put(folder: Path, name: str, raw: bytes = b"x") -> None:
@@ -79,3 +92,85 @@ def test_the_digest_is_names_and_bytes() -> None:
     assert len(base) == 64
     others = [{"a.cedar": b"x"}, {"a.cedar": b"y", "b.cedar": b"x"}, {"a.cedar": b"x", "c.cedar": b"y"}, {}]
     assert base not in {bundle_digest(files) for files in others}
+
+
+def fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+def device(path: Path) -> None:
+    os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3))
+
+
+@pytest.mark.parametrize("make", [fifo, a_socket, device])
+@pytest.mark.parametrize("name", ["b.cedar", "tools/x.json", "facts/db.sqlite", "README.md"])
+def test_only_regular_files_are_read(tmp_path: Path, make: Callable[[Path], None], name: str) -> None:
+    put(tmp_path, "a.cedar")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    try:
+        make(tmp_path / name)
+    except PermissionError:
+        pytest.skip("this user may not make a device")
+    with pytest.raises(BundleError, match=f"{name}: not a regular file"):
+        read_files(tmp_path)
+
+
+def test_what_became_a_fifo_after_it_was_looked_at_is_not_waited_for(tmp_path: Path) -> None:
+    fifo(tmp_path / "a.cedar")
+    with pytest.raises(ValueError, match="not a regular file"):
+        folder_reader._read(str(tmp_path / "a.cedar"))
+
+
+def test_what_became_a_link_after_it_was_looked_at_is_not_followed(tmp_path: Path) -> None:
+    put(tmp_path, "secret")
+    (tmp_path / "a.cedar").symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match="symbolic link"):
+        folder_reader._read(str(tmp_path / "a.cedar"))
+
+
+def test_a_sparse_file_is_read_no_further_than_its_limit(tmp_path: Path) -> None:
+    put(tmp_path, "a.cedar")
+    os.truncate(tmp_path / "a.cedar", 1 << 40)
+    with pytest.raises(BundleError, match="larger than"):
+        read_files(tmp_path)
+
+
+def test_a_bundle_is_read_no_further_than_its_limit(tmp_path: Path) -> None:
+    for n in range(20):
+        put(tmp_path, f"a{n}.cedar", b"x" * MAX_FILE_BYTES)
+    with pytest.raises(BundleError, match="split it"):
+        read_files(tmp_path)
+
+
+def test_a_folder_that_does_not_answer_is_given_up_and_read_again_when_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path, "a.cedar")
+    reader = FolderReader(tmp_path, seconds=0.5)
+    with monkeypatch.context() as hanging:
+        (tmp_path / "hangs.py").write_text("import time\ntime.sleep(600)\n")
+        hanging.setattr(folder_reader, "__file__", str(tmp_path / "hangs.py"))
+        began = time.monotonic()
+        with pytest.raises(HeadError, match=r"longer than 0\.5 s") as given_up:
+            reader.read()
+        assert time.monotonic() - began < 5
+    assert given_up.value.why == "unreachable"
+    (tmp_path / "hangs.py").unlink()
+    assert FolderReader(tmp_path).read() == {"a.cedar": b"x"}
+
+
+def test_a_process_that_cannot_be_killed_is_the_only_one(tmp_path: Path) -> None:
+    put(tmp_path, "a.cedar")
+    reader = FolderReader(tmp_path)
+    with subprocess.Popen(["sleep", "600"]) as waits:
+        reader._left = waits
+        with pytest.raises(HeadError):
+            reader.read()
+        waits.kill()
+        waits.wait()
+        assert reader.read() == {"a.cedar": b"x"}

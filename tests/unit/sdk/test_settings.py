@@ -105,6 +105,16 @@ def test_plain_http_to_another_machine_has_to_be_asked_for() -> None:
     assert Settings.from_env(asked).allow_http
 
 
+def test_pinned_keys_are_a_list_with_commas() -> None:
+    pins = [PrivateKey.generate().public.kid for _ in range(2)]
+    given = ENV | {"COUNTERSIGN_ISSUER_KEYS": f" {pins[0]}, {pins[1]}\n"}
+    assert Settings.from_env(given).issuer_keys == tuple(pins)
+    assert Settings.from_env(ENV | {"COUNTERSIGN_ISSUER_KEYS": " "}).issuer_keys == ()
+    for bad in (",", f"{pins[0]},", f"{pins[0]} {pins[1]}"):
+        with pytest.raises(SettingsError, match="not the thumbprint"):
+            Settings.from_env(ENV | {"COUNTERSIGN_ISSUER_KEYS": bad})
+
+
 @pytest.mark.parametrize("value", ["maybe", "2", "y e s"])
 def test_a_flag_is_yes_or_no(value: str) -> None:
     with pytest.raises(SettingsError, match="neither yes nor no"):
@@ -136,7 +146,7 @@ def test_an_agents_name_makes_no_path_of_its_own() -> None:
 
 def test_every_variable_is_in_the_readme() -> None:
     names = {value for name, value in vars(settings_module).items() if name.endswith("_VARIABLE")}
-    assert len(names) == 11
+    assert len(names) == 14
     assert names <= set(re.findall(r"COUNTERSIGN_\w+", README.read_text()))
 
 

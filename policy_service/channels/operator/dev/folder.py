@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from countersign.contract import KeySet
 from policy_service.configured import ENV_PREFIX
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
@@ -206,14 +207,15 @@ def _make_bundle(bundle: Path) -> None:
         (bundle / "groups.toml").write_text(text)
 
 
-def sdk_variables(folder: DevFolder, url: str) -> dict[str, str]:
-    """What the SDK reads."""
+def sdk_variables(folder: DevFolder, url: str, keys: KeySet) -> dict[str, str]:
+    """What the SDK reads; `keys` are pinned."""
     return {
         "COUNTERSIGN_URL": url,
         "COUNTERSIGN_AGENT": folder.agent,
         "COUNTERSIGN_KEY": str(folder.key),
         "COUNTERSIGN_JOURNAL": str(folder.journal),
         "COUNTERSIGN_ALLOW_DEV": "1",
+        "COUNTERSIGN_ISSUER_KEYS": ",".join(key.kid for key in keys),
     }
 
 

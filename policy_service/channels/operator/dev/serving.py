@@ -83,7 +83,7 @@ async def sit(
         StartError: the service or the agent's key cannot be had.
     """
     settings = ctx.settings
-    variables = sdk_variables(folder, settings.public_url)
+    variables = sdk_variables(folder, settings.public_url, ctx.signer.keys)
     async with open_doors(app, config, ctx, signals=False, operator=folder.has_operators_door):
         kept = await _enrol(ctx, folder, make_key, roles)
         write_env(folder, {**variables, **operators_variables(settings)})

@@ -23,7 +23,7 @@ from countersign.journal.moves import LocalState, LocalTxn
 from countersign.journal.moving import move
 from countersign.journal.outbox import REPORTED
 from countersign.journal.reading import COMPENSATE_LANE
-from countersign.journal.records import compensation_bytes, said_in
+from countersign.journal.records import compensation_bytes, settlements_in
 from countersign.journal.sealing import About, Seals, inherited, is_sealed, is_told_by, sealed_pointers
 
 
@@ -235,7 +235,7 @@ class Firing:
         if news.settlements is None or not _has_secrets(change, staging, news.effect_id):
             return news.settlements, news.result
         about = About(change.txn, news.effect_id, "settlements")
-        said = said_in(load(news.settlements))
+        said = settlements_in(news.settlements)
         places = [f"/{n}/result" for n, one in enumerate(said) if "result" in one]
         settlements = self._seals.seal(change.unit, about, news.settlements, places)
         return settlements, self._result(change, news.effect_id, news.result, sealed=True)

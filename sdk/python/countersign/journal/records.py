@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import orjson
+
 from countersign.contract.admission import JSON, load
 from countersign.contract.canonical import canonicalize
 from countersign.contract.effect import Compensation, Effect, Resource
@@ -84,7 +86,7 @@ class EffectRecord:
     @property
     def said(self) -> tuple[Mapping[str, JSON], ...]:
         """What people said of it, oldest first."""
-        return said_in([] if self.settlements is None else load(self.settlements))
+        return () if self.settlements is None else settlements_in(self.settlements)
 
     @property
     def left_standing(self) -> bool:
@@ -220,6 +222,11 @@ def _text(raw: bytes | None) -> bytes | None:
     if raw is not None:
         raw.decode()
     return raw
+
+
+def settlements_in(raw: bytes) -> tuple[Mapping[str, JSON], ...]:
+    """What people said of an effect, from its column. The limits of args are of one result, not of all together."""
+    return said_in(orjson.loads(raw))
 
 
 def said_in(settlements: JSON) -> tuple[Mapping[str, JSON], ...]:

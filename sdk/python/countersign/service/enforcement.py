@@ -3,7 +3,7 @@
 A `Permit` is what firing asks for, and only `Enforcer.permit` makes one, from a receipt that passed every
 step of `contract.verify_receipt` for exactly the effects at hand. It tells how long it still lasts by the
 service's time and our steady clock, always on the early side. Keys come from the service's JWKS: cached,
-refreshed for an unknown kid at most twice a minute, never used stale.
+refreshed for an unknown kid at most twice a minute, never used stale; where `issuer_keys` pins some, no others.
 """
 
 from __future__ import annotations
@@ -24,13 +24,18 @@ from countersign.contract.verify import Expectation, VerifiedRelease, verify_rel
 from countersign.errors import ReleaseRefused
 from countersign.journal import Journal
 from countersign.service.client import Service
-from countersign.settings import Settings
+from countersign.settings import ISSUER_KEYS_VARIABLE, Settings
 
 T = TypeVar("T")
 log: Final = logging.getLogger("countersign")
 _SEAL: Final = object()
 FIRE_BY_PASSED: Final = "fire_by_passed"
 _UNKNOWN_KID: Final = "unknown_kid"
+_UNPINNED: Final = (
+    f"It is signed with a key that {ISSUER_KEYS_VARIABLE} does not pin. Tell the operator: compare the pins with "
+    "`policy-service issuer-keys` on the service's host; if they differ after a rotation, pin the new keys; if not, "
+    "something else than the service answers."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,22 @@ class KeyCache:
         return self._require()
 
     async def _read(self, service: Service) -> None:
-        self._keys, self._read_at = await service.jwks(), self._clock.steady()
+        published, self._read_at = await service.jwks(), self._clock.steady()
+        self._keys = self._pinned(published)
+
+    def _pinned(self, published: KeySet) -> KeySet:
+        """Those that the settings pin, or all. Verification then knows no others, so it needs no step of its own."""
+        pins = self._settings.issuer_keys
+        if not pins:
+            return published
+        others = sorted(key.kid for key in published if key.kid not in pins)
+        if others:
+            log.warning(
+                "%s publishes keys that %s does not pin, and their signatures are refused: %s. If they are the "
+                "service's next keys (`policy-service issuer-keys`), pin them before it signs with them",
+                self._settings.url, ISSUER_KEYS_VARIABLE, ",".join(others),
+            )  # fmt: skip
+        return KeySet(key for key in published if key.kid in pins)
 
     def _age(self) -> float:
         return self._clock.steady() - self._read_at
@@ -215,4 +235,6 @@ class Enforcer:
             log.error(
                 "transaction %s: step %d refused: %s %s", txn[:12], error.step, error.code, error.detail
             )
-            raise ReleaseRefused(txn, error.code, step=error.step) from error
+            unpinned = error.code == _UNKNOWN_KID and self._settings.issuer_keys
+            advice = _UNPINNED if unpinned else ""
+            raise ReleaseRefused(txn, error.code, step=error.step, advice=advice) from error

@@ -8,7 +8,6 @@ other effect of its transaction.
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -31,6 +30,7 @@ from countersign.contract.wire import (
     parse,
 )
 from countersign.errors import CountersignError, FireError, MisuseError, ReviewPending, ServiceRefused
+from countersign.http_clients import http_client
 from countersign.runtime import Runtime
 from countersign.testing.service import TestedService
 
@@ -66,10 +66,8 @@ class Browsers:
 
     def _sign_in(self, subject: str) -> httpx2.Client:
         link = urlsplit(self._service.sign_in_link(subject))
-        # plain http on loopback: it trusts nobody and costs nothing
-        nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         origin = self._service.url
-        browser = httpx2.Client(base_url=origin, headers={"Origin": origin}, verify=nobody)
+        browser = http_client(base_url=origin, headers={"Origin": origin})
         answer = browser.post(link.path, data={"token": parse_qs(link.query)["token"][0]})
         if answer.status_code != httpx2.codes.SEE_OTHER:
             browser.close()

@@ -27,6 +27,7 @@ import httpx2
 
 from countersign.contract.keys import PrivateKey
 from countersign.errors import CountersignError, MisuseError
+from countersign.http_clients import socket_client
 from countersign.settings import Settings
 from countersign.testing.bundle import copy_for_test
 
@@ -148,10 +149,8 @@ class TestedService:
         return False
 
     def _operate(self, verb: str, args: dict[str, Any]) -> Any:
-        # a file: no TLS there
-        transport = httpx2.HTTPTransport(uds=str(self._data / "admin.sock"), verify=False)
         try:
-            with httpx2.Client(transport=transport, timeout=_STOP_SECONDS) as operator:
+            with socket_client(self._data / "admin.sock", timeout=_STOP_SECONDS) as operator:
                 answer = operator.post(f"http://service/{verb}", json=args)
         except httpx2.HTTPError as error:
             raise ServiceFailed(f"the service does not answer its operator: {self._last_words()}") from error

@@ -34,6 +34,7 @@ from countersign.contract.admission import JSON, load
 from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.errors import CountersignError, NotDone
+from countersign.http_clients import http_client
 from countersign.tools.addresses import filled, sound
 from countersign.tools.credentials import told, unsendable
 from countersign.tools.current import current_effect, firing_effect, require_no_probe
@@ -275,12 +276,8 @@ class RestApi:
         with self._lock:
             client = self._clients.get(os.getpid())
             if client is None:
-                client = self._clients[os.getpid()] = httpx2.Client(
-                    timeout=self._timeout,
-                    follow_redirects=False,
-                    transport=self._transport,
-                    trust_env=False,
-                    headers=_PLAIN,
+                client = self._clients[os.getpid()] = http_client(
+                    headers=_PLAIN, timeout=self._timeout, transport=self._transport
                 )
             return client
 

@@ -8,9 +8,10 @@ import httpx2
 import pytest
 from sqlalchemy import update
 
-from countersign.contract import names
+from countersign.contract import ARGS_LIMITS, canonicalize, names
 from policy_service.storage.core import table
-from policy_service.storage.tables import AgentRow
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import AgentRow, EffectRow
 from tests.fakes.payments import PAY, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay
@@ -152,6 +153,76 @@ async def test_a_compensation_that_cannot_be_built_is_a_task(bank: World, robot:
         answer = await undone(robot, view)
         assert (answer.status_code, answer.json()["code"]) == (409, "illegal_state"), answer.text
     assert (await states(robot, view))[:2] == ("unsettled", "compensation_failed")
+    assert await tasks(bank, robot) == [("compensation_failed", "open")]
+
+
+def nested(depth: int) -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+WITHIN = {
+    "text": {"id": "p1", "log": "x" * (ARGS_LIMITS.max_bytes - 100)},
+    "nodes": {"id": "p1", "log": [1] * (ARGS_LIMITS.max_nodes - 10)},
+    "depth": {"id": "p1", "log": nested(ARGS_LIMITS.max_depth - 1)},
+}
+BEYOND = {
+    "text": {"id": "p1", "log": "x" * ARGS_LIMITS.max_bytes},
+    "nodes": {"id": "p1", "log": [1] * ARGS_LIMITS.max_nodes},
+    "depth": {"id": "p1", "log": nested(ARGS_LIMITS.max_depth)},
+    "text beyond ASCII": {"id": "p1", "log": "\N{SNOWMAN}" * (ARGS_LIMITS.max_bytes // 3)},
+}
+
+
+@pytest.mark.parametrize("result", WITHIN.values(), ids=WITHIN)
+async def test_whatever_result_is_admitted_can_be_taken_back(bank: World, robot: Agent, result: Any) -> None:
+    view = await fired(bank, robot, result=result)
+    answer = await undone(robot, view)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["effect"]["args"] == {"payment": "p1", "amount": 10}
+
+
+@pytest.mark.parametrize("result", BEYOND.values(), ids=BEYOND)
+async def test_a_result_beyond_the_limits_is_refused_and_the_outcome_without_it_is_not(
+    bank: World, robot: Agent, result: Any
+) -> None:
+    view = (await robot.submit(await pay(bank), attempt_id=robot.attempt)).json()
+    told = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
+    refused = await robot.report(robot.attempt, told | {"result": result})
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request"), refused.text
+    assert "report a smaller part of it, or none" in refused.text
+    assert (await robot.report(robot.attempt, told)).status_code == 200
+    assert (await undone(robot, view)).json()["code"] == "illegal_state"
+
+
+async def test_args_of_a_compensation_that_grow_beyond_the_limits_are_a_task(
+    bank: World, robot: Agent
+) -> None:
+    fits = {"id": "x" * (ARGS_LIMITS.max_bytes - len('{"id":""}'))}
+    view = await fired(bank, robot, result=fits)
+    for _ in range(2):
+        answer = await undone(robot, view)
+        assert (answer.status_code, answer.json()["code"]) == (409, "illegal_state"), answer.text
+    assert await tasks(bank, robot) == [("compensation_failed", "open")]
+
+
+@pytest.mark.parametrize("result", BEYOND.values(), ids=BEYOND)
+async def test_a_result_that_an_earlier_version_stored_beyond_the_limits_is_a_task(
+    bank: World, robot: Agent, result: Any
+) -> None:
+    view = await fired(bank, robot)
+    effects = table(EffectRow)
+    mine = effects.c.effect_id == view["effects"][0]["effect_id"]
+
+    def store(tx: Tx) -> None:
+        tx.conn.execute(update(effects).where(mine).values(result=canonicalize(result)))
+
+    await bank.service.db.write(store)
+    for _ in range(2):
+        answer = await undone(robot, view)
+        assert (answer.status_code, answer.json()["code"]) == (409, "illegal_state"), answer.text
     assert await tasks(bank, robot) == [("compensation_failed", "open")]
 
 

@@ -7,6 +7,7 @@ import base64
 import json
 from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import select
@@ -330,3 +331,40 @@ async def test_the_longest_list_has_a_receipt_that_is_read(bank: World, robot: A
     view, tokens = await released(robot, *effects)
     receipt = bank.receipt_of((await robot.redeem(tokens)).json())
     assert [one.effect_id for one in receipt.effects] == [one["effect_id"] for one in view["effects"]]
+
+
+SOUND = ["a", "-", "_", "~", "a..b", "A.b-c_d~9", "-" * 200]
+UNSOUND = [
+    "a/b", "/", ".", "..", "...", ".a", "../x", "a b", " ", "a%2Fb", "%2e%2e", "a?b", "a#b", "a;b", "a:b", "a\\b",
+    "a\n", "a\x00", "\xe9", "\N{FULLWIDTH SOLIDUS}", "\N{RIGHT-TO-LEFT OVERRIDE}a", "a" * 201,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("attempt", UNSOUND)
+async def test_an_attempt_that_no_path_can_name_is_refused_where_it_enters(
+    bank: World, robot: Agent, attempt: str
+) -> None:
+    at_once = await robot.submit(await pay(bank), attempt_id=attempt)
+    assert (at_once.status_code, at_once.json()["code"]) == (400, "invalid_request")
+    assert "/attempt_id" in at_once.text
+    view, tokens = await released(robot, await pay(bank))
+    refused = await robot.redeem(tokens, attempt)
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request")
+    body = {"effect_ids": [view["effects"][0]["effect_id"]]}
+    renewed = await robot.send("POST", f"/v1/redemptions/{quote(attempt, safe='')}/renew", body)
+    assert renewed.status_code in {400, 404, 405}, renewed.text
+    assert await spent(bank, robot) == (0, 0)
+    assert (await robot.redeem(tokens)).json()["redeemed"] is True
+
+
+@pytest.mark.parametrize("attempt", SOUND)
+async def test_whatever_attempt_is_redeemed_can_be_renewed_and_reported(
+    bank: World, robot: Agent, attempt: str
+) -> None:
+    view, tokens = await released(robot, await pay(bank))
+    name = attempt if len(attempt) == 200 else f"{attempt}{robot.name}"
+    assert (await robot.redeem(tokens, name)).json()["redeemed"] is True
+    effect = view["effects"][0]["effect_id"]
+    renewed = await robot.send("POST", f"/v1/redemptions/{name}/renew", {"effect_ids": [effect]})
+    assert renewed.json()["redeemed"] is True, renewed.text
+    assert (await robot.report(name, {"effect_id": effect, "outcome": "fired"})).status_code == 200

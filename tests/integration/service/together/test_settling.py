@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from countersign.contract import EffectState, ErrorCode, TaskKind
+from countersign.contract import ARGS_LIMITS, EffectState, ErrorCode, TaskKind
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.workflow import records
@@ -274,6 +274,14 @@ async def test_an_answer_to_another_kind_of_task_is_none(bank: World, robot: Age
     assert refusal(refused) == (400, ErrorCode.WRONG_ANSWER)
     assert refused.json()["answers"] == ["fired", "not_fired"]
     assert (await states(robot, view))[1] == "unknown"
+
+
+async def test_a_result_beyond_the_limits_is_refused(bank: World, robot: Agent) -> None:
+    view, maya = await unknown(bank, robot), await bank.person("maya")
+    task = await maya.task(view, "unknown")
+    refused = await maya.settle(task, "fired", result={"id": "x" * ARGS_LIMITS.max_bytes})
+    assert (refused.status_code, refused.json()["code"]) == (400, "invalid_request"), refused.text
+    assert (await maya.settle(task, "fired", result={"id": "x" * 1_000})).status_code == 200
 
 
 async def test_what_did_not_happen_has_no_result(bank: World, robot: Agent) -> None:

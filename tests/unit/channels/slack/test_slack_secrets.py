@@ -35,7 +35,7 @@ class _Context:
     """As much of one as a channel asks for before it runs."""
 
     clock = None
-    settings: Any = SimpleNamespace(public_url="http://127.0.0.1")
+    settings: Any = SimpleNamespace(public_url="http://127.0.0.1", https_proxy=None, ca_file=None)
 
 
 def start(folder: Path) -> SlackChannel:

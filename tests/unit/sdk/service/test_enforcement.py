@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from countersign import AlreadyRedeemed, ReleaseRefused, ReviewPending, ServiceUnavailable, transaction
+from countersign import (
+    AlreadyRedeemed,
+    ReleaseRefused,
+    ReviewPending,
+    Runtime,
+    ServiceUnavailable,
+    transaction,
+)
 from countersign.contract import EffectState, PrivateKey
 from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
 from countersign.service.enforcement import Permit
@@ -128,6 +135,61 @@ def test_a_new_key_is_fetched_when_it_is_first_seen(desk: Desk) -> None:
     desk.clock.advance(desk.runtime.settings.jwks_retry_seconds + 1)
     with transaction("t-2", runtime=desk.runtime):
         refund("o-1", 100)
+    assert len(desk.done) == 2
+
+
+def pinning(desk: Desk, *keys: PrivateKey) -> Runtime:
+    """The desk's agent, which pins these keys."""
+    settings = replace(desk.runtime.settings, issuer_keys=tuple(key.public.kid for key in keys))
+    return make_runtime(settings, desk.face, desk.registry, desk.clock)
+
+
+def test_a_key_set_without_a_pinned_key_verifies_nothing(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with (
+        pinning(desk, PrivateKey.generate()) as runtime,
+        pytest.raises(
+            ReleaseRefused, match=r"unknown_kid.*COUNTERSIGN_ISSUER_KEYS does not pin.*issuer-keys"
+        ),
+        transaction("t-1", runtime=runtime),
+    ):
+        refund("o-1", 100)
+    assert desk.done == []
+
+
+@pytest.mark.parametrize("typ", [TYP_RELEASE, TYP_RECEIPT])
+def test_a_published_key_that_is_not_pinned_signs_nothing(
+    desk: Desk, typ: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    refund, pinned, forged = refund_tool(desk), desk.service.key, PrivateKey.generate()
+    desk.service.published.append(forged.public)
+
+    def switched(which: str, claims: dict[str, Any]) -> dict[str, Any]:
+        desk.service.key = forged if which == typ else pinned
+        return claims
+
+    desk.service.lies = switched
+    with (
+        pinning(desk, pinned) as runtime,
+        pytest.raises(ReleaseRefused, match="COUNTERSIGN_ISSUER_KEYS does not pin"),
+        transaction("t-1", runtime=runtime),
+    ):
+        refund("o-1", 100)
+    assert desk.done == []
+    assert f"does not pin, and their signatures are refused: {forged.public.kid}" in caplog.text
+
+
+def test_a_rotation_to_a_pinned_key_needs_nothing(desk: Desk) -> None:
+    refund, current, following = refund_tool(desk), desk.service.key, PrivateKey.generate()
+    desk.service.published.append(following.public)
+    with pinning(desk, current, following) as runtime:
+        with transaction("t-1", runtime=runtime):
+            refund("o-1", 100)
+        desk.service.key = following
+        desk.service.published = [following.public, PrivateKey.generate().public]
+        desk.clock.advance(desk.runtime.settings.jwks_seconds + 1)
+        with transaction("t-2", runtime=runtime):
+            refund("o-2", 100)
     assert len(desk.done) == 2
 
 

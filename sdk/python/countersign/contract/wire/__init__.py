@@ -35,7 +35,7 @@ from .answers import (
     TransactionPage,
     TransactionView,
 )
-from .base import MAX_TEXT_CHARS, Digest, Instant, Jws, Many, WireModel, dump, parse
+from .base import MAX_TEXT_CHARS, AttemptId, Digest, Instant, Jws, Many, WireModel, dump, parse
 from .proposals import AcceptRequest, DeclineRequest, ProposalView, ProposeRequest
 from .requests import (
     AnswerRequest,
@@ -67,6 +67,7 @@ __all__ = [
     "MAX_TEXT_CHARS",
     "AcceptRequest",
     "AnswerRequest",
+    "AttemptId",
     "AuditPage",
     "AuditRow",
     "BringKeyRequest",

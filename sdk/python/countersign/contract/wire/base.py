@@ -10,6 +10,7 @@ from typing import Annotated, Final, TypeVar
 
 import orjson
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -24,8 +25,8 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from countersign.contract.admission import Limits, canonical_bytes
-from countersign.contract.errors import WireError
+from countersign.contract.admission import ARGS_LIMITS, Limits, admit, canonical_bytes
+from countersign.contract.errors import AdmissionError, WireError
 from countersign.contract.jws import MAX_RECEIPT_BYTES, MAX_TOKEN_BYTES
 
 T = TypeVar("T")
@@ -85,6 +86,9 @@ Receipt = Annotated[str, StringConstraints(pattern=_COMPACT, max_length=MAX_RECE
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 """A short name or id."""
 
+AttemptId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_~-][A-Za-z0-9._~-]{0,199}$")]
+"""A caller's name of an attempt, fit for a path: unreserved characters (RFC 3986 section 2.3), not a dot first."""
+
 MAX_TEXT_CHARS: Final = 4_000
 """What people still read; a longer text belongs in a ticket."""
 
@@ -92,6 +96,21 @@ Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
 """Words of a person or an agent: untrusted, shown escaped."""
 
 Args = Annotated[dict[str, JsonValue], Field(description="The arguments, one JSON object.", repr=False)]
+
+
+def _require_result(value: JsonValue) -> JsonValue:
+    """What is admitted here is stored, read again and made into the args of a compensation: one limit for all."""
+    try:
+        admit(value, ARGS_LIMITS)
+    except AdmissionError as error:
+        raise ValueError(
+            f"the result cannot be kept ({error}); report a smaller part of it, or none"
+        ) from error
+    return value
+
+
+Result = Annotated[JsonValue, AfterValidator(_require_result)]
+"""What a tool answered, within the limits of args."""
 
 Many = Annotated[tuple[T, ...], Strict(False)]
 """A tuple that may be given as a list, as JSON does."""

@@ -2,12 +2,12 @@
 
 from typing import Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, model_validator
 
 from countersign.contract.effect import Resource
 from countersign.contract.states import EffectState, Outcome, TaskAnswer
 
-from .base import Args, Digest, Jws, Many, Name, Receipt, Text, WireModel
+from .base import Args, AttemptId, Digest, Jws, Many, Name, Receipt, Result, Text, WireModel
 
 MAX_EFFECTS = 100
 """Effects in one transaction: what a person can still look through."""
@@ -56,7 +56,7 @@ class _Submission(WireModel):
 class SubmitRequest(_Submission):
     """`POST /v1/transactions`: stage these effects as one transaction."""
 
-    attempt_id: Name | None = Field(
+    attempt_id: AttemptId | None = Field(
         default=None, description="Redeem at once under this attempt if everything is released at once."
     )
     epoch: int | None = Field(
@@ -107,7 +107,7 @@ class RedeemRequest(WireModel):
     """`POST /v1/redemptions`: spend the tokens of one whole transaction, or of one compensation."""
 
     tokens: Many[Jws] = Field(min_length=1, max_length=MAX_EFFECTS)
-    attempt_id: Name = Field(description="Journaled by the caller before this request.")
+    attempt_id: AttemptId = Field(description="Journaled by the caller before this request.")
 
 
 class RenewRequest(WireModel):
@@ -121,7 +121,7 @@ class ReportedOutcome(WireModel):
 
     effect_id: Digest
     outcome: Outcome
-    result: JsonValue = Field(default=None, description="The tool's result, where it has one in JSON.")
+    result: Result = Field(default=None, description="The tool's result, where it has one in JSON.")
     error: Text | None = None
 
 
@@ -206,7 +206,7 @@ class SettleRequest(WireModel):
     effect_digest: Digest = Field(description="Of the effect that was read; another one is stale.")
     effect_state: EffectState = Field(description="Its state as it was read; another one is stale.")
     reason: Text | None = Field(default=None, description="How it is known. Required; the agent reads it.")
-    result: JsonValue = Field(
+    result: Result = Field(
         default=None,
         description="With `fired`: what the tool answered, where its compensation takes an argument from that.",
     )
