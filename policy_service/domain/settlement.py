@@ -4,7 +4,8 @@ Rules: one effect that waits makes the transaction wait; it is ready only when e
 it stays open until every outcome is known; it is settled when the outcomes agree (all fired, or nothing left standing),
 ended when nothing fired, and unsettled when a person is needed: an unknown, of a compensation too, a failed
 compensation, or something that fired beside something that did not and cannot be taken back. What a person left
-standing needs nobody any more. What failed and may, by its reviewed manifest, agrees with any other outcome.
+standing needs nobody any more. What failed and may, by its reviewed manifest, agrees with any other outcome. A read
+that fired changed nothing, so nothing of it stands.
 """
 
 from __future__ import annotations
@@ -28,11 +29,17 @@ class Part:
     compensation_unknown: bool = False  # it is compensating, and nobody knows whether that has happened
     left_standing: bool = False  # it fired, should not have, and a person settled that it stays
     may_fail: bool = False  # people agreed that it may be missing: failed, it says nothing about the others
+    reads: bool = False  # its reviewed manifest is in the group of tools that change nothing
 
     @property
     def failed_as_it_may(self) -> bool:
         """Whether it is known not to have acted, and stops no other."""
         return self.may_fail and self.state is EffectState.FAILED
+
+    @property
+    def has_read(self) -> bool:
+        """Whether it fired, and there is nothing to take back."""
+        return self.reads and self.state is EffectState.FIRED and not self.can_compensate
 
 
 def state_of_transaction(parts: Sequence[Part]) -> TxnState:
@@ -50,11 +57,11 @@ def state_of_transaction(parts: Sequence[Part]) -> TxnState:
         return TxnState.REVIEW
     if states == {EffectState.RELEASED}:
         return TxnState.READY
-    return _after_redemption(parts, states)
+    return _after_redemption(parts)
 
 
-def _after_redemption(parts: Sequence[Part], states: set[EffectState]) -> TxnState:
-    left = {part.state for part in parts if not part.left_standing}
+def _after_redemption(parts: Sequence[Part]) -> TxnState:
+    left = {part.state for part in parts if not (part.left_standing or part.has_read)}
     if left & _NEEDS_A_PERSON or any(part.compensation_unknown for part in parts):
         return TxnState.UNSETTLED
     if left & _OPEN_OUTCOME:
@@ -63,7 +70,10 @@ def _after_redemption(parts: Sequence[Part], states: set[EffectState]) -> TxnSta
         return TxnState.SETTLED
     if EffectState.FIRED in left:
         return TxnState.UNSETTLED if stands_for_good(parts) else TxnState.REDEEMED
-    return TxnState.ENDED if states <= _NOTHING_STANDS - {EffectState.COMPENSATED} else TxnState.SETTLED
+    stood = {part.state for part in parts if not part.has_read} - (
+        _NOTHING_STANDS - {EffectState.COMPENSATED}
+    )
+    return TxnState.SETTLED if stood else TxnState.ENDED
 
 
 def stands_for_good(parts: Sequence[Part]) -> bool:
@@ -78,4 +88,5 @@ def did_not_go_through(parts: Sequence[Part]) -> bool:
 
 def needs_a_word(part: Part) -> bool:
     """Whether this fired, has no compensation, and nobody has said yet that it stays."""
-    return part.state is EffectState.FIRED and not part.can_compensate and not part.left_standing
+    fired_for_good = part.state is EffectState.FIRED and not part.can_compensate
+    return fired_for_good and not part.left_standing and not part.has_read

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from countersign.contract import RESERVED_IDENTIFIERS
+
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-_RESERVED: Final = frozenset({"true", "false", "if", "then", "else", "in", "is", "like", "has", "__cedar"})
 _BUILT_IN: Final = {"String": "__cedar::String", "Long": "__cedar::Long", "Boolean": "__cedar::Bool"}
 
 
@@ -69,7 +70,7 @@ def _type(kind: Mapping[str, Any]) -> str:
 
 
 def _name(name: str) -> str:
-    return name if _IDENTIFIER.match(name) and name not in _RESERVED else _quoted(name)
+    return name if _IDENTIFIER.match(name) and name not in RESERVED_IDENTIFIERS else _quoted(name)
 
 
 def _quoted(name: str) -> str:

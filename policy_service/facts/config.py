@@ -15,13 +15,12 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from countersign.contract import BUILT_IN_TYPES
 from policy_service.domain.durations import parse_duration
 from policy_service.facts.attributes import AttributeType, parse_attribute_type
 from policy_service.lookups import require_plain_address
 
 AGENT: Final = "Agent"
-BUILT_IN_TYPES: Final = frozenset({AGENT, "User", "Role", "Group", "Review", "Action"})
-"""Entity types the service fills itself; no resource may be called so."""
 
 BUILT_IN_AGENT_ATTRIBUTES: Final = frozenset({"owner", "proof"})
 BINDS: Final = frozenset({"args", "resource_id", "agent", "tool", "now"})

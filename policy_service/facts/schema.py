@@ -13,12 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from countersign.contract import READ_GROUP
 from policy_service.domain.people import ABOUT
 from policy_service.facts.attributes import AttributeType
-
-READ: Final = "read"
-"""The action group of tools that change nothing; every bundle knows it, so a rule may name it before a tool does.
-Where a tool has that name it is the tool's."""
 
 _TEXT: Final = {"type": "String"}
 _LONG: Final = {"type": "Long"}
@@ -45,7 +42,8 @@ def tools_schema(
 ) -> dict[str, Any]:
     """The schema of effects, in Cedar's JSON format. `attributes` are by entity type."""
     shapes = tuple(tools)
-    actions: dict[str, Any] = {READ: {}} | {group: {} for shape in shapes for group in shape.groups}
+    # Every bundle knows the group of reads, so a rule may name it before a tool does. A tool of that name takes it.
+    actions: dict[str, Any] = {READ_GROUP: {}} | {group: {} for shape in shapes for group in shape.groups}
     actions |= {shape.tool: _action(shape) for shape in shapes}
     agent = {"proof": _TEXT, **_attributes(attributes.get("Agent", {}))}
     namespaces: dict[str, Any] = {"": {"entityTypes": _people(agent), "actions": actions}}

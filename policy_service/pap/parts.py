@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from countersign.contract import Lane, Limits, ToolManifest, load
 from policy_service.domain.people import FOR_PEOPLE
-from policy_service.facts.config import BUILT_IN_TYPES, FactsConfig, SourceSpec, parse_facts_config
+from policy_service.facts.config import FactsConfig, SourceSpec, parse_facts_config
 from policy_service.facts.groups import Directory, parse_groups
 from policy_service.facts.http import HttpReader
 from policy_service.facts.manifests import InputCodec
@@ -147,10 +147,6 @@ def _tool_problems(tools: Sequence[ToolVersion], config: FactsConfig) -> list[Pr
         ]
         if name in groups:
             messages.append(f"{name!r} is a tool and an action group; rename one")
-        if manifest.resource.type in BUILT_IN_TYPES:
-            messages.append(
-                f"resource type {manifest.resource.type!r} belongs to the service; call it something else"
-            )
         messages += [*_compensation_problems(manifest, manifests), *_probe_problems(manifest, manifests)]
         problems += [Problem(version.file, None, message) for message in messages]
     for source in config.source:

@@ -154,6 +154,8 @@ class EffectRow(Row, table=True):
     secret: list[str] = Field(default_factory=list, sa_type=Json)  # pointers, of that day
     # known not to have acted, it stops no sibling; of that day too
     may_fail: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    # fired, nothing of it has to be taken back; of that day too
+    reads: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     state: str
     decision_id: str
     gates: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # all that ever fired

@@ -17,7 +17,7 @@ from sqlmodel import col
 
 from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, require_move
 from policy_service.audit.log import append
-from policy_service.domain.settlement import stands_for_good, state_of_transaction
+from policy_service.domain.settlement import needs_a_word, stands_for_good, state_of_transaction
 from policy_service.errors import ConflictError
 from policy_service.storage import asked, outbox, proposals
 from policy_service.storage.alone import require_alone
@@ -34,7 +34,7 @@ from policy_service.storage.tables import (
     TransactionRow,
 )
 from policy_service.workflow.metering import give_back_if_over
-from policy_service.workflow.records import Snapshot, stays
+from policy_service.workflow.records import Snapshot
 
 
 @dataclass(frozen=True)
@@ -223,9 +223,10 @@ def follow_effects(tx: Tx, snapshot: Snapshot, cause: Cause, **changes: Any) -> 
     reopened = to is TxnState.REDEEMED and snapshot.transaction.state != TxnState.READY.value
     if to.value != snapshot.transaction.state and not reopened:
         move_transaction(tx, snapshot.transaction, to, cause, **changes)
-    if stands_for_good(snapshot.parts()):
-        for effect in snapshot.effects:
-            if effect.state == EffectState.FIRED.value and effect.compensation is None and not stays(effect):
+    parts = snapshot.parts()
+    if stands_for_good(parts):
+        for effect, part in zip(snapshot.effects, parts, strict=True):
+            if needs_a_word(part):
                 open_task(
                     tx,
                     effect,

@@ -66,7 +66,12 @@ class Snapshot:
         unknown = {e.compensates for e in self.compensations if e.state == EffectState.UNKNOWN.value}
         return [
             Part(
-                EffectState(e.state), e.compensation is not None, e.effect_id in unknown, stays(e), e.may_fail
+                EffectState(e.state),
+                e.compensation is not None,
+                e.effect_id in unknown,
+                stays(e),
+                e.may_fail,
+                e.reads,
             )
             for e in self.effects
         ]

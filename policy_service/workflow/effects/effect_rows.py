@@ -63,6 +63,7 @@ def undecided(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | No
         compensation=None if undo is None else undo.to_json(),
         secret=_EVERYTHING if manifest is None else list(manifest.secret),
         may_fail=manifest is not None and manifest.may_fail,
+        reads=manifest is not None and manifest.reads,
         state="",  # no state the CHECK would take: an undecided row cannot be stored
         decision_id="",
         valid_for_s=0,

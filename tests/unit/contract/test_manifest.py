@@ -101,7 +101,7 @@ def test_every_member_is_in_the_digest(member: str) -> None:
         {"tool": "refund2"},
         {"title": "Refund"},
         {"sentence": "Refund {account}"},
-        {"resource": {"type": "User", "id": "/account"}},
+        {"resource": {"type": "Customer", "id": "/account"}},
         {"args": {**REFUND["args"], "required": ["account"]}},
     ],
     ids=lambda changed: next(iter(changed)),

@@ -102,6 +102,28 @@ def test_what_cannot_be_taken_back_stands_beside_what_did_not_fire() -> None:
         assert state_of_transaction(torn) is T.UNSETTLED
 
 
+READ = Part(E.FIRED, False, reads=True)
+BESIDE_A_READ = {
+    "nothing": ([], T.SETTLED),
+    "one that failed": ([Part(E.FAILED, False)], T.ENDED),
+    "one that was not begun": ([Part(E.UNUSED, True)], T.ENDED),
+    "one to be taken back and one that failed": ([Part(E.FIRED, True), Part(E.FAILED, True)], T.REDEEMED),
+    "one taken back and one that failed": ([Part(E.COMPENSATED, True), Part(E.FAILED, True)], T.SETTLED),
+    "one that stands and one that failed": ([Part(E.FIRED, False), Part(E.FAILED, True)], T.UNSETTLED),
+    "one nobody knows of": ([Part(E.UNKNOWN, False)], T.UNSETTLED),
+    "one not told yet": ([Part(E.REDEEMED, False)], T.REDEEMED),
+    "another read": ([READ], T.SETTLED),
+    "another read and one that failed": ([READ, Part(E.FAILED, False)], T.ENDED),
+}
+
+
+@pytest.mark.parametrize(("others", "expected"), BESIDE_A_READ.values(), ids=BESIDE_A_READ)
+def test_a_read_that_fired_leaves_nothing_standing(others: list[Part], expected: TxnState) -> None:
+    assert state_of_transaction([READ, *others]) is expected
+    assert state_of_transaction([*others, READ]) is expected
+    assert stands_for_good([READ, *others]) is stands_for_good(others)
+
+
 @pytest.mark.parametrize("other", [E.FIRED, E.REDEEMED, E.UNKNOWN, E.COMPENSATING])
 def test_nothing_stands_for_good_while_the_others_may_still_fire(other: EffectState) -> None:
     assert not stands_for_good([Part(E.FIRED, False), Part(other, True)])
@@ -142,10 +164,11 @@ def followed(state: TxnState, whole: Sequence[Part]) -> TxnState:
     return state if to is T.REDEEMED and state is not T.READY else to
 
 
+@pytest.mark.parametrize("reads", list(product([True, False], repeat=2)))
 @pytest.mark.parametrize("may", list(product([True, False], repeat=2)))
 @pytest.mark.parametrize("undo", list(product([True, False], repeat=2)))
 def test_every_step_of_two_effects_is_a_move_of_their_transaction_or_none(
-    undo: tuple[bool, ...], may: tuple[bool, ...]
+    undo: tuple[bool, ...], may: tuple[bool, ...], reads: tuple[bool, ...]
 ) -> None:
     ahead = [
         (states, T.READY if set(states) == {E.RELEASED} else T.REVIEW)
@@ -155,7 +178,11 @@ def test_every_step_of_two_effects_is_a_move_of_their_transaction_or_none(
     while ahead:
         states, state = ahead.pop()
         for after in steps(states):
-            whole = [Part(s, u, may_fail=m) for s, u, m in zip(after, undo, may, strict=True)]
+            whole = [
+                Part(s, u, may_fail=m, reads=r) for s, u, m, r in zip(after, undo, may, reads, strict=True)
+            ]
+            if any(part.reads and part.state is E.COMPENSATING and not part.can_compensate for part in whole):
+                continue  # nothing compensates it
             to = followed(state, whole)
             assert to is state or can_move(state, to), f"{states} -> {after}: {state} -> {to}"
             if (after, to) not in known:

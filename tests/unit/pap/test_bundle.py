@@ -121,7 +121,7 @@ FILE_PROBLEMS: dict[str, tuple[str, Any, str]] = {
     "a resource type of ours": (
         "tools/pay.json", pay_manifest(resource={"type": "User", "id": "/account"}), "belongs to the service"),
     "a resource type that is a keyword": (
-        "tools/pay.json", pay_manifest(resource={"type": "in", "id": "/account"}), "make no Cedar schema"),
+        "tools/pay.json", pay_manifest(resource={"type": "in", "id": "/account"}), "Cedar reserves"),
     "a compensation that is not here": (
         "tools/pay.json", pay_manifest(compensation={"tool": "unpay", "map": {}}), "not a tool of this bundle"),
     "a probe that would act": ("tools/pay.json", pay_manifest(probe="pay"), "a probe only asks and has no manifest"),

@@ -42,7 +42,25 @@ _MARK: Final = "INSERT OR REPLACE INTO countersign_landed VALUES (?, strftime('%
 _EFFECT: Final = f"{OURS}effect"
 _BLOCK: Final = f"{OURS}block"
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_IN_MEMORY: Final = ":memory:"
+_URI: Final = "file:"
 _PRIMARY: Final = 0xFF  # the part of a result code that says what it is; the rest says where
+
+
+def _file(path: str | Path) -> str:
+    """The path of a database that others can open too."""
+    text = str(path)
+    if text in {"", ".", _IN_MEMORY}:
+        raise MisuseError(
+            f"SQLiteAdapter({text!r}) names no file, and a database in memory or of a temporary file is one "
+            "connection's own: name a file, in a test one of tmp_path; or take AgentMemory or MemoryAdapter"
+        )
+    if text.startswith(_URI):
+        raise MisuseError(
+            f"SQLiteAdapter({text!r}) is given a URI and takes a path: write the file alone, and './{text}' for a file "
+            "of that name; a database in memory cannot be a resource"
+        )
+    return text
 
 
 class SQLiteAdapter(LiveAdapter):
@@ -51,6 +69,9 @@ class SQLiteAdapter(LiveAdapter):
 
     `busy_seconds` is how long it waits for others who write; then `Moved`. `foreign_keys` has SQLite keep references,
     as `PRAGMA foreign_keys = ON` would: inside a transaction that has no effect, so say it here.
+
+    Raises:
+        MisuseError: the path names no file. A database in memory is one connection's own.
     """
 
     def __init__(
@@ -61,7 +82,7 @@ class SQLiteAdapter(LiveAdapter):
         busy_seconds: float = 5.0,
         foreign_keys: bool = False,
     ) -> None:
-        self._path = str(path)
+        self._path = _file(path)
         self._busy_seconds, self._foreign_keys = busy_seconds, foreign_keys
         self._name = name or Path(path).stem
         self._inside: Inside[LiveConnection] = Inside(self._name)

@@ -36,7 +36,7 @@ from countersign.cli.terminal import (
 from countersign.commit.answering import asked_about, chosen
 from countersign.errors import CountersignError, MisuseError
 from countersign.journal.telling import json_text, visible
-from countersign.manifests.drafting import READ_GROUP, manifest_json
+from countersign.manifests.drafting import manifest_json
 from countersign.manifests.exporting import Exported, export_drafts, export_manifests
 from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
 from countersign.recovery.recovery import Resumed
@@ -275,7 +275,7 @@ def _tool_line(one: Tool) -> dict[str, Any]:
         draft = one.draft_manifest()
     except CountersignError as error:
         return line | {"problem": str(error)}
-    kind = "read" if READ_GROUP in draft.groups else "write"
+    kind = "read" if draft.reads else "write"
     resource = f"{draft.resource.type} {draft.resource.id}"
     return line | {"kind": kind, "resource": resource, "draft": manifest_json(draft).decode()}
 

@@ -44,6 +44,7 @@ journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, as
 _MAX_LISTED: Final = 50
 _MODE: Final = 0o600  # of an exported file: it holds what the journal holds
 _SUMMARY: Final = ("key", "state", "effects", "changed", "note")
+_APART: Final = frozenset({"effects", "dropped", "unreadable"})
 _IN_ITS_HEAD: Final = frozenset({"lane", "seq", "tool", "state"})
 _COUNTED: Final = ("called", "fired", "unknown", "compensated")
 
@@ -110,12 +111,14 @@ def show_journal(
 
 
 def _print_whole(one: dict[str, Any]) -> None:
-    print_members({name: value for name, value in one.items() if name not in {"effects", "unreadable"}})
-    for effect in one["effects"]:
-        typer.echo(f"\n{effect['lane']} {effect['seq']}: {visible(effect['tool'] or '')} {effect['state']}")
-        print_members(
-            {name: value for name, value in effect.items() if name not in _IN_ITS_HEAD}, indent="  "
-        )
+    print_members({name: value for name, value in one.items() if name not in _APART})
+    for kind in ("effects", "dropped"):
+        for effect in one[kind]:
+            head = f"{effect['lane']} {effect['seq']}: {visible(effect['tool'] or '')} {effect['state']}"
+            typer.echo(f"\n{head}{', not in the list' if kind == 'dropped' else ''}")
+            print_members(
+                {name: value for name, value in effect.items() if name not in _IN_ITS_HEAD}, indent="  "
+            )
     typer.echo()
 
 

@@ -38,6 +38,7 @@ class StagedCall:
     effect_id: str
     group: int = 0  # calls of one group, other than 0, may be fired at the same time
     secret: tuple[str, ...] | None = None  # as far as anybody had said when it was staged; None: nobody
+    tool_digest: str | None = None  # of the manifest that says so, once `learned`
 
     @classmethod
     def of(
@@ -53,6 +54,10 @@ class StagedCall:
         """A call of that transaction."""
         return cls(tool, args, n, call_key, names.effect_id(txn=txn, call_key=call_key), group, secret)
 
+    def learned(self, manifest: ToolManifest) -> StagedCall:
+        """The same call, with what this manifest and the code call secret of it."""
+        return replace(self, secret=secret_of(self.tool, manifest), tool_digest=manifest.digest)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedCall:
@@ -66,6 +71,11 @@ class PlannedCall:
     takes_over_secrets: bool = False  # a compensation of a call with secrets
 
     @property
+    def label(self) -> str:
+        """By what people name it, as in the journal: `refund#2`."""
+        return f"{self.tool.name}#{self.effect.seq}"
+
+    @property
     def has_secrets(self) -> bool:
         """Whether nobody is to read what its tool says: it may repeat a secret."""
         return self.takes_over_secrets or bool(self.secret)
@@ -74,6 +84,11 @@ class PlannedCall:
     def secret(self) -> tuple[str, ...]:
         """Pointers to what is secret of its arguments."""
         return secret_of(self.tool, self.manifest)
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether nothing of it stands once it fired, as people agreed."""
+        return self.manifest.reads and self.effect.compensation is None
 
     @property
     def reports_result(self) -> bool:

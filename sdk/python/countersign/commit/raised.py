@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 from typing_extensions import TypeIs
 
 from countersign.commit.plan import PlannedCall
 from countersign.errors import CountersignError, NotDone, ToolRaised
 from countersign.errors.traces import beyond_ours
+from countersign.live.telling import holds_no_argument
 from countersign.texts import text_of
 from countersign.threads import ToolTimeoutError
 from countersign.tools.rest import RestUnknown
@@ -20,11 +22,34 @@ _EARLIER: Final = "; an earlier try "
 _IN_DOUBT: Final = ", and may have happened"
 
 
-def describe_error(call: PlannedCall, error: BaseException) -> str:
+class MayHoldSecrets(Protocol):
+    """A call, or a block of calls."""
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether its exceptions may repeat a secret argument."""
+        ...
+
+
+def describe_error(call: MayHoldSecrets, error: BaseException) -> str:
     """What people get to read of a tool's exception; only its kind where the tool has secret arguments."""
     kind = type(error).__name__
     text = "" if call.has_secrets else text_of(error)
     return f"{kind}: {text}"[:MAX_ERROR] if text else kind
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    has_secrets: bool
+
+
+def describe_ending(error: BaseException, *, has_secrets: bool) -> str:
+    """What people get to read of the exception that ended a block: as of a tool's, and an error of ours that holds no
+    argument in full.
+    """
+    if holds_no_argument(error):
+        return f"{type(error).__name__}: {error}"
+    return describe_error(_Block(has_secrets), error)
 
 
 def beside_earlier(told: str, earlier: str) -> str:

@@ -30,7 +30,7 @@ from countersign.errors import (
     PartlyFired,
     ReleaseLapsed,
 )
-from countersign.errors.standing import COMPENSATION_UNKNOWN, STANDING
+from countersign.errors.standing import COMPENSATION_UNKNOWN, STANDING, without_reads
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.journal.moves import IN_DOUBT
 from countersign.journal.reading import COMPENSATE_LANE
@@ -105,12 +105,13 @@ class Ending:
         undone = await self.take_back()
         call, outcomes = result.stopped, self.outcomes()
         key, txn, why = self._plan.run_key, self._plan.txn, undone.beside(result.why)
+        reads = self.reads()
         if call is None or isinstance(result.cause, PermitRefused):
-            if STANDING.intersection(outcomes.values()):
-                raise PartlyFired(key, txn, why, outcomes, undone.reviews) from result.cause
+            if STANDING.intersection(without_reads(outcomes, reads).values()):
+                raise PartlyFired(key, txn, why, outcomes, undone.reviews, reads=reads) from result.cause
             raise ReleaseLapsed(key, txn, why) from result.cause
         raise EffectFailed(
-            key, txn, call.tool.name, call.effect.effect_id, why, outcomes, undone.reviews
+            key, txn, call.tool.name, call.effect.effect_id, why, outcomes, undone.reviews, reads=reads
         ) from result.cause
 
     async def take_back(self) -> Unwound:
@@ -154,12 +155,16 @@ class Ending:
             row.label: COMPENSATION_UNKNOWN if row.effect_id in doubtful else row.state.value for row in rows
         }
 
+    def reads(self) -> frozenset[str]:
+        """Of which effects nothing stands once they fired, by the same names."""
+        return frozenset(call.label for call in self._plan.calls if call.only_reads)
+
     def _require_none_firing(self, error: JournalError) -> None:
         """The journal failed: what is FIRING on disk may have happened; if nothing is, nothing was called."""
         try:
             states = self.states()
         except JournalError:
-            states = {f"{call.tool.name}#{call.effect.seq}": LocalState.FIRING for call in self._plan.calls}
+            states = {call.label: LocalState.FIRING for call in self._plan.calls}
         firing = [name for name, state in states.items() if state is LocalState.FIRING]
         if firing:
             outcomes = {name: state.value for name, state in states.items()}
@@ -213,6 +218,7 @@ class Ending:
                 self.outcomes(),
                 committed=failed.committed,
                 reviews=undone.reviews,
+                reads=self.reads(),
             ) from failed.__cause__
 
     def _end_state(self) -> LocalTxn:
@@ -222,7 +228,9 @@ class Ending:
         record = self._engine.journal.transactions.require(self._plan.txn)
         rows = self._engine.journal.transactions.effects(record)
         live = self._engine.journal.transactions.live(record)
-        if any(row.state in _OPEN and not row.left_standing for row in rows) or any(
+        reads = self.reads()
+        open_rows = [row for row in rows if row.state in _OPEN and not row.left_standing]
+        if any(row.state is not LocalState.FIRED or row.label not in reads for row in open_rows) or any(
             row.state is LocalState.LIVE for row in live
         ):
             return LocalTxn.UNSETTLED

@@ -21,6 +21,9 @@ from .errors import (
 from .jws import TYP_PROOF, TYP_RECEIPT, TYP_RELEASE, Opened, open_token, sign
 from .keys import KeySet, PrivateKey, PublicKey, thumbprint
 from .manifest import (
+    BUILT_IN_TYPES,
+    READ_GROUP,
+    RESERVED_IDENTIFIERS,
     CompensationRule,
     Lane,
     MoneyField,
@@ -68,13 +71,16 @@ from .verify import STEPS, Expectation, VerifiedRelease, verify_release, verify_
 
 __all__ = [
     "ARGS_LIMITS",
+    "BUILT_IN_TYPES",
     "EFFECT_MOVES",
     "ENDED_UNSPENT",
     "JSON",
     "MAX_SAFE_INTEGER",
     "PROBLEM_TYPE_PREFIX",
     "PROOF_STEPS",
+    "READ_GROUP",
     "RECEIPT_STEPS",
+    "RESERVED_IDENTIFIERS",
     "RESERVED_KEYS",
     "STEPS",
     "TERMINAL",

@@ -46,6 +46,9 @@ Many = Annotated[tuple[T, ...], Strict(False)]
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.\-]{0,127}$")]
 """Name of an action group."""
 
+READ_GROUP: Final = "read"
+"""The action group of tools that change nothing. A tool that is not in it is a write."""
+
 _NO_SEGMENTS: Final = frozenset({"", ".", ".."})
 
 
@@ -82,10 +85,39 @@ _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.\-/:]{1,128}\Z")
 Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(require_tool_name)]
 """Name of a tool: it is a Cedar action id and part of a URL."""
 
-TypeName = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*$", max_length=128)
-]
-"""Name of a Cedar entity type."""
+BUILT_IN_TYPES: Final = frozenset({"Agent", "User", "Role", "Group", "Review", "Action"})
+"""Entity types the service fills itself; no resource may be called so."""
+
+RESERVED_IDENTIFIERS: Final = frozenset(
+    {"true", "false", "if", "then", "else", "in", "is", "like", "has", "__cedar"}
+)
+"""Words of Cedar that no part of an entity type's name may be."""
+
+_TYPE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*\Z")
+_MAX_TYPE_NAME: Final = 128
+
+
+def require_resource_type(name: str) -> str:
+    """The name of a resource's Cedar entity type as it is: `Order`, or `Shop::Order`.
+
+    Raises:
+        ManifestError: `invalid_manifest`: it is no such name, a word of Cedar, or the name of a type that the service
+            fills itself, which Cedar lets no namespace repeat.
+    """
+    parts = name.split("::")
+    if len(name) > _MAX_TYPE_NAME or not _TYPE_NAME.match(name):
+        why = f"is no type name: write up to {_MAX_TYPE_NAME} letters A-Z and a-z, digits and _, like Order"
+    elif words := [part for part in parts if part in RESERVED_IDENTIFIERS]:
+        why = f"holds {words[0]!r}, which Cedar reserves; call it something else"
+    elif name in BUILT_IN_TYPES or parts[-1] in BUILT_IN_TYPES - {"Review"}:
+        why = "belongs to the service; call it something else"
+    else:
+        return name
+    raise ManifestError("invalid_manifest", f"resource type {name!r} {why}")
+
+
+TypeName = Annotated[str, AfterValidator(require_resource_type)]
+"""Name of a resource's Cedar entity type."""
 
 
 def _pointer_or_const(text: str) -> str:
@@ -239,6 +271,11 @@ class ToolManifest(_Part):
     def may_fail(self) -> bool:
         """Whether people agreed that a call of it may be missing: known not to have acted, it stops no other."""
         return self.on_exhausted == "tool"
+
+    @property
+    def reads(self) -> bool:
+        """Whether people agreed that it changes nothing: once it fired, there is nothing to take back."""
+        return READ_GROUP in self.groups
 
     @property
     def asks_live(self) -> bool:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from countersign.errors.reasons import PendingReview
@@ -18,13 +18,15 @@ from countersign.errors.standing import (
     said_of_one_call,
     what_stands,
     what_to_repeat,
+    without_reads,
 )
 from countersign.texts import storable
 
 
 class FireError(CountersignError):
     """Firing began and did not end well. `outcomes` tells what is known of each effect: the journal's states, and
-    `compensation_unknown`. `reviews` are open: people are asked whether something may be taken back.
+    `compensation_unknown`. `reviews` are open: people are asked whether something may be taken back. `reads`: of which
+    effects nothing stands once they fired.
     """
 
     code = "fire_error"
@@ -61,9 +63,12 @@ class EffectFailed(FireError):
         why: str,
         outcomes: dict[str, str],
         reviews: Sequence[PendingReview] = (),
+        *,
+        reads: Collection[str] = (),
     ) -> None:
         self.tool, self.effect_id = tool, effect_id
-        told = f"{tool} did not happen: {why}. {what_stands(outcomes, reviews)} {what_to_repeat(outcomes)}"
+        writes = without_reads(outcomes, reads)
+        told = f"{tool} did not happen: {why}. {what_stands(writes, reviews)} {what_to_repeat(writes)}"
         super().__init__(told, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
 
 
@@ -73,9 +78,17 @@ class PartlyFired(FireError):
     code = "partly_fired"
 
     def __init__(
-        self, key: str, txn: str, why: str, outcomes: dict[str, str], reviews: Sequence[PendingReview] = ()
+        self,
+        key: str,
+        txn: str,
+        why: str,
+        outcomes: dict[str, str],
+        reviews: Sequence[PendingReview] = (),
+        *,
+        reads: Collection[str] = (),
     ) -> None:
-        rest = f"{what_stands(outcomes, reviews)} {what_to_repeat(outcomes)}"
+        writes = without_reads(outcomes, reads)
+        rest = f"{what_stands(writes, reviews)} {what_to_repeat(writes)}"
         told = f"permission to act ran out before everything was done: {why}. {rest}"
         super().__init__(told, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
 
@@ -141,11 +154,12 @@ class LiveCommitFailed(FireError):
         committed: Sequence[str] = (),
         doubtful: Sequence[str] = (),
         reviews: Sequence[PendingReview] = (),
+        reads: Collection[str] = (),
     ) -> None:
         self.adapter, self.committed, self.doubtful = adapter, tuple(committed), tuple(doubtful)
         partly = f"; already committed and standing: {', '.join(self.committed)}" if self.committed else ""
         partly += f"; it is not known whether this committed: {', '.join(doubtful)}" if doubtful else ""
-        staged = what_stands(outcomes, reviews)
+        staged = what_stands(without_reads(outcomes, reads), reviews)
         after = " Tell the operator."
         if (self.committed or doubtful) and staged == NOTHING_STANDS:
             staged = "None of its staged effects stands." if outcomes else "It had no staged effects."

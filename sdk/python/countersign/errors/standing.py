@@ -43,6 +43,11 @@ _DONE_THERE: Final = (
 )
 
 
+def without_reads(outcomes: dict[str, str], reads: Collection[str]) -> dict[str, str]:
+    """What is left to say of a transaction, of whose reads nothing stands."""
+    return {name: outcome for name, outcome in outcomes.items() if name not in reads}
+
+
 def what_stands(
     outcomes: dict[str, str], reviews: Sequence[PendingReview] = (), *, kept: bool = False
 ) -> str:

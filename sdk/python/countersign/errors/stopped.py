@@ -25,6 +25,7 @@ from countersign.errors.standing import (
     spent_elsewhere,
     what_stands,
     what_to_repeat,
+    without_reads,
 )
 
 UNNAMED: Final = "unnamed-"
@@ -116,13 +117,22 @@ class AlreadyRedeemed(Stopped):
 
     @classmethod
     def here(
-        cls, key: str, txn: str, outcomes: dict[str, str], state: str, *, well: bool, kept: bool
+        cls,
+        key: str,
+        txn: str,
+        outcomes: dict[str, str],
+        state: str,
+        *,
+        well: bool,
+        kept: bool,
+        reads: Collection[str] = (),
     ) -> AlreadyRedeemed:
         """By an earlier run with this journal, which has come to its end; `outcomes` by effect, `state` its own.
         `well`: all was done that had to be; `kept`: its live effects stand.
         """
         outcome = ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()) or state
-        advice = "" if well else f"{what_stands(outcomes, kept=kept)} {what_to_repeat(outcomes, kept=kept)}"
+        writes = without_reads(outcomes, reads)
+        advice = "" if well else f"{what_stands(writes, kept=kept)} {what_to_repeat(writes, kept=kept)}"
         return cls(key, txn, outcome, advice=advice)
 
     @classmethod

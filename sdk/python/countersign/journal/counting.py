@@ -43,7 +43,7 @@ def count(database: Database, wanted: Wanted) -> dict[str, Any]:
     compensations = 0
     for row in database.rows(
         "SELECT e.tool, e.lane, e.state, count(*) AS n FROM transactions t JOIN effects e "  # noqa: S608 - ours
-        f"ON e.txn = t.txn AND e.staging = t.staging WHERE {WANTED} GROUP BY 1, 2, 3",
+        f"ON e.txn = t.txn AND e.staging = coalesce(t.staging, t.stagings) WHERE {WANTED} GROUP BY 1, 2, 3",
         wanted.parameters,
     ):
         if row["lane"] == COMPENSATE_LANE:

@@ -56,11 +56,13 @@ def transaction_digest(told: Mapping[str, Any]) -> str:
 
 
 def _table(transactions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """RFC 4180, every cell quoted; a line for each effect, or one for a transaction that has none."""
+    """RFC 4180, every cell quoted; a line for each effect, or one for a transaction that has none. Those that its
+    list does not hold follow.
+    """
     yield _row(COLUMNS)
     nothing: Mapping[str, Any] = {}
     for one in transactions:
-        for effect in one["effects"] or (nothing,):
+        for effect in [*one["effects"], *one["dropped"]] or (nothing,):
             told = {**effect, "effect_state": effect.get("state")}
             yield _row([*(one[name] for name in _OF_TXN), *(told.get(name) for name in _OF_EFFECT)])
 
@@ -83,9 +85,9 @@ def _pages(transactions: Sequence[Mapping[str, Any]], at: str) -> Iterator[str]:
         for name in _OF_TXN:
             if name != "key" and one[name] is not None:
                 yield f"- {name}: {_plain(one[name])}\n"
-        if one["effects"]:
+        if effects := [*one["effects"], *one["dropped"]]:
             yield f"\n| {' | '.join(_IN_MARKDOWN)} |\n|{' --- |' * len(_IN_MARKDOWN)}\n"
-            yield from (_line([effect[name] for name in _IN_MARKDOWN]) for effect in one["effects"])
+            yield from (_line([effect[name] for name in _IN_MARKDOWN]) for effect in effects)
 
 
 def _line(cells: Sequence[Any]) -> str:

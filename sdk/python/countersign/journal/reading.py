@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from countersign.errors import JournalError, JournalSealed
@@ -142,6 +143,25 @@ class Reading:
             return self._shown(row, record.agent)
         except JournalError as error:
             return Unreadable(lane, seq, str(error))
+
+    def dropped(self, record: TransactionRecord) -> list[ShownEffect | Unreadable]:
+        """For people: the calls that other lists of this key held, and the last one does not. Each as it was in the
+        last list that held it.
+
+        Raises:
+            JournalError: the journal is away.
+        """
+        rows = self._database.rows(
+            "SELECT staging, lane, seq FROM effects e WHERE txn = :txn AND staging <> :last AND staging = "
+            "(SELECT max(staging) FROM effects o WHERE o.txn = e.txn AND o.effect_id = e.effect_id) "
+            "AND effect_id NOT IN (SELECT effect_id FROM effects WHERE txn = :txn AND staging = :last) "
+            "ORDER BY staging, lane DESC, seq",
+            {"txn": record.txn, "last": record.last_list},
+        )
+        return [
+            self._shown_or_not(replace(record, staging=row["staging"]), row["lane"], row["seq"])
+            for row in rows
+        ]
 
     def live(self, record: TransactionRecord) -> tuple[ShownEffect, ...]:
         """The live effects of the list in force, which are kept or undone with it: one that raised is none of them."""

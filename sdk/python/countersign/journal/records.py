@@ -32,6 +32,7 @@ class TransactionRecord:
     run_key: str
     independent: bool
     state: LocalTxn
+    stagings: int
     staging: int | None
     live: int
     rev: int | None
@@ -47,6 +48,11 @@ class TransactionRecord:
     chain_hash: str
     created_at: float
     updated_at: float
+
+    @property
+    def last_list(self) -> int:
+        """The list in force, or, where none ever was, the last one that was begun."""
+        return self.stagings if self.staging is None else self.staging
 
     @property
     def stands_as(self) -> str:
@@ -201,7 +207,7 @@ def shown_effect(row: Row) -> ShownEffect:
             seq=row["seq"],
             effect_id=row["effect_id"],
             tool=row["tool"],
-            tool_digest=None if row["effect_digest"] is None else row["tool_digest"],
+            tool_digest=row["tool_digest"],
             call_key=row["call_key"],
             args=shown(row["args"]) if row["args"] else HIDDEN,
             staged=None if row["staged_args"] is None else shown(row["staged_args"]),

@@ -20,7 +20,8 @@ STATES: Final = (
 
 WANTED: Final = """
 (CASE WHEN t.parked <> 0 THEN 'parked' ELSE t.state END = :state OR :state IS NULL
-    OR EXISTS (SELECT 1 FROM effects e WHERE e.txn = t.txn AND e.staging = t.staging AND e.state = :state))
+    OR EXISTS (SELECT 1 FROM effects e WHERE e.txn = t.txn AND e.staging = coalesce(t.staging, t.stagings)
+        AND e.state = :state))
 AND (EXISTS (SELECT 1 FROM effects e WHERE e.txn = t.txn AND e.tool = :tool
     AND e.staging = coalesce(t.staging, e.staging)) OR :tool IS NULL)
 AND (t.agent = :agent OR :agent IS NULL)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ from countersign.journal.sealing import HIDDEN
 DAMAGED: Final = "damaged"
 """In place of a state: of what cannot be read."""
 
+_LANES: Final = (STAGED_LANE, LIVE_LANE, COMPENSATE_LANE)
 _OF_TXN: Final = (
     *("txn", "key", "agent", "state", "revision", "attempt", "unreported"),
     *("created", "changed", "note", "edits", "chain"),
@@ -40,8 +42,8 @@ def visible(text: str) -> str:
 
 def summary(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
     """One transaction in a line."""
-    lanes = (LIVE_LANE, STAGED_LANE) if record.staging is not None else ()
-    rows = [row for lane in lanes for row in journal.transactions.shown(record, lane)]
+    last = replace(record, staging=record.last_list)
+    rows = [row for lane in (LIVE_LANE, STAGED_LANE) for row in journal.transactions.shown(last, lane)]
     return {
         "txn": record.txn,
         "key": record.run_key,
@@ -73,9 +75,10 @@ def describe(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
     Raises:
         JournalError: something of it cannot be read.
     """
-    shown = [row for lane in _lanes(record) for row in journal.transactions.shown(record, lane)]
+    last = replace(record, staging=record.last_list)
+    shown = [row for lane in _LANES for row in journal.transactions.shown(last, lane)]
     edits = _edits(journal, record.txn)
-    return _described(journal, record, edits, [_effect(journal, row) for row in shown])
+    return _described(journal, record, edits, [_effect(journal, row) for row in shown], [])
 
 
 def description_of(journal: Journal, txn: str) -> dict[str, Any]:
@@ -90,29 +93,37 @@ def description_of(journal: Journal, txn: str) -> dict[str, Any]:
     except JournalError as error:
         key = journal.transactions.key_of(txn)
         told = dict.fromkeys(_OF_TXN) | {"txn": txn, "key": key, "state": DAMAGED, "note": str(error)}
-        return told | {"effects": [], "unreadable": [str(error)]}
-    effects, unreadable, edits = [], [], None
+        return told | {"effects": [], "dropped": [], "unreadable": [str(error)]}
+    unreadable: list[str] = []
+    edits = None
     try:
         edits = _edits(journal, txn)
     except JournalError as error:
         unreadable.append(str(error))
-    for row in (row for lane in _lanes(record) for row in journal.transactions.shown_each(record, lane)):
-        if isinstance(row, Unreadable):
-            unreadable.append(f"{row.lane} {row.seq}: {row.why}")
-            told = dict.fromkeys(_OF_EFFECT)
-            effects.append(told | {"lane": row.lane, "seq": row.seq, "state": DAMAGED, "error": row.why})
-        else:
-            effects.append(_effect(journal, row))
-    found = _described(journal, record, edits, effects)
+    last = replace(record, staging=record.last_list)
+    rows = [row for lane in _LANES for row in journal.transactions.shown_each(last, lane)]
+    dropped = journal.transactions.dropped(record)
+    unreadable += [
+        f"{row.lane} {row.seq}: {row.why}" for row in (*rows, *dropped) if isinstance(row, Unreadable)
+    ]
+    effects = [_effect_or_damage(journal, row) for row in rows]
+    found = _described(journal, record, edits, effects, [_effect_or_damage(journal, row) for row in dropped])
     return found | {"unreadable": unreadable} if unreadable else found
 
 
-def _lanes(record: TransactionRecord) -> tuple[str, ...]:
-    return (STAGED_LANE, LIVE_LANE, COMPENSATE_LANE) if record.staging is not None else ()
+def _effect_or_damage(journal: Journal, row: ShownEffect | Unreadable) -> dict[str, Any]:
+    if isinstance(row, Unreadable):
+        told = dict.fromkeys(_OF_EFFECT)
+        return told | {"lane": row.lane, "seq": row.seq, "state": DAMAGED, "error": row.why}
+    return _effect(journal, row)
 
 
 def _described(
-    journal: Journal, record: TransactionRecord, edits: str | None, effects: list[dict[str, Any]]
+    journal: Journal,
+    record: TransactionRecord,
+    edits: str | None,
+    effects: list[dict[str, Any]],
+    dropped: list[dict[str, Any]],
 ) -> dict[str, Any]:
     return {
         "txn": record.txn,
@@ -128,6 +139,7 @@ def _described(
         "edits": edits,
         "chain": record.chain_hash,
         "effects": effects,
+        "dropped": dropped,
     }
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from countersign.clock import Clock
 from countersign.contract.effect import Effect
-from countersign.errors import JournalError
+from countersign.errors import JournalError, JournalSealed
 from countersign.journal.chain import Change, changing
 from countersign.journal.database import Database, Unit
 from countersign.journal.freezing import write_effect
@@ -27,6 +28,7 @@ from countersign.journal.returned import write_returned
 from countersign.journal.sealing import About, Seals
 
 _ATTEMPT_BYTES: Final = 16
+_SUPERSEDED: Final = "another list was submitted under this key"
 _NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
@@ -43,6 +45,7 @@ class Staged:
     lane: str
     seq: int
     secret: tuple[str, ...] | None
+    tool_digest: str | None = None  # of the manifest that says so, where it is known
 
 
 class Transactions(Reading):
@@ -104,15 +107,24 @@ class Transactions(Reading):
                 *("txn", "effect_id", "tool", "call_key", "args", "state", "updated_at"),
             )
 
-    def relist(self, lease: Lease, staging: int, calls: Sequence[Staged]) -> int:
-        """Begin another list of the same run with these of its calls, in this order, and answer its number. A list
-        itself is never changed: what it held besides was withdrawn, or undone.
+    def relist(
+        self,
+        lease: Lease,
+        staging: int,
+        calls: Sequence[Staged],
+        *,
+        dropped: Sequence[Staged] = (),
+        why: str | None = None,
+    ) -> int:
+        """Begin another list of the same run with these of its calls, in this order, and answer its number. The
+        others are withdrawn or undone; of those in `dropped` the arguments stay readable, with `why`.
         """
         with self._database.unit(durable=False) as unit:
             with self._leases.changing(unit, lease, "relisted") as change:
                 for call in calls:
                     move(change, staging, call.effect_id, LocalState.RELISTED)
                 _leave(change, staging)
+                self._keep_unsubmitted(change, staging, dropped, why)
             again = self.begin_staging(lease)
             for call in calls:
                 self.stage(lease, again, call)
@@ -146,6 +158,8 @@ class Transactions(Reading):
             for effect in effects:
                 write_effect(change, staging, effect, secret[effect.tool_digest], self._seals)
             write_returned(change, staging, returned, self._seals)
+            if staging > 1:
+                _supersede(change, staging)
             attempt_id = _attempt_of_same_list(unit, lease.txn, staging) or secrets.token_urlsafe(
                 _ATTEMPT_BYTES
             )
@@ -256,18 +270,61 @@ class Transactions(Reading):
                     f"transaction {lease.txn[:12]} is not unsettled, and is not closed by hand"
                 )
 
-    def abort(self, lease: Lease, staging: int, note: str) -> None:
-        """Forget a list that was never frozen: its body raised. An earlier list in force is left as it is."""
+    def abort(self, lease: Lease, staging: int, note: str, calls: Sequence[Staged] = ()) -> None:
+        """End a list that was never frozen. The arguments of `calls` stay readable. An earlier list in force is left
+        as it is; it takes the note where it has none.
+        """
         with (
             self._database.unit(durable=False) as unit,
             self._leases.changing(unit, lease, "aborted") as change,
         ):
             _leave(change, staging)
+            self._keep_unsubmitted(change, staging, calls)
             change.run(
                 "transactions",
                 "UPDATE transactions SET state = ?, note = ? WHERE txn = ? AND staging IS NULL",
                 (LocalTxn.ENDED.value, note, lease.txn),
                 *("state", "note"),
+            )
+            change.run(
+                "transactions",
+                "UPDATE transactions SET note = ? WHERE txn = ? AND staging IS NOT NULL AND note IS NULL "
+                "AND redeemed = 0 AND landed = 0",
+                (f"a later run: {note}", lease.txn),
+                "note",
+            )
+
+    def explain(self, lease: Lease, note: str) -> None:
+        """Note why the list in force did not go through, where nothing is noted yet."""
+        with (
+            self._database.unit(durable=False) as unit,
+            self._leases.changing(unit, lease, "explained") as change,
+        ):
+            change.run(
+                "transactions",
+                "UPDATE transactions SET note = ? WHERE txn = ? AND note IS NULL AND state <> ?",
+                (note, lease.txn, LocalTxn.SETTLED.value),
+                "note",
+            )
+
+    def _keep_unsubmitted(
+        self, change: Change, staging: int, calls: Sequence[Staged], why: str | None = None
+    ) -> None:
+        """Complete the rows of calls that are not submitted, as `freeze` does with the others: what is secret of them
+        is known now, or they stay without arguments.
+        """
+        for call in calls:
+            about = About(change.txn, call.effect_id, "args")
+            raw = b""
+            with suppress(JournalSealed):  # no key: its names stay all the same
+                if call.secret is not None:
+                    raw = self._seals.seal(change.unit, about, call.args, call.secret)
+            change.run(
+                "effects",
+                "UPDATE effects SET args = CASE WHEN length(args) = 0 THEN ? ELSE args END, tool_digest = ?, "
+                "error = coalesce(error, ?) WHERE txn = ? AND staging = ? AND lane = ? AND effect_id = ?",
+                (raw, call.tool_digest, why, change.txn, staging, call.lane, call.effect_id),
+                *("args", "tool_digest", "error"),
             )
 
     def abort_all(self, lease: Lease, note: str) -> None:
@@ -343,6 +400,21 @@ def _leave(change: Change, staging: int) -> None:
             (to.value, change.txn, staging, lane, LocalState.STAGED.value, LocalState.LIVE.value),
             "state",
         )
+
+
+def _supersede(change: Change, staging: int) -> None:
+    """Of an earlier list in force, what this one does not ask for any more is withdrawn, as the service does it."""
+    change.run(
+        "effects",
+        "UPDATE effects SET state = ?, error = ? WHERE txn = ? AND staging <> ? AND lane = ? AND state IN (?, ?, ?) "
+        "AND effect_id NOT IN (SELECT effect_id FROM effects WHERE txn = ? AND staging = ?)",
+        (
+            *(LocalState.WITHDRAWN.value, _SUPERSEDED, change.txn, staging, STAGED_LANE),
+            *(LocalState.STAGED.value, LocalState.REVIEW.value, LocalState.RELEASED.value),
+            *(change.txn, staging),
+        ),
+        *("state", "error"),
+    )
 
 
 def _in_force(unit: Unit, txn: str) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from countersign.adapters.reads import READS
 from countersign.contract import names
 from countersign.contract.admission import load
 from countersign.contract.errors import ContractError
@@ -43,9 +44,12 @@ async def require_released(
         ServiceUnavailable: nobody could be asked, or it is not known whether anybody is to be.
         ServiceRefused: the service takes no question of this agent, for instance while it is stopped.
         RegistrationError: the reviewed manifest does not fit the code.
+        NotStageable: it has no adapter, and its reviewed manifest does not say that it only reads.
     """
     tool = call.tool
     manifest = await engine.manifests.asked_about(tool, engine.service, engine.clock)
+    if tool.adapter is READS:
+        _require_read(tool, engine)
     if manifest is None:
         return
     question = EvaluationRequest(
@@ -59,6 +63,17 @@ async def require_released(
     if decided.decision.outcome is Verdict.REVIEW:
         raise ReviewRequired(run_key, txn, tool.name, effect_id, tuple(map(Asks.of, decided.needs)))
     raise Denied(run_key, txn, DenyReason.of(tool.name, effect_id, decided.decision))
+
+
+def _require_read(tool: Tool, engine: Engine) -> None:
+    """Nothing undoes it, so people must have agreed that it changes nothing; its code may say so of anything."""
+    reviewed = engine.manifests.reviewed_live(tool)
+    if reviewed is None or not reviewed.reads:
+        found = "no reviewed manifest" if reviewed is None else "a reviewed manifest without the group 'read'"
+        raise NotStageable(
+            f'{tool.name} is live without an adapter, and has {found}; have `"groups": ["read"]` reviewed, give it '
+            "an adapter that undoes it, or declare it staged"
+        )
 
 
 def _submitted(call: LiveCallAsked, manifest: ToolManifest) -> SubmittedEffect:

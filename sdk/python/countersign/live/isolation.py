@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from countersign.adapters.reads import READS
 from countersign.backoff import backoff
 from countersign.errors import MisuseError, Moved, ResourceBusy
 
@@ -117,7 +118,7 @@ async def claim(engine: Engine, lease: Lease, policy: Serialize) -> frozenset[st
         ResourceBusy: somebody alive still has one when the time is up; nothing is taken.
     """
     chosen = policy.adapters or [tool.adapter for tool in engine.registry if tool.adapter is not None]
-    resources = frozenset(adapter.name for adapter in chosen)
+    resources = frozenset(adapter.name for adapter in chosen if adapter is not READS)
     claims, waited = engine.journal.claims, 0.0
     while resources:
         taken = claims.standing(resources) or claims.take(lease, resources)

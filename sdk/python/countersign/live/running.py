@@ -15,7 +15,7 @@ from typing import Any, Final
 from countersign.errors import SavepointLost, SessionLost
 from countersign.journal import Staged
 
-Undone = Callable[[Sequence[Staged], str], None]
+Undone = Callable[[Sequence[Staged], BaseException], None]
 Returned = Callable[[Any], None]
 
 _running: ContextVar[Running | None] = ContextVar("countersign_running_live_effect", default=None)
@@ -61,7 +61,7 @@ class Running:
         except ALL_LOST:
             raise
         except BaseException as error:
-            undone([*self._on(self.adapter)], f"{self.row.tool} raised {type(error).__name__}")
+            undone([*self._on(self.adapter)], error)
             raise
         finally:
             _running.reset(token)

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 
 from countersign import tracing
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
+from countersign.adapters.reads import READS
 from countersign.errors import (
     JournalError,
     MisuseError,
@@ -232,7 +233,7 @@ class LiveWork:
             raise
 
     def _require_claimed(self, adapter: LiveAdapter) -> None:
-        if self.claimed is not None and adapter.name not in self.claimed:
+        if self.claimed is not None and adapter is not READS and adapter.name not in self.claimed:
             raise NotStageable(
                 f"live adapter {adapter.name!r} was not claimed as this transaction was entered; name it in "
                 "Serialize(adapters=[...]), or register its tools before"

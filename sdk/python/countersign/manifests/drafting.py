@@ -25,9 +25,6 @@ from countersign.tools.signature import resource_for
 if TYPE_CHECKING:
     from countersign.tools.tool import Tool
 
-READ_GROUP: Final = "read"
-"""The action group of tools that change nothing. Whoever does not say so declares a write."""
-
 _CONST: Final = "const:"
 SAYS_NOTHING: Final = frozenset(
     {"$schema", "$comment", "title", "default", "examples", "deprecated", "description"}

@@ -68,8 +68,8 @@ class Manifests:
             self._settle(tool, read)
         return self._settled[tool.name]
 
-    async def of(self, tool: Tool, service: Service) -> ToolManifest:
-        """The manifest to submit with.
+    async def of(self, tool: Tool, service: Service, *, once: bool = False) -> ToolManifest:
+        """The manifest to submit with. `once`: a service that is away is not asked again.
 
         Raises:
             RegistrationError: it does not fit the code.
@@ -77,7 +77,7 @@ class Manifests:
         """
         known = self.at_hand(tool)
         if known is None:
-            known = await self._ask(tool, service)
+            known = await self._ask(tool, service, once)
             self._settle(tool, known)
         return known
 
@@ -109,6 +109,11 @@ class Manifests:
         if tool.draft.ask == "live":
             return found or draft_manifest(tool)
         return found if found is not None and found.asks_live else None
+
+    def reviewed_live(self, tool: Tool) -> ToolManifest | None:
+        """The reviewed manifest of a live tool that was just looked at: the service's, or the file beside the code."""
+        looked = self._live.get(tool.name)
+        return (None if looked is None else looked.manifest) or self.at_hand(tool)
 
     def secret_of_staged(self, tool: Tool) -> tuple[str, ...] | None:
         """Pointers to what is secret of a staged call, where its reviewed manifest is at hand; else nobody has said.
@@ -151,9 +156,9 @@ class Manifests:
         self._settled.pop(name, None)
         self._live.pop(name, None)
 
-    async def _ask(self, tool: Tool, service: Service) -> ToolManifest:
+    async def _ask(self, tool: Tool, service: Service, once: bool) -> ToolManifest:
         try:
-            return await service.manifest(tool.name)
+            return await service.manifest(tool.name, once=once)
         except ServiceRefused as refused:
             if not refused.is_not_there:
                 raise

@@ -19,12 +19,14 @@ _NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 class EarlierRun:
     """A run that has come to its end: its staged effects, and by call key what its live ones returned, which were
     `kept` or undone; None where that was not kept, or its key is not here. `well`: all of it was done that had to be.
+    `reads`: labels of effects of which nothing stands once they fired.
     """
 
     record: TransactionRecord
     effects: tuple[EffectRecord, ...]
     live: Mapping[str, bytes | None]
     well: bool
+    reads: frozenset[str]
 
     @property
     def kept(self) -> bool:
@@ -46,6 +48,7 @@ class EarlierRun:
             self.record.state.value,
             well=self.well,
             kept=self.kept,
+            reads=self.reads,
         )
 
 
@@ -60,7 +63,8 @@ def earlier_run(journal: Journal, record: TransactionRecord) -> EarlierRun:
             if row.call_key in live
         }
     well = (record.landed or not live) and all(_lets_go_on(journal, row) for row in rows)
-    return EarlierRun(record, rows, live, well)
+    reads = frozenset(row.label for row in rows if _only_reads(journal, row))
+    return EarlierRun(record, rows, live, well, reads)
 
 
 def is_spent(record: TransactionRecord) -> bool:
@@ -78,6 +82,11 @@ def is_passed(journal: Journal, agent: str, run_key: str, later: Iterable[str]) 
         return record is not None and (is_spent(record) or record.state is not LocalTxn.ENDED)
 
     return any(is_there(key) for key in later) and not is_there(run_key)
+
+
+def _only_reads(journal: Journal, row: EffectRecord) -> bool:
+    effect = row.frozen()
+    return effect.compensation is None and journal.manifests.get(row.tool, effect.tool_digest).reads
 
 
 def _lets_go_on(journal: Journal, row: EffectRecord) -> bool:

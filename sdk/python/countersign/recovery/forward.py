@@ -105,11 +105,14 @@ class Forward:
                 committed=stand,
                 doubtful=doubtful,
                 reviews=undone.reviews,
+                reads=self._ending.reads(),
             )
         effect_id = call.effect.effect_id
         told = next((row.error for row in self._rows() if row.effect_id == effect_id), None)
         told = undone.beside(told or why)
-        raise EffectFailed(key, txn, call.tool.name, effect_id, told, outcomes, undone.reviews)
+        raise EffectFailed(
+            *(key, txn, call.tool.name, effect_id, told, outcomes, undone.reviews), reads=self._ending.reads()
+        )
 
     async def _find_out_by_calling(self) -> None:
         """What may be called again with its key and can be taken back is called again, for only what is known to have

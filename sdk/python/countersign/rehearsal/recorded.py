@@ -72,6 +72,7 @@ class RecordedTransaction(_Read):
     key: str
     agent: str
     state: str
+    attempt: str | None  # none where its list was never put in force
     effects: tuple[RecordedCall, ...]
     digest: str | None = None
     vouched_for: bool = True  # an export of before has no digest
@@ -206,6 +207,8 @@ def _described(journal: Journal, name: str, place: JournalPlace) -> Sequence[Rec
 def _opened(journal: Journal, record: TransactionRecord) -> RecordedTransaction:
     """One transaction; the results that nobody is shown are at hand for the step."""
     read = RecordedTransaction.model_validate(describe(journal, record), strict=False)
+    if record.staging is None:
+        return read
     lanes = {call.lane for call in read.effects}
     rows = {(lane, row.seq): row for lane in lanes for row in journal.transactions.effects(record, lane)}
     calls = []
@@ -230,7 +233,7 @@ def _chosen(found: Sequence[RecordedTransaction], name: str) -> RecordedTransact
 def _run(chosen: RecordedTransaction, everything: Sequence[RecordedTransaction], name: str) -> RecordedRun:
     step = (chosen.agent, chosen.key, chosen.independent)
     of_it = tuple(one for one in everything if (one.agent, one.key, one.independent) == step)
-    if not any(call.lane in {STAGED_LANE, LIVE_LANE} for one in of_it for call in one.effects):
+    if not any(call.lane in {STAGED_LANE, LIVE_LANE} for one in of_it if one.attempt for call in one.effects):
         raise MisuseError(
             f"of {name!r} no list of calls was ever submitted ({chosen.state}), so there is nothing to replay"
         )

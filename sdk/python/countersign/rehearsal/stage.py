@@ -52,6 +52,9 @@ class RehearsedStep(Step):
         """Nothing was fired or will be."""
         return LocalTxn.ENDED if self.ended else super().state()
 
+    async def learn_secrets(self, engine: Engine) -> None:
+        """Nothing is kept of a rehearsal."""
+
     def abort(self, note: str) -> None:
         """Undo the live work and forget the calls."""
         try:

@@ -151,9 +151,9 @@ class Service:
             )
         return answer
 
-    async def manifest(self, tool: str) -> ToolManifest:
-        """The reviewed manifest of a tool in the active bundle."""
-        call = Call("GET", f"/v1/tools/{_part(tool)}")
+    async def manifest(self, tool: str, *, once: bool = False) -> ToolManifest:
+        """The reviewed manifest of a tool in the active bundle. `once`: a service that is away is not tried again."""
+        call = Call("GET", f"/v1/tools/{_part(tool)}", once=once)
         answer = await self._transport.raw(call)
         try:
             return load_manifest(answer.body)

@@ -59,6 +59,7 @@ class Call:
     wait: int = 0  # seconds the service may take before it answers
     signed: bool = True
     max_bytes: int | None = None
+    once: bool = False  # not tried again
 
     def __str__(self) -> str:
         return f"{self.method} {self.path}"
@@ -120,7 +121,7 @@ class Transport:
 
     async def _persist(self, call: Call) -> Answered:
         answer = await self._try(call)
-        for tried in range(self._settings.retries):
+        for tried in range(0 if call.once else self._settings.retries):
             if not isinstance(answer, Exception) and (not _is_busy(answer) or self._is_over_quota(answer)):
                 break
             await self._waits.sleep(self._pause(tried, answer))

@@ -8,12 +8,15 @@
 
 The compensation is a tool of its own, `charge.compensate`: reviewed, asked for and released as one. It may take the
 forward call's arguments by their names, and what that returned as `result`; where each comes from stands in the
-manifest, for people to read. The probe is `charge.probe` (probes.py).
+manifest, for people to read. One that leaves out the argument that names the resource is given it all the same: it is
+in the manifest, and the method is called without it. The probe is `charge.probe` (probes.py).
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -104,23 +107,30 @@ def _compensation_map(forward: Signature, back: Signature, given: Mapping[str, s
     return mapping
 
 
-def _compensation_draft(forward: Signature, back: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the class says of its compensation: it acts on the same resource.
-
-    Raises:
-        RegistrationError: the resource cannot be told from its arguments.
+def _given_as_well(
+    compensate: Callable[..., Any], execute: Callable[..., Any], argument: str
+) -> Callable[..., Any]:
+    """The compensation with one more argument, of the forward call: policy and people see what it acts on, and the
+    method does not need it.
     """
-    resource = given.get("resource")
-    if resource is None:
-        return {}
-    require_resource(forward.tool, resource, forward)
-    names_it = argument_of(resource[1])
-    if names_it in back.names or resource[1].startswith("const:"):
-        return {"resource": resource}
-    raise RegistrationError(
-        f"{back.tool!r} does not say what it acts on: take the argument {names_it!r} as well, which names the "
-        f"{resource[0]}"
-    )
+    theirs = inspect.signature(execute).parameters[argument]
+    more = theirs.replace(kind=inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty)
+    signature = inspect.signature(compensate)
+
+    @functools.wraps(compensate)
+    def plain(**kwargs: Any) -> Any:
+        return compensate(**{name: value for name, value in kwargs.items() if name != argument})
+
+    @functools.wraps(compensate)
+    async def awaited(**kwargs: Any) -> Any:
+        return await plain(**kwargs)
+
+    fn = awaited if inspect.iscoroutinefunction(compensate) else plain
+    fn.__annotations__ = typing.get_type_hints(compensate, include_extras=True) | {
+        argument: typing.get_type_hints(execute, include_extras=True).get(argument, Any)
+    }
+    fn.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])  # type: ignore[union-attr]
+    return fn
 
 
 def doc_of(fn: Callable[..., Any]) -> str:
@@ -132,29 +142,35 @@ def doc_of(fn: Callable[..., Any]) -> str:
 
 
 def compensation_of(
-    methods: Methods, called: str, said: dict[str, Any], lane: Lane
-) -> tuple[str, dict[str, Any]]:
-    """The name of a class's compensation and what it says of itself; the tool is told of it.
+    compensate: Callable[..., Any], execute: Callable[..., Any], called: str, said: dict[str, Any], lane: Lane
+) -> tuple[Callable[..., Any], str, dict[str, Any]]:
+    """A class's compensation as a function, its name, and what it says of itself. What takes the tool back is added to
+    `said`.
 
     Raises:
         RegistrationError: something else takes the tool back already.
     """
-    if methods.compensate is None:
-        raise AssertionError("asked of a class that has one")
     if lane == "live" or said.get("compensate") is not None:
         other = (
             "its adapter undoes it" if lane == "live" else f"compensate={said['compensate']!r} takes it back"
         )
         raise RegistrationError(f"tool {called!r} has a method `compensate`, and {other}; keep one of them")
-    back = Signature(methods.compensate, _compensation_name(called))
-    forward = Signature(methods.execute, called)
+    forward = Signature(execute, called)
+    back = Signature(compensate, _compensation_name(called))
+    given: dict[str, Any] = {}
+    if (resource := said.get("resource")) is not None:
+        require_resource(called, resource, forward)
+        given["resource"] = resource  # it acts on the same
+        names_it = argument_of(resource[1])
+        if names_it not in back.names and not resource[1].startswith("const:"):
+            compensate = _given_as_well(compensate, execute, names_it)
+            back = Signature(compensate, back.tool)
     mapping = _compensation_map(forward, back, said.get("compensation_map") or {})
-    given = _compensation_draft(forward, back, said)
-    if inspect.getdoc(methods.compensate) is None:
-        done = said.get("title") or doc_of(methods.execute).partition("\n")[0].rstrip(".") or called
+    if inspect.getdoc(compensate) is None:
+        done = said.get("title") or doc_of(execute).partition("\n")[0].rstrip(".") or called
         given["title"] = f"Take back: {done}"
     said |= {"compensate": back.tool, "compensation_map": mapping}
-    return back.tool, given
+    return compensate, back.tool, given
 
 
 def probe_of(fn: Callable[..., Any], called: str, said: dict[str, Any], execute: Callable[..., Any]) -> Probe:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 from countersign.adapters.protocol import LiveAdapter
 from countersign.contract.errors import ContractError, PointerError
-from countersign.contract.manifest import require_tool_name
+from countersign.contract.manifest import require_resource_type, require_tool_name
 from countersign.contract.pointers import pointer_tokens
 from countersign.errors import RegistrationError
 from countersign.tools.signature import Signature, resource_for
@@ -75,7 +75,8 @@ def require_sound(name: str, lane: str, adapter: LiveAdapter | None, said: Mappi
         )
     if lane == "live" and adapter is None:
         raise RegistrationError(
-            f"tool {name!r}: a live tool needs the adapter that undoes it: write adapter=..."
+            f"tool {name!r}: a live tool needs the adapter that undoes it: write adapter=..., or groups=['read'] where "
+            "it changes nothing"
         )
     if lane != "live" and adapter is not None:
         raise RegistrationError(
@@ -230,12 +231,16 @@ def require_resource(name: str, given: Any, signature: Signature) -> None:
     """A type and where its id is found: an argument, a pointer into one, or a constant.
 
     Raises:
-        RegistrationError: it is no such pair, or no argument is called so.
+        RegistrationError: it is no such pair, no argument is called so, or no bundle takes a type of that name.
     """
     is_pair = (
         isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(one, str) for one in given)
     )
     if is_pair and (given[1].startswith("const:") or argument_of(given[1]) in signature.names):
+        try:
+            require_resource_type(given[0])
+        except ContractError as error:
+            raise RegistrationError(f"tool {name!r} says resource={given!r}: {error}") from error
         return
     takes = ", ".join(signature.parameters) or "no arguments"
     raise RegistrationError(

@@ -92,7 +92,26 @@ class ToolRegistry:
             lacking.append(
                 f"it says tries={one.tries}, which only an idempotent tool may; add idempotent=True"
             )
+        lacking += [
+            f"its compensation takes {name!r} from the result as an object of free keys, which policy cannot weigh, so "
+            "that people are asked before each rollback; annotate it with a TypedDict or a dataclass of its fields, or "
+            "take the fields themselves: compensation_map={'id': 'result:/id'}"
+            for name in self._free_objects(one)
+        ]
         return tuple(lacking)
+
+    def _free_objects(self, one: Tool) -> Iterator[str]:
+        """The arguments of its compensation that repeat something of its result, with whatever keys that has."""
+        back = None if one.draft.compensate is None else self.get(one.draft.compensate)
+        if back is None:
+            return
+        properties = back.signature.schema.get("properties")
+        for name, source in one.draft.compensation_map.items():
+            part = properties.get(name) if isinstance(properties, dict) else None
+            if not source.startswith("result:") or not isinstance(part, dict):
+                continue
+            if part.get("type") == "object" and "properties" not in part:
+                yield name
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(sorted(filter(_is_tool, self._tools.values()), key=lambda one: one.name))

@@ -15,13 +15,14 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import CoroutineType
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from countersign.adapters.protocol import LiveAdapter
-from countersign.contract.manifest import ToolManifest
+from countersign.adapters.reads import READS
+from countersign.contract.manifest import READ_GROUP, ToolManifest
 from countersign.contract.pointers import pointer_to
 from countersign.errors import OutsideTransaction, RegistrationError
 from countersign.tools.classes import compensation_of, methods_of, probe_of
@@ -118,7 +119,7 @@ def tool(
     /,
     *,
     lane: Literal["live"],
-    adapter: LiveAdapter,
+    adapter: LiveAdapter | None = None,
     manifest: Path | None = None,
     registry: ToolRegistry | None = None,
     **draft: Any,
@@ -158,7 +159,10 @@ def tool(
     tool says about the world; "not_done" only for a tool that never raises after it may have acted. `own_thread`: a
     plain function is called in a thread of its own, so that its manifest's timeout ends the wait; False for one that is
     bound to the caller's thread and has a timeout itself. `tries`: how often it is called at most, with the same call
-    key, if its reviewed manifest says idempotent; 20 at most.
+    key, if its reviewed manifest says idempotent; 20 at most. Of a class it counts `execute`.
+
+    A live tool needs the `adapter` that undoes it; one of the group `read` needs none, where its reviewed manifest says
+    that it is.
 
     `manifest`: the reviewed manifest, if it is not `tools/<name>.json` beside the module. `draft`: the fields of
     `Draft`, for the exported manifest.
@@ -171,6 +175,9 @@ def tool(
         return tool()(cast("Callable[..., Any]", name))
 
     calling = {"repeat": repeat, "failure_means": failure_means, "own_thread": own_thread, "tries": tries}
+
+    if lane == "live" and adapter is None and READ_GROUP in (draft.get("groups") or ()):
+        adapter = READS
 
     def made(fn: Callable[..., Any], called: str, said: dict[str, Any]) -> Tool:
         require_sound(called, lane, adapter, said | calling)
@@ -203,8 +210,9 @@ def tool(
             if methods.probe is not None:
                 beside.append(probe_of(methods.probe, called, said, fn))
             if methods.compensate is not None:
-                back, given = compensation_of(methods, called, said, lane)
-                beside.append(made(methods.compensate, back, given))
+                undo, back, given = compensation_of(methods.compensate, fn, called, said, lane)
+                # `tries` counts calls of `execute`: that one may be repeated says nothing of what takes it back
+                beside.append(replace(made(undo, back, given), tries=None))
         one = made(fn, called, said)
         (registry or default_registry).add(one, *beside)
         return _gate(one)

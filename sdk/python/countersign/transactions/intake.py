@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from countersign.commit.plan import require_fires_here
+from countersign.commit.raised import describe_ending
 from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError, NotStageable, OutsideTransaction
@@ -96,6 +97,7 @@ class Intake:
         self._lock = threading.RLock()
         self._group: _Group | None = None
         self._groups = 0
+        self._dropped_secrets = False  # of an inner block of independent effects
 
     def end(self) -> tuple[str, ...]:
         """Let nothing in any more. Answers the tools that were called and never awaited; a call that was closed, or
@@ -220,17 +222,37 @@ class Intake:
             if self._independent:
                 yield
             else:
-                with self.steps[0].savepoint():
+                with self.steps[0].savepoint(self._blocking):
                     yield
         except BaseException as error:
             if here().pid != self.owner.pid:
                 raise
             self.calls = calls
             del self.placeholders[staged:], self.made[made:]
-            for step in self.steps[steps:]:
-                step.abort(f"the inner block raised {type(error).__name__}")
+            dropped = self.steps[steps:]
             del self.steps[steps:]
+            run(self._fail(dropped, self.steps, self._blocking, error, "the inner block"))
             raise
+
+    async def fail(self, error: BaseException) -> None:
+        """The body raised: nothing of it stands, and the journal keeps what it had asked for."""
+        await self._fail(self.steps, (), self._engine, error, "the body")
+
+    async def _fail(
+        self, steps: Sequence[Step], others: Sequence[Step], engine: Engine, error: BaseException, where: str
+    ) -> None:
+        """End these steps; the error may repeat secrets of the `others` as well."""
+        try:
+            for step in steps:
+                step.undo_live()
+            for step in (*others, *steps):
+                await step.learn_secrets(engine)
+        finally:
+            self._dropped_secrets |= any(step.has_secrets for step in steps)
+            hidden = self._dropped_secrets or any(step.has_secrets for step in others)
+            note = f"{where} raised {describe_ending(error, has_secrets=hidden)}"
+            for step in steps:
+                step.abort(note)
 
     def repeat(self) -> AbstractContextManager[None]:
         """A block in which an equal call is meant once more."""

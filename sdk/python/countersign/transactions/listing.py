@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from countersign.commit.plan import StagedCall
 from countersign.contract import names
-from countersign.errors import JournalError
+from countersign.engine import Engine
+from countersign.errors import CountersignError, JournalError, ServiceUnavailable
 from countersign.journal import Journal, Lease, LocalState, Staged
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
 from countersign.tools.placeholder import Placeholder, settle
@@ -41,6 +42,7 @@ class Listing:
         self._calls: list[StagedCall] = []
         self._ran: list[Staged] = []
         self._raised: list[tuple[Staged, str]] = []  # and why
+        self._dropped_secrets = False  # of calls that were taken back
         self._live_seq = 0
         self._returned: dict[str, bytes] = {}
         self._returned_bytes = 0
@@ -102,6 +104,35 @@ class Listing:
             self._returned_bytes += len(raw)
             self._returned[row.effect_id] = raw
 
+    @property
+    def has_secrets(self) -> bool:
+        """Whether what its block raises may repeat a secret argument, as far as anybody knows."""
+        return self.live_has_secrets or self._dropped_secrets or _may_hold_secrets(self._calls)
+
+    @property
+    def live_has_secrets(self) -> bool:
+        """The same of its live effects, of which it is always known."""
+        return any(row.secret for row in (*self._ran, *(row for row, _ in self._raised)))
+
+    async def learn_secrets(self, engine: Engine) -> None:
+        """Find out what is secret of the staged calls, so that they can be kept although they are not submitted. Where
+        no manifest can be had, a call keeps its name alone.
+        """
+        for position, call in enumerate(self._calls):
+            try:
+                manifest = await engine.manifests.of(call.tool, engine.service, once=True)
+            except ServiceUnavailable:
+                return
+            except CountersignError as error:
+                log.warning("the arguments of %s are not kept: %s", call.tool.name, error)
+            else:
+                self._calls[position] = call.learned(manifest)
+
+    @property
+    def rows(self) -> tuple[Staged, ...]:
+        """The staged calls as the journal holds them."""
+        return tuple(_row(call, seq) for seq, call in enumerate(self._calls, start=1))
+
     def leave_out(self, rows: Sequence[Staged], why: str) -> None:
         """Go on without these live effects: one raised, and its savepoint has taken all of them back."""
         standing = [row for row in rows if row in self._ran]
@@ -111,13 +142,15 @@ class Listing:
             self._ran.remove(row)
             self._raised.append((row, why))
 
-    def take_back(self, staged: int, live: int) -> None:
-        """Go on without what came after so many staged calls and so many live effects."""
+    def take_back(self, staged: int, live: int, why: str) -> None:
+        """Go on without what came after so many staged calls and so many live effects; `why` is kept with each."""
         kept, dropped = self._calls[:staged], self._calls[staged:]
         if not dropped and len(self._ran) == live:
             return
+        rows = (*self.rows[staged:], *self._ran[live:])
         del self._ran[live:]
-        self._begin_again(kept)
+        self._dropped_secrets = self._dropped_secrets or _may_hold_secrets(rows)
+        self._begin_again(kept, rows, why)
         for call in dropped:
             settle(self._placeholders.pop(call.effect_id), LocalState.WITHDRAWN.value)
 
@@ -159,13 +192,17 @@ class Listing:
         if placeholder is not None:
             settle(placeholder, outcome, result, error)
 
-    def _begin_again(self, calls: list[StagedCall]) -> None:
+    def _begin_again(
+        self, calls: list[StagedCall], dropped: Sequence[Staged] = (), why: str | None = None
+    ) -> None:
         rows = [_row(call, seq) for seq, call in enumerate(calls, start=1)]
         transactions = self._journal.transactions
         # one that raised and was done again is told by its later row
         stand = {row.effect_id for row in self._ran}
         with self._journal.database.unit(durable=False):
-            staging = transactions.relist(self._lease, self.staging, [*rows, *self._ran])
+            staging = transactions.relist(
+                self._lease, self.staging, [*rows, *self._ran], dropped=dropped, why=why
+            )
             for row, why in self._raised:
                 if row.effect_id not in stand:
                     transactions.stage(self._lease, staging, row)
@@ -173,5 +210,12 @@ class Listing:
         self.staging, self._calls = staging, calls
 
 
+def _may_hold_secrets(calls: Sequence[StagedCall | Staged]) -> bool:
+    return any(call.secret is None or call.secret for call in calls)
+
+
 def _row(call: StagedCall, seq: int) -> Staged:
-    return Staged(call.effect_id, call.call_key, call.tool.name, call.args, STAGED_LANE, seq, call.secret)
+    return Staged(
+        *(call.effect_id, call.call_key, call.tool.name, call.args, STAGED_LANE, seq, call.secret),
+        tool_digest=call.tool_digest,
+    )

@@ -20,11 +20,12 @@ from countersign import tracing
 from countersign.adapters.protocol import LiveCall
 from countersign.commit.commit import Commit
 from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls
+from countersign.commit.raised import describe_ending
 from countersign.commit.reporting import flush
 from countersign.commit.terms import Terms
 from countersign.contract.wire import Claimed
 from countersign.engine import Engine
-from countersign.errors import JournalError, TransactionBusy
+from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged
 from countersign.live.asking import LiveCallAsked, require_released
 from countersign.live.isolation import Serialize, claim
@@ -44,6 +45,7 @@ from countersign.transactions.live_only import (
     require_same_live_work,
     withdraw_earlier,
 )
+from countersign.waiting import run
 
 log: Final = logging.getLogger("countersign")
 
@@ -157,7 +159,7 @@ class Step:
         return functools.partial(
             running.run,
             functools.partial(self._run_live, tool, call),
-            self._leave_out,
+            functools.partial(self._leave_out, tool),
             functools.partial(self._list.keep, row, tool),
             awaited=tool.is_async,
         )
@@ -165,12 +167,13 @@ class Step:
     def _run_live(self, tool: Tool, call: LiveCall) -> Any:
         return self._live.run(tool, call)
 
-    def _leave_out(self, rows: Sequence[Staged], why: str) -> None:
+    def _leave_out(self, tool: Tool, rows: Sequence[Staged], error: BaseException) -> None:
         """What the journal could not be told would be kept there, so the whole must not be committed; what the effect
         raised goes on its way.
         """
         if self._pid != os.getpid():
             return  # a fork inside the effect: its rows stay the parent's, for which it goes on
+        why = f"{tool.name} raised {describe_ending(error, has_secrets=self._list.live_has_secrets)}"
         try:
             self._list.leave_out(rows, why)
         except BaseException as error:
@@ -181,8 +184,9 @@ class Step:
                 raise
 
     @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """A block that leaves nothing of itself if it raises.
+    def savepoint(self, engine: Engine) -> Iterator[None]:
+        """A block that leaves nothing of itself if it raises. The journal keeps what it had asked for; `engine` asks,
+        blocking, what of that is secret.
 
         Raises:
             NotStageable: an adapter has no savepoints, or a live effect is running.
@@ -194,21 +198,37 @@ class Step:
                 yield
         except ALL_LOST:
             raise  # nobody knows what stands, so nothing is noted before all of it is undone
-        except BaseException:
+        except BaseException as error:
             if self._pid == os.getpid():
-                self._take_back(staged, live)
+                self._take_back(engine, staged, live, error)
             raise
 
-    def _take_back(self, staged: int, live: int) -> None:
+    def _take_back(self, engine: Engine, staged: int, live: int, raised: BaseException) -> None:
         """What the journal could not be told is not taken back there, so the whole must not be committed."""
         try:
-            self._list.take_back(staged, live)
+            try:
+                run(self.learn_secrets(engine))
+            finally:
+                self._list.take_back(staged, live, f"the inner block raised {self._described(raised)}")
         except BaseException as error:
             self._live.lose(text_of(error) or type(error).__name__)
             raise
 
+    @property
+    def has_secrets(self) -> bool:
+        """Whether what its block raises may repeat a secret argument, as far as anybody knows."""
+        return self._list.has_secrets
+
+    async def learn_secrets(self, engine: Engine) -> None:
+        """Find out what is secret of its calls, so that the journal can keep them although they are not submitted."""
+        await self._list.learn_secrets(engine)
+
+    def undo_live(self) -> None:
+        """Undo the live effects, before anything else is waited for."""
+        self._live.undo()
+
     def abort(self, note: str) -> None:
-        """The body raised: nothing of it stands."""
+        """Nothing of it stands."""
         with self._ending(), self._undone_live():
             try:
                 self._forget(note)
@@ -234,6 +254,7 @@ class Step:
         Raises:
             CountersignError: as commit/commit.py and commit/settling.py say; placeholders then tell what is known.
         """
+        why: str | None = None
         with tracing.span("countersign transaction", txn=self.txn, effects=len(self._list.calls)) as tell:
             try:
                 results = await self._commit(engine, terms)
@@ -245,12 +266,15 @@ class Step:
                         self._journal.stops.stop(
                             self._lease, f"its program was stopped ({type(error).__name__})"
                         )
+                elif not isinstance(error, ReviewPending | ServiceUnavailable):
+                    await self.learn_secrets(engine)  # planned calls need no request
                 if not self._in_force:
-                    self._forget(f"{type(error).__name__} before it was submitted")
+                    self._forget(f"{self._described(error)}, before it was submitted")
                 self._list.settle({}, submitted=self._in_force)
+                why = self._why_not(error)
                 raise
             finally:
-                self._end()
+                self._end(why)
                 if tracing.enabled():
                     with self._no_journal_trouble():
                         tell(state=self.state().value, replayed=self.replayed)
@@ -327,9 +351,18 @@ class Step:
             service=engine.service,
         )
 
-    def _end(self) -> None:
+    def _described(self, error: BaseException) -> str:
+        return describe_ending(error, has_secrets=self._list.has_secrets)
+
+    def _why_not(self, error: BaseException) -> str | None:
+        """What the journal notes of a list that did not go through; nothing while people are asked."""
+        if not self._in_force or isinstance(error, ReviewPending) or not isinstance(error, Exception):
+            return None
+        return self._described(error)
+
+    def _end(self, why: str | None = None) -> None:
         """Whatever happened: no session stays open, no live row stays undecided but where it may stand, the lease is
-        free.
+        free. `why`: it did not go through.
         """
         with self._ending(), self._undone_live():
             try:
@@ -338,6 +371,8 @@ class Step:
                         self._journal.transactions.end_live(
                             self._lease, self._list.staging, LocalState.UNDONE
                         )
+                    if why is not None:
+                        self._journal.transactions.explain(self._lease, why)
                     self._journal.leases.release(self._lease)
             except JournalError as error:
                 self._warn(error)
@@ -367,7 +402,7 @@ class Step:
 
     def _forget(self, note: str) -> None:
         with self._no_journal_trouble():
-            self._journal.transactions.abort(self._lease, self._list.staging, note)
+            self._journal.transactions.abort(self._lease, self._list.staging, note, self._list.rows)
 
     @contextmanager
     def _no_journal_trouble(self) -> Iterator[None]:

@@ -275,7 +275,7 @@ class Transaction:
             self._leave_to_parent(error)
             return
         if error is not None:
-            self._abort(f"the body raised {type(error).__name__}")
+            await intake.fail(error)
             self._tell_earlier(error)
             return
         try:
@@ -283,7 +283,7 @@ class Transaction:
             if self._guard is not None:
                 self._guard.require_same([call for step in intake.steps for call in step.calls])
         except BaseException as differs:
-            self._abort(f"the body raised {type(differs).__name__}")
+            await intake.fail(differs)
             raise
         if self._independent:
             await self._commit_each()
@@ -326,10 +326,6 @@ class Transaction:
                 error.tell_earlier(record.state.value)
             else:
                 add_note(error, _EARLIER.format(self.key, record.state.value))
-
-    def _abort(self, note: str) -> None:
-        for step in self._steps():
-            step.abort(note)
 
     async def _commit(self, step: Step) -> None:
         engine = self._engine

@@ -106,6 +106,51 @@ async def test_what_may_fail_and_did_leaves_nobody_a_task(
     assert (state, [kind for kind, _ in await tasks(lenient, robot)]) == expected
 
 
+READS = {  # outcomes of a read and of a mail
+    ("fired", "failed"): ("ended", []),
+    ("fired", "unused"): ("ended", []),
+    ("fired", "fired"): ("settled", []),
+    ("failed", "fired"): ("unsettled", ["standing"]),
+    ("fired", "unknown"): ("unsettled", ["unknown"]),
+}
+
+
+@pytest.fixture
+async def readable(bank: World, folder: Payments) -> World:
+    """Under a bundle with one more tool, which only reads."""
+    tool = MAIL | {"tool": "notice", "groups": ["read"], "sentence": "Read {to}"}
+    folder.write("tools/notice.json", tool)
+    await bank.activate()
+    return bank
+
+
+@pytest.mark.parametrize(("outcomes", "expected"), READS.items(), ids=map("-".join, READS))
+async def test_a_read_that_fired_leaves_nobody_a_task(
+    readable: World, robot: Agent, outcomes: tuple[str, str], expected: tuple[str, list[str]]
+) -> None:
+    ids = await redeemed(robot, await notice(readable), await mail(readable))
+    state, _ = await told(robot, *zip(ids, outcomes, strict=True))
+    assert (state, [kind for kind, _ in await tasks(readable, robot)]) == expected
+
+
+async def test_what_fired_beside_a_read_is_the_only_task(readable: World, robot: Agent) -> None:
+    ids = await redeemed(robot, await notice(readable), await mail(readable), await mail(readable, text="2"))
+    state, _ = await told(robot, *zip(ids, ("fired", "fired", "failed"), strict=True))
+    assert (state, [kind for kind, _ in await tasks(readable, robot)]) == ("unsettled", ["standing"])
+
+
+async def test_a_later_bundle_makes_no_read_of_what_was_submitted_as_a_write(
+    bank: World, robot: Agent, folder: Payments
+) -> None:
+    plain = MAIL | {"tool": "notice", "sentence": "Tell {to}"}
+    folder.write("tools/notice.json", plain)
+    await bank.activate()
+    one, two = await redeemed(robot, await notice(bank), await mail(bank))
+    folder.write("tools/notice.json", plain | {"groups": ["read"]})
+    await bank.activate()
+    assert (await told(robot, (one, "fired"), (two, "failed")))[0] == "unsettled"
+
+
 async def test_what_could_be_taken_back_is_not_due_where_the_other_may_fail(
     lenient: World, robot: Agent
 ) -> None:

@@ -563,12 +563,28 @@ def test_workers_of_one_event_loop_wait_for_each_other_as_threads_do(desk: Desk,
 # ---------------------------------------------------------------------------------------- where the file is
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        ":memory:",
+        Path(":memory:"),
+        "",
+        Path(),
+        "file::memory:?cache=shared",
+        "file:x?mode=memory",
+        "file:notes.db",
+    ],
+    ids=repr,
+)
+def test_a_database_that_is_no_file_is_refused_where_the_adapter_is_made(path: str | Path) -> None:
+    with pytest.raises(MisuseError, match="in memory"):
+        SQLiteAdapter(path)
+
+
 def test_a_file_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
     missing = SQLiteAdapter(tmp_path / "bnak.db")
     with pytest.raises(NotStageable, match=r"bnak\.db"):
         missing.begin("t-1")
-    with pytest.raises(NotStageable, match=":memory:"):
-        SQLiteAdapter(":memory:").begin("t-1")
     assert (list(tmp_path.iterdir()), missing.landed("a-1")) == ([], None)
 
 

@@ -53,7 +53,7 @@ def keys(path: Path | JournalUrl, *args: str) -> set[str]:
 
 def test_a_sound_journal_ends_with_zero(whole: Path) -> None:
     result = run(whole, "verify")
-    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 92 lines\n")
+    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 93 lines\n")
     told = json.loads(run(whole, "verify", "fired", "--json").output)
     assert (told["sound"], told["findings"], [one["key"] for one in told["chains"]]) == (True, [], ["fired"])
 
@@ -187,7 +187,7 @@ def test_nothing_an_agent_wrote_is_markup(text: str, shown: str) -> None:
     names = ("lane", "seq", "tool", "state", "args", "result", "error", "settled")
     effect = dict.fromkeys(names) | {"args": text}
     one = dict.fromkeys(("txn", "agent", "state", "revision", "attempt", "created", "changed", "note"))
-    told = exported("md", [one | {"key": "k", "effects": [effect]}], "now")
+    told = exported("md", [one | {"key": "k", "effects": [effect], "dropped": []}], "now")
     assert told.splitlines()[-1] == f"|  |  |  |  | {shown} |  |  |  |"
 
 
@@ -213,7 +213,7 @@ def test_stats_count_what_happened(whole: Path) -> None:
     assert told["transactions"] == {"ended": 2, "parked": 1, "settled": 3, "unsettled": 1}
     effects = told["effects"]
     assert [effects[name] for name in ("called", "fired", "unknown", "compensated", "compensations")] == [
-        10,
+        11,
         5,
         1,
         1,
@@ -286,7 +286,7 @@ def test_every_verb_reads_postgresql(
     whole: Path, at_postgres: JournalUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SystemClock, "wall", TickingClock().wall)  # today is the journal's day
-    assert run(at_postgres, "verify").output == "sound: 7 transactions, 92 lines\n"
+    assert run(at_postgres, "verify").output == "sound: 7 transactions, 93 lines\n"
     assert run(at_postgres, "stats", "--json").output == run(whole, "stats", "--json").output
     assert run(at_postgres, "stats").output == run(whole, "stats").output
     (shown,), (same,) = (
@@ -332,7 +332,7 @@ def test_the_place_may_come_from_the_environment(
 ) -> None:
     monkeypatch.setenv("COUNTERSIGN_JOURNAL", at_postgres.secret)
     result = CliRunner().invoke(app, ["journal", "verify"], catch_exceptions=False)
-    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 92 lines\n")
+    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 93 lines\n")
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def live_count(desk: Desk, key: str = "t-1") -> int:
     return int(desk.runtime.journal.transactions.find(key)[0].live)
 
 
-RAISED = ("note", "undone", "note raised ValueError")
+RAISED = ("note", "undone", "note raised ValueError: bad note")
 KEPT = ("note", "kept", None)
 
 
@@ -272,7 +272,7 @@ def test_what_it_had_called_there_is_undone_with_it(
         with pytest.raises(LookupError):
             outer("well")
         note("o-3", "after")
-    why = "outer raised LookupError"
+    why = "outer raised LookupError: nothing there"
     assert live_rows(desk) == [
         KEPT,
         ("outer", "undone", why),
@@ -291,7 +291,7 @@ def test_what_it_had_called_on_another_adapter_stands(
     outer = outer_tool(desk, other, note, catches=False)
     with transaction("t-1", runtime=desk.runtime), pytest.raises(LookupError):
         outer("well")
-    assert live_rows(desk) == [("outer", "undone", "outer raised LookupError"), KEPT, KEPT]
+    assert live_rows(desk) == [("outer", "undone", "outer raised LookupError: nothing there"), KEPT, KEPT]
     assert (notes_in(notes), live_count(desk)) == ([("o-1", "inside"), ("o-2", "well")], 2)
 
 
@@ -309,7 +309,8 @@ def test_in_a_nested_transaction_it_is_undone_alone_and_with_the_block(
             raise ZeroDivisionError
     assert live_rows(desk) == [KEPT, KEPT, RAISED, RAISED]  # the run went on with a list of its own
     undone = [row for row in live_rows_of_run(desk, txn) if row[0] == "undone"]
-    assert undone == [("undone", RAISED[2])] * 2 + [("undone", None)] + [("undone", RAISED[2])] * 2
+    dropped = ("undone", "the inner block raised ZeroDivisionError")
+    assert undone == [("undone", RAISED[2])] * 2 + [dropped] + [("undone", RAISED[2])] * 2
     assert (notes_in(notes), live_count(desk)) == ([("o-1", "outer"), ("o-2", "inner")], 2)
 
 
@@ -363,7 +364,8 @@ def test_where_the_journal_cannot_be_told_nothing_is_committed(
 
     with (
         pytest.raises(
-            SavepointLost, match="note raised ValueError, and the journal could not be told: the disk"
+            SavepointLost,
+            match="note raised ValueError: bad note, and the journal could not be told: the disk",
         ),
         transaction("t-1", runtime=desk.runtime) as txn,
     ):

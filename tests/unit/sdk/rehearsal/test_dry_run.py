@@ -191,7 +191,7 @@ def test_a_dry_run_of_a_key_that_was_spent_leaves_it_as_it_is(desk: Desk) -> Non
 
 
 def test_secrets_of_the_reviewed_manifest_are_hidden(desk: Desk) -> None:
-    @tool("login", resource=("User", "user"), secret=["password"], registry=desk.registry)
+    @tool("login", resource=("Account", "user"), secret=["password"], registry=desk.registry)
     def login(user: str, password: str) -> None:
         """Sign in."""
 

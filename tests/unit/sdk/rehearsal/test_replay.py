@@ -205,7 +205,7 @@ def test_scenario_60_what_is_missing_new_or_another_tool_is_told_in_its_place(de
 
 
 def test_scenario_60_secrets_are_not_told(desk: Desk) -> None:
-    @tool("login", resource=("User", "user"), registry=desk.registry)
+    @tool("login", resource=("Account", "user"), registry=desk.registry)
     def login(user: str, password: str) -> None:
         """Sign in."""
 

@@ -1,11 +1,14 @@
 """Tools as classes: `execute` is the tool, `compensate` becomes one of its own."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from typing_extensions import TypedDict
 
 from countersign import EffectFailed, MemoryAdapter, NotDone, RegistrationError, tool, transaction
 from countersign.tools.tool import tool_of
+from policy_service.facts.manifests import InputCodec
 from tests.fakes.desk import Desk, failing_tool
 
 
@@ -124,13 +127,6 @@ class TakesFromNowhere:
     def compensate(self, order_id: str, reason: str) -> None: ...
 
 
-class ActsOnNothing:
-    def execute(self, order_id: str) -> str:
-        return "r"
-
-    def compensate(self, result: str) -> None: ...
-
-
 class Sound:
     def execute(self, order_id: str) -> None: ...
     def compensate(self, order_id: str) -> None: ...
@@ -142,10 +138,9 @@ class Sound:
         (NoExecute, {}, "without a method `execute`"),
         (NeedsMore, {}, "cannot be made without arguments"),
         (TakesFromNowhere, {}, "takes 'reason'"),
-        (ActsOnNothing, {}, "take the argument 'order_id' as well"),
         (Sound, {"compensate": "void"}, "keep one of them"),
     ],
-    ids=["no execute", "needs more", "from nowhere", "no resource", "two compensations"],
+    ids=["no execute", "needs more", "from nowhere", "two compensations"],
 )
 def test_classes_that_cannot_be_kept_are_refused_when_they_are_declared(
     desk: Desk, cls: type, options: dict[str, Any], told: str
@@ -218,3 +213,114 @@ def test_a_class_whose_name_is_taken_leaves_nothing_of_itself(desk: Desk, taken:
     with pytest.raises(RegistrationError, match="needs another name"):
         tool("charge", resource=("Order", "order_id"), registry=desk.registry)(Sound)
     assert [*desk.registry] == [tool_of(first)]
+
+
+def refuse(desk: Desk, *tools: Any) -> None:
+    """Have these reviewed as drafted, run each, and let the step fail."""
+    for one in desk.registry:
+        desk.service.review([one.draft_manifest()])
+    fails = failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        for one in tools:
+            one("o-1")
+        fails("o-1")
+
+
+def test_a_compensation_may_take_the_result_alone(desk: Desk) -> None:
+    @tool("book", resource=("Order", "order_id"), registry=desk.registry)
+    class Book:
+        def execute(self, order_id: str) -> str:
+            return f"booking-{order_id}"
+
+        def compensate(self, result: str) -> None:
+            """Cancel it."""
+            desk.act("cancel", result)
+
+    back = desk.registry.require("book.compensate", "").draft_manifest()
+    assert (back.resource.type, back.resource.id, back.properties) == (
+        "Order",
+        "/order_id",
+        {"order_id", "result"},
+    )
+    refuse(desk, Book)
+    assert desk.done == [("cancel", "booking-o-1")]
+
+
+def test_a_compensation_may_take_nothing(desk: Desk) -> None:
+    @tool("open", resource=("Order", "order_id"), registry=desk.registry)
+    class Open:
+        def execute(self, order_id: str) -> None: ...
+
+        def compensate(self) -> None:
+            desk.act("closed")
+
+    refuse(desk, Open)
+    assert desk.done == [("closed",)]
+
+
+@pytest.mark.anyio
+async def test_an_async_compensation_may_take_the_result_alone(desk: Desk) -> None:
+    @tool("book", resource=("Order", "order_id"), registry=desk.registry)
+    class Book:
+        async def execute(self, order_id: str) -> str:
+            return f"booking-{order_id}"
+
+        async def compensate(self, result: str) -> None:
+            desk.act("cancel", result)
+
+    for one in desk.registry:
+        desk.service.review([one.draft_manifest()])
+    fails = failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed):
+        async with transaction("t-1", runtime=desk.runtime):
+            await Book("o-1")
+            fails("o-1")
+    assert desk.done == [("cancel", "booking-o-1")]
+
+
+def test_tries_of_a_class_count_its_execute_and_it_runs_as_drafted(desk: Desk) -> None:
+    tried = []
+
+    @tool("charge", resource=("Order", "order_id"), idempotent=True, tries=3, registry=desk.registry)
+    class Charge:
+        def execute(self, order_id: str) -> str:
+            tried.append(order_id)
+            if len(tried) < 3:
+                raise ConnectionError("lost")
+            return f"c-{order_id}"
+
+        def compensate(self, order_id: str, result: str) -> None:
+            desk.act("void", result)
+
+    for one in desk.registry:
+        assert desk.registry.unmet(one) == ()
+    refuse(desk, Charge)
+    assert (tried, desk.done) == (["o-1"] * 3, [("void", "c-o-1")])
+
+
+class Receipt(TypedDict):
+    charge_id: str
+
+
+@dataclass
+class Booking:
+    charge_id: str
+
+
+@pytest.mark.parametrize(
+    ("result", "is_told"), [(dict[str, str], True), (Receipt, False), (Booking, False), (str, False)]
+)
+def test_a_result_with_free_keys_is_told_to_ask_people_and_a_typed_one_is_weighed(
+    desk: Desk, result: Any, is_told: bool
+) -> None:
+    class Charge:
+        def execute(self, order_id: str): ...  # type: ignore[no-untyped-def]
+        def compensate(self, order_id: str, result) -> None: ...  # type: ignore[no-untyped-def]
+
+    Charge.execute.__annotations__["return"] = result
+    Charge.compensate.__annotations__["result"] = result
+    tool("charge", resource=("Order", "order_id"), registry=desk.registry)(Charge)
+    unmet = desk.registry.unmet(desk.registry.require("charge", ""))
+    assert [("TypedDict" in one) for one in unmet] == [True] * is_told
+    back = desk.registry.require("charge.compensate", "").draft_manifest()
+    assert bool(InputCodec(back).may_be_unseen) is is_told

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from countersign import MemoryAdapter, RegistrationError, tool
+from countersign.contract import BUILT_IN_TYPES, RESERVED_IDENTIFIERS
 from countersign.tools.declaring import OPTIONS
+from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk
 
 
@@ -181,3 +183,37 @@ def test_arguments_and_pointers_into_them_may_be_named(desk: Desk) -> None:
     def show(customer: str, token: str, amount: int, to: list[str]) -> dict[str, str]: ...
 
     assert desk.registry.get("show") is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        *((one, "belongs to the service") for one in sorted(BUILT_IN_TYPES)),
+        *((f"Shop::{one}", "belongs to the service") for one in ("Agent", "User", "Role", "Group", "Action")),
+        *((one, "Cedar reserves") for one in sorted(RESERVED_IDENTIFIERS)),
+        ("Shop::in", "Cedar reserves"),
+        ("__cedar::Order", "Cedar reserves"),
+        *(
+            (one, "is no type name")
+            for one in ("", "Order Item", "1Order", "Order::", "Bestellung-Ü", "O" * 129)
+        ),
+    ],
+)
+def test_a_resource_type_that_no_bundle_takes_is_refused_where_the_tool_is_declared(
+    desk: Desk, kind: str, why: str
+) -> None:
+    def refund(order_id: str) -> None: ...
+
+    with pytest.raises(RegistrationError, match=why):
+        tool("refund", resource=(kind, "order_id"), registry=desk.registry)(refund)
+    assert [*desk.registry] == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["Order", "Shop::Order", "User::Order", "Set", "principal", "Shop::Review", "_x"]
+)
+def test_a_resource_type_that_a_bundle_takes_is_taken(desk: Desk, kind: str) -> None:
+    def refund(order_id: str) -> None: ...
+
+    fn = tool("refund", resource=(kind, "order_id"), registry=desk.registry)(refund)
+    assert tool_of(fn).draft_manifest().resource.type == kind

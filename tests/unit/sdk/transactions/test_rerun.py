@@ -23,7 +23,15 @@ from countersign import (
     transaction,
 )
 from countersign.contract.wire import QuestionView, TransactionView
-from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import (
+    Desk,
+    asked_of_policy,
+    failing_tool,
+    note_tool,
+    notes_database,
+    notes_in,
+    refund_tool,
+)
 from tests.unit.sdk.transactions.looks import TXN, on_view
 
 
@@ -269,7 +277,7 @@ def test_a_body_that_raises_forgets_every_independent_effect(desk: Desk) -> None
     with pytest.raises(ValueError, match="no"), transaction("t-1", independent=True, runtime=desk.runtime):
         refund("o-1", 100)
         raise ValueError("no")
-    assert (desk.done, desk.face.log) == ([], [])
+    assert (desk.done, asked_of_policy(desk)) == ([], [])
     with transaction("t-1", independent=True, runtime=desk.runtime):
         refund("o-1", 100)
     assert len(desk.done) == 1

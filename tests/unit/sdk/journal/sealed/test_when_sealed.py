@@ -49,7 +49,8 @@ def test_before_anybody_has_said_what_is_secret_no_argument_is_written(desk: Des
         pay("o-1", 5, CARD)
         (before,) = columns(desk)
         assert before["args"] == b""
-        assert describe(desk.runtime.journal, found(desk, "t-1"))["effects"] == []
+        (shown,) = describe(desk.runtime.journal, found(desk, "t-1"))["effects"]
+        assert (shown["state"], shown["args"]) == ("staged", '"(secret)"')
     (after,) = columns(desk)
     assert sealed_pointers(after["args"]) == ("/card",)
     assert b'"order_id":"o-1"' in after["args"]

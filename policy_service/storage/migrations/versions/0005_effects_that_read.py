@@ -1,0 +1,20 @@
+"""effects that read
+
+Revision ID: 0005
+Revises: 0004
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Forward only: what a step changes, a backup brings back. An effect of before counts as one that writes."""
+    op.add_column("effects", sa.Column("reads", sa.Boolean(), nullable=False, server_default=sa.false()))

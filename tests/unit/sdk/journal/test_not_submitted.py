@@ -1,0 +1,305 @@
+"""What a block asked for stays readable when nothing of it was submitted, or when it did not go through."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from countersign import (
+    Denied,
+    FilesAdapter,
+    MisuseError,
+    Moved,
+    ReviewPending,
+    SQLiteAdapter,
+    replay,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.cli.app import app
+from countersign.journal.counting import count
+from countersign.journal.exporting import exported
+from countersign.journal.place import JournalPlace, JournalUrl
+from countersign.journal.searching import Wanted
+from countersign.journal.telling import description_of, summary_of
+from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
+
+ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
+CARD = "4111111111111111"
+
+
+def told(desk: Desk, key: str) -> dict[str, Any]:
+    (txn,) = desk.runtime.journal.transactions.found_ids(key)
+    return description_of(desk.runtime.journal, txn)
+
+
+def calls(of: dict[str, Any], kind: str = "effects") -> list[tuple[str, str, Any]]:
+    return [
+        (one["tool"], one["state"], one["args"] if one["args"] == '"(secret)"' else json.loads(one["args"]))
+        for one in of[kind]
+    ]
+
+
+def on_disk(desk: Desk) -> bytes:
+    rows = desk.runtime.journal.database.rows("SELECT * FROM effects")
+    notes = desk.runtime.journal.database.rows("SELECT note FROM transactions")
+    return repr([tuple(row) for row in (*rows, *notes)]).encode()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_body_that_raises_leaves_its_calls_and_its_text(
+    desk: Desk, tmp_path: Path, ending: type[BaseException], is_async: bool
+) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+
+    def body() -> None:
+        note("o-1", "seen")
+        refund("o-1", 100)
+        raise ending("the parcel is back")
+
+    async def run() -> None:
+        async with transaction("t-1", runtime=desk.runtime):
+            body()
+
+    with pytest.raises(ending, match="the parcel is back"):
+        if is_async:
+            asyncio.run(run())
+        with transaction("t-1", runtime=desk.runtime):
+            body()
+    found = told(desk, "t-1")
+    assert calls(found) == [
+        ("refund", "withdrawn", {"order_id": "o-1", "amount_cents": 100}),
+        ("note", "undone", {"order_id": "o-1", "text": "seen"}),
+    ]
+    assert (found["state"], found["note"]) == (
+        "ended",
+        f"the body raised {ending.__name__}: the parcel is back",
+    )
+    assert summary_of(desk.runtime.journal, found["txn"])["effects"] == "note undone, refund withdrawn"
+    assert desk.done == []
+
+
+def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalPlace) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+        raise ValueError("out of stock")
+    journal = ["--journal", place.secret if isinstance(place, JournalUrl) else str(place)]
+    for verb in (["show", "t-1"], ["export", "--format", "json"], ["export", "--format", "csv"],
+                 ["export", "--format", "md"], ["show", "t-1", "--json"]):  # fmt: skip
+        output = CliRunner().invoke(app, ["journal", *verb, *journal]).output
+        assert "out of stock" in output and "o-1" in output and "withdrawn" in output, verb
+    listed = CliRunner().invoke(app, ["journal", "list", *journal], env={"COLUMNS": "200"}).output
+    assert "refund withdrawn" in listed and "out of stock" in listed
+    counted = count(desk.runtime.journal.database, Wanted())
+    assert [(one["tool"], one["called"], one["fired"]) for one in counted["tools"]] == [("refund", 1, 0)]
+    for wanted in (Wanted(state="withdrawn"), Wanted(tool="refund")):
+        assert len(desk.runtime.journal.transactions.matching_ids(wanted)) == 1
+
+
+def test_independent_effects_are_each_kept(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime, independent=True):
+        refund("o-1", 100)
+        with suppress(KeyError), transaction(runtime=desk.runtime):
+            refund("o-2", 200)
+            raise KeyError("inner")
+        refund("o-3", 300)
+        raise ValueError("outer")
+    found = [
+        description_of(desk.runtime.journal, txn)
+        for txn in desk.runtime.journal.transactions.found_ids("t-1")
+    ]
+    assert sorted((json.loads(one["effects"][0]["args"])["order_id"], one["note"]) for one in found) == [
+        ("o-1", "the body raised ValueError: outer"),
+        ("o-2", "the inner block raised KeyError: 'inner'"),
+        ("o-3", "the body raised ValueError: outer"),
+    ]
+
+
+@pytest.mark.parametrize("then", ["commits", "raises"])
+def test_an_inner_block_that_raised_and_was_caught_is_told_beside_the_list(
+    desk: Desk, tmp_path: Path, then: str
+) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+    with suppress(LookupError), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+        with suppress(ValueError), transaction(runtime=desk.runtime):
+            note("o-2", "inner")
+            with suppress(KeyError), transaction(runtime=desk.runtime):
+                refund("o-3", 300)
+                raise KeyError("deeper")
+            refund("o-2", 200)
+            raise ValueError("not this one")
+        if then == "raises":
+            raise LookupError("nor any")
+    found = told(desk, "t-1")
+    assert [one[:2] for one in calls(found)] == [("refund", "fired" if then == "commits" else "withdrawn")]
+    assert [(one["tool"], one["state"], one["error"]) for one in found["dropped"]] == [
+        ("refund", "withdrawn", "the inner block raised KeyError: 'deeper'"),
+        ("refund", "withdrawn", "the inner block raised ValueError: not this one"),
+        ("note", "undone", "the inner block raised ValueError: not this one"),
+    ]
+    assert [one[2]["order_id"] for one in calls(found, "dropped")] == ["o-3", "o-2", "o-2"]
+    for form in ("json", "csv", "md"):
+        assert "not this one" in exported(form, [found], "now")
+    if then == "commits":
+        assert found["note"] is None and [one[1] for one in desk.done] == ["o-1"]
+
+
+def test_a_live_effect_that_raised_keeps_its_text(desk: Desk, tmp_path: Path) -> None:
+    note = note_tool(desk, SQLiteAdapter(notes_database(tmp_path)))
+    with transaction("t-1", runtime=desk.runtime):
+        with suppress(ValueError):
+            note("o-1", "bad")
+        note("o-1", "good")
+    assert [(one["state"], one["error"]) for one in told(desk, "t-1")["effects"]] == [
+        ("undone", "note raised ValueError: bad note"),
+        ("kept", None),
+    ]
+
+
+def secret_pay(desk: Desk, **manifest: Any) -> Callable[..., Any]:
+    @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
+    def pay(order_id: str, card: str) -> None:
+        """Pay."""
+
+    desk.publish(pay, **manifest)
+    return pay
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_what_the_reviewed_manifest_calls_secret_is_sealed_and_the_text_hidden(
+    desk: Desk, inner: bool
+) -> None:
+    pay = secret_pay(desk, secret=("/card",))
+    block = transaction(runtime=desk.runtime) if inner else nullcontext()
+    with suppress(ValueError), transaction("t-1", runtime=desk.runtime), block:
+        pay("o-1", CARD)
+        raise ValueError(f"{CARD} is refused")
+    found = told(desk, "t-1")
+    kind = "dropped" if inner else "effects"
+    assert calls(found, kind) == [("pay", "withdrawn", {"order_id": "o-1", "card": "(secret)"})]
+    assert found["note"] == "the body raised ValueError"
+    assert CARD.encode() not in on_disk(desk)
+
+
+def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.face.faults["/v1/tools"] = ["lost_request"] * 9
+    before = len(desk.face.log)
+    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+        refund("o-2", 100)
+        raise ValueError("o-1")
+    found = told(desk, "t-1")
+    assert calls(found) == [("refund", "withdrawn", '"(secret)"')] * 2
+    assert found["note"] == "the body raised ValueError"
+    assert len(desk.face.log) - before <= 1, "the service is tried once"
+
+
+def test_a_denial_names_reason_and_policy(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(Denied) as denied, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 600_000)
+    found = told(desk, "t-1")
+    (reason,) = denied.value.reasons
+    assert reason.text in found["note"] and str(reason.policy) in found["note"]
+    assert calls(found)[0][:2] == ("refund", "denied")
+
+
+def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as waiting, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 10_000)
+    assert told(desk, "t-1")["note"] is None, "people are asked"
+    desk.service.withdraw(waiting.value.txn, "the customer called")
+    found = told(desk, "t-1")
+    with desk.restarted() as later:
+        resume(later.runtime)
+    found = told(desk, "t-1")
+    assert "the customer called" in found["note"] and calls(found)[0][:2] == ("refund", "withdrawn")
+
+
+def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    for order in ("o-1", "o-2"):
+        with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+            refund(order, 10_000)
+            refund("o-3", 10_000)
+    found = told(desk, "t-1")
+    assert [(one[1], one[2]["order_id"]) for one in calls(found)] == [("review", "o-2"), ("review", "o-3")]
+    assert [(one[1], one[2]["order_id"]) for one in calls(found, "dropped")] == [("withdrawn", "o-1")]
+    assert found["dropped"][0]["error"] == "another list was submitted under this key"
+
+
+def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 10_000)
+    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+        refund("o-2", 10_000)
+        raise ValueError("a typing error")
+    found = told(desk, "t-1")
+    assert found["note"] == "a later run: the body raised ValueError: a typing error"
+    assert (found["state"], calls(found)[0][1]) == ("parked", "review")
+    assert [(one[1], one[2]["order_id"]) for one in calls(found, "dropped")] == [("withdrawn", "o-2")]
+    desk.service.approve(found["txn"])
+    with desk.restarted() as later:
+        resume(later.runtime)
+    assert told(desk, "t-1")["note"] is None and [one[1] for one in desk.done] == ["o-1"]
+
+
+def test_a_conflict_names_what_had_moved(desk: Desk, tmp_path: Path) -> None:
+    files = FilesAdapter(tmp_path / "files")
+    (tmp_path / "files").mkdir(exist_ok=True)
+
+    @tool("count_up", lane="live", adapter=files, registry=desk.registry)
+    def count_up(name: str) -> None:
+        """Read and write a file."""
+        files.write(name, b"new")
+
+    refund = refund_tool(desk)
+    (tmp_path / "files" / "a").write_bytes(b"old")
+    with pytest.raises(Moved), transaction("t-1", runtime=desk.runtime):
+        count_up("a")
+        refund("o-1", 100)
+        (tmp_path / "files" / "a").write_bytes(b"theirs")
+    found = told(desk, "t-1")
+    assert found["note"].startswith("Moved: ") and "'a'" in found["note"]
+    assert [one[:2] for one in calls(found)] == [("refund", "staged"), ("count_up", "undone")]
+
+
+def test_a_step_that_is_run_again_after_it_raised_is_told_as_what_it_came_to(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    for raises in (True, False):
+        with suppress(ValueError), transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 100)
+            if raises:
+                raise ValueError("once")
+    found = told(desk, "t-1")
+    assert ([one[:2] for one in calls(found)], found["dropped"], found["note"]) == (
+        [("refund", "fired")],
+        [],
+        None,
+    )
+
+
+def test_nothing_is_replayed_of_a_body_that_raised(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with suppress(ValueError), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+        raise ValueError
+    exports = json.loads(exported("json", [told(desk, "t-1")], "now"))
+    for record in ({}, {"export": exports}):
+        with pytest.raises(MisuseError, match="no list of calls was ever submitted"):
+            replay("t-1", lambda txn: None, runtime=desk.runtime, **record)
