@@ -21,15 +21,15 @@ def storable(text: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """The text of an exception, storable. Where reading it fails, a sentence that says so.
+    """The text of an exception, storable; empty where reading it fails.
 
     Nothing that its `__str__` raises goes on, not even what would end the program: what became of an effect has to be
     written down, and this is only its description.
     """
     try:
         text = str(error)
-    except BaseException as broken:  # noqa: BLE001 - as above
-        return f"its text cannot be read: __str__ raised {type(broken).__name__}"
+    except BaseException:  # noqa: BLE001 - as above
+        return ""
     return storable(text)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, model_serializer
 
 from countersign import (
     EffectFailed,
@@ -328,21 +327,17 @@ def test_a_result_that_cannot_be_written_leaves_the_effect_fired(
     assert (again.replayed, once_more.outcome, desk.done) == (True, "fired", [("look", "o-1")])
 
 
-def test_an_interrupt_while_a_result_is_written_leaves_the_effect_fired(desk: Desk) -> None:
-    class Interrupting(BaseModel):
-        @model_serializer
-        def written(self) -> Any:
-            raise KeyboardInterrupt
+def test_an_interrupt_while_a_result_is_written_leaves_the_effect_fired(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> bytes:
+        raise KeyboardInterrupt
 
-    @tool("look", resource=("Order", "order_id"), registry=desk.registry)
-    def look(order_id: str) -> Any:
-        """Look it up."""
-        return Interrupting()
-
-    desk.publish(look)
+    charge = charge_tools(desk)
+    monkeypatch.setattr("countersign.tools.results.canonicalize", interrupted)
     with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime):
-        look("o-1")
-    assert states(desk) == {"look": "fired"}
+        charge("o-1", 100)
+    assert states(desk) == {"charge": "fired"}
 
 
 def test_a_plain_tool_that_stops_an_iteration_ends(desk: Desk) -> None:
