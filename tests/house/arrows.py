@@ -114,9 +114,8 @@ MAY_NAME: dict[str, frozenset[str]] = {
     "sampling": frozenset(),
     "errors": frozenset({"domain"}),
 }
-ALL_CHANNELS = frozenset(
-    {"requests", "shared_limit", "showing", "streams"}
-)  # no channels: what any channel may use, and names none
+# No channels: what any channel may use, and names none.
+ALL_CHANNELS = frozenset({"requests", "shared_limit", "showing", "streams"})
 
 # The rooms of `workflow`, lowest first: each names itself, those before it, and the modules beside them.
 VERB_ROOMS = (

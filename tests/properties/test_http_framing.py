@@ -30,9 +30,8 @@ NAME = TOKEN | st.sampled_from(
         b"Upgrade",
     ]
 )
-FRAMING = st.sampled_from(
-    [b"Content-Length", b"Transfer-Encoding", b"Connection"]
-)  # no trailer may have these names
+# What no trailer may be named.
+FRAMING = st.sampled_from([b"Content-Length", b"Transfer-Encoding", b"Connection"])
 EXTENSION = st.builds(lambda name, value: b";" + name + b"=" + value, TOKEN, TOKEN)
 CHUNK = st.tuples(st.binary(min_size=1, max_size=300), st.lists(EXTENSION, max_size=3).map(b"".join))
 TRAILERS = st.lists(st.tuples(NAME, VALUE), max_size=4) | st.integers(MAX_FIELDS - 10, MAX_FIELDS + 10).map(

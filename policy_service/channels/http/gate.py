@@ -23,9 +23,7 @@ from policy_service.identity.sessions import Session, Sessions
 from policy_service.workflow.context import Context
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
-_SMALL_BODY_BYTES = (
-    16_384  # read before its sender is identified; most submissions and every redemption are smaller
-)
+_SMALL_BODY_BYTES = 16_384  # read before its sender is identified; few submissions are larger
 
 
 class Gate:
