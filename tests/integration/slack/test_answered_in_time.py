@@ -80,9 +80,8 @@ async def test_a_press_is_answered_while_the_database_is_locked_and_counts_once(
         assert (await in_time(attacker, press)).body == b""
         assert await attacker.votes() == []
         await office.told(dana, "being recorded")
-        again = asyncio.create_task(
-            attacker.deliver(press)
-        )  # as Slack delivers what it did not hear answered
+        # as Slack delivers again what it did not hear answered
+        again = asyncio.create_task(attacker.deliver(press))
     assert (await again).status == 200
     await office.shows("Approved and released")
     assert (await in_time(attacker, press)).body == b""
