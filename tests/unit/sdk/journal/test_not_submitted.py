@@ -31,9 +31,15 @@ from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.searching import Wanted
 from countersign.journal.telling import description_of, summary_of
 from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
+from tests.unit.sdk.journals import BOTH
 
 ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 CARD = "4111111111111111"
+
+
+@pytest.fixture(params=BOTH)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def told(desk: Desk, key: str) -> dict[str, Any]:
