@@ -25,9 +25,10 @@ from countersign.tools.signature import resource_for
 if TYPE_CHECKING:
     from countersign.tools.tool import Tool
 
-READ_GROUP: Final = "read"
-"""The action group of tools that change nothing. Whoever does not say so declares a write."""
+GIVEN_MANIFEST: Final = "__countersign_manifest__"
+"""Where a function holds the draft of its manifest that was made elsewhere, as from an MCP server's listing."""
 
+_OF_DEFINITIONS: Final = ("type", "description", "properties", "required", "additionalProperties", "$defs")
 _CONST: Final = "const:"
 SAYS_NOTHING: Final = frozenset(
     {"$schema", "$comment", "title", "default", "examples", "deprecated", "description"}
@@ -43,6 +44,9 @@ def draft_manifest(tool: Tool) -> ToolManifest:
     Raises:
         RegistrationError: what is missing or contradictory, and how to say it in the decorator.
     """
+    given = _given(tool)
+    if given is not None:
+        return given
     try:
         return load_manifest(canonicalize(admit(_members(tool))))
     except ContractError as error:
@@ -85,8 +89,11 @@ def _members(tool: Tool) -> dict[str, Any]:
 
 def args_schema(tool: Tool) -> dict[str, JSON]:
     """JSON Schema of the args: references written out, every object closed, None-by-default arguments
-    optional.
+    optional. That of a manifest made elsewhere is without applicators at its root, which model vendors refuse.
     """
+    given = _given(tool)
+    if given is not None:
+        return {key: given.args[key] for key in _OF_DEFINITIONS if key in given.args}
     _require_annotated(tool)
     schema = copy.deepcopy(tool.signature.schema)
     definitions = schema.pop("$defs", {})
@@ -99,6 +106,11 @@ def args_schema(tool: Tool) -> dict[str, JSON]:
         for name in tool.signature.optional & properties.keys():
             properties[name] = _without_null(properties[name])
     return written
+
+
+def _given(tool: Tool) -> ToolManifest | None:
+    given: ToolManifest | None = getattr(tool.fn, GIVEN_MANIFEST, None)
+    return given
 
 
 def _require_annotated(tool: Tool) -> None:
