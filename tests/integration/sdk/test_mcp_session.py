@@ -28,6 +28,7 @@ from countersign import (
     ReviewPending,
     Runtime,
     ToolRegistry,
+    resume_async,
     tool,
     transaction,
 )
@@ -129,12 +130,28 @@ def test_people_are_asked_before_the_server_hears_of_it(mcp_bank: Bank, key: str
     def step(gated: GatedSession) -> Any:
         return gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 9000}, key=key)
 
-    with pytest.raises(ReviewPending) as waiting:
+    with pytest.raises(ReviewPending, match=r"`await resume_async\(runtime\)`") as waiting:
         mcp_bank.run(step)
-    assert mcp_bank.done == []
+    assert "countersign resume" not in str(waiting.value) and mcp_bank.done == []
     mcp_bank.office.approve(waiting.value)
     assert mcp_bank.run(step) == {"result": "t-a-1"}
     assert len(mcp_bank.done) == 1
+
+
+def test_what_is_parked_is_resumed_by_a_program_with_a_session(near_bank: Bank, key: str) -> None:
+    args = {"account_id": "a-1", "amount_cents": 9000}
+    with pytest.raises(ReviewPending) as waiting:
+        near_bank.run(lambda gated: gated.call_tool("transfer", args, key=key))
+    near_bank.office.approve(waiting.value)
+    with Runtime(near_bank.office.settings, registry=ToolRegistry()) as without:
+        (found,) = [one for one in asyncio.run(resume_async(without)) if one.run_key == key]
+    assert near_bank.done == [] and "once gate_mcp has its session: call resume_async" in found.note
+
+    async def step(gated: GatedSession) -> Any:
+        return await resume_async(near_bank.runtime)
+
+    near_bank.run(step)
+    assert [one[0] for one in near_bank.done] == ["transfer"]
 
 
 def test_an_error_of_the_server_means_that_nobody_knows(near_bank: Bank, key: str) -> None:
