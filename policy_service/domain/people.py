@@ -31,6 +31,3 @@ ABOUT: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """What each of them is done to."""
-
-FOR_PEOPLE: Final = frozenset(ABOUT)
-"""No tool and no group of tools may take one of these names."""

@@ -15,11 +15,9 @@ from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias
 
 from countersign.contract import JSON, MAX_SAFE_INTEGER
+from countersign.contract.schemas import MAX_SCHEMA_NODES
 from policy_service.domain.cedar_values import MAX_DECIMAL_PLACES, decimal_places, decimal_value
 from policy_service.domain.question import ArgsRefusedError
-
-MAX_SCHEMA_NODES: Final = 5_000
-"""How many nodes one manifest's args may unfold to through references."""
 
 Schema: TypeAlias = Mapping[str, Any]
 Path: TypeAlias = tuple[str, ...]

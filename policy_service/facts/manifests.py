@@ -11,30 +11,19 @@ never turn into a value of its own choosing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from decimal import Decimal, localcontext
 from typing import Any, Final
 
 import referencing
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError
-from jsonschema.validators import extend
+from jsonschema.exceptions import ValidationError
 
-from countersign.contract import (
-    JSON,
-    RESERVED_KEYS,
-    ContractError,
-    ToolManifest,
-    canonicalize,
-    pointer_tokens,
-)
-from countersign.contract.patterns import pattern_keywords, require_patterns
+from countersign.contract import JSON, ToolManifest, pointer_tokens
+from countersign.contract.json_schema import require_json_schema, validator_of
 from policy_service.domain.question import ArgsRefusedError, Encoded
 from policy_service.facts.cedar_types import RecordField, TypeReader
 
 MAX_ERRORS: Final = 3
 """How many of the problems with one call's args are told; the rest follow from these or come next time."""
 
-_DIGITS: Final = 700  # the largest float over the smallest has a quotient of 633 digits
 _QUOTED: Final = 200  # characters of a jsonschema message; a longer one quotes a long value and helps nobody
 
 
@@ -47,9 +36,8 @@ class InputCodec:
 
     def __init__(self, manifest: ToolManifest) -> None:
         schema: dict[str, Any] = dict(manifest.args)
-        _require_usable(schema)
-        # An empty registry: a reference out of the document is an error here, never a request to somewhere.
-        self._validator = _Validator(schema, registry=referencing.Registry())
+        require_json_schema(schema)
+        self._validator = validator_of(schema)
         self._record: RecordField = TypeReader(schema).record_of(schema)
         self._secret = frozenset(pointer_tokens(pointer)[0] for pointer in manifest.secret)
         self._tool = manifest.tool
@@ -61,7 +49,7 @@ class InputCodec:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._validator = _Validator(state.pop("schema"), registry=referencing.Registry())
+        self._validator = validator_of(state.pop("schema"))
         self.__dict__.update(state)
 
     @property
@@ -103,57 +91,3 @@ class InputCodec:
         if hidden or len(error.message) > _QUOTED:
             return f"{place}: does not keep {error.validator!r} of the manifest of {self._tool!r}"
         return f"{place}: {error.message}"
-
-
-def _multiple_of(
-    validator: Any, divisor: float, instance: Any, schema: Mapping[str, Any]
-) -> Iterator[ValidationError]:
-    """`multipleOf` on decimal digits: in binary floating point 0.07 is no multiple of 0.01."""
-    if validator.is_type(instance, "number") and not _divides(divisor, instance):
-        yield ValidationError(f"{instance!r} is not a multiple of {divisor!r}")
-
-
-def _divides(divisor: float, instance: float) -> bool:
-    with localcontext() as context:
-        context.prec = _DIGITS
-        return Decimal(repr(instance)) % Decimal(repr(divisor)) == 0
-
-
-def _unique_items(
-    validator: Any, wanted: bool, instance: Any, schema: Mapping[str, Any]
-) -> Iterator[ValidationError]:
-    """`uniqueItems` by canonical bytes: linear, where comparing each with each would let a list stop the service."""
-    if not wanted or not validator.is_type(instance, "array"):
-        return
-    if len({canonicalize(item) for item in instance}) != len(instance):
-        yield ValidationError("the items are not unique")
-
-
-_Validator: Any = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator,
-    {"multipleOf": _multiple_of, "uniqueItems": _unique_items, **pattern_keywords(ValidationError)},
-)
-
-
-def _require_usable(schema: Mapping[str, Any]) -> None:
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        place = "/".join(str(part) for part in error.absolute_path)
-        raise ValueError(f"args/{place} is not JSON Schema 2020-12: {error.message}") from error
-    try:
-        require_patterns(schema)
-    except ContractError as error:
-        raise ValueError(str(error)) from error
-    for node in _nodes(schema):
-        properties = node.get("properties")
-        if isinstance(properties, dict) and (reserved := RESERVED_KEYS.intersection(properties)):
-            raise ValueError(f"property {min(reserved)!r} is reserved by the policy engine; rename it")
-
-
-def _nodes(value: Any) -> Iterator[Mapping[str, Any]]:
-    if isinstance(value, dict):
-        yield value
-    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for child in children:
-        yield from _nodes(child)

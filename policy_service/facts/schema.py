@@ -2,9 +2,9 @@
 
 Rules kept here: one action per tool, in the groups of its manifest, from `Agent` to the manifest's resource
 type, with exactly the context of design section 4; attributes only as facts.toml declares them, meters only in the
-actions they count, so that a rule that reads another tool's meter does not load. Who may
-approve is a schema of its own, so that a rule about tools may leave its action open without meaning people's
-votes as well.
+actions they count, so that a rule that reads another tool's meter does not load. The group of reads is always there,
+so that a rule may name it before a tool does. Who may approve is a schema of its own, so that a rule about tools may
+leave its action open without meaning people's votes as well.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def tools_schema(
 ) -> dict[str, Any]:
     """The schema of effects, in Cedar's JSON format. `attributes` are by entity type."""
     shapes = tuple(tools)
-    # Every bundle knows the group of reads, so a rule may name it before a tool does. A tool of that name takes it.
+    # Every bundle knows the group of reads, so a rule may name it before a tool does.
     actions: dict[str, Any] = {READ_GROUP: {}} | {group: {} for shape in shapes for group in shape.groups}
     actions |= {shape.tool: _action(shape) for shape in shapes}
     agent = {"proof": _TEXT, **_attributes(attributes.get("Agent", {}))}

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from countersign.contract import Lane, Limits, ToolManifest, load
-from policy_service.domain.people import FOR_PEOPLE
 from policy_service.facts.config import FactsConfig, SourceSpec, parse_facts_config
 from policy_service.facts.groups import Directory, parse_groups
 from policy_service.facts.http import HttpReader
@@ -140,11 +139,7 @@ def _tool_problems(tools: Sequence[ToolVersion], config: FactsConfig) -> list[Pr
     problems: list[Problem] = []
     for version in tools:
         name, manifest = version.tool, version.manifest
-        messages = [
-            f"the action {taken!r} is what people do here; call the tool or group something else"
-            for taken in (name, *manifest.groups)
-            if taken in FOR_PEOPLE
-        ]
+        messages: list[str] = []
         if name in groups:
             messages.append(f"{name!r} is a tool and an action group; rename one")
         messages += [*_compensation_problems(manifest, manifests), *_probe_problems(manifest, manifests)]

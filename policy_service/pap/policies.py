@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 
 from cedarpy import Schema, policies_to_pst, pst, validate_policies
 
-from policy_service.domain.people import FOR_PEOPLE
+from countersign.contract.manifest import PEOPLE_ACTIONS
 from policy_service.pap.annotations import read_annotations
 from policy_service.pap.problems import Problem
 from policy_service.pap.scan import Statement, hidden_characters, scan
@@ -41,7 +41,7 @@ class Policy:
     @property
     def about_people(self) -> frozenset[str]:
         """Which of the things people do it is about; a policy open to all actions is about tools only."""
-        return FOR_PEOPLE & (actions_named(self.tree) or frozenset())
+        return PEOPLE_ACTIONS & (actions_named(self.tree) or frozenset())
 
 
 def read_policies(

@@ -18,7 +18,7 @@ from countersign.contract.manifest import ToolManifest
 from countersign.manifests.mcp_drafts import mcp_drafts
 
 NAME = "bank"
-REVIEWED = ("transfer", "balance", "flaky")
+REVIEWED = ("transfer", "balance", "flaky", "anything")
 
 
 class Note(BaseModel):
@@ -26,6 +26,13 @@ class Note(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     text: str
+
+
+class Tree(BaseModel):
+    """A model that contains itself."""
+
+    text: str
+    below: list[Tree] = []
 
 
 def bank(written: Path) -> MCPServer:
@@ -67,8 +74,22 @@ def bank(written: Path) -> MCPServer:
         return "tagged"
 
     @server.tool()
-    def anything(value: dict[str, Any]) -> str:
-        """Take whatever comes."""
+    def anything(
+        ctx: Context[Any, Any], value: dict[str, Any], note: Tree, source: Annotated[str, Field(alias="from")]
+    ) -> str:
+        """Act on what comes: free keys, a schema that contains itself, an argument named like a keyword of Python."""
+        act(ctx, "anything", value, note.model_dump(exclude_none=True), source)
+        return "done"
+
+    @server.tool()
+    def large(value: Annotated[int, Field(json_schema_extra={"maximum": 2**63 - 1})]) -> str:
+        """Take a number up to a bound that JSON does not carry exactly."""
+        return "done"
+
+    @server.tool()
+    def read(account_id: str, ctx: Context[Any, Any]) -> str:
+        """Have the name of an action group."""
+        act(ctx, "read", account_id)
         return "done"
 
     return server

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import ClientSession, StdioServerParameters
+from mcp import Client, ClientSession, ClientSessionGroup, StdioServerParameters
 from mcp.client._memory import InMemoryTransport
 from mcp.client.stdio import stdio_client
 
@@ -28,11 +28,13 @@ from countersign import (
     ReviewPending,
     Runtime,
     ToolRegistry,
+    resume_async,
     tool,
     transaction,
 )
 from countersign.contract import call_key
 from countersign.integrations import GatedSession, gate_mcp
+from countersign.tools.tool import tool_of
 from tests.fakes.mcp_bank import REVIEWED, bank
 from tests.fakes.model_vendors import vendor
 from tests.fakes.talking import ASK, Talk
@@ -128,12 +130,28 @@ def test_people_are_asked_before_the_server_hears_of_it(mcp_bank: Bank, key: str
     def step(gated: GatedSession) -> Any:
         return gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 9000}, key=key)
 
-    with pytest.raises(ReviewPending) as waiting:
+    with pytest.raises(ReviewPending, match=r"`await resume_async\(runtime\)`") as waiting:
         mcp_bank.run(step)
-    assert mcp_bank.done == []
+    assert "countersign resume" not in str(waiting.value) and mcp_bank.done == []
     mcp_bank.office.approve(waiting.value)
     assert mcp_bank.run(step) == {"result": "t-a-1"}
     assert len(mcp_bank.done) == 1
+
+
+def test_what_is_parked_is_resumed_by_a_program_with_a_session(near_bank: Bank, key: str) -> None:
+    args = {"account_id": "a-1", "amount_cents": 9000}
+    with pytest.raises(ReviewPending) as waiting:
+        near_bank.run(lambda gated: gated.call_tool("transfer", args, key=key))
+    near_bank.office.approve(waiting.value)
+    with Runtime(near_bank.office.settings, registry=ToolRegistry()) as without:
+        (found,) = [one for one in asyncio.run(resume_async(without)) if one.run_key == key]
+    assert near_bank.done == [] and "once gate_mcp has its session: call resume_async" in found.note
+
+    async def step(gated: GatedSession) -> Any:
+        return await resume_async(near_bank.runtime)
+
+    near_bank.run(step)
+    assert [one[0] for one in near_bank.done] == ["transfer"]
 
 
 def test_an_error_of_the_server_means_that_nobody_knows(near_bank: Bank, key: str) -> None:
@@ -172,11 +190,71 @@ def test_a_hostile_pattern_of_the_server_stops_nobody(near_bank: Bank) -> None:
         near_bank.run(lambda gated: gated.call_tool("tag", {"name": "a" * 5_000 + "!"}), only=["tag"])
 
 
-def test_a_tool_that_cannot_be_reviewed_is_refused_by_name(near_bank: Bank) -> None:
-    with pytest.raises(RegistrationError, match="'anything' cannot be reviewed"):
-        near_bank.run(lambda gated: gated.call_tool("balance", {}), only=None)
+def test_a_tool_that_cannot_be_reviewed_keeps_no_other_one_out(near_bank: Bank) -> None:
+    async def step(gated: GatedSession) -> Any:
+        assert set(gated.refused) == {"large", "read"}
+        with pytest.raises(
+            MisuseError, match=r"'large' cannot be reviewed.*value/maximum: 9223372036854775807"
+        ):
+            await gated.call_tool("large", {"value": 1})
+        return await gated.call_tool("balance", {"account_id": "a-1"})
+
+    assert near_bank.run(step, only=None) == {"cents": 700}
+
+
+def test_a_tool_that_is_named_and_cannot_be_gated_is_refused(near_bank: Bank) -> None:
+    with pytest.raises(RegistrationError, match="'large' cannot be reviewed"):
+        near_bank.run(lambda gated: gated.call_tool("balance", {}), only=["balance", "large"])
     with pytest.raises(RegistrationError, match="no tool 'loan'"):
         near_bank.run(lambda gated: gated.call_tool("balance", {}), only=["loan"])
+
+
+def test_free_and_recursive_arguments_wait_for_people_and_reach_the_server(near_bank: Bank, key: str) -> None:
+    args = {"value": {"a": [{"b": None}]}, "note": {"text": "x", "below": [{"text": "y"}]}, "from": "z"}
+
+    def step(gated: GatedSession) -> Any:
+        return gated.call_tool("anything", args, key=key)
+
+    with pytest.raises(ReviewPending) as waiting:
+        near_bank.run(step)
+    (review,) = waiting.value.reviews
+    assert review.url is not None
+    near_bank.office.person("ingrid").approve(review.url, "looks right")
+    assert near_bank.run(step) == {"result": "done"}
+    assert near_bank.done[0][:2] == ["anything", args["value"]] and near_bank.done[0][3] == "z"
+    with pytest.raises(NotStageable, match="note"):
+        near_bank.run(lambda gated: gated.call_tool("anything", args | {"note": {"text": "x", "other": 1}}))
+
+
+def test_a_prefix_goes_before_each_name(near_bank: Bank) -> None:
+    async def step(gated: GatedSession) -> Any:
+        assert {tool_of(one).name for one in gated.tools} == {"bank.read", "bank.lend"}
+        with pytest.raises(Denied, match="unknown_tool"):
+            await gated.call_tool("read", {"account_id": "a-1"})
+
+    near_bank.run(step, only=["read", "lend"], prefix="bank.")
+    assert near_bank.done == []
+
+
+def test_a_client_is_gated_as_its_session(near_bank: Bank, key: str) -> None:
+    async def talk() -> Any:
+        async with Client(bank(near_bank.written)) as client:
+            gated = await gate_mcp(client, runtime=near_bank.runtime, server="bank")
+            return await gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 100}, key=key)
+
+    assert asyncio.run(talk()) == {"result": "t-a-1"}
+    args = {"account_id": "a-1", "amount_cents": 100}
+    named = call_key(agent="support", run_key=key, tool="transfer", args=args, n=0)
+    assert near_bank.done == [["transfer", "a-1", 100, named]]
+
+
+@pytest.mark.parametrize("other", [None, "bank", ClientSessionGroup])
+def test_what_is_no_session_is_refused_with_what_to_pass(near_bank: Bank, other: Any) -> None:
+    given = other() if isinstance(other, type) else other
+    with pytest.raises(
+        MisuseError, match=r"takes an initialized mcp\.ClientSession or an entered mcp\.Client"
+    ):
+        asyncio.run(gate_mcp(given, runtime=near_bank.runtime))
 
 
 def test_a_tool_nobody_reviewed_is_denied(office: Office, tmp_path: Path) -> None:
@@ -214,7 +292,7 @@ def test_a_key_belongs_to_a_call_outside_and_tools_are_known(
     office: Office, tmp_path: Path, key: str
 ) -> None:
     async def step(gated: GatedSession) -> None:
-        with pytest.raises(MisuseError, match="no tool 'loan'; there are transfer, balance, flaky"):
+        with pytest.raises(MisuseError, match="no tool 'loan'; there are transfer, balance, flaky, anything"):
             await gated.call_tool("loan")
         async with transaction(key, runtime=one.runtime):
             with pytest.raises(MisuseError, match="leave key= out"):

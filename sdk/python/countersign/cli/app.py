@@ -35,6 +35,7 @@ from countersign.cli.terminal import (
 )
 from countersign.commit.answering import asked_about, chosen
 from countersign.errors import CountersignError, MisuseError
+from countersign.integrations.packages import require_package
 from countersign.journal.telling import json_text, visible
 from countersign.manifests.drafting import manifest_json
 from countersign.manifests.exporting import Exported, export_drafts, export_manifests
@@ -178,6 +179,9 @@ def export(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; else drafts/ beside each module.")
     ] = None,
+    prefix: Annotated[
+        str, typer.Option(help="With --mcp: goes before each tool's name, as in gate_mcp(..., prefix=...).")
+    ] = "",
     force: Annotated[
         bool, typer.Option(help="Replace drafts that are there already; reviewed manifests never.")
     ] = False,
@@ -187,8 +191,10 @@ def export(
     with errors_told():
         if (tools is None) is (mcp is None):
             raise MisuseError("say where the tools are: either --tools MODULE or --mcp FILE")
+        if tools is not None and prefix:
+            raise MisuseError("--prefix is for the tools of an MCP server; name those of code in @tool(NAME)")
         if mcp is not None:
-            _export_listing(mcp, out, force=force, as_json=as_json)
+            _export_listing(mcp, prefix, out, force=force, as_json=as_json)
             return
         registry = load_tools(tools or "")
         exported = export_drafts(registry, out, force=force)
@@ -208,13 +214,15 @@ def _exported_line(one: Exported) -> dict[str, Any]:
     return {"tool": one.tool, "path": str(one.path), "written": one.written}
 
 
-def _export_listing(mcp: str, out: Path | None, *, force: bool, as_json: bool) -> None:
+def _export_listing(mcp: str, prefix: str, out: Path | None, *, force: bool, as_json: bool) -> None:
     """Drafts of an MCP server's tools. One that cannot be drafted is named, and the command then ends with 1."""
-    drafts, notes = mcp_drafts(_listing(mcp))
+    require_package("jsonschema", extra="mcp")
+    drafts, notes = mcp_drafts(_listing(mcp), prefix)
     made = [one.manifest for one in drafts if one.manifest is not None]
     exported = {one.tool: _exported_line(one) for one in export_manifests(made, out, force=force)}
     told: list[dict[str, Any]] = [
-        {"tool": one.tool, "path": None, "written": False, **exported.get(one.tool, {})}
+        {"tool": one.tool, "path": None, "written": False}
+        | ({} if one.manifest is None else exported[one.manifest.tool])
         | {"notes": list(one.notes), "problems": list(one.problems)}
         for one in drafts
     ]
@@ -252,7 +260,7 @@ def _listing_lines(told: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterat
 def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
     """Show every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
     with errors_told():
-        registry = load_tools(tools)
+        registry = load_tools(tools, connected=True)
         told = [_tool_line(one) | {"missing": list(registry.unmet(one))} for one in registry]
     if as_json:
         beside = files_beside(Path(tools).resolve().parent)

@@ -47,7 +47,42 @@ GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.\-]{
 """Name of an action group."""
 
 READ_GROUP: Final = "read"
-"""The action group of tools that change nothing. A tool that is not in it is a write."""
+"""The action group of tools that change nothing. A tool that is in no such group is a write."""
+
+PEOPLE_ACTIONS: Final = frozenset(
+    {"approve", "settle", "stop", "start_again", "break_glass", "break_glass_alone"}
+)
+"""The actions of people in policies: no tool and no group of tools may take one of these names."""
+
+
+def require_free_action(name: str) -> str:
+    """The name of a tool or a group, which is a Cedar action beside those of people.
+
+    Raises:
+        ManifestError: `invalid_manifest`, for an action of people.
+    """
+    if name not in PEOPLE_ACTIONS:
+        return name
+    raise ManifestError(
+        "invalid_manifest",
+        f"the action {name!r} is what people do here; call the tool or group something else",
+    )
+
+
+def require_free_tool(name: str) -> str:
+    """The same for a tool alone. Cedar's `in` holds for an action itself, so each rule about reads would mean a tool
+    called `read`.
+
+    Raises:
+        ManifestError: `invalid_manifest`, for an action of people and for the group of reads.
+    """
+    if name != READ_GROUP:
+        return require_free_action(name)
+    raise ManifestError(
+        "invalid_manifest",
+        f"{name!r} is the action group of tools that change nothing; call the tool something else",
+    )
+
 
 _NO_SEGMENTS: Final = frozenset({"", ".", ".."})
 
@@ -233,6 +268,13 @@ class ToolManifest(_Part):
                 raise ManifestError(
                     "bad_pointer", f"{pointer!r} names no declared arg; args are {sorted(declared)}"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _names_are_free(self) -> Self:
+        require_free_tool(self.tool)
+        for group in self.groups:
+            require_free_action(group)
         return self
 
     @model_validator(mode="after")

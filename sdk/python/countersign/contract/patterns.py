@@ -50,13 +50,12 @@ def require_patterns(schema: Mapping[str, Any], place: str = "args") -> None:
     """
     for where, node in schema_nodes(schema, place):
         named = node.get("patternProperties")
-        for pattern in (node.get("pattern"), *(named if isinstance(named, dict) else ())):
-            if not isinstance(pattern, str):
-                continue
-            try:
-                found_by(pattern)
-            except ContractError as error:
-                raise ContractError(error.code, f"{where}: {error}") from None
+        for keyword, patterns in (("pattern", [node.get("pattern")]), ("patternProperties", named)):
+            for pattern in patterns if isinstance(patterns, list | dict) else ():
+                try:
+                    found_by(pattern) if isinstance(pattern, str) else None
+                except ContractError as error:
+                    raise ContractError(error.code, f"{where}/{keyword}: {error}") from None
 
 
 def pattern_keywords(refused: Callable[[str], Exception]) -> dict[str, Any]:

@@ -7,12 +7,13 @@ work, not done here.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from .errors import ManifestError
 
 _SCHEMA_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+_DEFINITIONS: Final = ("$defs", "definitions")
 _SCHEMA_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SCHEMA_ONES: Final = (
     "items",
@@ -34,6 +35,12 @@ _REFUSED: Final = (
     "unevaluatedItems",
 )
 _TOP: Final = "args"
+MAX_SCHEMA_NODES: Final = 5_000
+"""How many nodes one manifest's args may unfold to through references."""
+
+MAX_SCHEMA_DEPTH: Final = 64
+"""How many schemas may lie within each other, references written out: no args nest deeper."""
+
 _DEFINITION: Final = re.compile(r"#/\$defs/[^/%\s\x00-\x1f]+")
 """A reference to one definition. `%2F` is a slash to those who follow it, and a line break is nothing."""
 
@@ -92,13 +99,42 @@ def schema_nodes(node: object, place: str) -> Iterator[tuple[str, Mapping[str, o
     if not isinstance(node, Mapping):
         return
     yield place, node
-    for keyword in _SCHEMA_MAPS:
-        members = node.get(keyword)
-        for name, child in members.items() if isinstance(members, dict) else ():
-            yield from schema_nodes(child, f"{place}/{keyword}/{name}")
-    for keyword in _SCHEMA_LISTS:
-        branches = node.get(keyword)
-        for index, child in enumerate(branches) if isinstance(branches, list) else ():
-            yield from schema_nodes(child, f"{place}/{keyword}/{index}")
-    for keyword in _SCHEMA_ONES:
-        yield from schema_nodes(node.get(keyword), f"{place}/{keyword}")
+    for where, child in _parts(node, (*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SCHEMA_ONES)):
+        yield from schema_nodes(child, place + where)
+
+
+def require_bounded(schema: Mapping[str, object]) -> None:
+    """Refuse a schema that its references unfold beyond any size or depth that a person could review.
+
+    Raises:
+        ManifestError: `bad_schema`.
+    """
+    keywords = [one for one in (*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SCHEMA_ONES) if one not in _DEFINITIONS]
+    definitions = schema.get("$defs")
+    seen, rest = 0, [(schema, frozenset[str](), 1)]
+    while rest:
+        node, within, depth = rest.pop()
+        seen += 1
+        if seen > MAX_SCHEMA_NODES or depth > MAX_SCHEMA_DEPTH:
+            raise ManifestError(
+                "bad_schema",
+                f"args unfold to more than {MAX_SCHEMA_NODES} schema nodes or {MAX_SCHEMA_DEPTH} levels; use fewer "
+                "references",
+            )
+        parts = [child for _, child in _parts(node, keywords)]
+        name = str(node.get("$ref", "")).removeprefix("#/$defs/")
+        if isinstance(definitions, dict) and name in definitions and name not in within:
+            parts, within = [*parts, definitions[name]], within | {name}
+        rest += [(child, within, depth + 1) for child in parts if isinstance(child, Mapping)]
+
+
+def _parts(node: Mapping[str, object], keywords: Iterable[str]) -> Iterator[tuple[str, object]]:
+    """The subschemas of these keywords, with where they stand in their schema."""
+    for keyword in keywords:
+        value = node.get(keyword)
+        if keyword in _SCHEMA_ONES:
+            yield f"/{keyword}", value
+        elif isinstance(value, dict) and keyword in _SCHEMA_MAPS:
+            yield from ((f"/{keyword}/{name}", child) for name, child in value.items())
+        elif isinstance(value, list) and keyword in _SCHEMA_LISTS:
+            yield from ((f"/{keyword}/{index}", child) for index, child in enumerate(value))

@@ -5,8 +5,9 @@ Each tool the server lists becomes a staged one of its name: a call is described
 with the call key in `_meta`. Nothing the server says of its tools counts: one that claims to read is a read when its
 reviewed manifest puts it into a group that the policy lets go.
 
-Rules: a tool that makes no draft is refused by name; a result with `isError` means that it may have acted, as an
-exception of any tool does, unless `failure_means="not_done"`; tools of one name from two servers are refused.
+Rules: a tool that makes no draft is refused by name, and the others are gated; a result with `isError` means that it
+may have acted, as an exception of any tool does, unless `failure_means="not_done"`; tools of one name from two servers
+are refused.
 """
 
 from __future__ import annotations
@@ -17,23 +18,22 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import AfterValidator, JsonValue, WithJsonSchema
+from pydantic import AfterValidator, JsonValue
 
-from countersign.contract.patterns import pattern_keywords
+from countersign.contract.json_schema import validator_of
 from countersign.errors import CountersignError, MisuseError, RegistrationError
 from countersign.integrations.packages import require_package
-from countersign.manifests.drafting import written_out
 from countersign.manifests.mcp_drafts import McpDraft, mcp_drafts
 from countersign.texts import storable
 from countersign.tools.current import current_effect, open_transaction
 from countersign.tools.declaring import FailureMeans
 from countersign.tools.nested import pointer_step
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.tools.tool import tool
+from countersign.tools.tool import GIVEN_MANIFEST, tool
 from countersign.transactions.opening import transaction
 
 if TYPE_CHECKING:
-    from mcp import ClientSession
+    from mcp import Client, ClientSession
 
     from countersign.runtime import Runtime
 
@@ -55,11 +55,20 @@ class McpToolError(CountersignError):
 
 
 class GatedSession:
-    """A client session whose calls are decided first. `tools` are for `run_openai` and `run_anthropic`, or to call."""
+    """A client session whose calls are decided first. `tools` are for `run_openai` and `run_anthropic`, or to call.
 
-    def __init__(self, tools: Mapping[str, Callable[..., Any]], runtime: Runtime | None) -> None:
+    `refused`: the server's other tools by name, each with why it cannot be reviewed and so is not gated.
+    """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Callable[..., Any]],
+        runtime: Runtime | None,
+        refused: Mapping[str, tuple[str, ...]],
+    ) -> None:
         self._tools = dict(tools)
         self._runtime = runtime
+        self.refused = dict(refused)
 
     @property
     def tools(self) -> tuple[Callable[..., Any], ...]:
@@ -70,12 +79,15 @@ class GatedSession:
         self, name: str, arguments: Mapping[str, Any] | None = None, *, key: str | None = None
     ) -> Any:
         """Inside a transaction: stage the call, and answer its placeholder. Outside: a transaction of its own that
-        commits at once, and its real result; that is how an agent reads. `key` is that one's key.
+        commits at once, and its real result; that is how an agent reads. `name` is the server's, without a prefix;
+        `key` is that transaction's key.
 
         Raises:
-            MisuseError: there is no such tool, or a key inside a transaction.
+            MisuseError: there is no such tool, it is refused, or a key inside a transaction.
             CountersignError: as leaving a transaction does.
         """
+        if name in self.refused:
+            raise MisuseError(_why_refused(name, self.refused[name]))
         if name not in self._tools:
             raise MisuseError(f"there is no tool {name!r}; there are {', '.join(self._tools) or 'none'}")
         if open_transaction() is not None:
@@ -88,41 +100,55 @@ class GatedSession:
 
 
 async def gate_mcp(
-    session: ClientSession,
+    session: ClientSession | Client,
     *,
     server: str | None = None,
+    prefix: str = "",
     only: Sequence[str] | None = None,
     failure_means: FailureMeans = "unknown",
     registry: ToolRegistry | None = None,
     runtime: Runtime | None = None,
 ) -> GatedSession:
-    """Gate the tools of an initialized client session; `only` those of these names. `server` is your name for the
-    server: whoever connects to it again under it goes on with the same tools. What it calls itself does not count.
+    """Gate the tools of an initialized `mcp.ClientSession`, or of an entered `mcp.Client`; `only` those of these names.
+
+    `server` is your name for the server: a later connection under the same name goes on with the same tools. What it
+    calls itself does not count. `prefix` goes before each name here and in the manifests, as in `countersign tools
+    export --mcp --prefix`: for servers with tools of one name, and for names that policies use.
 
     Raises:
-        PackageMissing: `mcp` is not installed.
-        RegistrationError: a tool makes no draft, or another server's has its name; `only` names one that is not there.
-        MisuseError: the listing is ambiguous or has no end.
+        PackageMissing: `mcp` is not installed. RegistrationError: another server's tool has a name; `only` names a tool
+        that is not there or cannot be reviewed. MisuseError: it is no such session, or the listing has no end.
     """
-    require_package("mcp")
-    drafts = {one.tool: one for one in mcp_drafts(await _listing(session))[0]}
-    wanted = list(drafts) if only is None else list(only)
+    mcp = require_package("mcp")
+    if not isinstance(session, mcp.ClientSession | mcp.Client):
+        raise MisuseError(
+            f"gate_mcp takes an initialized mcp.ClientSession or an entered mcp.Client, not {type(session).__name__}; "
+            "gate each session of an mcp.ClientSessionGroup with a prefix of its own"
+        )
+    drafts = {one.tool: one for one in mcp_drafts(await _listing(session), prefix)[0]}
+    wanted = [name for name in drafts if drafts[name].manifest] if only is None else list(only)
     if missing := [name for name in wanted if name not in drafts]:
         raise RegistrationError(f"the MCP server has no tool {missing[0]!r}; it has {', '.join(drafts)}")
     into = registry or (default_registry if runtime is None else runtime.registry)
     return GatedSession(
-        {name: _gated(session, drafts[name], server, failure_means, into) for name in wanted}, runtime
+        {name: _gated(session, drafts[name], server, failure_means, into) for name in wanted},
+        runtime,
+        {name: draft.problems for name, draft in drafts.items() if draft.manifest is None},
     )
 
 
-async def _listing(session: ClientSession) -> bytes:
+async def _listing(session: ClientSession | Client) -> bytes:
     """Every page of `tools/list`, as one answer."""
-    types = import_module("mcp.types")
+    mcp = import_module("mcp")
+    listing: Any = session
     tools: list[Any] = []
     cursor: str | None = None
     for _ in range(_MAX_PAGES):
-        params = None if cursor is None else types.PaginatedRequestParams(cursor=cursor)
-        page = await session.list_tools(params=params)
+        if isinstance(session, mcp.Client):
+            page = await listing.list_tools(cursor=cursor, cache_mode="refresh")
+        else:
+            params = None if cursor is None else mcp.types.PaginatedRequestParams(cursor=cursor)
+            page = await listing.list_tools(params=params)
         tools += [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in page.tools]
         cursor = page.next_cursor
         if cursor is None:
@@ -131,74 +157,77 @@ async def _listing(session: ClientSession) -> bytes:
 
 
 def _gated(
-    session: ClientSession,
+    session: ClientSession | Client,
     draft: McpDraft,
     server: str | None,
     failure_means: FailureMeans,
     registry: ToolRegistry,
 ) -> Callable[..., Any]:
-    name = draft.tool
     if draft.manifest is None:
-        raise RegistrationError(
-            f"the MCP tool {name!r} cannot be reviewed, so it is not gated: {'; '.join(draft.problems)}. Name the "
-            "others with only=[...]"
-        )
+        raise RegistrationError(_why_refused(draft.tool, draft.problems))
+    name, manifest = draft.manifest.tool, draft.manifest
     known = registry.get(name)
     if known is not None and (server is None or getattr(known.fn, _SERVER, None) != server):
         raise RegistrationError(
             f"a tool {name!r} is registered already, and nothing says that it is of the same MCP server: name the "
-            "server each time you connect to it, gate_mcp(session, server=...), or give each a registry and a runtime "
-            "of its own"
+            "server each time you connect to it, gate_mcp(session, server=...), or set another server's names apart, "
+            "gate_mcp(session, prefix=...)"
         )
 
     async def call(**args: Any) -> Any:
         meta: Any = {CALL_KEY_IN_META: current_effect().call_key}
-        return _result(name, await session.call_tool(name, args, meta=meta))
+        return _result(name, await session.call_tool(draft.tool, args, meta=meta))
 
-    call.__doc__ = draft.manifest.description or draft.manifest.title
+    call.__doc__ = manifest.description or manifest.title
     call.__name__ = name
-    call.__annotations__ = {**_annotations(name, draft.manifest.args), "return": Any}
-    call.__signature__ = _signature(name, draft.manifest.args)  # type: ignore[attr-defined]
+    call.__annotations__ = {**_annotations(manifest.args), "return": Any}
+    call.__signature__ = _signature(manifest.args)  # type: ignore[attr-defined]
     setattr(call, _SERVER, server)
-    resource = draft.manifest.resource
+    setattr(call, GIVEN_MANIFEST, manifest)
     decorate: Callable[..., Any] = tool(
         name,
         failure_means=failure_means,
         registry=registry,
-        resource=(resource.type, resource.id),
-        title=draft.manifest.title,
-        risk="high",
-        secret=draft.manifest.secret,
+        resource=(manifest.resource.type, manifest.resource.id),
+        title=manifest.title,
+        risk=manifest.risk.value,
+        secret=manifest.secret,
     )
     gated: Callable[..., Any] = decorate(call)
     return gated
 
 
-def _signature(name: str, schema: Mapping[str, Any]) -> inspect.Signature:
+def _why_refused(name: str, problems: Sequence[str]) -> str:
+    return f"the MCP tool {name!r} cannot be reviewed, so it is not gated: {'; '.join(problems)}"
+
+
+class _Argument(inspect.Parameter):
+    """An argument of any name: a server may well call one `from`, and it is only ever given by keyword."""
+
+    __slots__ = ("_called",)
+
+    def __init__(self, called: str, default: Any) -> None:
+        super().__init__("argument", inspect.Parameter.KEYWORD_ONLY, default=default)
+        self._called = called
+
+    @property
+    def name(self) -> str:
+        return self._called
+
+
+def _signature(schema: Mapping[str, Any]) -> inspect.Signature:
     required = schema.get("required", ())
-    try:
-        parameters = [
-            inspect.Parameter(
-                one,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if one in required else None,
-            )
-            for one in schema["properties"]
-        ]
-    except ValueError as error:
-        raise RegistrationError(
-            f"the MCP tool {name!r} has an argument that no function can have ({error}); the server must rename it"
-        ) from error
-    return inspect.Signature(parameters)
+    return inspect.Signature(
+        [_Argument(one, inspect.Parameter.empty if one in required else None) for one in schema["properties"]]
+    )
 
 
-def _annotations(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Each argument as JSON that its part of the schema describes."""
     definitions = schema.get("$defs", {})
-    written = {one: written_out(part, definitions, name) for one, part in schema["properties"].items()}
     return {
-        one: Annotated[JsonValue, AfterValidator(_fits(part)), WithJsonSchema(part)]
-        for one, part in written.items()
+        one: Annotated[JsonValue, AfterValidator(_fits({"$defs": definitions, "allOf": [part]}))]
+        for one, part in schema["properties"].items()
     }
 
 
@@ -206,9 +235,7 @@ def _fits(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
     """Holds a value against its schema. What is wrong is told without the value, which may be a secret; the server's
     patterns run in bounded time, for a hostile one would stop the agent.
     """
-    jsonschema = import_module("jsonschema")  # comes with mcp
-    keywords = pattern_keywords(jsonschema.ValidationError)
-    validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, keywords)(schema)
+    validator = validator_of(schema)
 
     def check(value: Any) -> Any:
         for error in validator.iter_errors(value):

@@ -8,8 +8,8 @@ from types import ModuleType
 from countersign.integrations.errors import PackageMissing
 
 
-def require_package(name: str) -> ModuleType:
-    """The vendor's package of this name, which is also the name of our extra.
+def require_package(name: str, extra: str | None = None) -> ModuleType:
+    """The package of this name, which is also the name of our extra unless another one brings it.
 
     Raises:
         PackageMissing: it is not installed.
@@ -21,5 +21,5 @@ def require_package(name: str) -> ModuleType:
             raise
         raise PackageMissing(
             f"the package {name!r} is not installed here; install it, as the extra of the SDK: "
-            f"countersign-sdk[{name}]"
+            f"countersign-sdk[{extra or name}]"
         ) from error

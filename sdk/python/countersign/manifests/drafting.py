@@ -25,6 +25,7 @@ from countersign.tools.signature import resource_for
 if TYPE_CHECKING:
     from countersign.tools.tool import Tool
 
+_OF_DEFINITIONS: Final = ("type", "description", "properties", "required", "additionalProperties", "$defs")
 _CONST: Final = "const:"
 SAYS_NOTHING: Final = frozenset(
     {"$schema", "$comment", "title", "default", "examples", "deprecated", "description"}
@@ -40,6 +41,9 @@ def draft_manifest(tool: Tool) -> ToolManifest:
     Raises:
         RegistrationError: what is missing or contradictory, and how to say it in the decorator.
     """
+    given = tool.given_manifest
+    if given is not None:
+        return given
     try:
         return load_manifest(canonicalize(admit(_members(tool))))
     except ContractError as error:
@@ -82,8 +86,11 @@ def _members(tool: Tool) -> dict[str, Any]:
 
 def args_schema(tool: Tool) -> dict[str, JSON]:
     """JSON Schema of the args: references written out, every object closed, None-by-default arguments
-    optional.
+    optional. That of a manifest made elsewhere is without applicators at its root, which model vendors refuse.
     """
+    given = tool.given_manifest
+    if given is not None:
+        return {key: given.args[key] for key in _OF_DEFINITIONS if key in given.args}
     _require_annotated(tool)
     schema = copy.deepcopy(tool.signature.schema)
     definitions = schema.pop("$defs", {})

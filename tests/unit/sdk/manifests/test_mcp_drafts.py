@@ -11,8 +11,11 @@ from typer.testing import CliRunner, Result
 
 from countersign.cli.app import app
 from countersign.contract import load_manifest
+from countersign.contract.json_schema import validator_of
 from countersign.errors import MisuseError
 from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, McpDraft, mcp_drafts
+from countersign.manifests.mcp_schemas import ANY_VALUE
+from policy_service.facts.manifests import InputCodec
 
 REFUND: dict[str, Any] = {
     "name": "refund",
@@ -141,16 +144,94 @@ def test_the_resource_is_guessed_by_a_rule(members: dict[str, Any], expected: tu
     assert manifest is not None and (manifest.resource.type, manifest.resource.id) == expected
 
 
-OBJECT = {"type": "object"}
-NOT_TAKEN = {
-    "anything": (schema(x={}), "/inputSchema/properties/x: may hold anything"),
-    "anything with a word": (schema(x={"description": "x"}), "/inputSchema/properties/x: may hold anything"),
-    "true": (schema(x=True), "/inputSchema/properties/x: may hold anything"),
-    "free keys": (schema(x=OBJECT), "/inputSchema/properties/x: takes any keys"),
-    "free keys in a list": (
-        schema(x={"type": "array", "items": OBJECT | {"additionalProperties": True}}),
-        "/inputSchema/properties/x/items: takes any keys",
+OBJECT: dict[str, Any] = {"type": "object"}
+FREE = {
+    "anything": ({}, {}, "may hold anything"),
+    "anything with a word": ({"description": "x"}, {"description": "x"}, "may hold anything"),
+    "true": (True, {}, "may hold anything"),
+    "free keys": (OBJECT, OBJECT | {"additionalProperties": ANY_VALUE}, "takes any keys"),
+    "no properties": (
+        OBJECT | {"properties": {}},
+        OBJECT | {"properties": {}, "additionalProperties": ANY_VALUE},
+        "takes any keys",
     ),
+    "free keys, said to be so": (
+        OBJECT | {"propertyNames": {"type": "string"}, "additionalProperties": {}},
+        OBJECT | {"propertyNames": {"type": "string"}, "additionalProperties": ANY_VALUE},
+        "takes any keys",
+    ),
+    "a list of anything": ({"type": "array"}, {"type": "array"}, "takes any items"),
+}
+
+
+@pytest.mark.parametrize(("given", "written", "note"), FREE.values(), ids=FREE)
+def test_a_free_form_argument_is_drafted_with_a_note_that_policy_cannot_see_it(
+    given: Any, written: Any, note: str
+) -> None:
+    draft = drafted(schema(x=given))
+    assert draft.manifest is not None and draft.manifest.args["properties"] == {"x": written}
+    assert InputCodec(draft.manifest).may_be_unseen == {"x"}
+    (told,) = [one for one in draft.notes if one.startswith(f"/inputSchema/properties/x: {note}")]
+    assert "asks the group `unseen`" in told
+
+
+NOTHING = {
+    "items": {"type": "array", "prefixItems": [{"type": "string"}], "items": False},
+    "an argument": False,
+    "additional keys": {"type": "object", "additionalProperties": False},
+}
+
+
+@pytest.mark.parametrize("given", NOTHING.values(), ids=NOTHING)
+def test_a_schema_that_allows_nothing_is_kept(given: Any) -> None:
+    draft = drafted(schema(x=given))
+    assert draft.manifest is not None and draft.manifest.args["properties"] == {"x": given}
+    assert not [one for one in draft.notes if "anything" in one or "any keys" in one]
+
+
+ITSELF = OBJECT | {"$ref": "#/$defs/x", "$defs": {"x": {"anyOf": [{"$ref": "#/$defs/x"}]}}}
+MULTIPLIED = OBJECT | {
+    "properties": {"x": {"$ref": "#/$defs/0"}},
+    "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(30)}
+    | {"30": {"type": "string"}},
+}
+NOT_TAKEN = {
+    "a tuple as it was in draft 7": (
+        schema(x={"type": "array", "items": [{"type": "string"}]}),
+        "/inputSchema/properties/x/items is not JSON Schema 2020-12",
+    ),
+    "required as it was in draft 3": (
+        schema(x={"type": "string", "required": True}),
+        "/inputSchema/properties/x/required is not JSON Schema 2020-12",
+    ),
+    "an exclusive bound as it was in draft 4": (
+        schema(x={"type": "integer", "minimum": 1, "exclusiveMinimum": True}),
+        "/inputSchema/properties/x/exclusiveMinimum is not JSON Schema 2020-12",
+    ),
+    "a type that is none": (
+        schema(**{"a/b": {"type": "text"}}),
+        "/inputSchema/properties/a~1b/type is not JSON Schema",
+    ),
+    "a definition that is not there": (
+        schema(x={"$ref": "#/$defs/y"}),
+        "/inputSchema/properties/x/$ref: '#/$defs/y' names no definition",
+    ),
+    "arguments of any name": (
+        {"name": "t", "inputSchema": OBJECT | {"additionalProperties": {"type": "string"}}},
+        "/inputSchema: takes arguments of any name",
+    ),
+    "some argument of any name": (
+        {"name": "t", "inputSchema": OBJECT | {"minProperties": 1}},
+        "/inputSchema: takes arguments of any name",
+    ),
+    "a definition that applies to itself": ({"name": "t", "inputSchema": ITSELF}, "'x' applies to itself"),
+    "definitions that multiply": (
+        {"name": "t", "inputSchema": MULTIPLIED},
+        "/inputSchema: combines too many subschemas",
+    ),
+    "what policies call reads": ({"name": "read", "inputSchema": OBJECT}, "'read' is the action group"),
+    "what people do": ({"name": "approve", "inputSchema": OBJECT}, "the action 'approve' is what people do"),
+    "what people do, too": ({"name": "stop", "inputSchema": OBJECT}, "the action 'stop' is what people do"),
     "a reference out": (schema(x={"$ref": "https://evil/x.json"}), "/inputSchema/properties/x/$ref:"),
     "a reference to what is no definition": (
         schema(xs={"type": "array", "contentSchema": OBJECT}, x={"$ref": "#/properties/xs/contentSchema"}),
@@ -188,10 +269,10 @@ NOT_TAKEN = {
     ),
     "no object": ({"name": "t", "inputSchema": {"type": "array"}}, "/inputSchema: must be an object schema"),
     "no schema": ({"name": "t", "inputSchema": "x"}, "/inputSchema: must be an object schema"),
-    "a schema that is none": (schema(x=[1]), "/inputSchema/properties/x: is no JSON Schema"),
+    "a schema that is none": (schema(x=[1]), "/inputSchema/properties/x is not JSON Schema 2020-12"),
     "properties that are none": (
         {"name": "t", "inputSchema": {"type": "object", "properties": 5}},
-        "/inputSchema/properties: must be an object",
+        "/inputSchema/properties is not JSON Schema 2020-12",
     ),
     "a name of another alphabet": ({"name": "\u0440ay", "inputSchema": OBJECT}, "is no tool name"),
     "a name turned round": ({"name": "a\u202eb", "inputSchema": OBJECT}, "is no tool name"),
@@ -227,6 +308,165 @@ def test_a_dialect_inside_is_left_out() -> None:
     assert manifest is not None and manifest.args["properties"] == {"x": {"type": "string"}}
 
 
+TEXT = {"type": "string"}
+
+
+def argument(x: Any) -> Any:
+    return schema(x=x)["inputSchema"]
+
+
+COMPOSED = {
+    "a choice of arguments": (
+        OBJECT | {"anyOf": [{"properties": {"a": TEXT}, "required": ["a"]}, {"required": ["b"]}]},
+        [{"a": "x"}, {"b": [1]}, {"a": "x", "b": 1}],
+        [{}, {"c": 1}, {"a": 1}],
+    ),
+    "exactly one": (
+        OBJECT | {"oneOf": [{"properties": {"a": TEXT}, "required": ["a"]}, {"required": ["b"]}]},
+        [{"a": "x"}, {"b": 1}],
+        [{"a": "x", "b": 1}, {"a": "x", "c": 1}],
+    ),
+    "a condition": (
+        OBJECT
+        | {
+            "properties": {"kind": TEXT, "to": TEXT},
+            "if": {"properties": {"kind": {"const": "mail"}}},
+            "then": {"properties": {"to": {"pattern": "@"}}, "required": ["to"]},
+        },
+        [{"kind": "mail", "to": "a@b"}, {"kind": "post", "to": "x"}, {"kind": "post"}],
+        [{"kind": "mail"}, {"kind": "mail", "to": "x"}, {"kind": "post", "cc": "x"}],
+    ),
+    "what must not be": (
+        OBJECT
+        | {
+            "properties": {"a": TEXT, "b": TEXT},
+            "not": {"properties": {"a": {"const": "x"}}, "required": ["a"]},
+        },
+        [{"a": "y"}, {"b": "z"}],
+        [{"a": "x"}, {"a": "x", "b": "z"}, {"a": "x", "c": 1}],
+    ),
+    "an argument that needs another": (
+        OBJECT | {"properties": {"a": TEXT, "b": TEXT}, "dependentSchemas": {"a": {"required": ["b"]}}},
+        [{"a": "x", "b": "y"}, {"b": "y"}],
+        [{"a": "x"}],
+    ),
+    "the same as it was in draft 7": (
+        OBJECT
+        | {
+            "properties": {"a": TEXT, "b": TEXT, "c": TEXT},
+            "dependencies": {"a": ["b"], "b": {"required": ["c"]}},
+        },
+        [{"a": "x", "b": "y", "c": "z"}, {"b": "y", "c": "z"}, {"c": "z"}],
+        [{"a": "x"}, {"b": "y"}, {"a": "x", "b": "y"}],
+    ),
+    "an object of two definitions": (
+        OBJECT
+        | {
+            "properties": {
+                "x": {"allOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]},
+                "only": {"$ref": "#/$defs/A"},
+            },
+            "$defs": {
+                "A": OBJECT | {"properties": {"a": OBJECT | {"properties": {"u": TEXT}}}},
+                "B": OBJECT | {"properties": {"a": {"properties": {"v": TEXT}}}, "required": ["a"]},
+            },
+        },
+        [{"x": {"a": {"u": "1", "v": "2"}}}, {"only": {"a": {"u": "1"}}}],
+        [{"x": {"a": {"w": 1}}}, {"x": {}}, {"x": {"a": {}, "b": 1}}, {"only": {"a": {"v": "2"}}}],
+    ),
+    "a tree": (
+        OBJECT
+        | {
+            "properties": {"x": {"$ref": "#/$defs/N"}},
+            "$defs": {"N": OBJECT | {"properties": {"v": TEXT, "next": {"$ref": "#/$defs/N"}}}},
+        },
+        [{"x": {"next": {"next": {"v": "1"}}}}],
+        [{"x": {"next": {"next": {"w": "1"}}}}],
+    ),
+    "names by a pattern": (
+        argument(
+            OBJECT | {"anyOf": [{"patternProperties": {"^x-": TEXT}}, {"properties": {"a": {"const": 1}}}]}
+        ),
+        [{"x": {"x-1": "v", "a": 1}}, {"x": {"a": 1}}],
+        [{"x": {"b": 1}}, {"x": {"x-1": 1, "a": 2}}],
+    ),
+    "an item of two schemas": (
+        argument({"items": {"properties": {"a": TEXT}}, "allOf": [{"items": {"properties": {"b": TEXT}}}]}),
+        [{"x": [{"a": "1", "b": "2"}]}],
+        [{"x": [{"c": 1}]}, {"x": [{"a": 1}]}],
+    ),
+    "a branch of a closed object": (
+        OBJECT
+        | {
+            "properties": {"a": TEXT},
+            "additionalProperties": False,
+            "anyOf": [{"required": ["a"]}, {"properties": {"b": TEXT}}],
+        },
+        [{"a": "x"}, {}],
+        [{"b": "x"}],
+    ),
+    "a required argument without a schema": (
+        OBJECT | {"required": ["a"]},
+        [{"a": {"b": 1}}],
+        [{}, {"a": 1, "c": 1}],
+    ),
+    "an object or null": (
+        argument({"type": ["object", "null"], "properties": {"a": TEXT}}),
+        [{"x": None}, {"x": {"a": "1"}}],
+        [{"x": {"b": 1}}, {"x": 1}],
+    ),
+    "an object or a text": (
+        argument({"anyOf": [OBJECT | {"properties": {"a": TEXT}}, TEXT]}),
+        [{"x": "1"}, {"x": {"a": "1"}}],
+        [{"x": {"b": 1}}],
+    ),
+    "an object that one branch leaves free": (
+        argument({"anyOf": [OBJECT | {"properties": {"a": TEXT}}, OBJECT | {"additionalProperties": True}]}),
+        [{"x": {"a": "1"}}, {"x": {"b": {"c": 1}}}],
+        [{"x": "1"}],
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "taken", "refused"), COMPOSED.values(), ids=COMPOSED)
+def test_a_composed_schema_is_closed_once_and_keeps_its_meaning(
+    given: Any, taken: list[Any], refused: list[Any]
+) -> None:
+    manifest = drafted({"name": "t", "inputSchema": given}).manifest
+    assert manifest is not None
+    closed = validator_of(manifest.args)
+    assert [one for one in taken if not closed.is_valid(one)] == []
+    assert [one for one in refused if closed.is_valid(one)] == []
+    assert InputCodec(manifest).cedar_type
+
+
+def test_what_a_definition_always_describes_is_typed_for_policy() -> None:
+    args = OBJECT | {
+        "allOf": [{"$ref": "#/$defs/Args"}],
+        "$defs": {"Args": {"properties": {"amount": {"type": "integer"}}, "required": ["amount"]}},
+    }
+    manifest = drafted({"name": "t", "inputSchema": args}).manifest
+    assert manifest is not None and manifest.args["required"] == ["amount"]
+    assert InputCodec(manifest).encode({"amount": 5}).input == {"amount": 5}
+
+
+def test_definitions_that_no_argument_reaches_keep_no_tool_out() -> None:
+    tool = schema(x={"$ref": "#/$defs/used"})
+    reached = {"used": {"type": "array", "items": {"$ref": "#/$defs/inner"}}, "inner": {"type": "integer"}}
+    tool["inputSchema"]["$defs"] = reached | {
+        "unused": {"type": "array", "items": 5, "maximum": 2**64, "$anchor": "x"},
+        "unused_too": {"$ref": "https://elsewhere/x.json"},
+    }
+    manifest = drafted(tool).manifest
+    assert manifest is not None and manifest.args["$defs"] == reached
+
+
+@pytest.mark.parametrize("name", ["read", "approve", "stop"])
+def test_a_prefix_frees_a_name_that_policies_use(name: str) -> None:
+    ((draft,), _) = mcp_drafts(listing({"name": name, "inputSchema": OBJECT}), prefix="files.")
+    assert draft.tool == name and draft.manifest is not None and draft.manifest.tool == f"files.{name}"
+
+
 @pytest.mark.parametrize("name", ["mail.send", "a/b", "srv:tool", "x" * 128])
 def test_a_tool_of_any_name_is_drafted(name: str) -> None:
     assert drafted({"name": name, "inputSchema": OBJECT}).manifest is not None
@@ -239,6 +479,70 @@ def test_words_of_any_kind_make_a_sound_sentence() -> None:
     assert len(manifest.description) == 4_000
 
 
+BIG = 9223372036854775807
+TWICE = b'{"name": "odd", "inputSchema": {"type": "object", "required": [], "required": []}}'
+ODD: dict[str, tuple[Any, str]] = {
+    "an int64 bound": (schema(x={"maximum": BIG}), f"/inputSchema/properties/x/maximum: {BIG}: "),
+    "an int64 value": (schema(x={"enum": [1, -BIG]}), "/inputSchema/properties/x/enum/1: "),
+    "no number": (schema(x={"minimum": float("nan")}), "/inputSchema/properties/x/minimum: NaN"),
+    "an endless number": (
+        schema(x={"minimum": -float("inf")}),
+        "/inputSchema/properties/x/minimum: -Infinity",
+    ),
+    "half a character": (schema(**{"\ud800": TEXT}), "/inputSchema/properties: "),
+    "half a character in the title": (schema() | {"title": "\udc00"}, "/title: "),
+    "the engine's own key": (schema(x={"const": {"__extn": 1}}), "/inputSchema/properties/x/const/__extn: "),
+    "a key twice": (TWICE, "/inputSchema/required: is given twice"),
+    "a deep one": (schema(x={"const": json.loads("[" * 60 + "]" * 60)}), "nested deeper than"),
+    "a large text": (schema(x={"enum": ["y" * 300_000]}), "/inputSchema/properties/x/enum/0: more than"),
+    "many values": (schema(x={"enum": list(range(10_000))}), "/inputSchema: more than 10000 values"),
+    "a schema that is none": (schema() | {"inputSchema": [1]}, "/inputSchema: must be an object schema"),
+}
+
+
+@pytest.mark.parametrize(("tool", "message"), ODD.values(), ids=ODD)
+def test_an_odd_tool_keeps_no_other_one_out(tool: Any, message: str) -> None:
+    odd = tool if isinstance(tool, bytes) else json.dumps(tool | {"name": "odd"}).encode()
+    beside = [json.dumps(one).encode() for one in (REFUND, schema())]
+    drafts, _ = mcp_drafts(b'{"tools": [%s, %s, %s]}' % (beside[0], odd, beside[1]))
+    assert [(one.tool, one.manifest is not None) for one in drafts] == [
+        ("refund", True),
+        ("odd", False),
+        ("t", True),
+    ]
+    assert any(message in problem for problem in drafts[1].problems), drafts[1].problems
+
+
+def test_what_no_call_is_held_against_may_hold_anything() -> None:
+    tool = schema(x={"type": "integer", "default": BIG, "examples": [BIG]}) | {
+        "outputSchema": {"maximum": BIG}
+    }
+    manifest = drafted(tool).manifest
+    assert manifest is not None and manifest.args["properties"] == {"x": {"type": "integer"}}
+
+
+NAMELESS: dict[str, Any] = {
+    "half a character": {"name": "\ud800"},
+    "a text": "refund",
+    "no name": {"inputSchema": {}},
+    "a number for a name": {"name": 5},
+    "null": None,
+}
+
+
+@pytest.mark.parametrize("entry", NAMELESS.values(), ids=NAMELESS)
+def test_an_entry_without_a_name_is_named_by_pointer(entry: Any) -> None:
+    drafts, _ = mcp_drafts(listing(REFUND, entry))
+    assert drafts[0].manifest is not None
+    assert drafts[1].problems == ("/tools/1: is no tool with a name",)
+
+
+def test_tools_of_one_name_are_refused_and_the_others_are_drafted() -> None:
+    drafts, _ = mcp_drafts(listing(REFUND, schema(), REFUND | {"description": "another"}))
+    assert [one.manifest is not None for one in drafts] == [False, True, False]
+    assert "2 tools are called 'refund'" in drafts[0].problems[0]
+
+
 def deep(depth: int) -> bytes:
     return b'{"tools": [{"name": "t", "inputSchema": ' + b'{"not": ' * depth + b"true" + b"}" * depth + b"}]}"
 
@@ -249,13 +553,10 @@ REFUSED = {
     "an error": (b'{"jsonrpc": "2.0", "error": {"code": 1}}', "answered with an error"),
     "something else": (b'{"resources": []}', "no tools/list answer"),
     "a list of names": (b'["refund"]', "no tools/list answer"),
-    "no name": (b'{"tools": [{}]}', "tool 0 of the listing has no name"),
-    "twice": (listing(REFUND, REFUND), "two tools are called 'refund'"),
     "a key twice": (b'{"tools": [], "tools": []}', "no tools/list answer"),
     "deep": (deep(5_000), "no tools/list answer"),
     "huge": (b" " * (MAX_LISTING_BYTES + 1), "no tools/list answer"),
     "many": (listing(*({"name": f"t{n}"} for n in range(1_001))), "1001 tools"),
-    "engine's own key": (listing(schema(x={"const": {"__extn": 1}})), "no tools/list answer"),
 }
 
 
@@ -294,11 +595,29 @@ def test_export_reads_the_input_and_writes_beside_it(tmp_path: Path, monkeypatch
 
 
 def test_a_tool_without_a_draft_is_named_and_the_others_are_written(file: Path, tmp_path: Path) -> None:
-    file.write_bytes(listing(REFUND, schema(x={}), {"name": "\x1b[2J", "inputSchema": OBJECT}))
+    file.write_bytes(
+        listing(REFUND, schema(x={"$dynamicRef": "#a"}), {"name": "\x1b[2J", "inputSchema": OBJECT})
+    )
     done = run("--mcp", file, "--out", tmp_path / "out")
     assert done.exit_code == 1
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["refund.json"]
-    assert "t: no draft" in done.output and "may hold anything" in done.output and "\x1b" not in done.output
+    assert "t: no draft" in done.output and "x/$dynamicRef: is not allowed" in done.output
+    assert "\x1b" not in done.output
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_half_a_character_is_reported_where_it_is(file: Path, tmp_path: Path, form: tuple[str, ...]) -> None:
+    file.write_bytes(listing({"name": "\ud800"}, schema(**{"\ud800": {"const": "\udc00"}}), REFUND))
+    done = run("--mcp", file, "--out", tmp_path / "out", *form)
+    assert done.exit_code == 1 and "refund.json" in done.output
+    assert "/tools/0: is no tool with a name" in done.output and "/inputSchema/properties: " in done.output
+
+
+def test_export_gives_each_tool_the_prefix(file: Path, tmp_path: Path) -> None:
+    done = run("--mcp", file, "--out", tmp_path / "out", "--prefix", "bank.")
+    assert done.exit_code == 0, done.output
+    assert load_manifest((tmp_path / "out/bank.refund.json").read_bytes()).tool == "bank.refund"
+    assert "--prefix is for" in run("--tools", "x", "--prefix", "bank.").output
 
 
 def test_a_draft_that_is_there_is_kept_unless_forced(file: Path, tmp_path: Path) -> None:
