@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import orjson
+import json
 
 from countersign.contract import JSON
 
@@ -12,5 +12,5 @@ def read_stored(raw: bytes) -> JSON:
 
     No limit of admission applies: an audit body or a view is made here, and may hold more than one request could.
     """
-    value: JSON = orjson.loads(raw)
+    value: JSON = json.loads(raw)
     return value
