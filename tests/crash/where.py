@@ -181,6 +181,7 @@ AGENT_WHERE: dict[str, Chapter] = {
     f"{_TXN}.begin_staging": fires,
     f"{_TXN}.end": fires,
     f"{_TXN}.end_live": works_live,
+    f"{_TXN}.explain": takes_back,
     f"{_TXN}.freeze": fires,
     f"{_TXN}.note": takes_back,
     f"{_TXN}.open": fires,
