@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from countersign.clock import Clock
 from countersign.contract.effect import Effect
-from countersign.errors import JournalError, JournalSealed
-from countersign.journal.chain import Change, changing
+from countersign.errors import JournalError
+from countersign.journal.chain import changing
 from countersign.journal.database import Database, Unit
 from countersign.journal.freezing import write_effect
 from countersign.journal.leases import Lease, Leases
@@ -26,9 +25,9 @@ from countersign.journal.moving import move
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE, Reading
 from countersign.journal.returned import write_returned
 from countersign.journal.sealing import About, Seals
+from countersign.journal.unsubmitted import keep_readable, leave, supersede
 
 _ATTEMPT_BYTES: Final = 16
-_SUPERSEDED: Final = "another list was submitted under this key"
 _NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
@@ -123,8 +122,8 @@ class Transactions(Reading):
             with self._leases.changing(unit, lease, "relisted") as change:
                 for call in calls:
                     move(change, staging, call.effect_id, LocalState.RELISTED)
-                _leave(change, staging)
-                self._keep_unsubmitted(change, staging, dropped, why)
+                leave(change, staging)
+                keep_readable(change, self._seals, staging, dropped, why)
             again = self.begin_staging(lease)
             for call in calls:
                 self.stage(lease, again, call)
@@ -159,7 +158,7 @@ class Transactions(Reading):
                 write_effect(change, staging, effect, secret[effect.tool_digest], self._seals)
             write_returned(change, staging, returned, self._seals)
             if staging > 1:
-                _supersede(change, staging)
+                supersede(change, staging)
             attempt_id = _attempt_of_same_list(unit, lease.txn, staging) or secrets.token_urlsafe(
                 _ATTEMPT_BYTES
             )
@@ -278,8 +277,8 @@ class Transactions(Reading):
             self._database.unit(durable=False) as unit,
             self._leases.changing(unit, lease, "aborted") as change,
         ):
-            _leave(change, staging)
-            self._keep_unsubmitted(change, staging, calls)
+            leave(change, staging)
+            keep_readable(change, self._seals, staging, calls)
             change.run(
                 "transactions",
                 "UPDATE transactions SET state = ?, note = ? WHERE txn = ? AND staging IS NULL",
@@ -305,26 +304,6 @@ class Transactions(Reading):
                 "UPDATE transactions SET note = ? WHERE txn = ? AND note IS NULL AND state <> ?",
                 (note, lease.txn, LocalTxn.SETTLED.value),
                 "note",
-            )
-
-    def _keep_unsubmitted(
-        self, change: Change, staging: int, calls: Sequence[Staged], why: str | None = None
-    ) -> None:
-        """Complete the rows of calls that are not submitted, as `freeze` does with the others: what is secret of them
-        is known now, or they stay without arguments.
-        """
-        for call in calls:
-            about = About(change.txn, call.effect_id, "args")
-            raw = b""
-            with suppress(JournalSealed):  # no key: its names stay all the same
-                if call.secret is not None:
-                    raw = self._seals.seal(change.unit, about, call.args, call.secret)
-            change.run(
-                "effects",
-                "UPDATE effects SET args = CASE WHEN length(args) = 0 THEN ? ELSE args END, tool_digest = ?, "
-                "error = coalesce(error, ?) WHERE txn = ? AND staging = ? AND lane = ? AND effect_id = ?",
-                (raw, call.tool_digest, why, change.txn, staging, call.lane, call.effect_id),
-                *("args", "tool_digest", "error"),
             )
 
     def abort_all(self, lease: Lease, note: str) -> None:
@@ -389,32 +368,6 @@ class Transactions(Reading):
                     (lease.txn,),
                     "landed",
                 )
-
-
-def _leave(change: Change, staging: int) -> None:
-    """What was never frozen of a list: its staged calls are withdrawn, its live effects were undone."""
-    for lane, to in ((STAGED_LANE, LocalState.WITHDRAWN), (LIVE_LANE, LocalState.UNDONE)):
-        change.run(
-            "effects",
-            "UPDATE effects SET state = ? WHERE txn = ? AND staging = ? AND lane = ? AND state IN (?, ?)",
-            (to.value, change.txn, staging, lane, LocalState.STAGED.value, LocalState.LIVE.value),
-            "state",
-        )
-
-
-def _supersede(change: Change, staging: int) -> None:
-    """Of an earlier list in force, what this one does not ask for any more is withdrawn, as the service does it."""
-    change.run(
-        "effects",
-        "UPDATE effects SET state = ?, error = ? WHERE txn = ? AND staging <> ? AND lane = ? AND state IN (?, ?, ?) "
-        "AND effect_id NOT IN (SELECT effect_id FROM effects WHERE txn = ? AND staging = ?)",
-        (
-            *(LocalState.WITHDRAWN.value, _SUPERSEDED, change.txn, staging, STAGED_LANE),
-            *(LocalState.STAGED.value, LocalState.REVIEW.value, LocalState.RELEASED.value),
-            *(change.txn, staging),
-        ),
-        *("state", "error"),
-    )
 
 
 def _in_force(unit: Unit, txn: str) -> int:

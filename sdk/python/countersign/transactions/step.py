@@ -45,6 +45,7 @@ from countersign.transactions.live_only import (
     require_same_live_work,
     withdraw_earlier,
 )
+from countersign.transactions.tidying import tidying
 from countersign.waiting import run
 
 log: Final = logging.getLogger("countersign")
@@ -233,7 +234,7 @@ class Step:
             try:
                 self._forget(note)
             finally:
-                with self._no_journal_trouble():
+                with tidying(self.txn):
                     self._journal.leases.release(self._lease)
 
     def drop(self) -> None:
@@ -262,7 +263,7 @@ class Step:
             except BaseException as error:
                 if not isinstance(error, Exception):
                     # On the disk first: nobody is to begin later what its caller was told has not happened.
-                    with self._no_journal_trouble():
+                    with tidying(self.txn):
                         self._journal.stops.stop(
                             self._lease, f"its program was stopped ({type(error).__name__})"
                         )
@@ -270,13 +271,14 @@ class Step:
                     await self.learn_secrets(engine)  # planned calls need no request
                 if not self._in_force:
                     self._forget(f"{self._described(error)}, before it was submitted")
+                elif isinstance(error, Exception) and not isinstance(error, ReviewPending):
+                    why = self._described(error)
                 self._list.settle({}, submitted=self._in_force)
-                why = self._why_not(error)
                 raise
             finally:
                 self._end(why)
                 if tracing.enabled():
-                    with self._no_journal_trouble():
+                    with tidying(self.txn):
                         tell(state=self.state().value, replayed=self.replayed)
 
     def state(self) -> LocalTxn:
@@ -354,30 +356,23 @@ class Step:
     def _described(self, error: BaseException) -> str:
         return describe_ending(error, has_secrets=self._list.has_secrets)
 
-    def _why_not(self, error: BaseException) -> str | None:
-        """What the journal notes of a list that did not go through; nothing while people are asked."""
-        if not self._in_force or isinstance(error, ReviewPending) or not isinstance(error, Exception):
-            return None
-        return self._described(error)
-
     def _end(self, why: str | None = None) -> None:
         """Whatever happened: no session stays open, no live row stays undecided but where it may stand, the lease is
         free. `why`: it did not go through.
         """
-        with self._ending(), self._undone_live():
+        transactions, leases = self._journal.transactions, self._journal.leases
+        with self._ending(), self._undone_live(), tidying(self.txn):
             try:
                 with self._journal.database.unit(durable=False):
                     if not self._live.may_stand:
-                        self._journal.transactions.end_live(
-                            self._lease, self._list.staging, LocalState.UNDONE
-                        )
+                        transactions.end_live(self._lease, self._list.staging, LocalState.UNDONE)
                     if why is not None:
-                        self._journal.transactions.explain(self._lease, why)
-                    self._journal.leases.release(self._lease)
-            except JournalError as error:
-                self._warn(error)
-                with self._no_journal_trouble():
-                    self._journal.leases.release(self._lease)
+                        transactions.explain(self._lease, why)
+                    leases.release(self._lease)
+            except JournalError:
+                with tidying(self.txn):
+                    leases.release(self._lease)
+                raise
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -395,22 +390,11 @@ class Step:
         try:
             self._live.undo()
         except BaseException:
-            with self._no_journal_trouble():
+            with tidying(self.txn):
                 self._journal.leases.release(self._lease)
             raise
         yield
 
     def _forget(self, note: str) -> None:
-        with self._no_journal_trouble():
+        with tidying(self.txn):
             self._journal.transactions.abort(self._lease, self._list.staging, note, self._list.rows)
-
-    @contextmanager
-    def _no_journal_trouble(self) -> Iterator[None]:
-        """Tidying up must not hide how the transaction ended; what could not be written, recovery finds out."""
-        try:
-            yield
-        except JournalError as error:
-            self._warn(error)
-
-    def _warn(self, error: JournalError) -> None:
-        log.warning("transaction %s could not be tidied up in the journal: %s", self.txn[:12], error)

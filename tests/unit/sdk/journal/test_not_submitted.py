@@ -185,7 +185,7 @@ def secret_pay(desk: Desk, **manifest: Any) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("inner", [False, True])
 def test_what_the_reviewed_manifest_calls_secret_is_sealed_and_the_text_hidden(
-    desk: Desk, inner: bool
+    desk: Desk, inner: bool, engine: str
 ) -> None:
     pay = secret_pay(desk, secret=("/card",))
     block = transaction(runtime=desk.runtime) if inner else nullcontext()
@@ -194,7 +194,9 @@ def test_what_the_reviewed_manifest_calls_secret_is_sealed_and_the_text_hidden(
         raise ValueError(f"{CARD} is refused")
     found = told(desk, "t-1")
     kind = "dropped" if inner else "effects"
-    assert calls(found, kind) == [("pay", "withdrawn", {"order_id": "o-1", "card": "(secret)"})]
+    no_key = engine == "postgresql"  # a journal that machines share has no key of its own
+    args = '"(secret)"' if no_key else {"order_id": "o-1", "card": "(secret)"}
+    assert calls(found, kind) == [("pay", "withdrawn", args)]
     assert found["note"] == "the body raised ValueError"
     assert CARD.encode() not in on_disk(desk)
 
