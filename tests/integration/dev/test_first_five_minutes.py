@@ -79,6 +79,35 @@ if __name__ == "__main__":
         charge("o-1")
         post("o-1")
 '''
+MCP_AGENT = '''import asyncio
+
+from mcp import Client
+from mcp.server.mcpserver import MCPServer
+
+from countersign import ReviewPending
+from countersign.integrations import gate_mcp
+
+server = MCPServer("shop")
+
+
+@server.tool()
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+async def main() -> None:
+    async with Client(server) as client:
+        gated = await gate_mcp(client, server="shop")
+        try:
+            print("done:", (await gated.call_tool("pay", {"amount": 5}, key="case-1"))["result"])
+        except ReviewPending as pending:  # inside: the block of a client wraps it in a group
+            raise SystemExit(str(pending)) from None
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
+'''
 # In either order: the one is told by the service's log, the other by the script's end.
 ASKED = r"(?s)(?=.*ended with exit status 1)(?=.*refund waits for developers; decide here: (\S+)\n)"
 HELPER = "import helper\nprint('helper says', helper.WORD)\n"
@@ -200,6 +229,19 @@ BROKEN = {
         r'write @tool\("refund", resource=\("Payment", "payment_id"\)\)',
     ),
 }
+
+
+def test_an_agent_with_tools_of_an_mcp_server_alone_runs(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(MCP_AGENT)
+    with Sitting(tmp_path) as sitting:
+        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+        sitting.waits_for(r"UNKNOWN TOOL 'pay'")
+        sitting.waits_for(r"of an MCP server: --mcp FILE")
+        review = sitting.waits_for(r"pay waits for \S+; decide here: (\S+)\n")[1]
+        sitting.waits_for(r"my_agent\.py ended with exit status 1; ")
+        sitting.approves(link, review)
+        sitting.waits_for(r"case-1: approved; running my_agent\.py again")
+        sitting.waits_for("done: paid 5")
 
 
 @pytest.mark.long  # six scripts, one after the other

@@ -28,6 +28,7 @@ from countersign import (
     ReviewPending,
     Runtime,
     ToolRegistry,
+    resume_async,
     tool,
     transaction,
 )
@@ -129,12 +130,28 @@ def test_people_are_asked_before_the_server_hears_of_it(mcp_bank: Bank, key: str
     def step(gated: GatedSession) -> Any:
         return gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 9000}, key=key)
 
-    with pytest.raises(ReviewPending) as waiting:
+    with pytest.raises(ReviewPending, match=r"`await resume_async\(runtime\)`") as waiting:
         mcp_bank.run(step)
-    assert mcp_bank.done == []
+    assert "countersign resume" not in str(waiting.value) and mcp_bank.done == []
     mcp_bank.office.approve(waiting.value)
     assert mcp_bank.run(step) == {"result": "t-a-1"}
     assert len(mcp_bank.done) == 1
+
+
+def test_what_is_parked_is_resumed_by_a_program_with_a_session(near_bank: Bank, key: str) -> None:
+    args = {"account_id": "a-1", "amount_cents": 9000}
+    with pytest.raises(ReviewPending) as waiting:
+        near_bank.run(lambda gated: gated.call_tool("transfer", args, key=key))
+    near_bank.office.approve(waiting.value)
+    with Runtime(near_bank.office.settings, registry=ToolRegistry()) as without:
+        (found,) = [one for one in asyncio.run(resume_async(without)) if one.run_key == key]
+    assert near_bank.done == [] and "once gate_mcp has its session: call resume_async" in found.note
+
+    async def step(gated: GatedSession) -> Any:
+        return await resume_async(near_bank.runtime)
+
+    near_bank.run(step)
+    assert [one[0] for one in near_bank.done] == ["transfer"]
 
 
 def test_an_error_of_the_server_means_that_nobody_knows(near_bank: Bank, key: str) -> None:
@@ -193,7 +210,7 @@ def test_a_tool_that_is_named_and_cannot_be_gated_is_refused(near_bank: Bank) ->
 
 
 def test_free_and_recursive_arguments_wait_for_people_and_reach_the_server(near_bank: Bank, key: str) -> None:
-    args = {"value": {"a": [{"b": None}]}, "note": {"text": "x", "below": [{"text": "y"}]}, "from": "z"}
+    args = {"value": {"a": [{"b": None}]}, "note": {"text": "x", "below": [{"text": "y", "below": []}]}}
 
     def step(gated: GatedSession) -> Any:
         return gated.call_tool("anything", args, key=key)
@@ -204,9 +221,16 @@ def test_free_and_recursive_arguments_wait_for_people_and_reach_the_server(near_
     assert review.url is not None
     near_bank.office.person("ingrid").approve(review.url, "looks right")
     assert near_bank.run(step) == {"result": "done"}
-    assert near_bank.done[0][:2] == ["anything", args["value"]] and near_bank.done[0][3] == "z"
+    assert near_bank.done[0][:3] == ["anything", args["value"], args["note"]]
     with pytest.raises(NotStageable, match="note"):
         near_bank.run(lambda gated: gated.call_tool("anything", args | {"note": {"text": "x", "other": 1}}))
+
+
+def test_an_argument_may_have_the_name_of_a_keyword(near_bank: Bank) -> None:
+    with pytest.raises(Denied, match="unknown_tool"):
+        near_bank.run(lambda gated: gated.call_tool("statement", {"from": "2026-01-01"}), only=["statement"])
+    with pytest.raises(NotStageable, match="from"):
+        near_bank.run(lambda gated: gated.call_tool("statement", {}), only=["statement"])
 
 
 def test_a_prefix_goes_before_each_name(near_bank: Bank) -> None:

@@ -90,7 +90,8 @@ def tell_unknown(tool: str, bundle: str) -> None:
         _BAR,
         f"UNKNOWN TOOL {tool!r}: {bundle}/tools/ has no manifest of it, so no policy has weighed this call.",
         "You are asked only because this is dev. Everywhere else it is denied. Draft its manifest with",
-        f"`countersign tools export --tools MODULE`, review it, and put it at {bundle}/tools/{manifest_file(tool)}",
+        "`countersign tools export --tools MODULE` (of an MCP server: --mcp FILE, with what it answers to tools/list), "
+        f"review it, and put it at {bundle}/tools/{manifest_file(tool)}",
         "Then deny this question and run the program again, under another key where it names one: that is denied.",
         _BAR,
     )

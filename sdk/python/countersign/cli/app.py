@@ -261,7 +261,7 @@ def _listing_lines(told: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterat
 def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
     """Show every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
     with errors_told():
-        registry = load_tools(tools)
+        registry = load_tools(tools, connected=True)
         told = [_tool_line(one) | {"missing": list(registry.unmet(one))} for one in registry]
     if as_json:
         beside = files_beside(Path(tools).resolve().parent)

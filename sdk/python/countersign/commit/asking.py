@@ -88,10 +88,16 @@ def note_where_it_stands(
 
 
 def pending_of(
-    view: TransactionView, key: str, *, parked: bool, waited: bool = False, unreached: str = ""
+    view: TransactionView,
+    key: str,
+    *,
+    parked: bool,
+    waited: bool = False,
+    connected: bool = False,
+    unreached: str = "",
 ) -> ReviewPending:
     """What a program is told of a transaction in review: whom it waits for, what they propose and ask, as of `view`.
-    `waited`: by one that would have run it again.
+    `waited`: by one that would have run it again. `connected`: it calls an MCP server.
     """
     return ReviewPending(
         key,
@@ -99,6 +105,7 @@ def pending_of(
         [pending_review(one) for one in view.effects if one.state is EffectState.REVIEW],
         parked=parked,
         waited=waited,
+        connected=connected,
         unreached=unreached,
         proposals=open_proposals(view),
         questions=open_questions(view),

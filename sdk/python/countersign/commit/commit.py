@@ -196,7 +196,10 @@ class Commit:
         self._engine.journal.leases.renew(self._lease, at_least=self._engine.settings.look_seconds)
 
     def _pending(self, view: TransactionView, *, unreached: str = "") -> ReviewPending:
-        return pending_of(view, self._plan.run_key, parked=self._parks(), unreached=unreached)
+        connected = any(call.tool.given_manifest is not None for call in self._plan.calls)
+        return pending_of(
+            view, self._plan.run_key, parked=self._parks(), connected=connected, unreached=unreached
+        )
 
     def _parks(self) -> bool:
         """Whether another process may fire the list: not what was staged beside live effects, which only the body can

@@ -162,15 +162,20 @@ def pending_text(
     parked: bool,
     named: bool,
     waited: bool,
+    connected: bool,
     unreached: str,
 ) -> str:
     """Who is asked, what they propose or ask back, and how it goes on, for the agent to read."""
     asked = "; ".join(map(str, asked_of)) or "people are being asked"
     if unreached:  # they may have answered by now, and nobody here knows
         asked += f". The policy service could not be asked when the time was up ({unreached})"
+    fires = (
+        "`await resume_async(runtime)`, in a program that has gated the MCP server's session again"
+        if connected
+        else "`countersign resume --tools MODULE`"
+    )
     after = (
-        "It is parked: `countersign resume --tools MODULE` fires it once it is approved; do not repeat the calls "
-        "under another key."
+        f"It is parked: {fires}, fires it once it is approved; do not repeat the calls under another key."
         if parked
         else f"Nothing of it stands: run the same transaction again under key {key!r} once it is approved"
         + (

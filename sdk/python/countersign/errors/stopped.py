@@ -67,6 +67,7 @@ class ReviewPending(Stopped):
         *,
         parked: bool,
         waited: bool = False,
+        connected: bool = False,
         unreached: str = "",
         proposals: Sequence[Proposal] = (),
         questions: Sequence[Question] = (),
@@ -77,7 +78,14 @@ class ReviewPending(Stopped):
         named = not key.startswith(UNNAMED)
         super().__init__(
             pending_text(
-                key, asked, self.questions, parked=parked, named=named, waited=waited, unreached=unreached
+                key,
+                asked,
+                self.questions,
+                parked=parked,
+                named=named,
+                waited=waited,
+                connected=connected,
+                unreached=unreached,
             )
         )
 

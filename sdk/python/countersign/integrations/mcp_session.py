@@ -23,12 +23,11 @@ from pydantic import AfterValidator, JsonValue
 from countersign.contract.json_schema import validator_of
 from countersign.errors import CountersignError, MisuseError, RegistrationError
 from countersign.integrations.packages import require_package
-from countersign.manifests.drafting import GIVEN_MANIFEST
 from countersign.manifests.mcp_drafts import McpDraft, mcp_drafts
 from countersign.tools.current import current_effect, open_transaction
 from countersign.tools.declaring import FailureMeans
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.tools.tool import tool
+from countersign.tools.tool import GIVEN_MANIFEST, tool
 from countersign.transactions.opening import transaction
 
 if TYPE_CHECKING:

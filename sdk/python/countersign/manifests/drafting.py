@@ -25,9 +25,6 @@ from countersign.tools.signature import resource_for
 if TYPE_CHECKING:
     from countersign.tools.tool import Tool
 
-GIVEN_MANIFEST: Final = "__countersign_manifest__"
-"""Where a function holds the draft of its manifest that was made elsewhere, as from an MCP server's listing."""
-
 _OF_DEFINITIONS: Final = ("type", "description", "properties", "required", "additionalProperties", "$defs")
 _CONST: Final = "const:"
 SAYS_NOTHING: Final = frozenset(
@@ -44,7 +41,7 @@ def draft_manifest(tool: Tool) -> ToolManifest:
     Raises:
         RegistrationError: what is missing or contradictory, and how to say it in the decorator.
     """
-    given = _given(tool)
+    given = tool.given_manifest
     if given is not None:
         return given
     try:
@@ -91,7 +88,7 @@ def args_schema(tool: Tool) -> dict[str, JSON]:
     """JSON Schema of the args: references written out, every object closed, None-by-default arguments
     optional. That of a manifest made elsewhere is without applicators at its root, which model vendors refuse.
     """
-    given = _given(tool)
+    given = tool.given_manifest
     if given is not None:
         return {key: given.args[key] for key in _OF_DEFINITIONS if key in given.args}
     _require_annotated(tool)
@@ -106,11 +103,6 @@ def args_schema(tool: Tool) -> dict[str, JSON]:
         for name in tool.signature.optional & properties.keys():
             properties[name] = _without_null(properties[name])
     return written
-
-
-def _given(tool: Tool) -> ToolManifest | None:
-    given: ToolManifest | None = getattr(tool.fn, GIVEN_MANIFEST, None)
-    return given
 
 
 def _require_annotated(tool: Tool) -> None:

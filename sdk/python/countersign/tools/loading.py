@@ -25,12 +25,14 @@ from countersign.tools.current import importing
 from countersign.tools.registry import ToolRegistry, default_registry
 
 GUARD: Final = 'put what it does below `if __name__ == "__main__":`'
+_GATES_MCP: Final = "countersign.integrations.mcp_session"  # loaded by the import of gate_mcp
 _OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def load_tools(*names: str) -> ToolRegistry:
-    """Import the modules or files that define the tools, each as `python NAME` would find it.
+def load_tools(*names: str, connected: bool = False) -> ToolRegistry:
+    """Import the modules or files that define the tools, each as `python NAME` would find it. `connected`: a program
+    that imports `gate_mcp` may have none yet, for those of an MCP server come with its session.
 
     Raises:
         MisuseError: there is no such module, it begins a step, ends or raises meanwhile (with the line of it), or none
@@ -38,10 +40,11 @@ def load_tools(*names: str) -> ToolRegistry:
     """
     for name in names:
         _load(name)
-    if not list(default_registry):
+    if not list(default_registry) and not (connected and _GATES_MCP in sys.modules):
         raise MisuseError(
             f"{' and '.join(map(repr, names))} defines no tools; write @tool(NAME, resource=(TYPE, ARGUMENT)) above "
-            "each function that changes something"
+            "each function that changes something; those of an MCP server are drafted from its listing, with "
+            "`countersign tools export --mcp FILE`"
         )
     return default_registry
 

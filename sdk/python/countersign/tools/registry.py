@@ -59,7 +59,8 @@ class ToolRegistry:
         if found is None:
             raise RegistrationError(
                 f"no tool {name!r} is registered, but {why}; import the module that defines it, or name it in one "
-                "more --tools MODULE"
+                "more --tools MODULE. A tool of an MCP server is there once gate_mcp has its session: call "
+                "resume_async(runtime) in that program"
             )
         return found
 

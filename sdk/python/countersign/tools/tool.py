@@ -36,6 +36,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 _ATTRIBUTE: Final = "__countersign_tool__"
+GIVEN_MANIFEST: Final = "__countersign_manifest__"
+"""Where the function of an MCP server's tool holds the draft that was made of the listing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,12 @@ class Tool:
     def is_async(self) -> bool:
         """Whether its function must be awaited."""
         return inspect.iscoroutinefunction(self.fn)
+
+    @property
+    def given_manifest(self) -> ToolManifest | None:
+        """The draft of an MCP server's tool, which is there only while a program is connected to the server."""
+        given: ToolManifest | None = getattr(self.fn, GIVEN_MANIFEST, None)
+        return given
 
     @property
     def secret(self) -> tuple[str, ...]:
