@@ -74,11 +74,14 @@ def bank(written: Path) -> MCPServer:
         return "tagged"
 
     @server.tool()
-    def anything(
-        ctx: Context[Any, Any], value: dict[str, Any], note: Tree, source: Annotated[str, Field(alias="from")]
-    ) -> str:
-        """Act on what comes: free keys, a schema that contains itself, an argument named like a keyword of Python."""
-        act(ctx, "anything", value, note.model_dump(exclude_none=True), source)
+    def anything(ctx: Context[Any, Any], value: dict[str, Any], note: Tree) -> str:
+        """Act on what comes: free keys, and a schema that contains itself."""
+        act(ctx, "anything", value, note.model_dump())
+        return "done"
+
+    @server.tool()
+    def statement(since: Annotated[str, Field(alias="from")]) -> str:
+        """Take an argument with the name of a keyword of Python."""
         return "done"
 
     @server.tool()

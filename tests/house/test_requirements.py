@@ -186,7 +186,8 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported(
 
 def _comes_with(module: str, wanted: set[str]) -> bool:
     """Parts of a library that it pins and re-exports: to name either is one dependency."""
-    return COMES_WITH.get(module) in wanted
+    library = COMES_WITH.get(module)
+    return library is not None and (library in wanted or _comes_with(library, wanted))
 
 
 @pytest.mark.parametrize(

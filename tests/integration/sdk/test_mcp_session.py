@@ -210,7 +210,7 @@ def test_a_tool_that_is_named_and_cannot_be_gated_is_refused(near_bank: Bank) ->
 
 
 def test_free_and_recursive_arguments_wait_for_people_and_reach_the_server(near_bank: Bank, key: str) -> None:
-    args = {"value": {"a": [{"b": None}]}, "note": {"text": "x", "below": [{"text": "y"}]}, "from": "z"}
+    args = {"value": {"a": [{"b": None}]}, "note": {"text": "x", "below": [{"text": "y", "below": []}]}}
 
     def step(gated: GatedSession) -> Any:
         return gated.call_tool("anything", args, key=key)
@@ -221,9 +221,16 @@ def test_free_and_recursive_arguments_wait_for_people_and_reach_the_server(near_
     assert review.url is not None
     near_bank.office.person("ingrid").approve(review.url, "looks right")
     assert near_bank.run(step) == {"result": "done"}
-    assert near_bank.done[0][:2] == ["anything", args["value"]] and near_bank.done[0][3] == "z"
+    assert near_bank.done[0][:3] == ["anything", args["value"], args["note"]]
     with pytest.raises(NotStageable, match="note"):
         near_bank.run(lambda gated: gated.call_tool("anything", args | {"note": {"text": "x", "other": 1}}))
+
+
+def test_an_argument_may_have_the_name_of_a_keyword(near_bank: Bank) -> None:
+    with pytest.raises(Denied, match="unknown_tool"):
+        near_bank.run(lambda gated: gated.call_tool("statement", {"from": "2026-01-01"}), only=["statement"])
+    with pytest.raises(NotStageable, match="from"):
+        near_bank.run(lambda gated: gated.call_tool("statement", {}), only=["statement"])
 
 
 def test_a_prefix_goes_before_each_name(near_bank: Bank) -> None:

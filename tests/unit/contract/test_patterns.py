@@ -66,14 +66,14 @@ def test_a_long_pattern_is_not_told_whole() -> None:
 
 BAD = {"type": "string", "pattern": "(?=a)"}
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
-    "an argument": ({"properties": {"x": BAD}}, "args/properties/x: "),
+    "an argument": ({"properties": {"x": BAD}}, "args/properties/x/pattern: "),
     "an item of a list": (
         {"properties": {"x": {"type": "array", "items": BAD}}},
-        "args/properties/x/items: ",
+        "args/properties/x/items/pattern: ",
     ),
-    "a definition": ({"$defs": {"Name": BAD}}, "args/$defs/Name: "),
-    "the names of free keys": ({"patternProperties": {"(?=a)": {}}}, "args: "),
-    "one of several": ({"anyOf": [{"type": "null"}, BAD]}, "args/anyOf/1: "),
+    "a definition": ({"$defs": {"Name": BAD}}, "args/$defs/Name/pattern: "),
+    "the names of free keys": ({"patternProperties": {"(?=a)": {}}}, "args/patternProperties: "),
+    "one of several": ({"anyOf": [{"type": "null"}, BAD]}, "args/anyOf/1/pattern: "),
 }
 
 

@@ -220,7 +220,8 @@ SCHEMAS_REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "not JSON Schema": ({"x": {"type": "strnig"}}, {}, "not JSON Schema"),
     "a pattern that is none": ({"x": {"type": "string", "pattern": "("}}, {}, "is not a 'regex'"),
     "a pattern without a bound": (
-        {"x": {"type": "string", "pattern": "(?=a)b"}}, {}, "args/properties/x: '.*cannot be run in bounded time"),
+        {"x": {"type": "string", "pattern": "(?=a)b"}}, {},
+        "args/properties/x/pattern: '.*cannot be run in bounded time"),
     "a property the engine would read as a value": ({"__extn": {"type": "string"}}, {}, "reserved"),
     "references that unfold without end": (
         {"x": {"$ref": "#/$defs/d12"}},

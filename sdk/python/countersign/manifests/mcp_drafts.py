@@ -22,7 +22,8 @@ from countersign.contract.json_schema import require_json_schema
 from countersign.contract.manifest import ToolManifest, load_manifest, require_free_tool, require_tool_name
 from countersign.contract.pointers import pointer_to
 from countersign.errors import MisuseError
-from countersign.manifests.mcp_schemas import Findings, cleaned, closed, is_hidden
+from countersign.manifests.cleaning import cleaned
+from countersign.manifests.mcp_schemas import Findings, closed, is_hidden
 
 MAX_LISTING_BYTES: Final = 4 * 1_048_576
 MAX_TOOLS: Final = 1_000

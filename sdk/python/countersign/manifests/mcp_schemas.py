@@ -14,30 +14,42 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from countersign.contract.errors import ContractError
-from countersign.contract.patterns import found_by
 from countersign.contract.pointers import pointer_to
 from countersign.contract.schemas import names_definition, require_bounded
+from countersign.manifests.applied import (
+    BRANCHES,
+    IN_PLACE,
+    Applied,
+    branches_of,
+    children_of,
+    is_free,
+    is_object,
+    is_open,
+    items_of,
+    names_in,
+    patterns_in,
+    said_of,
+)
+from countersign.manifests.cleaning import LISTS, MAPS, SCHEMAS
 from countersign.manifests.drafting import SAYS_NOTHING
 
 ANY_VALUE: Final = {"description": "any JSON value"}
 """The schema of free keys. The contract wants one where an object takes any: it is then unseen by policy."""
 
-_NOISE: Final = SAYS_NOTHING - {"description"}
-_MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
-_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_SCHEMAS: Final = frozenset(
-    {"items", "additionalProperties", "contains", "not", "if", "then", "else", "propertyNames"}
-)
-_BRANCHES: Final = ("allOf", "anyOf", "oneOf")
-_IN_PLACE: Final = frozenset({*_BRANCHES, "not", "if", "then", "else", "dependentSchemas", "$ref"})
 _OF_OBJECTS: Final = frozenset(
     {"properties", "patternProperties", "additionalProperties", "required", "dependentRequired"}
 )
-_OF_NAMES: Final = frozenset({"properties", "patternProperties", "required"})
 _OF_ARRAYS: Final = frozenset({"items", "prefixItems", "contains"})
+_OF_PLACES: Final = (
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "items",
+    "prefixItems",
+)
 _CONTAINERS: Final = frozenset({"object", "array"})
 _KINDS: Final[Mapping[type, str]] = {dict: "object", list: "array"}
 _NOT_OURS: Final = frozenset(
@@ -47,7 +59,7 @@ _NOT_OURS: Final = frozenset(
     }
 )  # fmt: skip
 _ANYTHING: Final[Mapping[str, Any]] = {}
-_MAX_STEPS: Final = 50_000  # of one tool, half a second: composition multiplies what few lines describe
+_MAX_STEPS: Final = 100_000  # of one tool, about a second: composition multiplies what few lines describe
 
 
 @dataclass
@@ -58,87 +70,8 @@ class Findings:
     problems: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class _Applied:
-    """A schema that applies to the values of a place: `always`, in a `branch` that a value may choose, or as a `test`
-    (`not`, `if`) that admits nothing by itself.
-    """
-
-    schema: Any
-    at: str
-    how: Literal["always", "branch", "test"] = "always"
-
-    def part(self, schema: Any, at: str, how: Literal["always", "branch", "test"] = "always") -> _Applied:
-        """A subschema, which applies no more often than this one."""
-        return _Applied(schema, self.at + at, max(self.how, how, key=_HOW.index))
-
-
-_HOW: Final = ("always", "branch", "test")
-
-
-def cleaned(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A listed schema without what says nothing of a value, and with those definitions only that it reaches.
-
-    `dependencies` becomes the two keywords that took its place (2020-12 validation, appendix A): validators of today
-    ignore it.
-    """
-    named = schema.get("$defs")
-    definitions: Mapping[str, Any] = named if isinstance(named, dict) else {}
-    kept: dict[str, Any] = _cleaned(schema)
-    reached: dict[str, Any] = {}
-    wanted = list(_references(kept))
-    while wanted:
-        name = wanted.pop().removeprefix("#/$defs/")
-        if name in definitions and name not in reached:
-            reached[name] = _cleaned(definitions[name])
-            wanted += _references(reached[name])
-    return (
-        {**kept, "$defs": {name: reached[name] for name in definitions if name in reached}}
-        if reached
-        else kept
-    )
-
-
-def _cleaned(node: Any) -> Any:
-    if not isinstance(node, dict):
-        return node
-    kept: dict[str, Any] = {}
-    for key, value in node.items():
-        if key in _NOISE or key in {"$defs", "definitions"}:
-            continue
-        if key in _MAPS and isinstance(value, dict):
-            kept[key] = {name: _cleaned(child) for name, child in value.items()}
-        elif key in _LISTS and isinstance(value, list):
-            kept[key] = [_cleaned(child) for child in value]
-        else:
-            kept[key] = _cleaned(value) if key in _SCHEMAS else value
-    return _without_dependencies(kept) if isinstance(kept.get("dependencies"), dict) else kept
-
-
-def _without_dependencies(node: dict[str, Any]) -> dict[str, Any]:
-    kept = {key: value for key, value in node.items() if key != "dependencies"}
-    for name, then in node["dependencies"].items():
-        if isinstance(then, list):
-            required = kept.setdefault("dependentRequired", {})
-            required[name] = list(dict.fromkeys([*required.get(name, ()), *then]))
-        else:
-            schemas = kept.setdefault("dependentSchemas", {})
-            then = _cleaned(then)
-            schemas[name] = {"allOf": [schemas[name], then]} if name in schemas else then
-    return kept
-
-
-def _references(node: Any) -> Iterator[str]:
-    if isinstance(node, dict):
-        if isinstance(node.get("$ref"), str):
-            yield node["$ref"]
-        node = list(node.values())
-    for child in node if isinstance(node, list) else ():
-        yield from _references(child)
-
-
 def closed(schema: Mapping[str, Any], at: str, found: Findings) -> dict[str, Any]:
-    """The args of a draft, from a well-formed schema that `cleaned` has made."""
+    """The args of a draft, from a well-formed schema that `cleaned` (cleaning.py) has made."""
     try:
         args: dict[str, Any] = _Closing(schema, at, found).args()
         if not found.problems:
@@ -159,9 +92,8 @@ class _Closing:
         self._at = at
         self._found = found
         self._written: dict[str, Any] = {}
-        self._owed: list[
-            tuple[str, str, bool]
-        ] = []  # definitions that are referred to: name, its own name, closed
+        # Definitions that are referred to and not written yet: the name, the name in the draft, whether closed.
+        self._owed: list[tuple[str, str, bool]] = []
         self._within: list[tuple[int, frozenset[int]]] = []
         self._steps = 0
 
@@ -175,7 +107,7 @@ class _Closing:
             self._written[written] = self._closed(node, at, ()) if is_closed else self._kept(node, at)
         return {**args, "$defs": self._written} if self._written else args
 
-    def _closed(self, node: Any, at: str, others: tuple[_Applied, ...]) -> Any:
+    def _closed(self, node: Any, at: str, others: tuple[Applied, ...]) -> Any:
         """A schema that applies whenever there is a value at its place, closed; `others` apply there as well."""
         if node is False:
             return node
@@ -190,15 +122,15 @@ class _Closing:
         finally:
             self._within.pop()
 
-    def _closed_within(self, node: Mapping[str, Any], at: str, others: tuple[_Applied, ...]) -> Any:
+    def _closed_within(self, node: Mapping[str, Any], at: str, others: tuple[Applied, ...]) -> Any:
         if not others:
             if node.keys() <= SAYS_NOTHING:
                 self._note_free(at, "may hold anything")
                 return dict(node)
             if "$ref" in node and node.keys() <= SAYS_NOTHING | {"$ref"}:
-                list(self._applied([_Applied(node, at)], ()))  # refuses a definition that applies to itself
+                list(self._applied([Applied(node, at)], ()))  # refuses a definition that applies to itself
                 return {**node, "$ref": self._reference(node["$ref"], at, is_closed=True)}
-            wraps = [key for key in _BRANCHES if len(node.get(key, ())) == 1]
+            wraps = [key for key in BRANCHES if len(node.get(key, ())) == 1]
             if wraps and node.keys() <= SAYS_NOTHING | {wraps[0]}:
                 (only,) = node[wraps[0]]
                 told = {key: value for key, value in node.items() if key in SAYS_NOTHING}
@@ -213,7 +145,7 @@ class _Closing:
 
     def _apart(self, node: Mapping[str, Any]) -> str | None:
         """`anyOf` or `oneOf`, where no two branches take an object or a list: each is then closed where it is."""
-        keys = _IN_PLACE & node.keys()
+        keys = IN_PLACE & node.keys()
         if len(keys) != 1 or (_OF_OBJECTS | _OF_ARRAYS | {"type"}) & node.keys():
             return None
         (key,) = keys
@@ -234,7 +166,7 @@ class _Closing:
         if "const" in node or "enum" in node:
             values = node.get("enum", [node.get("const")])
             holds &= frozenset(_KINDS[type(one)] for one in values if type(one) in _KINDS)
-        for key in _BRANCHES:
+        for key in BRANCHES:
             parts = [self._holds(one, within) for one in node.get(key, ())]
             if parts:
                 holds &= frozenset.intersection(*parts) if key == "allOf" else frozenset[str]().union(*parts)
@@ -244,22 +176,21 @@ class _Closing:
         return holds
 
     def _object(
-        self, node: Mapping[str, Any], at: str, others: tuple[_Applied, ...], *, root: bool = False
+        self, node: Mapping[str, Any], at: str, others: tuple[Applied, ...], *, root: bool = False
     ) -> dict[str, Any]:
         """The schema with its objects closed; its keywords about other values as they were."""
         kept: dict[str, Any] = self._kept(node, at, own=True)
-        here = list(self._applied([_Applied(node, at), *others], ()))
-        names, patterns = _names(here), _patterns(here)
+        here = list(self._applied([Applied(node, at), *others], ()))
+        names, patterns = names_in(here), patterns_in(here)
         more = node.get("additionalProperties", True)
         if root and not names:
             self._require_named(node, at, here)
-        elif not root and _is_open(more) and (not (names or patterns) or _is_free(here)):
+        elif not root and is_open(more) and (not (names or patterns) or is_free(here)):
             return self._left_open(kept, node, at, here)
-        if (
-            more is False
-        ):  # the schema refuses what it does not list itself, so nothing may be added to its lists
+        if more is False:
+            # The schema refuses what it does not list, so nothing may be added to its list.
             names = [name for name in names if name in node.get("properties", {})]
-        if not _is_open(more):
+        if not is_open(more):
             patterns = list(node.get("patternProperties", {}))
         if names or root:
             kept["properties"] = {name: self._property(name, node, at, here) for name in names}
@@ -268,7 +199,7 @@ class _Closing:
         always = (one.schema.get("required", ()) for one in here if one.how == "always")
         if required := list(dict.fromkeys(name for names in always for name in names)):
             kept["required"] = required
-        described = isinstance(more, dict) and not _is_open(more) and not root
+        described = isinstance(more, dict) and not is_open(more) and not root
         kept["additionalProperties"] = self._described(more, at, here) if described else False
         if not described and more is not False:
             self._found.notes.append(
@@ -278,56 +209,58 @@ class _Closing:
             self._found.notes.append(f"{at}: arguments named by a pattern are refused; each needs a name")
         return kept
 
-    def _require_named(self, node: Mapping[str, Any], at: str, here: list[_Applied]) -> None:
+    def _require_named(self, node: Mapping[str, Any], at: str, here: list[Applied]) -> None:
         more = node.get("additionalProperties", True)
-        if (isinstance(more, dict) and not _is_open(more)) or any(
+        if (isinstance(more, dict) and not is_open(more)) or any(
             "minProperties" in one.schema for one in here
         ):
             self._refuse(at, "takes arguments of any name; list them as properties")
 
     def _left_open(
-        self, kept: dict[str, Any], node: Mapping[str, Any], at: str, here: list[_Applied]
+        self, kept: dict[str, Any], node: Mapping[str, Any], at: str, here: list[Applied]
     ) -> dict[str, Any]:
         """A place whose objects take any keys: what the schema says of some of them keeps its meaning."""
         for key in ("properties", "patternProperties"):
             if key in node:
                 kept[key] = self._member(key, node[key], f"{at}/{key}")
-        if _is_object(node) or "additionalProperties" in node:
+        if is_object(node) or "additionalProperties" in node:
             kept["additionalProperties"] = ANY_VALUE
         if all("object" in self._holds(one.schema, ()) for one in here if one.how == "always"):
             self._note_free(at, "takes any keys")
         return kept
 
-    def _described(self, more: Mapping[str, Any], at: str, here: list[_Applied]) -> Any:
+    def _described(self, more: Mapping[str, Any], at: str, here: list[Applied]) -> Any:
         """The schema of free keys."""
-        others = tuple(one for one in _children(here) if one.schema is not more)
+        others = tuple(one for one in children_of(here) if one.schema is not more)
         return self._closed(more, f"{at}/additionalProperties", others)
 
-    def _property(self, name: str, node: Mapping[str, Any], at: str, here: list[_Applied]) -> Any:
+    def _property(self, name: str, node: Mapping[str, Any], at: str, here: list[Applied]) -> Any:
         """An argument by its name: what the schema itself says of it, else what always applies, and all the others."""
         self._name(name, f"{at}/properties")
-        said = list(_said_of(name, here))
+        self._step(len(here))
+        said = list(said_of(name, here))
         own = name in node.get("properties", {})
         first = said[0] if own else next((one for one in said if one.how == "always"), None)
         if first is None:
             return self._closed(_ANYTHING, f"{at}/properties{pointer_to(name)}", tuple(said))
         return self._closed(first.schema, first.at, tuple(one for one in said if one is not first))
 
-    def _named_by(self, pattern: str, node: Mapping[str, Any], at: str, here: list[_Applied]) -> Any:
+    def _named_by(self, pattern: str, node: Mapping[str, Any], at: str, here: list[Applied]) -> Any:
+        self._step(len(here))
         own = node.get("patternProperties", {}).get(pattern, _ANYTHING)
-        others = tuple(one for one in _children(here) if one.schema is not own)
+        others = tuple(one for one in children_of(here) if one.schema is not own)
         return self._closed(own, f"{at}/patternProperties{pointer_to(pattern)}", others)
 
     def _array(
-        self, kept: dict[str, Any], node: Mapping[str, Any], at: str, others: tuple[_Applied, ...]
+        self, kept: dict[str, Any], node: Mapping[str, Any], at: str, others: tuple[Applied, ...]
     ) -> dict[str, Any]:
-        here = list(self._applied([_Applied(node, at), *others], ()))
+        here = list(self._applied([Applied(node, at), *others], ()))
         if not any(_OF_ARRAYS & one.schema.keys() for one in here):
             kinds = node.get("type")
             if kinds == "array" or (isinstance(kinds, list) and "array" in kinds):
                 self._note_free(at, "takes any items")
             return kept
-        said = list(_items(here))
+        said = list(items_of(here))
         own_prefix = node.get("prefixItems", ())
         for index, one in enumerate(own_prefix):
             mine = [*own_prefix, node.get("items")]
@@ -347,30 +280,24 @@ class _Closing:
             return node
         for keyword in sorted(_NOT_OURS & node.keys()):
             self._refuse(f"{at}/{keyword}", "is not allowed here; write the schema out without it")
-        mine = (
-            {"properties", "patternProperties", "additionalProperties", "items", "prefixItems"}
-            if own
-            else set()
-        )
+        left = _OF_PLACES if own else ()
         kept = {
-            key: self._member(key, value, f"{at}/{key}") for key, value in node.items() if key not in mine
+            key: self._member(key, value, f"{at}/{key}") for key, value in node.items() if key not in left
         }
-        if not own and _is_object(node) and _is_open(node.get("additionalProperties", True)):
-            kept["additionalProperties"] = (
-                ANY_VALUE  # an object inside says what it takes, and takes what it took
-            )
+        if not own and is_object(node) and is_open(node.get("additionalProperties", True)):
+            kept["additionalProperties"] = ANY_VALUE  # the same, in the form that the contract asks for
         return kept
 
     def _member(self, key: str, value: Any, at: str) -> Any:
         if key == "$ref":
             return self._reference(value, at.removesuffix("/$ref"), is_closed=False)
-        if key in _MAPS:
+        if key in MAPS:
             for name in value:
                 self._name(name, at)
             return {name: self._kept(child, f"{at}{pointer_to(name)}") for name, child in value.items()}
-        if key in _LISTS:
+        if key in LISTS:
             return [self._kept(child, f"{at}/{index}") for index, child in enumerate(value)]
-        return self._kept(value, at) if key in _SCHEMAS else value
+        return self._kept(value, at) if key in SCHEMAS else value
 
     def _reference(self, reference: str, at: str, *, is_closed: bool) -> str:
         """A reference to a definition, which will be written as it is, or closed. Both may be needed."""
@@ -391,28 +318,31 @@ class _Closing:
         return f"#/$defs/{written}"
 
     def _defined(self, reference: Any) -> str | None:
-        name = reference.removeprefix("#/$defs/") if names_definition(reference) else None
+        # A pointer's escape (RFC 6901 section 3) names another definition than its text.
+        if not names_definition(reference) or "~" in reference:
+            return None
+        name: str = reference.removeprefix("#/$defs/")
         return name if name in self._definitions else None
 
-    def _applied(self, schemas: Iterable[_Applied], within: tuple[str, ...]) -> Iterator[_Applied]:
+    def _applied(self, schemas: Iterable[Applied], within: tuple[str, ...]) -> Iterator[Applied]:
         """These schemas, and all that they apply to the same value."""
         for one in schemas:
             self._step()
             if not isinstance(one.schema, dict):
                 continue
             yield one
-            yield from self._applied(_branches(one), within)
+            yield from self._applied(branches_of(one), within)
             name = self._defined(one.schema.get("$ref"))
             if name is None:
                 continue
             if name in within:
                 self._refuse(one.at, f"{name!a} applies to itself; write it without that")
                 continue
-            target = _Applied(self._definitions[name], self._definition_at(name), one.how)
+            target = Applied(self._definitions[name], self._definition_at(name), one.how)
             yield from self._applied([target], (*within, name))
 
-    def _step(self) -> None:
-        self._steps += 1
+    def _step(self, count: int = 1) -> None:
+        self._steps += count
         if self._steps > _MAX_STEPS:
             raise ContractError("bad_schema", "combines too many subschemas; write it flatter")
 
@@ -420,7 +350,7 @@ class _Closing:
         return f"{self._at}/$defs{pointer_to(name)}"
 
     def _name(self, name: str, at: str) -> None:
-        if name == "__proto__" or has_hidden(name):
+        if name == "__proto__" or any(map(is_hidden, name)):
             self._refuse(at, f"{name!a} is no name people could review; the server must rename it")
 
     def _refuse(self, at: str, why: str) -> None:
@@ -436,101 +366,6 @@ class _Closing:
             self._found.notes.append(note)
 
 
-def has_hidden(text: str) -> bool:
-    """Whether a text holds a character that cannot be seen."""
-    return any(map(is_hidden, text))
-
-
 def is_hidden(char: str) -> bool:
     """Whether a character cannot be seen, line breaks and tabs aside."""
     return char not in "\n\t\r" and unicodedata.category(char) in {"Cc", "Cf", "Co", "Zl", "Zp"}
-
-
-def _is_object(node: Mapping[str, Any]) -> bool:
-    kind = node.get("type")
-    return kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in node
-
-
-def _is_open(more: Any) -> bool:
-    """Whether free keys may hold anything."""
-    return more is True or (isinstance(more, dict) and more.keys() <= SAYS_NOTHING)
-
-
-def _is_free(here: list[_Applied]) -> bool:
-    """Whether a branch takes any keys: it describes the values of those it does not list, or lists none at all."""
-    listed = any(_OF_NAMES & one.schema.keys() for one in here if one.how == "always")
-    for one in here:
-        more = one.schema.get("additionalProperties", True)
-        if one.how != "test" and isinstance(more, dict) and not _is_open(more):
-            return True
-        lists_none = (
-            _is_object(one.schema) and _is_open(more) and not (_OF_NAMES | _IN_PLACE) & one.schema.keys()
-        )
-        if one.how == "branch" and lists_none and not listed:
-            return True
-    return False
-
-
-def _branches(one: _Applied) -> Iterator[_Applied]:
-    """What a schema applies to the same value, but what it refers to."""
-    for key in _BRANCHES:
-        for index, child in enumerate(one.schema.get(key, ())):
-            yield one.part(child, f"/{key}/{index}", "always" if key == "allOf" else "branch")
-    for key in ("then", "else", "if", "not"):
-        if key in one.schema:
-            yield one.part(one.schema[key], f"/{key}", "branch" if key in {"then", "else"} else "test")
-    for name, child in one.schema.get("dependentSchemas", {}).items():
-        yield one.part(child, f"/dependentSchemas{pointer_to(name)}", "branch")
-
-
-def _names(here: list[_Applied]) -> list[str]:
-    """Every name that one of these schemas knows, in their order."""
-    names: dict[str, None] = {}
-    for one in here:
-        names |= dict.fromkeys(one.schema.get("properties", ()))
-    for one in here:
-        names |= dict.fromkeys(one.schema.get("required", ()))
-        names |= dict.fromkeys(one.schema.get("dependentSchemas", ()))
-        for name, then in one.schema.get("dependentRequired", {}).items():
-            names |= dict.fromkeys([name, *then])
-        for value in [one.schema.get("const"), *one.schema.get("enum", ())]:
-            names |= dict.fromkeys(value if isinstance(value, dict) else ())
-    return list(names)
-
-
-def _patterns(here: list[_Applied]) -> list[str]:
-    return list(dict.fromkeys(pattern for one in here for pattern in one.schema.get("patternProperties", ())))
-
-
-def _said_of(name: str, here: list[_Applied]) -> Iterator[_Applied]:
-    """The schemas that apply to the value of one name."""
-    for one in here:
-        listed, patterns = one.schema.get("properties", {}), one.schema.get("patternProperties", {})
-        named = [pattern for pattern in patterns if found_by(pattern)(name)]
-        if name in listed:
-            yield one.part(listed[name], f"/properties{pointer_to(name)}")
-        for pattern in named:
-            yield one.part(patterns[pattern], f"/patternProperties{pointer_to(pattern)}")
-        if name not in listed and not named and "additionalProperties" in one.schema:
-            yield one.part(one.schema["additionalProperties"], "/additionalProperties")
-
-
-def _children(here: list[_Applied]) -> Iterator[_Applied]:
-    """The schemas that may apply to the value of a name that is not listed."""
-    for one in here:
-        for key in ("properties", "patternProperties"):
-            for name, child in one.schema.get(key, {}).items():
-                yield one.part(child, f"/{key}{pointer_to(name)}", "branch")
-        if "additionalProperties" in one.schema:
-            yield one.part(one.schema["additionalProperties"], "/additionalProperties", "branch")
-
-
-def _items(here: list[_Applied]) -> Iterator[_Applied]:
-    """The schemas that may apply to an item."""
-    for one in here:
-        if "items" in one.schema:
-            yield one.part(one.schema["items"], "/items")
-        for child in one.schema.get("prefixItems", ()):
-            yield one.part(child, "/prefixItems", "branch")
-        if "contains" in one.schema:
-            yield one.part(one.schema["contains"], "/contains", "test")

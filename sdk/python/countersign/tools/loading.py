@@ -44,8 +44,7 @@ def load_tools(*names: str, connected: bool = False) -> ToolRegistry:
     if not list(default_registry) and not (connected and _GATES_MCP in sys.modules):
         raise MisuseError(
             f"{' and '.join(map(repr, names))} defines no tools; write @tool(NAME, resource=(TYPE, ARGUMENT)) above "
-            "each function that changes something; those of an MCP server are drafted from its listing, with "
-            "`countersign tools export --mcp FILE`"
+            "each function that changes something; tools of an MCP server are exported from its listing (--mcp FILE)"
         )
     return default_registry
 

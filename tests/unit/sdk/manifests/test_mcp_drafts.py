@@ -195,6 +195,10 @@ MULTIPLIED = OBJECT | {
     "$defs": {str(n): {"allOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(30)}
     | {"30": {"type": "string"}},
 }
+MANY = OBJECT | {
+    "properties": {f"a{n}": {"type": "string"} for n in range(1_000)},
+    "anyOf": [{"required": ["a1"]}] * 1_000,
+}
 NOT_TAKEN = {
     "a tuple as it was in draft 7": (
         schema(x={"type": "array", "items": [{"type": "string"}]}),
@@ -227,6 +231,10 @@ NOT_TAKEN = {
     "a definition that applies to itself": ({"name": "t", "inputSchema": ITSELF}, "'x' applies to itself"),
     "definitions that multiply": (
         {"name": "t", "inputSchema": MULTIPLIED},
+        "/inputSchema: combines too many subschemas",
+    ),
+    "many names in many branches": (
+        {"name": "t", "inputSchema": MANY},
         "/inputSchema: combines too many subschemas",
     ),
     "what policies call reads": ({"name": "read", "inputSchema": OBJECT}, "'read' is the action group"),
