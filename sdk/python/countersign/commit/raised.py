@@ -44,11 +44,11 @@ class _Block:
 
 
 def describe_ending(error: BaseException, *, has_secrets: bool) -> str:
-    """What people get to read of the exception that ended a block: as of a tool's, and an error of ours that holds no
-    argument in full.
+    """What people get to read of the exception that ended a block: as of a tool's. An error of ours that holds no
+    argument keeps all its storable text.
     """
-    if holds_no_argument(error):
-        return f"{type(error).__name__}: {error}"
+    if holds_no_argument(error) and (text := text_of(error)):
+        return f"{type(error).__name__}: {text}"
     return describe_error(_Block(has_secrets), error)
 
 

@@ -25,6 +25,7 @@ from countersign import (
     transaction,
 )
 from countersign.cli.app import app
+from countersign.errors import SettingsError
 from countersign.journal.counting import count
 from countersign.journal.exporting import exported
 from countersign.journal.place import JournalPlace, JournalUrl
@@ -92,6 +93,30 @@ def test_a_body_that_raises_leaves_its_calls_and_its_text(
     )
     assert summary_of(desk.runtime.journal, found["txn"])["effects"] == "note undone, refund withdrawn"
     assert desk.done == []
+
+
+class Unreadable(MisuseError):
+    def __str__(self) -> str:
+        raise RuntimeError("no text of mine")
+
+
+@pytest.mark.parametrize("error", [SettingsError("no file \udcff\0.txt"), Unreadable()])
+def test_a_body_that_raises_an_error_of_ours_leaves_its_calls_whatever_its_text(
+    desk: Desk, tmp_path: Path, error: MisuseError
+) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+
+    with pytest.raises(type(error)) as raised, transaction("t-1", runtime=desk.runtime):
+        note("o-1", "seen")
+        refund("o-1", 100)
+        raise error
+
+    assert raised.value is error
+    assert sorted((name, state) for name, state, _ in calls(told(desk, "t-1"))) == [
+        ("note", "undone"),
+        ("refund", "withdrawn"),
+    ]
+    assert type(error).__name__ in told(desk, "t-1")["note"]
 
 
 def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalPlace) -> None:
