@@ -159,10 +159,13 @@ async def test_an_app_that_was_removed_is_said_at_once_and_well_again_when_slack
 ) -> None:
     await office.pay(500, "a")
     await office.quiet()
-    for gone in ("app_uninstalled", "tokens_revoked"):
+    for gone, more in (
+        ("app_uninstalled", {}),
+        ("tokens_revoked", {"tokens": {"bot": ["U0COUNTERSIGN"]}}),
+    ):
         event = {
             "type": "event_callback", "token": "t", "team_id": office.slack.team_id,
-            "api_app_id": office.slack.app_id, "event_id": f"Ev{gone}", "event_time": 1, "event": {"type": gone},
+            "api_app_id": office.slack.app_id, "event_id": f"Ev{gone}", "event_time": 1, "event": {"type": gone} | more,
         }  # fmt: skip
         office.faults.on.always("auth.test", NotOk("token_revoked"))
         answer = await office.faults.deliveries.forge("events_api", event)

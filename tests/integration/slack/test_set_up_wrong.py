@@ -38,7 +38,7 @@ async def test_each_kind_of_refusal_is_counted_and_named_in_the_log(office: Offi
         signed("slash_commands", command, SECRET, now - 400),
         signed("slash_commands", theirs, SECRET, now),
         signed("slash_commands", odd, SECRET, now),
-        signed("events_api", {"type": "event_callback"}, SECRET, now),
+        signed("slash_commands", {"command": "/countersign"}, SECRET, now),
         (b"x" * 600_000, {}),
     ]
     before = refused()

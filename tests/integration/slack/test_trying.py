@@ -175,7 +175,7 @@ def test_beside_a_service_that_runs_both_verbs_work_and_the_status_tells_what_it
         faults.on.always("*", NotOk("token_revoked"))
         event = {
             "type": "event_callback", "token": "t", "team_id": slack.team_id, "api_app_id": slack.app_id,
-            "event_id": "Ev1", "event_time": 1, "event": {"type": "tokens_revoked"},
+            "event_id": "Ev1", "event_time": 1, "event": {"type": "tokens_revoked", "tokens": {"bot": ["U1"]}},
         }  # fmt: skip
         faults.deliveries.to(f"http://127.0.0.1:{port}/slack/events")
         assert asyncio.run(faults.deliveries.forge("events_api", event)).status == 200
