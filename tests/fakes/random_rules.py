@@ -24,11 +24,11 @@ FACTS = (
     'entity = "Account"\n'
 )
 LIMITS = {"a1": {"limit": 10}, "a2": {"limit": 2**53 - 1}}
-TOOLS = {"pay": ["writes", "money"], "refund": ["writes"], "read": []}
+TOOLS = {"pay": ["writes", "money"], "refund": ["writes"], "look_up": []}
 
 SCOPE_ACTIONS = [
     "action", 'action == Action::"pay"', 'action == Action::"refund"', 'action in Action::"writes"',
-    'action in [Action::"money", Action::"read"]', 'action == Action::"read"',
+    'action in [Action::"money", Action::"look_up"]', 'action == Action::"look_up"',
 ]  # fmt: skip
 SCOPE_PRINCIPALS = ["principal", "principal", 'principal in Role::"desk"', 'principal == Agent::"robot"']
 CONDITIONS = [
