@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from typing_extensions import TypeIs
 
@@ -22,25 +21,9 @@ _EARLIER: Final = "; an earlier try "
 _IN_DOUBT: Final = ", and may have happened"
 
 
-class MayHoldSecrets(Protocol):
-    """A call, or a block of calls."""
-
-    @property
-    def has_secrets(self) -> bool:
-        """Whether its exceptions may repeat a secret argument."""
-        ...
-
-
-def describe_error(call: MayHoldSecrets, error: BaseException) -> str:
+def describe_error(call: PlannedCall, error: BaseException) -> str:
     """What people get to read of a tool's exception; only its kind where the tool has secret arguments."""
-    kind = type(error).__name__
-    text = "" if call.has_secrets else text_of(error)
-    return f"{kind}: {text}"[:MAX_ERROR] if text else kind
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    has_secrets: bool
+    return _described(error, has_secrets=call.has_secrets)
 
 
 def describe_ending(error: BaseException, *, has_secrets: bool) -> str:
@@ -49,7 +32,13 @@ def describe_ending(error: BaseException, *, has_secrets: bool) -> str:
     """
     if holds_no_argument(error) and (text := text_of(error)):
         return f"{type(error).__name__}: {text}"
-    return describe_error(_Block(has_secrets), error)
+    return _described(error, has_secrets=has_secrets)
+
+
+def _described(error: BaseException, *, has_secrets: bool) -> str:
+    kind = type(error).__name__
+    text = "" if has_secrets else text_of(error)
+    return f"{kind}: {text}"[:MAX_ERROR] if text else kind
 
 
 def beside_earlier(told: str, earlier: str) -> str:
