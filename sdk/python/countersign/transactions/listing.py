@@ -124,7 +124,7 @@ class Listing:
             except ServiceUnavailable:
                 return
             except CountersignError as error:
-                log.warning("the arguments of %s are not kept: %s", call.tool.name, error)
+                log.warning("the journal does not keep the arguments of %s: %s", call.tool.name, error)
             else:
                 self._calls[position] = call.learned(manifest)
 
