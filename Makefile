@@ -13,11 +13,14 @@ SEED   ?= 20261121
 REQUIREMENTS := requirements/dev.txt
 READY        := $(VENV)/.ready
 
+# `make check` runs the tests of the repository itself; `make test` only where ARGS names them.
+SHORT := $(if $(findstring tests/house,$(ARGS)),,--ignore=tests/house)
+
 # The tests that read other people's vectors; tests/vectors/third_party/README.md says whose.
 VECTORS := tests/unit/contract/test_third_party.py tests/properties/test_cedar_corpus.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airline test test-at test-long coverage vectors check bench predecessors pages lock env counterparts
+.PHONY: help demo airline test test-fast test-at test-long coverage vectors check bench predecessors pages lock env counterparts
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,16 +32,22 @@ airline: $(READY) ## 100 recorded agent runs through SDK and service; TAU_AIRLIN
 	@$(PY) -m examples.airline
 
 test: $(READY) counterparts ## the suite; what is missing on this machine is skipped and told
-	@$(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(SHORT) $(ARGS)
 
 test-at: $(READY) counterparts ## the suite on another day: AT="2028-02-29 23:55" (UTC) and a zone, TZ=; Linux with a C compiler
 	@folder=$$(mktemp -d) && trap "rm -r $$folder" EXIT && chmod 755 $$folder \
 	  && $(CC) -shared -fPIC -O2 -o $$folder/moved_clock.so tests/fakes/moved_clock.c \
 	  && export CLOCK_AHEAD_S=$$(( $$(date -u -d "$(AT)" +%s) - $$(date +%s) )) LD_PRELOAD=$$folder/moved_clock.so \
-	  && $(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(ARGS)
+	  && $(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(SHORT) $(ARGS)
 
-test-long: $(READY) counterparts ## what `test` leaves out, and examples by the thousand, with a fresh seed
-	@HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 -m "long or deep or hypothesis" $(ARGS)
+# The parts are in tests/parts.py. Each ends with pytest's own line and its time; the first that fails ends the run.
+test-long: $(READY) counterparts ## what `test` leaves out, part by part, with a fresh seed; PART=name for one
+	@for part in $(or $(PART),$$($(PY) -c 'from tests.parts import PARTS; print(*PARTS)')); do echo "== $$part"; \
+	  HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 --part $$part $(ARGS) || exit 1; \
+	done
+
+test-fast: $(READY) ## the tests of single functions and of the contract, in half a minute
+	@$(PY) -m pytest -q -n $(JOBS) -m "not long" --randomly-seed=$(SEED) tests/unit tests/policies $(ARGS)
 
 coverage: $(READY) counterparts ## the suite once more, slower, with the lines and branches it runs
 	@$(PY) -m pytest -n $(JOBS) --timeout 1800 -m "not long" --randomly-seed=$(SEED) --cov --cov-report=term $(ARGS)
@@ -49,7 +58,14 @@ vectors: $(READY) ## other people's vectors: JWS, Ed25519, JSON, RFC 8785 with a
 check: $(READY) ## format, lint, strict types, import arrows, README blocks, policy cases
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
+	@$(MAKE) --no-print-directory --output-sync=target -j2 check-types check-repository
+
+# Beside each other: the types take one core for half a minute where nothing is cached.
+.PHONY: check-types check-repository
+check-types: $(READY)
 	@$(PY) -m mypy
+
+check-repository: $(READY)
 	@$(PY) -m pytest -q -n $(JOBS) --randomly-seed=$(SEED) tests/house tests/policies
 
 bench: $(READY) ## measure the service and the SDK; prints one table

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import settings
 
 from tests.counterparts import REQUIRE_ALL, WAY_TO_GET
+from tests.parts import PARTS, part_of
 
 settings.register_profile("fast", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("long", deadline=None, max_examples=2_000, print_blob=True)
@@ -55,6 +56,21 @@ sys.addaudithook(_refuse_the_network)
 # those that are to end by it would then be waited for in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--part NAME`: that part of `make test-long` and nothing else."""
+    parser.addoption("--part", choices=PARTS, help="run one part of the long tests")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what another part runs; Hypothesis and the folders' conftest files have marked their tests by now."""
+    part = config.getoption("--part")
+    if part is None:
+        return
+    config.hook.pytest_deselected(items=[item for item in items if part_of(item) != part])
+    items[:] = [item for item in items if part_of(item) == part]
 
 
 def pytest_collection_finish() -> None:

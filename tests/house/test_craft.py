@@ -18,7 +18,6 @@ LONGEST_MODULE = 400
 SECRET = re.compile(
     r"(?:^|_)(?:secret|csrf|csrf_token|nonce|cookie|password|api_key|passphrase|state_token)$"
 )
-BEHIND_BRACKET = re.compile(r"\s*[)\]}]+[:,]*  # (?!fmt:|noqa|type:)")
 HTTP_METHODS = {"get", "post", "put", "patch", "delete", "api_route"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -48,27 +47,6 @@ def test_most_functions_are_a_handful_of_lines(folder: Path) -> None:
 def test_no_module_is_a_book(folder: Path) -> None:
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in modules(folder)}
     assert {name: length for name, length in lengths.items() if length > LONGEST_MODULE} == {}
-
-
-def comments_behind_brackets(path: Path) -> list[str]:
-    """Remarks behind a bracket that closes: there the formatter breaks a statement that fits one line."""
-    lines = enumerate(path.read_text().splitlines(), start=1)
-    return [f"{path.name}:{n} {line.strip()}" for n, line in lines if BEHIND_BRACKET.match(line)]
-
-
-def test_comments_stand_above_what_they_are_of() -> None:
-    folders = [*PACKAGES.values(), ROOT / "tests", ROOT / "examples"]
-    assert [
-        one for folder in folders for path in modules(folder) for one in comments_behind_brackets(path)
-    ] == []
-
-
-def test_a_comment_behind_a_bracket_is_seen(tmp_path: Path) -> None:
-    kept = "LIMIT = max(\n    1,\n)  # fmt: skip\nLIMIT = max(1, 2)  # and this\n"
-    (tmp_path / "x.py").write_text(
-        kept + "if (\n    LIMIT\n):  # why\n    LIMIT = [\n        2\n    ]  # why\n"
-    )
-    assert comments_behind_brackets(tmp_path / "x.py") == ["x.py:7 ):  # why", "x.py:10 ]  # why"]
 
 
 def synchronous_routes(path: Path) -> list[str]:

@@ -109,22 +109,22 @@ def _packages() -> list[Path]:
     return sorted({*tops, *rooms})
 
 
-@pytest.mark.parametrize("folder", _packages(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_room_says_what_it_is(folder: Path) -> None:
-    readme = folder / "README.md"
-    if folder == ROOT / "sdk/python/countersign":
-        readme = ROOT / "sdk/python/README.md"
-    assert readme.is_file(), f"{folder.relative_to(ROOT)} has no README.md: say in ten lines what lives there"
-    lines = readme.read_text().splitlines()
-    assert lines and lines[0].startswith("# "), f"{readme.relative_to(ROOT)} does not open with a title"
-    assert len([line for line in lines if line.strip()]) >= 3, f"{readme.relative_to(ROOT)} says nothing"
+def _says_what_it_is(folder: Path) -> bool:
+    readme = (ROOT / "sdk/python" if folder == ROOT / "sdk/python/countersign" else folder) / "README.md"
+    lines = [line for line in readme.read_text().splitlines() if line.strip()] if readme.is_file() else []
+    return len(lines) >= 3 and lines[0].startswith("# ")
 
 
-@pytest.mark.parametrize("room", rooms(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_table_of_modules_is_the_one_the_modules_make(room: Path) -> None:
-    assert (room / "README.md").read_text() == page(room), "run: make pages"
-    table = (room / "README.md").read_text().partition(MARKER)[2]
-    nameless = [
-        line for line in table.splitlines() if line.startswith("| `") and len(line.split(" | ")[1]) < 12
-    ]
-    assert nameless == [], "a module opens with one sentence that says what it is"
+def test_every_room_has_a_readme_with_a_title_that_says_what_it_is() -> None:
+    assert [str(path.relative_to(ROOT)) for path in _packages() if not _says_what_it_is(path)] == []
+
+
+def test_the_tables_of_modules_are_those_the_modules_make() -> None:
+    pages = {room: (room / "README.md").read_text() for room in rooms()}
+    assert [str(room.relative_to(ROOT)) for room in pages if pages[room] != page(room)] == [], (
+        "run: make pages"
+    )
+    lines = [line for text in pages.values() for line in text.partition(MARKER)[2].splitlines()]
+    assert [line for line in lines if line.startswith("| `") and len(line.split(" | ")[1]) < 12] == [], (
+        "a module opens with one sentence that says what it is"
+    )
