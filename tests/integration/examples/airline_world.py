@@ -15,23 +15,12 @@ BO = {"first_name": "Bo", "last_name": "Berg", "dob": "1990-01-01"}
 
 
 def flight_day(date: str, departs: str, arrives: str) -> dict[str, Any]:
+    began = {"actual_departure_time_est": f"{date}T{departs}"}
     if date < "2024-05-15":
-        return {
-            "status": "landed",
-            "actual_departure_time_est": f"{date}T{departs}",
-            "actual_arrival_time_est": f"{date}T{arrives}",
-        }
+        return {"status": "landed", "actual_arrival_time_est": f"{date}T{arrives}"} | began
     if date == "2024-05-15":
-        return {
-            "status": "flying",
-            "actual_departure_time_est": f"{date}T{departs}",
-            "estimated_arrival_time_est": f"{date}T{arrives}",
-        }
-    return {
-        "status": "available",
-        "available_seats": dict.fromkeys(CABINS, 2),
-        "prices": dict(PRICES),
-    }
+        return {"status": "flying", "estimated_arrival_time_est": f"{date}T{arrives}"} | began
+    return {"status": "available", "available_seats": dict.fromkeys(CABINS, 2), "prices": dict(PRICES)}
 
 
 def flight(number: str, origin: str, destination: str, departs: str, arrives: str) -> dict[str, Any]:

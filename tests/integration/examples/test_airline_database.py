@@ -23,16 +23,6 @@ def test_every_row_of_the_json_is_in_the_tables(airline: AirlineDatabase) -> Non
     assert count(airline.path, "SELECT count(*) FROM reservations") == len(airline_world.reservations())
 
 
-def test_a_reset_undoes_what_a_run_did(airline: AirlineDatabase) -> None:
-    with unit_of_work(airline.path) as db:
-        operations.cancel(db, "ECON01")
-    assert count(airline.path, "SELECT count(*) FROM reservations WHERE status = 'cancelled'") == 1
-
-    airline.reset()
-
-    assert count(airline.path, "SELECT count(*) FROM reservations WHERE status = 'cancelled'") == 0
-
-
 def test_a_reader_that_stays_open_sees_the_reset(airline: AirlineDatabase) -> None:
     with closing(sqlite3.connect(f"file:{airline.path}?mode=ro", uri=True)) as reader:
         with unit_of_work(airline.path) as db:

@@ -89,6 +89,10 @@ def paid(*payments: tuple[str, int]) -> list[dict[str, Any]]:
     return [{"payment_id": method, "amount": amount} for method, amount in payments]
 
 
+def card(amount: int, number: int = 1) -> list[dict[str, Any]]:
+    return paid((f"credit_card_{number}", amount))
+
+
 def on(*legs: tuple[str, int]) -> list[dict[str, str]]:
     return [{"flight_number": number, "date": f"2024-05-{day}"} for number, day in legs]
 
@@ -101,72 +105,39 @@ BOOKING: dict[str, Any] = {
     "cabin": "economy",
     "flights": on(("HAT001", 17)),
     "passengers": [ANA, BO],
-    "payment_methods": paid(("credit_card_1", 200)),
+    "payment_methods": card(200),
     "total_baggages": 2,
     "nonfree_baggages": 0,
     "insurance": "no",
 }
-GOLD: dict[str, Any] = {"user_id": "gold_1", "payment_methods": paid(("credit_card_9", 200))}
+GOLD: dict[str, Any] = {"user_id": "gold_1", "payment_methods": card(200, 9)}
 ROOMY = "UPDATE fares SET seats = 9"
+UNAVAILABLE = ("book-available-flights", "book-paid-in-full")
 BOOKINGS = {
     "a booking that keeps every rule": released("book"),
-    "insurance for every passenger": released(
-        "book", insurance="yes", payment_methods=paid(("credit_card_1", 260))
-    ),
     "insurance that is not paid": denied("book-paid-in-full", insurance="yes"),
-    "a stop on the way": released(
-        "book", flights=on(("HAT003", 17), ("HAT004", 17)), payment_methods=paid(("credit_card_1", 400))
-    ),
     "there and back": released(
         "book",
         flight_type="round_trip",
         flights=on(("HAT001", 17), ("HAT002", 18)),
-        payment_methods=paid(("credit_card_1", 400)),
+        payment_methods=card(400),
     ),
-    "five passengers": released(
-        "book",
-        setup=ROOMY,
-        passengers=[ANA] * 5,
-        payment_methods=paid(("credit_card_1", 500)),
-    ),
+    "five passengers": released("book", setup=ROOMY, passengers=[ANA] * 5, payment_methods=card(500)),
     "six passengers": denied(
-        "book-five-passengers",
-        setup=ROOMY,
-        passengers=[ANA] * 6,
-        payment_methods=paid(("credit_card_1", 600)),
+        "book-five-passengers", setup=ROOMY, passengers=[ANA] * 6, payment_methods=card(600)
     ),
-    "more passengers than seats": denied(
-        "book-available-flights",
-        "book-paid-in-full",
-        passengers=[ANA] * 3,
-        payment_methods=paid(("credit_card_1", 300)),
-    ),
-    "a flight in the air": denied("book-available-flights", "book-paid-in-full", flights=on(("HAT001", 15))),
-    "a flight that is cancelled": denied(
-        "book-available-flights", "book-paid-in-full", destination="ORD", flights=on(("HAT003", 16))
-    ),
-    "a flight nobody knows": denied(
-        "book-available-flights", "book-paid-in-full", "book-one-trip", flights=on(("HAT999", 17))
-    ),
+    "more passengers than seats": denied(*UNAVAILABLE, passengers=[ANA] * 3, payment_methods=card(300)),
+    "a flight nobody knows": denied(*UNAVAILABLE, "book-one-trip", flights=on(("HAT999", 17))),
     "flights that do not meet": denied(
-        "book-one-trip",
-        flights=on(("HAT003", 17), ("HAT002", 17)),
-        payment_methods=paid(("credit_card_1", 400)),
+        "book-one-trip", flights=on(("HAT003", 17), ("HAT002", 17)), payment_methods=card(400)
     ),
-    "another destination than named": denied("book-one-trip", destination="ORD"),
-    "one way sold as a round trip": denied("book-one-trip", flight_type="round_trip"),
     "back before there": denied(
         "book-one-trip",
         flight_type="round_trip",
         flights=on(("HAT001", 18), ("HAT002", 17)),
-        payment_methods=paid(("credit_card_1", 400)),
+        payment_methods=card(400),
     ),
-    "a card of somebody else": denied(
-        "book-own-payment-methods", payment_methods=paid(("credit_card_9", 200))
-    ),
-    "one certificate, one card": released(
-        "book", payment_methods=paid(("certificate_1", 150), ("credit_card_1", 50))
-    ),
+    "a card of somebody else": denied("book-own-payment-methods", payment_methods=card(200, 9)),
     "two certificates": denied(
         "book-payment-counts", payment_methods=paid(("certificate_1", 100), ("certificate_2", 100))
     ),
@@ -182,8 +153,8 @@ BOOKINGS = {
             ("gift_card_1", 50), ("gift_card_2", 50), ("gift_card_3", 50), ("gift_card_4", 50)
         ),
     ),
-    "one dollar short": denied("book-paid-in-full", payment_methods=paid(("credit_card_1", 199))),
-    "one dollar too much": denied("book-paid-in-full", payment_methods=paid(("credit_card_1", 201))),
+    "one dollar short": denied("book-paid-in-full", payment_methods=card(199)),
+    "one dollar too much": denied("book-paid-in-full", payment_methods=card(201)),
     "all that a gift card holds": released(
         "book", payment_methods=paid(("gift_card_1", 120), ("credit_card_1", 80))
     ),
@@ -194,26 +165,23 @@ BOOKINGS = {
         "book-paid-in-full", payment_methods=paid(("gift_card_1", 100), ("gift_card_1", 100))
     ),
     "a bag above the allowance, paid": released(
-        "book", total_baggages=3, nonfree_baggages=1, payment_methods=paid(("credit_card_1", 250))
+        "book", total_baggages=3, nonfree_baggages=1, payment_methods=card(250)
     ),
     "a bag above the allowance, free": reviewed("book-waived-bag-fee", total_baggages=3),
     "a bag of the allowance, paid": denied(
-        "book-bags-not-overcharged", nonfree_baggages=1, payment_methods=paid(("credit_card_1", 250))
+        "book-bags-not-overcharged", nonfree_baggages=1, payment_methods=card(250)
     ),
     "a gold member's six bags": released("book", **GOLD, total_baggages=6),
     "a gold member's seventh bag, free": reviewed("book-waived-bag-fee", **GOLD, total_baggages=7),
     "a customer nobody knows": denied("book-own-payment-methods", user_id="nobody", total_baggages=0),
     "the number of a flight that is none": Case(Verdict.DENY, set(), {"flights": on(("'); --", 17))}),
-    "a field nobody reviewed": Case(Verdict.DENY, set(), {"discount": 100}),
-    "a payment of half a dollar": Case(
-        Verdict.DENY, set(), {"payment_methods": [{"payment_id": "credit_card_1", "amount": 0.5}]}
-    ),
     "a payment below nothing": Case(
         Verdict.DENY, set(), {"payment_methods": paid(("credit_card_1", 300), ("gift_card_1", -100))}
     ),
 }
 
 
+CANCELLED = "UPDATE reservations SET status = 'cancelled'"
 FLIGHTS: dict[str, Any] = {
     "reservation_id": "ECON01",
     "cabin": "economy",
@@ -223,20 +191,17 @@ FLIGHTS: dict[str, Any] = {
 SAME = on(("HAT001", 18))
 CHANGES = {
     "another day": released("change"),
-    "another route to the same place": released("change", flights=on(("HAT003", 17), ("HAT004", 18))),
     "an upgrade": released("change", cabin="business", flights=SAME),
     "a downgrade, paid back to a gift card": released(
         "change", reservation_id="BUSI01", flights=SAME, payment_id="gift_card_1"
     ),
     "another destination": denied("flights-same-trip", flights=on(("HAT003", 18))),
-    "another origin": denied("flights-same-trip", flights=on(("HAT004", 18))),
     "a round trip made of one way": denied("flights-same-trip", flights=on(("HAT001", 18), ("HAT002", 19))),
     "one way made of a round trip": denied("flights-same-trip", reservation_id="ROUND1", flights=SAME),
     "a round trip on other days": released(
         "change", reservation_id="ROUND1", flights=on(("HAT001", 18), ("HAT002", 20))
     ),
     "a flight that was flown": denied("flights-available", flights=on(("HAT001", 14))),
-    "a flight nobody knows": denied("flights-available", "flights-same-trip", flights=on(("HAT999", 18))),
     "no seats left": denied("flights-available", setup="UPDATE fares SET seats = 1"),
     "no seats left on the flight that is kept": released(
         "change", setup="UPDATE fares SET seats = 1", flights=SAME
@@ -264,9 +229,6 @@ CHANGES = {
     "other flights and an upgrade from basic economy": reviewed(
         "flights-upgraded-in-the-same-call", reservation_id="BASIC1"
     ),
-    "a reservation that was cancelled": denied(
-        "change-standing-reservation", setup="UPDATE reservations SET status = 'cancelled'"
-    ),
     "a reservation nobody knows": denied(
         "change-standing-reservation",
         "change-own-payment-method",
@@ -288,7 +250,6 @@ BAGS: dict[str, Any] = {
 }
 BAGGAGES = {
     "a third bag, paid": released("change"),
-    "a third bag on a gift card": released("change", payment_id="gift_card_1"),
     "a third bag, free": reviewed("bags-waived-fee", nonfree_baggages=0),
     "a third bag, paid twice": denied("bags-not-overcharged", nonfree_baggages=2),
     "as many bags as before": released("change", total_baggages=2, nonfree_baggages=0),
@@ -301,18 +262,12 @@ BAGGAGES = {
         setup="UPDATE reservations SET cabin = 'economy' WHERE reservation_id = 'BASIC1'",
     ),
     "a certificate": denied("change-own-payment-method", payment_id="certificate_1"),
-    "a gift card that holds too little": denied(
-        "change-paid-in-full", payment_id="gift_card_2", total_baggages=4, nonfree_baggages=2
-    ),
-    "a reservation that was cancelled": denied(
-        "change-standing-reservation", setup="UPDATE reservations SET status = 'cancelled'"
-    ),
+    "a reservation that was cancelled": denied("change-standing-reservation", setup=CANCELLED),
 }
 
 
 PASSENGERS = {
     "as many passengers": released("change"),
-    "one passenger less": denied("passengers-same-number", passengers=[ANA]),
     "one passenger more": denied("passengers-same-number", passengers=[ANA, BO, ANA]),
     "a reservation nobody knows": denied(
         "change-standing-reservation", "passengers-same-number", reservation_id="NOBODY"
@@ -335,9 +290,6 @@ CANCELLATIONS = {
         reservation_id="FLOWN1",
         setup="UPDATE reservations SET cabin = 'economy'",
     ),
-    "cancelled before": denied(
-        "change-standing-reservation", setup="UPDATE reservations SET status = 'cancelled'"
-    ),
     "a reservation nobody knows": denied("change-standing-reservation", reservation_id="NOBODY"),
 }
 
@@ -353,16 +305,10 @@ GESTURES = {
     "fifty for a delayed flight, after the change": released(
         "gesture", amount=50, setup=f"{CHANGED}'DELAY1'"
     ),
-    "fifty, after another reservation was changed": reviewed(
-        "gesture-before-the-change", amount=50, setup=f"{CHANGED}'CANCEL'"
-    ),
     "another amount": denied("gesture-owed", amount=150),
     "a regular member in economy": denied("gesture-owed", setup=POOR),
     "a regular member with insurance": released(
         "gesture", setup=f"{POOR}; UPDATE reservations SET insurance = 'yes'"
-    ),
-    "a regular member in business": released(
-        "gesture", setup=f"{POOR}; UPDATE reservations SET cabin = 'business'"
     ),
     "nothing went wrong": denied("gesture-owed", user_id="regular_1"),
     "a second certificate": reviewed("gesture-again", setup=SENT),
@@ -376,7 +322,6 @@ GESTURES = {
         amount=50,
         setup="UPDATE flight_days SET status = 'landed', arrival = '2024-05-16T12:01:00' WHERE status = 'delayed'",
     ),
-    "a customer nobody knows": denied("gesture-owed", user_id="nobody"),
 }
 
 TOOLS: dict[str, tuple[dict[str, Any], dict[str, Case]]] = {

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from countersign import Runtime, use_runtime
-from examples.airline import data, operations, report
+from examples.airline import data, report
 from examples.airline.__main__ import AGENT, BUNDLE, FACTS, ROLE, approving_people
-from examples.airline.database import AirlineDatabase, unit_of_work
+from examples.airline.database import AirlineDatabase
 from examples.airline.replay import People, Verdict, nobody, replay
 from examples.airline.tools import DATABASE
 from examples.local_service import REPOSITORY, LocalService, free_port
@@ -130,51 +130,13 @@ def test_what_people_approve_happens_and_is_found_by_the_next_call(world: World)
     assert verdicts[4].policies == ("change-standing-reservation",)
 
 
-def test_without_people_a_question_stays_open_and_nothing_of_it_happens(world: World) -> None:
+def test_without_people_a_question_stays_open_and_the_report_counts_by_label(world: World) -> None:
     verdicts = world.replay(nobody, "absent")
 
     assert decisions(verdicts) == LEFT_OPEN
     assert verdicts[3].became == "left open"
     assert verdicts[3].policies == ("cancel-insured-reason",)
-
-
-def test_labels_change_no_decision(world: World) -> None:
-    assert decisions(world.replay(nobody, "flipped", flip=True)) == LEFT_OPEN
-
-
-def test_what_the_tools_do_not_take_never_reaches_the_service(world: World) -> None:
-    verdicts = world.replay(nobody, "misfits")
-
     assert [verdict.policies for verdict in verdicts[5:9]] == [("sdk",)] * 4
-
-
-def test_what_the_airline_refuses_was_released_and_has_not_happened(world: World) -> None:
-    full = "INSERT INTO payment_methods SELECT 'gold_1', value, 'certificate', 1, NULL FROM json_each(?)"
-    call = data.Call(
-        0, "send_certificate", {"user_id": "gold_1", "amount": 200}, write=True, matches_gold=True
-    )
-
-    def runs() -> Iterator[data.Run]:
-        yield data.Run("refused", (replace(call, tool="think", write=False), call))
-
-    original = world.airline.reset
-
-    def reset() -> None:
-        original()
-        with unit_of_work(world.airline.path) as db:
-            db.execute(full, (json.dumps(operations.CERTIFICATE_IDS),))
-
-    with pytest.MonkeyPatch.context() as patch, use_runtime(world.runtime):
-        patch.setattr(world.airline, "reset", reset)
-        (verdict,) = replay(runs(), world.airline, world.runtime, nobody)
-
-    assert verdict.decision == "released"
-    assert verdict.became.startswith("the airline refused: send_certificate did not happen")
-
-
-def test_the_report_counts_by_label_and_ends_in_one_json_object(world: World) -> None:
-    verdicts = world.replay(nobody, "report")
-
     assert json.loads(report.summary(verdicts)) == {
         "gold": {"released": 3, "reviewed": 1, "denied": 0},
         "other": {"released": 0, "reviewed": 1, "denied": 5},
@@ -184,8 +146,10 @@ def test_the_report_counts_by_label_and_ends_in_one_json_object(world: World) ->
     assert "cancel_reservation (matches gold): reviewed by cancel-insured-reason; then left open" in told
     assert "health or weather reasons" in told
     assert "(other)" not in told  # nothing was released that is not gold
+    assert decisions(world.replay(nobody, "flipped", flip=True)) == LEFT_OPEN, "labels change no decision"
 
 
+@pytest.mark.long
 def test_missing_data_ends_in_a_sentence(tmp_path: Path) -> None:
     done = run(tmp_path)
 

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,6 +60,7 @@ def test_check_notices_what_is_not_as_told(
     assert "as told" not in told.out
 
 
+@pytest.mark.long
 def test_the_large_refund_fires_when_it_is_approved_and_ctrl_c_leaves_nothing_running() -> None:
     link = url = ""
     fired: list[str] = []
@@ -97,15 +97,6 @@ def _approve(link: str, url: str) -> None:
         maya.approve(url)
 
 
-def test_another_port_is_taken_when_the_wanted_one_is_not_free() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-
-        assert free_port(port) != port
-
-
 def test_a_sign_in_link_works_once(service: LocalService) -> None:
     link = service.sign_in_link("maya")
     with Person(service.url) as maya, Person(service.url) as thief:
@@ -113,10 +104,6 @@ def test_a_sign_in_link_works_once(service: LocalService) -> None:
 
         with pytest.raises(PageError, match="answered 4"):
             thief.sign_in(link)
-
-
-def test_links_for_the_same_person_differ(service: LocalService) -> None:
-    assert service.sign_in_link("tomas") != service.sign_in_link("tomas")
 
 
 def test_something_else_than_a_link_is_not_followed(service: LocalService) -> None:

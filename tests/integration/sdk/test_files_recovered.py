@@ -133,7 +133,9 @@ def resumed(life: Life) -> list[str]:
         return [one.after for one in resume(runtime)]
 
 
-@pytest.mark.parametrize("dies", ["in the body", "prepared, not redeemed"])
+@pytest.mark.parametrize(
+    "dies", [pytest.param("in the body", marks=pytest.mark.long), "prepared, not redeemed"]
+)
 def test_killed_before_the_redemption_the_files_are_as_before(life: Life, dies: str) -> None:
     killed(replace(life, dies=dies))
     assert tree(life.folder) == {"state": "old"}
@@ -142,22 +144,17 @@ def test_killed_before_the_redemption_the_files_are_as_before(life: Life, dies: 
     assert list((life.folder / "files" / ".countersign" / "sessions").iterdir()) == []
 
 
-@pytest.mark.parametrize("dies", ["redeemed, and nobody was told", "fired, not committed", "half committed"])
+@pytest.mark.parametrize(
+    "dies",
+    [
+        pytest.param("redeemed, and nobody was told", marks=pytest.mark.long),
+        "fired, not committed",
+        pytest.param("half committed", marks=pytest.mark.long),
+    ],
+)
 def test_killed_after_the_redemption_what_was_prepared_is_finished(life: Life, dies: str) -> None:
     killed(replace(life, dies=dies))
     assert [resumed(life), resumed(life)] == [["settled"], []]
     assert tree(life.folder) == {"state": "new", "log/last": "state"}
     assert world(life.folder) == ["refund o-1 100"]
     assert list((life.folder / "files" / ".countersign" / "sessions").iterdir()) == []
-
-
-def test_a_rerun_finishes_it_as_well(life: Life) -> None:
-    killed(replace(life, dies="redeemed, and nobody was told"))
-    tools, save = life.tools()
-    with Runtime(life.settings, registry=tools.registry) as runtime, transaction(life.key, runtime=runtime):
-        save("state", "new")
-        tools.refund("o-1", 100)
-    assert (tree(life.folder), world(life.folder)) == (
-        {"state": "new", "log/last": "state"},
-        ["refund o-1 100"],
-    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from examples.local_service import LocalService
+from tests.fakes.forked_script import run_script
 from tests.fakes.operated import free_port
 from tests.fakes.sitting import PATHS
 
@@ -142,76 +142,26 @@ QUIET = Mistake(
 )
 
 MORE = {
-    "the service is not there": (
-        TOOLS + 'with transaction(key="k"):\n    refund("pay_7", 1240)\n',
-        {"COUNTERSIGN_URL": "http://127.0.0.1:9"},
-        r"nobody listens at http://127\.0\.0\.1:9 .*`policy-service dev my_agent\.py`\), or correct COUNTERSIGN_URL",
-    ),
-    "another agent's name": (
-        TOOLS + 'with transaction(key="l"):\n    refund("pay_7", 1240)\n',
-        {"COUNTERSIGN_AGENT": "somebody"},
-        r"signed as agent 'somebody'.*correct COUNTERSIGN_AGENT and COUNTERSIGN_KEY",
-    ),
-    "a placeholder as an argument": (
-        TOOLS + 'with transaction(key="m"):\n    send_mail("ada@example.com", refund("pay_7", 1240))\n',
-        {},
-        r"argument 'body' of 'send_mail' is the placeholder of 'refund'.*later transaction, with the \.result",
-    ),
-    "a thread of its own": (
-        TOOLS + "import threading\nwith transaction(key='n'):\n"
-        '    t = threading.Thread(target=refund, args=("pay_7", 1240)); t.start(); t.join()\n',
-        {},
-        r"refund was called outside a transaction.*\(a new thread starts outside, one of a pool too",
-    ),
-    "a key that is no text": (
-        TOOLS + "with transaction(key=4711):\n    pass\n",
-        {},
-        r"write key='4711' in place of key=4711",
-    ),
     "a method": (
         "from countersign import tool\nclass Desk:\n    @tool('refund', resource=('Payment', 'payment_id'))\n"
         "    def refund(self, payment_id: str) -> None: ...\n",
-        {},
         r"'refund' is a method: 'self'.*write a plain function",
     ),
     "a resource that names no argument": (
         TOOLS.replace('("Payment", "payment_id")', '("Payment", "payment")'),
-        {},
         r"resource=\('Payment', 'payment'\).*write resource=\(\"Payment\", \"payment_id\"\)",
     ),
     "a resource that is no pair": (
         TOOLS.replace('("Payment", "payment_id")', '"payment_id"'),
-        {},
         r"resource='payment_id', which is no type.*write resource=\(\"Payment\", \"payment_id\"\)",
-    ),
-    "a name as a keyword": (
-        TOOLS.replace('@tool("refund"', '@tool(name="refund"'),
-        {},
-        r"does not know name; the name comes first and bare: @tool\(NAME, \.\.\.\)",
     ),
     "a step that takes nothing": (
         TOOLS + "from countersign import run_transaction\ndef step(): ...\nrun_transaction(step, key='o')\n",
-        {},
         r"run_transaction calls step with the transaction; write `def step\(txn\):`",
     ),
     "a step that was called": (
         TOOLS + "from countersign import run_transaction\nrun_transaction(None, key='p')\n",
-        {},
         r"write run_transaction\(step, key=\.\.\.\) without calling step",
-    ),
-    "a signature that left its reviewed manifest": (
-        TOOLS.replace("amount_cents: int", "amount_cents: int, note: str = ''")
-        + 'with transaction(key="q"):\n    refund("pay_7", 1240)\n',
-        {},
-        r"'refund' and its reviewed manifest name different arguments \(note\)"
-        r".*`countersign tools export --tools MODULE`",
-    ),
-    "an async tool in a plain block": (
-        "import asyncio\n"
-        + TOOLS.replace("def refund", "async def refund")
-        + "async def main():\n    with transaction(key='r'):\n        await refund('pay_7', 12)\nasyncio.run(main())\n",
-        {},
-        r"refund is async; open the transaction with `async with transaction\(\.\.\.\)`",
     ),
 }
 
@@ -244,10 +194,7 @@ def run(folder: Path, words: tuple[str, ...], env: dict[str, str]) -> subprocess
     """One command of a user's."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERSIGN_")}
     journal = {"COUNTERSIGN_JOURNAL": str(folder / "journal.db")}
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=90,
-        env=inherited | {"PYTHONPATH": PATHS} | journal | env, check=False,
-    )  # fmt: skip
+    return run_script(folder, words, inherited | journal | env)
 
 
 @pytest.mark.parametrize("name", FIRST)
@@ -267,12 +214,10 @@ def test_equal_calls_are_one_and_a_repeat_is_another(user: dict[str, str], tmp_p
     assert (done.returncode, bool(re.search(QUIET.says, done.stdout))) == (0, True), done.stderr
 
 
-@pytest.mark.parametrize(("script", "env", "says"), MORE.values(), ids=MORE)
-def test_so_do_the_next_ones(
-    script: str, env: dict[str, str], says: str, user: dict[str, str], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("script", "says"), MORE.values(), ids=MORE)
+def test_so_do_the_next_ones(script: str, says: str, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(script)
-    done = run(tmp_path, ("my_agent.py",), user | env)
+    done = run(tmp_path, ("my_agent.py",), user)
     assert re.search(says, done.stderr), done.stderr
 
 

@@ -23,7 +23,7 @@ SMALL = ("refund", {"order_id": "o-1", "amount_cents": 100})
 LARGE = ("refund", {"order_id": "o-2", "amount_cents": 20_000})
 
 
-@pytest.mark.parametrize("kind", ["openai", "anthropic-async"])
+@pytest.mark.parametrize("kind", ["openai", pytest.param("anthropic-async", marks=pytest.mark.long)])
 def test_a_denial_by_people_is_told_to_the_call_it_is_about(kind: str, office: Office, key: str) -> None:
     talk = Talk(kind)
     end = talk.run([talk.calls(SMALL, LARGE)], [office.tools.refund], key=key, runtime=office.runtime)
@@ -36,29 +36,6 @@ def test_a_denial_by_people_is_told_to_the_call_it_is_about(kind: str, office: O
     assert office.tools.done == []
     assert "the parcel arrived" in large.text and not large.done
     assert "go together" in small.text and "the parcel arrived" not in small.text and not small.done
-
-
-@pytest.mark.parametrize("kind", ["anthropic", "openai-async"])
-def test_an_approval_fires_what_the_model_called(kind: str, office: Office, key: str) -> None:
-    talk = Talk(kind)
-    end = talk.run([talk.calls(LARGE)], [office.tools.refund], key=key, runtime=office.runtime)
-    assert end.pending is not None and "finance" in end.text
-    office.approve(end.pending)
-    done = talk.run(
-        [talk.says("Done.")], [office.tools.refund], key=key, runtime=office.runtime, messages=end.messages
-    )
-    assert done.text == "Done." and talk.vendor.answers() == ["r-o-2"]
-    assert office.tools.done == [("refund", "o-2", 20_000)]
-
-
-def test_a_policys_no_reaches_the_model_with_the_rule(office: Office, key: str) -> None:
-    talk = Talk("openai")
-    huge = ("refund", {"order_id": "o-3", "amount_cents": 900_000})
-    end = talk.run(
-        [talk.calls(huge), talk.says("No.")], [office.tools.refund], key=key, runtime=office.runtime
-    )
-    (told,) = end.steps[0].answers
-    assert "never-huge" in told.text and "Refunds above 5,000.00 are not made here." in told.text
 
 
 def in_a_child(office: Office, talk: Talk, key: str, kept: Path, done: Path, end: int) -> int:
@@ -103,7 +80,7 @@ def in_a_child(office: Office, talk: Talk, key: str, kept: Path, done: Path, end
     os._exit(code)
 
 
-@pytest.mark.parametrize("kind", ["openai", "anthropic"])
+@pytest.mark.parametrize("kind", ["openai", pytest.param("anthropic", marks=pytest.mark.long)])
 def test_killed_before_each_message_it_keeps_a_conversation_goes_on_and_nothing_happens_twice(
     kind: str, office: Office, key: str, tmp_path: Path
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -35,13 +34,12 @@ from countersign import (
 from countersign.contract import call_key
 from countersign.integrations import GatedSession, gate_mcp
 from countersign.tools.tool import tool_of
+from tests.fakes.forked_script import run_script
 from tests.fakes.mcp_bank import REVIEWED, bank
 from tests.fakes.model_vendors import vendor
 from tests.fakes.talking import ASK, Talk
 from tests.house.repository import ROOT
 from tests.integration.sdk.conftest import Office
-
-WAYS = ("memory", "stdio")
 
 
 @asynccontextmanager
@@ -90,18 +88,17 @@ class Bank:
         )
 
 
-@pytest.fixture(params=WAYS)
-def mcp_bank(request: pytest.FixtureRequest, office: Office, tmp_path: Path) -> Iterator[Bank]:
-    one = Bank(request.param, office, tmp_path)
-    with one.runtime:
-        yield one
-
-
 @pytest.fixture
 def near_bank(office: Office, tmp_path: Path) -> Iterator[Bank]:
     one = Bank("memory", office, tmp_path)
     with one.runtime:
         yield one
+
+
+@pytest.fixture(params=["memory", "stdio"])
+def mcp_bank(request: pytest.FixtureRequest, near_bank: Bank) -> Bank:
+    near_bank.way = request.param
+    return near_bank
 
 
 def test_a_staged_call_reaches_the_server_at_the_commit_with_its_call_key(mcp_bank: Bank, key: str) -> None:
@@ -121,21 +118,21 @@ def test_a_staged_call_reaches_the_server_at_the_commit_with_its_call_key(mcp_ba
     assert len(mcp_bank.done) == 1
 
 
-def test_a_read_outside_of_a_transaction_answers_at_once(mcp_bank: Bank) -> None:
-    assert mcp_bank.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"})) == {"cents": 700}
-    assert [one[:2] for one in mcp_bank.done] == [["balance", "a-1"]]
+def test_a_read_outside_of_a_transaction_answers_at_once(near_bank: Bank) -> None:
+    assert near_bank.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"})) == {"cents": 700}
+    assert [one[:2] for one in near_bank.done] == [["balance", "a-1"]]
 
 
-def test_people_are_asked_before_the_server_hears_of_it(mcp_bank: Bank, key: str) -> None:
+def test_people_are_asked_before_the_server_hears_of_it(near_bank: Bank, key: str) -> None:
     def step(gated: GatedSession) -> Any:
         return gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 9000}, key=key)
 
     with pytest.raises(ReviewPending, match=r"`await resume_async\(runtime\)`") as waiting:
-        mcp_bank.run(step)
-    assert "countersign resume" not in str(waiting.value) and mcp_bank.done == []
-    mcp_bank.office.approve(waiting.value)
-    assert mcp_bank.run(step) == {"result": "t-a-1"}
-    assert len(mcp_bank.done) == 1
+        near_bank.run(step)
+    assert "countersign resume" not in str(waiting.value) and near_bank.done == []
+    near_bank.office.approve(waiting.value)
+    assert near_bank.run(step) == {"result": "t-a-1"}
+    assert len(near_bank.done) == 1
 
 
 def test_what_is_parked_is_resumed_by_a_program_with_a_session(near_bank: Bank, key: str) -> None:
@@ -177,12 +174,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("args", "says"), BAD.values(), ids=BAD.keys())
 def test_arguments_that_do_not_fit_the_schema_are_refused(
-    args: dict[str, Any], says: str, office: Office, tmp_path: Path
+    args: dict[str, Any], says: str, near_bank: Bank
 ) -> None:
-    one = Bank("memory", office, tmp_path)
-    with one.runtime, pytest.raises(NotStageable, match=says) as refused:
-        one.run(lambda gated: gated.call_tool("transfer", args))
-    assert "99" not in str(refused.value) and one.done == []
+    with pytest.raises(NotStageable, match=says) as refused:
+        near_bank.run(lambda gated: gated.call_tool("transfer", args))
+    assert "99" not in str(refused.value) and near_bank.done == []
 
 
 def test_a_hostile_pattern_of_the_server_stops_nobody(near_bank: Bank) -> None:
@@ -264,75 +260,60 @@ def test_what_is_no_session_is_refused_with_what_to_pass(near_bank: Bank, other:
         asyncio.run(gate_mcp(given, runtime=near_bank.runtime))
 
 
-def test_a_tool_nobody_reviewed_is_denied(office: Office, tmp_path: Path) -> None:
-    one = Bank("memory", office, tmp_path)
-    with one.runtime, pytest.raises(Denied, match="unknown_tool"):
-        one.run(lambda gated: gated.call_tool("lend", {"account_id": "a-1"}), only=["lend"])
-    assert one.done == []
+def test_a_tool_nobody_reviewed_is_denied(near_bank: Bank) -> None:
+    with pytest.raises(Denied, match="unknown_tool"):
+        near_bank.run(lambda gated: gated.call_tool("lend", {"account_id": "a-1"}), only=["lend"])
+    assert near_bank.done == []
 
 
-def test_a_name_that_is_taken_is_refused(office: Office, tmp_path: Path) -> None:
-    one = Bank("memory", office, tmp_path)
-
-    @tool("balance", registry=one.registry)
+def test_a_name_that_is_taken_is_refused(near_bank: Bank) -> None:
+    @tool("balance", registry=near_bank.registry)
     def balance(account_id: str) -> None:
         """Ours."""
 
-    with one.runtime, pytest.raises(RegistrationError, match="'balance' is registered already"):
-        one.run(lambda gated: gated.call_tool("balance", {}))
+    with pytest.raises(RegistrationError, match="'balance' is registered already"):
+        near_bank.run(lambda gated: gated.call_tool("balance", {}))
 
 
 @pytest.mark.parametrize("other", ["another bank", None])
 def test_a_server_that_calls_itself_like_a_known_one_takes_no_tool_over(
-    office: Office, tmp_path: Path, other: str | None
+    near_bank: Bank, other: str | None
 ) -> None:
-    one = Bank("memory", office, tmp_path)
-    with one.runtime:
-        one.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"}))
-        mine = one.registry.require("balance", "it was gated")
-        with pytest.raises(RegistrationError, match="is registered already"):
-            one.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"}), server=other)
-    assert one.registry.require("balance", "it was gated") is mine
+    near_bank.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"}))
+    mine = near_bank.registry.require("balance", "it was gated")
+    with pytest.raises(RegistrationError, match="is registered already"):
+        near_bank.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"}), server=other)
+    assert near_bank.registry.require("balance", "it was gated") is mine
 
 
-def test_a_key_belongs_to_a_call_outside_and_tools_are_known(
-    office: Office, tmp_path: Path, key: str
-) -> None:
+def test_a_key_belongs_to_a_call_outside_and_tools_are_known(near_bank: Bank, key: str) -> None:
     async def step(gated: GatedSession) -> None:
         with pytest.raises(MisuseError, match="no tool 'loan'; there are transfer, balance, flaky, anything"):
             await gated.call_tool("loan")
-        async with transaction(key, runtime=one.runtime):
+        async with transaction(key, runtime=near_bank.runtime):
             with pytest.raises(MisuseError, match="leave key= out"):
                 await gated.call_tool("balance", {"account_id": "a"}, key="another")
 
-    one = Bank("memory", office, tmp_path)
-    with one.runtime:
-        one.run(step)
+    near_bank.run(step)
 
 
-def test_a_model_calls_them_as_any_tool(mcp_bank: Bank, key: str) -> None:
+def test_a_model_calls_them_as_any_tool(near_bank: Bank, key: str) -> None:
     talk = Talk("anthropic-async")
     calls = talk.calls(
         ("balance", {"account_id": "a-1"}), ("transfer", {"account_id": "a-2", "amount_cents": 5})
     )
 
     async def step(gated: GatedSession) -> Any:
-        given = {
-            "model": "m",
-            "max_tokens": 9,
-            "messages": ASK,
-            "tools": gated.tools,
-            "key": key,
-            "runtime": mcp_bank.runtime,
-        }
+        given = {"model": "m", "max_tokens": 9, "messages": ASK, "key": key}
+        given |= {"tools": gated.tools, "runtime": near_bank.runtime}
         with vendor(calls, talk.says("Done.")) as talk.vendor:
             return await talk._awaited(given, {})
 
-    assert mcp_bank.run(step).text == "Done."
+    assert near_bank.run(step).text == "Done."
     assert talk.vendor.answers() == ['{"cents":700}', '{"result":"t-a-2"}']
     told = {one["name"]: one["input_schema"] for one in talk.vendor.sent[0]["tools"]}
     assert told["transfer"]["additionalProperties"] is False and "ctx" not in told["transfer"]["properties"]
-    assert [one[0] for one in mcp_bank.done] == ["balance", "transfer"]
+    assert [one[0] for one in near_bank.done] == ["balance", "transfer"]
 
 
 AGENT_PROGRAM = """
@@ -346,6 +327,7 @@ from mcp import ClientSession
 from mcp.client._memory import InMemoryTransport
 from mcp.types import Implementation
 from countersign.integrations import gate_mcp
+from tests.fakes.forked_script import run_script
 from tests.fakes.mcp_bank import REVIEWED, bank
 
 async def main(written, key, only):
@@ -380,16 +362,10 @@ def agent_program(office: Office, folder: Path, *words: str, **environment: str)
         "COUNTERSIGN_KEY": str(office.settings.key_path),
         "COUNTERSIGN_JOURNAL": str(folder / "program.db"),
         "COUNTERSIGN_ALLOW_DEV": "yes",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "sdk/python")]),
     }
-    done = subprocess.run(
-        [sys.executable, "-c", AGENT_PROGRAM, str(folder / "written"), *words],
-        env={**os.environ, **known, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    (folder / "agent.py").write_text(AGENT_PROGRAM)
+    command = ("agent.py", str(folder / "written"), *words)
+    done = run_script(folder, command, {**os.environ, **known, **environment})
     return done.returncode, done.stderr
 
 

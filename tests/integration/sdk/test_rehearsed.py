@@ -61,19 +61,6 @@ def test_scenarios_56_and_57_the_plan_is_what_the_commit_then_meets(office: Offi
     assert (real.state, notes_in(office.tools.notes)) == ("settled", [("o-1", "hello")])
 
 
-def test_a_service_that_is_away_leaves_every_decision_unknown(office: Office, key: str) -> None:
-    def away(_: httpx2.Request) -> httpx2.Response:
-        raise httpx2.ConnectError("nobody there")
-
-    with (
-        office.through(httpx2.MockTransport(away)) as cut_off,
-        transaction(key, dry_run=True, runtime=cut_off) as txn,
-    ):
-        office.tools.refund("o-1", 4_200)
-    assert [one.decision for one in txn.result.effects] == ["unknown"]
-    assert not txn.result.is_clean
-
-
 def test_scenarios_58_to_61_what_the_service_released_replays_without_it(office: Office, key: str) -> None:
     """Fired, failed, taken back, denied; with a live call beside. The service is not asked, nothing happens twice."""
     tools = office.tools

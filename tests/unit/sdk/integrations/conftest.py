@@ -1,12 +1,13 @@
-"""The four ways to talk with a model."""
+"""The ways to talk with a model: one of each vendor, one of them async. `test_loops.py` takes all four."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.fakes.talking import ALL, Talk
+from tests.fakes.talking import Talk
+from tests.unit.sdk.integrations.talks import BOTH
 
 
-@pytest.fixture(params=ALL)
+@pytest.fixture(params=BOTH)
 def talk(request: pytest.FixtureRequest) -> Talk:
     return Talk(request.param)

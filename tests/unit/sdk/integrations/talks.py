@@ -1,13 +1,38 @@
-"""What the talks of these tests ask for, and how one ends that waits for people."""
+"""What the talks of these tests ask for, and how one ends that waits for people or is killed."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from countersign import OutcomeUnknown
+from tests.fakes.desk import Desk
+from tests.fakes.talking import ASK, Talk
+
+BOTH = ("openai", "anthropic-async")
 REFUND = {"order_id": "o-4", "amount_cents": 1200}
+LARGE = {"order_id": "o-4", "amount_cents": 20_000}
+GARBAGE = ("refund", {"order_id": "o-4"})
 
 
 def asked(end: Any) -> str:
     assert end.pending is not None
     assert "refund waits for finance" in end.text
     return str(end.pending.txn)
+
+
+def killed(talk: Talk, desk: Desk, tools: Sequence[Any], said: Any, **options: Any) -> list[Any]:
+    """The conversation as kept by a process that ended when its calls were carried out and no answer was kept."""
+    heard: list[Any] = []
+
+    def hear(message: Any) -> None:
+        if heard:
+            raise KeyboardInterrupt
+        heard.append(json.loads(json.dumps(message)))
+
+    with pytest.raises((KeyboardInterrupt, OutcomeUnknown)):
+        talk.run([said], tools, runtime=desk.runtime, on_message=hear, **options)
+    return [*options.get("messages", ASK), *heard]

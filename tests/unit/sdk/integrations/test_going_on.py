@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from countersign import AlreadyRedeemed, MisuseError, NotDone, SQLiteAdapter, resume, tool
-from countersign.contract import txn_id
 from countersign.contract.states import Verdict
 from countersign.integrations import Conversation
 from tests.fakes.desk import (
-    AGENT,
     Desk,
     charge_tools,
     failing_tool,
@@ -25,11 +23,8 @@ from tests.fakes.desk import (
 )
 from tests.fakes.service import Reason
 from tests.fakes.talking import ASK, Talk
+from tests.unit.sdk.integrations.talks import REFUND, killed
 
-VENDORS = ("openai", "anthropic-async")
-# how a vendor writes answers is what differs here
-BOTH = pytest.mark.parametrize("talk", VENDORS, indirect=True)
-REFUND = {"order_id": "o-4", "amount_cents": 1200}
 HUGE = {"order_id": "o-4", "amount_cents": 900_000}
 
 
@@ -81,7 +76,6 @@ def turns_in(messages: list[dict[str, Any]]) -> int:
     return sum(message["role"] == "assistant" for message in messages)
 
 
-@BOTH
 def test_cut_anywhere_it_goes_on_and_nothing_happens_twice(desk: Desk, talk: Talk) -> None:
     tools = tools_of(desk)
     whole = talk.run(script(talk, "0"), tools, runtime=desk.runtime)
@@ -96,29 +90,14 @@ def test_cut_anywhere_it_goes_on_and_nothing_happens_twice(desk: Desk, talk: Tal
         assert (desk.done, answers_in(end.messages)) == (done, told), f"cut {number}"
 
 
-def interrupted(talk: Talk, desk: Desk, tools: list[Any], said: Any, **options: Any) -> list[dict[str, Any]]:
-    """The conversation as kept by a process that ended when its calls were carried out and no answer was kept."""
-    heard: list[Any] = []
-
-    def hear(message: Any) -> None:
-        if heard:
-            raise KeyboardInterrupt
-        heard.append(message)
-
-    with pytest.raises(KeyboardInterrupt):
-        talk.run([said], tools, runtime=desk.runtime, on_message=hear, **options)
-    return [*options.get("messages", ASK), *heard]
-
-
 # ------------------------------------------------------------------------------------------- what was told before
 
 
-@BOTH
 def test_a_failure_nobody_told_the_model_is_told_in_the_same_words(desk: Desk, talk: Talk) -> None:
     tools = tools_of(desk)
     calls = [*refunds("o-1"), ("charge", REFUND), ("notify", {"order_id": "o-4"})]
     other = talk.run([talk.calls(*calls), talk.says("I see.")], tools, runtime=desk.runtime, key="another")
-    kept = interrupted(talk, desk, tools, talk.calls(*calls))
+    kept = killed(talk, desk, tools, talk.calls(*calls))
     done = list(desk.done)
     end = talk.run([talk.says("I see.")], tools, runtime=desk.runtime, messages=kept)
     assert desk.done == done
@@ -127,7 +106,6 @@ def test_a_failure_nobody_told_the_model_is_told_in_the_same_words(desk: Desk, t
     assert "no address" in end.steps[0].answers[2].text
 
 
-@BOTH
 @pytest.mark.parametrize("secret", [False, True])
 def test_what_a_live_tool_answered_then_is_told_where_it_cannot_be_asked_again(
     desk: Desk, talk: Talk, secret: bool
@@ -149,7 +127,7 @@ def test_what_a_live_tool_answered_then_is_told_where_it_cannot_be_asked_again(
 
     desk.publish(take)
     calls = [("take", {"order_id": "o-4", "pin": "4111"}), ("refund", REFUND)]
-    kept = interrupted(talk, desk, [refund, take], talk.calls(*calls))
+    kept = killed(talk, desk, [refund, take], talk.calls(*calls))
     end = talk.run([talk.says("Done.")], [refund, take], runtime=desk.runtime, messages=kept)
     assert [(one.text, one.done) for one in end.steps[0].answers] == [
         ('{"left":0}', True),
@@ -158,7 +136,6 @@ def test_what_a_live_tool_answered_then_is_told_where_it_cannot_be_asked_again(
     assert len(desk.done) == 1
 
 
-@BOTH
 def test_a_failure_that_a_worker_met_is_told(desk: Desk, talk: Talk) -> None:
     tools = tools_of(desk)
     calls = [("refund", {"order_id": "o-1", "amount_cents": 20_000}), ("notify", {"order_id": "o-4"})]
@@ -175,7 +152,6 @@ def test_a_failure_that_a_worker_met_is_told(desk: Desk, talk: Talk) -> None:
     assert len(desk.done) == 1
 
 
-@BOTH
 def test_permission_that_ran_out_is_told_again_as_not_done(desk: Desk, talk: Talk) -> None:
     charge = charge_tools(desk, recheck=True)
     renew = desk.service.renew
@@ -185,7 +161,7 @@ def test_permission_that_ran_out_is_told_again_as_not_done(desk: Desk, talk: Tal
         return renew(*given)
 
     desk.service.renew = refuse  # type: ignore[method-assign]
-    kept = interrupted(talk, desk, [charge], talk.calls(("charge", REFUND)))
+    kept = killed(talk, desk, [charge], talk.calls(("charge", REFUND)))
     end = talk.run([talk.says("I see.")], [charge], runtime=desk.runtime, messages=kept)
     (answer,) = end.steps[0].answers
     assert not answer.done and desk.done == []
@@ -193,26 +169,24 @@ def test_permission_that_ran_out_is_told_again_as_not_done(desk: Desk, talk: Tal
     assert "Nothing of this transaction stands" in answer.text
 
 
-@BOTH
 def test_live_work_beside_a_failure_stays_undone_and_is_told_so(desk: Desk, talk: Talk) -> None:
     path = notes_database(desk.folder)
     tools = [*tools_of(desk), note_tool(desk, SQLiteAdapter(path))]
     calls = [("note", {"order_id": "o-4", "text": "late"}), ("notify", {"order_id": "o-4"})]
-    kept = interrupted(talk, desk, tools, talk.calls(*calls))
+    kept = killed(talk, desk, tools, talk.calls(*calls))
     end = talk.run([talk.says("I see.")], tools, runtime=desk.runtime, messages=kept)
     noted, notified = end.steps[0].answers
     assert (notes_in(path), noted.done, notified.done) == ([], False, False)
     assert noted.text.startswith("this one was undone again: notify did not happen")
 
 
-@BOTH
 @pytest.mark.parametrize("by", ["policy", "people"])
 def test_a_denial_is_told_again(by: str, desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     amount = 900_000 if by == "policy" else 20_000
     said = talk.calls(("refund", {"order_id": "o-4", "amount_cents": amount}))
     if by == "policy":
-        kept = interrupted(talk, desk, [refund], said)
+        kept = killed(talk, desk, [refund], said)
     else:
         asked = talk.run([said], [refund], runtime=desk.runtime)
         assert asked.pending is not None
@@ -226,21 +200,19 @@ def test_a_denial_is_told_again(by: str, desk: Desk, talk: Talk) -> None:
     assert ("never-huge" if by == "policy" else "keep it") in answer.text
 
 
-@BOTH
 def test_what_was_spent_elsewhere_or_on_other_calls_is_never_told_as_this_one(desk: Desk, talk: Talk) -> None:
     tools = tools_of(desk)
-    interrupted(talk, desk, tools, talk.calls(("notify", {"order_id": "o-4"}), turn="a"))
+    killed(talk, desk, tools, talk.calls(("notify", {"order_id": "o-4"}), turn="a"))
     again = talk.calls(("notify", {"order_id": "o-5"}), turn="b")
     with pytest.raises(AlreadyRedeemed, match="another list of calls"):
         talk.run([again], tools, runtime=desk.runtime)
 
 
-@BOTH
 def test_of_a_part_of_what_was_spent_nothing_is_told(desk: Desk, talk: Talk) -> None:
     """Told of the failure alone, the model would hear that nothing of its transaction stands."""
     tools = tools_of(desk)
     failing = ("notify", {"order_id": "o-4"})
-    interrupted(talk, desk, tools, talk.calls(("charge", REFUND), failing, turn="a"))
+    killed(talk, desk, tools, talk.calls(("charge", REFUND), failing, turn="a"))
     with pytest.raises(AlreadyRedeemed, match="another list of calls"):
         talk.run([talk.calls(failing, turn="b")], tools, runtime=desk.runtime)
 
@@ -248,7 +220,6 @@ def test_of_a_part_of_what_was_spent_nothing_is_told(desk: Desk, talk: Talk) -> 
 # ------------------------------------------------------------------------------------------------------- the key
 
 
-@BOTH
 def test_asked_anew_at_the_same_point_the_same_calls_are_found_and_others_refused(
     desk: Desk, talk: Talk
 ) -> None:
@@ -273,7 +244,6 @@ def shortened(messages: list[dict[str, Any]], turns: int) -> list[dict[str, Any]
     return [*ASK, *messages[at:]]
 
 
-@BOTH
 @pytest.mark.parametrize(
     ("turn", "taken_for"), [("ids of their own", 4), ("the same ids, and equal answers", 2)]
 )
@@ -292,7 +262,6 @@ def test_a_shortened_conversation_takes_the_next_turn(
     assert len(desk.done) == max(3, taken_for)
 
 
-@BOTH
 @pytest.mark.parametrize("turn", ["ids of their own", "the same ids"])
 def test_a_message_that_waits_for_its_answers_keeps_its_key_in_a_shortened_conversation(
     desk: Desk, talk: Talk, turn: str
@@ -304,14 +273,13 @@ def test_a_message_that_waits_for_its_answers_keeps_its_key_in_a_shortened_conve
         [talk.calls(("refund", HUGE), turn=mark("a")), talk.says("No.")], [refund], runtime=desk.runtime
     )
     more = [*denied.messages, {"role": "user", "content": "Less, then."}]
-    kept = interrupted(talk, desk, [refund], talk.calls(*refunds("o-4"), turn=mark("b")), messages=more)
+    kept = killed(talk, desk, [refund], talk.calls(*refunds("o-4"), turn=mark("b")), messages=more)
     assert len(desk.done) == 1
     end = talk.run([talk.says("Done.")], [refund], runtime=desk.runtime, messages=shortened(kept, 2))
     assert [step.key for step in end.steps] == ["case-1/turn-2"]
     assert len(desk.done) == 1 and end.steps[0].answers[0].done
 
 
-@BOTH
 @pytest.mark.parametrize("turn", ["ids of their own", "the same ids"])
 def test_run_again_from_the_same_messages_after_a_fault_it_takes_the_same_turn(
     desk: Desk, talk: Talk, turn: str
@@ -321,7 +289,7 @@ def test_run_again_from_the_same_messages_after_a_fault_it_takes_the_same_turn(
     first = talk.run([talk.calls(*refunds("o-1"), turn=mark("a")), talk.says("Done.")], [refund],
         runtime=desk.runtime)  # fmt: skip
     saved = [*json.loads(json.dumps(first.messages)), {"role": "user", "content": "Once more, please."}]
-    interrupted(talk, desk, [refund], talk.calls(*refunds("o-1"), turn=mark("b")), messages=saved)
+    killed(talk, desk, [refund], talk.calls(*refunds("o-1"), turn=mark("b")), messages=saved)
     for again in "cde":
         script = [talk.calls(*refunds("o-1"), turn=mark(again)), talk.says("Done.")]
         end = talk.run(script, [refund], runtime=desk.runtime, messages=saved)
@@ -329,17 +297,6 @@ def test_run_again_from_the_same_messages_after_a_fault_it_takes_the_same_turn(
     assert len(desk.done) == 2
 
 
-@BOTH
-def test_a_review_of_a_shortened_conversation_is_the_same_review(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    large = talk.calls(("refund", {"order_id": "o-4", "amount_cents": 20_000}), turn="b")
-    end = talk.run([talk.calls(*refunds("o-1"), turn="a"), large], [refund], runtime=desk.runtime)
-    again = talk.run([], [refund], runtime=desk.runtime, messages=shortened(end.messages, 1))
-    assert end.pending is not None and again.pending is not None
-    assert end.pending.txn == again.pending.txn == txn_id(agent=AGENT, run_key="case-1/turn-2")
-
-
-@BOTH
 def test_where_no_call_is_left_the_count_begins_anew_and_what_was_spent_stays_spent(
     desk: Desk, talk: Talk
 ) -> None:
@@ -350,7 +307,6 @@ def test_where_no_call_is_left_the_count_begins_anew_and_what_was_spent_stays_sp
     assert len(desk.done) == 1
 
 
-@BOTH
 def test_what_another_journal_carried_out_is_counted_where_it_stands(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     said = [talk.calls(*refunds("o-1"), turn=one) for one in "ab"]
@@ -359,15 +315,6 @@ def test_what_another_journal_carried_out_is_counted_where_it_stands(desk: Desk,
     script = [talk.calls(*refunds("o-1"), turn="c"), talk.says("Done.")]
     end = talk.run(script, [refund], runtime=desk.runtime, messages=more, key="ours")
     assert [step.key for step in end.steps] == ["ours/turn-3"]
-
-
-@BOTH
-def test_two_conversations_with_the_same_ids_are_two(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    said = [talk.calls(*refunds("o-1")), talk.says("Done.")]
-    for key in ("one", "two"):
-        talk.run(list(said), [refund], runtime=desk.runtime, key=key)
-    assert len(desk.done) == 2
 
 
 # --------------------------------------------------------------------------------------------------- in its place
@@ -380,7 +327,6 @@ def partly(talk: Talk, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [*messages[:2], {**messages[2], "content": messages[2]["content"][:1]}]
 
 
-@BOTH
 def test_what_was_said_since_comes_after_the_answers(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     said = talk.calls(*refunds("o-1", "o-2"), turn="a")
@@ -397,7 +343,6 @@ def test_what_was_said_since_comes_after_the_answers(desk: Desk, talk: Talk) -> 
     assert len(desk.done) == 2
 
 
-@BOTH
 def test_of_answers_in_part_only_what_is_missing_is_heard(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     whole = talk.run([talk.calls(*refunds("o-1", "o-2")), talk.says("Done.")], [refund], runtime=desk.runtime)
@@ -408,7 +353,6 @@ def test_of_answers_in_part_only_what_is_missing_is_heard(desk: Desk, talk: Talk
     assert "r-o-2" in json.dumps(missing) and "r-o-1" not in json.dumps(missing)
 
 
-@BOTH
 def test_answers_in_part_that_no_journal_knows_are_refused_before_anything_is_done(
     desk: Desk, talk: Talk
 ) -> None:
@@ -420,7 +364,6 @@ def test_answers_in_part_that_no_journal_knows_are_refused_before_anything_is_do
     assert len(desk.done) == before and talk.vendor.sent == []
 
 
-@BOTH
 def test_a_call_that_nobody_has_begun_is_carried_out(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     whole = talk.run([talk.calls(*refunds("o-1", "o-2")), talk.says("Done.")], [refund], runtime=desk.runtime)

@@ -10,12 +10,10 @@ import pytest
 from countersign import (
     AlreadyRedeemed,
     JournalError,
-    MisuseError,
     Moved,
     NotDone,
     ReleaseLapsed,
     ResourceBusy,
-    Retry,
     Serialize,
     ServiceUnavailable,
     SQLiteAdapter,
@@ -220,15 +218,6 @@ def test_serialize_waits_until_nobody_else_has_the_resource(desk: Desk, talk: Ta
     assert notes_in(path) == []
     talk.run(script, [note], runtime=desk.runtime, isolation=Serialize(timeout_seconds=0))
     assert notes_in(path) == [("o-4", "late")]
-
-
-@pytest.mark.parametrize(("given", "says"), [(Retry(3), "the model is told"), ("later", "is no policy")])
-def test_a_policy_that_a_message_cannot_have_is_refused(
-    given: Any, says: str, desk: Desk, talk: Talk
-) -> None:
-    with pytest.raises(MisuseError, match=says):
-        talk.run([], [], runtime=desk.runtime, isolation=given)
-    assert talk.vendor.sent == []
 
 
 def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_told_the_key_is_spent(

@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
-from countersign import MisuseError, RegistrationError, tool
+from countersign import MisuseError, RegistrationError, Retry, tool
 from countersign.integrations.loop import as_json
 from countersign.integrations.openai_chat import OpenAIChat
 from tests.fakes.desk import Desk, refund_tool
-from tests.fakes.talking import ASK, Talk
-from tests.unit.sdk.integrations.talks import REFUND
+from tests.fakes.talking import ALL, ASK, Talk
+from tests.unit.sdk.integrations.talks import BOTH, REFUND
+
+
+@pytest.fixture(params=ALL)
+def talk(request: pytest.FixtureRequest) -> Talk:
+    return Talk(request.param)
 
 
 def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk) -> None:
@@ -79,10 +84,16 @@ MISUSE: dict[str, tuple[dict[str, Any], str]] = {
     "a key that is too long": ({"key": "k" * 181}, "1 to 180 characters"),
     "a key that is no text": ({"key": 7}, "write key='7'"),
     "an empty key": ({"key": ""}, "1 to 180 characters"),
+    "a purpose that is no text": ({"purpose": 4711}, "purpose"),
+    "a person of too long a name": ({"on_behalf_of": "x" * 201}, "on_behalf_of"),
+    "a wait that is no number": ({"wait": "10m"}, "is no number of seconds"),
+    "an isolation that runs again": ({"isolation": Retry(3)}, "the model is told"),
+    "no isolation": ({"isolation": "later"}, "is no policy"),
 }
 
 
 @pytest.mark.parametrize(("given", "says"), MISUSE.values(), ids=MISUSE.keys())
+@pytest.mark.parametrize("talk", BOTH, indirect=True)
 def test_misuse_is_told_before_the_model_is_asked(
     given: dict[str, Any], says: str, desk: Desk, talk: Talk
 ) -> None:

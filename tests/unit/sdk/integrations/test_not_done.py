@@ -5,9 +5,8 @@ again, and the next turn has a key of its own.
 from __future__ import annotations
 
 import contextvars
-import json
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,13 +29,10 @@ from countersign.journal import LocalTxn
 from tests.fakes.desk import AGENT, Desk, charge_tools, failing_tool, note_tool, notes_database, refund_tool
 from tests.fakes.service import Refused
 from tests.fakes.talking import ASK, Talk
+from tests.unit.sdk.integrations.talks import GARBAGE, LARGE, REFUND, killed
 
-BOTH = pytest.mark.parametrize("talk", ["openai", "anthropic-async"], indirect=True)
-REFUND = {"order_id": "o-4", "amount_cents": 1200}
-LARGE = {"order_id": "o-4", "amount_cents": 20_000}
 NOTE = {"order_id": "o-4", "text": "late"}
 FIRST = txn_id(agent=AGENT, run_key="case-1/turn-1")
-GARBAGE = ("refund", {"order_id": "o-4"})
 
 
 def book_tool(desk: Desk) -> Callable[..., str]:
@@ -52,22 +48,6 @@ def book_tool(desk: Desk) -> Callable[..., str]:
     return book
 
 
-def killed(
-    talk: Talk, desk: Desk, tools: Sequence[Any], said: Any, messages: Sequence[Any] = ASK
-) -> list[Any]:
-    """The conversation as a process kept it that ended when the calls of this message were carried out."""
-    heard: list[Any] = []
-
-    def hear(message: Any) -> None:
-        if heard:
-            raise KeyboardInterrupt
-        heard.append(json.loads(json.dumps(message)))
-
-    with pytest.raises((KeyboardInterrupt, OutcomeUnknown)):
-        talk.run([said], tools, runtime=desk.runtime, on_message=hear, messages=messages)
-    return [*messages, *heard]
-
-
 def notes(desk: Desk) -> int:
     with sqlite3.connect(desk.folder / "notes.db") as database:
         return int(database.execute("SELECT count(*) FROM notes").fetchone()[0])
@@ -76,7 +56,6 @@ def notes(desk: Desk) -> int:
 # ---------------------------------------------------------------------------------------------------------- it was
 
 
-@BOTH
 def test_what_was_done_whole_is_told_as_done_also_where_its_live_work_cannot_be_done_again(
     desk: Desk, talk: Talk
 ) -> None:
@@ -99,7 +78,6 @@ def dies(*_: Any, **__: Any) -> Any:
     raise KilledError
 
 
-@BOTH
 def test_live_work_alone_that_was_kept_is_told_as_done(desk: Desk, talk: Talk) -> None:
     book = book_tool(desk)
     kept = killed(talk, desk, [book], talk.calls(("book", {"order_id": "o-4"})))
@@ -128,7 +106,6 @@ def test_live_work_alone_is_told_as_done_where_only_its_database_knows(
     assert end.steps[0].answers[0].done and notes(desk) == 1
 
 
-@BOTH
 def test_what_was_taken_back_is_told_as_that_where_it_cannot_be_asked_for_again(
     desk: Desk, talk: Talk
 ) -> None:
@@ -156,7 +133,6 @@ def test_what_was_taken_back_is_told_as_that_where_it_cannot_be_asked_for_again(
     assert [one[0] for one in desk.done] == ["charge", "void"]
 
 
-@BOTH
 def test_other_calls_than_were_done_are_refused_and_not_told_as_not_done(desk: Desk, talk: Talk) -> None:
     """A run that kept nothing asks the model anew, and calls what cannot be read, or what raises."""
     tools = [book_tool(desk), refund_tool(desk)]
@@ -173,7 +149,6 @@ def test_other_calls_than_were_done_are_refused_and_not_told_as_not_done(desk: D
     assert len(desk.done) == 1
 
 
-@BOTH
 @pytest.mark.parametrize("beside", ["live", "staged"])
 def test_what_may_fail_and_did_makes_nothing_of_what_stands_beside_it(
     beside: str, desk: Desk, talk: Talk
@@ -192,7 +167,6 @@ def test_what_may_fail_and_did_makes_nothing_of_what_stands_beside_it(
 # ------------------------------------------------------------------------------------------------------ nobody knows
 
 
-@BOTH
 def test_what_nobody_knows_is_raised_again_where_live_work_cannot_begin(desk: Desk, talk: Talk) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.1))
     notify = failing_tool(desk, ConnectionError("no answer"))
@@ -205,7 +179,6 @@ def test_what_nobody_knows_is_raised_again_where_live_work_cannot_begin(desk: De
     assert len(desk.done) == 1
 
 
-@BOTH
 def test_what_was_redeemed_and_lost_the_answer_is_raised_as_not_finished(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 50
@@ -225,7 +198,6 @@ def test_what_was_redeemed_and_lost_the_answer_is_raised_as_not_finished(desk: D
 # -------------------------------------------------------------------------------------------------- it may be yet
 
 
-@BOTH
 @pytest.mark.parametrize("approved", ["before", "after"])
 def test_what_waits_for_people_is_withdrawn_before_it_is_told_as_not_done(
     approved: str, desk: Desk, talk: Talk
@@ -254,7 +226,6 @@ def test_what_waits_for_people_is_withdrawn_before_it_is_told_as_not_done(
     assert desk.done == [("give_back", "o-4", 1200)]
 
 
-@BOTH
 def test_what_a_worker_fired_meanwhile_is_never_told_as_not_done(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     end = talk.run([talk.calls(("refund", LARGE))], [refund], runtime=desk.runtime)
@@ -266,7 +237,6 @@ def test_what_a_worker_fired_meanwhile_is_never_told_as_not_done(desk: Desk, tal
     assert len(desk.done) == 1
 
 
-@BOTH
 def test_a_service_that_is_away_leaves_the_model_without_an_answer(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     end = talk.run([talk.calls(("refund", LARGE))], [refund], runtime=desk.runtime)
@@ -277,7 +247,6 @@ def test_a_service_that_is_away_leaves_the_model_without_an_answer(desk: Desk, t
     assert talk.vendor.sent == []
 
 
-@BOTH
 def test_live_work_that_cannot_begin_takes_back_what_people_were_asked_beside_it(
     desk: Desk, talk: Talk
 ) -> None:
@@ -304,7 +273,6 @@ def test_what_somebody_else_is_doing_now_is_not_told_as_not_done(desk: Desk) -> 
         contextvars.Context().run(talk.run, [talk.calls(("transfer", {}))], [refund], runtime=desk.runtime)
 
 
-@BOTH
 def test_what_was_never_begun_is_told_as_not_done_and_the_service_hears_nothing(
     desk: Desk, talk: Talk
 ) -> None:
@@ -316,7 +284,6 @@ def test_what_was_never_begun_is_told_as_not_done_and_the_service_hears_nothing(
     assert not [path for _, path in desk.face.log if path.endswith("/withdraw")] and len(desk.done) == 1
 
 
-@BOTH
 def test_what_never_arrived_is_ended_and_told_as_not_done(desk: Desk, talk: Talk) -> None:
     refund, heard = refund_tool(desk), list[Any]()
     desk.face.faults["/v1/transactions"] = ["lost_request"] * 50
@@ -329,7 +296,6 @@ def test_what_never_arrived_is_ended_and_told_as_not_done(desk: Desk, talk: Talk
     assert resume(runtime=desk.runtime) == [] and desk.done == []
 
 
-@BOTH
 def test_a_service_that_does_not_take_it_back_leaves_the_model_without_an_answer(
     desk: Desk, talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,12 +13,7 @@ from countersign.contract import Verdict
 from countersign.live.work import LiveWork
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.talking import Talk
-
-BOTH = pytest.mark.parametrize("talk", ["openai", "anthropic-async"], indirect=True)
-REFUND = {"order_id": "o-4", "amount_cents": 1200}
-LARGE = {"order_id": "o-4", "amount_cents": 20_000}
-GARBAGE = ("refund", {"order_id": "o-4"})
-
+from tests.unit.sdk.integrations.talks import GARBAGE, LARGE, REFUND
 
 DONE_FIRST_TURN_NOT = pytest.mark.parametrize(
     "first", [GARBAGE, ("refund", LARGE)], ids=["garbage", "denied"]
@@ -37,7 +32,6 @@ def ran_two_turns(talk: Talk, desk: Desk, refund: Any, first: Any) -> None:
     assert [one.answers[0].done for one in end.steps] == [False, True]
 
 
-@BOTH
 @DONE_FIRST_TURN_NOT
 def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one_by_a_run_that_kept_nothing(
     first: Any, desk: Desk, talk: Talk
@@ -52,7 +46,6 @@ def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one_by_a_run_that_
     assert found.done and found.text == '{"refund_id":"r-o-4-1200"}' and len(desk.done) == 1
 
 
-@BOTH
 @DONE_FIRST_TURN_NOT
 def test_something_else_than_a_later_turn_has_done_is_not_done_beside_it(
     first: Any, desk: Desk, talk: Talk
@@ -66,7 +59,6 @@ def test_something_else_than_a_later_turn_has_done_is_not_done_beside_it(
     assert len(desk.done) == 1
 
 
-@BOTH
 def test_where_no_later_turn_has_done_anything_the_first_may(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     desk.service.policy = lambda *_: Verdict.RELEASE
@@ -96,7 +88,6 @@ def denied_and_then_done(talk: Talk, desk: Desk, refund: Any) -> list[Any]:
     return end.messages
 
 
-@BOTH
 def test_what_was_denied_and_done_in_the_next_turn_is_not_done_once_more_in_its_own(
     desk: Desk, talk: Talk
 ) -> None:
@@ -108,7 +99,6 @@ def test_what_was_denied_and_done_in_the_next_turn_is_not_done_once_more_in_its_
     assert end.steps[0].answers[0].text.startswith("denied, nothing was done: refund: ")
 
 
-@BOTH
 def test_nor_where_the_message_itself_was_kept_and_its_answer_was_not(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     kept = denied_and_then_done(talk, desk, refund)[:2]
@@ -116,7 +106,6 @@ def test_nor_where_the_message_itself_was_kept_and_its_answer_was_not(desk: Desk
     assert not end.steps[0].answers[0].done and len(desk.done) == 1
 
 
-@BOTH
 def test_nor_less_of_it_by_another_amount(desk: Desk, talk: Talk) -> None:
     """2,000 was denied, 1,200 was done: 2,000 that may be done by now are none beside them."""
     refund = refund_tool(desk)
@@ -130,7 +119,6 @@ def test_nor_less_of_it_by_another_amount(desk: Desk, talk: Talk) -> None:
     assert desk.done == [("refund", "o-4", 1200)]
 
 
-@BOTH
 def test_nor_a_part_of_it(desk: Desk, talk: Talk) -> None:
     """Of two calls one was denied, so the other was made alone."""
     refund = refund_tool(desk)
@@ -144,7 +132,6 @@ def test_nor_a_part_of_it(desk: Desk, talk: Talk) -> None:
     assert desk.done == [("refund", "o-4", 1200)]
 
 
-@BOTH
 def test_nor_what_somebody_else_had_come_in_between(
     desk: Desk, talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

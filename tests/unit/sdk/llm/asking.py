@@ -46,9 +46,18 @@ class Vendor:
 
 def ask(desk: Desk, vendor: Vendor, model: str = MODEL, **changes: Any) -> Any:
     """One call, as a program makes it."""
-    given = {"max_tokens": 1000, "input_tokens": 2000, "timeout": 30, "runtime": desk.runtime} | changes
-    with llm_call(model, **given) as call:
+    with begin(desk, model, **{"timeout": 30} | changes) as call:
         return call.record(vendor.create())
+
+
+def begin(desk: Desk, model: str = MODEL, **changes: Any) -> Any:
+    """The block of a call of up to 1000 tokens for 2000."""
+    return llm_call(model, **{"max_tokens": 1000, "input_tokens": 2000, "runtime": desk.runtime} | changes)
+
+
+def states(desk: Desk) -> list[str]:
+    """Of all calls, in their order."""
+    return [row["state"] for row in calls(desk)]
 
 
 def stands(desk: Desk, budget: str, period: str | None = None) -> tuple[int, int]:

@@ -137,14 +137,6 @@ def test_so_do_its_probe_and_its_compensation(make: Make) -> None:
     assert (runs(desk), desk.done[-1]) == (["t-1", "t-1"], ("forget", "o-1"))
 
 
-def test_a_tool_that_another_process_fires_counts_in_the_same_run(make: Make) -> None:
-    desk = make(RUN)
-    think = thinking_tool(desk)
-    with desk.restarted() as later, transaction("t-1", runtime=later.runtime):
-        think("o-1")
-    assert runs(desk) == ["t-1"]
-
-
 # ----------------------------------------------------------------------------------------------------------- rehearsals
 
 

@@ -24,7 +24,7 @@ from tests.fakes.desk import Desk, make_desk
 from tests.fakes.llm_answers import OPENAI_CHAT, with_count
 from tests.unit.sdk.journals import BOTH
 
-SPAWN = multiprocessing.get_context("spawn")
+FORK = multiprocessing.get_context("fork")
 MODEL = "example-small"
 BUDGETS = (
     Budget("money", "money", "0.0264", "day", "USD"),  # forty calls of 0.00066
@@ -41,13 +41,11 @@ input = 0.15
 output = 0.60
 cached_input = 0.15
 """
+POSTGRESQL_IS_LONG = pytest.mark.parametrize(
+    "engine",
+    ["sqlite", pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("journals")])],
+)
 EACH = {"max_tokens": 800, "input_tokens": 1200}
-
-
-@pytest.fixture(params=BOTH)
-def engine(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
 
 
 @pytest.fixture
@@ -84,10 +82,10 @@ def together(
     desk: Desk, *programs: tuple[Callable[..., None], str]
 ) -> tuple[list[tuple[int, str]], list[int | None]]:
     """Start them all, let them go at once, and wait: what they said and how they ended."""
-    barrier = SPAWN.Barrier(len(programs))
-    pipes = [SPAWN.Pipe(duplex=False) for _ in programs]
+    barrier = FORK.Barrier(len(programs))
+    pipes = [FORK.Pipe(duplex=False) for _ in programs]
     started = [
-        SPAWN.Process(target=fn, args=(desk.runtime.settings, run, barrier, theirs))
+        FORK.Process(target=fn, args=(desk.runtime.settings, run, barrier, theirs))
         for (fn, run), (_, theirs) in zip(programs, pipes, strict=True)
     ]
     for one in started:
@@ -112,6 +110,7 @@ def stands(desk: Desk) -> dict[tuple[str, str], tuple[int, int]]:
     return found
 
 
+@POSTGRESQL_IS_LONG
 def test_processes_share_a_budget_exactly(desk: Desk) -> None:
     """W13 of Pherix: of a cap of 100, two overlapping 90s both went through."""
     said, ends = together(desk, (spend, "a"), (spend, "b"), (spend, "b"), (spend, "c"))
@@ -125,6 +124,7 @@ def test_processes_share_a_budget_exactly(desk: Desk) -> None:
     desk.runtime.close()
 
 
+@POSTGRESQL_IS_LONG
 def test_what_a_killed_process_had_reserved_is_nobodys(desk: Desk) -> None:
     said, ends = together(desk, (spend, "a"), (die, "b"), (die, "c"), (spend, "d"))
     assert (ends[1], ends[2]) == (-signal.SIGKILL, -signal.SIGKILL)
@@ -137,6 +137,7 @@ def test_what_a_killed_process_had_reserved_is_nobodys(desk: Desk) -> None:
     desk.runtime.close()
 
 
+@pytest.mark.parametrize("engine", BOTH)
 def test_nobody_decides_on_what_another_is_about_to_take(
     place: JournalPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,9 +100,3 @@ def test_a_call_is_a_child_of_what_the_program_does(desk: Desk, spans: InMemoryS
     child, parent = spans.get_finished_spans()
     assert child.parent is not None and parent.context is not None
     assert child.parent.span_id == parent.context.span_id
-
-
-def test_without_a_tracer_nothing_is_made(desk: Desk) -> None:
-    with llm_call(MODEL, runtime=desk.runtime) as call:
-        call.record(OPENAI_CHAT)
-    assert tracing.here() is None

@@ -43,7 +43,7 @@ def adopting(desk: Desk, bank: PostgresAdapter, secret: list[str]) -> Callable[[
     return adopt
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("dry_run", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_deferred_constraint_is_broken_in_a_dry_run_as_in_a_real_one(
     desk: Desk, bank: PostgresAdapter, dry_run: bool
 ) -> None:
@@ -55,7 +55,7 @@ def test_a_deferred_constraint_is_broken_in_a_dry_run_as_in_a_real_one(
         adopt("nobody")
 
 
-@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("dry_run", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_where_the_tool_has_secrets_what_is_broken_is_told_by_its_kind_alone(
     desk: Desk, bank: PostgresAdapter, dry_run: bool
 ) -> None:

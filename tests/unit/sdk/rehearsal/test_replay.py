@@ -164,10 +164,7 @@ def test_scenario_60_changed_arguments_are_reported(desk: Desk) -> None:
     found = again(desk, lambda txn: (refund("o-1", 100), refund("o-2", 250, ["late"])))
     (one,) = found.divergences
     assert (one.kind, one.lane, one.position, one.tool) == ("changed", "staged", 2, "refund")
-    assert (
-        str(one)
-        == 'staged call 2 of refund: amount_cents was 200 and is 250, tags was absent and is ["late"]'
-    )
+    assert str(one).endswith('amount_cents was 200 and is 250, tags was absent and is ["late"]')
     assert found.status == "diverged"
     with pytest.raises(ReplayDiverged, match="amount_cents was 200 and is 250") as raised:
         found.raise_on_divergence()
@@ -315,27 +312,15 @@ def test_live_calls_run_again_and_are_undone_where_they_are_verified(desk: Desk)
 
 def test_a_reconstruction_runs_nothing_live(desk: Desk) -> None:
     notes = notes_database(desk.folder)
-    database = SQLiteAdapter(notes)
-    note, refund = note_tool(desk, database), refund_tool(desk)
-
-    @tool("forget", lane="live", adapter=database, registry=desk.registry)
-    def forget(order_id: str) -> None:
-        """Remove a note."""
-        database.connection.execute("DELETE FROM notes WHERE order_id = ?", (order_id,))
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
 
     def step(txn: Transaction) -> Any:
-        forget("o-1")
-        written = note("o-1", "hello")
-        refund("o-1", 100 * written)
+        refund("o-1", 100 * note("o-1", "hello"))
 
     commit(desk, step)
     notes.unlink()  # not even there
     found = again(desk, step, mode="reconstruct")
     assert (found.status, notes.exists()) == ("same", False)
-    other = again(desk, step, mode="reconstruct", live={"note": lambda order_id, text: 2})
-    assert [str(one) for one in other.divergences] == [
-        "staged call 1 of refund: amount_cents was 100 and is 200"
-    ]
 
 
 def test_a_step_that_raises_now_is_a_divergence_with_what_it_did_before(desk: Desk) -> None:
@@ -470,12 +455,16 @@ def test_what_is_no_step_is_refused_before_anything_is_read(desk: Desk) -> None:
     assert not desk.runtime.settings.journal_path.exists()
 
 
-def test_the_tools_of_the_processs_runtime_type_the_results(desk: Desk) -> None:
+def test_the_journal_and_the_tools_are_those_of_a_runtime_whose_service_is_not_touched(desk: Desk) -> None:
     pay = receipt_tool(desk)
     commit(desk, lambda txn: pay("o-1", 100))
-    with use_runtime(desk.runtime):
-        found = replay("t-1", lambda txn: pay("o-1", 100))
-    assert found.outcomes[0].result == Receipt(number="n-o-1", cents=100)
+    with Runtime(desk.runtime.settings, registry=desk.registry) as unreachable:
+        given = replay("t-1", lambda txn: pay("o-1", 100), runtime=unreachable)
+        with use_runtime(unreachable):
+            of_the_process = replay("t-1", lambda txn: pay("o-1", 100))
+        assert unreachable._http is None
+    for found in (given, of_the_process):
+        assert found.outcomes[0].result == Receipt(number="n-o-1", cents=100)
 
 
 def test_a_replay_inside_a_transaction_is_refused(desk: Desk) -> None:
@@ -516,9 +505,7 @@ def test_an_async_step_replays_on_the_event_loop(desk: Desk) -> None:
             db.execute("DELETE FROM notes")  # or the same row could not be written again
         return (
             await replay("t-1", step, runtime=desk.runtime),
-            await replay(
-                "t-1", step, mode="reconstruct", live={"jot": lambda order_id: 1}, runtime=desk.runtime
-            ),
+            await replay("t-1", step, mode="reconstruct", runtime=desk.runtime),
         )
 
     verified, reconstructed = asyncio.run(both())
@@ -551,16 +538,6 @@ def test_a_replay_reads_as_text(desk: Desk) -> None:
     assert told[2].startswith("  differs: staged call 1 is missing: refund")
     assert "\x1b" not in str(found)
     assert found.to_json()["divergences"][0]["kind"] == "missing"
-
-
-def test_a_replay_needs_no_runtime_of_its_own(desk: Desk) -> None:
-    """The one given only says where the journal and the tools are: its key and its service are not touched."""
-    refund = refund_tool(desk)
-    commit(desk, lambda txn: refund("o-1", 100))
-    with Runtime(desk.runtime.settings, registry=desk.registry) as unreachable:
-        found = replay("t-1", lambda txn: refund("o-1", 100), runtime=unreachable)
-        assert unreachable._http is None
-    assert found.status == "same"
 
 
 def test_a_replay_whose_live_work_outlives_its_block_is_refused_as_the_real_step_is(desk: Desk) -> None:

@@ -30,14 +30,6 @@ def charge_class(desk: Desk) -> Any:
     return Charge
 
 
-def test_a_class_is_a_tool_like_any_other(desk: Desk) -> None:
-    charge = charge_class(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        staged = charge("o-1", amount_cents=100)
-        assert desk.done == []
-    assert (staged.result, desk.done) == ({"charge_id": "c-o-1"}, [("charge", "o-1", 100)])
-
-
 def test_scenario_37_its_compensation_gets_the_forward_arguments_and_the_result(desk: Desk) -> None:
     charge, notify = charge_class(desk), failing_tool(desk, NotDone("no"), acts=False)
     with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
@@ -139,8 +131,9 @@ class Sound:
         (NeedsMore, {}, "cannot be made without arguments"),
         (TakesFromNowhere, {}, "takes 'reason'"),
         (Sound, {"compensate": "void"}, "keep one of them"),
+        (Sound, {"lane": "live", "adapter": MemoryAdapter()}, "its adapter undoes it"),
     ],
-    ids=["no execute", "needs more", "from nowhere", "two compensations"],
+    ids=["no execute", "needs more", "from nowhere", "two compensations", "live"],
 )
 def test_classes_that_cannot_be_kept_are_refused_when_they_are_declared(
     desk: Desk, cls: type, options: dict[str, Any], told: str
@@ -168,11 +161,6 @@ def test_a_resource_that_names_nothing_is_told_as_of_any_tool(desk: Desk, resour
     with pytest.raises(RegistrationError, match="no type with the argument"):
         tool("cancel", resource=resource, registry=desk.registry)(Cancels)
     assert [*desk.registry] == []
-
-
-def test_a_live_class_is_undone_by_its_adapter_and_not_twice(desk: Desk) -> None:
-    with pytest.raises(RegistrationError, match="its adapter undoes it"):
-        tool("note", lane="live", adapter=MemoryAdapter(), registry=desk.registry)(Sound)
 
 
 class CannotUndo:
@@ -256,26 +244,6 @@ def test_a_compensation_may_take_nothing(desk: Desk) -> None:
 
     refuse(desk, Open)
     assert desk.done == [("closed",)]
-
-
-@pytest.mark.anyio
-async def test_an_async_compensation_may_take_the_result_alone(desk: Desk) -> None:
-    @tool("book", resource=("Order", "order_id"), registry=desk.registry)
-    class Book:
-        async def execute(self, order_id: str) -> str:
-            return f"booking-{order_id}"
-
-        async def compensate(self, result: str) -> None:
-            desk.act("cancel", result)
-
-    for one in desk.registry:
-        desk.service.review([one.draft_manifest()])
-    fails = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed):
-        async with transaction("t-1", runtime=desk.runtime):
-            await Book("o-1")
-            fails("o-1")
-    assert desk.done == [("cancel", "booking-o-1")]
 
 
 def test_tries_of_a_class_count_its_execute_and_it_runs_as_drafted(desk: Desk) -> None:

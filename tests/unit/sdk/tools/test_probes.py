@@ -114,25 +114,20 @@ def test_what_the_call_left_out_the_probe_has_a_default_for(desk: Desk) -> None:
 
 
 def test_names_are_given_once_to_a_tool_or_a_probe(desk: Desk) -> None:
-    refund_tool(desk)
-    with pytest.raises(RegistrationError, match="needs another name"):
-        probe("refund", registry=desk.registry)(unsure)
-    probe("find", registry=desk.registry)(unsure)
-    with pytest.raises(RegistrationError, match="needs another name"):
-        tool("find", resource=("A", "a"), registry=desk.registry)(lambda a: None)
-
     def both() -> Unsure:
         return Unsure()
 
+    probe("find", registry=desk.registry)(unsure)
     probe("both", registry=desk.registry)(both)
-    with pytest.raises(RegistrationError, match="needs another name"):
-        tool("both", resource=("A", "const:a"), registry=desk.registry)(both)
-
-    def another() -> Unsure:
-        return Unsure()
-
-    with pytest.raises(RegistrationError, match="needs another name"):
-        probe("find", registry=desk.registry)(another)
+    tool("refund", resource=("A", "a"), registry=desk.registry)(lambda a: None)
+    for declares in (
+        probe("refund", registry=desk.registry),
+        tool("find", resource=("A", "const:a"), registry=desk.registry),
+        tool("both", resource=("A", "const:a"), registry=desk.registry),
+        probe("find", registry=desk.registry),
+    ):
+        with pytest.raises(RegistrationError, match="needs another name"):
+            declares(both)
 
 
 class Both:

@@ -5,6 +5,7 @@ import json
 import os
 import socket
 import tracemalloc
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from countersign import (
     NotDone,
     OutcomeUnknown,
     OutsideTransaction,
+    Placeholder,
     ProbeAnswer,
     RestAnswer,
     RestApi,
@@ -49,7 +51,7 @@ def test_a_staged_tool_calls_out_once_under_its_call_key(desk: Desk, bank: Bank,
     assert staged.result == {"charge_id": "c-1"}
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 422, 425, 429, 499])
+@pytest.mark.parametrize("status", [400, 404, 425, 429, 499])
 def test_what_was_refused_is_not_done(desk: Desk, bank: Bank, api: RestApi, status: int) -> None:
     bank.status, bank.body = status, b"no such order"
     charge = charge_tool(desk, api)
@@ -61,7 +63,7 @@ def test_what_was_refused_is_not_done(desk: Desk, bank: Bank, api: RestApi, stat
     assert txn.state == "ended"
 
 
-@pytest.mark.parametrize("status", [202, 207, 301, 302, 303, 307, 308, 408, 409, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [202, 207, 301, 308, 408, 409, 500, 504])
 def test_what_does_not_say_is_unknown_and_no_redirect_is_followed(
     desk: Desk, bank: Bank, api: RestApi, status: int
 ) -> None:
@@ -187,14 +189,6 @@ def test_a_body_that_is_no_json_of_ours_is_done_all_the_same(
     assert (api.get("/orders").json, api.get("/orders").text) == (read, body.decode())
 
 
-def test_a_body_without_an_end_is_cut_and_the_effect_has_fired(desk: Desk, bank: Bank) -> None:
-    bank.body = b"x" * 100_000
-    charge = charge_tool(desk, RestApi(bank.url, max_answer_bytes=1000))
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        charge("o-1", 100)
-    assert txn.state == "settled"
-
-
 CHUNKED = "Transfer-Encoding: chunked"
 BROKEN: dict[str, tuple[bytes, ...]] = {
     "shorter than it said": (b"Content-Length: 100", b'{"charge_id": "c-1"}'),
@@ -271,18 +265,16 @@ def test_no_packing_is_asked_for_and_what_is_packed_all_the_same_unpacks_within_
     assert b"accept-encoding: identity" in asked[0].lower()
 
 
-def test_of_a_number_that_was_cut_no_other_number_is_made(bank: Bank) -> None:
-    bank.status, bank.body = 200, b"1234567"
+@pytest.mark.parametrize(
+    ("body", "text", "read", "whole"), [(b"12345", "1234", None, False), (b"1234", "1234", 1234, True)]
+)
+def test_of_a_number_that_was_cut_no_other_number_is_made(
+    bank: Bank, body: bytes, text: str, read: int | None, whole: bool
+) -> None:
+    bank.status, bank.body = 200, body
     with RestApi(bank.url, max_answer_bytes=4) as api:
         answer = api.get("/orders")
-    assert (answer.text, answer.json, answer.whole) == ("1234", None, False)
-
-
-def test_a_body_of_just_the_size_is_whole(bank: Bank) -> None:
-    bank.status, bank.body = 200, b"1234"
-    with RestApi(bank.url, max_answer_bytes=4) as api:
-        answer = api.get("/orders")
-    assert (answer.json, answer.whole) == (1234, True)
+    assert (answer.text, answer.json, answer.whole) == (text, read, whole)
 
 
 def test_scenario_63_credentials_stand_in_no_journal_and_in_no_error(
@@ -297,15 +289,6 @@ def test_scenario_63_credentials_stand_in_no_journal_and_in_no_error(
     assert b"o-1" in kept
     told_all = f"{told.value!r} {told.value.__cause__!r} {caplog.text}"
     assert not [where for where in (kept, told_all.encode()) if b"s3cr3t" in where]
-
-
-def test_the_two_answers_of_a_refusal_are_their_own_types(bank: Bank, api: RestApi) -> None:
-    bank.status = 404
-    with pytest.raises(NotDone):
-        api.get("/orders")
-    bank.status = 500
-    with pytest.raises(RestUnknown):
-        api.get("/orders")
 
 
 @pytest.mark.parametrize("status", [202, 207])
@@ -360,9 +343,7 @@ def no_charge(says: Any) -> bool:
         (404, b'{"code": "charge_missing"}', {"missing": no_charge}, DidNotHappen()),
         (404, b'{"code": "charge_missing"}', {}, Unsure),
         (404, b'{"code": "no_route"}', {"missing": no_charge}, Unsure),
-        (404, b'{"detail": "Not Found"}', {}, Unsure),
         (404, b'{"data": []}', {"found": found_first}, Unsure),
-        (404, b'{"data": [{"id": 7}]}', {"found": found_first}, Unsure),
         (404, b"<h1>Not Found</h1>", {"missing": lambda says: True}, Unsure),
         (404, b"null", {"missing": lambda says: True}, Unsure),
         (404, b'{"code": "charge_missi', {"missing": lambda says: True}, Unsure),
@@ -372,9 +353,6 @@ def no_charge(says: Any) -> bool:
         (200, b"null", {}, Unsure),
         (202, b'{"state": "queued"}', {}, Unsure),
         (302, b"{}", {}, Unsure),
-        (401, b"{}", {}, Unsure),
-        (403, b"{}", {}, Unsure),
-        (410, b"{}", {}, Unsure),
         (500, b'{"error": "later"}', {}, Unsure),
         (503, b"", {}, Unsure),
     ],
@@ -390,67 +368,42 @@ def test_what_a_service_says_of_a_call_key_is_believed_only_where_it_is_its_own_
     assert (method, path, headers["Authorization"]) == ("GET", "/v1/charges/k-1", SECRET)
 
 
-def test_a_route_that_has_moved_says_nothing_about_the_call(desk: Desk, bank: Bank) -> None:
+@pytest.fixture
+def charge(desk: Desk, bank: Bank) -> Iterator[Callable[[str], Placeholder[Any]]]:
+    """A tool whose probe asks the bank for its call."""
+    with RestApi(bank.url) as api:
+
+        @tool("charge", resource=("Order", "order_id"), probe="find_charge", registry=desk.registry)
+        def charge(order_id: str) -> Any:
+            """Charge."""
+            return api.post("/charges", json={}).json
+
+        @probe("find_charge", registry=desk.registry)
+        def find_charge() -> ProbeAnswer:
+            return api.find("/charges/{key}", {"key": current_effect().call_key}, missing=no_charge)
+
+        desk.publish(charge)
+        yield charge
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [(b'{"code": "no_route"}', "answered 404"), (b'{"detail": "Not Found"}', "it raised KeyError")],
+    ids=["a route that has moved", "another form"],
+)
+def test_a_404_that_is_no_word_about_the_call_leaves_it_unknown(
+    desk: Desk, bank: Bank, charge: Callable[[str], Placeholder[Any]], body: bytes, told: str
+) -> None:
     """Frameworks and gateways answer what they have no route for with 404 and JSON: it is not the service's "no"."""
-    api = RestApi(bank.url)
-
-    @tool("charge", resource=("Order", "order_id"), probe="find_charge", registry=desk.registry)
-    def charge(order_id: str) -> Any:
-        """Charge."""
-        return api.post("/charges", json={}).json
-
-    @probe("find_charge", registry=desk.registry)
-    def find_charge() -> ProbeAnswer:
-        return api.find("/charges/{key}", {"key": current_effect().call_key}, missing=no_charge)
-
-    desk.publish(charge)
-    bank.statuses, bank.status, bank.body = [500], 404, b'{"code": "no_route"}'
-    with (
-        pytest.raises(OutcomeUnknown, match="answered 404"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    bank.statuses, bank.status, bank.body = [500], 404, body
+    with pytest.raises(OutcomeUnknown, match=told), transaction("t-1", runtime=desk.runtime):
         charge("o-1")
     assert [one.after for one in resume(desk.runtime)] == ["unsettled"]
-    api.close()
 
 
-def test_a_service_whose_404_has_another_form_has_said_nothing_about_the_call(desk: Desk, bank: Bank) -> None:
-    api = RestApi(bank.url)
-
-    @tool("charge", resource=("Order", "order_id"), probe="find_charge", registry=desk.registry)
-    def charge(order_id: str) -> Any:
-        """Charge."""
-        return api.post("/charges", json={}).json
-
-    @probe("find_charge", registry=desk.registry)
-    def find_charge() -> ProbeAnswer:
-        return api.find("/charges/{key}", {"key": current_effect().call_key}, missing=no_charge)
-
-    desk.publish(charge)
-    bank.statuses, bank.status, bank.body = [500], 404, b'{"detail": "Not Found"}'
-    with (
-        pytest.raises(OutcomeUnknown, match="it raised KeyError"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
-        charge("o-1")
-    api.close()
-
-
-def test_a_service_that_hangs_up_or_is_not_there_has_said_nothing_about_the_call(
-    desk: Desk, bank: Bank
+def test_a_service_that_hangs_up_has_said_nothing_about_the_call(
+    desk: Desk, bank: Bank, charge: Callable[[str], Placeholder[Any]]
 ) -> None:
-    api = RestApi(bank.url)
-
-    @tool("charge", resource=("Order", "order_id"), probe="find_charge", registry=desk.registry)
-    def charge(order_id: str) -> Any:
-        """Charge."""
-        return api.post("/charges", json={}).json
-
-    @probe("find_charge", registry=desk.registry)
-    def find_charge() -> ProbeAnswer:
-        return api.find("/charges/{key}", {"key": current_effect().call_key})
-
-    desk.publish(charge)
     bank.hang_up = True
     with (
         pytest.raises(OutcomeUnknown, match=r"cannot tell .it raised RestUnknown"),
@@ -461,21 +414,13 @@ def test_a_service_that_hangs_up_or_is_not_there_has_said_nothing_about_the_call
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
     (posted, *_, found) = bank.asked
     assert found[1] == f"/v1/charges/{posted[2]['Idempotency-Key']}"
-    api.close()
 
 
 def test_a_connection_that_cannot_be_made_in_a_probe_is_no_word_about_the_call(
-    desk: Desk, bank: Bank
+    desk: Desk, bank: Bank, charge: Callable[[str], Placeholder[Any]]
 ) -> None:
-    api, nobody = RestApi(bank.url), RestApi("http://127.0.0.1:9/v1")
-
-    @tool("charge", resource=("Order", "order_id"), probe="find_charge", registry=desk.registry)
-    def charge(order_id: str) -> Any:
-        """Charge."""
-        return api.post("/charges", json={}).json
-
-    probe("find_charge", registry=desk.registry)(lambda: nobody.find("/charges"))
-    desk.publish(charge)
+    desk.registry._tools.pop("find_charge")
+    probe("find_charge", registry=desk.registry)(lambda: RestApi("http://127.0.0.1:9/v1").find("/charges"))
     bank.status = 500
     with (
         pytest.raises(OutcomeUnknown, match="it raised NotDone"),

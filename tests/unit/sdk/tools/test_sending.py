@@ -169,20 +169,20 @@ def test_each_request_of_a_call_has_a_key_of_its_own_and_the_same_in_every_try(
     assert (txn.state, {len(one) for one in places.values()}) == ("settled", {64})
 
 
-@pytest.mark.parametrize(("answers", "tried"), [([503, 201], 2), ([429, 201], 2), ([201, 201], 2)])
+@pytest.mark.parametrize("answer", [503, 429, 201])
 def test_an_equal_request_is_the_same_one_again_under_the_same_key(
-    desk: Desk, bank: Bank, api: RestApi, answers: list[int], tried: int
+    desk: Desk, bank: Bank, api: RestApi, answer: int
 ) -> None:
     """A tool that tries again by itself must not charge twice."""
 
     def again() -> None:
         api.post("/hold")
-        for _ in range(tried):
+        for _ in range(2):
             with contextlib.suppress(RestUnknown, NotDone):
                 api.post("/charges", json={"cents": 1, "card": 7})
 
     several = several_tool(desk, again)
-    bank.statuses = [201, *answers]
+    bank.statuses = [201, answer, 201]
     with transaction("t-1", runtime=desk.runtime):
         staged = several("o-1")
     second = f"{staged.call_key[:60]}-002"

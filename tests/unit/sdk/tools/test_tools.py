@@ -59,11 +59,6 @@ def test_a_name_that_is_no_action_id_is_refused(registry: ToolRegistry, name: st
         tool(name or " ", registry=registry)(lambda: None)
 
 
-def test_an_option_nobody_knows_is_refused(registry: ToolRegistry) -> None:
-    with pytest.raises(RegistrationError, match="idempotnt"):
-        tool("pay", idempotnt=True, registry=registry)(lambda: None)
-
-
 def test_a_bare_decorator_takes_the_functions_name() -> None:
     @tool
     def a_rather_special_tool(order_id: str) -> None: ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import gc
@@ -29,7 +28,6 @@ from countersign import (
 from countersign.contract import EffectState
 from countersign.tools.unfinished import UnfinishedError
 from tests.fakes.desk import Desk, failing_tool
-from tests.unit.sdk.journals import BOTH
 
 ran: list[str] = []
 
@@ -153,12 +151,6 @@ def test_no_method_of_a_class_tool_is_a_generator(cls: type) -> None:
         tool("act", resource=("Order", "order_id"), registry=ToolRegistry())(cls)
 
 
-@pytest.mark.parametrize("cls", [Execute, AsyncExecute])
-def test_nor_is_one_of_a_live_class_tool(cls: type) -> None:
-    with pytest.raises(RegistrationError, match="generator function"):
-        tool("act", lane="live", adapter=MemoryAdapter(), registry=ToolRegistry())(cls)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("fn", [steps, async_steps])
 def test_a_generator_is_no_probe(fn: Callable[..., Any]) -> None:
     with pytest.raises(RegistrationError, match="generator function"):
@@ -240,7 +232,6 @@ WORK: dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("made", WORK.values(), ids=WORK)
 @pytest.mark.parametrize("means", ["unknown", "not_done"])
 def test_work_that_a_call_returns_is_unknown_and_not_run(
@@ -264,8 +255,8 @@ def test_work_that_a_call_returns_is_unknown_and_not_run(
     assert (len(desk.done), ran) == (1, [])
 
 
-@pytest.mark.parametrize("made", WORK.values(), ids=WORK)
 @pytest.mark.anyio
+@pytest.mark.parametrize("made", [steps, work, async_managed])
 async def test_so_it_is_in_an_async_transaction(desk: Desk, made: Callable[[str], Any]) -> None:
     @tool("act", resource=("Order", "order_id"), registry=desk.registry)
     def act(order_id: str) -> Any:
@@ -392,20 +383,3 @@ def test_an_iterator_over_what_was_done_has_fired_and_is_not_read(desk: Desk) ->
     with transaction("t-1", runtime=desk.runtime):
         placed = look("o-1")
     assert (placed.outcome, list(placed.result)) == ("fired", [1, 2])
-
-
-def test_an_async_function_may_still_answer_with_what_it_awaited(desk: Desk) -> None:
-    @tool("act", resource=("Order", "order_id"), registry=desk.registry)
-    async def act(order_id: str) -> int:
-        """Act."""
-        return await work(order_id)
-
-    desk.publish(act)
-
-    async def run() -> Any:
-        async with transaction("t-1", runtime=desk.runtime):
-            placed = await act("o-1")
-        return placed
-
-    placed = asyncio.run(run())
-    assert (placed.outcome, placed.result, ran) == ("fired", 1, ["o-1"])

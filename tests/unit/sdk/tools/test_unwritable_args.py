@@ -18,7 +18,7 @@ from countersign.tools.signature import Signature
 from tests.fakes.desk import Desk
 
 SECRET = "hunter2"
-DEPTHS = [65, 1_000, 100_000]
+DEPTHS = [65, 100_000]
 
 
 class Model(BaseModel):
@@ -153,8 +153,6 @@ VALUES: dict[str, Callable[[], Any]] = {
 
 
 def anything(value: Any) -> None: ...
-def bare(value) -> None: ...  # type: ignore[no-untyped-def]
-def listed(value: list[Any]) -> None: ...
 def mapped(value: dict[str, Any]) -> None: ...
 def texts(value: dict[str, str]) -> None: ...
 def numbers(value: dict[int, int]) -> None: ...
@@ -169,7 +167,7 @@ def told_by(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-@pytest.mark.parametrize("fn", [anything, bare, mapped, listed, texts, united, held])
+@pytest.mark.parametrize("fn", [anything, texts, united, held])
 def test_it_is_refused_with_its_argument_named_and_never_quoted(
     fn: Callable[..., object], value: Callable[[], Any]
 ) -> None:
