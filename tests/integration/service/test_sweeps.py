@@ -136,7 +136,7 @@ async def test_what_was_torn_is_told_once(bank: World, robot: Agent, monkeypatch
 
 
 INDEXED: dict[str, tuple[Sweep, str]] = {name: (tick, "<?") for name, (tick, _) in SWEEPS.items()} | {
-    "what was torn": (sweep.ask_for_compensations, "ix_transactions_due (state=?"),
+    "what was torn": (sweep.ask_for_compensations, "ix_transactions_due (state=?")
 }
 
 
