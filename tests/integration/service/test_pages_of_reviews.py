@@ -68,28 +68,18 @@ async def seen(
     return await WorkflowQueue(bank.service.ctx).queue_page(reader, wanted, cursor, limit)
 
 
-@pytest.mark.parametrize("path", ["/v1/reviews?limit=50", "/"])
-async def test_a_long_page_takes_no_more_queries_than_a_short_one(
-    bank: World, robot: Agent, path: str
-) -> None:
+async def test_a_long_page_takes_no_more_queries_than_a_short_one(bank: World, robot: Agent) -> None:
     maya = await bank.person("maya")
-    await ask(bank, robot, FEW)
-    await caught_up(bank)
-    with queries(bank) as short:
-        assert (await maya.get(path)).status_code == 200
-    await ask(bank, robot, MANY, amount=501)
-    await caught_up(bank)
-    with queries(bank) as long:
-        assert (await maya.get(path)).status_code == 200
-    assert len(long) <= AT_MOST, len(long)
-    assert len(long) == len(short)
-
-
-async def test_both_pages_tell_of_the_same_reviews_in_the_same_order(bank: World, robot: Agent) -> None:
-    maya = await bank.person("maya")
-    await ask(bank, robot, FEW)
-    wire = (await maya.get("/v1/reviews")).json()["reviews"]
-    assert [row.review_id for row in (await seen(bank, maya)).rows] == [row["review_id"] for row in wire]
+    asked: dict[str, list[int]] = {"/v1/reviews?limit=50": [], "/": []}
+    for how_many, amount in ((FEW, 500), (MANY, 501)):
+        await ask(bank, robot, how_many, amount)
+        await caught_up(bank)
+        for path, counts in asked.items():
+            with queries(bank) as found:
+                assert (await maya.get(path)).status_code == 200
+            counts.append(len(found))
+    for path, (short, long) in asked.items():
+        assert long == short <= AT_MOST, path
 
 
 async def test_what_waits_for_a_person_is_counted_over_all_pages(
@@ -127,34 +117,31 @@ async def test_what_a_person_has_voted_on_or_owns_does_not_wait_for_them(bank: W
         )
 
 
-@pytest.mark.parametrize(("who", "group"), [("maya", "finance"), ("ingrid", "legal"), ("nobody", "cfo")])
-async def test_the_lesson_of_an_empty_queue_asks_a_group_of_the_bundle(
-    bank: World, who: str, group: str
-) -> None:
-    page = (await (await bank.person(who)).get("/")).text
-    assert f'@approval("{group}")' in unescape(re.sub(r"<[^>]+>", "", page))
+async def test_the_lesson_of_an_empty_queue_asks_a_group_of_the_bundle(bank: World) -> None:
+    for who, group in (("maya", "finance"), ("ingrid", "legal"), ("nobody", "cfo")):
+        page = (await (await bank.person(who)).get("/")).text
+        assert f'@approval("{group}")' in unescape(re.sub(r"<[^>]+>", "", page)), who
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/?tab=open&text=pay", "/v1/reviews", "/tasks", "/v1/tasks", "/agents/robot", "/audit"]
-)
+PATHS = ("/", "/?tab=open&text=pay", "/v1/reviews", "/tasks", "/v1/tasks", "/agents/robot", "/audit")
+
+
 async def test_a_page_reads_no_revision_but_those_it_shows(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch, path: str
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J1: an agent that asks otherwise again and again, each time at length, makes no page longer to read."""
     maya = await bank.person("maya")
     for n in range(1, 13):
         await robot.submit(await pay(bank, 500), await pay(bank, n), run_key="again and again")
-    read: list[EffectRow] = []
+    read: set[tuple[str, int]] = set()
 
     def note(model: Any, found: Any) -> list[Any]:
         known = rows_of(model, found)
-        read.extend(row for row in known if isinstance(row, EffectRow))
+        read.update((row.effect_id, row.rev) for row in known if isinstance(row, EffectRow))
         return known
 
     monkeypatch.setattr(records, "rows_of", note)
-    assert (await maya.get(path)).status_code == 200
-    newest = len({(row.effect_id, row.rev) for row in read})
-    assert newest <= (40 if path.startswith("/agents") else 2), sorted(
-        (row.rev, row.effect_id[:6]) for row in read
-    )
+    for path in PATHS:
+        read.clear()
+        assert (await maya.get(path)).status_code == 200
+        assert len(read) <= (40 if path.startswith("/agents") else 2), (path, read)

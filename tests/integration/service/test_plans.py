@@ -14,9 +14,11 @@ from policy_service.workflow import records
 from policy_service.workflow.cursors import write_cursor
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
-from tests.integration.service.engines import ENGINES
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", ENGINES)]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]),
+]
 
 GROWS = (
     "transactions",
@@ -71,47 +73,47 @@ _SEARCHES = [
 ]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/",
-        "/?order=newest",
-        "/?tab=open",
-        "/?tab=open&order=newest",
-        "/?tab=open&group=finance",
-        "/?tab=open&agent=robot&text=acme",
-        "/?tab=mine",
-        "/?tab=decided",
-        "/?tab=decided&agent=robot",
-        "/?review={review_id}",
-        "/alike/{review_id}",
-        "/v1/reviews?limit=5",
-        "/v1/tasks",
-        "/v1/audit?limit=5",
-        "/agents",
-        "/agents/robot",
-        "/audit",
-        "/audit?since=2026-01-01T00:00&until=2199-01-01",
-        *(f"/audit?{search}" for search in _SEARCHES),
-    ],
+PATHS = (
+    "/",
+    "/?order=newest",
+    "/?tab=open",
+    "/?tab=open&order=newest",
+    "/?tab=open&group=finance",
+    "/?tab=open&agent=robot&text=acme",
+    "/?tab=mine",
+    "/?tab=decided",
+    "/?tab=decided&agent=robot",
+    "/?review={review_id}",
+    "/alike/{review_id}",
+    "/v1/reviews?limit=5",
+    "/v1/tasks",
+    "/v1/audit?limit=5",
+    "/agents",
+    "/agents/robot",
+    "/audit",
+    "/audit?since=2026-01-01T00:00&until=2199-01-01",
+    *(f"/audit?{search}" for search in _SEARCHES),
 )
-async def test_a_page_reads_no_table_from_end_to_end(bank: World, robot: Agent, path: str) -> None:
+
+
+async def test_a_page_reads_no_table_from_end_to_end(bank: World, robot: Agent) -> None:
     maya = await bank.person("maya")
     for n in range(3):
         view = (await robot.submit(await pay(bank, 500), await pay(bank, n + 1), run_key=f"r-{n}")).json()
     await maya.vote(view, "deny", reason="one that is decided")
     [review_id] = await open_ones(bank, 1)
-    with plans(bank) as found:
-        answer = await maya.get(path.format(review_id=review_id))
-    assert answer.status_code == (200 if "alike" not in path else 400)  # of no kind: it is read all the same
-    assert found
-    assert scans(found) == []
-    # The open ones, or the newest settled ones, come in the order of an index: none of them is read to be sorted.
-    assert not [
-        asked
-        for line, asked in found
-        if "FROM reviews \nWHERE reviews.s" in asked and "TEMP B-TREE" in line and "tab=mine" not in path
-    ]
+    for path in PATHS:
+        with plans(bank) as found:
+            answer = await maya.get(path.format(review_id=review_id))
+        assert answer.status_code == (200 if "alike" not in path else 400), path  # of no kind: it is read
+        assert found
+        assert scans(found) == [], path
+        # The open ones, or the newest settled ones, come in the order of an index: none is read to be sorted.
+        assert "tab=mine" in path or not [
+            asked
+            for line, asked in found
+            if "FROM reviews \nWHERE reviews.s" in asked and "TEMP B-TREE" in line
+        ], path
 
 
 async def open_ones(bank: World, limit: int) -> list[str]:
@@ -120,23 +122,18 @@ async def open_ones(bank: World, limit: int) -> list[str]:
     return [review.review_id for review in found]
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/v1/reviews?limit=1", "/?tab=open", "/?tab=decided", "/?tab=decided&agent=robot"],
-)
-async def test_a_later_page_is_entered_where_the_last_one_ended(bank: World, robot: Agent, path: str) -> None:
+async def test_a_later_page_is_entered_where_the_last_one_ended(bank: World, robot: Agent) -> None:
     """Not walked to: what stands before it may be a million."""
     maya = await bank.person("maya")
     view = (await robot.submit(await pay(bank, 500))).json()
-    cursor = write_cursor(bank.clock(), view["effects"][0]["review"]["review_id"])
-    with plans(bank) as found:
-        assert (
-            await maya.get(f"{path}{'&' if '?' in path else '?'}cursor={quote(cursor)}")
-        ).status_code == 200
-    compared = [line for line, asked in found if "reviews.review_id) " in asked]
-    entered = ("review_id)>(?", "review_id)<(?", "Index Cond")
-    assert [line for line in compared if any(word in line for word in entered)], compared
-    assert not [line for line in compared if "Filter:" in line and "ROW(" in line]
+    cursor = quote(write_cursor(bank.clock(), view["effects"][0]["review"]["review_id"]))
+    for path in ("/v1/reviews?limit=1&", "/?tab=open&", "/?tab=decided&", "/?tab=decided&agent=robot&"):
+        with plans(bank) as found:
+            assert (await maya.get(f"{path}cursor={cursor}")).status_code == 200
+        compared = [line for line, asked in found if "reviews.review_id) " in asked]
+        entered = ("review_id)>(?", "review_id)<(?", "Index Cond")
+        assert [line for line in compared if any(word in line for word in entered)], (path, compared)
+        assert not [line for line in compared if "Filter:" in line and "ROW(" in line], path
 
 
 async def test_what_was_opened_in_an_emergency_is_found_among_other_tasks_by_its_kind(bank: World) -> None:
@@ -155,45 +152,42 @@ _INDEX = {
 }
 
 
-@pytest.mark.parametrize(("search", "index"), _INDEX.items(), ids=range(len(_INDEX)))
-async def test_a_search_of_the_log_is_a_stretch_of_one_index(
-    bank: World, robot: Agent, search: str, index: str
-) -> None:
+async def test_a_search_of_the_log_is_a_stretch_of_one_index(bank: World, robot: Agent) -> None:
     maya = await bank.person("maya")
     await robot.submit(await pay(bank, 500))
-    with plans(bank) as found:
-        assert (await maya.get(f"/audit?{search}")).status_code == 200
-    lines = [line for line, asked in found if "FROM audit" in asked and "audit" in line]
-    assert lines
-    assert any(index in line for line in lines), lines
-    assert not [line for line in lines if "TEMP B-TREE" in line or "Seq Scan" in line]
+    for search, index in _INDEX.items():
+        with plans(bank) as found:
+            assert (await maya.get(f"/audit?{search}")).status_code == 200
+        lines = [line for line, asked in found if "FROM audit" in asked and "audit" in line]
+        assert any(index in line for line in lines), (search, lines)
+        assert not [line for line in lines if "TEMP B-TREE" in line or "Seq Scan" in line], search
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/v1/transactions?limit=2",
-        "/v1/transactions?limit=2&state=ready",
-        "/v1/transactions?limit=2&cursor={cursor}",
-        "/v1/audit?limit=2",
-        "/v1/audit?limit=2&after=7",
-    ],
+AGENTS_PAGES = (
+    "/v1/transactions?limit=2",
+    "/v1/transactions?limit=2&state=ready",
+    "/v1/transactions?limit=2&cursor={cursor}",
+    "/v1/audit?limit=2",
+    "/v1/audit?limit=2&after=7",
 )
+
+
 async def test_an_agents_page_reads_neither_its_own_past_nor_that_of_others(
-    bank: World, robot: Agent, path: str
+    bank: World, robot: Agent
 ) -> None:
     for n in range(4):
         await robot.submit(await pay(bank, n + 1), run_key=f"r-{n}")
     await bank.service.sequencer.number()
     cursor = (await robot.send("GET", "/v1/transactions?limit=2")).json()["next"]
-    with plans(bank) as found:
-        page = (await robot.send("GET", path.format(cursor=cursor))).json()
-    assert len(page.get("rows") or page["transactions"]) == 2
-    assert scans(found) == []
-    lines = [line for line, asked in found if "FROM audit" in asked or "FROM transactions" in asked]
-    assert lines
     unbounded = ("ix_audit_txn", "ix_transactions_due", "MULTI-INDEX OR", "BitmapOr")
-    assert not [line for line in lines for name in unbounded if name in line], lines
+    for path in AGENTS_PAGES:
+        with plans(bank) as found:
+            page = (await robot.send("GET", path.format(cursor=cursor))).json()
+        assert len(page.get("rows") or page["transactions"]) == 2
+        assert scans(found) == [], path
+        lines = [line for line, asked in found if "FROM audit" in asked or "FROM transactions" in asked]
+        assert lines
+        assert not [line for line in lines for name in unbounded if name in line], (path, lines)
 
 
 async def test_an_effect_is_submitted_voted_on_and_looked_at_without_reading_those_of_others(

@@ -1,4 +1,4 @@
-"""Sixteen at once for the same thing, on each engine; on PostgreSQL they ask two replicas by turns.
+"""Eight at once for the same thing, on each engine; on PostgreSQL they ask two replicas by turns.
 
 The fast suite runs some rounds of each race, `make test-long` many.
 """
@@ -25,10 +25,10 @@ from tests.integration.service.engines import ENGINES
 
 pytestmark = pytest.mark.anyio
 
-CONTENDERS = 16
+CONTENDERS = 8
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def engine(request: pytest.FixtureRequest) -> str:
     """Races are decided on each engine in its own way."""
     chosen: str = request.param
@@ -39,13 +39,13 @@ ROUNDS = 1_000
 MANY = pytest.param(ROUNDS, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_500)])
 
 
-@pytest.fixture(params=[pytest.param(6, id="some"), MANY])
+@pytest.fixture(params=[pytest.param(3, id="some"), MANY])
 def rounds(request: pytest.FixtureRequest) -> range:
     """How often a race is run that a user's money hangs on."""
     return range(request.param)
 
 
-@pytest.fixture(params=[pytest.param(3, id="few"), MANY])
+@pytest.fixture(params=[pytest.param(2, id="few"), MANY])
 def few(request: pytest.FixtureRequest) -> range:
     """How often a race is run that is decided in the same place as one of the others."""
     return range(request.param)
@@ -78,7 +78,7 @@ async def replicas(tmp_path: Path, engine: str, database: dict[str, str]) -> Asy
 
 @pytest.fixture
 async def robots(replicas: list[World]) -> list[Agent]:
-    """One agent, sixteen times, each of them at the next replica's door."""
+    """One agent, eight times, each of them at the next replica's door."""
     robot = await replicas[0].agent("robot")
     await robot.submit(await pay(replicas[0]), run_key="first")  # it knows a nonce, so no answer asks for one
     return [
@@ -88,7 +88,7 @@ async def robots(replicas: list[World]) -> list[Agent]:
 
 
 async def everybody(replicas: list[World]) -> list[Visitor]:
-    """Four people at sixteen browsers."""
+    """Four people at eight browsers."""
     people = [await replicas[0].person(name) for name in PEOPLE]
     return [
         replace(people[n % len(people)], http=replicas[n // len(people) % len(replicas)].http)
@@ -101,6 +101,7 @@ def told(answers: list[httpx2.Response]) -> Counter[str]:
     return Counter(str(a.json().get("code", a.status_code)) for a in answers)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 async def test_one_release_is_spent_once(replicas: list[World], robots: list[Agent], rounds: range) -> None:
     for n in rounds:
         view = (await robots[0].submit(await pay(replicas[0]), run_key=f"spend-{n}")).json()
@@ -111,6 +112,7 @@ async def test_one_release_is_spent_once(replicas: list[World], robots: list[Age
         assert told(answers) == {"200": 1, "already_redeemed": CONTENDERS - 1}
 
 
+@pytest.mark.parametrize("engine", ENGINES)
 async def test_no_vote_is_missed_and_none_counts_twice(
     replicas: list[World], robots: list[Agent], rounds: range
 ) -> None:
@@ -152,7 +154,9 @@ async def test_one_key_makes_one_resource(replicas: list[World], robots: list[Ag
                 for i, (robot, body) in enumerate(zip(robots, bodies, strict=True))
             )
         )
-        assert told(answers) == {"201": 1, "200": 3, "idempotency_key_reused": 12}
+        same = CONTENDERS // 4
+        others = CONTENDERS - same
+        assert told(answers) == {"201": 1, "200": same - 1, "idempotency_key_reused": others}
         assert len({a.json()["txn"] for a in answers if a.is_success}) == 1
 
 
@@ -225,7 +229,7 @@ async def test_a_release_and_what_ends_it_have_one_order(
 ) -> None:
     """Spent before it ended, or ended and never spent: the log, the state and every answer say which."""
     seen, takes = set(), 0.0
-    for share in (None, ENDED_FIRST, 0.0, 0.3, 0.6, 0.9):
+    for share in (None, ENDED_FIRST, 0.0, 0.5):
         view = (await robots[0].submit(await pay(replicas[0]), run_key=f"end-{share}")).json()
         tokens = (await robots[0].release(view)).json()["releases"]
         # and once the other way round: on a machine of its own pace each order is seen

@@ -207,6 +207,7 @@ def leader(url: str) -> str:
         return found
 
 
+@pytest.mark.long
 async def test_a_killed_leader_is_replaced_and_who_waits_is_told(deployment: Deployment) -> None:
     key, digest = deployment.enrolled(), deployment.bundle.load().manifests["pay"].digest
     call = {"tool": "pay", "tool_digest": digest, "args": {"account": "acme", "amount": 500}}

@@ -6,12 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +16,7 @@ from sqlalchemy import select
 
 from policy_service.audit.feed import of_transaction
 from policy_service.audit.log import entries_after, highest_index
+from policy_service.channels.operator import restoring
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.identity.slack_links import every_slack_link
@@ -33,7 +30,6 @@ from tests.fakes.payments import Payments
 from tests.fakes.streaming import events, served
 from tests.fakes.vault import REASON, Vault, at, serving, tasks
 from tests.fakes.world import Agent, running
-from tests.house.repository import ROOT
 from tests.integration.service.effects import mail, pay
 
 pytestmark = pytest.mark.anyio
@@ -68,7 +64,25 @@ async def told(vault: Vault) -> Story:
     return story
 
 
-async def test_what_may_have_fired_is_a_task_and_counts_as_redeemed(vault: Vault) -> None:
+async def test_a_dry_run_tells_and_changes_nothing(vault: Vault) -> None:
+    story = await told(vault)
+    code, said = vault.verb("restored", "--dry-run", "--json")
+    would = json.loads(said)
+    assert code == 0 and would["dry_run"] and would["marked"] > would["known_to"]
+    assert sorted(would["in_doubt"]) == sorted([story.waits["txn"], story.ready["txn"]])
+    code, said = vault.verb("restored")
+    assert code == 1 and "--reason" in said and "2 open transactions" in said
+    mark = read_mark(vault.data / "keys")
+    assert mark is not None and mark.epoch == 1
+    assert json.loads(vault.verb("restored", "--dry-run", "--json")[1]) == would
+    (vault.data / "keys/epoch.json").unlink()
+    code, said = vault.verb(*REASON)
+    assert code == 1 and "copy the newest one" in said
+
+
+async def test_what_may_have_fired_is_a_task_and_nothing_fires_until_the_operator_says_so(
+    vault: Vault,
+) -> None:
     story = await told(vault)
     with pytest.raises(StartError, match="policy-service restored --dry-run"):
         async with serving(vault):
@@ -76,8 +90,10 @@ async def test_what_may_have_fired_is_a_task_and_counts_as_redeemed(vault: Vault
     code, said = vault.verb(*REASON)
     assert code == 0, said
     async with serving(vault) as bank:
-        await bank.operator("go-on", {"tool": None})
         robot = at(bank, story.robot)
+        frozen = await robot.submit(await pay(bank), run_key="new")
+        assert (frozen.status_code, frozen.json()["code"]) == (403, "frozen")
+        await bank.operator("go-on", {"tool": None})
         for view in (story.waits, story.ready):
             seen = await robot.see(view["txn"])
             assert (seen["state"], seen["effects"][0]["state"]) == ("unsettled", "unknown")
@@ -87,37 +103,13 @@ async def test_what_may_have_fired_is_a_task_and_counts_as_redeemed(vault: Vault
         assert (await (await bank.person("maya")).get("/v1/reviews")).json()["reviews"] == []
         spent = await robot.redeem(story.tokens, "again")
         assert (spent.status_code, spent.json()["code"]) == (400, "bad_token")
-        assert await bank.service.db.read(faults_of_log) == []
-
-
-async def test_nothing_fires_until_the_operator_says_so(vault: Vault) -> None:
-    story = await told(vault)
-    assert vault.verb(*REASON)[0] == 0
-    async with serving(vault) as bank:
-        robot = at(bank, story.robot)
-        frozen = await robot.submit(await pay(bank), run_key="new")
-        assert (frozen.status_code, frozen.json()["code"]) == (403, "frozen")
-        await bank.operator("go-on", {"tool": None})
         again = (await robot.submit(await pay(bank), run_key="ready", attempt_id="again")).json()
         assert (again["state"], again.get("receipt")) == ("unsettled", None)
         other = await robot.submit(await mail(bank), run_key="ready")
         assert (other.status_code, other.json()["code"]) == (409, "already_redeemed")
         new = (await robot.submit(await pay(bank), run_key="new", attempt_id="new")).json()
         assert bank.receipt_of(new).epoch == 2
-
-
-async def test_a_dry_run_tells_and_changes_nothing(vault: Vault) -> None:
-    story = await told(vault)
-    code, said = vault.verb("restored", "--dry-run", "--json")
-    would = json.loads(said)
-    assert code == 0 and would["dry_run"] and would["marked"] > would["known_to"]
-    assert sorted(would["in_doubt"]) == sorted([story.waits["txn"], story.ready["txn"]])
-    assert any("approvers" in line for line in would["check"])
-    code, said = vault.verb("restored")
-    assert code == 1 and "--reason" in said and "2 open transactions" in said
-    mark = read_mark(vault.data / "keys")
-    assert mark is not None and mark.epoch == 1
-    assert json.loads(vault.verb("restored", "--dry-run", "--json")[1]) == would
+        assert await bank.service.db.read(faults_of_log) == []
 
 
 async def test_a_healthy_database_is_left_alone_unless_it_is_insisted_on(vault: Vault) -> None:
@@ -147,13 +139,6 @@ async def test_a_database_that_is_newer_than_the_mark_just_starts(vault: Vault) 
     assert mark is not None and mark.epoch == 1 and mark.highest_index > Mark(**json.loads(old)).highest_index
 
 
-async def test_without_a_mark_nothing_is_taken_over(vault: Vault) -> None:
-    await told(vault)
-    (vault.data / "keys/epoch.json").unlink()
-    code, said = vault.verb(*REASON)
-    assert code == 1 and "copy the newest one" in said
-
-
 async def test_restored_twice_from_the_same_copy_begins_a_third_epoch_above_the_second(vault: Vault) -> None:
     story = await told(vault)
     assert vault.verb(*REASON)[0] == 0
@@ -176,66 +161,19 @@ async def test_restored_twice_from_the_same_copy_begins_a_third_epoch_above_the_
         assert bank.receipt_of(new).epoch == 3
 
 
-async def test_what_was_redeemed_in_the_copy_stays_so_and_its_report_is_taken(vault: Vault) -> None:
+async def test_what_was_known_before_stays_so_and_nobodys_session_or_account_does(vault: Vault) -> None:
+    """A compensation that waited may have happened; an account unlinked in the lost part would be somebody's again."""
     async with serving(vault) as bank:
         robot = await bank.agent("robot")
-        view = (await robot.submit(await pay(bank), attempt_id="a")).json()
-    copy = vault.save()
-    async with serving(vault) as bank:
-        await bank.agent("later")
-    vault.bring_back(copy)
-    code, said = vault.verb(*REASON, "--json")
-    assert code == 0 and json.loads(said)["redeemed"] == 1 and json.loads(said)["in_doubt"] == []
-    async with serving(vault) as bank:
-        robot = at(bank, robot)
-        assert (await robot.see(view["txn"]))["state"] == "redeemed"
-        done = await robot.report("a", {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"})
-        assert done.json()["state"] == "settled"
-
-
-async def test_a_compensation_that_waited_may_have_happened(vault: Vault) -> None:
-    async with serving(vault) as bank:
-        robot = await bank.agent("robot")
+        kept = (await robot.submit(await pay(bank), run_key="kept", attempt_id="kept")).json()
         view = (await robot.submit(await pay(bank), await mail(bank), attempt_id="a")).json()
         paid, mailed = (effect["effect_id"] for effect in view["effects"])
         await robot.report("a", {"effect_id": paid, "outcome": "fired", "result": {"id": "p1"}},
                            {"effect_id": mailed, "outcome": "failed"})  # fmt: skip
         path = f"/v1/transactions/{view['txn']}/compensate"
         undo = (await robot.send("POST", path, {"effect_id": paid})).json()["effect"]
-    copy = vault.save()
-    async with serving(vault) as bank:
-        await bank.agent("later")
-    vault.bring_back(copy)
-    assert vault.verb(*REASON)[0] == 0
-    async with serving(vault) as bank:
-        seen = await at(bank, robot).see(view["txn"])
-        assert (seen["state"], seen["effects"][0]["compensation"]["state"]) == ("unsettled", "unknown")
-        assert await tasks(bank) == [("restored", undo["effect_id"])]
-        assert await bank.service.db.read(faults_of_log) == []
-
-
-async def test_sessions_and_sign_in_links_of_before_are_over(vault: Vault) -> None:
-    async with serving(vault) as bank:
         maya = await bank.person("maya")
         link = (await bank.operator("sign-in-link", {"sub": "tomas", "name": "Tomas"}))["url"]
-    copy = vault.save()
-    async with serving(vault) as bank:
-        await bank.agent("later")
-    vault.bring_back(copy)
-    assert vault.verb(*REASON)[0] == 0
-    async with serving(vault) as bank:
-        maya.http = bank.http
-        assert (await maya.get("/v1/reviews")).status_code == 401
-        origin = {"Origin": bank.settings.public_url}
-        used = await bank.http.post(
-            "/sign-in/dev", data={"token": link.partition("token=")[2]}, headers=origin
-        )
-        assert used.status_code == 400
-
-
-async def test_slack_accounts_of_before_are_nobodys(vault: Vault) -> None:
-    """One that was unlinked in the lost part of the log would be somebody's again."""
-    async with serving(vault) as bank:
         row = SlackLinkRow(
             team_id="T0ACME", user_id="U0MAYA", iss=DEV_ISSUER, sub="maya", assurance="dev", account="maya",
             linked_at=bank.clock(), linked_by="",
@@ -245,58 +183,64 @@ async def test_slack_accounts_of_before_are_nobodys(vault: Vault) -> None:
     async with serving(vault) as bank:
         await bank.agent("later")
     vault.bring_back(copy)
-    assert vault.verb(*REASON)[0] == 0
+    code, said = vault.verb(*REASON, "--json")
+    assert code == 0 and json.loads(said)["redeemed"] == 1 and json.loads(said)["in_doubt"] == [view["txn"]]
     async with serving(vault) as bank:
+        maya.http = bank.http
+        assert (await maya.get("/v1/reviews")).status_code == 401
+        form, origin = {"token": link.partition("token=")[2]}, {"Origin": bank.settings.public_url}
+        assert (await bank.http.post("/sign-in/dev", data=form, headers=origin)).status_code == 400
         assert await bank.service.db.read(every_slack_link) == []
+        robot = at(bank, robot)
+        seen = await robot.see(view["txn"])
+        assert (seen["state"], seen["effects"][0]["compensation"]["state"]) == ("unsettled", "unknown")
+        assert await tasks(bank) == [("restored", undo["effect_id"])]
+        assert (await robot.see(kept["txn"]))["state"] == "redeemed"
+        fired = {"effect_id": kept["effects"][0]["effect_id"], "outcome": "fired"}
+        assert (await robot.report("kept", fired)).json()["state"] == "settled"
+        assert await bank.service.db.read(faults_of_log) == []
 
 
 # -- stopped in between ----------------------------------------------------------------------------------------------
 
-DIES = """
-import os, signal, sys
-from policy_service.channels.operator import restoring
-from policy_service.cli import app
-from policy_service.storage.database import Database
 
-left = int(sys.argv.pop(1))
-
-def counted(step):
-    def run(*args):
-        global left
-        answer = step(*args)
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
-    return run
-
-restoring.write_mark = counted(restoring.write_mark)
-Database.write_sync = counted(Database.write_sync)
-app()
-"""
+class Died(BaseException):
+    """The process ended."""
 
 
-def dies_after(vault: Vault, steps: int) -> None:
-    """`policy-service restored`, killed after so many of its writes, to the mark or to the database."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "sdk/python")])
-    done = subprocess.run(
-        [sys.executable, "-c", DIES, str(steps), *REASON],
-        env=os.environ | vault.env | {"PYTHONPATH": path}, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == -signal.SIGKILL
+def dies_after(vault: Vault, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """`policy-service restored`, ended after so many of its writes, to the mark or to the database."""
+    done: list[object] = []
+
+    def counted(step: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            done.append(step(*args))
+            if len(done) == steps:
+                raise Died
+            return done[-1]
+
+        return run
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "write_mark", counted(restoring.write_mark))
+        patch.setattr(Database, "write_sync", counted(Database.write_sync))
+        with pytest.raises(Died):
+            vault.verb(*REASON)
 
 
-async def test_killed_anywhere_it_is_repeated_and_nothing_starts_before_it_is_done(vault: Vault) -> None:
+async def test_killed_anywhere_it_is_repeated_and_nothing_starts_before_it_is_done(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
     story = await told(vault)
     would = json.loads(vault.verb("restored", "--dry-run", "--json")[1])
     for steps in (1, 2):  # after the mark; after the mark and one of the two transactions
-        dies_after(vault, steps)
+        dies_after(vault, monkeypatch, steps)
         with pytest.raises(StartError, match="restored or replaced"):
             async with serving(vault):
                 pass
         again = json.loads(vault.verb("restored", "--dry-run", "--json")[1])
         assert (again["lost_after"], again["known_to"]) == (would["lost_after"], would["known_to"])
-    dies_after(vault, 3)  # after the mark, the other transaction and the epoch in the database
+    dies_after(vault, monkeypatch, 3)  # after the mark, the other transaction and the epoch in the database
     async with serving(vault) as bank:
         known = (await at(bank, story.robot).send("GET", "/v1/epoch")).json()
         assert (known["epoch"], known["restores"][0]["lost_after"]) == (4, would["lost_after"])
@@ -343,7 +287,7 @@ async def test_it_is_refused_while_a_replica_is_connected(shared: Vault) -> None
     assert shared.verb(*REASON, "--even-so")[0] == 0
 
 
-@pytest.mark.parametrize("taken_over", [False, True], ids=["as it is", "after restored"])
+@pytest.mark.parametrize("taken_over", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_a_running_replica_uses_no_connection_to_a_database_that_forgot(
     shared: Vault, taken_over: bool
 ) -> None:
@@ -370,33 +314,22 @@ async def test_a_running_replica_uses_no_connection_to_a_database_that_forgot(
 # -- the log ---------------------------------------------------------------------------------------------------------
 
 
-async def test_no_index_is_given_twice_and_one_line_says_which_are_lost(vault: Vault) -> None:
-    await told(vault)
+async def test_no_index_is_given_twice_and_who_follows_the_log_is_led_over_the_gap(vault: Vault) -> None:
+    story = await told(vault)
     marked = read_mark(vault.data / "keys")
     assert marked is not None
     known_to = json.loads(vault.verb("restored", "--dry-run", "--json")[1])["known_to"]
-    assert vault.verb(*REASON)[0] == 0
+    goes_on = json.loads(vault.verb(*REASON, "--json")[1])["goes_on_at"]
     async with serving(vault) as bank:
         await bank.service.sequencer.number()
         lines = await bank.service.db.read(lambda conn: entries_after(conn, 0, 10_000))
         indexes = [line.index for line in lines]
-        first = indexes[known_to]
-        assert indexes[:known_to] == list(range(1, known_to + 1)) and first > marked.highest_index
-        assert indexes[known_to:] == list(range(first, first + len(indexes) - known_to))
+        assert indexes[:known_to] == list(range(1, known_to + 1)) and goes_on > marked.highest_index
+        assert indexes[known_to:] == list(range(goes_on, goes_on + len(indexes) - known_to))
         line = lines[known_to]
         assert (line.kind, line.actor) == ("database_restored", "operator")
-        assert (line.body["known_to"], line.body["epoch"], line.body["reason"]) == (
-            known_to, 2, "the disk died",
-        )  # fmt: skip
-
-
-async def test_who_follows_the_log_is_led_over_the_gap(vault: Vault) -> None:
-    story = await told(vault)
-    marked = read_mark(vault.data / "keys")
-    assert marked is not None
-    goes_on = json.loads(vault.verb(*REASON, "--json")[1])["goes_on_at"]
-    async with serving(vault) as bank:
-        await bank.service.sequencer.number()
+        told_so = (line.body["known_to"], line.body["epoch"], line.body["reason"])
+        assert told_so == (known_to, 2, "the disk died")
         await bank.service.feed.refresh()
         maya = await bank.person("maya")
         cookie = {"Cookie": maya.headers()["Cookie"]}

@@ -31,16 +31,11 @@ async def told(bank: World, view: dict[str, Any]) -> list[str]:
     return [unescape(re.sub(r"<[^>]+>", "", note)) for note in notes]
 
 
-async def test_a_page_says_nothing_while_the_rules_stay(bank: World, folder: Payments, robot: Agent) -> None:
+async def test_a_gate_that_fires_late_is_named(bank: World, folder: Payments, robot: Agent) -> None:
     view = await asked(bank, robot)
-    assert await told(bank, view) == []
     folder.write("notes.cedar", "// says nothing new\n")
     await bank.activate()
     assert await told(bank, view) == []
-
-
-async def test_a_gate_that_fires_late_is_named(bank: World, folder: Payments, robot: Agent) -> None:
-    view = await asked(bank, robot)
     folder.policies(ANYBODY + LARGE + HUGE + gate("counsel", "legal", title="Legal reads it"))
     await bank.activate()
     assert await told(bank, view) == ["People are now asked by Legal reads it"]

@@ -6,17 +6,20 @@ import os
 import re
 import shlex
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import httpx2
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
+from typer.testing import CliRunner
 
+from policy_service.cli import app
 from tests.counterparts import postgres, require
 from tests.fakes.operated import Operated, command, environment, free_port
 from tests.fakes.world import fresh_data
@@ -169,7 +172,7 @@ def role_of_the_docs(server: str) -> Iterator[dict[str, str]]:
             conn.execute(text(f"DROP ROLE {role}"))
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])  # a minute each
+@pytest.fixture(params=["sqlite", "postgresql"])
 def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
     """Set up and not running, on either engine."""
     if request.param == "sqlite":
@@ -180,6 +183,7 @@ def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deplo
         yield Deployment(tmp_path, database)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)  # some twenty commands, each a process that imports everything
 def test_the_runbook_brings_a_deployment_back_and_nothing_fires_twice(deployment: Deployment) -> None:
     engine = "PostgreSQL" if "COUNTERSIGN_DATABASE_URL" in deployment.operator.env else "SQLite"
@@ -210,42 +214,33 @@ def test_the_runbook_brings_a_deployment_back_and_nothing_fires_twice(deployment
     assert len(list((deployment.operator.folder / "key-backups").glob("keys-*/epoch.json"))) == 1
 
 
-def test_a_copy_is_one_private_sound_file_of_what_was_committed(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path)
-    with deployment.serving():
-        deployment.fires("before")
-        deployment.operator.run("policy-service backup one.db")
-    (copy,) = tmp_path.glob("one.db*")
-    assert copy.stat().st_mode & 0o777 == 0o600
-    engine = create_engine(f"sqlite:///{copy}")
-    with engine.connect() as conn:
-        assert conn.execute(text("SELECT state FROM transactions")).scalars().all() == ["settled"]
-    engine.dispose()
-
-
 REFUSED = {
-    "a file that is there": ("policy-service backup taken.db", "never overwritten"),
-    "a folder that is not": ("policy-service backup nowhere/x.db", "cannot be written"),
-    "beside the keys": ("policy-service backup data/keys/x.db", "whoever holds both"),
-    "below the keys": ("mkdir -p data/keys/deep; policy-service backup data/keys/deep/x.db", "whoever holds both"),
-    "of a server": (
-        "COUNTERSIGN_DATABASE_URL=postgresql://nobody@127.0.0.1/x policy-service backup x.db", "pg_dump",
-    ),
-    "of nothing": ("COUNTERSIGN_DATA_DIR=empty policy-service backup x.db", "policy-service init"),
-    "of what is damaged": (
-        "printf 'not a database at all' > data/countersign.db; policy-service backup x.db", "cannot be copied",
-    ),
-}  # fmt: skip
+    "a file that is there": ("taken.db", {}, "never overwritten"),
+    "a folder that is not": ("nowhere/x.db", {}, "cannot be written"),
+    "beside the keys": ("data/keys/x.db", {}, "whoever holds both"),
+    "below the keys": ("data/keys/deep/x.db", {}, "whoever holds both"),
+    "of a server": ("x.db", {"COUNTERSIGN_DATABASE_URL": "postgresql://nobody@127.0.0.1/x"}, "pg_dump"),
+    "of nothing": ("x.db", {"COUNTERSIGN_DATA_DIR": "empty"}, "policy-service init"),
+    "of what is damaged": ("x.db", {"COUNTERSIGN_DATA_DIR": "damaged"}, "cannot be copied"),
+}
 
 
-@pytest.mark.parametrize(("script", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_a_backup_that_is_refused_says_why_and_leaves_nothing(
-    script: str, sentence: str, tmp_path: Path
+def test_a_backup_is_one_private_file_or_says_why_it_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = Host(tmp_path, shell(tmp_path) | environment(tmp_path / "data", tmp_path, free_port()))
-    shutil.copytree(fresh_data(), tmp_path / "data")
-    (tmp_path / "taken.db").write_text("mine")
-    done = host._bash(script)
-    assert done.returncode == 1 and sentence in done.stderr and "Traceback" not in done.stderr
-    assert (tmp_path / "taken.db").read_text() == "mine"
+    monkeypatch.chdir(tmp_path)
+    for data in ("data", "damaged"):
+        shutil.copytree(fresh_data(), data)
+    Path("data/keys/deep").mkdir()
+    Path("damaged/countersign.db").write_text("not a database at all")
+    Path("taken.db").write_text("mine")
+    env = environment(Path("data"), tmp_path, 8420)
+    for what, (file, more, sentence) in REFUSED.items():
+        done = CliRunner().invoke(app, ["backup", file], env=env | more)
+        assert (done.exit_code, sentence in done.output) == (1, True), (what, done.output)
+    assert Path("taken.db").read_text() == "mine"
     assert [*tmp_path.rglob("x.db*"), *tmp_path.rglob("*.part")] == []
+    assert CliRunner().invoke(app, ["backup", "one.db"], env=env).exit_code == 0
+    assert Path("one.db").stat().st_mode & 0o777 == 0o600
+    with closing(sqlite3.connect("one.db")) as copy:
+        assert copy.execute("SELECT count(*) FROM transactions").fetchone() == (0,)

@@ -57,7 +57,9 @@ def shown(text: str) -> bool:
     return PIN in text or CARD in text
 
 
-async def test_no_page_and_no_api_of_people_shows_them(bank: World, asked: dict[str, Any]) -> None:
+async def test_no_page_and_no_api_of_people_shows_them(
+    bank: World, folder: Payments, asked: dict[str, Any]
+) -> None:
     jonas = await bank.person("jonas")
     review_id = asked["effects"][0]["review"]["review_id"]
     for path in ("/", f"/reviews/{review_id}", "/v1/reviews", f"/v1/reviews/{review_id}", "/v1/audit"):
@@ -67,26 +69,17 @@ async def test_no_page_and_no_api_of_people_shows_them(bank: World, asked: dict[
     api = (await jonas.get(f"/v1/reviews/{review_id}")).json()
     assert api["effect"]["args"]["account"] == "acct-1"
     assert api["effect"]["args"]["pin"] == "(hidden value, 21 bytes)"
-
-
-async def test_the_agent_sees_what_it_sent(robot: Agent, asked: dict[str, Any]) -> None:
-    assert (await robot.see(asked["txn"]))["effects"][0]["args"]["pin"] == PIN
-
-
-async def test_a_stale_vote_is_not_told_them(bank: World, robot: Agent, asked: dict[str, Any]) -> None:
-    await submitted(bank, robot, "acct-2")
-    jonas = await bank.person("jonas")
-    stale = await jonas.vote(asked)
-    assert stale.status_code == 409
-    assert not shown(stale.text)
-
-
-async def test_an_edited_manifest_uncovers_nothing(
-    bank: World, folder: Payments, asked: dict[str, Any]
-) -> None:
     folder.write("tools/transfer.json", TRANSFER | {"secret": [], "title": "Renamed"})
-    await bank.activate()
-    jonas = await bank.person("jonas")
-    review_id = asked["effects"][0]["review"]["review_id"]
+    await bank.activate()  # an edited manifest uncovers nothing
     for path in ("/", f"/reviews/{review_id}", f"/v1/reviews/{review_id}"):
         assert not shown((await jonas.get(path)).text), path
+
+
+async def test_a_stale_vote_is_not_told_them_and_the_agent_sees_what_it_sent(
+    bank: World, robot: Agent, asked: dict[str, Any]
+) -> None:
+    assert (await robot.see(asked["txn"]))["effects"][0]["args"]["pin"] == PIN
+    await submitted(bank, robot, "acct-2")
+    stale = await (await bank.person("jonas")).vote(asked)
+    assert stale.status_code == 409
+    assert not shown(stale.text)

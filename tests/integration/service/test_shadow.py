@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 COUNTS = ("compared", "looser", "stricter", "other", "failed")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -83,6 +83,8 @@ async def test_what_a_laxer_candidate_would_have_let_go_is_listed(bank: World, r
         "outcome": "review", "policies": [], "asks": "1 of finance", "reasons": []
     }  # fmt: skip
     assert found["candidate"] == {"outcome": "release", "policies": ["anybody-may"], "reasons": []}
+    assert (await robot.see(view["txn"]))["state"] == "review", "what is in shadow decides nothing"
+    assert (await bank.http.get("/v1/policies/shadow")).status_code == 401
 
 
 async def test_a_stricter_one_and_one_that_asks_others_are_told_apart(
@@ -115,14 +117,8 @@ async def test_a_denial_of_the_candidate_is_stricter_and_denies_nothing(
     assert spent["receipt"], "what is in shadow decides nothing"
 
 
-async def test_a_laxer_candidate_releases_nothing(bank: World, robot: Agent) -> None:
-    view = await submit(bank, robot, 500)
-    await look(bank)
-    assert (await robot.see(view["txn"]))["state"] == "review"
-
-
 async def test_the_same_answer_is_counted_and_not_listed(
-    bank: World, robot: Agent, candidate: Payments
+    bank: World, robot: Agent, folder: Payments, candidate: Payments
 ) -> None:
     candidate.policies("// in other words\n" + ANYBODY + LARGE + HUGE)
     await look(bank)
@@ -132,28 +128,22 @@ async def test_the_same_answer_is_counted_and_not_listed(
     assert await look(bank) == 0
     told = await seen(bank)
     assert (counts(told), told["differences"]) == ({"compared": 3}, [])
-
-
-async def test_what_was_submitted_before_it_came_is_not_compared(
-    tmp_path: Path, folder: Payments, candidate: Payments, database: dict[str, str]
-) -> None:
-    async with running(tmp_path / "data", folder.path, **database) as bank:
-        await submit(bank, await bank.agent("robot"), 500)
-        maya = await bank.person("maya")
-        assert (await maya.get("/v1/policies/shadow")).json() == {
-            "compared": 0, "looser": 0, "stricter": 0, "other": 0, "failed": 0, "problems": [], "differences": [],
-        }  # fmt: skip
-        await bank.service.sequencer.number()
-    async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path, **database) as bank:
-        assert await look(bank) == 0
+    candidate.policies((folder.path / "rules.cedar").read_text())  # the bundle in force itself
+    await submit(bank, robot, 600)
+    assert await look(bank) == 0
 
 
 async def test_a_restart_goes_on_where_it_was(
     tmp_path: Path, folder: Payments, candidate: Payments, database: dict[str, str]
 ) -> None:
+    async with running(tmp_path / "data", folder.path, **database) as bank:
+        robot = await bank.agent("robot")
+        await submit(bank, robot, 600)
+        assert counts(await seen(bank)) == {}
+        await bank.service.sequencer.number()
     async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path, **database) as bank:
-        await look(bank)
-        await submit(bank, await bank.agent("robot"), 500)
+        assert await look(bank) == 0, "what was submitted before it came is not compared"
+        await submit(bank, Agent(robot.name, robot.key, bank.http), 500)
         await bank.service.sequencer.number()
     async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path, **database) as bank:
         bank.clock.pass_(minutes=2)
@@ -199,16 +189,8 @@ async def test_a_candidate_that_does_not_load_is_told_of_and_harms_nothing(
     assert (await bank.http.get("/readyz")).json()["findings"] == []
 
 
-async def test_the_bundle_in_force_has_nothing_to_differ_in(
-    bank: World, robot: Agent, folder: Payments, candidate: Payments
-) -> None:
-    candidate.policies((folder.path / "rules.cedar").read_text())
-    await submit(bank, robot, 500)
-    assert await look(bank) == 0
-
-
-async def test_only_the_newest_differences_are_kept_and_all_are_counted(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+async def test_only_the_newest_differences_and_candidates_are_kept_and_all_are_counted(
+    bank: World, robot: Agent, candidate: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shadow, "_KEPT", 2)
     for amount in (500, 501, 502):
@@ -219,22 +201,12 @@ async def test_only_the_newest_differences_are_kept_and_all_are_counted(
     assert len(told["differences"]) == 2
     at = [found["at"] for found in told["differences"]]
     assert at == sorted(at, reverse=True)
-
-
-async def test_the_oldest_candidates_are_forgotten(
-    bank: World, candidate: Payments, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(shadow, "_CANDIDATES", 1)
-    first = (await seen(bank))["digest"]
     bank.clock.pass_(seconds=1)
     candidate.policies(ANYBODY + LARGE)
     await look(bank)
-    assert await shadow.shadow_of(bank.service.ctx, first, 10) is None
+    assert await shadow.shadow_of(bank.service.ctx, told["digest"], 10) is None
     assert (await seen(bank))["since"]
-
-
-async def test_nobody_who_is_not_signed_in_reads_it(bank: World) -> None:
-    assert (await bank.http.get("/v1/policies/shadow")).status_code == 401
 
 
 async def test_a_source_the_bundle_in_force_does_not_ask_is_not_asked(
@@ -251,16 +223,4 @@ async def test_a_source_the_bundle_in_force_does_not_ask_is_not_asked(
     await submit(bank, robot, 5)
     await look(bank)
     assert (counts(await seen(bank)), asked) == ({"failed": 1}, [])
-
-
-async def test_a_source_that_fails_is_no_difference_and_nobodys_trouble(
-    bank: World, robot: Agent, candidate: Payments
-) -> None:
-    facts = '[entities.Account.attributes]\nstate = "String"\n[[source]]\nname = "gone"\nkind = "sql"\n'
-    candidate.write("facts.toml", facts + 'url_env = "NOT_SET"\nquery = "SELECT 1"\nentity = "Account"\n')
-    await look(bank)
-    await submit(bank, robot, 5)
-    await look(bank)
-    told = await seen(bank)
-    assert counts(told) == {"failed": 1}
     assert (await bank.http.get("/readyz")).json()["findings"] == []

@@ -35,16 +35,9 @@ def linked(shell: CliRunner) -> CliRunner:
     """The same, where somebody has linked an account whose name moves the cursor."""
     iss, _, sub = person("maya").partition("|")
     row = SlackLinkRow(
-        team_id=TEAM,
-        user_id="U0MAYA",
-        iss=iss,
-        sub=sub,
-        assurance="dev",
-        account="ma\x1b[2Jya",
-        direct=True,
-        linked_at=datetime(2026, 11, 17, tzinfo=UTC),
-        linked_by="",
-    )
+        team_id=TEAM, user_id="U0MAYA", iss=iss, sub=sub, assurance="dev", account="ma\x1b[2Jya", direct=True,
+        linked_at=datetime(2026, 11, 17, tzinfo=UTC), linked_by="",
+    )  # fmt: skip
     with open_database(load_settings()) as database:
         database.write_sync(lambda tx: insert_row(tx.conn, row))
     return shell
@@ -56,9 +49,11 @@ def said(shell: CliRunner, *words: str, code: int = 0) -> str:
     return done.output.strip().replace("\n", " ")
 
 
-def test_where_nobody_linked_one_it_says_so(shell: CliRunner) -> None:
+def test_where_nobody_linked_one_and_without_an_app_it_says_so(shell: CliRunner) -> None:
     assert said(shell, "links") == "no Slack account is linked yet"
     assert json.loads(said(shell, "links", "--json")) == []
+    assert said(shell, "status") == "the settings have no [slack]: people are asked on the web"
+    assert "deploy/slack/README.md" in said(shell, "retry", code=1)
 
 
 def test_the_list_says_whose_each_is_and_hides_no_letters(linked: CliRunner) -> None:
@@ -70,17 +65,14 @@ def test_the_list_says_whose_each_is_and_hides_no_letters(linked: CliRunner) -> 
     assert (one["team"], one["user"], one["person"], one["direct"]) == (TEAM, "U0MAYA", person("maya"), True)
 
 
-def test_unlinking_says_whose_it_was_and_happens_once(linked: CliRunner) -> None:
+def test_unlinking_says_whose_it_was_and_happens_once_for_a_reason(linked: CliRunner) -> None:
+    said(linked, "unlink", TEAM, "U0MAYA", code=2)
+    assert "U0MAYA" in said(linked, "links")
     done = said(linked, "unlink", TEAM, "U0MAYA", "--reason", "a stolen phone")
     assert done == f"unlinked U0MAYA of {TEAM}, which was {person('maya')}'s"
     assert said(linked, "links") == "no Slack account is linked yet"
     again = said(linked, "unlink", TEAM, "U0MAYA", "--reason", "a stolen phone", code=1)
     assert "slack links" in again
-
-
-def test_unlinking_without_a_reason_is_refused(linked: CliRunner) -> None:
-    said(linked, "unlink", TEAM, "U0MAYA", code=2)
-    assert "U0MAYA" in said(linked, "links")
 
 
 @pytest.fixture
@@ -115,12 +107,9 @@ def away(linked: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return linked
 
 
-def test_without_an_app_the_status_says_so(shell: CliRunner) -> None:
-    assert said(shell, "status") == "the settings have no [slack]: people are asked on the web"
-    assert "deploy/slack/README.md" in said(shell, "retry", code=1)
-
-
-def test_the_status_says_what_waits_and_why_a_line_each(away: CliRunner) -> None:
+def test_the_status_says_what_waits_and_why_a_line_each(
+    away: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = away.invoke(app, ["slack", "status"]).output.splitlines()
     assert told == [
         f"{TEAM}  waiting 1  set aside 1",
@@ -130,6 +119,9 @@ def test_the_status_says_what_waits_and_why_a_line_each(away: CliRunner) -> None
         "the service is not running: nothing is sent and nothing arrives",
     ]
     assert json.loads(said(away, "status", "--json"))["resting"][0]["place"] == "#approvals"
+    monkeypatch.setattr(slack, "is_embedded", lambda settings: False)  # no socket tells of replicas
+    told = away.invoke(app, ["slack", "status"]).output.splitlines()
+    assert told[-1] == "what a running service knows of it, its /readyz tells"
 
 
 def test_another_try_wakes_everything(away: CliRunner) -> None:
@@ -152,12 +144,3 @@ def test_the_ways_by_which_deliveries_arrive_are_said_before_the_app_is_met(
         "http": "http://127.0.0.1:8420/slack/events",
         "socket_mode": True,
     }
-
-
-def test_beside_a_database_server_the_replicas_are_asked_themselves(
-    away: CliRunner, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No socket tells of them, so nobody says that none of them runs."""
-    monkeypatch.setattr(slack, "is_embedded", lambda settings: False)
-    told = away.invoke(app, ["slack", "status"]).output.splitlines()
-    assert told[-1] == "what a running service knows of it, its /readyz tells"

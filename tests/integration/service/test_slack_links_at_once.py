@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 
-from policy_service.errors import (
-    ForbiddenError,
-    InvalidRequestError,
-)
+from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.workflow.slack.inviting import invitation_of
 from policy_service.workflow.slack.linking import unlink
 from tests.fakes.payments import Payments
 from tests.fakes.slack_accounts import TEAM
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
-from tests.integration.service.engines import ENGINES
 from tests.integration.service.slack_links import MAYA, Workspace, with_slack
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", ENGINES)]
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]),
+]
 
 
 @pytest.fixture

@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from policy_service.errors import (
-    ForbiddenError,
-)
+from policy_service.errors import ForbiddenError
 from policy_service.identity.logout import Logout, obey
-from policy_service.identity.people import remember
 from policy_service.slack import SlackApp
 from policy_service.workflow.slack.linking import unlink
 from tests.fakes.identity_provider import ISSUER
@@ -185,9 +182,3 @@ async def test_whose_token_names_no_group_has_none_that_are_old(here: Workspace)
     await here.linked(MAYA, await here.by_provider("maya", groups=[]))
     here.world.clock.pass_(days=2)
     assert not (await here.voter("U0MAYA")).stale_groups
-
-
-async def test_a_row_of_the_same_name_is_not_the_account(here: Workspace) -> None:
-    """What is looked up is the link, never a person who happens to be called as the account is."""
-    await here.world.service.db.write(lambda tx: remember(tx, ISSUER, "U0MAYA", "Maya", email=None))
-    await refused(here.voter("U0MAYA"), ForbiddenError, "not_eligible", "/countersign link")

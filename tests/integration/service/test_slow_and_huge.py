@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 import pytest
 import uvicorn
 
-from policy_service.channels.http import connections
 from policy_service.channels.http.connections import MAX_HEAD_BYTES, BoundedConnection
 from policy_service.cli import _uvicorn_config
 from tests.fakes.operated import free_port
@@ -88,14 +87,14 @@ SLOW = {
 }
 
 
-@pytest.mark.parametrize("parts", SLOW.values(), ids=SLOW)
 @pytest.mark.usefixtures("impatient")
-async def test_who_is_slow_on_purpose_is_let_go(bank: World, parts: tuple[bytes, ...]) -> None:
+async def test_who_is_slow_on_purpose_is_let_go(bank: World) -> None:
     async with door(bank) as port:
-        _, took = await spoken(port, *parts, every=0.1)
-        assert SOON * 0.9 <= took < 5
-        answer, _ = await spoken(port, b"GET /healthz HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n")
-        assert answer.startswith(b"HTTP/1.1 200")
+        for name, parts in SLOW.items():
+            _, took = await spoken(port, *parts, every=0.1)
+            assert SOON * 0.9 <= took < 5, name
+            answer, _ = await spoken(port, b"GET /healthz HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n")
+            assert answer.startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.usefixtures("impatient")
@@ -126,12 +125,12 @@ HUGE = {
 }
 
 
-@pytest.mark.parametrize("head", HUGE.values(), ids=HUGE)
-async def test_a_head_that_is_too_long_is_refused_before_it_ends(bank: World, head: bytes) -> None:
+async def test_a_head_that_is_too_long_is_refused_before_it_ends(bank: World) -> None:
     async with door(bank) as port:
-        answer, took = await spoken(port, head)
-        assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
-        assert took < 5
+        for name, head in HUGE.items():
+            answer, took = await spoken(port, head)
+            assert answer == b"" or answer.startswith(b"HTTP/1.1 400"), name
+            assert took < 5
 
 
 async def test_a_large_body_in_the_same_breath_is_no_long_head(bank: World) -> None:
@@ -142,21 +141,13 @@ async def test_a_large_body_in_the_same_breath_is_no_long_head(bank: World) -> N
     assert answer.startswith(b"HTTP/1.1 401")
 
 
-@pytest.mark.parametrize("path", ["/v1/transactions", "/v1/evaluations"])
-async def test_nothing_packed_is_unpacked(bank: World, robot: Agent, path: str) -> None:
-    bomb = gzip.compress(b" " * 50_000_000 + json.dumps({"run_key": "x", "effects": []}).encode())
-    answer = await robot.send(
-        "POST", path, bomb, headers={"Content-Encoding": "gzip", "Idempotency-Key": "k"}
-    )
-    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
-
-
-async def test_a_body_said_to_be_itself_is_read(bank: World, robot: Agent) -> None:
-    body = {"run_key": "x", "effects": [await pay(bank)]}
-    headers = {"Content-Encoding": "identity", "Idempotency-Key": "k"}
-    assert (await robot.send("POST", "/v1/transactions", body, headers=headers)).status_code == 201
-
-
-def test_the_usual_patience_is_that_of_people_on_a_bad_line() -> None:
-    assert (connections.HEAD_S, connections.BODY_S) == (15.0, 60.0)
-    assert (BoundedConnection.head_s, BoundedConnection.body_s) == (15.0, 60.0)
+async def test_nothing_packed_is_unpacked(bank: World, robot: Agent) -> None:
+    body = json.dumps({"run_key": "x", "effects": []}).encode()
+    bomb = gzip.compress(b" " * 50_000_000 + body, compresslevel=1)
+    headers = {"Content-Encoding": "gzip", "Idempotency-Key": "k"}
+    for path in ("/v1/transactions", "/v1/evaluations"):
+        answer = await robot.send("POST", path, bomb, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+    as_it_is = headers | {"Content-Encoding": "identity"}
+    sent = {"run_key": "x", "effects": [await pay(bank)]}
+    assert (await robot.send("POST", "/v1/transactions", sent, headers=as_it_is)).status_code == 201

@@ -18,7 +18,7 @@ from policy_service.storage.proof_tables import AssertionRow, PasskeyRow
 from policy_service.storage.tables import VoteRow
 from tests.fakes.authenticator import UP, UV, Passkey
 from tests.fakes.log_check import faults_of_log
-from tests.fakes.payments import ANYBODY, GROUPS, Payments, gate
+from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
 from tests.integration.service.stepping_up import (
@@ -69,7 +69,9 @@ async def lines(bank: World, kind: str) -> list[dict[str, Any]]:
     return [json.loads(body) for body in found]
 
 
-async def test_a_passkey_meets_a_gate_that_asks_for_one(bank: World, robot: Agent, maya: Holder) -> None:
+async def test_a_passkey_meets_a_gate_that_asks_for_one_and_what_it_signed_is_kept(
+    bank: World, robot: Agent, maya: Holder
+) -> None:
     view = await staged(bank, robot)
     answer = await maya.approve(review_of(view))
     assert answer.status_code == 303, answer.text
@@ -79,17 +81,10 @@ async def test_a_passkey_meets_a_gate_that_asks_for_one(bank: World, robot: Agen
     (recorded,) = await lines(bank, "vote_recorded")
     assert recorded["view_digest"] == vote.view_digest
     assert recorded["passkey"] == (await maya.listed())[0]
-
-
-async def test_what_was_signed_is_kept_with_the_vote(bank: World, robot: Agent, maya: Holder) -> None:
-    view = await staged(bank, robot)
-    await maya.approve(review_of(view))
     (kept,) = await bank.service.db.read(lambda conn: find(conn, AssertionRow))
-    (vote,) = await votes(bank)
     assert kept.vote_id == vote.vote_id
     assert set(kept.signed) == set(SIGNED)
-    seen = view["effects"][0]
-    assert kept.signed["effect_digest"] == seen["effect_digest"]
+    assert kept.signed["effect_digest"] == view["effects"][0]["effect_digest"]
     assert kept.signed["txn_digest"] == view["txn_digest"]
     assert kept.signed["view_digest"] == vote.view_digest
     said = json.loads(kept.client_data)
@@ -150,23 +145,15 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("other", FORGED.values(), ids=FORGED)
-async def test_an_answer_to_anything_else_is_refused(
-    bank: World, robot: Agent, maya: Holder, other: dict[str, str]
-) -> None:
-    _, asked = await _asked(bank, robot, maya)
-    answer = await maya.answer(asked, maya.passkeys[0].get(asked.options), **other)
-    assert answer.status_code == 403
-    assert "confirm anew" in told(answer)
-    assert await votes(bank) == []
-
-
-async def test_an_answer_for_another_review_is_refused(bank: World, robot: Agent, maya: Holder) -> None:
-    view, asked = await _asked(bank, robot, maya)
-    other = review_of(view, 1)
-    asked.action = f"/reviews/{other}/votes"
-    form = await maya.form(other)
-    answer = await maya.answer(asked, maya.passkeys[0].get(asked.options), **form)
+async def test_an_answer_to_anything_else_is_refused(bank: World, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot, 500, 600)
+    for name, other in FORGED.items():
+        asked = await maya.begin(review_of(view))
+        answer = await maya.answer(asked, maya.passkeys[0].get(asked.options), **other)
+        assert (answer.status_code, "confirm anew" in told(answer)) == (403, True), name
+    asked, other_review = await maya.begin(review_of(view)), review_of(view, 1)
+    asked.action = f"/reviews/{other_review}/votes"
+    answer = await maya.answer(asked, maya.passkeys[0].get(asked.options), **await maya.form(other_review))
     assert "for another review" in told(answer)
     assert await votes(bank) == []
 
@@ -184,8 +171,7 @@ async def test_a_failed_answer_spends_its_nonce(bank: World, robot: Agent, maya:
     _, asked = await _asked(bank, robot, maya)
     stranger = Passkey(credential_id=maya.passkeys[0].credential_id)
     assert (await maya.answer(asked, stranger.get(asked.options))).status_code == 403
-    answer = await maya.answer(asked, maya.passkeys[0].get(asked.options))
-    assert "used before" in told(answer)
+    assert "used before" in told(await maya.answer(asked, maya.passkeys[0].get(asked.options)))
 
 
 async def test_a_nonce_is_over_after_five_minutes(bank: World, robot: Agent, maya: Holder) -> None:
@@ -197,46 +183,16 @@ async def test_a_nonce_is_over_after_five_minutes(bank: World, robot: Agent, may
     assert (await maya.answer(asked, maya.passkeys[0].get(asked.options))).status_code == 303
 
 
-async def test_another_session_of_the_same_person_cannot_answer(
-    bank: World, robot: Agent, maya: Holder
-) -> None:
-    _, asked = await _asked(bank, robot, maya)
+async def test_nobody_else_answers(bank: World, robot: Agent, maya: Holder) -> None:
+    view, asked = await _asked(bank, robot, maya)
     elsewhere = Holder(await bank.person("maya"), maya.passkeys)
     answer = await elsewhere.answer(asked, maya.passkeys[0].get(asked.options))
     assert "another session" in told(answer)
-
-
-async def test_another_person_cannot_answer(bank: World, robot: Agent, maya: Holder) -> None:
-    _, asked = await _asked(bank, robot, maya)
-    tomas = await holder(bank, "tomas")
+    asked, tomas = await maya.begin(review_of(view)), await holder(bank, "tomas")
     assert "another person" in told(await tomas.answer(asked, maya.passkeys[0].get(asked.options)))
-
-
-async def test_somebody_elses_passkey_signs_nothing_for_me(bank: World, robot: Agent, maya: Holder) -> None:
-    _, asked = await _asked(bank, robot, maya)
-    tomas = await holder(bank, "tomas")
+    asked = await maya.begin(review_of(view))
     assert "not one of yours" in told(await maya.answer(asked, tomas.passkeys[0].get(asked.options)))
     assert await votes(bank) == []
-
-
-async def test_who_opens_it_in_an_emergency_needs_no_gate_of_their_own_but_the_passkey(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    """Those on call are seldom the people a gate asks; the page leads them to their passkey all the same."""
-    folder.people(GROUPS | {"captain": ("jonas",)})
-    opens = '@id("opens") permit (principal in Group::"captain", action == Action::"break_glass_alone", resource);'
-    folder.policies(CAREFUL + opens)
-    await bank.activate()
-    view = await staged(bank, robot)
-    jonas = Holder(await bank.person("jonas"))
-    page = await jonas.page(f"/reviews/{review_of(view)}?full=1")
-    assert "an emergency does not do without it" in page
-    assert 'value="break_glass"' not in page
-    assert (await jonas.enrol()).status_code == 303
-    assert (await jonas.break_glass(review_of(view))).status_code == 303
-    assert (await robot.see(view["txn"]))["effects"][0]["decision"]["mode"] == "break_glass"
-    (vote,) = await votes(bank)
-    assert (vote.verdict, vote.step_up) == ("break_glass", "passkey")
 
 
 LIES: dict[str, dict[str, Any]] = {
@@ -252,26 +208,26 @@ LIES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-async def test_an_answer_that_does_not_hold_is_refused(
-    bank: World, robot: Agent, maya: Holder, lie: dict[str, Any]
-) -> None:
-    _, asked = await _asked(bank, robot, maya)
-    for name, value in lie.items():
-        setattr(maya.passkeys[0], name, value)
-    answer = await maya.answer(asked, maya.passkeys[0].get(asked.options))
-    assert answer.status_code == 403
-    assert "Your vote was not counted" in told(answer)
+async def test_an_answer_that_does_not_hold_is_refused(bank: World, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot)
+    for lie, members in LIES.items():
+        asked, usual = await maya.begin(review_of(view)), dict(vars(maya.passkeys[0]))
+        vars(maya.passkeys[0]).update(members)
+        answer = await maya.answer(asked, maya.passkeys[0].get(asked.options))
+        vars(maya.passkeys[0]).update({name: usual[name] for name in members})
+        assert (answer.status_code, "Your vote was not counted" in told(answer)) == (403, True), lie
+    for said in (
+        "",
+        "[]",
+        "{}",
+        "null",
+        '{"id": 1}',
+        "x" * 20_000,
+        '{"id":"a","rawId":"a","type":"public-key"}',
+    ):
+        assert (await maya.answer(await maya.begin(review_of(view)), said)).status_code == 403, said[:20]
     assert await votes(bank) == []
-
-
-@pytest.mark.parametrize(
-    "said", ["", "[]", "{}", "null", '{"id": 1}', "x" * 20_000, '{"id":"a","rawId":"a","type":"public-key"}']
-)
-async def test_an_answer_that_is_none_is_refused(bank: World, robot: Agent, maya: Holder, said: str) -> None:
-    _, asked = await _asked(bank, robot, maya)
-    assert (await maya.answer(asked, said)).status_code == 403
-    assert await votes(bank) == []
+    assert (await maya.approve(review_of(view))).status_code == 303
 
 
 async def test_a_counter_that_went_back_is_refused_and_told(bank: World, robot: Agent, maya: Holder) -> None:
@@ -292,13 +248,6 @@ async def test_an_authenticator_without_a_counter_may_be_used_again(bank: World,
         assert (await maya.approve(review_of(view, effect))).status_code == 303
 
 
-@pytest.mark.parametrize("kind", ["EdDSA", "RS256"])
-async def test_the_other_algorithms_sign_as_well(bank: World, robot: Agent, kind: str) -> None:
-    maya = await holder(bank, "maya", kind=kind)
-    view = await staged(bank, robot)
-    assert (await maya.approve(review_of(view))).status_code == 303
-
-
 async def test_a_passkey_that_was_removed_meanwhile_signs_nothing(
     bank: World, robot: Agent, maya: Holder
 ) -> None:
@@ -312,11 +261,16 @@ async def test_a_passkey_that_was_removed_meanwhile_signs_nothing(
 async def test_votes_of_a_passkey_that_was_revoked_leave_the_count(
     bank: World, robot: Agent, maya: Holder
 ) -> None:
+    """And nothing that it did not vouch for."""
+    (first,) = await maya.listed()
+    assert (await maya.enrol(name="second")).status_code == 303
+    (second,) = {*await maya.listed()} - {first}
+    maya.passkeys.reverse()
     view = await staged(bank, robot)
     await maya.approve(review_of(view))
-    (passkey_id,) = await maya.listed()
-    done = await bank.operator("passkey-revoke", {"passkey_id": passkey_id, "reason": "stolen"})
-    assert done["votes"] == 1
+    done = await bank.operator("passkey-revoke", {"passkey_id": second, "reason": "stolen"})
+    assert (done["votes"], done["vouched_for"]) == (1, [])
+    assert await maya.listed() == [first]
     released = await robot.release(view)
     redeemed = await robot.redeem(released.json()["releases"])
     assert redeemed.json().get("redeemed") is not True
@@ -342,15 +296,6 @@ async def test_what_a_revoked_passkey_vouched_for_goes_with_it(
     assert (await robot.see(view["txn"]))["state"] == "review"
 
 
-async def test_revoking_takes_nothing_along_that_it_did_not_vouch_for(bank: World, maya: Holder) -> None:
-    (first,) = await maya.listed()
-    assert (await maya.enrol(name="second")).status_code == 303
-    (second,) = {*await maya.listed()} - {first}
-    done = await bank.operator("passkey-revoke", {"passkey_id": second, "reason": "stolen"})
-    assert done["vouched_for"] == []
-    assert await maya.listed() == [first]
-
-
 async def test_votes_of_a_passkey_its_person_removed_stand(bank: World, robot: Agent, maya: Holder) -> None:
     view = await staged(bank, robot)
     await maya.approve(review_of(view))
@@ -370,28 +315,18 @@ async def test_who_is_in_no_gates_group_opens_it_with_their_passkey(
     folder.people(ON_CALL).policies(CAREFUL + TWO + ALONE)
     await bank.activate()
     view = await staged(bank, robot)
-    jonas, path = await holder(bank, "jonas"), f"/reviews/{review_of(view)}"
+    path, jonas = f"/reviews/{review_of(view)}", Holder(await bank.person("jonas"))
+    act = (await jonas.page(f"{path}?full=1")).split('id="break-glass"')[1].split("</details>")[0]
+    assert "You have none that counts" in act and "<form" not in act
+    assert (await jonas.enrol()).status_code == 303
     form = await jonas.form(review_of(view), "break-glass")
-    assert (
-        f'action="{path}/step-up"' in (await jonas.page(path)).split('id="break-glass"')[1].split("<input")[0]
-    )
+    act = (await jonas.page(path)).split('id="break-glass"')[1].split("<input")[0]
+    assert f'action="{path}/step-up"' in act
     form |= {"verdict": "break_glass", "reason": "the site is down"}
     refused = await jonas.send(f"{path}/votes", **form)
     assert "confirm with yours" in told(refused)
     asked = ceremony((await jonas.send(f"{path}/step-up", **form)).text)
     assert (await jonas.answer(asked, jonas.passkeys[0].get(asked.options))).status_code == 303
     assert (await robot.see(view["txn"]))["effects"][0]["decision"]["mode"] == "break_glass"
-
-
-async def test_who_has_no_passkey_is_told_before_they_break_the_glass(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    folder.people(ON_CALL).policies(CAREFUL + TWO + ALONE)
-    await bank.activate()
-    view = await staged(bank, robot)
-    ingrid = Holder(await bank.person("ingrid"))
-    act = (
-        (await ingrid.page(f"/reviews/{review_of(view)}")).split('id="break-glass"')[1].split("</details>")[0]
-    )
-    assert "You have none that counts" in act
-    assert "<form" not in act
+    (vote,) = await votes(bank)
+    assert (vote.verdict, vote.step_up) == ("break_glass", "passkey")

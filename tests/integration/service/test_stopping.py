@@ -75,7 +75,7 @@ def require_answered(answers: list[Any]) -> None:
     assert stream.status_code == 200 and stream.text.startswith(": open")
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 async def test_who_waits_is_answered_when_the_service_is_asked_to_stop(
     tmp_path: Path, payments: Payments, how: signal.Signals
 ) -> None:

@@ -82,20 +82,14 @@ async def test_a_request_joins_the_trace_it_names(
     assert set(requests_of(exported)) == {joined}
 
 
-@pytest.mark.parametrize("value", BAD, ids=lambda value: value[:20] or "empty")
 async def test_a_bad_traceparent_joins_nothing_and_fails_nothing(
-    bank: World, robot: Agent, exported: InMemorySpanExporter, value: str
-) -> None:
-    assert await submitted(bank, robot, (b"traceparent", value.encode())) == 201
-    assert {(name, parent) for name, _, parent in requests_of(exported)} == {("POST /v1/transactions", None)}
-
-
-async def test_two_traceparents_join_nothing(
     bank: World, robot: Agent, exported: InMemorySpanExporter
 ) -> None:
-    both = ((b"traceparent", CALLER.encode()),) * 2
-    assert await submitted(bank, robot, *both) == 201
-    assert {parent for _, _, parent in requests_of(exported)} == {None}
+    for value in BAD:
+        assert await submitted(bank, robot, (b"traceparent", value.encode())) in {200, 201}, value[:60]
+    assert await submitted(bank, robot, *((b"traceparent", CALLER.encode()),) * 2) == 200
+    found = {(name, parent) for name, _, parent in requests_of(exported)}
+    assert found == {("POST /v1/transactions", None)}
 
 
 async def test_tracestate_and_baggage_are_not_taken_along(
@@ -125,7 +119,11 @@ async def test_a_span_holds_no_path_no_query_and_no_header(
     assert "hunter2" not in "".join(one.to_json() for one in spans).lower()
 
 
-async def test_fastapis_own_telemetry_stays_off_when_the_program_has_a_provider(bank: World) -> None:
+async def test_nothing_is_traced_unless_somebody_asks(bank: World, robot: Agent) -> None:
+    """Nor by FastAPI's own telemetry, when the program has a provider."""
+    assert not tracing.enabled()
+    view = (await robot.submit(await pay(bank))).json()
+    assert "trace" not in dict(await bank.log(view["txn"]))["transaction_submitted"]
     config = bank.app._native_telemetry.config
     assert not (config["tracing"] or config["metrics"] or config["logs"])
 
@@ -150,13 +148,6 @@ async def test_a_redemption_that_is_traced_asks_the_log_once_where_it_was_submit
 
 
 # -- on and off --------------------------------------------------------------------------------------------------
-
-
-async def test_nothing_is_traced_unless_somebody_asks(bank: World, robot: Agent) -> None:
-    assert not tracing.enabled()
-    view = (await robot.submit(await pay(bank))).json()
-    kinds = dict(await bank.log(view["txn"]))
-    assert "trace" not in kinds["transaction_submitted"]
 
 
 @pytest.mark.parametrize(
@@ -209,11 +200,8 @@ async def test_nobody_makes_the_service_record_more_than_its_limit() -> None:
     assert [sampled(sampler, one) for one in wishes] == [True, True, True, False, False]
     assert sampled(sampler, caller(1, remote=False)), "what belongs to a recorded request is recorded"
     assert not sampled(sampler, caller(0, remote=False))
+    assert not sampled(sampler, caller(0)), "a caller that records nothing"
     now[0] = 1 / 3
     assert [sampled(sampler, caller(1)) for _ in range(2)] == [True, False]
     now[0] = 1_000.0
     assert [sampled(sampler, None) for _ in range(4)] == [True, True, True, False], "nothing is saved up"
-
-
-async def test_a_caller_that_records_nothing_is_not_recorded() -> None:
-    assert not sampled(AtMost(3), caller(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,12 @@ NUKE = ToolManifest.model_validate(
     {
         "tool": "nuke",
         "title": "Nuke",
-        "args": {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {"site": {"type": "string"}},
-        },
+        "args": {"type": "object", "additionalProperties": False, "properties": {"site": {"type": "string"}}},
         "resource": {"type": "Site", "id": "/site"},
         "sentence": "Nuke {site}",
     }
 )
 UNKNOWN: dict[str, Any] = {"tool": "nuke", "args": {"site": "mars"}, "tool_digest": NUKE.digest}
-
-
-@pytest.fixture
-async def dev(tmp_path: Path, folder: Payments) -> AsyncIterator[World]:
-    """The same bank, on somebody's own machine."""
-    async with running(tmp_path / "data", folder.path, environment="dev") as started:
-        yield started
 
 
 async def test_everywhere_else_it_is_denied_with_the_command_that_helps(bank: World, robot: Agent) -> None:
@@ -46,35 +34,30 @@ async def test_everywhere_else_it_is_denied_with_the_command_that_helps(bank: Wo
     assert "countersign tools export" in reason["advice"] and "tools/nuke.json" in reason["advice"]
 
 
-async def test_in_dev_it_is_asked_loudly_seen_whole_and_redeemed_once(dev: World) -> None:
-    robot = await dev.agent("robot")
-    with capture_logs() as logs:
-        view = (await robot.submit(UNKNOWN)).json()
-    assert view["state"] == "review"
-    assert [
-        (entry["tool"], entry["log_level"]) for entry in logs if entry["event"] == "UNKNOWN_TOOL_IN_DEV"
-    ] == [("nuke", "warning")]
-    ingrid = await dev.person("ingrid")
-    page = await ingrid.get("/reviews/" + view["effects"][0]["review"]["review_id"])
-    assert "UNKNOWN TOOL. No bundle describes nuke" in page.text
-    assert "mars" in page.text and "hidden value" not in page.text
-    assert (await ingrid.vote(view)).status_code == 200
-    await robot.spend(await robot.see(view["txn"]))
-    assert (await robot.see(view["txn"]))["effects"][0]["state"] == "redeemed"
-
-
-async def test_what_was_approved_in_dev_is_denied_by_a_service_that_is_not(
+async def test_in_dev_it_is_asked_loudly_seen_whole_and_denied_by_a_service_that_is_not(
     tmp_path: Path, folder: Payments
 ) -> None:
     async with running(tmp_path / "data", folder.path, environment="dev") as dev:
         robot = await dev.agent("robot")
-        view = (await robot.submit(UNKNOWN)).json()
-        assert (await (await dev.person("ingrid")).vote(view)).status_code == 200
+        with capture_logs() as logs:
+            spent = (await robot.submit(UNKNOWN)).json()
+        view = (await robot.submit(UNKNOWN, run_key="run-2")).json()
+        assert (spent["state"], view["state"]) == ("review", "review")
+        loud = [entry for entry in logs if entry["event"] == "UNKNOWN_TOOL_IN_DEV"]
+        assert [(entry["tool"], entry["log_level"]) for entry in loud] == [("nuke", "warning")]
+        ingrid = await dev.person("ingrid")
+        page = await ingrid.get("/reviews/" + view["effects"][0]["review"]["review_id"])
+        assert "UNKNOWN TOOL. No bundle describes nuke" in page.text
+        assert "mars" in page.text and "hidden value" not in page.text
+        for one in (spent, view):
+            assert (await ingrid.vote(one)).status_code == 200
+        await robot.spend(await robot.see(spent["txn"]))
+        assert (await robot.see(spent["txn"]))["effects"][0]["state"] == "redeemed"
         assert (await robot.see(view["txn"]))["state"] == "ready"
     async with running(tmp_path / "data", folder.path) as production:
         later = Agent(robot.name, robot.key, production.http, production.clock)
         released = (await later.release(await later.see(view["txn"]))).json()
-        assert (await later.redeem(released["releases"])).status_code == 200
+        assert (await later.redeem(released["releases"], "late")).status_code == 200
         seen = await later.see(view["txn"])
         assert (seen["state"], seen["effects"][0]["state"]) == ("ended", "denied")
         assert seen["effects"][0]["decision"]["reasons"][0]["code"] == "tool_changed"

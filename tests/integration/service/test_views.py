@@ -28,6 +28,9 @@ async def test_a_vote_names_what_was_shown(bank: World, robot: Agent) -> None:
     view = await staged(bank, robot)
     maya = Holder(await bank.person("maya"))
     form = await maya.form(review_of(view))
+    unnamed = {name: value for name, value in form.items() if name != "view_digest"}
+    answer = await maya.send(f"/reviews/{review_of(view)}/votes", **unnamed)
+    assert (answer.status_code, "does not say what was read" in told(answer)) == (400, True)
     assert (await maya.send(f"/reviews/{review_of(view)}/votes", **form)).status_code == 303
     (vote,) = await bank.service.db.read(lambda conn: find(conn, VoteRow))
     (kept,) = await bank.service.db.read(lambda conn: find(conn, ViewRow))
@@ -35,16 +38,6 @@ async def test_a_vote_names_what_was_shown(bank: World, robot: Agent) -> None:
     recorded = [body for kind, body in await bank.log(view["txn"]) if kind == "vote_recorded"]
     assert recorded[0]["view_digest"] == form["view_digest"]
     assert View(json.loads(kept.material)).digest == kept.view_digest
-
-
-async def test_somebody_elses_vote_leaves_a_page_as_good_as_it_was(bank: World, robot: Agent) -> None:
-    view = await staged(bank, robot, 5_000)
-    maya, tomas = Holder(await bank.person("maya")), Holder(await bank.person("tomas"))
-    read = await tomas.form(review_of(view))
-    await maya.send(f"/reviews/{review_of(view)}/votes", **await maya.form(review_of(view)))
-    bank.clock.pass_(minutes=30)
-    assert (await tomas.send(f"/reviews/{review_of(view)}/votes", **read)).status_code == 303
-    assert (await robot.see(view["txn"]))["effects"][0]["state"] == "released"
 
 
 async def test_a_page_whose_rules_changed_is_stale(bank: World, folder: Payments, robot: Agent) -> None:
@@ -63,16 +56,6 @@ async def test_a_page_whose_rules_changed_is_stale(bank: World, folder: Payments
     assert (vote.verdict, vote.view_digest) == ("deny", None)
 
 
-async def test_an_approval_on_the_web_names_a_view(bank: World, robot: Agent) -> None:
-    view = await staged(bank, robot)
-    maya = Holder(await bank.person("maya"))
-    form = await maya.form(review_of(view))
-    del form["view_digest"]
-    answer = await maya.send(f"/reviews/{review_of(view)}/votes", **form)
-    assert answer.status_code == 400
-    assert "does not say what was read" in told(answer)
-
-
 async def test_a_stale_page_names_the_revision_that_was_read_and_keeps_its_counts(
     bank: World, robot: Agent
 ) -> None:
@@ -83,15 +66,8 @@ async def test_a_stale_page_names_the_revision_that_was_read_and_keeps_its_count
     answer = await maya.send(f"/reviews/{review_of(view)}/votes", **form)
     assert answer.status_code == 409
     assert "You were reading revision 1. It has changed since: revision 2 is the newest." in answer.text
-    for path in (
-        f"/reviews/{review_of(view)}",
-        "/passkeys",
-        "/reviews/none",
-        "/stop",
-        "/policies",
-        "/agents",
-        "/audit",
-    ):
+    pages = ("/passkeys", "/reviews/none", "/stop", "/policies", "/agents", "/audit")
+    for path in (f"/reviews/{review_of(view)}", *pages):
         assert "to settle" in (await maya.visitor.get(path)).text, path
     assert "to settle" in answer.text
 

@@ -25,7 +25,6 @@ from tests.fakes.payments import Payments
 from tests.fakes.receivers import Got, Receiver, verify
 from tests.fakes.world import URL, Clock, World, running
 from tests.integration.service.effects import pay
-from tests.integration.service.engines import ENGINES
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +61,7 @@ class Post:
             assert await world.service.db.read(faults_of_log) == []
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def engine(request: pytest.FixtureRequest) -> str:
     """Both, unless a test is about one of them."""
     found: str = request.param
@@ -114,14 +113,15 @@ async def asked(world: World, run_key: str = "run-1") -> dict[str, Any]:
 # -- what is told ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["billing", "own-key"])
-async def test_a_review_is_told_signed_by_its_ids_and_nothing_else(
-    post: Post, receiver: Receiver, name: str
-) -> None:
-    async with post.open(post.hook(name, receiver)) as world:
+async def test_a_review_is_told_signed_by_its_ids_and_nothing_else(post: Post, receiver: Receiver) -> None:
+    """Signed with both secrets, while one is changed for the other."""
+    old, own = post.hook("billing", receiver), post.hook("own-key", receiver)
+    both = old | {"secret_files": [*own["secret_files"], *old["secret_files"]]}
+    async with post.open(both) as world:
         view = await asked(world)
         (got,) = await told(receiver, "review_opened")
-    verify(post.secrets[name], got.headers, got.raw, now=world.clock().timestamp())
+    for secret in post.secrets.values():
+        verify(secret, got.headers, got.raw, now=world.clock().timestamp())
     effect = view["effects"][0]
     review = effect["review"]["review_id"]
     data = got.event["data"]
@@ -132,7 +132,6 @@ async def test_a_review_is_told_signed_by_its_ids_and_nothing_else(
     assert data["links"] == {"review": f"{URL}/reviews/{review}"}
     assert got.event.keys() == {"type", "timestamp", "data"}
     assert b"amount" not in got.raw
-    assert "<" not in got.raw.decode()
 
 
 async def test_the_whole_thread_is_told_once_and_the_index_tells_the_order(
@@ -143,6 +142,9 @@ async def test_the_whole_thread_is_told_once_and_the_index_tells_the_order(
         maya = await world.person("maya")
         assert (await maya.vote(view, reason="canary-reason fits the order")).status_code == 200
         await told(receiver, "transaction_ready")
+        await world.operator("stop", {"tool": "pay", "reason": "canary-words"})
+        (stopped,) = await told(receiver, "stop_began")
+        assert stopped.event["data"]["what"] == "tool:pay"
         highest = await world.service.db.read(highest_index)
         await until(lambda: told_all(world, highest))
     events = sorted((got.event for got in receiver.got), key=lambda event: int(event["data"]["index"]))
@@ -152,21 +154,12 @@ async def test_the_whole_thread_is_told_once_and_the_index_tells_the_order(
     assert "decision_made" not in kinds
     assert len({got.id for got in receiver.got}) == len(receiver.got)
     everything = b"".join(got.raw for got in receiver.got)
-    for word in (b"canary-reason", b"maya", b"Maya", b"amount"):
+    for word in (b"canary-words", b"canary-reason", b"maya", b"Maya", b"amount"):
         assert word not in everything
 
 
-async def test_an_operators_words_stay_in_the_log(post: Post, receiver: Receiver) -> None:
-    async with post.open(post.hook("billing", receiver)) as world:
-        await world.operator("stop", {"tool": "pay", "reason": "canary-words"})
-        (got,) = await told(receiver, "stop_began")
-    assert got.event["data"]["what"] == "tool:pay"
-    assert b"canary-words" not in got.raw
-
-
 async def told_all(world: World, upto: int) -> bool:
-    seen = await standing(world, "billing")
-    return seen is not None and seen.upto >= upto and seen.waiting == 0
+    return await stands(world, lambda one: one.upto >= upto and one.waiting == 0)
 
 
 async def test_kinds_are_a_filter_for_each_receiver(post: Post, receiver: Receiver) -> None:
@@ -183,24 +176,20 @@ async def test_kinds_are_a_filter_for_each_receiver(post: Post, receiver: Receiv
         assert {got.event["type"] for got in other.got} == {"decision_made"}
 
 
-async def test_what_was_before_a_receiver_was_named_is_not_told(post: Post, receiver: Receiver) -> None:
+async def test_what_happened_while_nobody_told_is_told_and_what_was_before_is_not(
+    post: Post, receiver: Receiver
+) -> None:
     async with post.open() as world:
         await asked(world, "before")
         await world.service.sequencer.number()
-    async with post.open(post.hook("billing", receiver)) as world:
-        after = await asked(world, "after")
-        await told(receiver, "review_opened")
-    assert {got.event["data"]["txn"] for got in receiver.got if "txn" in got.event["data"]} == {after["txn"]}
-
-
-async def test_what_happened_while_nobody_ran_is_told_afterwards(post: Post, receiver: Receiver) -> None:
     async with post.open(post.hook("billing", receiver)):
         pass
     async with post.open() as world:  # the same database, without the webhook
-        view = await asked(world)
+        view = await asked(world, "meanwhile")
     async with post.open(post.hook("billing", receiver)):
         (got,) = await told(receiver, "review_opened")
     assert got.event["data"]["txn"] == view["txn"]
+    assert {got.event["data"]["txn"] for got in receiver.got if "txn" in got.event["data"]} == {view["txn"]}
 
 
 # -- what goes wrong -------------------------------------------------------------------------------------------------
@@ -210,10 +199,15 @@ async def test_a_failure_is_tried_again_under_the_same_id_with_a_fresh_time(
     post: Post, receiver: Receiver
 ) -> None:
     receiver.plan = [500, 204]
-    async with post.open(post.hook("billing", receiver, kinds=["review_opened"])) as world:
+    hook = post.hook("billing", receiver, url=f"{receiver.url}/canary-path", kinds=["review_opened"])
+    async with post.open(hook) as world:
         await asked(world)
         await told(receiver, "review_opened")
         await until(lambda: failing(world, 1))
+        (one,) = await world.operator("webhooks-list", {})
+        assert (one["host"], one["standing"]["waiting"]) == (f"127.0.0.1:{receiver.port}", 1)
+        assert one["standing"]["last_error"] == "it answered 500"
+        assert "canary" not in json.dumps(one)
         post.clock.pass_(seconds=30)
         first, second = await told(receiver, "review_opened", 2)
         await until(lambda: failing(world, 0))
@@ -223,31 +217,35 @@ async def test_a_failure_is_tried_again_under_the_same_id_with_a_fresh_time(
         verify(post.secrets["billing"], got.headers, got.raw, now=int(got.headers["webhook-timestamp"]))
 
 
-async def failing(world: World, failures: int, name: str = "billing") -> bool:
-    found = await standing(world, name)
-    return found is not None and found.failures == failures and (failures > 0 or found.waiting == 0)
+async def stands(world: World, so: Callable[[webhooks.Standing], bool]) -> bool:
+    found = await standing(world, "billing")
+    return found is not None and so(found)
+
+
+async def failing(world: World, failures: int) -> bool:
+    return await stands(world, lambda one: one.failures == failures and (failures > 0 or one.waiting == 0))
+
+
+async def more_than(receiver: Receiver, seen: int) -> bool:
+    return len(receiver.got) > seen
+
+
+def trouble(world: World) -> list[str]:
+    """What is wrong with the webhooks, for whoever asks whether the service is ready."""
+    return [one.wrong for one in world.service.health.findings() if one.check == "webhooks"]
 
 
 async def test_one_that_fails_is_asked_with_one_message_at_a_time(post: Post, receiver: Receiver) -> None:
     receiver.plan = [500]
     async with post.open(post.hook("billing", receiver)) as world:
         await asked(world)
-        await until(lambda: rests(world))
+        await until(lambda: stands(world, lambda one: one.not_before is not None))
         await asyncio.sleep(0.2)
         seen = len(receiver.got)
         post.clock.pass_(seconds=70)
-        await until(lambda: seen_more(receiver, seen))
+        await until(lambda: more_than(receiver, seen))
         await asyncio.sleep(1.3)
         assert len(receiver.got) == seen + 1
-
-
-async def rests(world: World) -> bool:
-    found = await standing(world, "billing")
-    return found is not None and found.not_before is not None
-
-
-async def seen_more(receiver: Receiver, than: int) -> bool:
-    return len(receiver.got) > than
 
 
 async def test_a_slow_receiver_delays_no_other(post: Post, receiver: Receiver) -> None:
@@ -282,36 +280,24 @@ async def test_after_three_days_an_event_is_given_up_and_an_operator_has_it_trie
         await until(lambda: failing(world, 1))
         post.clock.pass_(hours=71)
         await until(lambda: failing(world, 2))
-        assert (await found(world)).dead == 0
+        assert await stands(world, lambda one: one.dead == 0)
         post.clock.pass_(hours=5)
-        await until(lambda: dead(world, 1))
+        await until(lambda: stands(world, lambda one: one.dead == 1))
         assert {"webhook": "billing", "messages": 1} in await lines(world, "webhook_given_up")
         await world.service.telling.look(world.service.ctx)
-        (wrong,) = [one for one in world.service.health.findings() if one.check == "webhooks"]
-        assert wrong.wrong == "1 events for billing were given up"
+        assert trouble(world) == ["1 events for billing were given up"]
         assert b'countersign_webhook_events_given_up{webhook="billing"} 1.0' in metrics.text()
-        assert not wrong.stops
         receiver.plan = [204]
         seen = len(receiver.got)
         assert await world.operator("webhooks-retry", {"webhook": "billing"}) == {
             "webhook": "billing",
             "messages": 1,
         }
-        await until(lambda: seen_more(receiver, seen))
+        await until(lambda: more_than(receiver, seen))
         assert len({got.id for got in receiver.got}) == 1
         await until(lambda: failing(world, 0))
         await world.service.telling.look(world.service.ctx)
-        assert [one for one in world.service.health.findings() if one.check == "webhooks"] == []
-
-
-async def found(world: World, name: str = "billing") -> webhooks.Standing:
-    seen = await standing(world, name)
-    assert seen is not None
-    return seen
-
-
-async def dead(world: World, count: int) -> bool:
-    return (await found(world)).dead == count
+        assert trouble(world) == []
 
 
 async def lines(world: World, kind: str) -> list[dict[str, Any]]:
@@ -328,31 +314,21 @@ async def test_one_that_is_gone_is_told_nothing_until_an_operator_says_so(
     receiver.plan = [410]
     async with post.open(post.hook("billing", receiver, kinds=["review_opened"])) as world:
         await asked(world, "one")
-        await until(lambda: disabled(world))
+        await until(lambda: stands(world, lambda one: one.disabled_at is not None))
         assert await lines(world, "webhook_disabled") == [{"webhook": "billing"}]
         post.clock.pass_(hours=1)
         await asked(world, "two")
         await asyncio.sleep(1.3)
         assert len(receiver.got) == 1
         await world.service.telling.look(world.service.ctx)
-        (wrong,) = [one for one in world.service.health.findings() if one.check == "webhooks"]
-        assert "gone" in wrong.wrong
+        (wrong,) = trouble(world)
+        assert "gone" in wrong
         receiver.plan = [204]
         await world.operator("webhooks-retry", {"webhook": "billing"})
         events = await told(receiver, "review_opened", 3)
         assert len({got.id for got in events}) == 2, (
             "nothing was lost, and the first came under its own id again"
         )
-
-
-async def disabled(world: World) -> bool:
-    return (await found(world)).disabled_at is not None
-
-
-async def test_a_retry_of_what_is_not_there_is_refused_with_the_names(post: Post, receiver: Receiver) -> None:
-    async with post.open(post.hook("billing", receiver)) as world:
-        with pytest.raises(Exception, match="no webhook 'biling'; the settings have billing"):
-            await world.operator("webhooks-retry", {"webhook": "biling"})
 
 
 async def test_a_service_that_dies_between_sending_and_noting_sends_again_under_the_same_id(
@@ -383,46 +359,15 @@ async def test_a_round_that_fails_is_said_and_the_next_one_goes_on(
 ) -> None:
     async with post.open(post.hook("billing", receiver)) as world:
         with monkeypatch.context() as patch:
-            patch.setattr("policy_service.jobs.telling.follow", _raises)
-            await until(lambda: unwell(world))
+            patch.setattr("policy_service.jobs.telling.follow", None)  # whatever calls it fails
+            async with asyncio.timeout(PATIENCE_S):
+                while not trouble(world):  # noqa: ASYNC110  nothing sets an event
+                    await asyncio.sleep(0.02)
         await asked(world)
         await told(receiver, "review_opened")
-        await until(lambda: well(world))
-
-
-async def _raises(*_: object) -> bool:
-    raise RuntimeError("a fault")
-
-
-async def unwell(world: World) -> bool:
-    return any(one.check == "webhooks" for one in world.service.health.findings())
-
-
-async def well(world: World) -> bool:
-    return not await unwell(world)
-
-
-async def test_two_secrets_are_both_good_while_one_is_changed(post: Post, receiver: Receiver) -> None:
-    old, new = post.hook("billing", receiver), post.hook("newer", receiver)
-    both = old | {"secret_files": [*new["secret_files"], *old["secret_files"]]}
-    async with post.open(both) as world:
-        await asked(world)
-        (got,) = await told(receiver, "review_opened")
-    for name in ("billing", "newer"):
-        verify(post.secrets[name], got.headers, got.raw, now=world.clock().timestamp())
-
-
-async def test_the_list_tells_how_they_are_and_no_path(post: Post, receiver: Receiver) -> None:
-    receiver.plan = [500]
-    hook = post.hook("billing", receiver, url=f"{receiver.url}/canary-path", kinds=["review_opened"])
-    async with post.open(hook) as world:
-        await asked(world)
-        await until(lambda: failing(world, 1))
-        (one,) = await world.operator("webhooks-list", {})
-    assert one["host"] == f"127.0.0.1:{receiver.port}"
-    assert one["standing"]["waiting"] == 1
-    assert one["standing"]["last_error"] == "it answered 500"
-    assert "canary" not in json.dumps(one)
+        async with asyncio.timeout(PATIENCE_S):
+            while trouble(world):  # noqa: ASYNC110  nothing sets an event
+                await asyncio.sleep(0.02)
 
 
 async def test_following_twice_writes_each_event_once(post: Post, receiver: Receiver) -> None:

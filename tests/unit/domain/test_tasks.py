@@ -9,14 +9,6 @@ import pytest
 from countersign.contract import EffectState, TaskAnswer, TaskKind, can_move
 from policy_service.domain.tasks import ANSWERS, is_about, moves_of
 
-CASES = [
-    (kind, answer, state, spent)
-    for kind in TaskKind
-    for answer in ANSWERS[kind]
-    for state, spent in product(EffectState, (True, False))
-    if is_about(kind, state)
-]
-
 
 def test_every_kind_of_task_can_be_answered_and_every_answer_is_somebodys() -> None:
     assert set(ANSWERS) == set(TaskKind)
@@ -24,12 +16,14 @@ def test_every_kind_of_task_can_be_answered_and_every_answer_is_somebodys() -> N
     assert all(len(set(answers)) >= 2 for answers in ANSWERS.values())  # a choice of one is none
 
 
-@pytest.mark.parametrize(("kind", "answer", "state", "spent"), CASES)
-def test_an_answer_moves_an_effect_only_where_the_contract_leads(
-    kind: TaskKind, answer: TaskAnswer, state: EffectState, spent: bool
-) -> None:
-    way = [state, *moves_of(state, answer, spent=spent)]
-    assert all(can_move(one, other) for one, other in pairwise(way))
+@pytest.mark.parametrize(
+    ("kind", "answer"), [(kind, answer) for kind in TaskKind for answer in ANSWERS[kind]]
+)
+def test_an_answer_moves_an_effect_only_where_the_contract_leads(kind: TaskKind, answer: TaskAnswer) -> None:
+    for state, spent in product(EffectState, (True, False)):
+        if is_about(kind, state):
+            way = [state, *moves_of(state, answer, spent=spent)]
+            assert all(can_move(one, other) for one, other in pairwise(way)), (state, spent)
 
 
 def test_what_was_spent_has_failed_and_what_never_was_is_unused() -> None:

@@ -13,12 +13,7 @@ from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, TransactionRow
 from policy_service.workflow.moves import insert
-from tests.unit.storage.databases import (
-    database_url,
-    migrated_file,
-    migrated_url,
-    store,
-)
+from tests.unit.storage.databases import database_url, migrated_file, migrated_url, store
 
 __all__ = ["database_url", "engine", "migrated_file", "migrated_url", "store"]
 

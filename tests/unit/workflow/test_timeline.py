@@ -76,19 +76,10 @@ def test_a_withdrawal_says_why(bundle: Bundle, why: str, text: str) -> None:
     assert told(bundle, "effect_withdrawn", {"why": why}) == text
 
 
-VOTES = {
-    "in time": ({"verdict": "approve"}, "Voted to approve"),
-    "too late": ({"verdict": "deny", "late": True}, "Voted to deny, too late: it changed nothing"),
-}
-
-
-@pytest.mark.parametrize(("body", "text"), VOTES.values(), ids=VOTES)
-def test_a_vote_is_told_with_what_it_was_worth(bundle: Bundle, body: dict[str, Any], text: str) -> None:
-    assert told(bundle, "vote_recorded", body) == text
-
-
-def test_a_vote_that_became_stronger_is_told(bundle: Bundle) -> None:
-    assert told(bundle, "vote_strengthened", {"step_up": "passkey"}) == "Proved themselves again, by passkey"
+def test_a_vote_is_told_with_what_it_was_worth(bundle: Bundle) -> None:
+    assert told(bundle, "vote_recorded", {"verdict": "approve"}) == "Voted to approve"
+    assert "too late" in told(bundle, "vote_recorded", {"verdict": "deny", "late": True})
+    assert "passkey" in told(bundle, "vote_strengthened", {"step_up": "passkey"})
 
 
 RESTORED = {
