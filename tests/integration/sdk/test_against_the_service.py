@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +17,17 @@ from countersign import (
     AlreadyRedeemed,
     Denied,
     EffectFailed,
+    IndependentFailures,
     NotDone,
     OutcomeUnknown,
+    PendingReview,
     Placeholder,
     ReviewPending,
     ServiceUnavailable,
     Transaction,
     TransactionBusy,
     resume,
+    run_transaction,
     transaction,
 )
 from countersign.contract import EffectState, TxnState, txn_id
@@ -56,11 +60,25 @@ def states(office: Office, txn: Transaction) -> list[EffectState]:
     return [one.state for one in office.runtime.client().view(txn.txn).effects]
 
 
+def test_a_small_refund_fires_once_and_the_service_knows(office: Office, key: str) -> None:
+    with transaction(key, runtime=office.runtime) as txn:
+        placed = office.tools.refund("o-1", 4_200)
+    assert (placed.result, office.tools.done) == ("r-o-1", [("refund", "o-1", 4_200)])
+    assert office.runtime.client().view(txn.txn).state is TxnState.SETTLED
+
+
+def test_a_denial_names_the_policy(office: Office, key: str) -> None:
+    with pytest.raises(Denied) as denied, transaction(key, runtime=office.runtime):
+        office.tools.refund("o-1", 900_000)
+    assert [reason.policy for reason in denied.value.reasons] == ["never-huge"]
+    assert office.tools.done == []
+
+
 def test_one_denied_effect_keeps_its_siblings_from_firing(office: Office, key: str) -> None:
     with pytest.raises(Denied) as denied, transaction(key, runtime=office.runtime):
         office.tools.refund("o-1", 100)
         office.tools.refund("o-2", 900_000)
-    assert [reason.policy for reason in denied.value.reasons] == ["never-huge"]
+    assert len(denied.value.reasons) == 1
     assert office.tools.done == []
 
 
@@ -99,6 +117,28 @@ def test_a_persons_deny_is_final_and_quoted(office: Office, key: str) -> None:
         with pytest.raises(Denied, match="paid already"):
             step()
     assert office.tools.done == []
+
+
+def test_waiting_in_place_fires_the_moment_it_is_approved(office: Office, key: str) -> None:
+    def later() -> None:
+        while not (found := office.runtime.journal.transactions.find(key)) or found[0].rev is None:
+            time.sleep(0.05)
+        view = office.runtime.client().view(found[0].txn)
+        review = view.effects[0].review
+        assert review is not None
+        office.approve(
+            ReviewPending(key, view.txn, [_pending(view.effects[0].effect_id, review.url)], parked=True)
+        )
+
+    person = threading.Thread(target=later)
+    person.start()
+    run_transaction(lambda _: office.tools.refund("o-1", 90_000), key=key, wait=60, runtime=office.runtime)
+    person.join()
+    assert office.tools.done == [("refund", "o-1", 90_000)]
+
+
+def _pending(effect_id: str, url: str) -> PendingReview:
+    return PendingReview(effect_id, "refund", None, url, None)
 
 
 def test_live_work_is_undone_while_people_decide_and_stands_with_the_refund(office: Office, key: str) -> None:
@@ -148,6 +188,25 @@ def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(office: Off
     assert office.tools.done == [("refund", "o-1", 90_000)]
 
 
+def test_scenario_39_where_nothing_else_was_to_fire_it_has_ended(office: Office, key: str) -> None:
+    with transaction(key, runtime=office.runtime) as txn:
+        office.tools.mail("o-1")
+    assert (txn.state, office.runtime.client().view(txn.txn).state) == ("ended", TxnState.ENDED)
+
+
+def test_scenario_39_another_failure_afterwards_takes_back_what_fired(office: Office, key: str) -> None:
+    office.tools.error = NotDone("no money")
+    with (
+        pytest.raises(EffectFailed, match="Nothing of this transaction stands"),
+        transaction(key, runtime=office.runtime) as txn,
+    ):
+        office.tools.charge("o-1", 100)
+        office.tools.mail("o-1")
+        office.tools.notify("o-1")
+    assert [what for what, *_ in office.tools.done] == ["charge", "void"]
+    assert states(office, txn) == [EffectState.COMPENSATED, EffectState.FAILED, EffectState.FAILED]
+
+
 def test_scenario_39_killed_after_the_failure_the_next_run_goes_on(office: Office, key: str) -> None:
     office.runtime.close()  # the child has a runtime of its own
 
@@ -186,6 +245,23 @@ def test_an_unknown_outcome_is_unknown_to_the_service_too_and_is_not_repeated(
             office.tools.refund("o-1", 100)
     assert office.tools.done == [("charge", "o-1", 100), ("notify", "o-1")]
     assert states(office, txn) == [EffectState.FIRED, EffectState.UNKNOWN, EffectState.UNUSED]
+
+
+@pytest.mark.parametrize("lost", ["/v1/transactions", "/v1/outcomes"])
+def test_answers_that_get_lost_fire_nothing_twice(office: Office, key: str, lost: str) -> None:
+    key = key.replace("/", "-")
+    with office.through(Losing(lost)) as losing:
+        try:
+            with transaction(key, runtime=losing):
+                office.tools.refund("o-1", 4_200)
+        except ServiceUnavailable:
+            assert office.tools.done == []
+    for _ in range(2):
+        with transaction(key, runtime=office.runtime) as txn:
+            office.tools.refund("o-1", 4_200)
+    resume(office.runtime)
+    assert office.tools.done == [("refund", "o-1", 4_200)]
+    assert states(office, txn) == [EffectState.FIRED]
 
 
 def test_a_lost_redemption_is_found_again_by_its_attempt(office: Office, key: str) -> None:
@@ -258,6 +334,18 @@ def test_scenario_42_of_two_processes_with_one_key_one_fires_and_the_other_gets_
     assert office.tools.done == [], "what was done was done in the other process"
 
 
+def test_independent_effects_go_each_their_own_way(office: Office, key: str) -> None:
+    with (
+        pytest.raises(IndependentFailures) as failures,
+        transaction(key, independent=True, runtime=office.runtime),
+    ):
+        office.tools.refund("o-1", 100)
+        office.tools.refund("o-2", 90_000)
+        office.tools.refund("o-3", 900_000)
+    assert office.tools.done == [("refund", "o-1", 100)]
+    assert {type(one) for one in failures.value.exceptions} == {ReviewPending, Denied}
+
+
 def test_intended_repeats_are_two_effects(office: Office, key: str) -> None:
     with transaction(key, runtime=office.runtime) as txn:
         office.tools.refund("o-1", 100)
@@ -284,10 +372,7 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize(
-    "death",
-    [one if one == "with FIRING on disk" else pytest.param(one, marks=pytest.mark.long) for one in DEATHS],
-)
+@pytest.mark.parametrize("death", DEATHS)
 def test_killed_in_front_of_the_real_service(office: Office, tmp_path: Path, death: str) -> None:
     dies_at, raises, state = DEATHS[death]
     (tmp_path / "agent.pem").write_bytes(office.settings.key_path.read_bytes())
@@ -300,3 +385,9 @@ def test_killed_in_front_of_the_real_service(office: Office, tmp_path: Path, dea
     with office.elsewhere() as runtime:
         view = runtime.client().view(txn_id(agent=office.settings.agent, run_key=life.key))
     assert [one.state for one in view.effects] == [state]
+
+
+def test_a_manifest_comes_from_the_service_and_is_the_bundles(office: Office) -> None:
+    manifest = office.runtime.client().manifest("refund")
+    mine = office.tools.registry.require("refund", "a test asks")
+    assert manifest.digest == mine.draft_manifest().digest

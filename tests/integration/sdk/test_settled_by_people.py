@@ -205,3 +205,28 @@ def test_nobody_waits_for_what_nobody_can_settle(office: Office, key: str) -> No
         )
     assert [what for what, *_ in office.tools.done] == ["charge", "notify"]
     settle(office, "fired")
+
+
+def test_a_compensation_that_cannot_be_built_is_known_before_anybody_resumes(
+    office: Office, key: str
+) -> None:
+    charge = office.tools.registry.require("charge", "a test")
+    works = charge.fn
+    office.tools.error = NotDone("the mailbox is full")
+    object.__setattr__(charge, "fn", lambda order_id, amount_cents: {"other": order_id})
+    try:
+        with pytest.raises(EffectFailed) as failed, transaction(key, runtime=office.runtime):
+            office.tools.charge("o-1", 100)
+            office.tools.notify("o-1")
+    finally:
+        object.__setattr__(charge, "fn", works)
+    assert "charge#1 was not taken back: the compensation of charge cannot be built: '/charge_id'" in str(
+        failed.value
+    )
+    stuck = (LocalTxn.UNSETTLED, [LocalState.COMPENSATION_FAILED, FAILED], [])
+    assert local(office, key) == stuck
+    (found,) = resume(office.runtime)
+    assert (found.note, local(office, key)) == (str(failed.value), stuck)
+    settle(office, "compensated")
+    assert [one.after for one in resume(office.runtime)] == ["settled"]
+    assert local(office, key)[1] == [LocalState.COMPENSATED, FAILED]

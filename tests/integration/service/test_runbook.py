@@ -214,6 +214,20 @@ def test_the_runbook_brings_a_deployment_back_and_nothing_fires_twice(deployment
     assert len(list((deployment.operator.folder / "key-backups").glob("keys-*/epoch.json"))) == 1
 
 
+@pytest.mark.long
+def test_a_copy_is_one_private_sound_file_of_what_was_committed(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path)
+    with deployment.serving():
+        deployment.fires("before")
+        deployment.operator.run("policy-service backup one.db")
+    (copy,) = tmp_path.glob("one.db*")
+    assert copy.stat().st_mode & 0o777 == 0o600
+    engine = create_engine(f"sqlite:///{copy}")
+    with engine.connect() as conn:
+        assert conn.execute(text("SELECT state FROM transactions")).scalars().all() == ["settled"]
+    engine.dispose()
+
+
 REFUSED = {
     "a file that is there": ("taken.db", {}, "never overwritten"),
     "a folder that is not": ("nowhere/x.db", {}, "cannot be written"),
