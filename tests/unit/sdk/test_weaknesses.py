@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ from typing import Any
 import pytest
 
 from countersign import (
+    AlreadyRedeemed,
     EffectFailed,
     FilesAdapter,
     JournalError,
+    LiveCommitFailed,
     NotDone,
     NotStageable,
     OutcomeUnknown,
@@ -331,3 +334,37 @@ def test_w25_a_draft_keeps_the_compensation(desk: Desk) -> None:
     read = load_manifest(manifest_json(tool_of(charge_tools(desk)).draft_manifest()))
     assert read.compensation is not None and read.compensation.tool == "void"
     assert read.compensation.map == {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
+
+
+def test_w10_a_live_commit_that_fails_leaves_no_lock_no_open_transaction_and_nothing_to_recover(
+    desk: Desk,
+) -> None:
+    class Full(SQLiteAdapter):
+        """Its commit fails, and leaves the database's own transaction open."""
+
+        def begin(self, txn: str) -> Any:
+            session = super().begin(txn)
+
+            def refuse(attempt_id: str) -> None:
+                raise sqlite3.OperationalError("database or disk is full")
+
+            session.commit = refuse  # type: ignore[method-assign]
+            return session
+
+    notes = notes_database(desk.folder)
+    note, charge = note_tool(desk, Full(notes)), charge_tools(desk)
+
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            note("o-1", "hello")
+            charge("o-1", 100)
+
+    with pytest.raises(LiveCommitFailed, match="disk is full") as failed:
+        step()
+    assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
+    assert (notes_in(notes), lock_is_free(notes)) == ([], True)
+    with pytest.raises(AlreadyRedeemed, match="charge#1 compensated"):
+        step()
+    assert (notes_in(notes), lock_is_free(notes)) == ([], True)
+    assert [one[0] for one in desk.done] == ["charge", "void"]
+    assert (states(desk), resume(desk.runtime)) == (["compensated"], [])
