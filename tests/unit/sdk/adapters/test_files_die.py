@@ -212,7 +212,7 @@ def test_killed_while_what_was_prepared_is_undone_half_of_it_is_never_finished(
 @EVERY
 @pytest.mark.timeout(300)
 def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path, step: int) -> None:
-    middle = next(at for at, root in killed(tmp_path, whole, 1) if seen(root) not in (OLD, NEW))
+    middle = next(at for at, root in killed(tmp_path, whole, 3) if seen(root) not in (OLD, NEW))
 
     def recover(files: FilesAdapter) -> None:
         session = files.recover("t-1", "a-1")

@@ -531,3 +531,11 @@ def test_drafts_are_never_written_where_reviewed_manifests_lie(file: Path, tmp_p
     done = run("--mcp", file, "--out", tmp_path / "tools", "--force")
     assert done.exit_code == 1 and "place of a reviewed manifest" in done.output
     assert not (tmp_path / "tools").exists()
+
+
+def test_export_reads_the_input_and_writes_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("--mcp", "-", "--json", input=listing(REFUND))
+    told = json.loads(done.output)["tools"]
+    assert (told[0]["path"], told[0]["written"]) == ("drafts/refund.json", True)
+    assert (tmp_path / "drafts/refund.json").exists()
