@@ -1,6 +1,7 @@
-"""Places for journals: the same tests on both engines.
+"""Places for journals: the same tests on both engines, on PostgreSQL in the long suite.
 
-A test says `@pytest.mark.parametrize("engine", BOTH)`, or its module overrides the fixture `engine`; else it is SQLite.
+A test says `@pytest.mark.parametrize("engine", BOTH)`, or its module imports `both_engines`; else it is SQLite. What
+each engine does in a way of its own says `["sqlite", POSTGRES]`, and is short on both.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.postgres import PostgresDatabase
 from tests.counterparts import postgres, require
 
-BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("journals"))]
+POSTGRES = pytest.param("postgresql", marks=pytest.mark.xdist_group("journals"))
+BOTH = ["sqlite", pytest.param("postgresql", marks=[*POSTGRES.marks, pytest.mark.long])]
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +42,12 @@ def journal_database(server: str) -> Iterator[str]:
 def engine() -> str:
     """Which engine the journal is on."""
     return "sqlite"
+
+
+@pytest.fixture(name="engine", params=BOTH)
+def both_engines(request: pytest.FixtureRequest) -> str:
+    """For a module of which every test is on both."""
+    return str(request.param)
 
 
 @pytest.fixture

@@ -49,7 +49,9 @@ from countersign.journal.verifying import verify
 from tests.fakes.desk import Desk, make_desk, notes_database
 from tests.fakes.llm_answers import ANTHROPIC
 from tests.unit.sdk.hunting import CORE, SECRET, dresses, everything_of, found_in
-from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.journals import BOTH, both_engines
+
+__all__ = ["both_engines"]
 
 LARGE = 90_000
 PASSENGER = {"name": "ada", "passport": SECRET}
@@ -142,12 +144,6 @@ class Airline:
             step()
         self.raised(told.value)
         return told.value
-
-
-@pytest.fixture(params=BOTH)
-def engine(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
 
 
 @pytest.fixture
@@ -276,15 +272,10 @@ def looked_at(airline: Airline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     named = place.secret if isinstance(place, JournalUrl) else str(place)
     known = airline.desk.runtime.journal.transactions
     keys = [known.key_of(one) for one in known.newest_ids(100)]
-    commands = [
-        ["list"],
-        ["list", "--json"],
-        ["stats"],
-        ["verify"],
-        ["verify", "--json"],
-        ["filter", "--tool", "book"],
+    words = ["list", "list --json", "stats", "verify", "verify --json", "filter --tool book"]
+    commands = [word.split() for word in words] + [
+        ["export", "--format", form] for form in ("json", "csv", "md")
     ]
-    commands += [["export", "--format", form] for form in ("json", "csv", "md")]
     commands += [["show", key, *more] for key in keys for more in ([], ["--json"])]
     for command in commands:
         told = CliRunner().invoke(app, ["journal", *command, "--journal", named], env={"COLUMNS": "250"})
@@ -343,6 +334,7 @@ def test_a_secret_stands_nowhere_and_does_its_work_everywhere(
     assert found_in(everything_of(airline.desk.runtime.settings.journal_path)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", BOTH, indirect=True)
 def test_the_hunt_finds_what_is_not_sealed(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same flight without seals: each place is looked at, so an empty bag says something."""

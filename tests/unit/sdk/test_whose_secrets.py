@@ -15,12 +15,9 @@ import pytest
 from countersign import (
     EffectFailed,
     JournalSealed,
-    LiveCommitFailed,
-    LiveSession,
     MemoryAdapter,
     NotDone,
     NotRecorded,
-    SQLiteAdapter,
     replay,
     tool,
     transaction,
@@ -32,7 +29,7 @@ from countersign.journal.sealing import HIDDEN, Seals
 from countersign.journal.telling import describe
 from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import Desk, changed, charge_tools, failing_tool, notes_database
+from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void, failing_tool
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
 
 
@@ -191,29 +188,6 @@ def test_what_is_secret_is_what_the_last_look_said(desk: Desk, then: str) -> Non
         remember("here", "b")
     rows = [shown(desk, key, "live")[0].has_secrets for key in ("t-1", "t-2")]
     assert rows == [bool(before), bool(after)]
-
-
-def test_what_a_database_says_is_not_told_where_the_service_called_it_secret(desk: Desk) -> None:
-    class Stubborn(SQLiteAdapter):
-        def begin(self, txn: str) -> LiveSession:
-            session = super().begin(txn)
-
-            def refuse(_: str) -> None:
-                session.undo()
-                raise ValueError(f"{SECRET} is there already")
-
-            session.commit = refuse  # type: ignore[method-assign]
-            return session
-
-    remember = remember_tool(desk, Stubborn(notes_database(desk.folder)))
-    desk.publish(remember, secret=("/text",))
-    with (
-        pytest.raises(LiveCommitFailed, match="ValueError") as failed,
-        transaction("t-1", runtime=desk.runtime),
-    ):
-        remember("here", SECRET)
-    assert SECRET not in "".join(traceback.format_exception(failed.value))
-    assert in_journal(desk) == []
 
 
 def test_a_dry_run_hides_what_the_service_calls_secret_of_a_live_call(desk: Desk) -> None:
@@ -430,19 +404,8 @@ def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None
         """Take a charge back."""
         raise NotDone(f"{charge_id} cannot be given back")
 
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"charge_id": "result:/charge_id"},
-        registry=desk.registry,
-    )
-    def charge(order_id: str) -> dict[str, str]:
-        """Charge an order."""
-        return {"charge_id": "c-7"}
-
     desk.publish(void, secret=())
-    desk.publish(charge)
+    charge = charge_undone_by_void(desk)
     fails = failing_tool(desk, NotDone("mailbox full"), acts=False)
     with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
         charge("o-1")

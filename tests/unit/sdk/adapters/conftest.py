@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.counterparts import postgres, require
+from tests.unit.sdk.adapters.resources import PostgresRows
 from tests.unit.sdk.adapters.rows import Database, on_postgres, on_sqlite
 
 
@@ -34,3 +35,8 @@ def sqlite(tmp_path: Path) -> Database:
 @pytest.fixture
 def server(conninfo: str) -> Database:
     return on_postgres(conninfo)
+
+
+@pytest.fixture
+def rows(conninfo: str) -> PostgresRows:
+    return PostgresRows(conninfo)

@@ -165,7 +165,7 @@ class PostgresRows(Resource):
         self._say("DROP TABLE IF EXISTS rows, countersign_landed")
         self._say("CREATE TABLE rows (key text PRIMARY KEY, value text)")
 
-    def adapter(self) -> LiveAdapter:
+    def adapter(self) -> PostgresAdapter:
         return PostgresAdapter(self._conninfo, name="rows", locks=("rows",), wait_seconds=1.0)
 
     def write(self, adapter: LiveAdapter, key: str, value: str) -> None:

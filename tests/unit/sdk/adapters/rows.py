@@ -81,3 +81,14 @@ def told(database: Database, *statements: str) -> dict[str, tuple[Any, Any]] | N
 
 def order(number: int, state: str) -> dict[str, Any]:
     return {"id": number, "state": state}
+
+
+Expected = dict[str, tuple[Any, Any]] | set[str] | None
+
+
+def require_told(database: Database, before: list[str], said: list[str], expected: Expected) -> None:
+    """After these definitions, these statements of a transaction change these rows, or the rows of these keys."""
+    for statement in before:
+        database.outside(statement)
+    found = told(database, *said)
+    assert (set(found) if found is not None and isinstance(expected, set) else found) == expected

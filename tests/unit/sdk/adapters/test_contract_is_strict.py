@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from countersign.adapters.contract import AdapterContract
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.inside import Inside, _Turn
 from countersign.adapters.overlay import FilesSession
@@ -196,23 +197,20 @@ OF_A_DATABASE: dict[str, tuple[Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize(("fault", "chapter"), OF_A_DATABASE.values(), ids=OF_A_DATABASE)
-def test_a_database_fails_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, chapter: str
+EXAMS = [
+    pytest.param(exam, fault, chapter, id=name)
+    for exam, faults in ((Exam, FAULTS), (DatabaseExam, OF_A_DATABASE))
+    for name, (fault, chapter) in faults.items()
+]
+
+
+@pytest.mark.parametrize(("exam", "fault", "chapter"), EXAMS)
+def test_it_fails_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exam: type[AdapterContract], fault: Fault, chapter: str
 ) -> None:
-    (tmp_path / "sound").mkdir()
-    getattr(DatabaseExam(), chapter)(tmp_path / "sound")
+    for folder in ("sound", "broken"):
+        (tmp_path / folder).mkdir()
+    getattr(exam(), chapter)(tmp_path / "sound")
     fault(monkeypatch)
-    (tmp_path / "broken").mkdir()
-    with pytest.raises((AssertionError, sqlite3.Error, RuntimeError)):
-        getattr(DatabaseExam(), chapter)(tmp_path / "broken")
-
-
-@pytest.mark.parametrize(("fault", "chapter"), FAULTS.values(), ids=FAULTS.keys())
-def test_it_fails_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, chapter: str) -> None:
-    (tmp_path / "sound").mkdir()
-    getattr(Exam(), chapter)(tmp_path / "sound")
-    fault(monkeypatch)
-    (tmp_path / "broken").mkdir()
-    with pytest.raises((AssertionError, CountersignError)):
-        getattr(Exam(), chapter)(tmp_path / "broken")
+    with pytest.raises((AssertionError, CountersignError, sqlite3.Error, RuntimeError)):
+        getattr(exam(), chapter)(tmp_path / "broken")

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ import pytest
 
 from countersign.adapters import LiveCall
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.redo import Work
-from countersign.adapters.redo_record import COMMITTING
-from countersign.errors import JournalError
+from countersign.adapters.overlay import FilesSession
 
 CALL = LiveCall("exam", {}, "e-1")
 ACTS = ("rename", "link", "unlink", "fsync", "mkdir", "rmdir", "write", "open")
@@ -48,7 +45,7 @@ def left(root: Path) -> list[str]:
     return [path.name for path in (root / ".countersign" / "sessions").iterdir()]
 
 
-def whole(files: FilesAdapter) -> None:
+def prepared(files: FilesAdapter) -> FilesSession:
     session = files.begin("t-1")
     with session.effect(CALL):
         files.write("a", "new a")
@@ -57,31 +54,23 @@ def whole(files: FilesAdapter) -> None:
         files.write("d/e/f", "new f")
         files.write("d/c", "new c")
     session.prepare("a-1")
+    return session
+
+
+def whole(files: FilesAdapter) -> None:
+    session = prepared(files)
     session.commit("a-1")
     session.close()
 
 
 def committed_and_taken_back(files: FilesAdapter) -> None:
-    session = files.begin("t-1")
-    with session.effect(CALL):
-        files.write("a", "new a")
-        files.remove("b")
-        files.write("d/e/f", "new f")
-        files.write("d/c", "new c")
-    session.prepare("a-1")
+    session = prepared(files)
     session.commit("a-1")
     session.undo()
 
 
 def prepared_and_undone(files: FilesAdapter) -> None:
-    session = files.begin("t-1")
-    with session.effect(CALL):
-        files.write("a", "new a")
-        files.remove("b")
-        files.write("d/e/f", "new f")
-        files.write("d/c", "new c")
-    session.prepare("a-1")
-    session.undo()
+    prepared(files).undo()
 
 
 def die(root: Path, deed: Deed, at: int | None) -> int:
@@ -130,9 +119,13 @@ EVERY = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.lo
 """Which acts a process is killed before: each third on every day, each one in `make test-long`."""
 
 
-def points(folder: Path, deed: Deed, step: int) -> range:
-    root = standing(folder / "survivor")
-    return range(1, die(root, deed, None) + 1, step)
+def killed(folder: Path, deed: Deed, step: int) -> Iterator[tuple[int, Path]]:
+    """A root for each act, in which a process was killed before it, and which act that was."""
+    for at in range(1, die(standing(folder / "survivor"), deed, None) + 1, step):
+        root = standing(folder / str(at))
+        die(root, deed, at)
+        yield at, root
+        shutil.rmtree(root)
 
 
 def was_prepared(root: Path) -> bool:
@@ -158,9 +151,7 @@ def test_killed_anywhere_and_not_redeemed_the_files_are_as_before_unless_the_com
     tmp_path: Path, step: int
 ) -> None:
     ends = set()
-    for at in points(tmp_path, whole, step):
-        root = standing(tmp_path / str(at))
-        die(root, whole, at)
+    for at, root in killed(tmp_path, whole, step):
         decided = any("committ" in text for text in records(root)) or FilesAdapter(root).landed("a-1")
         for _ in range(2):
             recovered_as_not_redeemed(root)
@@ -168,7 +159,6 @@ def test_killed_anywhere_and_not_redeemed_the_files_are_as_before_unless_the_com
             assert FilesAdapter(root).landed("a-1") is bool(decided), f"act {at}"
         assert left(root) == []
         ends.add(bool(decided))
-        shutil.rmtree(root)
     assert ends == {True, False}
 
 
@@ -178,9 +168,7 @@ def test_killed_anywhere_and_redeemed_the_files_are_as_after_once_it_was_prepare
     tmp_path: Path, step: int
 ) -> None:
     ends = set()
-    for at in points(tmp_path, whole, step):
-        root = standing(tmp_path / str(at))
-        die(root, whole, at)
+    for at, root in killed(tmp_path, whole, step):
         prepared = was_prepared(root) or FilesAdapter(root).landed("a-1")
         for _ in range(2):
             recovered_as_redeemed(root)
@@ -188,7 +176,6 @@ def test_killed_anywhere_and_redeemed_the_files_are_as_after_once_it_was_prepare
             assert FilesAdapter(root).landed("a-1") is bool(prepared), f"act {at}"
         assert left(root) == []
         ends.add(bool(prepared))
-        shutil.rmtree(root)
     assert ends == {True, False}
 
 
@@ -198,16 +185,13 @@ def test_killed_while_a_commit_is_taken_back_it_is_taken_back_or_stands_whole(
     tmp_path: Path, step: int
 ) -> None:
     ends = set()
-    for at in points(tmp_path, committed_and_taken_back, step):
-        root = standing(tmp_path / str(at))
-        die(root, committed_and_taken_back, at)
+    for at, root in killed(tmp_path, committed_and_taken_back, step):
         FilesAdapter(root).begin("t-9").undo()  # whoever comes next finishes what was decided
         FilesAdapter(root).recover("t-1", None)
         landed = FilesAdapter(root).landed("a-1")
         assert seen(root) == (NEW if landed else OLD), f"act {at}"
         assert left(root) == []
         ends.add(landed)
-        shutil.rmtree(root)
     assert ends == {True, False}
 
 
@@ -217,22 +201,18 @@ def test_killed_while_what_was_prepared_is_undone_half_of_it_is_never_finished(
     tmp_path: Path, step: int
 ) -> None:
     ends = set()
-    for at in points(tmp_path, prepared_and_undone, step):
-        root = standing(tmp_path / str(at))
-        die(root, prepared_and_undone, at)
+    for at, root in killed(tmp_path, prepared_and_undone, step):
         recovered_as_redeemed(root)
         assert seen(root) in (OLD, NEW), f"act {at}"
         assert FilesAdapter(root).landed("a-1") is (seen(root) == NEW), f"act {at}"
         ends.add(seen(root) == NEW)
-        shutil.rmtree(root)
     assert ends == {True, False}
 
 
 @EVERY
 @pytest.mark.timeout(300)
 def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path, step: int) -> None:
-    every = points(tmp_path, whole, 1)
-    middle = next(at for at in every if half_done(tmp_path / f"try{at}", at))
+    middle = next(at for at, root in killed(tmp_path, whole, 3) if seen(root) not in (OLD, NEW))
 
     def recover(files: FilesAdapter) -> None:
         session = files.recover("t-1", "a-1")
@@ -252,39 +232,6 @@ def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path, step: int) -> No
         assert (seen(root), left(root)) == (NEW, []), f"act {at} of the recovery"
 
 
-def half_done(folder: Path, at: int) -> bool:
-    root = standing(folder)
-    die(root, whole, at)
-    return seen(root) not in (OLD, NEW)
-
-
 def records(root: Path) -> list[str]:
     paths = (root / ".countersign" / "sessions").glob("*/record.json")
     return [path.read_text() for path in paths]
-
-
-def test_who_cannot_finish_what_a_dead_process_decided_does_not_keep_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A worker goes on after an error, and must find what it could not finish free at the next round."""
-    root = standing(tmp_path)
-    files = FilesAdapter(root)
-    session = files.begin("t-1")
-    with session.effect(CALL):
-        files.write("a", "new a")
-    session.prepare("a-1")
-    record = session._work.record()
-    assert record is not None
-    session._work.write(replace(record, state=COMMITTING))
-    session._work.let_go()  # as its process ends
-
-    def in_the_way(*_: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(Work, "_apply", in_the_way)
-    for _ in range(2):
-        with pytest.raises(JournalError, match="Permission denied"):
-            files.recover("t-1", "a-1")
-    monkeypatch.undo()
-    files.begin("t-2").undo()
-    assert (files.landed("a-1"), (root / "a").read_text(), left(root)) == (True, "new a", [])

@@ -8,8 +8,10 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -161,16 +163,6 @@ def test_what_somebody_has_put_in_the_place_of_a_replaced_file_is_not_overwritte
     assert seen(root / "a") == theirs
 
 
-def test_what_somebody_has_put_in_the_place_of_a_removed_file_is_not_overwritten(
-    files: FilesAdapter, root: Path
-) -> None:
-    session = committed(files, lambda files: files.remove("a"))
-    (root / "a").write_text("theirs")
-    with pytest.raises(JournalError, match="was not taken back"):
-        session.undo()
-    assert (root / "a").read_text() == "theirs"
-
-
 @pytest.mark.parametrize("act", ["a file replaced", "a file removed"])
 @pytest.mark.parametrize("way", [made_a_link, lambda root: shutil.rmtree(root / "d")], ids=["link", "gone"])
 def test_a_before_image_whose_folder_is_gone_is_kept(
@@ -185,30 +177,25 @@ def test_a_before_image_whose_folder_is_gone_is_kept(
     assert list((root.parent / "outside").iterdir()) == []
 
 
-def test_a_file_of_our_own_that_somebody_has_replaced_since_is_theirs_and_nothing_is_missing(
-    files: FilesAdapter, root: Path
-) -> None:
-    session = committed(files, lambda files: files.write("new", "mine"))
-    replaced(root / "new")
-    session.undo()
-    assert ((root / "new").read_text(), sessions(root)) == ("theirs", [])
+AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
+    "a file made where one was removed": (
+        "a", lambda files: files.remove("a"), lambda path: path.write_text("theirs"), False, "theirs"),
+    "a new file that is replaced": ("new", lambda files: files.write("new", "mine"), replaced, True, "theirs"),
+    "a new file changed in place": (
+        "new", lambda files: files.write("new", "mine"), changed_in_place, False, "theirs"),
+    "a replaced file that is removed": ("a", lambda files: files.write("a", "mine"), Path.unlink, True, "old a"),
+}  # fmt: skip
 
 
-def test_a_file_of_our_own_that_somebody_has_changed_in_place_is_not_removed(
-    files: FilesAdapter, root: Path
+@pytest.mark.parametrize(("name", "act", "change", "is_undone", "then"), AFTER.values(), ids=AFTER)
+def test_what_somebody_else_did_since_is_left_as_it_is(
+    files: FilesAdapter, root: Path, name: str, act: Deed, change: Any, is_undone: bool, then: str
 ) -> None:
-    session = committed(files, lambda files: files.write("new", "mine"))
-    changed_in_place(root / "new")
-    with pytest.raises(JournalError, match="was not taken back"):
+    session = committed(files, act)
+    change(root / name)
+    with nullcontext() if is_undone else pytest.raises(JournalError, match="was not taken back"):
         session.undo()
-    assert (root / "new").read_text() == "theirs"
-
-
-def test_a_file_that_somebody_has_only_removed_comes_back(files: FilesAdapter, root: Path) -> None:
-    session = committed(files, lambda files: files.write("a", "mine"))
-    (root / "a").unlink()
-    session.undo()
-    assert ((root / "a").read_text(), sessions(root)) == ("old a", [])
+    assert ((root / name).read_text(), sessions(root) == []) == (then, is_undone)
 
 
 def test_the_error_names_the_folder_and_what_to_do_and_no_file(files: FilesAdapter, root: Path) -> None:
@@ -266,6 +253,14 @@ def test_a_record_of_an_earlier_version_knows_its_files_by_their_numbers(
 # ------------------------------------------------------------------------------------------ who has to wait for it
 
 
+def dies(session: FilesSession, decided: str) -> None:
+    """Its process ends once it has decided this."""
+    record = session._work.record()
+    assert record is not None
+    session._work.write(replace(record, state=decided))
+    session._work.let_go()
+
+
 @pytest.fixture(params=[COMMITTING, UNDOING])
 def stuck(request: pytest.FixtureRequest, files: FilesAdapter, root: Path) -> str:
     """What a dead process had decided about `d/b` cannot be done: its folder is a link now."""
@@ -273,10 +268,7 @@ def stuck(request: pytest.FixtureRequest, files: FilesAdapter, root: Path) -> st
     session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))
     if state == UNDOING:
         session.commit("a-1")
-    record = session._work.record()
-    assert record is not None
-    session._work.write(replace(record, state=state))
-    session._work.let_go()  # as its process ends
+    dies(session, state)
     made_a_link(root)
     return state
 
@@ -302,22 +294,15 @@ def test_who_touches_its_files_is_refused_and_told_which_folder(
 ) -> None:
     """The way is free again for looking, and the disk is not for finishing."""
     session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))
-
-    def dies() -> None:
-        record = session._work.record()
-        assert record is not None
-        session._work.write(replace(record, state=COMMITTING))
-        session._work.let_go()
-
     if not late:
-        dies()
+        dies(session, COMMITTING)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Work, "_apply", _disk_full)
         other = files.begin("t-2")
         with other.effect(CALL):
             act(files)
         if late:
-            dies()
+            dies(session, COMMITTING)
         else:
             with pytest.raises(JournalError, match="No space left on device"):
                 other.verify_unmoved()
@@ -367,25 +352,19 @@ def test_of_a_damaged_record_nobody_knows_the_files_so_all_wait(files: FilesAdap
 # ------------------------------------------------------------------------------------------ in a transaction
 
 
-def save_tool(desk: Desk, files: FilesAdapter) -> Callable[[str, str], None]:
-    @tool("save", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
-    def save(name: str, text: str) -> None:
-        """Save a file."""
-        files.write(name, text)
-
-    return save
-
-
-@pytest.fixture
-def disturbed(desk: Desk, files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(
+    desk: Desk, files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`a` is replaced by somebody, just after it was committed beside what cannot be."""
     (desk.folder / "more").mkdir()
     more = FilesAdapter(desk.folder / "more")
-    save = save_tool(desk, files)
+
+    @tool("save", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
+    def save(name: str) -> None:
+        files.write(name, "mine")
 
     @tool("also", lane="live", adapter=more, resource=("File", "name"), registry=desk.registry)
     def also(name: str) -> None:
-        """Save it there as well."""
         more.write(name, "mine")
 
     commit = FilesSession.commit
@@ -398,12 +377,8 @@ def disturbed(desk: Desk, files: FilesAdapter, root: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(FilesSession, "commit", disturbing)
     with pytest.raises(JournalError, match="was not taken back"), transaction("t-1", runtime=desk.runtime):
-        save("a", "mine")
+        save("a")
         also("b")
-
-
-@pytest.mark.usefixtures("disturbed")
-def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(desk: Desk, root: Path) -> None:
     journal = desk.runtime.journal.transactions
     (record,) = journal.find("t-1")
     assert [row.state.value for row in journal.shown(record, "live")] == ["live", "live"]
@@ -411,12 +386,8 @@ def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(desk
     assert (found.is_kept_up, "was not taken back" in found.note) == (True, True)
     assert (root / "a").read_text() == "theirs"
     assert "live" in [row.state.value for row in journal.shown(record, "live")]
-
-
-@pytest.mark.usefixtures("disturbed")
-def test_once_a_person_has_settled_it_recovery_ends_it(desk: Desk, root: Path) -> None:
     (folder,) = sessions(root)
-    (folder / "before" / "0").unlink()
+    (folder / "before" / "0").unlink()  # a person has settled it
     (found,) = resume(desk.runtime)
     assert (found.after, found.is_kept_up) == ("ended", False)
     assert ((root / "a").read_text(), sessions(root)) == ("theirs", [])

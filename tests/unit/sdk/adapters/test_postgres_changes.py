@@ -10,14 +10,57 @@ from countersign import Moved
 from countersign.adapters import row_changes
 from countersign.adapters.postgres import PostgresAdapter
 from countersign.adapters.postgres_changes import changes_of
-from tests.unit.sdk.adapters.rows import CALL, Database, order, told
+from tests.unit.sdk.adapters.rows import CALL, Database, Expected, order, require_told, told
 
 pytestmark = pytest.mark.xdist_group("postgresql")
 
 
-def test_cascades_of_postgresql_are_told(server: Database) -> None:
-    found = told(server, "DELETE FROM orders WHERE id = 1")
-    assert found is not None and found.keys() == {"orders[1]", "lines[1,a]", "lines[1,b]"}
+REFERENCE = "CREATE TABLE child (id integer PRIMARY KEY, order_id int REFERENCES orders INITIALLY DEFERRED)"
+BIG = "CREATE TABLE big (id integer PRIMARY KEY, v jsonb)"
+TOLD: dict[str, tuple[list[str], list[str], Expected]] = {
+    "cascades": ([], ["DELETE FROM orders WHERE id = 1"], {"orders[1]", "lines[1,a]", "lines[1,b]"}),
+    "rows of a table that inherits, once": (
+        ["CREATE TABLE base (id integer PRIMARY KEY, v text)", "CREATE TABLE kid (PRIMARY KEY (id)) INHERITS (base)",
+         "INSERT INTO base VALUES (1, 'base')", "INSERT INTO kid VALUES (1, 'kid')"],
+        ["UPDATE base SET v = 'new'"],
+        {f"{one}[1]": ({"id": 1, "v": one}, {"id": 1, "v": "new"}) for one in ("base", "kid")}),
+    "what deferred triggers would write": (
+        ["CREATE TABLE log (id integer PRIMARY KEY)",
+         "CREATE OR REPLACE FUNCTION logs() RETURNS trigger LANGUAGE plpgsql AS "
+         "'BEGIN INSERT INTO log VALUES (NEW.id); RETURN NULL; END'",
+         "CREATE CONSTRAINT TRIGGER t AFTER UPDATE ON orders DEFERRABLE INITIALLY DEFERRED "
+         "FOR EACH ROW EXECUTE FUNCTION logs()"],
+        ["UPDATE orders SET state = 'paid' WHERE id = 1"], {"orders[1]", "log[1]"}),
+    "a row by its key alone": (
+        ['CREATE TABLE "a.b%s" (id integer, "k%" text, v text, PRIMARY KEY ("k%", id) INCLUDE (v))',
+         "INSERT INTO \"a.b%s\" VALUES (1, 'x', 'a')"],
+        ["UPDATE \"a.b%%s\" SET v = 'b'"], {'"a.b%s"[x,1]'}),
+    "without the server's counters": (
+        [], ["SET LOCAL track_counts = off", "DELETE FROM orders WHERE id = 3"], {"orders[3]"}),
+    "a key of a list": (
+        ["CREATE TABLE odd (k integer[] PRIMARY KEY, v text)", "INSERT INTO odd VALUES ('{1,2}', 'a')"],
+        ["UPDATE odd SET v = 'b'"], {'odd["{1,2}"]'}),
+    "a key of an object": (
+        ["CREATE TABLE odd (k jsonb PRIMARY KEY, v text)", "INSERT INTO odd VALUES ('[1, 2]', 'a')"],
+        ["UPDATE odd SET v = 'b'"], {'odd["[1, 2]"]'}),
+    "a partition by its own name": (
+        ["CREATE TABLE parts (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+         "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)"],
+        ["INSERT INTO parts VALUES (1, 'a')"], {"parts_1[1]"}),
+    "a reference that is right in the end": (
+        [REFERENCE], ["INSERT INTO child VALUES (1, 99)", "INSERT INTO orders VALUES (99, 'late')"],
+        {"child[1]", "orders[99]"}),
+    "no number that Python cannot hold": (
+        [BIG], ["INSERT INTO big VALUES (1, to_jsonb(repeat('9', 5001)::numeric))"], None),
+    "no value that is too deep": (
+        [BIG], ["INSERT INTO big VALUES (1, (repeat('[', 3000) || repeat(']', 3000))::jsonb)"], None),
+    "no rows without a key": (["CREATE TABLE bag (x integer)"], ["INSERT INTO bag VALUES (1)"], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "said", "expected"), TOLD.values(), ids=TOLD)
+def test_what_is_told(server: Database, before: list[str], said: list[str], expected: Expected) -> None:
+    require_told(server, before, said, expected)
 
 
 @pytest.mark.parametrize(
@@ -92,62 +135,6 @@ def test_rows_that_others_may_not_see_cannot_be_told(server: Database) -> None:
         server.outside("DROP ROLE tenant_agent")
 
 
-def test_rows_of_a_table_that_inherits_are_told_once(server: Database) -> None:
-    server.outside("CREATE TABLE base (id integer PRIMARY KEY, v text)")
-    server.outside("CREATE TABLE kid (PRIMARY KEY (id)) INHERITS (base)")
-    server.outside("INSERT INTO base VALUES (1, 'base')")
-    server.outside("INSERT INTO kid VALUES (1, 'kid'), (2, 'kid')")
-    found = told(server, "UPDATE base SET v = 'new'")
-    assert found is not None
-    assert {key: row[0]["v"] for key, row in found.items()} == {
-        "base[1]": "base",
-        "kid[1]": "kid",
-        "kid[2]": "kid",
-    }
-
-
-def test_what_deferred_triggers_would_write_is_told(server: Database) -> None:
-    server.outside("CREATE TABLE log (id integer PRIMARY KEY)")
-    server.outside(
-        "CREATE OR REPLACE FUNCTION logs() RETURNS trigger LANGUAGE plpgsql AS "
-        "'BEGIN INSERT INTO log VALUES (NEW.id); RETURN NULL; END'"
-    )
-    server.outside(
-        "CREATE CONSTRAINT TRIGGER t AFTER UPDATE ON orders DEFERRABLE INITIALLY DEFERRED "
-        "FOR EACH ROW EXECUTE FUNCTION logs()"
-    )
-    found = told(server, "UPDATE orders SET state = 'paid' WHERE id = 1")
-    assert found is not None and found.keys() == {"orders[1]", "log[1]"}
-
-
-def test_only_what_is_the_key_names_a_row(server: Database) -> None:
-    server.outside('CREATE TABLE "a.b%s" (id integer, "k%" text, v text, PRIMARY KEY ("k%", id) INCLUDE (v))')
-    server.outside("INSERT INTO \"a.b%s\" VALUES (1, 'x', 'a')")
-    found = told(server, "UPDATE \"a.b%%s\" SET v = 'b'")
-    assert found is not None and [*found] == ['"a.b%s"[x,1]']
-
-
-def test_without_the_servers_counters_it_is_told_all_the_same(server: Database) -> None:
-    found = told(server, "SET LOCAL track_counts = off", "DELETE FROM orders WHERE id = 3")
-    assert found is not None and found.keys() == {"orders[3]"}
-
-
-@pytest.mark.parametrize("key", ["integer[]", "jsonb"])
-def test_a_key_of_any_kind_names_its_row(server: Database, key: str) -> None:
-    server.outside(f"CREATE TABLE odd (k {key} PRIMARY KEY, v text)")
-    value = "'{1,2}'" if key == "integer[]" else "'[1, 2]'"
-    server.outside(f"INSERT INTO odd VALUES ({value}, 'a')")
-    found = told(server, "UPDATE odd SET v = 'b'")
-    assert found is not None and len(found) == 1
-
-
-def test_a_partition_is_told_by_its_own_name(server: Database) -> None:
-    server.outside("CREATE TABLE parts (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id)")
-    server.outside("CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)")
-    found = told(server, "INSERT INTO parts VALUES (1, 'a')")
-    assert found is not None and found.keys() == {"parts_1[1]"}
-
-
 @pytest.mark.parametrize(
     "statement",
     [
@@ -169,13 +156,6 @@ def test_what_postgresql_counts_no_rows_of_cannot_be_told(server: Database, stat
     server.outside("CREATE INDEX by_state ON orders (state)")
     assert told(server, statement) is None
     assert told(server, "DELETE FROM orders WHERE id = 3", statement) is None
-
-
-@pytest.mark.parametrize("number", ["repeat('9', 5001)::numeric", "repeat('[', 3000) || repeat(']', 3000)"])
-def test_what_python_cannot_hold_cannot_be_told(server: Database, number: str) -> None:
-    server.outside("CREATE TABLE big (id integer PRIMARY KEY, v jsonb)")
-    value = f"to_jsonb({number})" if "numeric" in number else f"({number})::jsonb"
-    assert told(server, f"INSERT INTO big VALUES (1, {value})") is None
 
 
 def test_rows_that_the_login_may_not_see_cannot_be_told(server: Database, conninfo: str) -> None:
@@ -201,11 +181,6 @@ def test_rows_that_the_login_may_not_see_cannot_be_told(server: Database, connin
         for role in ("rows_login", "rows_owner"):
             server.outside(f"DROP OWNED BY {role} CASCADE")
             server.outside(f"DROP ROLE {role}")
-
-
-def test_rows_without_a_key_cannot_be_told_on_postgresql(server: Database) -> None:
-    server.outside("CREATE TABLE bag (x integer)")
-    assert told(server, "INSERT INTO bag VALUES (1)") is None
 
 
 def test_what_others_do_meanwhile_is_not_ours(server: Database) -> None:
@@ -238,27 +213,14 @@ def test_a_lock_that_hides_a_removal_is_no_lie(server: Database) -> None:
         assert session.changes() is None
 
 
-def deferred_reference(server: Database) -> None:
-    server.outside(
-        "CREATE TABLE child (id integer PRIMARY KEY, order_id integer REFERENCES orders"
-        " DEFERRABLE INITIALLY DEFERRED)"
-    )
-
-
 def test_what_a_commit_would_refuse_is_raised_as_preparing_one_does(server: Database) -> None:
-    deferred_reference(server)
+    server.outside(REFERENCE)
     for ends in (lambda session: session.changes(), lambda session: session.prepare("a-1")):
         with server.session() as session:
             with session.effect(CALL):
                 server.say("INSERT INTO child VALUES (1, 99)")
             with pytest.raises(psycopg.errors.ForeignKeyViolation, match="child"):
                 ends(session)
-
-
-def test_what_is_right_in_the_end_is_told(server: Database) -> None:
-    deferred_reference(server)
-    found = told(server, "INSERT INTO child VALUES (1, 99)", "INSERT INTO orders VALUES (99, 'late')")
-    assert found is not None and found.keys() == {"child[1]", "orders[99]"}
 
 
 def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> None:

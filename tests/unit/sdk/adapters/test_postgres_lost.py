@@ -6,7 +6,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -17,7 +16,7 @@ from countersign import OutcomeUnknown, resume, tool, transaction
 from countersign.adapters.postgres import PostgresAdapter
 from countersign.errors import CommitUnknown
 from countersign.journal.reading import LIVE_LANE
-from tests.fakes.desk import Desk, charge_tools, make_desk
+from tests.fakes.desk import Desk, charge_tools
 from tests.unit.sdk.adapters.resources import PostgresRows
 
 pytestmark = pytest.mark.xdist_group("postgresql")
@@ -76,22 +75,10 @@ def line(conninfo: str) -> Iterator[Line]:
 
 
 @pytest.fixture
-def rows(conninfo: str) -> PostgresRows:
-    return PostgresRows(conninfo)
-
-
-@pytest.fixture
 def adapter(conninfo: str, line: Line) -> PostgresAdapter:
     return PostgresAdapter(
         make_conninfo(conninfo, host="127.0.0.1", port=line.port), name="rows", wait_seconds=1
     )
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    world = make_desk(tmp_path)
-    yield world
-    world.runtime.close()
 
 
 @pytest.fixture

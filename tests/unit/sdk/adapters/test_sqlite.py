@@ -16,17 +16,14 @@ from countersign import (
     MisuseError,
     Moved,
     NotStageable,
-    Retry,
     Serialize,
     SessionLost,
-    Transaction,
-    run_transaction,
     tool,
     transaction,
 )
 from countersign.adapters import LiveCall, SQLiteAdapter
 from countersign.adapters.sqlite import SQLiteSession
-from tests.fakes.desk import Desk, make_desk, refund_tool
+from tests.fakes.desk import Desk, refund_tool
 
 CALL = LiveCall("exam", {}, "e-1")
 TABLES = """
@@ -61,21 +58,22 @@ def session(adapter: SQLiteAdapter) -> Iterator[SQLiteSession]:
     session.undo()
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    world = make_desk(tmp_path)
-    yield world
-    world.runtime.close()
-
-
 def standing(path: Path) -> list[int]:
     """What everybody else sees of the two accounts."""
     with closing(sqlite3.connect(path)) as connection:
         return [cents for (cents,) in connection.execute("SELECT cents FROM accounts ORDER BY id")]
 
 
+CREDIT = "UPDATE accounts SET cents = cents + 1 WHERE id = ?"
+
+
 def credit(connection: sqlite3.Connection, account: str = "a") -> None:
-    connection.execute("UPDATE accounts SET cents = cents + 1 WHERE id = ?", (account,))
+    connection.execute(CREDIT, (account,))
+
+
+def commit(session: SQLiteSession) -> None:
+    session.prepare("a-1")
+    session.commit("a-1")
 
 
 def _interrupted(connection: sqlite3.Connection) -> None:
@@ -99,10 +97,9 @@ ENDS: dict[str, Callable[[sqlite3.Connection], object]] = {
     "a full disk": _full,
     "its connection is closed": lambda it: it.close(),
 }
-ended = pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 
 
-@ended
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_an_effect_in_which_sqlite_ended_the_transaction_is_told_and_nothing_runs_after_it(
     adapter: SQLiteAdapter,
     session: SQLiteSession,
@@ -128,45 +125,34 @@ def test_an_effect_in_which_sqlite_ended_the_transaction_is_told_and_nothing_run
     assert (standing(path), adapter.landed("a-1")) == ([100, 100], False)
 
 
-def _again(connection: sqlite3.Connection) -> None:
-    credit(connection)  # compiled before, and not asked about again if it were kept
-
-
-def _other(connection: sqlite3.Connection) -> None:
-    connection.execute("UPDATE accounts SET cents = 5")
-
-
-def _savepoint(connection: sqlite3.Connection) -> None:
-    connection.execute("SAVEPOINT mine")
-    credit(connection)
-    connection.execute("RELEASE mine")
-
-
 def _blob(connection: sqlite3.Connection) -> None:
     with connection.blobopen("accounts", "id", 1) as blob:
         blob.write(b"z")
 
 
-def _begin(connection: sqlite3.Connection) -> None:
+def _commits(connection: sqlite3.Connection) -> None:
     connection.isolation_level = "DEFERRED"
     credit(connection)
     connection.commit()
 
 
-def _script(connection: sqlite3.Connection) -> None:
-    connection.executescript("UPDATE accounts SET cents = 5")
+WRITES: dict[str, Callable[[sqlite3.Connection], object]] = {
+    "a statement that is compiled already": credit,
+    "another statement": lambda it: it.execute("UPDATE accounts SET cents = 5"),
+    "a savepoint": lambda it: it.execute("SAVEPOINT mine") and it.execute("UPDATE accounts SET cents = 5"),
+    "a blob": _blob,
+    "a transaction of its own": _commits,
+    "a script": lambda it: it.executescript("UPDATE accounts SET cents = 5"),
+    "a cursor of its own": lambda it: sqlite3.Cursor(it).execute(CREDIT, ("a",)),
+}
 
 
-def _raw(connection: sqlite3.Connection) -> None:
-    sqlite3.Cursor(connection).execute("UPDATE accounts SET cents = cents + 1 WHERE id = ?", ("a",))
-
-
-@pytest.mark.parametrize("write", [_again, _other, _savepoint, _blob, _begin, _script, _raw])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
 def test_a_tool_that_swallows_it_and_goes_on_writes_nothing(
     adapter: SQLiteAdapter,
     session: SQLiteSession,
     path: Path,
-    write: Callable[[sqlite3.Connection], None],
+    write: Callable[[sqlite3.Connection], object],
 ) -> None:
     with pytest.raises(SessionLost), session.effect(CALL):
         credit(adapter.connection)
@@ -176,31 +162,6 @@ def test_a_tool_that_swallows_it_and_goes_on_writes_nothing(
             write(adapter.connection)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT * FROM accounts").fetchall() == [("a", 100), ("b", 100)]
-
-
-@pytest.mark.parametrize("by_cursor", [False, True])
-def test_many_rows_of_which_one_is_made_by_a_statement_that_ended_it_write_nothing(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, by_cursor: bool
-) -> None:
-    def accounts() -> Iterator[tuple[str]]:
-        yield ("a",)
-        with suppress(sqlite3.IntegrityError):
-            adapter.connection.execute("INSERT INTO booked VALUES ('o-1')")
-        yield ("b",)
-
-    with pytest.raises(SessionLost), session.effect(CALL), suppress(Exception):
-        connection = adapter.connection
-        by = connection.cursor() if by_cursor else connection
-        by.executemany("UPDATE accounts SET cents = 5 WHERE id = ?", accounts())
-    assert standing(path) == [100, 100]
-
-
-def test_many_rows_are_written_at_once(adapter: SQLiteAdapter, session: SQLiteSession, path: Path) -> None:
-    with session.effect(CALL):
-        adapter.connection.executemany("UPDATE accounts SET cents = 5 WHERE id = ?", [("a",), ("b",)])
-    session.prepare("a-1")
-    session.commit("a-1")
-    assert standing(path) == [5, 5]
 
 
 def test_a_tool_inside_another_that_swallows_it_does_not_hide_it(
@@ -255,11 +216,6 @@ def test_an_effect_that_could_not_be_taken_back_loses_the_session_with_it(
 # ------------------------------------------------------------------------------ what tools may not do to it
 
 
-def _quietly(connection: sqlite3.Connection, statement: str) -> None:
-    with suppress(sqlite3.Error):
-        connection.execute(statement)
-
-
 @pytest.mark.parametrize(
     "use",
     [
@@ -282,18 +238,16 @@ def test_a_connection_that_a_tool_kept_does_nothing_outside_its_effects(
     with pytest.raises(Exception, match=r"not authorized|prohibited|outside"):
         use(kept)
     assert standing(path) == [100, 100]
-    session.prepare("a-1")
-    session.commit("a-1")
+    commit(session)
     assert standing(path) == [101, 100]
 
 
-@pytest.mark.parametrize("mode", ["OFF", "MEMORY", "off", "'OFF'", "DELETE"])
-@pytest.mark.parametrize("pragma", ["journal_mode", "main.JOURNAL_MODE"])
+@pytest.mark.parametrize("said", ["journal_mode = OFF", "main.JOURNAL_MODE = 'off'", "journal_mode = DELETE"])
 def test_a_tool_cannot_take_away_what_undo_needs(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, pragma: str, mode: str
+    adapter: SQLiteAdapter, session: SQLiteSession, said: str
 ) -> None:
     with session.effect(CALL), pytest.raises(sqlite3.DatabaseError, match="not authorized"):
-        adapter.connection.execute(f"PRAGMA {pragma} = {mode}")
+        adapter.connection.execute(f"PRAGMA {said}")
     with session.effect(CALL):
         (found,) = adapter.connection.execute("PRAGMA journal_mode").fetchone()
     assert found == "delete"
@@ -326,8 +280,7 @@ def test_a_tool_cannot_end_the_savepoints_of_its_session(
         with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
             adapter.connection.execute(statement)
     block.rollback()
-    session.prepare("a-1")
-    session.commit("a-1")
+    commit(session)
     assert standing(path) == [100, 100]
 
 
@@ -337,8 +290,7 @@ def test_a_tool_has_savepoints_of_its_own(adapter: SQLiteAdapter, session: SQLit
         credit(adapter.connection)
         adapter.connection.execute("ROLLBACK TO mine")
         credit(adapter.connection, "b")
-    session.prepare("a-1")
-    session.commit("a-1")
+    commit(session)
     assert standing(path) == [100, 101]
 
 
@@ -355,16 +307,20 @@ def test_an_undo_that_fails_is_told(adapter: SQLiteAdapter, session: SQLiteSessi
 # --------------------------------------------------------------------------------------- a whole transaction
 
 
+def crediting(desk: Desk, adapter: SQLiteAdapter) -> Callable[[str], None]:
+    @tool("credit", lane="live", adapter=adapter, registry=desk.registry)
+    def credit_account(account: str) -> None:
+        credit(adapter.connection, account)
+
+    return credit_account
+
+
 @pytest.mark.parametrize("raises_itself", [False, True])
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_block_that_swallows_it_all_ends_with_the_loss_and_nothing_stands(
     desk: Desk, path: Path, adapter: SQLiteAdapter, raises_itself: bool, dry_run: bool
 ) -> None:
-    refund = refund_tool(desk)
-
-    @tool("credit", lane="live", adapter=adapter, registry=desk.registry)
-    def credit_account(account: str) -> None:
-        credit(adapter.connection, account)
+    refund, credit_account = refund_tool(desk), crediting(desk, adapter)
 
     @tool("book", lane="live", adapter=adapter, registry=desk.registry)
     def book(order: str) -> None:
@@ -387,28 +343,6 @@ def test_a_block_that_swallows_it_all_ends_with_the_loss_and_nothing_stands(
     with transaction("t-2", runtime=desk.runtime):
         credit_account("b")
     assert standing(path) == [100, 101]
-
-
-def test_a_nested_block_in_which_it_was_lost_says_so_and_takes_the_outer_with_it(
-    desk: Desk, path: Path, adapter: SQLiteAdapter
-) -> None:
-    refund = refund_tool(desk)
-
-    @tool("credit", lane="live", adapter=adapter, registry=desk.registry)
-    def credit_account(account: str) -> None:
-        credit(adapter.connection, account)
-
-    @tool("book", lane="live", adapter=adapter, registry=desk.registry)
-    def book(order: str) -> None:
-        adapter.connection.execute("INSERT INTO booked VALUES (?)", (order,))
-
-    with pytest.raises(SessionLost), transaction("t-1", runtime=desk.runtime) as txn:
-        refund("o-1", 100)
-        credit_account("a")
-        with pytest.raises(SessionLost, match="Nothing of it stands"), transaction(runtime=desk.runtime):
-            book("o-1")
-            book("o-1")
-    assert (standing(path), desk.done, txn.state) == ([100, 100], [], "ended")
 
 
 # -------------------------------------------------------------------------------------- one inside the other
@@ -445,14 +379,6 @@ def busy(path: Path) -> Iterator[sqlite3.Connection]:
         yield other
 
 
-def crediting(desk: Desk, adapter: SQLiteAdapter) -> Callable[[str], None]:
-    @tool("credit", lane="live", adapter=adapter, registry=desk.registry)
-    def credit_account(account: str) -> None:
-        credit(adapter.connection, account)
-
-    return credit_account
-
-
 def test_a_database_that_others_keep_locked_is_a_conflict_that_says_for_how_long_it_waited_and_what_to_do(
     adapter: SQLiteAdapter, busy: sqlite3.Connection
 ) -> None:
@@ -466,42 +392,6 @@ def test_a_database_that_others_keep_locked_is_a_conflict_that_says_for_how_long
     )
     busy.execute("ROLLBACK")
     adapter.begin("t-1").undo()
-
-
-@pytest.mark.parametrize("dry_run", [False, True])
-def test_a_block_that_meets_a_locked_database_is_told_so(
-    desk: Desk, path: Path, adapter: SQLiteAdapter, busy: sqlite3.Connection, dry_run: bool
-) -> None:
-    credit_account = crediting(desk, adapter)
-    with pytest.raises(Moved), transaction("t-1", runtime=desk.runtime, dry_run=dry_run):
-        credit_account("a")
-    busy.execute("ROLLBACK")
-    assert standing(path) == [100, 100]
-
-
-def test_retry_outlasts_a_locked_database(
-    desk: Desk, path: Path, adapter: SQLiteAdapter, busy: sqlite3.Connection
-) -> None:
-    credit_account = crediting(desk, adapter)
-    runs: list[int] = []
-
-    def step(txn: Transaction) -> None:
-        runs.append(len(runs))
-        if len(runs) == 3:
-            busy.execute("ROLLBACK")
-        credit_account("a")
-
-    run_transaction(step, key="t-1", isolation=Retry(20), runtime=desk.runtime)
-    assert (standing(path), len(runs)) == ([101, 100], 3)
-
-
-def test_retry_ends_where_nobody_lets_go(
-    desk: Desk, path: Path, adapter: SQLiteAdapter, busy: sqlite3.Connection
-) -> None:
-    credit_account = crediting(desk, adapter)
-    with pytest.raises(Moved, match="2 runs"):
-        run_transaction(lambda txn: credit_account("a"), key="t-1", isolation=Retry(2), runtime=desk.runtime)
-    assert standing(path) == [100, 100]
 
 
 @pytest.mark.parametrize("isolation", [Abort(), Serialize(timeout_seconds=30)])
@@ -564,17 +454,7 @@ def test_workers_of_one_event_loop_wait_for_each_other_as_threads_do(desk: Desk,
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        ":memory:",
-        Path(":memory:"),
-        "",
-        Path(),
-        "file::memory:?cache=shared",
-        "file:x?mode=memory",
-        "file:notes.db",
-    ],
-    ids=repr,
+    "path", [":memory:", Path(":memory:"), "", Path(), "file::memory:?cache=shared", "file:x"], ids=repr
 )
 def test_a_database_that_is_no_file_is_refused_where_the_adapter_is_made(path: str | Path) -> None:
     with pytest.raises(MisuseError, match="in memory"):
@@ -594,8 +474,7 @@ def test_a_file_is_found_whatever_it_is_called(path: Path, name: str) -> None:
     session = adapter.begin("t-1")
     with session.effect(CALL):
         credit(adapter.connection)
-    session.prepare("a-1")
-    session.commit("a-1")
+    commit(session)
     assert (standing(path.parent / name), adapter.landed("a-1")) == ([101, 100], True)
     assert [one.name for one in path.parent.iterdir()] == [name]
 
@@ -623,15 +502,45 @@ def family(tmp_path: Path) -> SQLiteAdapter:
     return SQLiteAdapter(tmp_path / "family.db", foreign_keys=True)
 
 
-def test_references_are_kept_where_that_is_asked_for(family: SQLiteAdapter) -> None:
-    session = family.begin("t-1")
-    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"), session.effect(CALL):
-        family.connection.execute("DELETE FROM parents WHERE id = 1")
+KEPT: dict[str, tuple[list[str], bool]] = {
+    "a child that goes with its parent": (["DELETE FROM parents WHERE id = 2"], True),
+    "a reference that is whole again at the end": (
+        ["""INSERT INTO "at ""the"" end" VALUES (2, 9)""", "INSERT INTO parents VALUES (9)"],
+        True,
+    ),
+    "whatever it is where nothing was said": (["DELETE FROM parents"], False),
+}
+
+
+@pytest.mark.parametrize(("statements", "asked"), KEPT.values(), ids=KEPT)
+def test_references_that_hold_at_the_end_are_committed(
+    family: SQLiteAdapter, tmp_path: Path, statements: list[str], asked: bool
+) -> None:
+    adapter = family if asked else SQLiteAdapter(tmp_path / "family.db")
+    session = adapter.begin("t-1")
+    if asked:
+        with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"), session.effect(CALL):
+            adapter.connection.execute("DELETE FROM parents WHERE id = 1")
+    for statement in statements:
+        with session.effect(CALL):
+            adapter.connection.execute(statement)
     with session.effect(CALL):
-        family.connection.execute("DELETE FROM parents WHERE id = 2")
-        assert family.connection.execute("SELECT * FROM gone").fetchall() == []
-    session.prepare("a-1")
-    session.commit("a-1")
+        (left,) = adapter.connection.execute("SELECT count(*) FROM gone").fetchone()
+    assert left == (0 if "id = 2" in statements[0] else 1)
+    commit(session)
+    assert adapter.landed("a-1") is True
+
+
+def test_what_was_broken_before_is_nobodys_fault_where_nothing_waits_for_the_commit(
+    family: SQLiteAdapter, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "family.db", isolation_level=None)) as connection:
+        connection.execute("INSERT INTO now VALUES (7, 77)")
+        connection.execute("""INSERT INTO "at ""the"" end" VALUES (7, 77)""")
+    session = family.begin("t-1")
+    with session.effect(CALL):
+        family.connection.execute("INSERT INTO now VALUES (2, 4)")
+    commit(session)
     assert family.landed("a-1") is True
 
 
@@ -655,57 +564,22 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("asked", ["prepare", "changes"])
 @pytest.mark.parametrize("broken", BREAKS.values(), ids=BREAKS)
 def test_a_reference_that_the_commit_would_refuse_is_refused_before_it(
-    family: SQLiteAdapter, broken: list[str], asked: str
+    family: SQLiteAdapter, broken: list[str]
 ) -> None:
     session = family.begin("t-1")
     with session.effect(CALL):
         for statement in broken:
             family.connection.execute(statement)
         family.connection.row_factory, family.connection.text_factory = sqlite3.Row, bytes
-    with pytest.raises(sqlite3.IntegrityError, match=r"(?i)FOREIGN KEY constraint failed: .*parents"):
-        session.prepare("a-1") if asked == "prepare" else session.changes()
+    for ends in (session.changes, lambda: session.prepare("a-1")):
+        with pytest.raises(sqlite3.IntegrityError, match=r"(?i)FOREIGN KEY constraint failed: .*parents"):
+            ends()
     with pytest.raises(sqlite3.IntegrityError):  # as SQLite itself says
         session._connection.say("COMMIT")
     session.undo()
     assert family.landed("a-1") is False
-
-
-def test_a_reference_that_is_whole_again_at_the_end_is_committed(family: SQLiteAdapter) -> None:
-    session = family.begin("t-1")
-    with session.effect(CALL):
-        family.connection.execute("""INSERT INTO "at ""the"" end" VALUES (2, 9)""")
-    with session.effect(CALL):
-        family.connection.execute("INSERT INTO parents VALUES (9)")
-    session.prepare("a-1")
-    session.commit("a-1")
-    assert family.landed("a-1") is True
-
-
-def test_what_was_broken_before_is_nobodys_fault_where_nothing_waits_for_the_commit(
-    family: SQLiteAdapter, tmp_path: Path
-) -> None:
-    with closing(sqlite3.connect(tmp_path / "family.db", isolation_level=None)) as connection:
-        connection.execute("INSERT INTO now VALUES (7, 77)")
-        connection.execute("""INSERT INTO "at ""the"" end" VALUES (7, 77)""")
-    session = family.begin("t-1")
-    with session.effect(CALL):
-        family.connection.execute("INSERT INTO now VALUES (2, 4)")
-    session.prepare("a-1")
-    session.commit("a-1")
-    assert family.landed("a-1") is True
-
-
-def test_they_are_left_to_sqlite_where_nothing_is_said(family: SQLiteAdapter, tmp_path: Path) -> None:
-    plain = SQLiteAdapter(tmp_path / "family.db")
-    session = plain.begin("t-1")
-    with session.effect(CALL):
-        plain.connection.execute("DELETE FROM parents")
-    session.prepare("a-1")
-    session.commit("a-1")
-    assert plain.landed("a-1") is True
 
 
 @pytest.mark.parametrize("statement", ["PRAGMA foreign_keys = ON", "pragma main.Foreign_Keys(0)"])
@@ -722,8 +596,7 @@ def test_a_tool_that_would_switch_them_in_the_middle_is_told_how(
             adapter.connection.execute(statement)
     with session.effect(CALL):
         assert adapter.connection.execute("PRAGMA foreign_keys").fetchall() == [(0,)]
-    session.prepare("a-1")
-    session.commit("a-1")
+    commit(session)
     assert standing(path) == [100, 100]
 
 

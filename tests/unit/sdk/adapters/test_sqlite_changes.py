@@ -11,19 +11,55 @@ from typing import Any
 import pytest
 
 from countersign.adapters import SQLiteAdapter
-from tests.unit.sdk.adapters.rows import CALL, Database, on_sqlite, order, told
+from tests.unit.sdk.adapters.rows import CALL, Database, Expected, on_sqlite, order, require_told, told
+
+WIDE = f"CREATE TABLE wide (id integer PRIMARY KEY, {', '.join(f'c{n}' for n in range(900))})"
+TOLD: dict[str, tuple[list[str], list[str], Expected]] = {
+    "what triggers write": (
+        ["CREATE TABLE log (what text)",
+         "CREATE TRIGGER t AFTER DELETE ON orders BEGIN INSERT INTO log VALUES (OLD.id); END"],
+        ["UPDATE orders SET id = 10 WHERE id = 3", "DELETE FROM orders WHERE id = 10"],
+        {"orders[3]", "log[1]"}),
+    "a row without a key, by its number": (
+        ["CREATE TABLE bag (rowid text, x)", "INSERT INTO bag VALUES ('same', 1), ('same', 2)"],
+        ["UPDATE bag SET x = x + 10"], {"bag[1]", "bag[2]"}),
+    "a key that is nothing in this transaction alone": (
+        ["CREATE TABLE bag (k INT PRIMARY KEY, x)"],
+        ["INSERT INTO bag (x) VALUES ('pay'), ('pay')"], {"bag[1]", "bag[2]"}),
+    "numbers of rows that are given again": (
+        ["CREATE TABLE bag (x)", "INSERT INTO bag VALUES ('a'), ('b')"],
+        ["DELETE FROM bag", "INSERT INTO bag VALUES ('a'), ('c'), ('d')"],
+        {"bag[2]": ({"x": "b"}, {"x": "c"}), "bag[3]": (None, {"x": "d"})}),
+    "neither a view nor a temporary table": (
+        ["CREATE VIEW w AS SELECT * FROM orders",
+         "CREATE TRIGGER v INSTEAD OF INSERT ON w BEGIN INSERT INTO orders VALUES (NEW.id, NEW.state); END"],
+        ["INSERT INTO w VALUES (7, 'made')", "CREATE TEMP TABLE mine (x)", "INSERT INTO mine VALUES (1)"],
+        {"orders[7]"}),
+    "definitions that hold no rows": (
+        [], ["CREATE UNIQUE INDEX one ON orders (state, id)", "CREATE VIEW w AS SELECT 1"], {"index one", "view w"}),
+    "tables that are made": (
+        [], ['CREATE TABLE "a ""b" (x)', 'INSERT INTO "a ""b" VALUES (5)'],
+        {'table a "b': (None, 'CREATE TABLE "a ""b" (x)'), 'a "b[1]': (None, {"x": 5})}),
+    "tables that are dropped": ([], ["DROP TABLE lines"], {"table lines", "lines[1,a]", "lines[1,b]", "lines[2,a]"}),
+    "a table of another shape": ([], ["ALTER TABLE orders ADD COLUMN more text"], None),
+    "keys that only the column finds equal": (
+        ["CREATE TABLE named (k text COLLATE NOCASE, n, PRIMARY KEY (k COLLATE BINARY))",
+         "INSERT INTO named VALUES ('a', 1), ('A', 1)"],
+        ["UPDATE named SET n = 2 WHERE k = 'a' COLLATE BINARY"],
+        {"named[a]": ({"k": "a", "n": 1}, {"k": "a", "n": 2})}),
+    "columns that follow from others": (
+        ["CREATE TABLE sums (id integer PRIMARY KEY, a, b AS (a * 2), c AS (a * 3) STORED)",
+         "INSERT INTO sums (id, a) VALUES (1, 1), (2, 1)"],
+        ["UPDATE sums SET a = 5 WHERE id = 1"], {"sums[1]": ({"id": 1, "a": 1}, {"id": 1, "a": 5})}),
+    "a table of many columns": (
+        [WIDE, "INSERT INTO wide (id) VALUES (1), (2), (3)"],
+        ["UPDATE wide SET c899 = 1 WHERE id = 2", "DELETE FROM wide WHERE id = 3"], {"wide[2]", "wide[3]"}),
+}  # fmt: skip
 
 
-def test_what_triggers_and_cascades_write_is_told(sqlite: Database) -> None:
-    sqlite.outside("CREATE TABLE log (what text)")
-    sqlite.outside("CREATE TRIGGER t AFTER DELETE ON orders BEGIN INSERT INTO log VALUES (OLD.id); END")
-    with sqlite.session() as session:
-        with session.effect(CALL):
-            sqlite.say("UPDATE orders SET id = 10 WHERE id = 3")
-            sqlite.say("DELETE FROM orders WHERE id = 10")
-        changes = session.changes()
-    assert changes is not None
-    assert {one.key for one in changes} == {"orders[3]", "log[1]"}
+@pytest.mark.parametrize(("before", "said", "expected"), TOLD.values(), ids=TOLD)
+def test_what_is_told(sqlite: Database, before: list[str], said: list[str], expected: Expected) -> None:
+    require_told(sqlite, before, said, expected)
 
 
 EXACTLY = {
@@ -61,13 +97,6 @@ def test_whatever_a_tool_sets_on_the_connection_it_is_told(sqlite: Database) -> 
     assert changes is not None and [one.before for one in changes] == [order(3, "new")]
 
 
-def test_a_row_without_a_key_of_its_own_is_told_by_its_number(sqlite: Database) -> None:
-    sqlite.outside("CREATE TABLE bag (rowid text, x)")
-    sqlite.outside("INSERT INTO bag VALUES ('same', 1), ('same', 2)")
-    found = told(sqlite, "UPDATE bag SET x = x + 10")
-    assert found is not None and found.keys() == {"bag[1]", "bag[2]"}
-
-
 @pytest.mark.parametrize("key", ["INT PRIMARY KEY", "INTEGER PRIMARY KEY DESC", "text PRIMARY KEY"])
 @pytest.mark.parametrize(
     ("statement", "numbers"),
@@ -87,31 +116,6 @@ def test_rows_whose_key_is_nothing_are_told_by_their_numbers(
     sqlite.outside("INSERT INTO bag VALUES (NULL, 'pay'), (NULL, 'pay'), (7, 'other')")
     found = told(sqlite, statement)
     assert found is not None and found.keys() == {f"bag[{number}]" for number in numbers}
-
-
-def test_a_key_that_is_nothing_only_in_this_transaction_is_told_by_its_number(sqlite: Database) -> None:
-    sqlite.outside("CREATE TABLE bag (k INT PRIMARY KEY, x)")
-    found = told(sqlite, "INSERT INTO bag (x) VALUES ('pay'), ('pay')")
-    assert found is not None and found.keys() == {"bag[1]", "bag[2]"}
-
-
-def test_views_and_temporary_tables_are_no_rows_that_stay(sqlite: Database) -> None:
-    sqlite.outside("CREATE VIEW w AS SELECT * FROM orders")
-    sqlite.outside(
-        "CREATE TRIGGER v INSTEAD OF INSERT ON w BEGIN INSERT INTO orders VALUES (NEW.id, NEW.state); END"
-    )
-    found = told(
-        sqlite,
-        "INSERT INTO w VALUES (7, 'made')",
-        "CREATE TEMP TABLE mine (x)",
-        "INSERT INTO mine VALUES (1)",
-    )
-    assert found is not None and found.keys() == {"orders[7]"}
-
-
-def test_definitions_that_hold_no_rows_are_told(sqlite: Database) -> None:
-    found = told(sqlite, "CREATE UNIQUE INDEX one ON orders (state, id)", "CREATE VIEW w AS SELECT 1")
-    assert found is not None and found.keys() == {"index one", "view w"}
 
 
 def test_another_database_that_a_tool_attached_cannot_be_told(sqlite: Database, tmp_path: Path) -> None:
@@ -139,19 +143,6 @@ def test_a_folder_that_is_left_makes_no_other_database(
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_tables_that_are_made_or_dropped_are_told_with_their_rows(sqlite: Database) -> None:
-    found = told(sqlite, 'CREATE TABLE "a ""b" (x)', 'INSERT INTO "a ""b" VALUES (5)', "DROP TABLE lines")
-    assert found is not None
-    assert found['table a "b'] == (None, 'CREATE TABLE "a ""b" (x)')
-    assert found["table lines"][1] is None
-    assert found['a "b[1]'] == (None, {"x": 5})
-    assert found["lines[1,a]"] == ({"order_id": 1, "sku": "a", "n": 1}, None)
-
-
-def test_a_table_of_another_shape_cannot_be_told(sqlite: Database) -> None:
-    assert told(sqlite, "ALTER TABLE orders ADD COLUMN more text") is None
-
-
 KEYS = {
     "another case": ("k text COLLATE NOCASE PRIMARY KEY", "'a'", "'A'"),
     "another case, in an index of its own": ("k text, PRIMARY KEY (k COLLATE NOCASE)", "'a'", "'A'"),
@@ -174,38 +165,6 @@ def test_a_key_that_compares_equal_and_is_another_value_is_another_row(
         changes = session.changes()
     assert changes is not None
     assert [(one.before is None, one.after is None) for one in changes] == [(False, True), (True, False)]
-
-
-def test_keys_that_only_the_column_finds_equal_are_rows_of_their_own(sqlite: Database) -> None:
-    sqlite.outside("CREATE TABLE named (k text COLLATE NOCASE, n, PRIMARY KEY (k COLLATE BINARY))")
-    sqlite.outside("INSERT INTO named VALUES ('a', 1), ('A', 1)")
-    assert told(sqlite, "UPDATE named SET n = 2 WHERE k = 'a' COLLATE BINARY") == {
-        "named[a]": ({"k": "a", "n": 1}, {"k": "a", "n": 2})
-    }
-
-
-def test_columns_that_follow_from_others_are_not_told_twice(sqlite: Database) -> None:
-    sqlite.outside("CREATE TABLE sums (id integer PRIMARY KEY, a, b AS (a * 2), c AS (a * 3) STORED)")
-    sqlite.outside("INSERT INTO sums (id, a) VALUES (1, 1), (2, 1)")
-    assert told(sqlite, "UPDATE sums SET a = 5 WHERE id = 1") == {
-        "sums[1]": ({"id": 1, "a": 1}, {"id": 1, "a": 5})
-    }
-
-
-def test_numbers_of_rows_that_are_given_again_name_what_stands_there(sqlite: Database) -> None:
-    sqlite.outside("CREATE TABLE bag (x)")
-    sqlite.outside("INSERT INTO bag VALUES ('a'), ('b')")
-    assert told(sqlite, "DELETE FROM bag", "INSERT INTO bag VALUES ('a'), ('c'), ('d')") == {
-        "bag[2]": ({"x": "b"}, {"x": "c"}),
-        "bag[3]": (None, {"x": "d"}),
-    }
-
-
-def test_a_table_of_many_columns_is_told(sqlite: Database) -> None:
-    sqlite.outside(f"CREATE TABLE wide (id integer PRIMARY KEY, {', '.join(f'c{n}' for n in range(900))})")
-    sqlite.outside("INSERT INTO wide (id) VALUES (1), (2), (3)")
-    found = told(sqlite, "UPDATE wide SET c899 = 1 WHERE id = 2", "DELETE FROM wide WHERE id = 3")
-    assert found is not None and found.keys() == {"wide[2]", "wide[3]"}
 
 
 @pytest.mark.parametrize(

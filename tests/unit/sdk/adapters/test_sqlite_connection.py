@@ -48,6 +48,11 @@ def standing(path: Path) -> list[str]:
         return [text for (text,) in connection.execute("SELECT t FROM notes ORDER BY t")]
 
 
+def commit(session: SQLiteSession) -> None:
+    session.prepare("a-1")
+    session.commit("a-1")
+
+
 def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -> Callable[[], str]:
     """What it answers once it is let go."""
     answers: list[str] = []
@@ -70,22 +75,20 @@ def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -
     return let_go
 
 
-def _many(connection: sqlite3.Connection) -> None:
-    connection.executemany(PUT, [("late",)])
-
-
-def _one(connection: sqlite3.Connection) -> None:
-    connection.execute(PUT, ("late",))
-
-
 def _blob(connection: sqlite3.Connection) -> None:
     with connection.blobopen("notes", "t", 1) as blob:
         blob.write(b"l")
 
 
-@pytest.mark.parametrize("write", [_one, _many, _blob])
+STATEMENTS: dict[str, Callable[[sqlite3.Connection], object]] = {
+    "one": lambda connection: connection.execute(PUT, ("late",)),
+    "many": lambda connection: connection.executemany(PUT, [("late",)]),
+}
+
+
+@pytest.mark.parametrize("write", [*STATEMENTS.values(), _blob], ids=[*STATEMENTS, "blob"])
 def test_who_keeps_it_longer_than_the_effect_writes_nothing_with_it_in_the_next(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, write: Callable[[sqlite3.Connection], None]
+    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, write: Callable[[sqlite3.Connection], object]
 ) -> None:
     late: list[Callable[[], str]] = []
     with pytest.raises(TimeoutError), session.effect(CALL):
@@ -95,8 +98,7 @@ def test_who_keeps_it_longer_than_the_effect_writes_nothing_with_it_in_the_next(
     with session.effect(CALL):
         adapter.connection.execute(PUT, ("mine",))
         assert late[0]() in {"DatabaseError", "ProgrammingError"}
-    session.prepare("a-1")
-    session.commit("a-1")
+    commit(session)
     assert standing(path) == ["mine"]
 
 
@@ -107,9 +109,8 @@ def test_a_thread_that_the_effect_waits_for_writes_with_it(
     """Also one without the context, as a plain thread is."""
     with session.effect(CALL):
         kept = adapter.connection
-        assert heard_in_a_thread(lambda: _one(kept), with_context=with_context)() == "done"
-    session.prepare("a-1")
-    session.commit("a-1")
+        assert heard_in_a_thread(lambda: kept.execute(PUT, ("late",)), with_context=with_context)() == "done"
+    commit(session)
     assert standing(path) == ["late"]
 
 
@@ -131,8 +132,7 @@ def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(
         assert begun.wait(10)
         raise TimeoutError
     thread.join()
-    session.prepare("a-1")
-    session.commit("a-1")
+    commit(session)
     assert standing(path) == []
 
 
@@ -193,18 +193,10 @@ def test_making_a_row_may_say_a_statement_but_not_by_a_bare_cursor(
 
     with session.effect(CALL):
         adapter.connection.executemany(PUT, rows())
-    session.prepare("a-1")
-    session.commit("a-1")
-    assert standing(path) == ["a", "a, first", "b", "b, first"]
-
-
-def test_it_makes_cursors_as_ever(adapter: SQLiteAdapter, session: SQLiteSession) -> None:
-    with session.effect(CALL):
         for cursor in (adapter.connection.cursor(), adapter.connection.cursor(sqlite3.Cursor)):
-            cursor.execute("SELECT ?", (7,))
-            assert cursor.fetchone() == (7,)
-        named = adapter.connection.execute("SELECT :n", {"n": 8})
-        assert named.fetchone() == (8,)
+            assert cursor.execute("SELECT :n", {"n": 7}).fetchone() == (7,)
+    commit(session)
+    assert standing(path) == ["a", "a, first", "b", "b, first"]
 
 
 # ----------------------------------------------------------------------------------------------------- Ctrl-C
@@ -240,12 +232,6 @@ def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callab
     return arm
 
 
-STATEMENTS: dict[str, Callable[[sqlite3.Connection], object]] = {
-    "one": lambda db: db.execute(PUT, ("a",)),
-    "many": lambda db: db.executemany(PUT, [("a",)]),
-}
-
-
 @pytest.mark.parametrize("act", STATEMENTS.values(), ids=STATEMENTS)
 def test_an_interrupt_while_sqlite_asks_is_raised_and_refuses_nothing(
     adapter: SQLiteAdapter, session: SQLiteSession, asked: Callable[[int], None], act: Any, path: Path
@@ -255,7 +241,7 @@ def test_an_interrupt_while_sqlite_asks_is_raised_and_refuses_nothing(
         asked(sqlite3.SQLITE_INSERT)
         with pytest.raises(KeyboardInterrupt):
             act(adapter.connection)
-        assert adapter.connection.execute("SELECT t FROM notes").fetchall() == [("a",)]
+        assert adapter.connection.execute("SELECT t FROM notes").fetchall() == [("late",)]
     session.undo()
     assert standing(path) == []
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from countersign.contract import load_manifest
 from countersign.journal.telling import visible
 from countersign.tools.registry import default_registry
 from tests.fakes.desk import Desk, changed, make_runtime
-from tests.fakes.service_http import serving
 
 MODULE = '''"""Tools of a support agent."""
 
@@ -45,30 +42,10 @@ async def cli_send(order_id: str, amount_cents: int) -> None:
 
 
 @pytest.fixture
-def module(tmp_path: Path) -> Iterator[Path]:
-    before = dict(default_registry._tools)
-    default_registry._tools.clear()  # what other tests declared is not this module's
+def module(tmp_path: Path, own_registry: None) -> Path:
     path = tmp_path / "cli_tools.py"
     path.write_text(MODULE)
-    yield path
-    for name in ("cli_tools", "other_tools"):
-        sys.modules.pop(name, None)
-    sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
-    default_registry._tools.clear()
-    default_registry._tools.update(before)
-
-
-@pytest.fixture
-def served(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    """The desk's service over a socket, and the environment an operator sets."""
-    with serving(desk.face) as url:
-        desk.service.iss = url
-        desk.service._now = __import__("time").time
-        monkeypatch.setenv("COUNTERSIGN_URL", url)
-        monkeypatch.setenv("COUNTERSIGN_AGENT", desk.runtime.settings.agent)
-        monkeypatch.setenv("COUNTERSIGN_KEY", str(desk.runtime.settings.key_path))
-        monkeypatch.setenv("COUNTERSIGN_JOURNAL", str(desk.runtime.settings.journal_path))
-        yield desk
+    return path
 
 
 def run(*args: str) -> Result:
@@ -92,11 +69,11 @@ def park(module: Path, desk: Desk) -> ReviewPending:
     return pending.value
 
 
-def test_resume_fires_what_was_approved_since(served: Desk, module: Path) -> None:
-    pending = park(module, served)
+def test_resume_fires_what_was_approved_since(operated: Desk, module: Path) -> None:
+    pending = park(module, operated)
     waiting = run("resume", "--tools", str(module))
     assert (waiting.exit_code, "ticket 1: review -> review" in waiting.output) == (0, True)
-    served.service.approve(pending.txn)
+    operated.service.approve(pending.txn)
     fired = run("resume", "--tools", str(module), "--json")
     assert [
         (one["key"] if "key" in one else one["run_key"], one["after"]) for one in json.loads(fired.output)
@@ -107,10 +84,10 @@ def test_resume_fires_what_was_approved_since(served: Desk, module: Path) -> Non
 
 @pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")], ids=" ".join)
 def test_the_tools_of_several_programs_are_named_one_by_one(
-    served: Desk, module: Path, verb: tuple[str, ...]
+    operated: Desk, module: Path, verb: tuple[str, ...]
 ) -> None:
     """They share an agent and its journal, as the scripts of one folder do."""
-    served.service.approve(park(module, served).txn)
+    operated.service.approve(park(module, operated).txn)
     default_registry._tools.clear()
     other = module.parent / "other_tools.py"
     other.write_text(MODULE.replace("cli_", "other_"))
@@ -124,38 +101,38 @@ def test_the_tools_of_several_programs_are_named_one_by_one(
 
 @pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")], ids=" ".join)
 def test_what_waits_for_people_ends_with_0_and_what_something_else_keeps_with_3(
-    served: Desk, module: Path, verb: tuple[str, ...]
+    operated: Desk, module: Path, verb: tuple[str, ...]
 ) -> None:
     module.write_text(MODULE.replace('return f"r-{order_id}"', 'raise ConnectionError("no answer")'))
-    pending = park(module, served)
+    pending = park(module, operated)
     again = (*verb, "--tools", str(module))
     assert run(*again).exit_code == 0
-    served.service.approve(pending.txn)
+    operated.service.approve(pending.txn)
     for _ in range(2):
         ended = run(*again)
         assert (ended.exit_code, "-> unsettled" in ended.stdout) == (3, True)
     assert '"kept_up": true' in run(*again, "--json").stdout
 
 
-def test_resume_follows_until_people_have_answered(served: Desk, module: Path) -> None:
-    pending = park(module, served)
+def test_resume_follows_until_people_have_answered(operated: Desk, module: Path) -> None:
+    pending = park(module, operated)
     looks = []
 
     def look() -> None:
         looks.append(1)
         if len(looks) == 3:
-            served.service.approve(pending.txn)
+            operated.service.approve(pending.txn)
 
-    served.face.faults[f"/v1/transactions/{pending.txn}"] = [look] * 20
+    operated.face.faults[f"/v1/transactions/{pending.txn}"] = [look] * 20
     result = run("resume", "--tools", str(module), "--follow", "0.1")
     assert (result.exit_code, "settled" in result.output) == (0, True)
     assert (module.parent / "done.txt").read_text() == "o-1 90000\n"
 
 
-def test_a_tool_that_changed_since_it_was_staged_is_not_fired(served: Desk, module: Path) -> None:
-    pending = park(module, served)
-    served.service.approve(pending.txn)
-    manifest = served.service.manifests["cli_refund"]
+def test_a_tool_that_changed_since_it_was_staged_is_not_fired(operated: Desk, module: Path) -> None:
+    pending = park(module, operated)
+    operated.service.approve(pending.txn)
+    manifest = operated.service.manifests["cli_refund"]
     (module.parent / "tools").mkdir()
     (module.parent / "tools" / "cli_refund.json").write_text(
         json.dumps(changed(manifest, title="New").to_json())
@@ -165,8 +142,9 @@ def test_a_tool_that_changed_since_it_was_staged_is_not_fired(served: Desk, modu
     assert not (module.parent / "done.txt").exists()
 
 
-def test_the_journal_shows_no_secret_and_no_control_character(served: Desk, module: Path) -> None:
-    park(module, served)
+def test_the_journal_shows_no_secret_and_no_control_character(operated: Desk, module: Path) -> None:
+    pending = park(module, operated)
+    assert pending.txn in run("journal", "show", pending.txn[:10]).output
     listed = run("journal", "list")
     shown = run("journal", "show", "ticket 1")
     for result in (listed, shown):
@@ -179,11 +157,6 @@ def test_the_journal_shows_no_secret_and_no_control_character(served: Desk, modu
     assert document[0]["effects"][0]["args"] == '{"amount_cents":90000,"card":"(secret)","order_id":"o-1"}'
     assert json.loads(run("journal", "list", "--json").output)[0]["state"] == "parked"
     assert visible("a\x1b[2Jb\u202ec") == "a\\x1b[2Jb\\u202ec"
-
-
-def test_the_journal_is_found_by_the_beginning_of_an_id(served: Desk, module: Path) -> None:
-    pending = park(module, served)
-    assert pending.txn in run("journal", "show", pending.txn[:10]).output
 
 
 def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: Path) -> None:
@@ -236,18 +209,6 @@ def test_an_export_names_every_tool_that_makes_no_sound_manifest_and_writes_none
     assert not (module.parent / "drafts").exists()
 
 
-def test_what_a_tool_names_and_its_module_defines_is_not_missing(module: Path) -> None:
-    gaps = 'resource=("Order", "order_id"), compensate="cli_send", probe="cli_find", secret'
-    module.write_text(
-        MODULE.replace('resource=("Order", "order_id"), secret', gaps).replace(
-            "import tool", "import probe, tool"
-        )
-        + '\n\n@probe("cli_find")\ndef cli_find(order_id: str) -> None: ...\n'
-    )
-    listed = json.loads(run("tools", "list", "--tools", str(module), "--json").output)["tools"]
-    assert [one["missing"] for one in listed] == [[], []]
-
-
 def test_a_tool_is_a_read_or_a_write_whatever_its_lane(module: Path) -> None:
     live = """
 
@@ -262,21 +223,9 @@ def cli_order(order_id: str) -> None:
     }  # fmt: skip
 
 
-def test_who_looks_for_recover_finds_it(served: Desk, module: Path) -> None:
-    pending = park(module, served)
-    served.service.approve(pending.txn)
-    assert "settled" in run("recover", "--tools", str(module)).output
-
-
-def test_export_takes_a_folder_and_tells_in_json(module: Path, tmp_path: Path) -> None:
-    result = run("tools", "export", "--tools", str(module), "--out", str(tmp_path / "out"), "--json")
-    assert {one["tool"] for one in json.loads(result.output)} >= {"cli_refund", "cli_send"}
-    assert (tmp_path / "out" / "cli_send.json").is_file()
-
-
-def test_a_draft_nobody_reviewed_does_not_speak_for_the_tool(served: Desk, module: Path) -> None:
-    pending = park(module, served)
-    served.service.approve(pending.txn)
+def test_a_draft_nobody_reviewed_does_not_speak_for_the_tool(operated: Desk, module: Path) -> None:
+    pending = park(module, operated)
+    operated.service.approve(pending.txn)
     run("tools", "export", "--tools", str(module))
     draft = module.parent / "drafts" / "cli_refund.json"
     loosened = changed(load_manifest(draft.read_bytes()), title="Loosened", secret=[])
@@ -326,16 +275,9 @@ def test_errors_are_one_sentence(args: tuple[str, ...], says: str) -> None:
     assert "Traceback" not in result.output
 
 
-def test_a_module_without_tools_is_told(tmp_path: Path) -> None:
-    (tmp_path / "empty_module_of_ours.py").write_text("")
-    before = dict(default_registry._tools)
-    default_registry._tools.clear()
-    try:
-        result = run("tools", "export", "--tools", str(tmp_path / "empty_module_of_ours.py"))
-    finally:
-        default_registry._tools.update(before)
-        sys.modules.pop("empty_module_of_ours", None)
-    assert "defines no tools" in result.stderr
+def test_a_module_without_tools_is_told(module: Path) -> None:
+    module.write_text("")
+    assert "defines no tools" in run("tools", "export", "--tools", str(module)).stderr
 
 
 @pytest.mark.parametrize(
@@ -350,7 +292,7 @@ def test_a_module_without_tools_is_told(tmp_path: Path) -> None:
     ids=lambda one: " ".join(one[:2]),
 )
 def test_a_module_that_cannot_be_imported_is_told_with_the_line_of_it(
-    command: tuple[str, ...], served: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: tuple[str, ...], operated: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_module_of_ours.py").write_text("import os\nimport nothing_like_this\n")
     monkeypatch.chdir(tmp_path)
@@ -363,10 +305,10 @@ def test_a_module_that_cannot_be_imported_is_told_with_the_line_of_it(
     )
 
 
-def test_the_environment_makes_the_default_runtime(served: Desk, module: Path) -> None:
+def test_the_environment_makes_the_default_runtime(operated: Desk, module: Path) -> None:
     runtime = default_runtime()
     assert default_runtime() is runtime
-    with make_runtime(served.runtime.settings, served.face, served.registry, served.clock) as other:
+    with make_runtime(operated.runtime.settings, operated.face, operated.registry, operated.clock) as other:
         with use_runtime(other):
             assert default_runtime() is other
         assert default_runtime() is runtime
@@ -379,3 +321,21 @@ def test_what_an_agent_wrote_moves_no_cursor_in_json_either(capsys: pytest.Captu
     assert printed.isascii()
     assert not set(printed) - set("\n") & {chr(code) for code in (*range(32), 127)}
     assert json.loads(printed) == {"note": "a\x1b[2J\x9b2J\u202e\x7f", "amount": 2**53 - 1}
+
+
+def test_what_a_tool_names_and_its_module_defines_is_not_missing(module: Path) -> None:
+    gaps = 'resource=("Order", "order_id"), compensate="cli_send", probe="cli_find", secret'
+    module.write_text(
+        MODULE.replace('resource=("Order", "order_id"), secret', gaps).replace(
+            "import tool", "import probe, tool"
+        )
+        + '\n\n@probe("cli_find")\ndef cli_find(order_id: str) -> None: ...\n'
+    )
+    listed = json.loads(run("tools", "list", "--tools", str(module), "--json").output)["tools"]
+    assert [one["missing"] for one in listed] == [[], []]
+
+
+def test_export_takes_a_folder_and_tells_in_json(module: Path, tmp_path: Path) -> None:
+    result = run("tools", "export", "--tools", str(module), "--out", str(tmp_path / "out"), "--json")
+    assert {one["tool"] for one in json.loads(result.output)} >= {"cli_refund", "cli_send"}
+    assert (tmp_path / "out" / "cli_send.json").is_file()

@@ -16,7 +16,9 @@ from countersign.cli.app import app
 from countersign.journal.place import JournalUrl
 from countersign.rehearsal.recorded import from_export
 from tests.fakes.desk import Desk, refund_tool
-from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.journals import both_engines
+
+__all__ = ["both_engines"]
 
 OF_IT = "txn = (SELECT txn FROM transactions WHERE run_key = 't-1')"
 ITSELF = {
@@ -42,12 +44,6 @@ ON_SQLITE = {
     ("transactions", "note"): "could not decode",
     ("effects", "error"): "could not decode",
 }
-
-
-@pytest.fixture(params=BOTH)
-def engine(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from countersign.rehearsal.steps import load_step
 from countersign.tools.tool import default_registry
 from tests.counterparts import postgres, require
 from tests.fakes.desk import Desk
-from tests.fakes.service_http import serving
 
 MODULE = '''"""An agent that closes tickets."""
 
@@ -117,35 +115,20 @@ def policy(_: str, args: dict[str, Any]) -> Verdict | tuple[Verdict, Reason]:
 
 
 @pytest.fixture
-def agent(tmp_path: Path) -> Iterator[Path]:
-    """The file of an agent, and a registry of its tools alone."""
-    before = dict(default_registry._tools)
-    default_registry._tools.clear()
+def agent(tmp_path: Path, own_registry: None) -> Path:
     path = tmp_path / "rehearsed_agent.py"
     path.write_text(MODULE)
-    yield path
-    sys.modules.pop("rehearsed_agent", None)
-    sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
-    default_registry._tools.clear()
-    default_registry._tools.update(before)
+    return path
 
 
 @pytest.fixture
-def served(desk: Desk, agent: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    """The desk's service over a socket, with the agent's tools reviewed."""
-    with serving(desk.face) as url:
-        desk.service.iss, desk.service.policy = url, policy
-        desk.service._now = __import__("time").time
-        monkeypatch.setenv("COUNTERSIGN_URL", url)
-        monkeypatch.setenv("COUNTERSIGN_AGENT", desk.runtime.settings.agent)
-        monkeypatch.setenv("COUNTERSIGN_KEY", str(desk.runtime.settings.key_path))
-        monkeypatch.setenv("COUNTERSIGN_JOURNAL", str(desk.runtime.settings.journal_path))
-        run("plan", f"{agent}:small")  # imports it
-        for one in ("rehearsed_refund", "rehearsed_pay"):
-            found = default_registry.get(one)
-            assert found is not None
-            desk.service.review([found.draft_manifest()])
-        yield desk
+def served(operated: Desk, agent: Path) -> Desk:
+    """The service with the agent's tools reviewed."""
+    operated.service.policy = policy
+    run("plan", f"{agent}:small")  # imports it
+    for one in ("rehearsed_refund", "rehearsed_pay"):
+        operated.service.review([default_registry.require(one, "it is published").draft_manifest()])
+    return operated
 
 
 def run(*args: str) -> Result:
@@ -323,19 +306,6 @@ def test_a_replay_that_differs_ends_with_one_and_says_where(served: Desk, agent:
     assert [one["text"] for one in json.loads(told.stdout)["divergences"]] == [said]
 
 
-def test_a_replay_reads_an_export_without_a_journal_or_a_service(
-    served: Desk, agent: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record(agent, "pays")
-    out = agent.parent / "export.json"
-    assert run("journal", "export", "--out", str(out)).exit_code == 0
-    for name in ("URL", "AGENT", "KEY", "JOURNAL"):
-        monkeypatch.delenv(f"COUNTERSIGN_{name}")
-    command = ("journal", "replay", "case-1", "--from", str(out), "--step")
-    assert run(*command, f"{agent}:pays").exit_code == 0
-    assert run(*command, f"{agent}:pays_more").exit_code == 1
-
-
 def test_a_replay_refuses_an_export_that_was_edited_and_says_what_it_could_not_check(
     served: Desk, agent: Path
 ) -> None:
@@ -378,7 +348,7 @@ def test_a_replay_that_cannot_be_is_refused_in_a_sentence(
     assert (result.exit_code, said in result.stderr) == (1, True), result.output
 
 
-@pytest.mark.parametrize("verb", [("journal", "recover"), ("journal", "resume"), ("resume",)])
+@pytest.mark.parametrize("verb", [("journal", "recover"), ("journal", "resume"), ("resume",), ("recover",)])
 def test_recover_and_resume_are_one_verb_wherever_it_is_looked_for(
     served: Desk, agent: Path, verb: tuple[str, ...]
 ) -> None:

@@ -14,13 +14,9 @@ from countersign.journal import Journal
 from countersign.journal.conversations import Conversations
 from countersign.journal.place import JournalPlace
 from countersign.journal.verifying import verify
-from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.journals import both_engines
 
-
-@pytest.fixture(params=BOTH)
-def engine(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
+__all__ = ["both_engines"]
 
 
 @pytest.fixture

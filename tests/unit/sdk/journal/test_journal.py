@@ -4,7 +4,8 @@ import contextvars
 import multiprocessing
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,8 @@ from typing import Any
 import pytest
 
 from countersign import (
-    EffectFailed,
     JournalError,
     LeaseLost,
-    NotDone,
     NotStageable,
     OutcomeUnknown,
     ReviewPending,
@@ -30,8 +29,10 @@ from countersign.journal.leases import fate_of, new_holder
 from countersign.journal.moves import MOVES, SOURCES
 from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.verifying import verify
-from tests.fakes.desk import AGENT, Desk, TickingClock, failing_tool, refund_tool
-from tests.unit.sdk.journals import BOTH
+from tests.fakes.desk import AGENT, Desk, TickingClock, refund_tool
+from tests.unit.sdk.journals import both_engines
+
+__all__ = ["both_engines"]
 
 TXN = names.txn_id(agent=AGENT, run_key="t-1")
 AS_WRITTEN = "not as the SDK wrote it"
@@ -41,12 +42,6 @@ IN_A_FILE = pytest.mark.parametrize("engine", ["sqlite"])
 @pytest.fixture
 def clock() -> TickingClock:
     return TickingClock()
-
-
-@pytest.fixture(params=BOTH)
-def engine(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
 
 
 @pytest.fixture
@@ -98,19 +93,37 @@ def frozen(journal: Journal, lease: Lease, *effects: Effect) -> tuple[int, str]:
     )
 
 
+def _theirs(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+        connection.commit()
+
+
+NO_JOURNALS: dict[str, tuple[Callable[[Path], object], int, str]] = {
+    "a file that others can read": (Path.touch, 0o644, "chmod 600"),
+    "zeros, for SQLite knows whether a crash left them": (
+        lambda path: path.write_bytes(bytes(512)), 0o600, "not a database"),
+    "what is no file": (os.mkfifo, 0o600, "is another file and no journal"),
+    "another program's database": (_theirs, 0o600, "another program"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "mode", "says"), NO_JOURNALS.values(), ids=NO_JOURNALS)
+def test_what_is_no_journal_of_ours_is_refused(
+    tmp_path: Path, make: Callable[[Path], object], mode: int, says: str
+) -> None:
+    path = tmp_path / "journal.db"
+    make(path)
+    path.chmod(mode)
+    with pytest.raises(JournalError, match=says):
+        owned(Journal(path))
+
+
 @IN_A_FILE
 def test_the_file_belongs_to_its_owner_alone(journal: Journal, tmp_path: Path) -> None:
     owned(journal)
     for file in tmp_path.glob("journal.db*"):
         assert file.stat().st_mode & 0o077 == 0, file
-
-
-def test_a_file_others_can_read_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    path.touch(mode=0o644)
-    path.chmod(0o644)
-    with pytest.raises(JournalError, match="chmod 600"):
-        owned(Journal(path))
 
 
 def test_another_file_is_refused_as_what_it_is_and_left_alone(tmp_path: Path) -> None:
@@ -127,31 +140,6 @@ def test_an_empty_file_is_made_a_journal(tmp_path: Path) -> None:
     path.touch(mode=0o600)
     owned(Journal(path))
     assert verify(path).sound and path.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_file_of_zeros_is_left_to_sqlite_which_knows_whether_a_crash_left_it(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    path.write_bytes(bytes(512))
-    path.chmod(0o600)
-    with pytest.raises(JournalError, match="not a database"):
-        owned(Journal(path))
-
-
-def test_what_is_no_file_is_refused_and_not_read(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "journal.db", 0o600)
-    with pytest.raises(JournalError, match="is another file and no journal"):
-        owned(Journal(tmp_path / "journal.db"))
-
-
-def test_another_programs_database_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE theirs (x)")
-    connection.commit()
-    connection.close()
-    path.chmod(0o600)
-    with pytest.raises(JournalError, match="another program"):
-        owned(Journal(path))
 
 
 @IN_A_FILE
@@ -189,7 +177,7 @@ def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -
     ("change", "says", "alone"),
     [
         (
-            'UPDATE effects SET args = CAST(\'{"amount_cents":1,"order_id":"o-9"}\' AS BLOB)',
+            """UPDATE effects SET args = CAST('{"amount_cents":1,"order_id":"o-9"}' AS BLOB)""",
             AS_WRITTEN,
             "digest",
         ),
@@ -226,13 +214,14 @@ def test_a_row_that_was_changed_is_found_and_nothing_fires(
     assert desk.done == []
 
 
+def full(*_: Any, **__: Any) -> None:
+    raise JournalError("database or disk is full")
+
+
 def test_a_journal_that_fails_before_firing_fires_nothing(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refund = refund_tool(desk)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise JournalError("database or disk is full")
 
     monkeypatch.setattr(desk.runtime.journal.firing, "begin", full)
     with pytest.raises(JournalError, match="disk is full"), transaction("t-1", runtime=desk.runtime):
@@ -244,9 +233,6 @@ def test_a_journal_that_fails_after_firing_is_told_as_unknown(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refund = refund_tool(desk)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise JournalError("database or disk is full")
 
     with monkeypatch.context() as broken:
         broken.setattr(desk.runtime.journal.firing, "write", full)
@@ -412,18 +398,16 @@ def test_a_dead_owner_is_succeeded_at_once(journal: Journal, place: JournalPlace
     assert isinstance(journal.leases.acquire(TXN), Lease)
 
 
-@pytest.mark.parametrize(
-    "holder",
-    [
-        "elsewhere/boot/1/1/abc",
-        "",
-        "nonsense",
-        new_holder().replace("/", "|"),
-        f"{os.uname().nodename}/another-boot/999999/1/abc",
-    ],
-    # one holder differs each run
-    ids=["another host", "nothing", "nonsense", "another separator", "another boot"],
-)
+UNKNOWN_HOLDERS = {
+    "another host": "elsewhere/boot/1/1/abc",
+    "nothing": "",
+    "nonsense": "nonsense",
+    "another separator": new_holder().replace("/", "|"),
+    "another boot": f"{os.uname().nodename}/another-boot/999999/1/abc",
+}
+
+
+@pytest.mark.parametrize("holder", UNKNOWN_HOLDERS.values(), ids=UNKNOWN_HOLDERS)
 def test_doubt_about_an_owner_is_said(holder: str) -> None:
     assert fate_of(holder) == "unknown"
     assert fate_of(new_holder()) == "alive"
@@ -452,36 +436,19 @@ def test_a_forked_child_uses_a_connection_of_its_own(journal: Journal) -> None:
     assert journal.transactions.require(TXN).state is LocalTxn.STAGING
 
 
-def test_a_journal_in_memory_works_for_what_nobody_needs_to_keep() -> None:
-    memory = Journal(":memory:")
-    assert isinstance(owned(memory), Lease)
-    memory.close()
-
-
 def test_a_disk_that_stays_full_does_not_hide_that_the_outcome_is_unknown(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refund = refund_tool(desk)
     unit = desk.runtime.journal.database.unit
 
-    def full(*, durable: bool) -> Any:
-        if desk.done:
-            raise JournalError("database or disk is full")
-        return unit(durable=durable)
+    def full_once_it_fired(*, durable: bool) -> Any:
+        return full() if desk.done else unit(durable=durable)
 
-    monkeypatch.setattr(desk.runtime.journal.database, "unit", full)
+    monkeypatch.setattr(desk.runtime.journal.database, "unit", full_once_it_fired)
     with pytest.raises(OutcomeUnknown, match="disk is full"), transaction("t-1", runtime=desk.runtime):
         refund("o-1", 100)
     assert len(desk.done) == 1
-
-
-def test_whatever_a_tool_said_its_outcome_is_written_down(desk: Desk) -> None:
-    notify = failing_tool(desk, NotDone("half\x00way"), acts=False)
-    with pytest.raises(EffectFailed, match="half"), transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
-    (effect,) = desk.runtime.journal.transactions.effects(desk.runtime.journal.transactions.find("t-1")[0])
-    assert effect.state is LocalState.FAILED
-    assert effect.error is not None and effect.error.startswith("NotDone: half")
 
 
 def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk) -> None:
@@ -490,13 +457,6 @@ def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk) -> None:
     with pytest.raises(NotStageable), transaction("t-1", runtime=desk.runtime) as txn:
         refund("o-1", 100)
     assert txn.state == "ended"
-
-
-def test_settled_transactions_are_not_looked_at_again(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-    assert desk.runtime.journal.transactions.unfinished() == []
 
 
 def test_what_people_said_is_written_once_however_often_it_is_looked_at(journal: Journal) -> None:

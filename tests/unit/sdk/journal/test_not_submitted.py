@@ -32,15 +32,17 @@ from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.searching import Wanted
 from countersign.journal.telling import description_of, summary_of
 from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
-from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.journals import both_engines
 
-ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
+__all__ = ["both_engines"]
+
+ENDINGS = [
+    (ValueError, False),
+    (KeyboardInterrupt, False),
+    (SystemExit, True),
+    (asyncio.CancelledError, True),
+]
 CARD = "4111111111111111"
-
-
-@pytest.fixture(params=BOTH)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 def told(desk: Desk, key: str) -> dict[str, Any]:
@@ -61,8 +63,7 @@ def on_disk(desk: Desk) -> bytes:
     return repr([tuple(row) for row in (*rows, *notes)]).encode()
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize(("ending", "is_async"), ENDINGS)
 def test_a_body_that_raises_leaves_its_calls_and_its_text(
     desk: Desk, tmp_path: Path, ending: type[BaseException], is_async: bool
 ) -> None:
@@ -256,7 +257,6 @@ def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk) -> None:
         refund("o-1", 10_000)
     assert told(desk, "t-1")["note"] is None, "people are asked"
     desk.service.withdraw(waiting.value.txn, "the customer called")
-    found = told(desk, "t-1")
     with desk.restarted() as later:
         resume(later.runtime)
     found = told(desk, "t-1")

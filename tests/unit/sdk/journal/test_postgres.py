@@ -131,9 +131,6 @@ def test_an_error_about_an_address_does_not_tell_its_password(address: str) -> N
 def test_an_address_of_something_else_is_refused(named: str) -> None:
     with pytest.raises(SettingsError, match="a file or a PostgreSQL database"):
         journal_place(named)
-
-
-def test_a_path_is_a_path() -> None:
     assert journal_place("state/journal.db") == Path("state/journal.db")
 
 

@@ -29,7 +29,11 @@ REFUND: dict[str, Any] = {
         "properties": {
             "payment_id": {"type": "string", "title": "Payment"},
             "amount": {"type": "integer", "default": 5},
-            "note": {"type": "string", "pattern": "^[a-z]*$"},
+            "note": {
+                "type": "string",
+                "pattern": "^[a-z]*$",
+                "$schema": "http://json-schema.org/draft-07/schema#",
+            },
             "title": {"type": "string"},
             "api_key": {"type": "string"},
             "lines": {
@@ -116,9 +120,6 @@ LISTINGS = {
 def test_the_listing_may_come_in_any_of_its_forms(value: Any) -> None:
     drafts, notes = mcp_drafts(json.dumps(value).encode())
     assert ([one.tool for one in drafts], notes) == (["refund"], ())
-
-
-def test_a_page_of_several_says_so() -> None:
     _, notes = mcp_drafts(json.dumps({"tools": [REFUND], "nextCursor": "x"}).encode())
     assert "more tools follow" in notes[0]
 
@@ -145,23 +146,18 @@ def test_the_resource_is_guessed_by_a_rule(members: dict[str, Any], expected: tu
 
 
 OBJECT: dict[str, Any] = {"type": "object"}
-FREE = {
+FREE_KEYS = OBJECT | {"additionalProperties": ANY_VALUE}
+FREE: dict[str, tuple[Any, Any, str]] = {
     "anything": ({}, {}, "may hold anything"),
     "anything with a word": ({"description": "x"}, {"description": "x"}, "may hold anything"),
     "true": (True, {}, "may hold anything"),
-    "free keys": (OBJECT, OBJECT | {"additionalProperties": ANY_VALUE}, "takes any keys"),
-    "no properties": (
-        OBJECT | {"properties": {}},
-        OBJECT | {"properties": {}, "additionalProperties": ANY_VALUE},
-        "takes any keys",
-    ),
+    "free keys": (OBJECT, FREE_KEYS, "takes any keys"),
+    "no properties": (OBJECT | {"properties": {}}, FREE_KEYS | {"properties": {}}, "takes any keys"),
     "free keys, said to be so": (
         OBJECT | {"propertyNames": {"type": "string"}, "additionalProperties": {}},
-        OBJECT | {"propertyNames": {"type": "string"}, "additionalProperties": ANY_VALUE},
-        "takes any keys",
-    ),
+        FREE_KEYS | {"propertyNames": {"type": "string"}}, "takes any keys"),
     "a list of anything": ({"type": "array"}, {"type": "array"}, "takes any items"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "written", "note"), FREE.values(), ids=FREE)
@@ -199,100 +195,60 @@ MANY = OBJECT | {
     "properties": {f"a{n}": {"type": "string"} for n in range(1_000)},
     "anyOf": [{"required": ["a1"]}] * 1_000,
 }
-NOT_TAKEN = {
-    "a tuple as it was in draft 7": (
-        schema(x={"type": "array", "items": [{"type": "string"}]}),
-        "/inputSchema/properties/x/items is not JSON Schema 2020-12",
-    ),
-    "required as it was in draft 3": (
-        schema(x={"type": "string", "required": True}),
-        "/inputSchema/properties/x/required is not JSON Schema 2020-12",
-    ),
-    "an exclusive bound as it was in draft 4": (
-        schema(x={"type": "integer", "minimum": 1, "exclusiveMinimum": True}),
-        "/inputSchema/properties/x/exclusiveMinimum is not JSON Schema 2020-12",
-    ),
-    "a type that is none": (
-        schema(**{"a/b": {"type": "text"}}),
-        "/inputSchema/properties/a~1b/type is not JSON Schema",
-    ),
-    "a definition that is not there": (
-        schema(x={"$ref": "#/$defs/y"}),
-        "/inputSchema/properties/x/$ref: '#/$defs/y' names no definition",
-    ),
+NO_ARGUMENT: dict[str, tuple[Any, str]] = {
+    "a tuple as it was in draft 7": ({"type": "array", "items": [{}]}, "/items is not JSON Schema 2020-12"),
+    "required as it was in draft 3": ({"type": "string", "required": True}, "/required is not JSON Schema 2020-12"),
+    "a bound as it was in draft 4": (
+        {"minimum": 1, "exclusiveMinimum": True}, "/exclusiveMinimum is not JSON Schema 2020-12"),
+    "a definition that is not there": ({"$ref": "#/$defs/y"}, "/$ref: '#/$defs/y' names no definition"),
+    "a reference out": ({"$ref": "https://evil/x.json"}, "/$ref:"),
+    "a reference as it was before $defs": ({"$ref": "#/definitions/x"}, "/$ref: '#/definitions/x' names no definition"),
+    "a slash in disguise": ({"$ref": "#/$defs/x%2Fconst"}, "/$ref: '#/$defs/x%2Fconst' names no definition"),
+    "what is left of a list": (
+        {"type": "array", "unevaluatedItems": {"type": "string"}}, "/unevaluatedItems: is not allowed here"),
+    "what is left of an object": (
+        {"type": "array", "items": {"unevaluatedProperties": False}},
+        "/items/unevaluatedProperties: is not allowed here"),
+    "a dynamic reference": ({"$dynamicRef": "#a"}, "/$dynamicRef: is not allowed here"),
+    "a pattern without a bound": (
+        {"type": "string", "pattern": "(?=a)b"}, "/pattern: '(?=a)b' cannot be run in bounded time"),
+    "names by a pattern without a bound": (
+        {"type": "object", "patternProperties": {"(?=a)b": {"type": "string"}}},
+        "/patternProperties: '(?=a)b' cannot be run in bounded time"),
+    "a schema that is none": ([1], " is not JSON Schema 2020-12"),
+}  # fmt: skip
+NO_INPUT: dict[str, tuple[Any, str]] = {
     "arguments of any name": (
-        {"name": "t", "inputSchema": OBJECT | {"additionalProperties": {"type": "string"}}},
-        "/inputSchema: takes arguments of any name",
+        OBJECT | {"additionalProperties": {"type": "string"}},
+        ": takes arguments of any name",
     ),
-    "some argument of any name": (
-        {"name": "t", "inputSchema": OBJECT | {"minProperties": 1}},
-        "/inputSchema: takes arguments of any name",
-    ),
-    "a definition that applies to itself": ({"name": "t", "inputSchema": ITSELF}, "'x' applies to itself"),
-    "definitions that multiply": (
-        {"name": "t", "inputSchema": MULTIPLIED},
-        "/inputSchema: combines too many subschemas",
-    ),
-    "many names in many branches": (
-        {"name": "t", "inputSchema": MANY},
-        "/inputSchema: combines too many subschemas",
-    ),
-    "what policies call reads": ({"name": "read", "inputSchema": OBJECT}, "'read' is the action group"),
-    "what people do": ({"name": "approve", "inputSchema": OBJECT}, "the action 'approve' is what people do"),
-    "what people do, too": ({"name": "stop", "inputSchema": OBJECT}, "the action 'stop' is what people do"),
-    "a reference out": (schema(x={"$ref": "https://evil/x.json"}), "/inputSchema/properties/x/$ref:"),
+    "some argument of any name": (OBJECT | {"minProperties": 1}, ": takes arguments of any name"),
+    "a definition that applies to itself": (ITSELF, "/$defs/x/anyOf/0: 'x' applies to itself"),
+    "definitions that multiply": (MULTIPLIED, ": combines too many subschemas"),
+    "many names in many branches": (MANY, ": combines too many subschemas"),
+    "no object": ({"type": "array"}, ": must be an object schema"),
+    "no schema": ("x", ": must be an object schema"),
+    "properties that are none": (OBJECT | {"properties": 5}, "/properties is not JSON Schema 2020-12"),
+}
+NOT_TAKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "a type that is none": (
+        schema(**{"a/b": {"type": "text"}}), "/inputSchema/properties/a~1b/type is not JSON Schema"),
     "a reference to what is no definition": (
         schema(xs={"type": "array", "contentSchema": OBJECT}, x={"$ref": "#/properties/xs/contentSchema"}),
-        "/inputSchema/properties/x/$ref: '#/properties/xs/contentSchema' names no definition",
-    ),
-    "a reference as it was before $defs": (
-        schema(x={"$ref": "#/definitions/x"}),
-        "/inputSchema/properties/x/$ref: '#/definitions/x' names no definition",
-    ),
-    "a slash in disguise": (
-        schema(x={"$ref": "#/$defs/x%2Fconst"}),
-        "/inputSchema/properties/x/$ref: '#/$defs/x%2Fconst' names no definition",
-    ),
-    "what is left of a list": (
-        schema(x={"type": "array", "unevaluatedItems": {"type": "string"}}),
-        "/inputSchema/properties/x/unevaluatedItems: is not allowed here",
-    ),
-    "what is left of an object": (
-        schema(x={"type": "array", "items": {"unevaluatedProperties": False}}),
-        "/inputSchema/properties/x/items/unevaluatedProperties: is not allowed here",
-    ),
-    "a dynamic reference": (
-        schema(x={"$dynamicRef": "#a"}),
-        "/inputSchema/properties/x/$dynamicRef: is not allowed here",
-    ),
+        "/inputSchema/properties/x/$ref: '#/properties/xs/contentSchema' names no definition"),
     "a prototype": (schema(__proto__={"type": "string"}), "'__proto__' is no name"),
     "a hidden name": (schema(**{"a\u202eb": {"type": "string"}}), "'a\\u202eb' is no name"),
-    "a pattern without a bound": (
-        schema(x={"type": "string", "pattern": "(?=a)b"}),
-        "/inputSchema/properties/x/pattern: '(?=a)b' cannot be run in bounded time",
-    ),
-    "names by a pattern without a bound": (
-        schema(x={"type": "object", "patternProperties": {"(?=a)b": {"type": "string"}}}),
-        "/inputSchema/properties/x/patternProperties: '(?=a)b' cannot be run in bounded time",
-    ),
-    "no object": ({"name": "t", "inputSchema": {"type": "array"}}, "/inputSchema: must be an object schema"),
-    "no schema": ({"name": "t", "inputSchema": "x"}, "/inputSchema: must be an object schema"),
-    "a schema that is none": (schema(x=[1]), "/inputSchema/properties/x is not JSON Schema 2020-12"),
-    "properties that are none": (
-        {"name": "t", "inputSchema": {"type": "object", "properties": 5}},
-        "/inputSchema/properties is not JSON Schema 2020-12",
-    ),
-    "a name of another alphabet": ({"name": "\u0440ay", "inputSchema": OBJECT}, "is no tool name"),
-    "a name turned round": ({"name": "a\u202eb", "inputSchema": OBJECT}, "is no tool name"),
+    "what policies call reads": (schema() | {"name": "read"}, "'read' is the action group"),
+    "what people do": (schema() | {"name": "approve"}, "the action 'approve' is what people do"),
+    "what people do, too": (schema() | {"name": "stop"}, "the action 'stop' is what people do"),
+    "a name of another alphabet": (schema() | {"name": "\u0440ay"}, "is no tool name"),
+    "a name turned round": (schema() | {"name": "a\u202eb"}, "is no tool name"),
     "a description turned round": (
-        {"name": "t", "description": "x\u202ey", "inputSchema": OBJECT},
-        "/description: holds the character U+202E",
-    ),
-    "a title nobody sees": (
-        {"name": "t", "title": "x\u200b", "inputSchema": OBJECT},
-        "/title: holds the character U+200B",
-    ),
-}
+        schema() | {"description": "x\u202ey"}, "/description: holds the character U+202E"),
+    "a title nobody sees": (schema() | {"title": "x\u200b"}, "/title: holds the character U+200B"),
+    **{name: (schema(x=given), f"/inputSchema/properties/x{why}") for name, (given, why) in NO_ARGUMENT.items()},
+    **{name: ({"name": "t", "inputSchema": given}, f"/inputSchema{why}") for name, (given, why) in NO_INPUT.items()},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("tool", "message"), NOT_TAKEN.values(), ids=NOT_TAKEN)
@@ -302,20 +258,6 @@ def test_what_cannot_be_taken_is_named_with_what_to_do(tool: dict[str, Any], mes
     assert any(message in problem for problem in draft.problems), draft.problems
 
 
-def test_a_reference_to_a_definition_is_taken() -> None:
-    tool = schema(x={"$ref": "#/$defs/Name[int]"})
-    tool["inputSchema"]["$defs"] = {"Name[int]": {"type": "integer"}}
-    manifest = drafted(tool).manifest
-    assert manifest is not None and manifest.args["properties"] == {"x": {"$ref": "#/$defs/Name[int]"}}
-
-
-def test_a_dialect_inside_is_left_out() -> None:
-    manifest = drafted(
-        schema(x={"$schema": "http://json-schema.org/draft-07/schema#", "type": "string"})
-    ).manifest
-    assert manifest is not None and manifest.args["properties"] == {"x": {"type": "string"}}
-
-
 TEXT = {"type": "string"}
 
 
@@ -323,117 +265,65 @@ def argument(x: Any) -> Any:
     return schema(x=x)["inputSchema"]
 
 
-COMPOSED = {
+def an_object(properties: Any = None, **more: Any) -> dict[str, Any]:
+    return OBJECT | ({} if properties is None else {"properties": properties}) | more
+
+
+A, A_AND_B = {"a": TEXT}, {"a": TEXT, "b": TEXT}
+A_OR_B = [{"properties": A, "required": ["a"]}, {"required": ["b"]}]
+COMPOSED: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "a choice of arguments": (
-        OBJECT | {"anyOf": [{"properties": {"a": TEXT}, "required": ["a"]}, {"required": ["b"]}]},
-        [{"a": "x"}, {"b": [1]}, {"a": "x", "b": 1}],
-        [{}, {"c": 1}, {"a": 1}],
-    ),
+        an_object(anyOf=A_OR_B), [{"a": "x"}, {"b": [1]}, {"a": "x", "b": 1}], [{}, {"c": 1}, {"a": 1}]),
     "exactly one": (
-        OBJECT | {"oneOf": [{"properties": {"a": TEXT}, "required": ["a"]}, {"required": ["b"]}]},
-        [{"a": "x"}, {"b": 1}],
-        [{"a": "x", "b": 1}, {"a": "x", "c": 1}],
-    ),
+        an_object(oneOf=A_OR_B), [{"a": "x"}, {"b": 1}], [{"a": "x", "b": 1}, {"a": "x", "c": 1}]),
     "a condition": (
-        OBJECT
-        | {
-            "properties": {"kind": TEXT, "to": TEXT},
-            "if": {"properties": {"kind": {"const": "mail"}}},
-            "then": {"properties": {"to": {"pattern": "@"}}, "required": ["to"]},
-        },
+        an_object(
+            {"kind": TEXT, "to": TEXT}, then={"properties": {"to": {"pattern": "@"}}, "required": ["to"]},
+            **{"if": {"properties": {"kind": {"const": "mail"}}}}),
         [{"kind": "mail", "to": "a@b"}, {"kind": "post", "to": "x"}, {"kind": "post"}],
-        [{"kind": "mail"}, {"kind": "mail", "to": "x"}, {"kind": "post", "cc": "x"}],
-    ),
+        [{"kind": "mail"}, {"kind": "mail", "to": "x"}, {"kind": "post", "cc": "x"}]),
     "what must not be": (
-        OBJECT
-        | {
-            "properties": {"a": TEXT, "b": TEXT},
-            "not": {"properties": {"a": {"const": "x"}}, "required": ["a"]},
-        },
-        [{"a": "y"}, {"b": "z"}],
-        [{"a": "x"}, {"a": "x", "b": "z"}, {"a": "x", "c": 1}],
-    ),
+        an_object(A_AND_B, **{"not": {"properties": {"a": {"const": "x"}}, "required": ["a"]}}),
+        [{"a": "y"}, {"b": "z"}], [{"a": "x"}, {"a": "x", "b": "z"}, {"a": "x", "c": 1}]),
     "an argument that needs another": (
-        OBJECT | {"properties": {"a": TEXT, "b": TEXT}, "dependentSchemas": {"a": {"required": ["b"]}}},
-        [{"a": "x", "b": "y"}, {"b": "y"}],
-        [{"a": "x"}],
-    ),
+        an_object(A_AND_B, dependentSchemas={"a": {"required": ["b"]}}),
+        [{"a": "x", "b": "y"}, {"b": "y"}], [{"a": "x"}]),
     "the same as it was in draft 7": (
-        OBJECT
-        | {
-            "properties": {"a": TEXT, "b": TEXT, "c": TEXT},
-            "dependencies": {"a": ["b"], "b": {"required": ["c"]}},
-        },
+        an_object(A_AND_B | {"c": TEXT}, dependencies={"a": ["b"], "b": {"required": ["c"]}}),
         [{"a": "x", "b": "y", "c": "z"}, {"b": "y", "c": "z"}, {"c": "z"}],
-        [{"a": "x"}, {"b": "y"}, {"a": "x", "b": "y"}],
-    ),
+        [{"a": "x"}, {"b": "y"}, {"a": "x", "b": "y"}]),
     "an object of two definitions": (
-        OBJECT
-        | {
-            "properties": {
-                "x": {"allOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]},
-                "only": {"$ref": "#/$defs/A"},
-            },
-            "$defs": {
-                "A": OBJECT | {"properties": {"a": OBJECT | {"properties": {"u": TEXT}}}},
-                "B": OBJECT | {"properties": {"a": {"properties": {"v": TEXT}}}, "required": ["a"]},
-            },
-        },
+        an_object(
+            {"x": {"allOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}]}, "only": {"$ref": "#/$defs/A"}},
+            **{"$defs": {
+                "A": an_object({"a": an_object({"u": TEXT})}),
+                "B": an_object({"a": {"properties": {"v": TEXT}}}, required=["a"])}}),
         [{"x": {"a": {"u": "1", "v": "2"}}}, {"only": {"a": {"u": "1"}}}],
-        [{"x": {"a": {"w": 1}}}, {"x": {}}, {"x": {"a": {}, "b": 1}}, {"only": {"a": {"v": "2"}}}],
-    ),
+        [{"x": {"a": {"w": 1}}}, {"x": {}}, {"x": {"a": {}, "b": 1}}, {"only": {"a": {"v": "2"}}}]),
     "a tree": (
-        OBJECT
-        | {
-            "properties": {"x": {"$ref": "#/$defs/N"}},
-            "$defs": {"N": OBJECT | {"properties": {"v": TEXT, "next": {"$ref": "#/$defs/N"}}}},
-        },
-        [{"x": {"next": {"next": {"v": "1"}}}}],
-        [{"x": {"next": {"next": {"w": "1"}}}}],
-    ),
+        an_object(
+            {"x": {"$ref": "#/$defs/N"}},
+            **{"$defs": {"N": an_object({"v": TEXT, "next": {"$ref": "#/$defs/N"}})}}),
+        [{"x": {"next": {"next": {"v": "1"}}}}], [{"x": {"next": {"next": {"w": "1"}}}}]),
     "names by a pattern": (
-        argument(
-            OBJECT | {"anyOf": [{"patternProperties": {"^x-": TEXT}}, {"properties": {"a": {"const": 1}}}]}
-        ),
-        [{"x": {"x-1": "v", "a": 1}}, {"x": {"a": 1}}],
-        [{"x": {"b": 1}}, {"x": {"x-1": 1, "a": 2}}],
-    ),
+        argument(an_object(anyOf=[{"patternProperties": {"^x-": TEXT}}, {"properties": {"a": {"const": 1}}}])),
+        [{"x": {"x-1": "v", "a": 1}}, {"x": {"a": 1}}], [{"x": {"b": 1}}, {"x": {"x-1": 1, "a": 2}}]),
     "an item of two schemas": (
-        argument({"items": {"properties": {"a": TEXT}}, "allOf": [{"items": {"properties": {"b": TEXT}}}]}),
-        [{"x": [{"a": "1", "b": "2"}]}],
-        [{"x": [{"c": 1}]}, {"x": [{"a": 1}]}],
-    ),
+        argument({"items": {"properties": A}, "allOf": [{"items": {"properties": {"b": TEXT}}}]}),
+        [{"x": [{"a": "1", "b": "2"}]}], [{"x": [{"c": 1}]}, {"x": [{"a": 1}]}]),
     "a branch of a closed object": (
-        OBJECT
-        | {
-            "properties": {"a": TEXT},
-            "additionalProperties": False,
-            "anyOf": [{"required": ["a"]}, {"properties": {"b": TEXT}}],
-        },
-        [{"a": "x"}, {}],
-        [{"b": "x"}],
-    ),
-    "a required argument without a schema": (
-        OBJECT | {"required": ["a"]},
-        [{"a": {"b": 1}}],
-        [{}, {"a": 1, "c": 1}],
-    ),
+        an_object(A, additionalProperties=False, anyOf=[{"required": ["a"]}, {"properties": {"b": TEXT}}]),
+        [{"a": "x"}, {}], [{"b": "x"}]),
+    "a required argument without a schema": (an_object(required=["a"]), [{"a": {"b": 1}}], [{}, {"a": 1, "c": 1}]),
     "an object or null": (
-        argument({"type": ["object", "null"], "properties": {"a": TEXT}}),
-        [{"x": None}, {"x": {"a": "1"}}],
-        [{"x": {"b": 1}}, {"x": 1}],
-    ),
+        argument({"type": ["object", "null"], "properties": A}),
+        [{"x": None}, {"x": {"a": "1"}}], [{"x": {"b": 1}}, {"x": 1}]),
     "an object or a text": (
-        argument({"anyOf": [OBJECT | {"properties": {"a": TEXT}}, TEXT]}),
-        [{"x": "1"}, {"x": {"a": "1"}}],
-        [{"x": {"b": 1}}],
-    ),
+        argument({"anyOf": [an_object(A), TEXT]}), [{"x": "1"}, {"x": {"a": "1"}}], [{"x": {"b": 1}}]),
     "an object that one branch leaves free": (
-        argument({"anyOf": [OBJECT | {"properties": {"a": TEXT}}, OBJECT | {"additionalProperties": True}]}),
-        [{"x": {"a": "1"}}, {"x": {"b": {"c": 1}}}],
-        [{"x": "1"}],
-    ),
-}
+        argument({"anyOf": [an_object(A), an_object(additionalProperties=True)]}),
+        [{"x": {"a": "1"}}, {"x": {"b": {"c": 1}}}], [{"x": "1"}]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "taken", "refused"), COMPOSED.values(), ids=COMPOSED)
@@ -461,6 +351,8 @@ def test_what_a_definition_always_describes_is_typed_for_policy() -> None:
 def test_definitions_that_no_argument_reaches_keep_no_tool_out() -> None:
     tool = schema(x={"$ref": "#/$defs/used"})
     reached = {"used": {"type": "array", "items": {"$ref": "#/$defs/inner"}}, "inner": {"type": "integer"}}
+    tool["inputSchema"]["properties"]["y"] = {"$ref": "#/$defs/Name[int]"}
+    reached["Name[int]"] = {"type": "integer"}
     tool["inputSchema"]["$defs"] = reached | {
         "unused": {"type": "array", "items": 5, "maximum": 2**64, "$anchor": "x"},
         "unused_too": {"$ref": "https://elsewhere/x.json"},
@@ -594,14 +486,6 @@ def test_export_writes_drafts_and_says_what_to_review(file: Path, tmp_path: Path
     assert "These are drafts and count for nothing yet" in done.output
 
 
-def test_export_reads_the_input_and_writes_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    done = run("--mcp", "-", "--json", input=listing(REFUND))
-    told = json.loads(done.output)["tools"]
-    assert (told[0]["path"], told[0]["written"]) == ("drafts/refund.json", True)
-    assert (tmp_path / "drafts/refund.json").exists()
-
-
 def test_a_tool_without_a_draft_is_named_and_the_others_are_written(file: Path, tmp_path: Path) -> None:
     file.write_bytes(
         listing(REFUND, schema(x={"$dynamicRef": "#a"}), {"name": "\x1b[2J", "inputSchema": OBJECT})
@@ -613,16 +497,8 @@ def test_a_tool_without_a_draft_is_named_and_the_others_are_written(file: Path, 
     assert "\x1b" not in done.output
 
 
-@pytest.mark.parametrize("form", [(), ("--json",)])
-def test_half_a_character_is_reported_where_it_is(file: Path, tmp_path: Path, form: tuple[str, ...]) -> None:
-    file.write_bytes(listing({"name": "\ud800"}, schema(**{"\ud800": {"const": "\udc00"}}), REFUND))
-    done = run("--mcp", file, "--out", tmp_path / "out", *form)
-    assert done.exit_code == 1 and "refund.json" in done.output
-    assert "/tools/0: is no tool with a name" in done.output and "/inputSchema/properties: " in done.output
-
-
 def test_export_gives_each_tool_the_prefix(file: Path, tmp_path: Path) -> None:
-    done = run("--mcp", file, "--out", tmp_path / "out", "--prefix", "bank.")
+    done = run("--mcp", "-", "--out", tmp_path / "out", "--prefix", "bank.", input=file.read_bytes())
     assert done.exit_code == 0, done.output
     assert load_manifest((tmp_path / "out/bank.refund.json").read_bytes()).tool == "bank.refund"
     assert "--prefix is for" in run("--tools", "x", "--prefix", "bank.").output
@@ -655,3 +531,11 @@ def test_drafts_are_never_written_where_reviewed_manifests_lie(file: Path, tmp_p
     done = run("--mcp", file, "--out", tmp_path / "tools", "--force")
     assert done.exit_code == 1 and "place of a reviewed manifest" in done.output
     assert not (tmp_path / "tools").exists()
+
+
+def test_export_reads_the_input_and_writes_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = run("--mcp", "-", "--json", input=listing(REFUND))
+    told = json.loads(done.output)["tools"]
+    assert (told[0]["path"], told[0]["written"]) == ("drafts/refund.json", True)
+    assert (tmp_path / "drafts/refund.json").exists()

@@ -21,6 +21,12 @@ from countersign.service.enforcement import Permit
 from tests.fakes.desk import Desk, make_runtime, refund_tool
 
 
+def runtime_with(desk: Desk, **settings: Any) -> Runtime:
+    """The desk's agent with other settings."""
+    changed = replace(desk.runtime.settings, **settings)
+    return make_runtime(changed, desk.face, desk.registry, desk.clock)
+
+
 def lie(desk: Desk, typ: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Let the service sign something else than it should, with its real key."""
     desk.service.lies = lambda which, claims: change(claims) if which == typ else claims
@@ -62,26 +68,29 @@ RECEIPTS = {
 }
 
 
+def refused_release(desk: Desk, refund: Callable[..., Any]) -> ReleaseRefused:
+    """Nothing fires on what the service signs now."""
+    with (
+        pytest.raises(ReleaseRefused, match="Nothing was fired") as refused,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        refund("o-1", 100)
+    assert desk.done == []
+    return refused.value
+
+
 @pytest.mark.parametrize("what", RELEASES)
 def test_nothing_fires_on_a_release(desk: Desk, what: str) -> None:
     refund = refund_tool(desk)
     lie(desk, TYP_RELEASE, RELEASES[what])
-    with (
-        pytest.raises(ReleaseRefused, match="Nothing was fired") as refused,
-        transaction("t", runtime=desk.runtime),
-    ):
-        refund("o-1", 100)
-    assert desk.done == []
-    assert refused.value.step is not None
+    assert refused_release(desk, refund).step is not None
 
 
 @pytest.mark.parametrize("what", RECEIPTS)
 def test_nothing_fires_on_a_receipt(desk: Desk, what: str) -> None:
     refund = refund_tool(desk)
     lie(desk, TYP_RECEIPT, RECEIPTS[what])
-    with pytest.raises(ReleaseRefused, match="Nothing was fired"), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-    assert desk.done == []
+    refused_release(desk, refund)
 
 
 def test_every_release_is_verified_before_the_first_effect_fires(desk: Desk) -> None:
@@ -112,8 +121,7 @@ def test_a_release_whose_votes_came_from_development_sign_in_needs_to_be_allowed
     with pytest.raises(ReleaseRefused, match="dev_assurance"):
         step(desk.runtime)
     assert desk.done == []
-    settings = replace(desk.runtime.settings, allow_dev=True)
-    with make_runtime(settings, desk.face, desk.registry, desk.clock) as allowing:
+    with runtime_with(desk, allow_dev=True) as allowing:
         step(allowing)
     assert len(desk.done) == 1
 
@@ -140,8 +148,7 @@ def test_a_new_key_is_fetched_when_it_is_first_seen(desk: Desk) -> None:
 
 def pinning(desk: Desk, *keys: PrivateKey) -> Runtime:
     """The desk's agent, which pins these keys."""
-    settings = replace(desk.runtime.settings, issuer_keys=tuple(key.public.kid for key in keys))
-    return make_runtime(settings, desk.face, desk.registry, desk.clock)
+    return runtime_with(desk, issuer_keys=tuple(key.public.kid for key in keys))
 
 
 def test_a_key_set_without_a_pinned_key_verifies_nothing(desk: Desk) -> None:
@@ -247,8 +254,7 @@ def test_the_same_key_on_another_host_finds_it_spent_and_fires_nothing(desk: Des
     refund = refund_tool(desk)
     with transaction("t-1", runtime=desk.runtime):
         refund("o-1", 100)
-    settings = replace(desk.runtime.settings, journal_path=tmp_path / "another.db")
-    with make_runtime(settings, desk.face, desk.registry, desk.clock) as elsewhere:
+    with runtime_with(desk, journal_path=tmp_path / "another.db") as elsewhere:
         with pytest.raises(AlreadyRedeemed, match="fired"), transaction("t-1", runtime=elsewhere):
             refund("o-1", 100)
         with pytest.raises(AlreadyRedeemed), transaction("t-1", runtime=elsewhere):
@@ -283,9 +289,8 @@ def test_what_was_spent_elsewhere_is_told_without_advice_that_does_it_twice(
     ((revision,),) = desk.service.revisions.values()
     for held, state in zip(revision.held, states, strict=True):
         held.state = state
-    settings = replace(desk.runtime.settings, journal_path=tmp_path / "another.db")
     with (
-        make_runtime(settings, desk.face, desk.registry, desk.clock) as elsewhere,
+        runtime_with(desk, journal_path=tmp_path / "another.db") as elsewhere,
         pytest.raises(AlreadyRedeemed) as spent,
         transaction("t-1", runtime=elsewhere),
     ):

@@ -21,14 +21,9 @@ from tests.fakes.service_http import Face, serving
 
 ENVIRONMENTS = {
     "HTTP_PROXY": {"HTTP_PROXY": "*"},
-    "http_proxy": {"http_proxy": "*"},
-    "ALL_PROXY": {"ALL_PROXY": "*"},
     "all_proxy": {"all_proxy": "*"},
-    "every one": dict.fromkeys(
-        ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"), "*"
-    ),
+    "every one": {f"{scheme}_PROXY": "*" for scheme in ("HTTP", "HTTPS", "ALL")},
     "an exception for another host": {"HTTP_PROXY": "*", "NO_PROXY": "10.0.0.1", "no_proxy": "elsewhere"},
-    "no exception": {"http_proxy": "*", "NO_PROXY": "", "no_proxy": ""},
 }
 
 
@@ -61,6 +56,15 @@ def between(desk: Desk) -> Iterator[Between]:
         yield Between(desk, refund, forger, forger_url)
 
 
+def manifest_async(settings: Settings) -> str:
+    async def ask() -> str:
+        with Runtime(settings) as runtime:
+            async with runtime.async_client() as client:
+                return (await client.manifest("refund")).tool
+
+    return asyncio.run(ask())
+
+
 def settings_of(desk: Desk, **changes: Any) -> Settings:
     return replace(desk.runtime.settings, url=desk.service.iss, retries=0, **changes)
 
@@ -87,12 +91,7 @@ def test_async_clients_use_no_proxy_of_the_environment(
 ) -> None:
     between.set(monkeypatch, environment)
 
-    async def manifest() -> str:
-        with Runtime(settings_of(between.desk)) as runtime:
-            async with runtime.async_client() as client:
-                return (await client.manifest("refund")).tool
-
-    assert asyncio.run(manifest()) == "refund"
+    assert manifest_async(settings_of(between.desk)) == "refund"
     assert between.forger.log == []
 
 
@@ -112,12 +111,7 @@ class Secure:
             return runtime.client().manifest("refund").tool
 
     def manifest_async(self, **changes: Any) -> str:
-        async def ask() -> str:
-            with Runtime(settings_of(self.desk, **changes)) as runtime:
-                async with runtime.async_client() as client:
-                    return (await client.manifest("refund")).tool
-
-        return asyncio.run(ask())
+        return manifest_async(settings_of(self.desk, **changes))
 
 
 @pytest.fixture
@@ -166,13 +160,8 @@ def test_a_file_without_certificates_is_named(secure: Secure, tmp_path: Path) ->
 def test_plain_http_goes_direct_although_a_proxy_is_set(between: Between) -> None:
     settings = settings_of(between.desk, https_proxy=between.forger_url)
 
-    async def manifest() -> str:
-        with Runtime(settings) as runtime:
-            async with runtime.async_client() as client:
-                return (await client.manifest("refund")).tool
-
     with Runtime(settings) as runtime:
-        assert runtime.client().manifest("refund").tool == asyncio.run(manifest()) == "refund"
+        assert runtime.client().manifest("refund").tool == manifest_async(settings) == "refund"
     assert between.forger.log == []
 
 

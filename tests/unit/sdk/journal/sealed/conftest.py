@@ -14,13 +14,9 @@ from tests.fakes.desk import (
     Desk,
     make_desk,
 )
-from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.journals import both_engines
 
-
-@pytest.fixture(params=BOTH)
-def engine(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
+__all__ = ["both_engines"]
 
 
 @pytest.fixture

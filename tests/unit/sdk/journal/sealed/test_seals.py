@@ -6,7 +6,6 @@ import json
 import os
 import re
 import stat
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -240,23 +239,6 @@ def test_beside_a_journal_file_the_key_is_made_when_it_is_needed_and_for_its_own
         assert found is (file == path), file
 
 
-def test_processes_that_need_the_key_at_once_make_one(tmp_path: Path) -> None:
-    journals = [Journal(tmp_path / "journal.db") for _ in range(8)]
-    made: list[bytes] = []
-    threads = [
-        threading.Thread(target=lambda one=one: made.append(sealed(one, RAW, "/card"))) for one in journals
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(read_keys(tmp_path / "journal.db.key")) == 1
-    assert [journals[0].seals.open(ABOUT, stored) for stored in made] == [RAW] * 8
-    assert list(tmp_path.glob(".*")) == []
-    for one in journals:
-        one.close()
-
-
 def test_two_that_make_a_key_file_at_the_same_moment_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -366,33 +348,35 @@ def test_a_new_key_seals_and_the_old_ones_open(journal: Journal, place: JournalP
     late.close()
 
 
+A_KEY = b"A" * 43 + b"\n"
+FULL = b"".join(encode_base64url(bytes([n]) * 32).encode() + b"\n" for n in range(64))
 BAD: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "holds 0 keys"),
     "comments alone": (b"# a key\n\n", "holds 0 keys"),
     "too short": (b"c2hvcnQ\n", "line 1 .* is no key"),
     "no base64url": (b"%" * 43, "line 1 .* is no key"),
-    "the second": (b"A" * 43 + b"\nno-key-at-all\n", "line 2 .* is no key"),
-    "too many": (b"A" * 43 + b"\n" + (b"A" * 43 + b"\n") * 64, "holds 65 keys"),
+    "the second": (A_KEY + b"no-key-at-all\n", "line 2 .* is no key"),
+    "too many": (FULL + A_KEY, "holds 65 keys"),
 }
 
 
 @pytest.mark.parametrize(("content", "why"), BAD.values(), ids=BAD)
-def test_a_file_that_is_no_key_file_is_refused_and_not_quoted(
-    tmp_path: Path, content: bytes, why: str
-) -> None:
-    path = tmp_path / "keys"
-    path.write_bytes(content)
-    path.chmod(0o600)
+def test_a_file_that_is_no_key_file_is_refused_and_not_quoted(keys: Path, content: bytes, why: str) -> None:
+    keys.write_bytes(content)
     with pytest.raises(JournalSealed) as refused:
-        read_keys(path)
+        read_keys(keys)
     assert re.search(why, str(refused.value)), refused.value
     assert "no-key-at-all" not in str(refused.value)
     with pytest.raises(JournalSealed):
-        add_key(path)
-    assert path.read_bytes() == content
+        add_key(keys)
+    assert keys.read_bytes() == content
 
 
-def test_a_key_file_that_others_can_read_is_refused(keys: Path) -> None:
+def test_a_full_key_file_takes_no_key_more_and_one_that_others_can_read_is_refused(keys: Path) -> None:
+    keys.write_bytes(FULL)
+    with pytest.raises(MisuseError, match="64 keys"):
+        add_key(keys)
+    assert len(read_keys(keys)) == 64
     keys.chmod(0o640)
     with pytest.raises(JournalSealed, match="chmod 600"):
         read_keys(keys)
@@ -406,14 +390,6 @@ def test_a_key_file_that_cannot_be_read_or_made_says_why(tmp_path: Path) -> None
         KeyFile(tmp_path / "no folder" / "keys", named=False).make()
     with pytest.raises(MisuseError, match="cannot be written"):
         add_key(tmp_path / "no folder" / "keys")
-
-
-def test_a_full_key_file_takes_no_key_more(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_bytes(b"".join(encode_base64url(bytes([n]) * 32).encode() + b"\n" for n in range(64)))
-    path.chmod(0o600)
-    with pytest.raises(MisuseError, match="64 keys"):
-        add_key(path)
 
 
 def test_a_key_is_shown_by_its_id_alone() -> None:
@@ -456,24 +432,6 @@ def test_the_reasoning_of_a_model_is_sealed_and_bound_to_its_call(journal: Journ
         )
     with pytest.raises(JournalError, match="is damaged"):
         journal.spending.reasoning("b" * 32)
-
-
-def test_a_call_whose_reasoning_could_not_be_sealed_is_not_made(place: JournalPlace, tmp_path: Path) -> None:
-    journal = Journal(place, key_path=tmp_path / "missing")
-    assert journal.spending.reserve("a" * 32, None, "m", []) is None
-    with pytest.raises(JournalSealed):
-        journal.spending.reserve("b" * 32, None, "m", [], keeps_reasoning=True)
-    assert journal.spending.call("b" * 32) is None
-    journal.close()
-
-
-def test_seals_of_a_journal_in_memory_are_under_a_key_of_their_own(memory: Journal) -> None:
-    other = Journal(":memory:")
-    stored = sealed(memory, RAW, "/card")
-    assert memory.seals.open(ABOUT, stored) == RAW
-    with pytest.raises(ValueError, match="was changed"):
-        other.seals.open(ABOUT, stored)
-    other.close()
 
 
 def test_the_mark_is_no_json_so_nothing_written_in_clear_is_taken_for_a_seal(memory: Journal) -> None:

@@ -19,7 +19,6 @@ from countersign import (
 )
 from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE
 from countersign.journal.sealing import HIDDEN, is_sealed, sealed_pointers
-from countersign.journal.sealing_keys import read_keys
 from countersign.journal.telling import describe
 from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
@@ -28,7 +27,6 @@ from tests.fakes.desk import (
     changed,
     charge_tools,
     failing_tool,
-    make_desk,
 )
 from tests.unit.sdk.journal.sealed.paying import (
     CARD,
@@ -92,27 +90,6 @@ def test_a_call_without_its_secret_is_in_clear_with_its_result_and_needs_no_key(
     (row,) = columns(desk)
     assert (row["args"], row["result"]) == (b'{"amount_cents":5,"order_id":"o-1"}', b'"paid with None"')
     assert paid.result == "paid with None"
-
-
-def test_a_tool_without_secrets_needs_no_key_and_leaves_no_key_file(tmp_path: Path) -> None:
-    desk = make_desk(tmp_path)
-    pay = pay_tool(desk, secret=[])
-    with transaction("t-1", runtime=desk.runtime):
-        pay("o-1", 5, CARD)
-    desk.runtime.close()
-    assert list(tmp_path.glob("*.key")) == []
-
-
-def test_the_key_beside_a_journal_file_is_made_with_the_first_secret(tmp_path: Path) -> None:
-    desk = make_desk(tmp_path)
-    pay = pay_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        pay("o-1", 5, CARD)
-    assert len(read_keys(tmp_path / "journal.db.key")) == 1
-    with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as again:
-        paid = pay("o-1", 5, CARD)
-    assert (again.replayed, paid.result) == (True, f"paid with {CARD}")
-    desk.runtime.close()
 
 
 @pytest.mark.parametrize("by", ["the code", "a manifest beside it"])
@@ -199,19 +176,6 @@ def test_a_compensation_has_secrets_of_its_own(desk: Desk) -> None:
     (row,) = columns(desk, COMPENSATE_LANE)
     assert sealed_pointers(row["args"]) == ("/charge_id",)
     assert ("void", "c-o-1", 5) in desk.done
-
-
-def test_a_compensation_of_a_call_without_secrets_is_in_clear(desk: Desk) -> None:
-    charge, fails = charge_tools(desk), failing_tool(desk, NotDone("mailbox full"), acts=False)
-    with (
-        pytest.raises(EffectFailed, match="mailbox full") as failed,
-        transaction("t-1", runtime=desk.runtime),
-    ):
-        charge("o-1", 5)
-        fails("o-1")
-    assert isinstance(failed.value.__cause__, NotDone)
-    (row,) = columns(desk, COMPENSATE_LANE)
-    assert row["args"] == b'{"amount_cents":5,"charge_id":"c-o-1"}'
 
 
 @pytest.mark.parametrize("card", [None, CARD], ids=["none", "some"])

@@ -1,0 +1,41 @@
+"""What an operator has at a terminal: a service at an address, the environment, and the file of a program's tools."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from countersign.tools.registry import default_registry
+from tests.fakes.desk import Desk
+from tests.fakes.service_http import serving
+
+
+@pytest.fixture
+def own_registry(tmp_path: Path) -> Iterator[None]:
+    """The default registry without what other tests declared; what is imported from the folder is forgotten after."""
+    tools, modules = dict(default_registry._tools), set(sys.modules)
+    default_registry._tools.clear()
+    yield
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
+    sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
+    default_registry._tools.clear()
+    default_registry._tools.update(tools)
+
+
+@pytest.fixture
+def operated(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """The desk's service over a socket, and the environment an operator sets."""
+    with serving(desk.face) as url:
+        desk.service.iss, desk.service._now = url, time.time
+        settings = desk.runtime.settings
+        monkeypatch.setenv("COUNTERSIGN_URL", url)
+        monkeypatch.setenv("COUNTERSIGN_AGENT", settings.agent)
+        monkeypatch.setenv("COUNTERSIGN_KEY", str(settings.key_path))
+        monkeypatch.setenv("COUNTERSIGN_JOURNAL", str(settings.journal_path))
+        yield desk
