@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from countersign import (
+    FilesAdapter,
     Placeholder,
     Runtime,
     Settings,
@@ -26,6 +27,7 @@ from countersign import (
 )
 from countersign.contract import PrivateKey, ToolManifest
 from countersign.contract.wire import Claimed
+from countersign.journal.reading import LIVE_LANE
 from countersign.journal.records import EffectRecord
 from countersign.tools.tool import tool_of
 from tests.fakes.service import FakeService
@@ -266,6 +268,18 @@ def note_tool(desk: Desk, database: SQLiteAdapter, name: str = "note") -> Callab
     return note
 
 
+def save_tool(desk: Desk, files: FilesAdapter, **options: Any) -> Callable[..., None]:
+    """A live tool on files."""
+    live: dict[str, Any] = {"lane": "live", "adapter": files, "resource": ("File", "name"), **options}
+
+    @tool("save", registry=desk.registry, **live)
+    def save(name: str, text: str = "new") -> None:
+        """Save a file."""
+        files.write(name, text)
+
+    return save
+
+
 def claims_of(desk: Desk) -> list[Claimed | None]:
     """What is claimed of each list that the service is given from now on."""
     claims: list[Claimed | None] = []
@@ -293,3 +307,10 @@ def effect_rows(desk: Desk, key: str = "t-1") -> tuple[EffectRecord, ...]:
 def service_states(desk: Desk, txn: str) -> list[str]:
     """What the service says of each effect."""
     return [one.state.value for one in desk.service.latest(txn).held]
+
+
+def live_states(desk: Desk, key: str = "t-1") -> list[str]:
+    """What the journal says of each live effect of the list in force."""
+    journal = desk.runtime.journal.transactions
+    (record,) = journal.find(key)
+    return [row.state.value for row in journal.shown(record, LIVE_LANE)]
