@@ -62,15 +62,16 @@ def meeting_tool(desk: Desk, parties: int, name: str = "meet") -> Callable[[str]
     return meet
 
 
-def test_staged_calls_of_the_block_fire_at_the_same_time(desk: Desk) -> None:
-    meet, refund = meeting_tool(desk, 3), refund_tool(desk)
+def test_staged_calls_of_the_block_fire_at_the_same_time_and_keep_their_order(desk: Desk) -> None:
+    meet, refund = meeting_tool(desk, 6), refund_tool(desk)
+    orders = [f"o-{n}" for n in range(6)]
     with desk.step() as txn:
         refund("before", 1)
         with txn.parallel():
-            met = [meet(f"o-{n}") for n in range(3)]
+            met = [meet(order) for order in orders]
         assert [one.effect_id for one in txn.effects][1:] == [one.effect_id for one in met]
         refund("after", 1)
-    assert ([one.result for one in met], txn.state) == (["o-0", "o-1", "o-2"], "settled")
+    assert ([one.result for one in met], txn.state) == (orders, "settled")
     assert [one[1] for one in desk.done[:1] + desk.done[-1:]] == ["before", "after"]
     assert {one[2] for one in desk.done[1:-1]} == {one.call_key for one in met}
 
