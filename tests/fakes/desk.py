@@ -14,9 +14,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from countersign import Placeholder, Runtime, Settings, SQLiteAdapter, ToolRegistry, current_effect, tool
+from countersign import (
+    FilesAdapter,
+    Placeholder,
+    Runtime,
+    Settings,
+    SQLiteAdapter,
+    ToolRegistry,
+    current_effect,
+    tool,
+    transaction,
+)
 from countersign.contract import PrivateKey, ToolManifest
 from countersign.contract.wire import Claimed
+from countersign.journal.reading import LIVE_LANE
+from countersign.journal.records import EffectRecord
 from countersign.tools.tool import tool_of
 from tests.fakes.service import FakeService
 from tests.fakes.service_http import Face
@@ -66,6 +78,10 @@ class Desk:
         """Have the drafts of these tools reviewed as they are, or with changes."""
         for fn in fns:
             self.service.review([changed(tool_of(fn).draft_manifest(), **changes)])
+
+    def step(self, key: str = "t-1", **options: Any) -> Any:
+        """A transaction in this world."""
+        return transaction(key, runtime=self.runtime, **options)
 
     def another_process(self) -> Runtime:
         """A runtime of the same agent with the same journal, as a restarted process has it."""
@@ -175,6 +191,26 @@ def charge_undone_by_void(desk: Desk) -> Callable[[str], Placeholder[dict[str, s
     return charge
 
 
+def answering_tool(
+    desk: Desk, *answers: Any, name: str = "upsert", **options: Any
+) -> Callable[..., Placeholder[Any]]:
+    """A tool that acts, and then returns or raises the next of these; the last one again and again."""
+    left = [*answers]
+    manifest = options.pop("changes", {})
+
+    @tool(name, resource=("Order", "order_id"), registry=desk.registry, **options)
+    def answer(order_id: str) -> Any:
+        """Answer as the test says."""
+        desk.act(name, order_id)
+        told = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(told, BaseException):
+            raise told
+        return told
+
+    desk.publish(answer, **manifest)
+    return answer
+
+
 def failing_tool(
     desk: Desk, error: BaseException, name: str = "notify", **options: Any
 ) -> Callable[..., Placeholder[None]]:
@@ -232,6 +268,18 @@ def note_tool(desk: Desk, database: SQLiteAdapter, name: str = "note") -> Callab
     return note
 
 
+def save_tool(desk: Desk, files: FilesAdapter, **options: Any) -> Callable[..., None]:
+    """A live tool on files."""
+    live: dict[str, Any] = {"lane": "live", "adapter": files, "resource": ("File", "name"), **options}
+
+    @tool("save", registry=desk.registry, **live)
+    def save(name: str, text: str = "new") -> None:
+        """Save a file."""
+        files.write(name, text)
+
+    return save
+
+
 def claims_of(desk: Desk) -> list[Claimed | None]:
     """What is claimed of each list that the service is given from now on."""
     claims: list[Claimed | None] = []
@@ -243,3 +291,26 @@ def claims_of(desk: Desk) -> list[Claimed | None]:
 
     desk.service.submit = listen  # type: ignore[method-assign]
     return claims
+
+
+def states(desk: Desk, key: str = "t-1") -> dict[str, str]:
+    """What the journal says of each staged effect."""
+    return {f"{row.tool}#{row.seq}": row.state.value for row in effect_rows(desk, key)}
+
+
+def effect_rows(desk: Desk, key: str = "t-1") -> tuple[EffectRecord, ...]:
+    """The journal's rows of the staged effects."""
+    journal = desk.runtime.journal.transactions
+    return journal.effects(journal.find(key)[0])
+
+
+def service_states(desk: Desk, txn: str) -> list[str]:
+    """What the service says of each effect."""
+    return [one.state.value for one in desk.service.latest(txn).held]
+
+
+def live_states(desk: Desk, key: str = "t-1") -> list[str]:
+    """What the journal says of each live effect of the list in force."""
+    journal = desk.runtime.journal.transactions
+    (record,) = journal.find(key)
+    return [row.state.value for row in journal.shown(record, LIVE_LANE)]

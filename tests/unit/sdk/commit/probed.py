@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    NotDone,
-    Placeholder,
-    Unsure,
-    current_effect,
-    probe,
-    tool,
-)
+from countersign import NotDone, Placeholder, Unsure, current_effect, probe, tool
 from countersign.waiting import SyncWaits
 from tests.fakes.desk import Desk, charge_undone_by_void, failing_tool
 

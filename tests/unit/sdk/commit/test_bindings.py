@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    EffectFailed,
-    NotDone,
-    ReviewPending,
-    tool,
-    transaction,
-)
+from countersign import EffectFailed, NotDone, ReviewPending, tool
 from tests.fakes.desk import Desk, refund_tool
 
 LARGE = 90_000
@@ -23,7 +17,7 @@ LARGE = 90_000
 
 def approved(desk: Desk, step: Callable[[], object], key: str = "t-1") -> None:
     """Run a step that asks people, and have them say yes to what it staged."""
-    with pytest.raises(ReviewPending) as pending, transaction(key, runtime=desk.runtime):
+    with pytest.raises(ReviewPending) as pending, desk.step(key):
         step()
     desk.service.approve(pending.value.txn)
 
@@ -54,7 +48,7 @@ def test_a_file_that_was_changed_after_its_approval_is_not_used(desk: Desk, tmp_
     approved(desk, step)
     sent = hashlib.sha256(b"approved").hexdigest()
     page.write_text("swapped")
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(EffectFailed), desk.step():
         publish(str(page), sent, LARGE)
     assert desk.done == []
 
@@ -64,7 +58,7 @@ def test_the_approval_of_a_file_is_none_for_its_next_content(desk: Desk, tmp_pat
     page.write_text("approved")
     approved(desk, staged(publish, page))
     page.write_text("swapped")
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending), desk.step():
         staged(publish, page)()
     assert desk.done == []
 
@@ -80,12 +74,12 @@ def test_a_hook_around_a_tool_rewrites_what_is_asked_for_and_not_what_was_approv
 
     approved(desk, lambda: hooked("o-1", LARGE))
     factor[0] = 2
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending), desk.step():
         hooked("o-1", LARGE)
     assert desk.done == []
     factor[0] = 1
     approved(desk, lambda: hooked("o-1", LARGE), key="t-2")
-    with transaction("t-2", runtime=desk.runtime):
+    with desk.step("t-2"):
         hooked("o-1", LARGE)
     assert desk.done == [("refund", "o-1", LARGE)]
 
@@ -108,7 +102,7 @@ def test_a_hook_under_a_tool_gets_the_approved_bytes_and_cannot_reach_the_next_e
         invite("o-2", people, LARGE)
 
     approved(desk, step)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         step()
     assert seen == [["a@b"], ["a@b"]]
 
@@ -122,7 +116,7 @@ def test_an_approval_is_found_by_what_it_was_for_and_never_by_its_place(desk: De
 
     approved(desk, first_then_second)
     for calls in ((("o-2", LARGE + 1), ("o-1", LARGE)), (("o-1", LARGE),), (("o-1", LARGE), ("o-2", LARGE))):
-        with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(ReviewPending), desk.step():
             for order, amount in calls:
                 refund(order, amount)
     assert desk.done == []
@@ -153,7 +147,7 @@ def test_a_secret_that_a_tool_looks_up_when_it_fires_reaches_no_wire_and_no_jour
 
     desk.face.transport.handler = recording  # type: ignore[attr-defined]
     approved(desk, lambda: wire("a-1", "env:BANK_KEY", LARGE))
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         wire("a-1", "env:BANK_KEY", LARGE)
     assert used == [secret]
     assert desk.done == [("wire", "a-1", "env:BANK_KEY")]

@@ -18,169 +18,119 @@ from countersign import (
     ReviewPending,
     resume,
     tool,
-    transaction,
 )
 from countersign.commit.raised import MAX_ERROR
 from countersign.contract import EffectState, ErrorCode, Outcome, Verdict
 from countersign.contract.wire import Reason
-from tests.fakes.desk import Desk, charge_tools, charge_undone_by_void, failing_tool, refund_tool
+from tests.fakes.desk import (
+    Desk,
+    answering_tool,
+    charge_tools,
+    charge_undone_by_void,
+    effect_rows,
+    failing_tool,
+    refund_tool,
+    service_states,
+    states,
+)
 from tests.fakes.service import Refused
 from tests.unit.sdk.full_disk import full_after
 
 
-def states(desk: Desk, key: str) -> dict[str, str]:
-    """What the journal says of each effect."""
-    record = desk.runtime.journal.transactions.find(key)[0]
-    return {
-        f"{row.tool}#{row.seq}": row.state.value for row in desk.runtime.journal.transactions.effects(record)
-    }
-
-
-def service_states(desk: Desk, txn: str) -> list[EffectState]:
-    return [one.state for one in desk.service.latest(txn).held]
-
-
 def test_what_fired_is_taken_back_newest_first_when_a_later_effect_is_known_not_done(desk: Desk) -> None:
     charge, notify = charge_tools(desk), failing_tool(desk, NotDone("mailbox full"), acts=False)
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
         charge("o-1", 100)
         charge("o-2", 200)
+        with txn.repeat():
+            charge("o-2", 200)
         notify("o-1")
-    assert desk.done == [
-        ("charge", "o-1", 100),
-        ("charge", "o-2", 200),
-        ("void", "c-o-2", 200),
-        ("void", "c-o-1", 100),
-    ]
-    assert states(desk, "t-1") == {"charge#1": "compensated", "charge#2": "compensated", "notify#3": "failed"}
-    assert service_states(desk, txn.txn) == [
-        EffectState.COMPENSATED,
-        EffectState.COMPENSATED,
-        EffectState.FAILED,
-    ]
+    assert [one[0] for one in desk.done] == ["charge"] * 3 + ["void"] * 3
+    assert [one[1] for one in desk.done[3:]] == ["c-o-2", "c-o-2", "c-o-1"]
+    assert len(set(desk.keys)) == 6, "each compensation has a call key of its own"
+    assert [*states(desk).values()] == ["compensated", "compensated", "compensated", "failed"]
+    assert service_states(desk, txn.txn) == [*states(desk).values()]
     assert "Nothing of this transaction stands" in str(failed.value)
     assert isinstance(failed.value.__cause__, NotDone)
     assert txn.state == "settled"
 
 
-def test_each_compensation_has_a_call_key_of_its_own(desk: Desk) -> None:
-    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime) as txn:
-        charge("o-1", 100)
-        with txn.repeat():
-            charge("o-1", 100)
-        notify("o-1")
-    assert [what for what, *_ in desk.done] == ["charge", "charge", "void", "void"]
-    assert len(set(desk.keys)) == 4
+NOT_DONE: dict[str, tuple[Exception, dict[str, Any]]] = {
+    "by NotDone": (NotDone("refused"), {}),
+    "as it was declared": (ValueError("refused"), {"failure_means": "not_done"}),
+}
 
 
-def test_the_first_effect_failing_leaves_nothing_and_says_so(desk: Desk) -> None:
-    notify, refund = failing_tool(desk, NotDone("no"), acts=False), refund_tool(desk)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime) as txn:
+@pytest.mark.parametrize(("error", "declared"), NOT_DONE.values(), ids=NOT_DONE)
+def test_the_first_effect_failing_leaves_nothing_and_says_so(
+    desk: Desk, error: Exception, declared: dict[str, Any]
+) -> None:
+    notify, refund = failing_tool(desk, error, acts=False, **declared), refund_tool(desk)
+    with pytest.raises(EffectFailed), desk.step() as txn:
         notify("o-1")
         refund("o-1", 100)
     assert (desk.done, txn.state) == ([], "ended")
-    assert states(desk, "t-1") == {"notify#1": "failed", "refund#2": "unused"}
+    assert states(desk) == {"notify#1": "failed", "refund#2": "unused"}
 
 
 def test_what_has_no_compensation_stands_and_is_named(desk: Desk) -> None:
     refund, notify = refund_tool(desk), failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
         refund("o-1", 100)
         notify("o-1")
-    assert desk.done == [("refund", "o-1", 100)]
+        notify("o-2")
+    assert (desk.done, txn.state) == ([("refund", "o-1", 100)], "unsettled")
     assert "Still standing and not undone: refund#1" in str(failed.value)
-    assert txn.state == "unsettled"
+    assert str(failed.value).endswith("under another key only what does not stand: notify#2, notify#3.")
 
 
 def test_an_exception_of_a_tool_means_unknown_and_nothing_is_taken_back(desk: Desk) -> None:
     charge, notify, refund = charge_tools(desk), failing_tool(desk, TimeoutError("slow")), refund_tool(desk)
-    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(OutcomeUnknown) as unknown, desk.step() as txn:
         charge("o-1", 100)
         placed = notify("o-1")
         refund("o-1", 100)
     assert desk.done == [("charge", "o-1", 100), ("notify", "o-1")]
-    assert states(desk, "t-1") == {"charge#1": "fired", "notify#2": "unknown", "refund#3": "unused"}
-    assert service_states(desk, txn.txn) == [EffectState.FIRED, EffectState.UNKNOWN, EffectState.UNUSED]
+    assert states(desk) == {"charge#1": "fired", "notify#2": "unknown", "refund#3": "unused"}
+    assert service_states(desk, txn.txn) == ["fired", "unknown", "unused"]
     assert unknown.value.effects == ("notify#2",)
     assert f"settles it first, in the service's queue at {desk.service.iss}/tasks;" in str(unknown.value)
     assert "TimeoutError: slow" in str(unknown.value)
     assert placed.outcome == "unknown"
 
 
-def test_a_tool_that_never_raises_after_acting_may_say_so(desk: Desk) -> None:
-    notify = failing_tool(desk, ValueError("refused"), acts=False, failure_means="not_done")
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
-    assert states(desk, "t-1") == {"notify#1": "failed"}
-
-
-def test_a_settled_unknown_that_fired_is_taken_back_with_the_rest(desk: Desk) -> None:
-    charge = charge_tools(desk)
-    fails = failing_tool(desk, TimeoutError("slow"))
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime) as txn:
-        charge("o-1", 100)
-        fails("o-1")
-        charge("o-2", 200)
-    desk.service.settle(txn.txn, txn.effects[1].effect_id, EffectState.FAILED)
-    (found,) = resume(desk.runtime)
-    assert desk.done[2:] == [("void", "c-o-1", 100)]
-    assert (found.before, found.after) == ("unsettled", "settled")
-    assert resume(desk.runtime) == []
-    assert len(desk.done) == 3
-
-
-def test_an_unknown_nobody_has_settled_stays_unknown_however_often_one_resumes(desk: Desk) -> None:
-    notify = failing_tool(desk, TimeoutError("slow"))
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
-    for _ in range(3):
-        (found,) = resume(desk.runtime)
-        assert found.after == "unsettled"
-        assert "TimeoutError: slow" in found.note, "the tool raised; its process did not end"
-    assert desk.done == [("notify", "o-1")]
-
-
-def test_whoever_resumes_is_not_told_to_resume(desk: Desk) -> None:
-    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime):
+def test_an_unknown_nobody_has_settled_stays_so_and_whoever_resumes_is_not_told_to_resume(desk: Desk) -> None:
+    with pytest.raises(OutcomeUnknown) as unknown, desk.step():
         failing_tool(desk, TimeoutError("slow"))("o-1")
     assert "`countersign resume" in str(unknown.value) and "For its author" in str(unknown.value)
-    (found,) = resume(desk.runtime)
-    assert found.note == (
-        "it is not known whether notify#1 happened (TimeoutError: slow). Nothing after it was started and nothing was "
-        f"compensated. Do not repeat it: a person settles it first, in the service's queue at {desk.service.iss}/tasks."
-    )
+    for _ in range(3):
+        (found,) = resume(desk.runtime)
+        assert (found.after, desk.done) == ("unsettled", [("notify", "o-1")])
+        assert "TimeoutError: slow" in found.note, "the tool raised; its process did not end"
+        assert "countersign resume" not in found.note and f"{desk.service.iss}/tasks" in found.note
 
 
-def test_the_last_effect_settled_as_fired_completes_the_transaction(desk: Desk) -> None:
+@pytest.mark.parametrize("settled", [EffectState.FAILED, EffectState.FIRED])
+def test_once_an_unknown_is_settled_the_rest_is_taken_back_or_kept(desk: Desk, settled: EffectState) -> None:
     charge, notify = charge_tools(desk), failing_tool(desk, TimeoutError("slow"))
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(OutcomeUnknown), desk.step() as txn:
         charge("o-1", 100)
         notify("o-1")
-    desk.service.settle(txn.txn, txn.effects[1].effect_id, EffectState.FIRED)
+        if settled is EffectState.FAILED:
+            charge("o-2", 200)
+    desk.service.settle(txn.txn, txn.effects[1].effect_id, settled)
     (found,) = resume(desk.runtime)
-    assert found.after == "settled"
-    assert "void" not in [what for what, *_ in desk.done]
+    assert (found.before, found.after) == ("unsettled", "settled")
+    assert desk.done[2:] == ([("void", "c-o-1", 100)] if settled is EffectState.FAILED else [])
+    assert resume(desk.runtime) == []
+    assert len(desk.done) == (3 if settled is EffectState.FAILED else 2)
 
 
 def test_an_idempotent_tool_is_tried_again_with_the_same_call_key(desk: Desk) -> None:
-    tries = iter([ConnectionError("lost"), ConnectionError("lost"), None])
-
-    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
-    def upsert(order_id: str) -> str:
-        """Set a note."""
-        desk.act("upsert", order_id)
-        error = next(tries)
-        if error is not None:
-            raise error
-        return "ok"
-
-    desk.publish(upsert)
-    with transaction("t-1", runtime=desk.runtime):
+    upsert = answering_tool(desk, ConnectionError("lost"), ConnectionError("lost"), "ok", idempotent=True)
+    with desk.step():
         placed = upsert("o-1")
-    assert placed.result == "ok"
-    assert len(desk.keys) == 3
-    assert len(set(desk.keys)) == 1
+    assert (placed.result, len(desk.keys), len(set(desk.keys))) == ("ok", 3, 1)
 
 
 def test_a_retry_is_called_with_the_approved_bytes_whatever_the_first_try_did_to_them(desk: Desk) -> None:
@@ -196,39 +146,28 @@ def test_a_retry_is_called_with_the_approved_bytes_whatever_the_first_try_did_to
         return "ok"
 
     desk.publish(invite)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         invite("o-1", ["a@b"])
     assert seen == [["a@b"], ["a@b"]]
 
 
 def test_an_idempotent_tool_that_never_answers_is_unknown(desk: Desk) -> None:
     notify = failing_tool(desk, ConnectionError("lost"), idempotent=True)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(OutcomeUnknown), desk.step():
         notify("o-1")
     assert len(desk.done) == desk.runtime.settings.idempotent_tries
 
 
 def test_not_done_after_a_lost_answer_is_still_unknown(desk: Desk) -> None:
-    errors = iter([ConnectionError("lost"), NotDone("refused")])
-
-    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
-    def upsert(order_id: str) -> str:
-        """Set a note."""
-        desk.act("upsert", order_id)
-        raise next(errors)
-
-    desk.publish(upsert)
-    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime):
-        upsert("o-1")
-    assert states(desk, "t-1") == {"upsert#1": "unknown"}
+    upsert = answering_tool(desk, ConnectionError("lost"), NotDone("refused"), idempotent=True)
     both = "NotDone: refused; an earlier try raised ConnectionError: lost, and may have happened"
-    assert f"whether upsert#1 happened ({both})" in str(unknown.value)
-    assert "For its author" not in str(unknown.value), "it did say so, and that ends the tries"
-    record = desk.runtime.journal.transactions.find("t-1")[0]
-    assert [row.error for row in desk.runtime.journal.transactions.effects(record)] == [both]
-    with pytest.raises(OutcomeUnknown) as again, transaction("t-1", runtime=desk.runtime):
-        upsert("o-1")
-    assert (both in str(again.value), "For its author" in str(again.value)) == (True, False)
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown) as unknown, desk.step():
+            upsert("o-1")
+        assert f"whether upsert#1 happened ({both})" in str(unknown.value)
+        assert "For its author" not in str(unknown.value), "it did say so, and that ends the tries"
+        assert (states(desk), [row.error for row in effect_rows(desk)]) == ({"upsert#1": "unknown"}, [both])
+    assert len(desk.done) == 2
 
 
 LONG = "x" * 600
@@ -247,52 +186,23 @@ DOUBTS = {
 def test_both_tries_are_told_in_few_words_and_without_secrets(
     desk: Desk, text: str, options: dict[str, Any], last: str, before: str
 ) -> None:
-    errors = iter([ConnectionError(text), NotDone(text)])
-
-    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
-    def upsert(order_id: str) -> str:
-        """Set a note."""
-        raise next(errors)
-
-    desk.publish(upsert, **options)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    upsert = answering_tool(desk, ConnectionError(text), NotDone(text), idempotent=True, changes=options)
+    with pytest.raises(OutcomeUnknown), desk.step():
         upsert("o-1")
-    record = desk.runtime.journal.transactions.find("t-1")[0]
-    (told,) = [row.error or "" for row in desk.runtime.journal.transactions.effects(record)]
+    (told,) = [row.error or "" for row in effect_rows(desk)]
     assert (last in told, before in told, "may have happened" in told) == (True, True, True)
-    assert len(told) <= MAX_ERROR
-    assert "s3cret" not in told
+    assert (len(told) <= MAX_ERROR, "s3cret" in told) == (True, False)
 
 
-KNOWS: dict[str, tuple[Exception, dict[str, Any]]] = {
-    "by NotDone": (NotDone("refused"), {}),
-    "as it was declared": (ValueError("refused"), {"failure_means": "not_done"}),
-}
-
-
-@pytest.mark.parametrize(("error", "declared"), KNOWS.values(), ids=KNOWS)
+@pytest.mark.parametrize(("error", "declared"), NOT_DONE.values(), ids=NOT_DONE)
 def test_a_try_that_knows_better_than_one_that_was_cut_off_names_that_one(
     desk: Desk, error: Exception, declared: dict[str, Any]
 ) -> None:
-    answers: list[Exception] = []
-
-    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry, **declared)
-    def upsert(order_id: str) -> str:
-        """Set a note."""
-        if answers:
-            raise answers[0]
-        return "set"
-
-    desk.publish(upsert)
-    with (
-        full_after(desk.runtime.journal, 1),
-        pytest.raises(OutcomeUnknown),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    upsert = answering_tool(desk, "set", error, idempotent=True, **declared)
+    with full_after(desk.runtime.journal, 1), pytest.raises(OutcomeUnknown), desk.step():
         upsert("o-1")
-    answers.append(error)
     (found,) = resume(desk.runtime)
-    assert states(desk, "t-1") == {"upsert#1": "unknown"}
+    assert states(desk) == {"upsert#1": "unknown"}
     assert "refused; an earlier try was cut off, and may have happened" in found.note
     assert "For its author" not in found.note
 
@@ -300,37 +210,33 @@ def test_a_try_that_knows_better_than_one_that_was_cut_off_names_that_one(
 def test_time_running_out_between_two_effects_is_renewed(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.before_fire = lambda _: desk.clock.advance(29)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         refund("o-1", 100)
         refund("o-2", 100)
     assert len(desk.done) == 2
     assert desk.face.asked("/v1/redemptions/") == 1
 
 
+NO_LONGER = (Verdict.DENY, Reason(code="no_permit", text="no longer"))
+
+
 def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk: Desk) -> None:
     charge = charge_tools(desk)
-
-    def late(_: str) -> None:
-        desk.clock.advance(40)
-        desk.service.policy = lambda name, args: (
-            Verdict.RELEASE if name == "void" else (Verdict.DENY, Reason(code="no_permit", text="no longer"))
-        )
-
-    desk.before_fire = late
-    with pytest.raises(ReleaseLapsed) as lapsed, transaction("t-1", runtime=desk.runtime):
+    no_more(desk, of_void=Verdict.RELEASE)
+    with pytest.raises(ReleaseLapsed) as lapsed, desk.step():
         charge("o-1", 100)
         charge("o-2", 200)
     assert [what for what, *_ in desk.done] == ["charge", "void"]
-    assert states(desk, "t-1") == {"charge#1": "compensated", "charge#2": "unused"}
+    assert states(desk) == {"charge#1": "compensated", "charge#2": "unused"}
     assert "Nothing of this transaction stands" in str(lapsed.value)
 
 
-def no_more(desk: Desk) -> None:
+def no_more(desk: Desk, of_void: Any = NO_LONGER) -> None:
     """From the first fire on, the time to fire is over and the policy gives no more of it."""
 
     def late(_: str) -> None:
         desk.clock.advance(40)
-        desk.service.policy = lambda *_: (Verdict.DENY, Reason(code="no_permit", text="no longer"))
+        desk.service.policy = lambda name, _: of_void if name == "void" else NO_LONGER
 
     desk.before_fire = late
 
@@ -338,7 +244,7 @@ def no_more(desk: Desk) -> None:
 def test_a_refused_renewal_says_what_fired_and_stands_and_what_may_be_tried_again(desk: Desk) -> None:
     refund = refund_tool(desk)
     no_more(desk)
-    with pytest.raises(PartlyFired) as partly, transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(PartlyFired) as partly, desk.step() as txn:
         refund("o-1", 100)
         refund("o-2", 200)
     assert desk.done == [("refund", "o-1", 100)]
@@ -351,7 +257,7 @@ def test_a_refused_renewal_says_what_fired_and_stands_and_what_may_be_tried_agai
 def test_a_charge_nobody_may_take_back_after_a_refused_renewal_stands_and_is_named(desk: Desk) -> None:
     charge = charge_tools(desk)
     no_more(desk)
-    with pytest.raises(PartlyFired) as partly, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(PartlyFired) as partly, desk.step():
         charge("o-1", 100)
         charge("o-2", 200)
     assert partly.value.outcomes == {"charge#1": "compensation_failed", "charge#2": "unused"}
@@ -363,36 +269,31 @@ def test_a_renewal_refused_before_anything_fired_leaves_nothing_and_says_so(desk
     renew = desk.service.renew
 
     def refuse(attempt: str, effect_ids: list[str], kid: str) -> object:
-        desk.service.policy = lambda *_: (Verdict.DENY, Reason(code="no_permit", text="no longer"))
+        desk.service.policy = lambda *_: NO_LONGER
         return renew(attempt, effect_ids, kid)
 
     desk.service.renew = refuse  # type: ignore[assignment,method-assign]
-    with pytest.raises(ReleaseLapsed, match="Nothing of this"), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReleaseLapsed, match="Nothing of this"), desk.step():
         charge("o-1", 100)
     assert desk.done == []
 
 
-def test_a_failure_beside_what_stands_never_offers_the_whole_under_another_key(desk: Desk) -> None:
-    refund, notify = refund_tool(desk), failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-        notify("o-1")
-        notify("o-2")
-    assert str(failed.value).endswith("under another key only what does not stand: notify#2, notify#3.")
-
-
 def test_a_manifest_that_says_recheck_asks_before_every_fire(desk: Desk) -> None:
     charge = charge_tools(desk, recheck=True)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         charge("o-1", 100)
         charge("o-2", 200)
     assert desk.face.asked("/v1/redemptions/") == 2
 
 
+def people_allow_void(desk: Desk) -> None:
+    desk.service.policy = lambda name, _: Verdict.REVIEW if name == "void" else Verdict.RELEASE
+
+
 def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk: Desk) -> None:
     charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-    desk.service.policy = lambda name, _: Verdict.REVIEW if name == "void" else Verdict.RELEASE
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    people_allow_void(desk)
+    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
         placed = charge("o-1", 100)
         notify("o-1")
     assert "Still standing" not in str(failed.value)
@@ -404,13 +305,11 @@ def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk
     assert [what for what, *_ in desk.done] == ["charge", "void"]
 
 
-def test_what_people_are_asked_to_take_back_is_told_with_whom_and_where_and_nothing_is_to_be_repeated(
-    desk: Desk,
-) -> None:
+def test_people_asked_to_take_back_are_named_and_nothing_is_to_be_repeated(desk: Desk) -> None:
     """Whoever told the customer again would have told of a charge that is voided a minute later."""
     charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-    desk.service.policy = lambda name, _: Verdict.REVIEW if name == "void" else Verdict.RELEASE
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    people_allow_void(desk)
+    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
         charge("o-1", 100)
         charge("o-2", 200)
         notify("o-1")
@@ -428,31 +327,27 @@ def test_what_people_are_asked_to_take_back_is_told_with_whom_and_where_and_noth
     assert (found.waiting, "To be taken back, and not yet: charge#2: " in found.note) == (True, True)
 
 
-def test_what_is_kept_up_by_more_than_people_is_not_said_to_wait_for_them(desk: Desk) -> None:
-    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-    refund = refund_tool(desk)
-    desk.service.policy = lambda name, _: Verdict.REVIEW if name == "void" else Verdict.RELEASE
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 100)
-        refund("o-1", 100)
-        notify("o-1")
-    assert "Still standing and not undone: refund#2; `countersign resume --tools MODULE` takes back" in str(
-        failed.value
+@pytest.mark.parametrize("why", ["another stands", "the service could not be asked"])
+def test_what_is_kept_up_by_more_than_people_is_not_said_to_wait_for_them(desk: Desk, why: str) -> None:
+    charge, notify, refund = (
+        charge_tools(desk),
+        failing_tool(desk, NotDone("no"), acts=False),
+        refund_tool(desk),
     )
-    assert "the rest is for a person" in str(failed.value)
-    assert "another key" not in str(failed.value)
-    (found,) = resume(desk.runtime)
-    assert (found.waiting, found.is_kept_up) == (False, True)
-
-
-def test_a_compensation_the_service_could_not_be_asked_about_waits_for_nobody(desk: Desk) -> None:
-    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-    desk.face.faults["/v1/redemptions"] = ["lost_request"] * 20
-    desk.service.policy = lambda name, _: Verdict.RELEASE
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
+    if why == "another stands":
+        people_allow_void(desk)
+    else:
+        desk.face.faults["/v1/redemptions"] = ["lost_request"] * 20
+    with pytest.raises(EffectFailed) as failed, desk.step():
         charge("o-1", 100)
+        if why == "another stands":
+            refund("o-1", 100)
         notify("o-1")
-    assert (failed.value.reviews, failed.value.outcomes["charge#1"]) == ((), "compensating")
+    if why == "another stands":
+        assert "Still standing and not undone: refund#2; `countersign resume" in str(failed.value)
+        assert "the rest is for a person" in str(failed.value)
+    else:
+        assert (failed.value.reviews, failed.value.outcomes["charge#1"]) == ((), "compensating")
     assert "another key" not in str(failed.value)
     (found,) = resume(desk.runtime)
     assert (found.waiting, found.is_kept_up) == (False, True)
@@ -460,14 +355,8 @@ def test_a_compensation_the_service_could_not_be_asked_about_waits_for_nobody(de
 
 def test_time_that_ran_out_with_people_asked_tells_them_as_well(desk: Desk) -> None:
     charge = charge_tools(desk)
-    denied = (Verdict.DENY, Reason(code="no_permit", text="no longer"))
-
-    def late(_: str) -> None:
-        desk.clock.advance(40)
-        desk.service.policy = lambda name, _: Verdict.REVIEW if name == "void" else denied
-
-    desk.before_fire = late
-    with pytest.raises(PartlyFired) as partly, transaction("t-1", runtime=desk.runtime):
+    no_more(desk, of_void=Verdict.REVIEW)
+    with pytest.raises(PartlyFired) as partly, desk.step():
         charge("o-1", 100)
         charge("o-2", 200)
     assert [one.tool for one in partly.value.reviews] == ["void"]
@@ -476,17 +365,12 @@ def test_time_that_ran_out_with_people_asked_tells_them_as_well(desk: Desk) -> N
 
 def test_a_denied_compensation_is_told_as_failed_not_as_rolled_back(desk: Desk) -> None:
     charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-    desk.service.policy = lambda name, _: Verdict.DENY if name == "void" else Verdict.RELEASE
-    desk.service.policy = lambda name, _: (
-        (Verdict.DENY, Reason(code="forbidden_by_policy", text="never void"))
-        if name == "void"
-        else Verdict.RELEASE
-    )
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    denied = (Verdict.DENY, Reason(code="forbidden_by_policy", text="never void"))
+    desk.service.policy = lambda name, _: denied if name == "void" else Verdict.RELEASE
+    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
         charge("o-1", 100)
         notify("o-1")
-    assert states(desk, "t-1")["charge#1"] == "compensation_failed"
-    assert txn.state == "unsettled"
+    assert (states(desk)["charge#1"], txn.state) == ("compensation_failed", "unsettled")
     assert "charge#1 was not taken back: void is denied: never void. Still" in str(failed.value)
 
 
@@ -501,31 +385,28 @@ def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: D
     desk.publish(void)
     charge = charge_undone_by_void(desk)
     notify = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(EffectFailed) as failed, desk.step():
         charge("o-1")
         charge("o-2")
         notify("o-1")
     assert "charge#2 was not taken back: void did not happen: ValueError: closed." in str(failed.value)
     assert desk.done[-1] == ("void", "c-o-1")
-    assert states(desk, "t-1") == {
+    assert states(desk) == {
         "charge#1": "compensated",
         "charge#2": "compensation_failed",
         "notify#3": "failed",
     }
 
 
-def test_a_compensation_nobody_knows_the_outcome_of_is_told_as_neither_standing_nor_taken_back(
-    desk: Desk,
-) -> None:
-    charge = charge_tools(desk)
-    notify = failing_tool(desk, NotDone("no"), acts=False)
+def test_a_compensation_of_unknown_outcome_is_told_as_neither_standing_nor_taken_back(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
 
     def lost(name: str) -> None:
         if name == "void":
             raise TimeoutError("slow")
 
     desk.before_fire = lost
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
         charge("o-1", 100)
         notify("o-1")
     assert failed.value.outcomes == {"charge#1": "compensation_unknown", "notify#2": "failed"}
@@ -534,12 +415,11 @@ def test_a_compensation_nobody_knows_the_outcome_of_is_told_as_neither_standing_
     assert "Nothing of this transaction stands" not in str(failed.value)
     for _ in range(2):
         (found,) = resume(desk.runtime)
-        assert (found.after, "not known whether" in found.note) == ("unsettled", True)
-    assert len(desk.done) == 1
+        assert (found.after, "not known whether" in found.note, len(desk.done)) == ("unsettled", True, 1)
     desk.before_fire = None
     desk.service.settle_compensation(txn.txn, txn.effects[0].effect_id)
     assert resume(desk.runtime)[0].after == "settled"
-    assert states(desk, "t-1")["charge#1"] == "compensated"
+    assert states(desk)["charge#1"] == "compensated"
 
 
 def unbuildable(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[str, str]]]:
@@ -569,21 +449,19 @@ def unbuildable(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[st
 
 def test_a_compensation_that_cannot_be_built_is_told_at_once_with_the_reason(desk: Desk) -> None:
     charge, notify = unbuildable(desk), failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
         placed = charge("o-1")
         notify("o-1")
     why = "the compensation of charge cannot be built: '/no_such' names nothing here: no 'no_such'"
     assert failed.value.outcomes == {"charge#1": "compensation_failed", "notify#2": "failed"}
     assert f"NotDone: no; charge#1 was not taken back: {why}. Still standing and" in str(failed.value)
-    assert states(desk, "t-1") == failed.value.outcomes
+    assert states(desk) == failed.value.outcomes
     record = desk.runtime.journal.transactions.find("t-1")[0]
     assert (record.state, record.note) == ("unsettled", f"charge#1 was not taken back: {why}")
-    assert [row.error for row in desk.runtime.journal.transactions.effects(record)] == [why, "NotDone: no"]
-    with pytest.raises(
-        PlaceholderUsed, match="it happened, and could not be taken back: the compensation of"
-    ):
+    assert [row.error for row in effect_rows(desk)] == [why, "NotDone: no"]
+    with pytest.raises(PlaceholderUsed, match="it happened, and could not be taken back"):
         placed.result  # noqa: B018 - it raises
-    assert service_states(desk, txn.txn) == [EffectState.COMPENSATION_FAILED, EffectState.FAILED]
+    assert service_states(desk, txn.txn) == ["compensation_failed", "failed"]
     (found,) = resume(desk.runtime)
     assert found.note == str(failed.value)
 
@@ -599,12 +477,11 @@ def test_what_may_repeat_a_secret_is_not_told_of_it(
         raise Refused(409, ErrorCode.ILLEGAL_STATE, "nothing fits 4111")
 
     desk.service.compensate = gives_up  # type: ignore[method-assign]
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(EffectFailed) as failed, desk.step():
         charge("o-1", "4111")
         notify("o-1")
     record = desk.runtime.journal.transactions.find("t-1")[0]
-    row = desk.runtime.journal.transactions.effects(record)[0]
-    heard = [str(failed.value), record.note, row.error, caplog.text]
+    heard = [str(failed.value), record.note, effect_rows(desk)[0].error, caplog.text]
     assert ["4111" in (one or "") for one in heard] == [told] * len(heard)
     assert "charge#1 was not taken back: " in str(failed.value)
 
@@ -618,10 +495,8 @@ def test_why_it_is_not_taken_back_yet_is_told_as_well(desk: Desk) -> None:
     compensate = desk.service.compensate
     desk.service.compensate = away  # type: ignore[method-assign]
     with (
-        pytest.raises(
-            EffectFailed, match="charge#1 was not taken back: the policy service did not answer"
-        ) as failed,
-        transaction("t-1", runtime=desk.runtime),
+        pytest.raises(EffectFailed, match="not taken back: the policy service did not") as failed,
+        desk.step(),
     ):
         charge("o-1", 100)
         notify("o-1")
@@ -637,7 +512,7 @@ def test_a_compensating_tool_nobody_registered_is_refused_at_staging(desk: Desk)
     def charge(order_id: str) -> None:
         """Charge an order."""
 
-    with pytest.raises(RegistrationError, match="vanished"), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(RegistrationError, match="vanished"), desk.step():
         charge("o-1")
     assert desk.face.log == []
 
@@ -650,15 +525,14 @@ def test_a_result_that_is_no_json_is_fired_all_the_same(desk: Desk) -> None:
         return object()
 
     desk.publish(open_case)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         placed = open_case("o-1")
-    assert (placed.outcome, txn.state) == ("fired", "settled")
-    assert type(placed.result) is object
+    assert (placed.outcome, txn.state, type(placed.result)) == ("fired", "settled", object)
 
 
 def test_results_are_reported_only_where_a_compensation_needs_them(desk: Desk) -> None:
     charge, refund = charge_tools(desk), refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         charge("o-1", 100)
         refund("o-1", 100)
     first, second = desk.service.latest(txn.txn).held
@@ -668,20 +542,20 @@ def test_results_are_reported_only_where_a_compensation_needs_them(desk: Desk) -
 def test_a_report_that_is_lost_is_sent_again_with_the_next_commit(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 4
-    with transaction("t-1", runtime=desk.runtime) as first:
+    with desk.step() as first:
         refund("o-1", 100)
     assert desk.service.latest(first.txn).held[0].outcome is None
-    with transaction("t-2", runtime=desk.runtime):
+    with desk.step("t-2"):
         refund("o-2", 100)
     assert desk.service.latest(first.txn).held[0].outcome is Outcome.FIRED
 
 
 def test_a_policy_that_changes_its_mind_at_redemption_denies(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending) as pending, desk.step():
         refund("o-1", 90_000)
     desk.service.approve(pending.value.txn)
     desk.service.policy = lambda *_: (Verdict.DENY, Reason(code="forbidden_by_policy", text="frozen account"))
-    with pytest.raises(Denied, match="frozen account"), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(Denied, match="frozen account"), desk.step():
         refund("o-1", 90_000)
     assert desk.done == []

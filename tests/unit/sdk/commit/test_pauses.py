@@ -2,7 +2,7 @@
 
 import pytest
 
-from countersign import OutcomeUnknown, transaction
+from countersign import OutcomeUnknown
 from countersign.waiting import SyncWaits
 from tests.fakes.desk import Desk, failing_tool
 
@@ -19,7 +19,7 @@ def pauses(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(SyncWaits, "sleep", sleep)
     notify = failing_tool(desk, ConnectionError("503"), idempotent=True, tries=TRIES)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(OutcomeUnknown), desk.step():
         notify("o-1")
     return asked
 

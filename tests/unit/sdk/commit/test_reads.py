@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,42 +48,36 @@ def look_tool(desk: Desk, *, reviewed: bool = True, **options: Any) -> Callable[
 
 def test_a_read_beside_a_failure_leaves_nothing_and_no_task(desk: Desk) -> None:
     look, fails = look_tool(desk), failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
         found = look("o-1")
         fails("o-1")
     assert (txn.state, failed.value.outcomes) == ("ended", {"look#1": "fired", "notify#2": "failed"})
     assert "Nothing of this transaction stands. To try again, use another key." in str(failed.value)
     assert found.result == "order o-1"
-    with pytest.raises(AlreadyRedeemed) as spent, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(AlreadyRedeemed) as spent, desk.step():
         look("o-2")
     assert "Still standing" not in str(spent.value)
 
 
-def test_what_fired_beside_it_is_taken_back(desk: Desk) -> None:
-    look, charge = look_tool(desk), charge_tools(desk)
+@pytest.mark.parametrize("stands", [False, True])
+def test_what_fired_beside_it_is_taken_back_or_stands(desk: Desk, stands: bool) -> None:
+    look, charge, refund = look_tool(desk), charge_tools(desk), refund_tool(desk)
     fails = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
         look("o-1")
         charge("o-1", 100)
+        if stands:
+            refund("o-1", 100)
         fails("o-1")
-    assert (txn.state, [one[0] for one in desk.done]) == ("settled", ["charge", "void"])
-
-
-def test_a_write_without_compensation_still_stands_beside_it(desk: Desk) -> None:
-    look, refund = look_tool(desk), refund_tool(desk)
-    fails = failing_tool(desk, NotDone("no"), acts=False)
-    stands = pytest.raises(EffectFailed, match=r"Still standing and not undone: refund#2;")
-    with stands, transaction("t-1", runtime=desk.runtime) as txn:
-        look("o-1")
-        refund("o-1", 100)
-        fails("o-1")
-    assert txn.state == "unsettled"
+    assert ("Still standing and not undone: refund#3;" in str(failed.value)) is stands
+    assert ([one[0] for one in desk.done if one[0] != "refund"]) == ["charge", "void"]
+    assert txn.state == ("unsettled" if stands else "settled")
 
 
 def test_the_reviewed_manifest_says_whether_it_reads_and_not_the_code(desk: Desk) -> None:
     look, fails = look_tool(desk, reviewed=False), failing_tool(desk, NotDone("no"), acts=False)
     stands = pytest.raises(EffectFailed, match="Still standing and not undone: look#1")
-    with stands, transaction("t-1", runtime=desk.runtime) as txn:
+    with stands, desk.step() as txn:
         look("o-1")
         fails("o-1")
     assert txn.state == "unsettled"
@@ -90,7 +85,7 @@ def test_the_reviewed_manifest_says_whether_it_reads_and_not_the_code(desk: Desk
 
 def test_after_an_unknown_is_settled_as_not_fired_a_read_needs_nobody(desk: Desk) -> None:
     look, fails = look_tool(desk), failing_tool(desk, TimeoutError("slow"))
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(OutcomeUnknown), desk.step() as txn:
         look("o-1")
         unknown = fails("o-1")
     desk.service.settle(txn.txn, unknown.effect_id, EffectState.FAILED)
@@ -102,7 +97,7 @@ def test_after_an_unknown_is_settled_as_not_fired_a_read_needs_nobody(desk: Desk
 def test_a_live_read_runs_without_an_adapter(desk: Desk, tmp_path: Path) -> None:
     look, refund = look_tool(desk, lane="live"), refund_tool(desk)
     note = note_tool(desk, SQLiteAdapter(notes_database(tmp_path)))
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         assert look("o-1") == "order o-1"
         with transaction(runtime=desk.runtime):
             note("o-1", look("o-2"))
@@ -121,44 +116,40 @@ def test_live_reads_take_part_in_no_claim(desk: Desk, tmp_path: Path) -> None:
     look, database = look_tool(desk, lane="live"), SQLiteAdapter(notes_database(tmp_path))
     note = note_tool(desk, database)
     for adapters in ((), (database,)):
-        serialize = Serialize(adapters=adapters, timeout_seconds=0)
-        with transaction("t-1", runtime=desk.runtime, isolation=serialize):
+        with desk.step(isolation=Serialize(adapters=adapters, timeout_seconds=0)):
             note("o-1", look("o-1"))
             (claim,) = desk.runtime.journal.database.rows("SELECT resource FROM claims")
             assert claim["resource"] == database.name
 
 
-def test_a_step_of_live_reads_alone_ends_well(desk: Desk) -> None:
-    look = look_tool(desk, lane="live")
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        look("o-1")
-    assert txn.state == "settled"
-
-
 def test_people_decide_about_what_is_staged_beside_a_live_read(desk: Desk) -> None:
     look, refund = look_tool(desk, lane="live"), refund_tool(desk)
     for _ in range(2):
-        with pytest.raises(ReviewPending) as waiting, transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(ReviewPending) as waiting, desk.step():
             refund(look("o-1"), 10_000)
     desk.service.approve(waiting.value.txn)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         refund(look("o-1"), 10_000)
     assert (txn.state, len(desk.done)) == ("settled", 1)
 
 
-def test_a_failure_beside_a_live_read_leaves_nothing(desk: Desk) -> None:
-    look, fails = look_tool(desk, lane="live"), failing_tool(desk, NotDone("no"), acts=False)
+@pytest.mark.parametrize(("fails", "state"), [(True, "ended"), (False, "settled")])
+def test_live_reads_alone_settle_and_a_failure_beside_them_leaves_nothing(
+    desk: Desk, fails: bool, state: str
+) -> None:
+    look, failing = look_tool(desk, lane="live"), failing_tool(desk, NotDone("no"), acts=False)
     nothing = pytest.raises(EffectFailed, match="Nothing of this transaction stands")
-    with nothing, transaction("t-1", runtime=desk.runtime) as txn:
+    with nothing if fails else nullcontext(), desk.step() as txn:
         look("o-1")
-        fails("o-1")
-    assert txn.state == "ended"
+        if fails:
+            failing("o-1")
+    assert txn.state == state
 
 
 def test_a_crash_after_the_redemption_goes_forward_beside_a_live_read(desk: Desk) -> None:
     look, refund = look_tool(desk, lane="live"), refund_tool(desk)
     desk.face.faults["/v1/redemptions"] = ["lost_answer"] * 9
-    with pytest.raises(Exception), transaction("t-1", runtime=desk.runtime):  # noqa: B017
+    with pytest.raises(Exception), desk.step():  # noqa: B017
         refund(look("o-1"), 100)
     desk.face.faults.clear()
     with desk.restarted() as later:
@@ -173,10 +164,7 @@ def test_a_live_tool_without_an_adapter_runs_only_where_its_reviewed_manifest_ca
     look = look_tool(desk, lane="live", reviewed=False)
     if manifest == "none":
         desk.service.manifests.clear()
-    with (
-        pytest.raises(NotStageable, match="live without an adapter"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(NotStageable, match="live without an adapter"), desk.step():
         look("o-1")
 
 

@@ -3,24 +3,16 @@
 import asyncio
 import contextlib
 import gc
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from countersign import (
-    NotDone,
-    OutcomeUnknown,
-    OutsideTransaction,
-    current_effect,
-    tool,
-    transaction,
-)
+from countersign import NotDone, OutcomeUnknown, OutsideTransaction, current_effect, tool
 from countersign.tasks import GRACE_SECONDS
 from countersign.threads import ToolTimeoutError
 from countersign.waiting import AsyncWaits
-from tests.fakes.desk import Desk
+from tests.fakes.desk import Desk, states
 
 FOR_EVER = 60.0  # longer than any of these tests may take
 SOON = 10.0  # a second of timeout, the grace, and a slow machine
@@ -31,7 +23,6 @@ class Stubborn:
 
     def __init__(self, desk: Desk) -> None:
         self.begun, self.end = asyncio.Event(), asyncio.Event()
-        self.cancelled = 0
         self.afterwards: list[object] = []
         self.over = asyncio.Event()
 
@@ -40,10 +31,8 @@ class Stubborn:
             """Tell the customer."""
             self.begun.set()
             while not self.end.is_set():
-                try:
+                with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait_for(self.end.wait(), FOR_EVER)
-                except asyncio.CancelledError:
-                    self.cancelled += 1
             try:
                 self.afterwards.append(current_effect())
             except OutsideTransaction as refused:
@@ -62,11 +51,6 @@ def quickly() -> Iterator[None]:
     assert time.monotonic() - began < SOON
 
 
-def states(desk: Desk, key: str = "t-1") -> list[tuple[str, str]]:
-    (record,) = desk.runtime.journal.transactions.find(key)
-    return [(one.tool, one.state.value) for one in desk.runtime.journal.transactions.effects(record)]
-
-
 async def ended(stubborn: Stubborn) -> None:
     """Let it end, and see that it did."""
     stubborn.end.set()
@@ -78,12 +62,12 @@ def test_after_its_timeout_nobody_waits_and_its_outcome_is_unknown(desk: Desk) -
     async def body() -> None:
         stubborn = Stubborn(desk)
         with pytest.raises(OutcomeUnknown, match="left running"):
-            async with transaction("t-1", runtime=desk.runtime):
+            async with desk.step():
                 await stubborn.mail("o-1")
-        assert states(desk) == [("mail", "unknown")]
+        assert states(desk) == {"mail#1": "unknown"}
         await ended(stubborn)
         assert [type(one) for one in stubborn.afterwards] == [OutsideTransaction]
-        assert states(desk) == [("mail", "unknown")]
+        assert states(desk) == {"mail#1": "unknown"}
 
     asyncio.run(body())
 
@@ -99,7 +83,7 @@ def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -> None
     desk.publish(quick)
 
     async def step(stubborn: Stubborn) -> None:
-        async with transaction("t-1", runtime=desk.runtime) as txn:
+        async with desk.step() as txn:
             with txn.parallel() if beside else contextlib.nullcontext():
                 await stubborn.mail("o-1")
                 if beside:
@@ -113,8 +97,7 @@ def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -> None
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert ("mail", "unknown") in states(desk)
-        assert not beside or ("quick", "fired") in states(desk)
+        assert states(desk) == {"mail#1": "unknown"} | ({"quick#2": "fired"} if beside else {})
         await ended(stubborn)
 
     asyncio.run(body())
@@ -144,24 +127,19 @@ async def knows_better() -> None:
         raise NotDone("it had not left yet") from None
 
 
-async def times_out_itself() -> None:
-    raise TimeoutError("of its own")
+def raising(error: BaseException) -> Callable[[], Awaitable[object]]:
+    async def raises() -> None:
+        raise error
 
-
-async def cancels_itself() -> None:
-    raise asyncio.CancelledError
-
-
-async def exits() -> None:
-    sys.exit(3)
+    return raises
 
 
 ENDS: dict[str, tuple[Callable[[], Awaitable[object]], type[BaseException], float]] = {
     "one that lets itself be cancelled": (sleeps, ToolTimeoutError, 0.02),
     "one that says that it has not happened, as it is cancelled": (knows_better, NotDone, 0.02),
-    "one whose timeout is its own": (times_out_itself, TimeoutError, FOR_EVER),
-    "one that ends by a cancellation": (cancels_itself, asyncio.CancelledError, FOR_EVER),
-    "one that exits": (exits, SystemExit, FOR_EVER),
+    "one whose timeout is its own": (raising(TimeoutError("of its own")), TimeoutError, FOR_EVER),
+    "one that ends by a cancellation": (raising(asyncio.CancelledError()), asyncio.CancelledError, FOR_EVER),
+    "one that exits": (raising(SystemExit(3)), SystemExit, FOR_EVER),
 }
 
 
@@ -170,12 +148,9 @@ ENDS: dict[str, tuple[Callable[[], Awaitable[object]], type[BaseException], floa
 def test_how_it_ends_is_told(
     fn: Callable[[], Awaitable[object]], told: type[BaseException], seconds: float
 ) -> None:
-    async def body() -> None:
-        with pytest.raises(told) as raised:
-            await call(fn, seconds)
-        assert raised.type is told
-
-    asyncio.run(body())
+    with pytest.raises(told) as raised:
+        asyncio.run(call(fn, seconds))
+    assert raised.type is told
 
 
 @pytest.mark.usefixtures("quickly")
@@ -203,7 +178,7 @@ def test_a_second_cancellation_does_not_wait_for_the_grace() -> None:
         async def stubborn() -> None:
             while not end.is_set():
                 with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait_for(end.wait(), FOR_EVER)
+                    await end.wait()
 
         task = asyncio.create_task(call(stubborn, FOR_EVER))
         await asyncio.sleep(0.01)

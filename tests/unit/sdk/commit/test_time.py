@@ -9,7 +9,6 @@ import pytest
 
 from countersign import (
     CountersignError,
-    JournalError,
     LeaseLost,
     OutcomeUnknown,
     ReleaseLapsed,
@@ -22,8 +21,8 @@ from countersign import (
 )
 from countersign.commit.outcomes import Outcomes
 from countersign.commit.renewing import TimeToFire
-from tests.fakes.desk import Desk, TickingClock, failing_tool, make_runtime, refund_tool
-from tests.unit.sdk.commit.test_failure_path import states
+from tests.fakes.desk import Desk, TickingClock, failing_tool, make_runtime, refund_tool, states
+from tests.unit.sdk.full_disk import full_after
 
 HOUR = 3_600.0
 PAUSES = {"past fire_by": 60.0, "past the release too": 600.0}
@@ -53,16 +52,6 @@ def running(desk: Desk, machine: Machine) -> Runtime:
     return make_runtime(desk.runtime.settings, desk.face, desk.registry, machine)
 
 
-def paused(desk: Desk, machine: Machine, seconds: float, back: float = 0.0) -> Callable[[], None]:
-    """The process stands still with the receipt on its way; its wall clock may have been set back meanwhile."""
-
-    def pause() -> None:
-        desk.clock.advance(seconds)
-        machine.off -= back
-
-    return pause
-
-
 BACK = {"its clock kept time": 0.0, "its clock was set back by as much": 1.0, "by ten times as much": 10.0}
 
 
@@ -71,29 +60,37 @@ BACK = {"its clock kept time": 0.0, "its clock was set back by as much": 1.0, "b
 def test_a_pause_past_fire_by_fires_nothing_without_asking_again(
     desk: Desk, machine: Machine, seconds: float, back: float
 ) -> None:
+    """The process stands still with the receipt on its way; its wall clock may have been set back meanwhile."""
     refund = refund_tool(desk)
+
+    def pause() -> None:
+        desk.clock.advance(seconds)
+        machine.off -= back * seconds
+
     with running(desk, machine) as runtime:
-        desk.face.faults["/v1/transactions"] = [paused(desk, machine, seconds, back * seconds)]
+        desk.face.faults["/v1/transactions"] = [pause]
         desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
         with pytest.raises(CountersignError), transaction("t-1", runtime=runtime):
             refund("o-1", 100)
     assert desk.done == []
 
 
-def test_a_pause_past_fire_by_is_asked_about_and_then_fires(desk: Desk, machine: Machine) -> None:
+@pytest.mark.parametrize(("seconds", "asked"), [(PAUSES["past fire_by"], 1), (5.0, 0)])
+def test_a_pause_past_fire_by_is_asked_about_and_then_fires(
+    desk: Desk, machine: Machine, seconds: float, asked: int
+) -> None:
     refund = refund_tool(desk)
     with running(desk, machine) as runtime:
-        desk.face.faults["/v1/transactions"] = [paused(desk, machine, PAUSES["past fire_by"])]
+        desk.face.faults["/v1/transactions"] = [lambda: desk.clock.advance(seconds)]
         with transaction("t-1", runtime=runtime):
             refund("o-1", 100)
-    assert desk.face.asked("/v1/redemptions/") == 1
-    assert desk.done == [("refund", "o-1", 100)]
+    assert (desk.face.asked("/v1/redemptions/"), desk.done) == (asked, [("refund", "o-1", 100)])
 
 
 def test_a_pause_past_the_release_is_gone_on_from_by_its_attempt(desk: Desk, machine: Machine) -> None:
     refund = refund_tool(desk)
     with running(desk, machine) as runtime:
-        desk.face.faults["/v1/transactions"] = [paused(desk, machine, PAUSES["past the release too"])]
+        desk.face.faults["/v1/transactions"] = [lambda: desk.clock.advance(PAUSES["past the release too"])]
         with pytest.raises(ReleaseRefused, match="expired"), transaction("t-1", runtime=runtime):
             refund("o-1", 100)
         assert desk.done == []
@@ -120,22 +117,9 @@ def standing_still(desk: Desk, *pauses: float, then: Callable[[], object] = lamb
         yield
 
 
-def test_a_pause_between_firing_and_the_call_is_asked_about_and_then_fires(
-    desk: Desk, machine: Machine
-) -> None:
-    refund = refund_tool(desk)
-    with (
-        running(desk, machine) as runtime,
-        standing_still(desk, LONG),
-        transaction("t-1", runtime=runtime),
-    ):
-        refund("o-1", 100)
-    assert desk.face.asked("/v1/redemptions/") == 1
-    assert desk.done == [("refund", "o-1", 100)]
-
-
-def test_a_pause_before_the_calls_of_a_group_is_asked_about_once_for_all(
-    desk: Desk, machine: Machine
+@pytest.mark.parametrize("orders", [["o-1"], ["o-1", "o-2"]], ids=["one", "a group"])
+def test_a_pause_between_firing_and_the_calls_is_asked_about_once_and_then_fires(
+    desk: Desk, machine: Machine, orders: list[str]
 ) -> None:
     refund = refund_tool(desk)
     with (
@@ -144,10 +128,10 @@ def test_a_pause_before_the_calls_of_a_group_is_asked_about_once_for_all(
         transaction("t-1", runtime=runtime) as txn,
         txn.parallel(),
     ):
-        refund("o-1", 100)
-        refund("o-2", 100)
+        for order in orders:
+            refund(order, 100)
     assert desk.face.asked("/v1/redemptions/") == 1
-    assert sorted(desk.done) == [("refund", "o-1", 100), ("refund", "o-2", 100)]
+    assert sorted(desk.done) == [("refund", order, 100) for order in orders]
 
 
 def test_a_pause_between_firing_and_the_call_fires_nothing_where_no_more_time_is_given(
@@ -161,7 +145,7 @@ def test_a_pause_between_firing_and_the_call_fires_nothing_where_no_more_time_is
             refund("o-1", 100)
         assert desk.done == []
         (record,) = runtime.journal.transactions.find("t-1")
-        assert (record.state, states(desk, "t-1")) == ("ended", {"refund#1": "failed"})
+        assert (record.state, states(desk)) == ("ended", {"refund#1": "failed"})
 
 
 def test_what_an_earlier_try_left_in_doubt_stays_as_it_was_told_when_there_is_no_time_for_another(
@@ -180,18 +164,13 @@ def test_what_an_earlier_try_left_in_doubt_stays_as_it_was_told_when_there_is_no
 
 
 def test_what_an_earlier_run_left_firing_stays_in_doubt_when_there_is_no_time_for_another_call(
-    desk: Desk, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, machine: Machine
 ) -> None:
     refund = refund_tool(desk)
     desk.publish(refund, idempotent=True)
-
-    def full(*_: Any) -> None:
-        raise JournalError("the disk is full")
-
-    with running(desk, machine) as runtime, monkeypatch.context() as broken:
-        broken.setattr(runtime.journal.firing, "write", full)
-        with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=runtime):
-            refund("o-1", 100)
+    with full_after(desk.runtime.journal, 1), pytest.raises(OutcomeUnknown), desk.step():
+        refund("o-1", 100)
+    desk.runtime.journal.leases.close()
     desk.clock.advance(600)
 
     def away() -> None:
@@ -258,16 +237,6 @@ def test_an_owner_that_lost_its_lease_while_it_stood_still_calls_nothing(
     assert desk.done == []
 
 
-def test_a_short_wait_for_the_receipt_asks_nothing_again(desk: Desk, machine: Machine) -> None:
-    refund = refund_tool(desk)
-    with running(desk, machine) as runtime:
-        desk.face.faults["/v1/transactions"] = [lambda: desk.clock.advance(5)]
-        with transaction("t-1", runtime=runtime):
-            refund("o-1", 100)
-    assert desk.face.asked("/v1/redemptions/") == 0
-    assert desk.done == [("refund", "o-1", 100)]
-
-
 @pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["an hour ahead", "an hour behind"])
 def test_a_machine_whose_clock_is_wrong_fires_nothing_until_it_is_set(
     desk: Desk, machine: Machine, off: float
@@ -275,10 +244,7 @@ def test_a_machine_whose_clock_is_wrong_fires_nothing_until_it_is_set(
     refund = refund_tool(desk)
     machine.off = off
     with running(desk, machine) as runtime:
-        with (
-            pytest.raises(ServiceRefused, match="bad_proof") as refused,
-            transaction("t-1", runtime=runtime),
-        ):
+        with pytest.raises(ServiceRefused, match="bad_proof") as refused, transaction("t-1", runtime=runtime):
             refund("o-1", 100)
         assert desk.done == []
         assert refused.value.__cause__ is not refused.value
@@ -298,12 +264,10 @@ def test_a_clock_that_jumps_while_the_receipt_is_on_its_way_fires_nothing_on_it(
     def jumps() -> None:
         machine.off += jump
 
+    refusals = pytest.raises((ReleaseRefused, ServiceRefused, ServiceUnavailable))
     with running(desk, machine) as runtime:
         desk.face.faults["/v1/transactions"] = [jumps]
-        with (
-            pytest.raises((ReleaseRefused, ServiceRefused, ServiceUnavailable)),
-            transaction("t-1", runtime=runtime),
-        ):
+        with refusals, transaction("t-1", runtime=runtime):
             refund("o-1", 100)
         assert desk.done == []
         machine.off = 0.0

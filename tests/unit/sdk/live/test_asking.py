@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +43,31 @@ def notes(desk: Desk) -> Path:
 def note_tool(desk: Desk, notes: Path, **draft: Any) -> Callable[[str, str], int]:
     """A live tool; its code says nothing of asking unless a test does."""
     database = SQLiteAdapter(notes)
+    options: dict[str, Any] = {"resource": ("Order", "order_id"), "registry": desk.registry, **draft}
 
-    @tool(
-        "note", lane="live", adapter=database, resource=("Order", "order_id"), registry=desk.registry, **draft
-    )
+    @tool("note", lane="live", adapter=database, **options)
     def note(order_id: str, text: str) -> int:
         """Write a note."""
         written = database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (order_id, text))
         return written.rowcount
 
     return note
+
+
+DENIED = (Verdict.DENY, NO)
+
+
+def only_mild(_: str, args: dict[str, Any]) -> Any:
+    return Verdict.RELEASE if args["text"] == "mild" else DENIED
+
+
+def in_threads(fn: Callable[[str], object], *given: str) -> None:
+    """Call it with each of these, in threads that belong to the open block."""
+    threads = [threading.Thread(target=contextvars.copy_context().run, args=(fn, one)) for one in given]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 @pytest.fixture
@@ -80,7 +96,7 @@ def answers(desk: Desk, answer: Any) -> list[tuple[str, dict[str, Any]]]:
 def test_what_is_released_runs_and_was_asked_for_as_it_ran(desk: Desk, notes: Path, note: Any) -> None:
     seen: list[Any] = []
     asked = answers(desk, lambda *_: seen.append(notes_in(notes)) or Verdict.RELEASE)
-    with transaction("t-1", purpose="tidy up", runtime=desk.runtime) as txn:
+    with desk.step(purpose="tidy up") as txn:
         assert note("o-1", "hello") == 1
     assert (notes_in(notes), txn.state) == ([("o-1", "hello")], "settled")
     assert asked == [("note", {"order_id": "o-1", "text": "hello"})]
@@ -91,15 +107,14 @@ def test_what_is_released_runs_and_was_asked_for_as_it_ran(desk: Desk, notes: Pa
     assert (effect.tool_digest, question.live, question.run_key) == (reviewed.digest, True, "t-1")
     assert question.claimed == Claimed(purpose="tidy up")
     assert effect.resource is not None and (effect.resource.type, effect.resource.id) == ("Order", "o-1")
-    (row,) = desk.runtime.journal.transactions.effects(
-        desk.runtime.journal.transactions.require(txn.txn), "live"
-    )
+    record = desk.runtime.journal.transactions.require(txn.txn)
+    (row,) = desk.runtime.journal.transactions.effects(record, "live")
     assert row.call_key == effect.call_key
 
 
 def test_what_is_denied_does_not_run_and_says_why(desk: Desk, notes: Path, note: Any) -> None:
-    answers(desk, (Verdict.DENY, NO))
-    with pytest.raises(Denied) as denied, transaction("t-1", runtime=desk.runtime):
+    answers(desk, DENIED)
+    with pytest.raises(Denied) as denied, desk.step():
         note("o-1", "hello")
     (reason,) = denied.value.reasons
     assert (reason.tool, reason.code, reason.text, reason.policy, reason.advice) == (
@@ -116,21 +131,18 @@ def test_what_people_would_have_to_agree_to_does_not_wait_for_them(
     desk: Desk, notes: Path, note: Any
 ) -> None:
     answers(desk, Verdict.REVIEW)
-    with pytest.raises(ReviewRequired) as refused, transaction("t-1", wait=60, runtime=desk.runtime):
+    with pytest.raises(ReviewRequired) as refused, desk.step(wait=60):
         note("o-1", "hello")
-    assert (refused.value.tool, refused.value.asks, refused.value.code) == (
-        "note", (Asks(("finance",), 1),), "review_required",
-    )  # fmt: skip
+    assert (refused.value.tool, refused.value.code) == ("note", "review_required")
+    assert refused.value.asks == (Asks(("finance",), 1),)
     assert "finance would have to agree" in str(refused.value)
-    assert "have the policy allow it without them" in str(refused.value)
-    assert "declare the tool staged" in str(refused.value)
     assert (notes_in(notes), asked_of_policy(desk)) == ([], [("POST", "/v1/evaluations")])
 
 
 @pytest.mark.parametrize("fault", [["lost_request"] * 9, ["lost_answer"] * 9, [503] * 9, [500]])
 def test_nobody_answering_is_no_release(desk: Desk, notes: Path, note: Any, fault: list[Any]) -> None:
     desk.face.faults["/v1/evaluations"] = fault
-    with pytest.raises((ServiceUnavailable, ServiceRefused)), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises((ServiceUnavailable, ServiceRefused)), desk.step():
         note("o-1", "hello")
     assert notes_in(notes) == []
 
@@ -140,7 +152,7 @@ def test_a_refused_question_is_no_release(desk: Desk, notes: Path, note: Any) ->
         raise Refused(403, ErrorCode.FROZEN, "the tool 'note' is frozen")
 
     answers(desk, frozen)
-    with pytest.raises(ServiceRefused, match="frozen") as refused, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ServiceRefused, match="frozen") as refused, desk.step():
         note("o-1", "hello")
     assert (refused.value.problem_code, notes_in(notes)) == ("frozen", [])
 
@@ -155,36 +167,32 @@ def test_an_answer_about_another_effect_is_no_release(desk: Desk, notes: Path, n
         )
 
     desk.service.evaluate = another  # type: ignore[method-assign]
-    with (
-        pytest.raises(ServiceUnavailable, match="other effects than it was asked"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(ServiceUnavailable, match="other effects than it was asked"), desk.step():
         note("o-1", "hello")
     assert notes_in(notes) == []
 
 
 def test_what_was_refused_and_caught_leaves_the_block_as_it_was(desk: Desk, notes: Path, note: Any) -> None:
-    answers(desk, lambda _, args: Verdict.RELEASE if args["text"] == "mild" else (Verdict.DENY, NO))
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    answers(desk, only_mild)
+    with desk.step() as txn:
         note("o-1", "mild")
         with pytest.raises(Denied):
             note("o-2", "harsh")
     assert (notes_in(notes), txn.state) == ([("o-1", "mild")], "settled")
     record = desk.runtime.journal.transactions.require(txn.txn)
-    assert [row.args for row in desk.runtime.journal.transactions.effects(record, "live")] == [
-        b'{"order_id":"o-1","text":"mild"}'
-    ]
+    rows = desk.runtime.journal.transactions.effects(record, "live")
+    assert [row.args for row in rows] == [b'{"order_id":"o-1","text":"mild"}']
 
 
 def test_a_call_that_was_refused_leaves_its_name_to_the_next(desk: Desk, notes: Path, note: Any) -> None:
     """So a run in which the service was away for a moment is the same run as one in which it was not."""
     desk.face.faults["/v1/evaluations"] = [500]
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         with pytest.raises(ServiceUnavailable):
             note("o-1", "hello")
         note("o-1", "hello")
         note("o-1", "hello")
-    with transaction("t-1", runtime=desk.runtime) as again:
+    with desk.step() as again:
         note("o-1", "hello")
         note("o-1", "hello")
     assert again.replayed
@@ -192,9 +200,9 @@ def test_a_call_that_was_refused_leaves_its_name_to_the_next(desk: Desk, notes: 
 
 
 def test_a_denial_undoes_the_live_work_before_it(desk: Desk, notes: Path, note: Any) -> None:
-    answers(desk, lambda _, args: Verdict.RELEASE if args["text"] == "mild" else (Verdict.DENY, NO))
+    answers(desk, only_mild)
     refund = refund_tool(desk)
-    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(Denied), desk.step():
         refund("o-1", 100)
         note("o-1", "mild")
         note("o-2", "harsh")
@@ -204,16 +212,9 @@ def test_a_denial_undoes_the_live_work_before_it(desk: Desk, notes: Path, note: 
 def test_what_was_asked_is_what_runs(desk: Desk, notes: Path) -> None:
     """The tool gets arguments made from the bytes that were asked about, whatever the caller does to its own."""
     given, got = ["a"], []
-    database = SQLiteAdapter(notes)
+    live: dict[str, Any] = {"lane": "live", "ask": "live", "adapter": SQLiteAdapter(notes)}
 
-    @tool(
-        "tag",
-        lane="live",
-        adapter=database,
-        resource=("Order", "const:o"),
-        registry=desk.registry,
-        ask="live",
-    )
+    @tool("tag", resource=("Order", "const:o"), registry=desk.registry, **live)
     def tag(tags: list[str]) -> None:
         got.append(tags)
 
@@ -225,7 +226,7 @@ def test_what_was_asked_is_what_runs(desk: Desk, notes: Path) -> None:
         return Verdict.RELEASE
 
     answers(desk, sly)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         tag(given)
     assert (got, given) == ([["a"]], ["a", "b"])
 
@@ -233,32 +234,27 @@ def test_what_was_asked_is_what_runs(desk: Desk, notes: Path) -> None:
 # ------------------------------------------------------------------------------------------------- whose word
 
 
-def test_a_tool_that_nobody_wants_to_be_asked_about_runs_unasked(desk: Desk, notes: Path) -> None:
-    note = note_tool(desk, notes)
-    desk.publish(note)
-    asked = answers(desk, (Verdict.DENY, NO))
-    with transaction("t-1", runtime=desk.runtime):
-        note("o-1", "hello")
-    assert (asked, notes_in(notes)) == ([], [("o-1", "hello")])
-
-
-def test_a_tool_that_nobody_reviewed_runs_unasked_unless_its_code_says_otherwise(
-    desk: Desk, notes: Path
+@pytest.mark.parametrize("reviewed", [True, False])
+def test_a_tool_that_nobody_wants_to_be_asked_about_runs_unasked(
+    desk: Desk, notes: Path, reviewed: bool
 ) -> None:
     note = note_tool(desk, notes)
-    with transaction("t-1", runtime=desk.runtime):
+    if reviewed:
+        desk.publish(note)
+    asked = answers(desk, DENIED)
+    with desk.step():
         note("o-1", "hello")
-    assert (notes_in(notes), asked_of_policy(desk)) == ([("o-1", "hello")], [])
+    assert (asked, notes_in(notes), asked_of_policy(desk)) == ([], [("o-1", "hello")], [])
 
 
 def test_code_alone_may_ask_and_what_nobody_reviewed_is_denied(desk: Desk, notes: Path) -> None:
     note = note_tool(desk, notes, ask="live")
-    with pytest.raises(Denied) as denied, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(Denied) as denied, desk.step():
         note("o-1", "hello")
     assert [one.code for one in denied.value.reasons] == ["unknown_tool"]
     desk.publish(note, ask=None)
-    answers(desk, (Verdict.DENY, NO))
-    with pytest.raises(Denied) as denied, transaction("t-2", runtime=desk.runtime):
+    answers(desk, DENIED)
+    with pytest.raises(Denied) as denied, desk.step("t-2"):
         note("o-1", "hello")
     assert [one.policy for one in denied.value.reasons] == ["night"]
     assert notes_in(notes) == []
@@ -269,7 +265,7 @@ def test_whether_to_ask_is_looked_up_once_a_minute(desk: Desk, notes: Path) -> N
     desk.publish(note)
 
     def once(key: str) -> None:
-        with transaction(key, runtime=desk.runtime):
+        with desk.step(key):
             note("o-1", "hello")
 
     once("t-1")
@@ -279,7 +275,7 @@ def test_whether_to_ask_is_looked_up_once_a_minute(desk: Desk, notes: Path) -> N
     assert desk.face.asked("/v1/tools/note") == looked
     desk.service.manifests.pop("note")
     desk.publish(note, ask="live")
-    answers(desk, (Verdict.DENY, NO))
+    answers(desk, DENIED)
     desk.clock.advance(1)
     with pytest.raises(Denied):
         once("t-3")
@@ -288,44 +284,35 @@ def test_whether_to_ask_is_looked_up_once_a_minute(desk: Desk, notes: Path) -> N
 def test_where_nobody_can_say_whether_to_ask_nothing_runs(desk: Desk, notes: Path) -> None:
     note = note_tool(desk, notes)
     desk.face.faults["/v1/tools/"] = ["lost_request"] * 9
-    with pytest.raises(ServiceUnavailable), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ServiceUnavailable), desk.step():
         note("o-1", "hello")
     assert notes_in(notes) == []
 
 
-def test_the_last_word_counts_while_the_service_is_away(desk: Desk, notes: Path) -> None:
+@pytest.mark.parametrize("asks", [None, "live"])
+def test_the_last_word_counts_while_the_service_is_away(desk: Desk, notes: Path, asks: str | None) -> None:
     note = note_tool(desk, notes)
-    desk.publish(note)
-    with transaction("t-1", runtime=desk.runtime):
+    desk.publish(note, ask=asks)
+    with desk.step():
         note("o-1", "hello")
     desk.clock.advance(61)
     desk.face.faults["/v1/tools/"] = ["lost_request"] * 99
-    with transaction("t-2", runtime=desk.runtime):
+    answers(desk, DENIED)
+    with pytest.raises(Denied) if asks else nullcontext(), desk.step("t-2"):
         note("o-2", "hello")
         looked = desk.face.asked("/v1/tools/note")
         note("o-3", "hello")
-    assert len(notes_in(notes)) == 3
-    assert desk.face.asked("/v1/tools/note") == looked, "it is not tried again at every call"
-
-
-def test_a_last_word_that_asks_is_kept_to_as_well(desk: Desk, notes: Path, note: Any) -> None:
-    with transaction("t-1", runtime=desk.runtime):
-        note("o-1", "hello")
-    desk.clock.advance(61)
-    desk.face.faults["/v1/tools/"] = ["lost_request"] * 99
-    answers(desk, (Verdict.DENY, NO))
-    with pytest.raises(Denied), transaction("t-2", runtime=desk.runtime):
-        note("o-2", "hello")
-    assert len(notes_in(notes)) == 1
+        assert desk.face.asked("/v1/tools/note") == looked, "it is not tried again at every call"
+    assert len(notes_in(notes)) == (1 if asks else 3)
 
 
 def test_a_dry_run_knows_what_its_process_has_looked_up(desk: Desk, notes: Path) -> None:
     note = note_tool(desk, notes)
     desk.publish(note)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         note("o-1", "hello")
     desk.face.faults["/v1/tools/"] = ["lost_request"] * 99
-    with transaction("t-2", dry_run=True, runtime=desk.runtime) as trial:
+    with desk.step("t-2", dry_run=True) as trial:
         note("o-2", "hello")
     assert [one.tool for one in trial.result.live] == ["note"]
 
@@ -334,85 +321,52 @@ def test_a_dry_run_knows_what_its_process_has_looked_up(desk: Desk, notes: Path)
 def test_a_reviewed_file_beside_the_code_serves_where_the_service_is_away(
     desk: Desk, notes: Path, asks: str | None
 ) -> None:
-    database, beside = SQLiteAdapter(notes), desk.folder / "note.json"
-
-    @tool(
-        "note",
-        lane="live",
-        adapter=database,
-        resource=("Order", "order_id"),
-        registry=desk.registry,
-        manifest=beside,
-    )
-    def note(order_id: str) -> None:
-        database.connection.execute("INSERT INTO notes VALUES (?, 'x')", (order_id,))
-
-    draft = tool_of(note).draft_manifest()
-    beside.write_bytes(manifest_json(draft.model_copy(update={"ask": asks})))
+    beside = desk.folder / "note.json"
+    note = note_tool(desk, notes, manifest=beside)
+    beside.write_bytes(manifest_json(tool_of(note).draft_manifest().model_copy(update={"ask": asks})))
     desk.face.faults["/v1/"] = ["lost_request"] * 99
-    if asks is None:
-        with transaction("t-1", runtime=desk.runtime):
-            note("o-1")
-        assert notes_in(notes) == [("o-1", "x")]
-        return
-    with pytest.raises(ServiceUnavailable, match="evaluations"), transaction("t-1", runtime=desk.runtime):
-        note("o-1")
-    assert (notes_in(notes), desk.face.asked("/v1/tools/")) == ([], 0)
+    refused = pytest.raises(ServiceUnavailable, match="evaluations") if asks else nullcontext()
+    with refused, desk.step():
+        note("o-1", "x")
+    assert notes_in(notes) == ([] if asks else [("o-1", "x")])
+    assert not asks or desk.face.asked("/v1/tools/") == 0
 
 
 def test_a_stale_file_beside_the_code_hides_nothing(desk: Desk, notes: Path) -> None:
-    database, beside = SQLiteAdapter(notes), desk.folder / "note.json"
-
-    @tool(
-        "note",
-        lane="live",
-        adapter=database,
-        resource=("Order", "order_id"),
-        registry=desk.registry,
-        manifest=beside,
-    )
-    def note(order_id: str) -> None:
-        database.connection.execute("INSERT INTO notes VALUES (?, 'x')", (order_id,))
-
+    beside = desk.folder / "note.json"
+    note = note_tool(desk, notes, manifest=beside)
     beside.write_bytes(manifest_json(tool_of(note).draft_manifest()))
     desk.publish(note, ask="live")
-    answers(desk, (Verdict.DENY, NO))
-    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
-        note("o-1")
+    answers(desk, DENIED)
+    with pytest.raises(Denied), desk.step():
+        note("o-1", "x")
     assert notes_in(notes) == []
 
 
 def test_a_tool_reviewed_as_staged_does_not_run_live(desk: Desk, notes: Path) -> None:
     note = note_tool(desk, notes)
     desk.publish(note, lane="staged")
-    with (
-        pytest.raises(RegistrationError, match="live in code and staged"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(RegistrationError, match="live in code and staged"), desk.step():
         note("o-1", "hello")
     assert notes_in(notes) == []
 
 
 def test_a_changed_manifest_is_read_again_after_the_denial(desk: Desk, notes: Path, note: Any) -> None:
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         note("o-1", "hello")
     desk.publish(note, ask="live", risk="high")
-    with pytest.raises(Denied) as denied, transaction("t-2", runtime=desk.runtime):
+    with pytest.raises(Denied) as denied, desk.step("t-2"):
         note("o-2", "hello")
     assert [one.code for one in denied.value.reasons] == ["tool_changed"]
-    with transaction("t-2", runtime=desk.runtime):
+    with desk.step("t-2"):
         note("o-2", "hello")
     assert len(notes_in(notes)) == 2
 
 
-@pytest.mark.parametrize(
-    ("said", "match"), [({"ask": "always"}, "write ask='live'"), ({"ask": True}, "write ask='live'")]
-)
-def test_code_that_asks_otherwise_is_refused(
-    desk: Desk, notes: Path, said: dict[str, Any], match: str
-) -> None:
-    with pytest.raises(RegistrationError, match=match):
-        note_tool(desk, notes, **said)
+@pytest.mark.parametrize("said", ["always", True])
+def test_code_that_asks_otherwise_is_refused(desk: Desk, notes: Path, said: object) -> None:
+    with pytest.raises(RegistrationError, match="write ask='live'"):
+        note_tool(desk, notes, ask=said)
 
 
 def test_a_staged_tool_has_no_question_of_its_own(desk: Desk) -> None:
@@ -428,61 +382,33 @@ def test_the_draft_says_it(desk: Desk, notes: Path) -> None:
 # ------------------------------------------------------------------------------- where it is called, and how
 
 
-async def _call(note: Any, *args: str) -> Any:
-    return note(*args)
-
-
 @pytest.mark.parametrize("released", [True, False])
-def test_an_async_tool_is_asked_about_on_the_event_loop(desk: Desk, notes: Path, released: bool) -> None:
+@pytest.mark.parametrize("is_async", [True, False], ids=["an async tool", "a plain tool"])
+def test_a_tool_in_an_async_block_is_asked_about(
+    desk: Desk, notes: Path, note: Any, released: bool, is_async: bool
+) -> None:
     database = SQLiteAdapter(notes)
+    live: dict[str, Any] = {"lane": "live", "ask": "live", "adapter": database}
 
-    @tool(
-        "jot",
-        lane="live",
-        adapter=database,
-        resource=("Order", "order_id"),
-        registry=desk.registry,
-        ask="live",
-    )
+    @tool("jot", resource=("Order", "order_id"), registry=desk.registry, **live)
     async def jot(order_id: str) -> int:
         await asyncio.sleep(0)
         return database.connection.execute("INSERT INTO notes VALUES (?, 'x')", (order_id,)).rowcount
 
     desk.publish(jot)
-    asked = answers(desk, Verdict.RELEASE if released else (Verdict.DENY, NO))
+    asked = answers(desk, Verdict.RELEASE if released else DENIED)
 
-    async def body() -> int:
-        async with transaction("t-1", runtime=desk.runtime):
-            return await jot("o-1")
+    async def body() -> Any:
+        async with desk.step():
+            return await jot("o-1") if is_async else note("o-1", "x")
 
-    if released:
+    with nullcontext() if released else pytest.raises(Denied):
         assert asyncio.run(body()) == 1
-    else:
-        with pytest.raises(Denied):
-            asyncio.run(body())
-    assert (len(asked), len(notes_in(notes))) == (1, int(released))
-
-
-@pytest.mark.parametrize("released", [True, False])
-def test_a_plain_tool_in_an_async_block_is_asked_about(
-    desk: Desk, notes: Path, note: Any, released: bool
-) -> None:
-    asked = answers(desk, Verdict.RELEASE if released else (Verdict.DENY, NO))
-
-    async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
-            note("o-1", "hello")
-
-    if released:
-        asyncio.run(body())
-    else:
-        with pytest.raises(Denied):
-            asyncio.run(body())
     assert (len(asked), len(notes_in(notes))) == (1, int(released))
 
 
 def test_each_call_of_a_parallel_block_is_asked_about(desk: Desk, notes: Path, note: Any) -> None:
-    answers(desk, lambda _, args: (Verdict.DENY, NO) if args["order_id"] == "o-2" else Verdict.RELEASE)
+    answers(desk, lambda _, args: DENIED if args["order_id"] == "o-2" else Verdict.RELEASE)
     refused: list[str] = []
 
     def one(order_id: str) -> None:
@@ -491,27 +417,15 @@ def test_each_call_of_a_parallel_block_is_asked_about(desk: Desk, notes: Path, n
         except Denied:
             refused.append(order_id)
 
-    with transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
-        threads = [
-            threading.Thread(target=contextvars.copy_context().run, args=(one, f"o-{n}")) for n in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with desk.step() as txn, txn.parallel():
+        in_threads(one, "o-0", "o-1", "o-2", "o-3")
     assert (refused, [order for order, _ in notes_in(notes)]) == (["o-2"], ["o-0", "o-1", "o-3"])
     assert {one.effects[0].n for one in desk.face.evaluated} == {0}
 
 
 def test_equal_calls_of_several_threads_have_names_of_their_own(desk: Desk, notes: Path, note: Any) -> None:
-    with transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
-        threads = [
-            threading.Thread(target=contextvars.copy_context().run, args=(note, "o-1", "x")) for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    with desk.step() as txn, txn.parallel():
+        in_threads(lambda order: note(order, "x"), *["o-1"] * 4)
     assert sorted(one.effects[0].n for one in desk.face.evaluated) == [0, 1, 2, 3]
     record = desk.runtime.journal.transactions.require(txn.txn)
     assert len(desk.runtime.journal.transactions.effects(record, "live")) == 4
@@ -533,7 +447,7 @@ def test_a_block_that_ended_while_it_was_asked_runs_nothing(desk: Desk, notes: P
             raised.append(error)
 
     answers(desk, slow)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         with txn.parallel():
             thread = threading.Thread(target=contextvars.copy_context().run, args=(call,))
             thread.start()
@@ -545,7 +459,7 @@ def test_a_block_that_ended_while_it_was_asked_runs_nothing(desk: Desk, notes: P
 
 def test_a_nested_block_that_was_refused_leaves_the_outer_one(desk: Desk, notes: Path, note: Any) -> None:
     answers(desk, lambda _, args: Verdict.RELEASE if args["text"] == "mild" else Verdict.REVIEW)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         note("o-1", "mild")
         with pytest.raises(ReviewRequired), transaction(runtime=desk.runtime):
             note("o-2", "mild")
@@ -566,21 +480,19 @@ def test_outside_a_transaction_nothing_is_asked(desk: Desk, notes: Path, note: A
 
 def test_a_dry_run_asks_as_well_and_leaves_no_trace_of_it(desk: Desk, notes: Path, note: Any) -> None:
     asked = answers(desk, Verdict.RELEASE)
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as trial:
+    with desk.step(dry_run=True) as trial:
         note("o-1", "hello")
     assert [one.tool for one in trial.result.live] == ["note"]
     assert (len(asked), notes_in(notes)) == (1, [])
     assert [one.live for one in desk.face.evaluated] == [False]
 
 
-@pytest.mark.parametrize(
-    ("answer", "raised"), [((Verdict.DENY, NO), Denied), (Verdict.REVIEW, ReviewRequired)]
-)
+@pytest.mark.parametrize(("answer", "raised"), [(DENIED, Denied), (Verdict.REVIEW, ReviewRequired)])
 def test_a_dry_run_is_refused_as_the_real_run_will_be(
     desk: Desk, notes: Path, note: Any, answer: Any, raised: type[Exception]
 ) -> None:
     answers(desk, answer)
-    with pytest.raises(raised), transaction("t-1", dry_run=True, runtime=desk.runtime):
+    with pytest.raises(raised), desk.step(dry_run=True):
         note("o-1", "hello")
     assert notes_in(notes) == []
 
@@ -591,9 +503,9 @@ def test_a_replay_asks_nobody(desk: Desk, notes: Path, note: Any, mode: Any) -> 
         answer: int = note("o-1", "hello")
         return answer
 
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         step(txn)
-    answers(desk, (Verdict.DENY, NO))
+    answers(desk, DENIED)
     log = len(desk.face.log)
     again = replay("t-1", step, mode=mode, live={"note": lambda **_: 1}, runtime=desk.runtime)
     assert (again.status, len(desk.face.log)) == ("same", log)

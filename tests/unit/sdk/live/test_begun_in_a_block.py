@@ -99,7 +99,7 @@ def rows(desk: Desk, txn: str) -> list[tuple[Any, ...]]:
 def test_every_call_in_the_block_is_refused_and_not_only_the_first(
     desk: Desk, plain: Plain, put: Callable[[str], None]
 ) -> None:
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         with pytest.raises(ValueError, match="taken back"), transaction(runtime=desk.runtime):
             for text in ("x0", "x1"):
                 with pytest.raises(NotStageable, match="without savepoints"):
@@ -116,7 +116,7 @@ def test_the_block_is_still_taken_back_on_adapters_that_have_savepoints(
 ) -> None:
     """Also an outer block, which had set one in a session that an inner could not."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         note("o-0", "before")
         with pytest.raises(ValueError, match="taken back"), transaction(runtime=desk.runtime):
             note("o-0", "inside")
@@ -153,12 +153,8 @@ def test_a_savepoint_that_an_outer_block_had_set_in_it_is_forgotten_with_it(desk
         """Add something."""
         ones.sessions[-1].new.append(text)
 
-    with (
-        transaction("t-1", runtime=desk.runtime) as txn,
-        transaction(runtime=desk.runtime),
-        transaction(runtime=desk.runtime),
-        pytest.raises(NotStageable, match="room for one"),
-    ):
+    outer, inner = transaction(runtime=desk.runtime), transaction(runtime=desk.runtime)
+    with desk.step() as txn, outer, inner, pytest.raises(NotStageable, match="room for one"):
         put("x")
     assert (used, ones.world, txn.state) == (["set"], [], "ended")
 
@@ -168,10 +164,7 @@ def test_one_that_cannot_be_undone_takes_the_whole_with_it(
 ) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     plain.sticks = True
-    with (
-        pytest.raises((SavepointLost, OSError)),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises((SavepointLost, OSError)), desk.step():
         note("o-1", "before")
         with transaction(runtime=desk.runtime), pytest.raises(OSError, match="busy"):
             put("x")

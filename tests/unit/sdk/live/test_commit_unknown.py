@@ -5,23 +5,14 @@ the adapter again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    FilesAdapter,
-    LiveCommitFailed,
-    OutcomeUnknown,
-    SQLiteAdapter,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import AlreadyRedeemed, FilesAdapter, OutcomeUnknown, SQLiteAdapter, resume, tool
 from countersign.errors import CommitUnknown
-from countersign.journal.reading import LIVE_LANE
-from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in
+from tests.fakes.desk import Desk, charge_tools, live_states, note_tool, notes_database, notes_in
 
 Note = Callable[[str, str], int]
 NOT_KNOWN = "it cannot be told whether its live effects were kept"
@@ -62,11 +53,6 @@ def note(desk: Desk, silent: Silent) -> Note:
     return note_tool(desk, silent)
 
 
-def live_states(desk: Desk) -> list[str]:
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    return [row.state.value for row in desk.runtime.journal.transactions.shown(record, LIVE_LANE)]
-
-
 def rows(desk: Desk) -> list[tuple[str, str]]:
     return notes_in(desk.folder / "notes.db")
 
@@ -78,7 +64,7 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
     silent.arrives = arrives
     with (
         pytest.raises(OutcomeUnknown, match=r"all of its live work was kept \(.*the line broke") as unknown,
-        transaction("t-1", runtime=desk.runtime) as txn,
+        desk.step() as txn,
     ):
         note("o-1", "hello")
     assert "Nothing of this transaction stands" not in str(unknown.value)
@@ -101,21 +87,15 @@ def test_a_rerun_asks_again_as_well_and_does_nothing_twice(
     desk: Desk, silent: Silent, note: Note, arrives: bool
 ) -> None:
     silent.arrives = arrives
-
-    def run() -> Any:
-        with transaction("t-1", runtime=desk.runtime) as txn:
+    for told in (pytest.raises(OutcomeUnknown), pytest.raises(AlreadyRedeemed, match=NOT_KNOWN)):
+        with told, desk.step():
             note("o-1", "hello")
-        return txn
-
-    with pytest.raises(OutcomeUnknown):
-        run()
-    with pytest.raises(AlreadyRedeemed, match=NOT_KNOWN):
-        run()
     assert live_states(desk) == ["live"]
     silent.away = False
     silent.begin = super(Silent, silent).begin  # type: ignore[method-assign]
-    assert run().replayed is arrives
-    assert (live_states(desk), rows(desk)) == (["kept"], [("o-1", "hello")])
+    with desk.step() as txn:
+        note("o-1", "hello")
+    assert (txn.replayed, live_states(desk), rows(desk)) == (arrives, ["kept"], [("o-1", "hello")])
 
 
 @pytest.mark.parametrize("arrives", [True, False])
@@ -123,7 +103,7 @@ def test_beside_it_nothing_that_fired_is_taken_back_before_it_is_known(
     desk: Desk, silent: Silent, note: Note, arrives: bool
 ) -> None:
     charge, silent.arrives = charge_tools(desk), arrives
-    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(OutcomeUnknown) as unknown, desk.step() as txn:
         note("o-1", "hello")
         charge("o-1", 100)
     assert unknown.value.outcomes == {"charge#1": "fired"}
@@ -143,29 +123,17 @@ def test_a_rerun_beside_it_leaves_what_is_not_known_and_keeps_what_is(
     desk: Desk, silent: Silent, note: Note, away: bool
 ) -> None:
     charge = charge_tools(desk)
-
-    def run() -> None:
-        with transaction("t-1", runtime=desk.runtime):
+    for first in (True, False):
+        with pytest.raises(OutcomeUnknown) if first or away else nullcontext(), desk.step():
             note("o-1", "hello")
             charge("o-1", 100)
-
-    with pytest.raises(OutcomeUnknown):
-        run()
-    silent.away = away
+        silent.away = away
     if away:
-        with pytest.raises(OutcomeUnknown):
-            run()
         assert live_states(desk) == ["live"]
         silent.away = False
-        (found,) = resume(desk.runtime)
-        assert found.after == "settled"
-    else:
-        run()
-    assert (live_states(desk), rows(desk), desk.done) == (
-        ["kept"],
-        [("o-1", "hello")],
-        [("charge", "o-1", 100)],
-    )
+        assert [found.after for found in resume(desk.runtime)] == ["settled"]
+    assert (live_states(desk), rows(desk)) == (["kept"], [("o-1", "hello")])
+    assert desk.done == [("charge", "o-1", 100)]
 
 
 @pytest.mark.parametrize("arrives", [True, False])
@@ -181,7 +149,7 @@ def test_what_would_have_been_committed_after_it_is_finished_with_it_where_it_ou
         """Write a file."""
         files.write(path, "new")
 
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(OutcomeUnknown), desk.step():
         save("a")
         note("o-1", "hello")
     assert not (desk.folder / "root" / "a").exists()
@@ -191,23 +159,3 @@ def test_what_would_have_been_committed_after_it_is_finished_with_it_where_it_ou
     stands = (["kept"] * 2, [("o-1", "hello")], True) if arrives else (["undone"] * 2, [], False)
     assert (live_states(desk), rows(desk), (desk.folder / "root" / "a").exists()) == stands
     assert found.after == ("settled" if arrives else "ended")
-
-
-def test_a_refusal_is_told_as_one_that_left_nothing(desk: Desk) -> None:
-    """The other answer: the adapter knows that its commit did not happen."""
-
-    class Refused(SQLiteAdapter):
-        def begin(self, txn: str) -> Any:
-            session = super().begin(txn)
-
-            def refuse(attempt_id: str) -> None:
-                session.undo()
-                raise OSError("no space")
-
-            session.commit = refuse  # type: ignore[method-assign]
-            return session
-
-    note = note_tool(desk, Refused(notes_database(desk.folder)))
-    with pytest.raises(LiveCommitFailed), transaction("t-1", runtime=desk.runtime) as txn:
-        note("o-1", "hello")
-    assert (txn.state, live_states(desk)) == ("ended", ["undone"])

@@ -21,17 +21,14 @@ from countersign import (
     SQLiteAdapter,
     resume,
     tool,
-    transaction,
 )
 from countersign.adapters.overlay import FilesSession
 from countersign.adapters.redo import Work
 from countersign.adapters.sqlite_connection import LiveConnection
-from countersign.journal.reading import LIVE_LANE
-from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in
+from tests.fakes.desk import Desk, charge_tools, live_states, note_tool, notes_database, notes_in
 
 INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 STAGED = [False, True]
-Stop = Callable[[str], None]
 Body = Callable[[], None]
 
 
@@ -46,16 +43,22 @@ def root(desk: Desk) -> Path:
     return desk.folder / "root"
 
 
-@pytest.fixture
-def step(desk: Desk, notes: Path, root: Path) -> Callable[[bool], Body]:
-    """A step on a database and on files, and perhaps with a charge."""
+def save_tool(desk: Desk, root: Path) -> Callable[[str], None]:
     files = FilesAdapter(root)
-    note, charge = note_tool(desk, SQLiteAdapter(notes, busy_seconds=0.2)), charge_tools(desk)
 
     @tool("save", lane="live", adapter=files, registry=desk.registry)
     def save(path: str) -> None:
         """Write a file."""
         files.write(path, "new")
+
+    return save
+
+
+@pytest.fixture
+def step(desk: Desk, notes: Path, root: Path) -> Callable[[bool], Body]:
+    """A step on a database and on files, and perhaps with a charge."""
+    note, charge = note_tool(desk, SQLiteAdapter(notes, busy_seconds=0.2)), charge_tools(desk)
+    save = save_tool(desk, root)
 
     def begin(staged: bool) -> Body:
         def body() -> None:
@@ -71,14 +74,9 @@ def step(desk: Desk, notes: Path, root: Path) -> Callable[[bool], Body]:
 
 def run(desk: Desk, body: Body) -> bool:
     """Under the one key; whether it was answered from what stood already."""
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         body()
     return txn.replayed
-
-
-def live_states(desk: Desk) -> list[str]:
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    return [row.state.value for row in desk.runtime.journal.transactions.shown(record, LIVE_LANE)]
 
 
 def saved(root: Path) -> list[str]:
@@ -121,14 +119,7 @@ PLACES = {
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize("then", ["resume", "rerun"])
 def test_an_interrupt_among_the_commits_does_not_part_them(
-    desk: Desk,
-    step: Callable[[bool], Body],
-    notes: Path,
-    root: Path,
-    *,
-    staged: bool,
-    where: str,
-    then: str,
+    desk: Desk, step: Callable[[bool], Body], notes: Path, root: Path, *, staged: bool, where: str, then: str
 ) -> None:
     body = step(staged)
     with interrupted(*PLACES[where], KeyboardInterrupt()) as left, pytest.raises(KeyboardInterrupt):
@@ -160,11 +151,9 @@ def test_a_second_interrupt_leaves_the_rest_to_recovery(
     desk: Desk, step: Callable[[bool], Body], notes: Path, root: Path, *, staged: bool
 ) -> None:
     """What is prepared stays so until its process has ended, and is not taken for undone."""
-    with (
-        interrupted(LiveConnection, "say", "after", KeyboardInterrupt()),
-        interrupted(FilesSession, "commit", "before", KeyboardInterrupt()),
-        pytest.raises(KeyboardInterrupt),
-    ):
+    first = interrupted(LiveConnection, "say", "after", KeyboardInterrupt())
+    second = interrupted(FilesSession, "commit", "before", KeyboardInterrupt())
+    with first, second, pytest.raises(KeyboardInterrupt):
         run(desk, step(staged))
     assert (notes_in(notes), saved(root), live_states(desk)) == ([("o-1", "hello")], [], ["live", "live"])
     (folder,) = (root / ".countersign" / "sessions").iterdir()
@@ -203,7 +192,7 @@ def test_where_nothing_landed_and_it_cannot_be_committed_any_more_it_is_undone(
 
     with pytest.MonkeyPatch.context() as broken, pytest.raises(KeyboardInterrupt):
         broken.setattr(LiveConnection, "say", rolled_back)
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             note("o-1", "hello")
             if staged:
                 charge("o-1", 100)
@@ -230,11 +219,8 @@ def test_where_nobody_can_tell_the_rows_stay_live_for_recovery(
 ) -> None:
     adapter = Silent(notes)
     note, charge = note_tool(desk, adapter), charge_tools(desk)
-    with (
-        interrupted(LiveConnection, "say", when, KeyboardInterrupt()),
-        pytest.raises(KeyboardInterrupt),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    strikes = interrupted(LiveConnection, "say", when, KeyboardInterrupt())
+    with strikes, pytest.raises(KeyboardInterrupt), desk.step():
         note("o-1", "hello")
         if staged:
             charge("o-1", 100)
@@ -317,23 +303,15 @@ class Waiting(LiveAdapter):
 def test_only_what_its_adapter_says_has_landed_stands(
     desk: Desk, root: Path, *, lands_at: int, stays_open: bool, commits: int, stands: bool
 ) -> None:
-    adapter, files = Waiting(lands_at, stays_open=stays_open), FilesAdapter(root)
+    adapter, save = Waiting(lands_at, stays_open=stays_open), save_tool(desk, root)
 
     @tool("wait", lane="live", adapter=adapter, registry=desk.registry)
     def wait() -> None:
         """Do something there."""
 
-    @tool("save", lane="live", adapter=files, registry=desk.registry)
-    def save(path: str) -> None:
-        """Write a file."""
-        files.write(path, "new")
-
-    def body() -> None:
+    with pytest.raises(KeyboardInterrupt), desk.step():
         wait()
         save("a")
-
-    with pytest.raises(KeyboardInterrupt):
-        run(desk, body)
     hidden = lands_at == 1 and stays_open  # by its own session, for as long as that is open
     assert (adapter.commits, saved(root)) == (commits, ["a"] if stands else [])
     assert live_states(desk) == [{True: "kept", False: "live" if hidden else "undone"}[stands]] * 2
@@ -353,15 +331,10 @@ def test_memory_that_stands_is_kept_by_its_process(desk: Desk, notes: Path) -> N
         """Remember it."""
         memory["x"] = text
 
-    def body() -> None:
+    strikes = interrupted(LiveConnection, "say", "after", KeyboardInterrupt())
+    with strikes, pytest.raises(KeyboardInterrupt), desk.step():
         keep("hello")
         note("o-1", "hello")
-
-    with (
-        interrupted(LiveConnection, "say", "after", KeyboardInterrupt()),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        run(desk, body)
     assert (memory.snapshot(), notes_in(notes)) == ({"x": "hello"}, [("o-1", "hello")])
     assert live_states(desk) == ["kept", "kept"]
 

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,15 +41,16 @@ from countersign.journal import Claim, Lease
 from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.fakes.operated import free_port
 from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues
-from tests.unit.sdk.journals import BOTH
 
 SPAWN = multiprocessing.get_context("spawn")
+SQLITE = pytest.mark.parametrize("engine", ["sqlite"])
 _PATIENCE_S = 30.0
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def engine(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen
@@ -84,7 +86,7 @@ class Agent:
 
     def __init__(self, desk: Desk, key: str, **said: Any) -> None:
         self._context = contextvars.copy_context()
-        self._txn = self.do(lambda: transaction(key, runtime=desk.runtime, **said))
+        self._txn = self.do(lambda: desk.step(key, **said))
         self.do(self._txn.__enter__)
 
     def do(self, fn: Callable[..., Any], *given: Any) -> Any:
@@ -105,7 +107,7 @@ def lists(desk: Desk) -> list[tuple[int, str]]:
 # ------------------------------------------------------------------------------------------ Abort, always
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 def test_scenario_45_of_two_that_add_to_one_number_exactly_one_commits(
     desk: Desk, resource: Resource
 ) -> None:
@@ -125,7 +127,7 @@ def test_scenario_45_of_two_that_add_to_one_number_exactly_one_commits(
     assert sorted(lists(desk)) == [(1, "kept"), (1, "undone")]
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 def test_scenario_45_of_two_that_each_rely_on_the_other_exactly_one_commits(
     desk: Desk, resource: Resource
 ) -> None:
@@ -142,19 +144,19 @@ def test_scenario_45_of_two_that_each_rely_on_the_other_exactly_one_commits(
     assert (resource.outside("ann"), resource.outside("bob")) == ("off", "on call")
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 def test_scenario_46_what_i_read_and_then_write_is_no_conflict(desk: Desk, resource: Resource) -> None:
     tools = Tools(desk, resource)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         assert [tools.add("n", 1), tools.add("n", 1), tools.add("m", 1)] == [1, 2, 1]
         resource.change_outside("other", "7")  # nobody here has looked at it
     assert (resource.outside("n"), resource.outside("other")) == ("2", "7")
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 def test_scenario_46_what_another_writes_in_between_is_one(desk: Desk, resource: Resource) -> None:
     tools = Tools(desk, resource)
-    with pytest.raises(Moved, match="'n' of"), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(Moved, match="'n' of"), desk.step():
         tools.add("n", 1)
         resource.change_outside("n", "7")
     assert resource.outside("n") == "7"
@@ -196,20 +198,39 @@ def work_too(settings: Settings, folder: Path, pipe: Connection) -> None:
                 pipe.send("committed")
 
 
-@pytest.fixture
-def other(desk: Desk, tmp_path: Path) -> Iterator[Connection]:
-    """What a process with the same journal and the same folder is told, and tells."""
-    (tmp_path / "root").mkdir()
+def hold(settings: Settings, folder: Path, pipe: Connection) -> None:
+    """Another process: it is in the middle of writing, until it is told to end."""
+    registry = ToolRegistry()
+    add = adding(registry, folder, folder.parent / "add.json")
+    theirs: dict[str, Any] = {"isolation": Serialize()}
+    with Runtime(settings, registry=registry) as runtime, transaction("theirs", runtime=runtime, **theirs):
+        add("n", 5)
+        pipe.send("writing")
+        pipe.recv()
+
+
+@contextmanager
+def another_process(
+    desk: Desk, folder: Path, target: Callable[..., None]
+) -> Iterator[tuple[Any, Connection]]:
+    """A process with the same journal and the same folder; and what it is told, and tells."""
+    folder.mkdir()
     ours, theirs = SPAWN.Pipe()
     # Where really nobody answers: a developer's own service may.
     settings = replace(desk.runtime.settings, url=f"http://127.0.0.1:{free_port()}")
-    child = SPAWN.Process(target=work_too, args=(settings, tmp_path / "root", theirs))
+    child = SPAWN.Process(target=target, args=(settings, folder, theirs))
     child.start()
-    yield ours
+    yield child, ours
     child.kill()
     child.join(_PATIENCE_S)
     ours.close()
     theirs.close()
+
+
+@pytest.fixture
+def other(desk: Desk, tmp_path: Path) -> Iterator[Connection]:
+    with another_process(desk, tmp_path / "root", work_too) as (_, pipe):
+        yield pipe
 
 
 def told(other: Connection, *said: Any) -> Any:
@@ -219,7 +240,7 @@ def told(other: Connection, *said: Any) -> Any:
     return other.recv()
 
 
-@pytest.mark.parametrize("first", ["ours", "theirs"])
+@pytest.mark.parametrize("first", ["ours", pytest.param("theirs", marks=pytest.mark.long)])
 def test_scenario_45_of_two_processes_that_add_to_one_number_exactly_one_commits(
     desk: Desk, tmp_path: Path, other: Connection, first: str
 ) -> None:
@@ -237,6 +258,7 @@ def test_scenario_45_of_two_processes_that_add_to_one_number_exactly_one_commits
     assert sorted(lists(desk)) == [(1, "kept"), (1, "undone")]
 
 
+@pytest.mark.long
 def test_scenario_47_a_run_that_another_process_spoilt_is_repeated_on_what_it_left(
     desk: Desk, tmp_path: Path, other: Connection
 ) -> None:
@@ -259,11 +281,10 @@ def test_scenario_47_a_run_that_another_process_spoilt_is_repeated_on_what_it_le
 # -------------------------------------------------------------------------------------------------- Retry
 
 
-@pytest.mark.parametrize("attempts", [2, 4])
 def test_scenario_47_a_spoilt_run_is_repeated_and_every_run_is_in_the_journal(
-    desk: Desk, resource: Resource, attempts: int
+    desk: Desk, resource: Resource
 ) -> None:
-    tools = Tools(desk, resource)
+    tools, attempts = Tools(desk, resource), 4
     ran: list[int] = []
 
     def step(txn: Transaction) -> int:
@@ -297,8 +318,9 @@ def test_scenario_47_after_the_last_run_it_is_told_how_many_there_were(
     assert lists(desk) == [(n, "undone") for n in range(1, runs + 1)]
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
-def test_a_run_in_another_world_may_stage_another_list(desk: Desk) -> None:
+@SQLITE
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_run_in_another_world_may_stage_another_list(desk: Desk, is_async: bool) -> None:
     """Nobody was asked about what the spoilt runs staged; each refund follows from what was read."""
     resource = MemoryValues()
     tools, refund, ran = Tools(desk, resource), refund_tool(desk), 0
@@ -310,77 +332,33 @@ def test_a_run_in_another_world_may_stage_another_list(desk: Desk) -> None:
         if ran < 4:
             resource.change_outside("n", str(10 * ran))
 
-    run_transaction(step, key="t-1", isolation=Retry(4), runtime=desk.runtime)
+    async def later(txn: Transaction) -> None:
+        step(txn)
+
+    retry: dict[str, Any] = {"key": "t-1", "isolation": Retry(4), "runtime": desk.runtime}
+    if is_async:
+        asyncio.run(run_transaction(later, **retry))
+    else:
+        run_transaction(step, **retry)
     assert desk.done == [("refund", "o-1", 31)]
-
-
-@pytest.mark.parametrize("engine", ["sqlite"])
-def test_an_async_body_is_repeated_too(desk: Desk) -> None:
-    resource = MemoryValues()
-    tools, ran = Tools(desk, resource), 0
-
-    async def step(txn: Transaction) -> int:
-        nonlocal ran
-        ran += 1
-        answer = tools.add("n", 1)
-        if ran == 1:
-            resource.change_outside("n", "7")
-        return answer
-
-    assert asyncio.run(run_transaction(step, key="t-1", isolation=Retry(), runtime=desk.runtime)) == 8
 
 
 # ---------------------------------------------------------------------------------------------- Serialize
 
 
-def hold(settings: Settings, folder: Path, pipe: Connection) -> None:
-    """Another process: it is in the middle of writing, until it is told to end."""
-    registry, files = ToolRegistry(), FilesAdapter(folder, name="files")
-
-    # Nobody serves this process: what was reviewed lies beside the code.
-    reviewed = folder.parent / "write.json"
-
-    @tool("write", lane="live", adapter=files, registry=registry, manifest=reviewed, resource=("Key", "key"))
-    def write(key: str, value: str) -> None:
-        files.write(key, value.encode())
-
-    reviewed.write_bytes(manifest_json(tool_of(write).draft_manifest()))
-
-    with (
-        Runtime(settings, registry=registry) as runtime,
-        transaction("theirs", isolation=Serialize(), runtime=runtime),
-    ):
-        write("n", "5")
-        pipe.send("writing")
-        pipe.recv()
-
-
 @pytest.fixture
 def elsewhere(desk: Desk, tmp_path: Path) -> Any:
     """A process that holds the folder, the pipe that ends it, and our tools on the same folder."""
-    (tmp_path / "root").mkdir()
-    ours, theirs = SPAWN.Pipe()
-    # Where really nobody answers: a developer's own service may.
-    settings = replace(desk.runtime.settings, url=f"http://127.0.0.1:{free_port()}")
-    child = SPAWN.Process(target=hold, args=(settings, tmp_path / "root", theirs))
-    child.start()
-    assert ours.poll(_PATIENCE_S) and ours.recv() == "writing"
-    yield child, ours, adding(desk.registry, tmp_path / "root")
-    if child.is_alive():
-        child.kill()
-    child.join(_PATIENCE_S)
-    ours.close()
-    theirs.close()
+    with another_process(desk, tmp_path / "root", hold) as (child, pipe):
+        assert pipe.poll(_PATIENCE_S) and pipe.recv() == "writing"
+        yield child, pipe, adding(desk.registry, tmp_path / "root")
 
 
 def test_scenario_48_serialize_waits_for_a_writer_in_another_process_and_gives_up(
     desk: Desk, elsewhere: Any
 ) -> None:
     child, pipe, add = elsewhere
-    with (
-        pytest.raises(ResourceBusy) as busy,
-        transaction("ours", isolation=Serialize(0.1), runtime=desk.runtime),
-    ):
+    with pytest.raises(ResourceBusy) as busy, desk.step("ours", isolation=Serialize(0.1)):
         raise AssertionError("it was let in")
     assert (busy.value.resource, busy.value.run_key) == ("files", "theirs")
     assert f"/{child.pid}/" in busy.value.holder and busy.value.waited == pytest.approx(0.1)
@@ -463,7 +441,7 @@ def test_a_claim_ends_with_its_transaction(desk: Desk, end: str) -> None:
         assert desk.runtime.journal.claims.standing({"x"}) is None
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 def test_nobody_is_kept_waiting_while_only_people_or_staged_tools_are_at_work(desk: Desk) -> None:
     """With live effects the claim is held until they are committed; without any it is given up before the question."""
     ((_x, put),) = memories(desk, "x")
@@ -478,7 +456,7 @@ def test_nobody_is_kept_waiting_while_only_people_or_staged_tools_are_at_work(de
     assert [None if one is None else one.run_key for one in seen] == [None, "live"]
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 def test_a_task_that_waits_lets_the_event_loop_go_on(desk: Desk) -> None:
     ((x, put),) = memories(desk, "x")
     order: list[str] = []
@@ -508,7 +486,7 @@ def test_a_task_that_waits_lets_the_event_loop_go_on(desk: Desk) -> None:
     assert order == ["first", "second"] and sorted(x.snapshot()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 def test_who_stops_waiting_leaves_the_key_free(desk: Desk) -> None:
     ((_x, _put),) = memories(desk, "x")
     holder = Agent(desk, "first", isolation=Serialize())
@@ -537,7 +515,7 @@ def test_a_journal_from_before_there_were_claims_is_given_their_table(desk: Desk
     Agent(desk, "t-1", isolation=Serialize(0.0)).leave()
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 def test_a_dry_run_keeps_nothing_and_waits_for_nobody(desk: Desk) -> None:
     ((x, put),) = memories(desk, "x")
     holder = Agent(desk, "first", isolation=Serialize())
@@ -550,7 +528,7 @@ def test_a_dry_run_keeps_nothing_and_waits_for_nobody(desk: Desk) -> None:
 # ------------------------------------------------------------------------------------------------ refusals
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 def test_an_adapter_that_was_not_claimed_is_refused(desk: Desk) -> None:
     (x, put_x), (_, put_y) = memories(desk, "x", "y")
     refused = pytest.raises(NotStageable, match=r"'y' was not claimed .* Serialize\(adapters=\[\.\.\.\]\)")
@@ -562,11 +540,11 @@ def test_an_adapter_that_was_not_claimed_is_refused(desk: Desk) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Desk], object], str]] = {
     "a block cannot run itself again": (
-        lambda desk: transaction("t", isolation=Retry(5), runtime=desk.runtime),  # type: ignore[arg-type]
+        lambda desk: desk.step("t", isolation=Retry(5)),
         r"run_transaction\(step, key=\.\.\., isolation=Retry\(attempts=5\)\)",
     ),
     "a word is no policy": (
-        lambda desk: transaction("t", isolation="serialize", runtime=desk.runtime),  # type: ignore[arg-type]
+        lambda desk: desk.step("t", isolation="serialize"),
         r"isolation='serialize' is no policy; write isolation=Abort\(\)",
     ),
     "a class is no policy": (
@@ -574,11 +552,10 @@ REFUSED: dict[str, tuple[Callable[[Desk], object], str]] = {
         "is no policy",
     ),
     "effects that stand alone are not live": (
-        lambda desk: transaction("t", independent=True, isolation=Serialize(), runtime=desk.runtime),
+        lambda desk: desk.step("t", independent=True, isolation=Serialize()),
         "nothing to serialize",
     ),
     "one attempt is no repeat": (lambda _: Retry(1), r"Retry\(attempts=1\) must be 2 to 100"),
-    "no attempt": (lambda _: Retry(0), "must be 2 to 100"),
     "too many attempts": (lambda _: Retry(101), "must be 2 to 100"),
     "yes is no number": (lambda _: Retry(True), "must be 2 to 100"),
     "time does not run back": (lambda _: Serialize(-1), "must be zero seconds or more"),
@@ -588,7 +565,7 @@ REFUSED: dict[str, tuple[Callable[[Desk], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_kept_is_refused(desk: Desk, name: str) -> None:
     make, said = REFUSED[name]
@@ -596,11 +573,8 @@ def test_what_cannot_be_kept_is_refused(desk: Desk, name: str) -> None:
         make(desk)
 
 
-@pytest.mark.parametrize("engine", ["sqlite"])
+@SQLITE
 def test_an_inner_block_has_no_policy_of_its_own(desk: Desk) -> None:
-    with (
-        pytest.raises(MisuseError, match="one step is one transaction"),
-        transaction("t-1", runtime=desk.runtime),
-        transaction(isolation=Serialize(), runtime=desk.runtime),
-    ):
+    inner = transaction(isolation=Serialize(), runtime=desk.runtime)
+    with pytest.raises(MisuseError, match="one step is one transaction"), desk.step(), inner:
         raise AssertionError("it was let in")

@@ -25,7 +25,6 @@ from countersign import (
     SQLiteAdapter,
     resume,
     tool,
-    transaction,
 )
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.overlay import FilesSession
@@ -68,33 +67,23 @@ def lock_is_free(notes: Path) -> bool:
 def test_a_live_tool_runs_at_once_and_is_kept_by_the_commit(
     desk: Desk, notes: Path, database: SQLiteAdapter
 ) -> None:
-    note, refund = note_tool(desk, database), refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    note, refund, seen = note_tool(desk, database), refund_tool(desk), list[Any]()
+    desk.before_fire = lambda _: seen.append(notes_in(notes))
+    with desk.step() as txn:
         assert note("o-1", "hello") == 1
         refund("o-1", 100)
         assert (notes_in(notes), desk.done) == ([], [])
     assert (notes_in(notes), len(desk.done), txn.state) == ([("o-1", "hello")], 1, "settled")
+    assert seen == [[]], "the live lane commits after the staged effects fired"
 
 
 def test_a_transaction_of_live_effects_alone_asks_nobody(
     desk: Desk, notes: Path, database: SQLiteAdapter
 ) -> None:
     note = note_tool(desk, database)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         note("o-1", "hello")
     assert (notes_in(notes), txn.state, asked_of_policy(desk)) == ([("o-1", "hello")], "settled", [])
-
-
-def test_the_live_lane_commits_after_the_staged_effects_fired(
-    desk: Desk, notes: Path, database: SQLiteAdapter
-) -> None:
-    note, refund = note_tool(desk, database), refund_tool(desk)
-    seen: list[Any] = []
-    desk.before_fire = lambda _: seen.append(notes_in(notes))
-    with transaction("t-1", runtime=desk.runtime):
-        note("o-1", "hello")
-        refund("o-1", 100)
-    assert seen == [[]]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
@@ -102,7 +91,7 @@ def test_an_exception_in_the_body_undoes_it_and_frees_the_lock(
     desk: Desk, notes: Path, database: SQLiteAdapter, error: type[BaseException]
 ) -> None:
     note = note_tool(desk, database)
-    with pytest.raises(error), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(error), desk.step():
         note("o-1", "hello")
         raise error
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
@@ -110,7 +99,7 @@ def test_an_exception_in_the_body_undoes_it_and_frees_the_lock(
 
 def test_a_denial_undoes_it(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
     note, refund = note_tool(desk, database), refund_tool(desk)
-    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(Denied), desk.step():
         note("o-1", "hello")
         refund("o-1", 900_000)
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
@@ -118,19 +107,15 @@ def test_a_denial_undoes_it(desk: Desk, notes: Path, database: SQLiteAdapter) ->
 
 def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
     note, refund = note_tool(desk, database), refund_tool(desk)
-
-    def attempt() -> None:
-        with transaction("t-1", wait=60, runtime=desk.runtime):
-            note("o-1", "hello")
-            refund("o-1", 90_000)
-
-    with pytest.raises(ReviewPending) as pending:
-        attempt()
+    with pytest.raises(ReviewPending, match="run the same transaction again") as pending, desk.step(wait=60):
+        note("o-1", "hello")
+        refund("o-1", 90_000)
     assert not pending.value.parked
-    assert "run the same transaction again" in str(pending.value)
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
     desk.service.approve(pending.value.txn)
-    attempt()
+    with desk.step(wait=60):
+        note("o-1", "hello")
+        refund("o-1", 90_000)
     assert (notes_in(notes), desk.done) == ([("o-1", "hello")], [("refund", "o-1", 90_000)])
 
 
@@ -139,7 +124,7 @@ def test_a_service_that_is_down_undoes_it_and_fires_nothing(
 ) -> None:
     note, refund = note_tool(desk, database), refund_tool(desk)
     desk.face.faults["/v1/"] = ["lost_request"] * 20
-    with pytest.raises(ServiceUnavailable), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ServiceUnavailable), desk.step():
         note("o-1", "hello")
         refund("o-1", 100)
     assert (notes_in(notes), desk.done, lock_is_free(notes)) == ([], [], True)
@@ -149,7 +134,7 @@ def test_one_live_effect_that_raises_leaves_the_others_of_its_transaction(
     desk: Desk, notes: Path, database: SQLiteAdapter
 ) -> None:
     note = note_tool(desk, database)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         note("o-1", "kept")
         with pytest.raises(ValueError, match="bad note"):
             note("o-2", "bad")
@@ -161,7 +146,7 @@ def test_a_failing_staged_effect_undoes_it_and_takes_back_what_fired(
 ) -> None:
     note, charge = note_tool(desk, database), charge_tools(desk)
     notify = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(EffectFailed), desk.step():
         note("o-1", "hello")
         charge("o-1", 100)
         notify("o-1")
@@ -175,18 +160,10 @@ def test_it_is_undone_before_the_service_is_told_what_failed(
     note, notify = note_tool(desk, database), failing_tool(desk, error)
     free: list[bool] = []
     desk.face.faults["/v1/outcomes"] = [lambda: free.append(lock_is_free(notes))]
-    with pytest.raises((EffectFailed, OutcomeUnknown)), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises((EffectFailed, OutcomeUnknown)), desk.step():
         note("o-1", "hello")
         notify("o-1")
-    assert free == [True]
-
-
-def test_an_unknown_staged_effect_undoes_it(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
-    note, notify = note_tool(desk, database), failing_tool(desk, TimeoutError())
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        note("o-1", "hello")
-        notify("o-1")
-    assert notes_in(notes) == []
+    assert (free, notes_in(notes)) == ([True], [])
 
 
 class Stubborn(SQLiteAdapter):
@@ -205,14 +182,17 @@ class Stubborn(SQLiteAdapter):
 
 def test_a_live_commit_that_fails_takes_back_what_fired_and_shows_the_error(desk: Desk, notes: Path) -> None:
     note, charge = note_tool(desk, Stubborn(notes)), charge_tools(desk)
-    with (
-        pytest.raises(LiveCommitFailed, match="disk is full") as failed,
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(LiveCommitFailed, match="disk is full") as failed, desk.step():
         note("o-1", "hello")
         charge("o-1", 100)
     assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
     assert (notes_in(notes), [what for what, *_ in desk.done]) == ([], ["charge", "void"])
+
+
+@pytest.fixture
+def root(desk: Desk) -> Path:
+    (desk.folder / "root").mkdir()
+    return desk.folder / "root"
 
 
 @pytest.mark.parametrize(("staged", "told"), [(False, "It had no staged"), (True, "None of its staged")])
@@ -224,7 +204,7 @@ def test_two_databases_of_which_the_second_cannot_commit_are_told_as_partly_done
     first = note_tool(desk, database)
     second = note_tool(desk, Stubborn(other, name="other"), name="other_note")
     charge = charge_tools(desk)
-    with pytest.raises(LiveCommitFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(LiveCommitFailed) as failed, desk.step() as txn:
         first("o-1", "hello")
         second("o-1", "hello")
         if staged:
@@ -244,18 +224,17 @@ def test_a_live_tool_may_not_end_the_transaction_it_runs_in(
         database.connection.execute("INSERT INTO notes VALUES (?, 'sly')", (order_id,))
         database.connection.commit()
 
-    with pytest.raises(sqlite3.DatabaseError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(sqlite3.DatabaseError), desk.step():
         sly("o-1")
     assert notes_in(notes) == []
 
 
-def test_the_connection_is_only_there_inside_a_live_tool(desk: Desk, database: SQLiteAdapter) -> None:
+def test_outside_a_transaction_a_live_tool_and_its_connection_refuse(
+    desk: Desk, database: SQLiteAdapter
+) -> None:
+    note = note_tool(desk, database)
     with pytest.raises(OutsideTransaction):
         _ = database.connection
-
-
-def test_a_live_tool_outside_a_transaction_refuses(desk: Desk, database: SQLiteAdapter) -> None:
-    note = note_tool(desk, database)
     with pytest.raises(OutsideTransaction):
         note("o-1", "hello")
 
@@ -269,10 +248,7 @@ def test_a_live_tool_needs_an_adapter_and_a_staged_one_has_none(desk: Desk, data
 
 def test_live_effects_have_no_place_among_independent_ones(desk: Desk, database: SQLiteAdapter) -> None:
     note = note_tool(desk, database)
-    with (
-        pytest.raises(NotStageable, match="stand alone"),
-        transaction("t-1", independent=True, runtime=desk.runtime),
-    ):
+    with pytest.raises(NotStageable, match="stand alone"), desk.step(independent=True):
         note("o-1", "hello")
 
 
@@ -289,7 +265,7 @@ def test_a_rerun_of_a_settled_key_does_not_write_its_live_effects_twice(
         )
 
     for _ in range(2):
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             count("o-1")
             refund("o-1", 100)
     assert (notes_in(notes), len(desk.done)) == ([("o-1", "1")], 1)
@@ -315,10 +291,10 @@ def save_tool(desk: Desk, files: FilesAdapter) -> Any:
     return save
 
 
-def test_files_commit_after_databases_so_that_one_that_cannot_leaves_nothing(desk: Desk, notes: Path) -> None:
-    (desk.folder / "root").mkdir()
-    written = desk.folder / "root" / "a"
-    seen: list[bool] = []
+def test_files_commit_after_databases_so_that_one_that_cannot_leaves_nothing(
+    desk: Desk, notes: Path, root: Path
+) -> None:
+    written, seen = root / "a", list[bool]()
 
     class Full(Stubborn):
         def begin(self, txn: str) -> Any:
@@ -332,8 +308,8 @@ def test_files_commit_after_databases_so_that_one_that_cannot_leaves_nothing(des
             session.commit = look_and_refuse
             return session
 
-    save, note = save_tool(desk, FilesAdapter(written.parent)), note_tool(desk, Full(notes))
-    with pytest.raises(LiveCommitFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    save, note = save_tool(desk, FilesAdapter(root)), note_tool(desk, Full(notes))
+    with pytest.raises(LiveCommitFailed) as failed, desk.step() as txn:
         save("a", "new")
         note("o-1", "hello")
     assert (seen, failed.value.committed, written.exists(), notes_in(notes)) == ([False], (), False, [])
@@ -356,10 +332,7 @@ def test_files_that_were_committed_are_taken_back_when_other_files_cannot_be(
         real(source, target, **where)
 
     monkeypatch.setattr(os, "rename", full)
-    with (
-        pytest.raises(LiveCommitFailed, match="No space") as failed,
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(LiveCommitFailed, match="No space") as failed, desk.step():
         one("a", "new")
         two("b", "new")
         charge("o-1", 100)
@@ -368,18 +341,15 @@ def test_files_that_were_committed_are_taken_back_when_other_files_cannot_be(
     assert [what for what, *_ in desk.done] == ["charge", "void"]
 
 
-def test_a_refusal_because_something_moved_names_it_and_fires_nothing(desk: Desk) -> None:
-    root = desk.folder / "root"
-    root.mkdir()
+def test_a_refusal_because_something_moved_names_it_and_fires_nothing(desk: Desk, root: Path) -> None:
     save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
-    with pytest.raises(Moved) as moved, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(Moved, match="run the transaction again") as moved, desk.step():
         save("a", "mine")
         refund("o-1", 100)
         (root / "a").write_text("theirs")
-    assert (moved.value.adapter, moved.value.key, moved.value.read, moved.value.expected) == (
-        *("root", "a", False, None),
-    )
-    assert moved.value.now is not None and "run the transaction again" in str(moved.value)
+    told = moved.value
+    assert (told.adapter, told.key, told.read, told.expected) == ("root", "a", False, None)
+    assert told.now is not None
     assert ((root / "a").read_text(), desk.done) == ("theirs", [])
     assert [asked for asked in desk.face.log if asked[0] == "POST"] == []
 
@@ -389,26 +359,22 @@ def test_a_refusal_because_something_moved_says_what_an_earlier_run_has_done(des
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.05))
     refund = refund_tool(desk)
     if fired:
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             note("o-1", "late")
             refund("o-1", 100)
     theirs = sqlite3.connect(desk.folder / "notes.db", isolation_level=None)
     theirs.execute("BEGIN IMMEDIATE")
-    with (
-        pytest.raises(Moved, match="Nothing was fired now") as moved,
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(Moved, match="Nothing was fired now") as moved, desk.step():
         note("o-1", "late")
     theirs.close()
     assert ("An earlier run of its key was redeemed and is settled" in str(moved.value)) is fired
 
 
-def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touch_it(desk: Desk) -> None:
-    root = desk.folder / "root"
-    root.mkdir()
-    files = FilesAdapter(root)
-    save, refund = save_tool(desk, files), refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touch_it(
+    desk: Desk, root: Path
+) -> None:
+    save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, desk.step():
         save("a", "new")
         refund("o-1", 90_000)
     child = os.fork()
@@ -428,19 +394,20 @@ def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touc
         change.run("effects", "UPDATE effects SET state = 'live' WHERE lane = 'live'", (), "state")
     left = root / ".countersign" / "sessions"
     assert len(list(left.iterdir())) == 1
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         refund("o-2", 100)
     assert (list(left.iterdir()), (root / "a").exists(), len(desk.done)) == ([], False, 1)
 
 
 def test_what_could_not_be_undone_stays_live_in_the_journal_and_is_undone_by_the_next_to_recover(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root = desk.folder / "root"
-    root.mkdir()
+    def input_output_error(session: object) -> None:
+        raise OSError(5, "Input/output error")
+
     save = save_tool(desk, FilesAdapter(root))
-    monkeypatch.setattr(FilesSession, "undo", _input_output_error)
-    with pytest.raises(OSError, match="Input/output"), transaction("t-1", runtime=desk.runtime) as txn:
+    monkeypatch.setattr(FilesSession, "undo", input_output_error)
+    with pytest.raises(OSError, match="Input/output"), desk.step() as txn:
         save("a", "new")
         raise ZeroDivisionError
     monkeypatch.undo()
@@ -450,10 +417,6 @@ def test_what_could_not_be_undone_stays_live_in_the_journal_and_is_undone_by_the
     assert not (root / "a").exists()
 
 
-def _input_output_error(session: object) -> None:
-    raise OSError(5, "Input/output error")
-
-
 # ------------------------------------------------------------------ a key of live work alone is one intent as well
 
 
@@ -461,12 +424,12 @@ def test_scenario_43_live_work_alone_is_done_once_under_its_key_in_every_process
     desk: Desk, notes: Path, database: SQLiteAdapter
 ) -> None:
     note = note_tool(desk, database)
-    with transaction("t-1", runtime=desk.runtime) as first:
+    with desk.step() as first:
         note("o-1", "hello")
-    with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as again:
+    with desk.restarted() as later, later.step() as again:
         assert note("o-1", "hello") == 1
     assert (first.replayed, again.replayed, again.state) == (False, True, "settled")
-    with transaction("t-2", runtime=desk.runtime) as other:
+    with desk.step("t-2") as other:
         note("o-1", "hello")
     assert (other.replayed, notes_in(notes)) == (False, [("o-1", "hello")])
 
@@ -476,12 +439,9 @@ def test_a_key_of_live_work_that_was_committed_takes_no_other_list(
     desk: Desk, notes: Path, database: SQLiteAdapter, staged: bool
 ) -> None:
     note, refund = note_tool(desk, database), refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         note("o-1", "hello")
-    with (
-        pytest.raises(AlreadyRedeemed, match="another list"),
-        transaction("t-1", runtime=desk.runtime) as again,
-    ):
+    with pytest.raises(AlreadyRedeemed, match="another list"), desk.step() as again:
         note("o-1" if staged else "o-2", "hello")
         if staged:
             refund("o-1", 100)
@@ -496,14 +456,10 @@ def test_live_work_that_landed_unseen_is_found_by_the_rerun(
     def lost(*_: Any, **__: Any) -> None:
         raise JournalError("the disk is full")
 
-    with (
-        monkeypatch.context() as broken,
-        pytest.raises(JournalError),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with monkeypatch.context() as broken, pytest.raises(JournalError), desk.step():
         note("o-1", "hello")
         broken.setattr(desk.runtime.journal.transactions, "end_live", lost)
     assert notes_in(notes) == [("o-1", "hello")]
-    with transaction("t-1", runtime=desk.runtime) as again:
+    with desk.step() as again:
         note("o-1", "hello")
     assert (again.replayed, again.state) == (True, "settled")

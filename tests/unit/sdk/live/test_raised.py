@@ -9,8 +9,8 @@ import contextvars
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +39,18 @@ from countersign.journal.searching import Wanted
 from countersign.journal.telling import describe
 from countersign.journal.transactions import Transactions
 from countersign.journal.verifying import verify
-from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
-from tests.unit.sdk.commit.test_failure_path import states
+from tests.fakes.desk import (
+    Desk,
+    answering_tool,
+    charge_tools,
+    note_tool,
+    notes_database,
+    notes_in,
+    refund_tool,
+    states,
+)
+from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.unit.sdk.full_disk import full_after
-from tests.unit.sdk.journals import BOTH
 
 Note = Callable[[str, str], int]
 
@@ -86,9 +94,9 @@ KEPT = ("note", "kept", None)
 # ------------------------------------------------------------------------------------------ what the journal says
 
 
-@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 def test_the_journal_says_that_it_is_undone_and_what_stands_beside_it(desk: Desk, note: Note) -> None:
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         note("o-1", "first")
         caught(note)
         note("o-2", "second")
@@ -97,6 +105,9 @@ def test_the_journal_says_that_it_is_undone_and_what_stands_beside_it(desk: Desk
     assert (live_count(desk), txn.state) == (2, "settled")
     counted = count(desk.runtime.journal.database, Wanted())
     assert counted["tools"][0]["fired"] == 2 and counted["tools"][0]["states"] == {"kept": 2, "undone": 1}
+    told = describe(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])
+    shown = [(one["state"], one["error"]) for one in told["effects"]]
+    assert shown == [KEPT[1:], RAISED[1:], KEPT[1:]], "people are shown why"
 
 
 def live_rows_of_run(desk: Desk, txn: Transaction) -> list[tuple[str, str | None]]:
@@ -109,7 +120,7 @@ def live_rows_of_run(desk: Desk, txn: Transaction) -> list[tuple[str, str | None
 def test_its_row_goes_with_the_list_where_a_block_after_it_is_taken_back(desk: Desk, note: Note) -> None:
     """What raised vanished from the journal as soon as the list was begun anew."""
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         caught(note)
         note("o-1", "hello")
         with suppress(LookupError), transaction(runtime=desk.runtime):
@@ -137,7 +148,7 @@ def test_one_that_is_done_again_after_it_raised_stands_also_where_the_list_is_be
             raise ValueError("later")
         database.connection.execute("INSERT INTO notes VALUES (?, 'done')", (order_id,))
 
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         with suppress(ValueError), transaction(runtime=desk.runtime):
             flaky("o-1")
         flaky("o-1")
@@ -148,36 +159,25 @@ def test_one_that_is_done_again_after_it_raised_stands_also_where_the_list_is_be
         else:
             with txn.parallel():
                 for order in ("o-3", "o-2"):
-                    context = contextvars.copy_context()
-                    thread = threading.Thread(target=context.run, args=(refund, order, 5))
-                    thread.start()
-                    thread.join()
+                    spawn(refund, order, 5).join()
     assert (notes_in(desk.folder / "notes.db"), txn.state) == ([("o-1", "done")], "settled")
     assert ("flaky", "kept", None) in live_rows(desk)
     assert verify(desk.runtime.settings.journal_path).sound
 
 
-def test_people_are_shown_why(desk: Desk, note: Note) -> None:
-    with transaction("t-1", runtime=desk.runtime):
-        note("o-1", "first")
-        caught(note)
-    told = describe(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])
-    assert [(one["state"], one["error"]) for one in told["effects"]] == [("kept", None), RAISED[1:]]
-
-
 def test_a_step_in_which_every_call_raised_has_done_nothing_and_spends_no_key(
     desk: Desk, notes: Path, note: Note
 ) -> None:
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         caught(note)
     assert (live_count(desk), txn.state, live_rows(desk)) == (0, "ended", [RAISED])
-    with transaction("t-1", runtime=desk.runtime) as again:
+    with desk.step() as again:
         note("o-1", "now")
     assert (again.replayed, notes_in(notes)) == (False, [("o-1", "now")])
 
 
 def test_a_body_that_fails_anyway_leaves_all_undone(desk: Desk, notes: Path, note: Note) -> None:
-    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(ZeroDivisionError), desk.step() as txn:
         note("o-1", "first")
         caught(note)
         raise ZeroDivisionError
@@ -193,7 +193,7 @@ def test_the_text_of_what_it_raised_is_not_kept(desk: Desk, database: SQLiteAdap
         """Sign in."""
         raise ValueError(f"no such token: {token}")
 
-    with transaction("t-1", runtime=desk.runtime), pytest.raises(Exception, match=r"raised|no such"):
+    with desk.step(), pytest.raises(Exception, match=r"raised|no such"):
         sign_in("s3cret-token")
     assert live_rows(desk) == [("sign_in", "undone", "sign_in raised ValueError")]
     assert all(b"s3cret-token" not in path.read_bytes() for path in desk.folder.iterdir() if path.is_file())
@@ -212,7 +212,7 @@ def test_one_that_was_interrupted_is_undone_as_well(
         database.connection.execute("INSERT INTO notes VALUES ('half', 'done')")
         raise error
 
-    with transaction("t-1", runtime=desk.runtime), pytest.raises(error):
+    with desk.step(), pytest.raises(error):
         cut()
     assert live_rows(desk) == [("cut", "undone", f"cut raised {error.__name__}")]
     assert (notes_in(notes), live_count(desk)) == ([], 0)
@@ -226,17 +226,14 @@ def test_one_that_was_cancelled_is_undone_as_well(desk: Desk, notes: Path, datab
         await asyncio.sleep(seconds)
 
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             await dawdle(0)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
                     await dawdle(60)
 
     asyncio.run(body())
-    assert [row[1:] for row in live_rows(desk)] == [
-        ("kept", None),
-        ("undone", "dawdle raised CancelledError"),
-    ]
+    assert [row[2] for row in live_rows(desk)] == [None, "dawdle raised CancelledError"]
     assert (len(notes_in(notes)), live_count(desk)) == (1, 1)
 
 
@@ -257,7 +254,7 @@ def test_inside_another_that_catches_it_it_is_undone_alone(
     desk: Desk, notes: Path, database: SQLiteAdapter, note: Note
 ) -> None:
     outer = outer_tool(desk, database, note, catches=True)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         outer("bad")
     assert live_rows(desk) == [("outer", "kept", None), KEPT, RAISED]
     assert (notes_in(notes), live_count(desk)) == ([("o-1", "inside")], 2)
@@ -267,19 +264,13 @@ def test_what_it_had_called_there_is_undone_with_it(
     desk: Desk, notes: Path, database: SQLiteAdapter, note: Note
 ) -> None:
     outer = outer_tool(desk, database, note, catches=False)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         note("o-0", "before")
         with pytest.raises(LookupError):
             outer("well")
         note("o-3", "after")
-    why = "outer raised LookupError: nothing there"
-    assert live_rows(desk) == [
-        KEPT,
-        ("outer", "undone", why),
-        ("note", "undone", why),
-        ("note", "undone", why),
-        KEPT,
-    ]
+    why = ("undone", "outer raised LookupError: nothing there")
+    assert live_rows(desk) == [KEPT, ("outer", *why), ("note", *why), ("note", *why), KEPT]
     assert (notes_in(notes), live_count(desk)) == ([("o-0", "before"), ("o-3", "after")], 2)
 
 
@@ -289,7 +280,7 @@ def test_what_it_had_called_on_another_adapter_stands(
     (tmp_path / "other").mkdir()
     other = SQLiteAdapter(notes_database(tmp_path / "other"), name="other")
     outer = outer_tool(desk, other, note, catches=False)
-    with transaction("t-1", runtime=desk.runtime), pytest.raises(LookupError):
+    with desk.step(), pytest.raises(LookupError):
         outer("well")
     assert live_rows(desk) == [("outer", "undone", "outer raised LookupError: nothing there"), KEPT, KEPT]
     assert (notes_in(notes), live_count(desk)) == ([("o-1", "inside"), ("o-2", "well")], 2)
@@ -298,7 +289,7 @@ def test_what_it_had_called_on_another_adapter_stands(
 def test_in_a_nested_transaction_it_is_undone_alone_and_with_the_block(
     desk: Desk, notes: Path, note: Note
 ) -> None:
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         note("o-1", "outer")
         with transaction(runtime=desk.runtime):
             note("o-2", "inner")
@@ -319,7 +310,7 @@ def test_of_threads_each_has_its_own_row(desk: Desk, notes: Path, note: Note) ->
         with suppress(ValueError):
             note(f"o-{position}", "bad" if position % 2 else "good")
 
-    with transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
+    with desk.step() as txn, txn.parallel():
         threads = [spawn(call, position) for position in range(20)]
         for thread in threads:
             thread.join()
@@ -327,8 +318,8 @@ def test_of_threads_each_has_its_own_row(desk: Desk, notes: Path, note: Note) ->
     assert (len(notes_in(notes)), live_count(desk)) == (10, 10)
 
 
-def spawn(call: Callable[[int], None], position: int) -> threading.Thread:
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(call, position))
+def spawn(call: Callable[..., object], *given: object) -> threading.Thread:
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(call, *given))
     thread.start()
     return thread
 
@@ -344,7 +335,7 @@ def test_where_the_whole_session_is_lost_nothing_is_noted_before_it_is_undone(
         """Have SQLite end the transaction."""
         database.connection.execute("INSERT OR ROLLBACK INTO notes VALUES ('o-1', 'again')")
 
-    with pytest.raises(SessionLost), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(SessionLost), desk.step() as txn:
         note("o-1", "first")
         with pytest.raises(SessionLost):
             end_it()
@@ -362,13 +353,8 @@ def test_where_the_journal_cannot_be_told_nothing_is_committed(
     def full(*_: Any, **__: Any) -> None:
         raise JournalError("the disk is full")
 
-    with (
-        pytest.raises(
-            SavepointLost,
-            match="note raised ValueError: bad note, and the journal could not be told: the disk",
-        ),
-        transaction("t-1", runtime=desk.runtime) as txn,
-    ):
+    lost = pytest.raises(SavepointLost, match="bad note, and the journal could not be told: the disk")
+    with lost, desk.step() as txn:
         note("o-1", "first")
         refund("o-1", 100)
         with monkeypatch.context() as broken:
@@ -392,7 +378,7 @@ def test_a_fork_that_leaves_it_by_an_exception_notes_nothing(
 
     parent = os.getpid()
     try:
-        with transaction("t-1", runtime=desk.runtime) as txn:
+        with desk.step() as txn:
             fork_out()
             assert live_rows_of_run(desk, txn) == [("live", None)]
     except BaseException:
@@ -407,24 +393,19 @@ def test_a_fork_that_leaves_it_by_an_exception_notes_nothing(
 # ------------------------------------------------------------------------------------------------- recovery
 
 
-@contextmanager
-def cut(desk: Desk, begun: int) -> Iterator[None]:
-    with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, begun):
-        yield
+def cut(desk: Desk, begun: int) -> AbstractContextManager[object]:
+    stack = ExitStack()
+    stack.enter_context(pytest.raises((JournalError, OutcomeUnknown)))
+    stack.enter_context(full_after(desk.runtime.journal, begun))
+    return stack
 
 
-@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 @pytest.mark.parametrize("stands", [False, True], ids=["alone", "beside work that is lost"])
 def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note, stands: bool) -> None:
     charge, refund = charge_tools(desk), refund_tool(desk)
-
-    @tool("label", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
-    def label(order_id: str) -> None:
-        """Print a label."""
-        desk.act("label", order_id)
-
-    desk.publish(label)
-    with cut(desk, begun=2), transaction("t-1", runtime=desk.runtime):
+    label = answering_tool(desk, None, name="label", idempotent=True)
+    with cut(desk, begun=2), desk.step():
         caught(note)
         if stands:
             note("o-1", "well")
@@ -433,10 +414,9 @@ def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note
         refund("o-1", 100)
     (found,) = resume(desk.runtime)
     if stands:
-        assert (found.after, states(desk, "t-1")["label#2"]) == ("unsettled", "unknown")
+        assert (found.after, states(desk)["label#2"]) == ("unsettled", "unknown")
     else:
-        assert found.after == "settled"
-        assert states(desk, "t-1") == {"charge#1": "fired", "label#2": "fired", "refund#3": "fired"}
+        assert (found.after, {*states(desk).values()}) == ("settled", {"fired"})
         assert [one[0] for one in desk.done] == ["charge", "label", "label", "refund"]
 
 
@@ -461,7 +441,7 @@ def test_what_another_adapter_had_prepared_is_finished_or_put_away(
     root = desk.folder / "root"
     root.mkdir()
     save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
-    with cut(desk, begun=0), transaction("t-1", runtime=desk.runtime):
+    with cut(desk, begun=0), desk.step():
         caught(note)
         with suppress(ValueError):
             save("a", well)
@@ -488,14 +468,6 @@ def test_what_another_adapter_had_prepared_is_finished_or_put_away(
 # ------------------------------------------------------------------------------------------------- reruns
 
 
-def test_a_rerun_whose_call_raises_again_is_the_same_step(desk: Desk, notes: Path, note: Note) -> None:
-    for _ in range(2):
-        with transaction("t-1", runtime=desk.runtime) as txn:
-            note("o-1", "first")
-            caught(note)
-    assert (txn.replayed, notes_in(notes)) == (True, [("o-1", "first")])
-
-
 def test_a_rerun_whose_call_raises_for_it_was_done_is_the_same_step(
     desk: Desk, notes: Path, database: SQLiteAdapter
 ) -> None:
@@ -507,7 +479,7 @@ def test_a_rerun_whose_call_raises_for_it_was_done_is_the_same_step(
         database.connection.execute("INSERT INTO notes VALUES (?, 'put')", (order_id,))
 
     for _ in range(2):
-        with transaction("t-1", runtime=desk.runtime) as txn:
+        with desk.step() as txn:
             for order in ("o-1", "o-2"):
                 with suppress(Exception):
                     put(order)
@@ -527,7 +499,7 @@ def test_a_rerun_that_does_what_raised_then_is_refused_and_undone(
             raise ValueError
 
     def step() -> None:
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             for order in ("o-1", "o-2"):
                 with suppress(ValueError):
                     try_it(order)
@@ -541,56 +513,49 @@ def test_a_rerun_that_does_what_raised_then_is_refused_and_undone(
 
 @pytest.mark.parametrize("calls", [["o-1"], ["o-1", "o-2", "o-3"], ["o-2"], []])
 def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Path, note: Note, calls: list[str]) -> None:
-    def step(orders: list[str]) -> None:
-        with transaction("t-1", runtime=desk.runtime):
+    for orders in (["o-1", "o-2"], calls):
+        told = pytest.raises(AlreadyRedeemed, match="another list of calls was committed")
+        with told if orders is calls else nullcontext(), desk.step():
             caught(note)
             for order in orders:
                 note(order, "text")
-
-    step(["o-1", "o-2"])
-    with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"):
-        step(calls)
     assert notes_in(notes) == [("o-1", "text"), ("o-2", "text")]
 
 
-def test_a_journal_of_before_that_kept_it_knows_its_step(
-    desk: Desk, notes: Path, note: Note, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("of_before", [False, True], ids=["", "a journal of before that kept it"])
+def test_a_rerun_whose_call_raises_again_is_the_same_step(
+    desk: Desk, notes: Path, note: Note, monkeypatch: pytest.MonkeyPatch, of_before: bool
 ) -> None:
-    def step() -> Transaction:
-        with transaction("t-1", runtime=desk.runtime) as txn:
-            note("o-1", "first")
-            caught(note)
-        return txn
-
-    with monkeypatch.context() as before:
-        before.setattr("countersign.transactions.step.Step._leave_out", lambda *_: None)
-        step()
-    assert live_rows(desk) == [KEPT, KEPT]
-    assert step().replayed and notes_in(notes) == [("o-1", "first")]
+    for replayed in (False, True):
+        with monkeypatch.context() as before:
+            if of_before and not replayed:
+                before.setattr("countersign.transactions.step.Step._leave_out", lambda *_: None)
+            with desk.step() as txn:
+                note("o-1", "first")
+                caught(note)
+        assert txn.replayed is replayed
+        assert live_rows(desk) == ([KEPT, KEPT] if of_before else [KEPT, RAISED])
+    assert notes_in(notes) == [("o-1", "first")]
 
 
 def test_people_who_are_asked_meanwhile_change_nothing_of_it(desk: Desk, notes: Path, note: Note) -> None:
     refund = refund_tool(desk)
-
-    def step() -> None:
-        with transaction("t-1", runtime=desk.runtime):
+    for approved in (False, True):
+        with nullcontext() if approved else pytest.raises(ReviewPending), desk.step() as txn:
             note("o-1", "first")
             caught(note)
             refund("o-1", 90_000)
-
-    with pytest.raises(ReviewPending) as pending:
-        step()
-    assert live_rows(desk) == [("note", "undone", None), RAISED]
-    desk.service.approve(pending.value.txn)
-    step()
-    assert (live_rows(desk), notes_in(notes), len(desk.done)) == ([KEPT, RAISED], [("o-1", "first")], 1)
+        assert live_rows(desk) == [KEPT if approved else ("note", "undone", None), RAISED]
+        if not approved:
+            desk.service.approve(txn.txn)
+    assert (notes_in(notes), len(desk.done)) == ([("o-1", "first")], 1)
 
 
 # ------------------------------------------------------------------------------------------------- rehearsals
 
 
 def test_a_dry_run_lists_what_would_stand(desk: Desk, note: Note) -> None:
-    with transaction("t-1", runtime=desk.runtime, dry_run=True) as txn:
+    with desk.step(dry_run=True) as txn:
         note("o-1", "first")
         caught(note)
     assert [one.args for one in txn.result.live] == [{"order_id": "o-1", "text": "first"}]
@@ -611,7 +576,7 @@ def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source:
             raise ValueError("bad note")
         return 1
 
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         step(txn)
     options: dict[str, Any] = {"mode": mode, "runtime": desk.runtime, "live": {"note": stand_in}}
     if source == "export":
@@ -627,20 +592,17 @@ def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source:
 # ------------------------------------------------------------------------------- what is left of it decides nothing
 
 
-def no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("countersign.adapters.sqlite.SQLiteSession.commit", full)
-
-
 def test_a_session_of_which_nothing_stands_takes_nothing_back(
     desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An adapter that holds nothing cannot fail to commit it."""
     charge = charge_tools(desk)
-    no_commit(monkeypatch)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("countersign.adapters.sqlite.SQLiteSession.commit", full)
+    with desk.step() as txn:
         caught(note)
         charge("o-1", 100)
     assert (txn.state, [what for what, *_ in desk.done]) == ("settled", ["charge"])
@@ -648,7 +610,7 @@ def test_a_session_of_which_nothing_stands_takes_nothing_back(
 
 def test_nor_does_it_keep_a_step_from_waiting_for_people(desk: Desk, note: Note) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime, wait=600) as txn:
+    with desk.step(wait=600) as txn:
         caught(note)
         refund("o-1", 90_000)
         soon = threading.Timer(0.3, desk.service.approve, [txn.txn])

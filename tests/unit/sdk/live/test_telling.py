@@ -38,9 +38,9 @@ Put = Callable[..., None]
 
 
 def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], **options: Any) -> Put:
-    @tool(
-        "put", lane="live", adapter=adapter, resource=("Note", "const:n"), registry=desk.registry, **options
-    )
+    live: dict[str, Any] = {"lane": "live", "adapter": adapter, "resource": ("Note", "const:n"), **options}
+
+    @tool("put", registry=desk.registry, **live)
     def put(token: str) -> None:
         """Put it there."""
         write(token)
@@ -48,12 +48,10 @@ def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], **options
     return put
 
 
-def secretly(desk: Desk, **options: Any) -> Put:
+def secretly(desk: Desk, secret: tuple[str, ...] = ("token",)) -> Put:
     """A tool that keeps its secret in memory."""
     memory = MemoryAdapter(name="memory")
-    return put_tool(
-        desk, memory, lambda token: memory.__setitem__(token, 1), **{"secret": ["token"]} | options
-    )
+    return put_tool(desk, memory, lambda token: memory.__setitem__(token, 1), secret=[*secret])
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -89,10 +87,7 @@ def raising(error: Exception) -> Callable[..., None]:
 RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
     "an error of the database": (lambda: ValueError(f"{SECRET} is no account"), ToolRaised),
     "what cannot be snapshotted": (lambda: NotStageable(f"{SECRET!r} is a folder"), ToolRaised),
-    "a conflict": (
-        lambda: Moved("memory", SECRET, read=True, expected=SECRET, now=SECRET),
-        Moved,
-    ),
+    "a conflict": (lambda: Moved("memory", SECRET, read=True, expected=SECRET, now=SECRET), Moved),
     "a record that is damaged": (lambda: JournalError("the record in 'x' is damaged"), JournalError),
 }
 
@@ -101,16 +96,11 @@ RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
 @pytest.mark.parametrize("method", ["verify_unmoved", "prepare"])
 @pytest.mark.parametrize(("error", "kind"), RAISED.values(), ids=RAISED.keys())
 def test_what_an_adapter_raises_before_the_redemption_leaves_the_block_without_the_secret(
-    desk: Desk,
-    monkeypatch: pytest.MonkeyPatch,
-    method: str,
-    error: Callable[[], Exception],
-    kind: type[Exception],
-    staged: bool,
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str, error: Any, kind: type[Exception], staged: bool
 ) -> None:
     put, refund = secretly(desk), refund_tool(desk)
     monkeypatch.setattr(MemorySession, method, raising(error()))
-    with pytest.raises(kind) as told, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(kind) as told, desk.step():
         put(SECRET)
         if staged:
             refund("o-1", 5)
@@ -123,9 +113,9 @@ def test_what_an_adapter_raises_before_the_redemption_leaves_the_block_without_t
 def test_of_a_tool_without_secrets_it_leaves_as_it_is(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    put, error = secretly(desk, secret=[]), ValueError("no account")
+    put, error = secretly(desk, secret=()), ValueError("no account")
     monkeypatch.setattr(MemorySession, method, raising(error))
-    with pytest.raises(ValueError, match="no account") as told, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ValueError, match="no account") as told, desk.step():
         put("a")
     assert told.value is error and isinstance(error.__cause__, KeyError)
 
@@ -133,10 +123,7 @@ def test_of_a_tool_without_secrets_it_leaves_as_it_is(
 def test_a_commit_that_fails_tells_kind_and_place_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     put = secretly(desk)
     monkeypatch.setattr(MemorySession, "commit", raising(ValueError(SECRET)))
-    with (
-        pytest.raises(LiveCommitFailed, match="commit: ValueError") as told,
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(LiveCommitFailed, match="commit: ValueError") as told, desk.step():
         put(SECRET)
     assert told_by(told.value) == []
     assert isinstance(told.value.__cause__, ToolRaised)
@@ -151,7 +138,7 @@ def test_an_undo_that_fails_tells_it_without_the_secret_and_is_not_noted_as_done
     monkeypatch.setattr(MemorySession, "undo", raising(ValueError(SECRET)))
     if body == "ends well":
         monkeypatch.setattr(MemorySession, "commit", raising(ValueError(SECRET)))
-    with pytest.raises(ToolRaised) as told, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ToolRaised) as told, desk.step():
         put(SECRET)
         if body == "raises":
             raise ZeroDivisionError
@@ -167,7 +154,7 @@ def test_an_inner_block_that_cannot_be_ended_or_begun_tells_it_without_the_secre
 ) -> None:
     put, fails = secretly(desk), raising(ValueError(SECRET))
     broken = fails if how == "savepoint" else lambda _: Savepoint(fails, fails)
-    with pytest.raises((SavepointLost, ToolRaised)) as told, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises((SavepointLost, ToolRaised)) as told, desk.step():
         put(SECRET)
         monkeypatch.setattr(MemorySession, "savepoint", broken)
         with transaction():
@@ -182,7 +169,7 @@ def test_what_closing_raises_is_logged_without_the_secret(
 ) -> None:
     put = secretly(desk)
     monkeypatch.setattr(MemorySession, "close", raising(ValueError(SECRET)))
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         put(SECRET)
     assert "could not tidy up" in caplog.text and "ValueError" in caplog.text
     assert found_in({"log": f"{caplog.text}{[vars(one) for one in caplog.records]}".encode()}) == []
@@ -194,7 +181,7 @@ def test_a_dry_run_tells_what_an_adapter_raises_without_the_secret(
 ) -> None:
     put = secretly(desk)
     monkeypatch.setattr(MemorySession, method, raising(ValueError(SECRET)))
-    with pytest.raises(ToolRaised) as told, transaction("t-1", dry_run=True, runtime=desk.runtime):
+    with pytest.raises(ToolRaised) as told, desk.step(dry_run=True):
         put(SECRET)
     assert told_by(told.value) == []
 
@@ -204,12 +191,12 @@ def test_a_rerun_tells_what_recovering_the_run_before_it_raises_without_the_secr
 ) -> None:
     put = secretly(desk)
     monkeypatch.setattr(MemorySession, "undo", raising(ValueError(SECRET)))
-    with pytest.raises(ToolRaised), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ToolRaised), desk.step():
         put(SECRET)
         raise ZeroDivisionError
     monkeypatch.undo()
     monkeypatch.setattr(MemoryAdapter, "recover", raising(ValueError(SECRET)))
-    with pytest.raises(ToolRaised, match="ValueError") as told, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ToolRaised, match="ValueError") as told, desk.step():
         put(SECRET)
     assert told_by(told.value) == []
 
@@ -224,6 +211,7 @@ def conninfo() -> Iterator[str]:
         yield url.replace("+psycopg", "")
 
 
+@pytest.mark.long
 def test_a_deferred_constraint_of_postgresql_quotes_a_secret_to_nobody(desk: Desk, conninfo: str) -> None:
     with psycopg.connect(conninfo, autocommit=True) as server:
         server.execute("CREATE TABLE token (t text PRIMARY KEY)")
@@ -231,10 +219,7 @@ def test_a_deferred_constraint_of_postgresql_quotes_a_secret_to_nobody(desk: Des
     bank = PostgresAdapter(conninfo, name="bank")
     insert = "INSERT INTO use VALUES (%s)"
     put = put_tool(desk, bank, lambda token: bank.execute(insert, (token,)), secret=["token"])
-    with (
-        pytest.raises(ToolRaised, match="'bank' raised ForeignKeyViolation") as told,
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(ToolRaised, match="'bank' raised ForeignKeyViolation") as told, desk.step():
         put(SECRET)
     assert told_by(told.value) == []
 
@@ -260,10 +245,7 @@ def test_a_file_that_is_named_by_a_secret_and_has_moved_is_named_to_nobody(
     desk: Desk, files: FilesAdapter
 ) -> None:
     put = moving(desk, files, secret=["token"])
-    with (
-        pytest.raises(Moved, match=r"'\(secret\)' met another transaction in 'files'") as told,
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(Moved, match=r"'\(secret\)' met another transaction in 'files'") as told, desk.step():
         put(SECRET)
     assert told_by(told.value) == []
     assert (told.value.key, told.value.expected, told.value.now) == ("(secret)", None, None)
@@ -271,10 +253,7 @@ def test_a_file_that_is_named_by_a_secret_and_has_moved_is_named_to_nobody(
 
 def test_without_secrets_it_is_named_with_its_versions(desk: Desk, files: FilesAdapter) -> None:
     put = moving(desk, files)
-    with (
-        pytest.raises(Moved, match="'rent' of 'files' was overwritten at no version"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(Moved, match="'rent' of 'files' was overwritten at no version"), desk.step():
         put("rent")
 
 

@@ -9,34 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from countersign import FilesAdapter, ReviewPending, ServiceUnavailable, resume, tool, transaction
+from countersign import FilesAdapter, ReviewPending, ServiceUnavailable, resume, transaction
 from countersign.contract import EffectState
 from countersign.recovery.recovery import Resumed
-from tests.fakes.desk import Desk, make_runtime, refund_tool
-
-
-@pytest.fixture
-def files(desk: Desk) -> FilesAdapter:
-    (desk.folder / "root").mkdir()
-    return FilesAdapter(desk.folder / "root")
-
-
-@pytest.fixture
-def refund(desk: Desk) -> Callable[..., object]:
-    return refund_tool(desk)
+from tests.fakes.desk import Desk, make_runtime, save_tool
 
 
 @pytest.fixture
 def step(desk: Desk, files: FilesAdapter, refund: Callable[..., object]) -> Callable[[], None]:
     """A step with a live effect, which waits for people and is therefore never parked."""
-
-    @tool("save", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
-    def save(name: str, text: str) -> None:
-        """Save a file."""
-        files.write(name, text)
+    save = save_tool(desk, files)
 
     def run() -> None:
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             save("a", "new")
             refund("o-1", 90_000)
 
@@ -90,16 +75,18 @@ def test_it_ends_with_what_people_said(desk: Desk, step: Callable[[], None]) -> 
 def test_what_the_service_ended_has_ended_here_though_its_tool_has_changed_since(
     desk: Desk, refund: Callable[..., object], step: Callable[[], None], *, parked: bool
 ) -> None:
-    if parked:
-        with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+    def parks() -> None:
+        with desk.step():
             refund("o-1", 90_000)
-        txn = pending.value.txn
-    else:
-        txn = waits(step).txn
+
+    txn = waits(parks if parked else step).txn
     desk.publish(refund, title="New")
     with desk.another_process() as runtime:
         if parked:
-            assert told(resume(runtime)) == [("review", False, True)]
+            found = resume(runtime)
+            assert told(found) == [("review", False, True)]
+            assert "has changed since it was staged" in found[0].note
+            assert "run it again" in found[0].note.lower() and "operator" not in found[0].note
         desk.service.deny(txn, "refund is another one now")
         found = resume(runtime)
         assert told(found) == [("ended", False, False)]
@@ -108,30 +95,13 @@ def test_what_the_service_ended_has_ended_here_though_its_tool_has_changed_since
     assert desk.done == []
 
 
-def test_what_has_changed_is_told_with_one_advice(desk: Desk, refund: Callable[..., object]) -> None:
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 90_000)
-    desk.publish(refund, title="New")
-    with desk.another_process() as runtime:
-        (found,) = resume(runtime)
-    assert "has changed since it was staged" in found.note
-    assert "run it again" in found.note.lower()
-    assert "operator" not in found.note
-
-
 def test_what_another_journal_of_the_same_agent_redeemed_is_told_as_that(
     desk: Desk, refund: Callable[..., object], step: Callable[[], None]
 ) -> None:
     desk.service.approve(waits(step).txn)
-    with (
-        make_runtime(
-            replace(desk.runtime.settings, journal_path=desk.folder / "other.db"),
-            desk.face,
-            desk.registry,
-            desk.clock,
-        ) as elsewhere,
-        transaction("t-1", runtime=elsewhere),
-    ):
+    settings = replace(desk.runtime.settings, journal_path=desk.folder / "other.db")
+    elsewhere = make_runtime(settings, desk.face, desk.registry, desk.clock)
+    with elsewhere, transaction("t-1", runtime=elsewhere):
         refund("o-1", 90_000)
     assert len(desk.done) == 1
     found = resume(desk.runtime)
@@ -167,13 +137,9 @@ def test_looking_again_changes_nothing_and_what_is_over_is_not_said_any_more(
 def test_a_step_without_a_key_that_no_other_run_can_find_again_ends(
     desk: Desk, files: FilesAdapter, refund: Callable[..., object]
 ) -> None:
-    @tool("jot", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
-    def jot(name: str) -> None:
-        """Write a file."""
-        files.write(name, "new")
-
+    save = save_tool(desk, files)
     with pytest.raises(ReviewPending), transaction(runtime=desk.runtime):
-        jot("b")
+        save("b")
         refund("o-1", 90_000)
     found = resume(desk.runtime)
     assert told(found) == [("ended", False, False)]
@@ -185,13 +151,13 @@ def test_a_step_that_died_as_it_was_submitted_stands_as_the_service_says(
 ) -> None:
     """Its program stages nothing the next time: what people are asked is taken back."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
-    with pytest.raises(ServiceUnavailable), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ServiceUnavailable), desk.step():
         refund("o-1", 90_000)
     desk.face.faults.clear()
     assert told(resume(desk.runtime)) == [("review", True, False)]
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state, record.parked) == ("review", False)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pass
     assert desk.service.latest(record.txn).state == "ended"
     assert (resume(desk.runtime), desk.done) == ([], [])

@@ -1,27 +1,9 @@
 """A process that died inside a compensation: it is called again with its call key, or a person is asked."""
 
-from collections.abc import Callable
-
 import pytest
 
-from countersign import JournalError, NotDone, Placeholder, resume, tool, transaction
-from tests.fakes.desk import Desk, charge_undone_by_void, failing_tool
-from tests.unit.sdk.commit.test_failure_path import states
-
-
-def charge_tool(
-    desk: Desk, voided: Callable[[], None], *, idempotent: bool
-) -> Callable[[str], Placeholder[dict[str, str]]]:
-    """A charge whose compensation acts, and then meets what `voided` does."""
-
-    @tool("void", resource=("Charge", "charge_id"), idempotent=idempotent, registry=desk.registry)
-    def void(charge_id: str) -> None:
-        """Take a charge back."""
-        desk.act("void", charge_id)
-        voided()
-
-    desk.publish(void)
-    return charge_undone_by_void(desk)
+from countersign import JournalError, NotDone, resume, tool
+from tests.fakes.desk import Desk, charge_undone_by_void, failing_tool, states
 
 
 @pytest.mark.parametrize(
@@ -38,9 +20,16 @@ def test_scenario_20_a_compensation_cut_by_a_crash_is_called_again_with_its_key_
     def cut() -> None:
         monkeypatch.setattr(desk.runtime.journal.firing, "write", full)
 
-    charge = charge_tool(desk, cut, idempotent=idempotent)
+    @tool("void", resource=("Charge", "charge_id"), idempotent=idempotent, registry=desk.registry)
+    def void(charge_id: str) -> None:
+        """Take a charge back."""
+        desk.act("void", charge_id)
+        cut()
+
+    desk.publish(void)
+    charge = charge_undone_by_void(desk)
     notify = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(JournalError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(JournalError), desk.step():
         charge("o-1")
         notify("o-1")
     desk.runtime.journal.leases.close()
@@ -48,6 +37,6 @@ def test_scenario_20_a_compensation_cut_by_a_crash_is_called_again_with_its_key_
     with desk.restarted() as later:
         (found,) = resume(later.runtime)
         resume(later.runtime)
-    assert (found.after, states(desk, "t-1")["charge#1"]) == (after, state)
+    assert (found.after, states(desk)["charge#1"]) == (after, state)
     assert desk.done == [("charge", "o-1"), *[("void", "c-o-1")] * calls]
     assert len(set(desk.keys[1:])) == 1

@@ -9,21 +9,20 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    DidNotHappen,
-    Happened,
-    OutcomeUnknown,
-    SQLiteAdapter,
-    Unsure,
-    probe,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import DidNotHappen, Happened, OutcomeUnknown, SQLiteAdapter, Unsure, probe, resume
 from countersign.contract import EffectState, Verdict
-from countersign.journal.reading import LIVE_LANE
-from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
-from tests.unit.sdk.commit.test_failure_path import states
+from tests.fakes.desk import (
+    Desk,
+    answering_tool,
+    charge_tools,
+    live_states,
+    note_tool,
+    notes_database,
+    notes_in,
+    refund_tool,
+    service_states,
+    states,
+)
 from tests.unit.sdk.full_disk import full_after
 
 Body = Callable[[], None]
@@ -32,23 +31,10 @@ Die = Callable[..., Callable[[str, str], int]]
 
 def pay_tool(desk: Desk, *, taken_back: bool = True, **options: Any) -> Callable[[str], Any]:
     """An idempotent tool that `repay` takes back, or that nothing does."""
-
-    @tool("repay", resource=("Order", "order_id"), registry=desk.registry)
-    def repay(order_id: str) -> None:
-        """Pay back."""
-        desk.act("repay", order_id)
-
+    answering_tool(desk, None, name="repay")
     if taken_back:
         options |= {"compensate": "repay", "compensation_map": {"order_id": "args:/order_id"}}
-
-    @tool("pay", resource=("Order", "order_id"), idempotent=True, registry=desk.registry, **options)
-    def pay(order_id: str) -> str:
-        """Pay."""
-        desk.act("pay", order_id)
-        return "paid"
-
-    desk.publish(repay, pay)
-    return pay
+    return answering_tool(desk, "paid", name="pay", idempotent=True, **options)
 
 
 @pytest.fixture
@@ -57,11 +43,7 @@ def died(desk: Desk) -> Die:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
 
     def die(body: Body, *, begun: int = 1) -> Callable[[str, str], int]:
-        with (
-            full_after(desk.runtime.journal, begun),
-            pytest.raises(OutcomeUnknown),
-            transaction("t-1", runtime=desk.runtime),
-        ):
+        with full_after(desk.runtime.journal, begun), pytest.raises(OutcomeUnknown), desk.step():
             note("o-1", "paying")
             body()
         assert notes_in(desk.folder / "notes.db") == []
@@ -70,29 +52,20 @@ def died(desk: Desk) -> Die:
     return die
 
 
-def live_states(desk: Desk) -> list[str]:
-    record = desk.runtime.journal.transactions.find("t-1")[0]
-    return [row.state.value for row in desk.runtime.journal.transactions.effects(record, LIVE_LANE)]
-
-
-def service_states(desk: Desk) -> list[EffectState]:
-    ((_, revisions),) = desk.service.revisions.items()
-    return [one.state for one in revisions[-1].held]
-
-
 def test_what_may_be_called_again_and_can_be_taken_back_is_called_and_taken_back(
     desk: Desk, died: Die
 ) -> None:
     pay = pay_tool(desk)
     died(lambda: pay("o-1"))
-    assert (states(desk, "t-1"), live_states(desk)) == ({"pay#1": "firing"}, ["live"])
+    assert (states(desk), live_states(desk)) == ({"pay#1": "firing"}, ["live"])
     (found,) = resume(desk.runtime)
-    assert found.after == "settled"
+    assert (found.after, states(desk), live_states(desk)) == ("settled", {"pay#1": "compensated"}, ["undone"])
     assert [one[0] for one in desk.done] == ["pay", "pay", "repay"]
     assert desk.keys[0] == desk.keys[1] != desk.keys[2]
-    assert states(desk, "t-1") == {"pay#1": "compensated"}
-    assert service_states(desk) == [EffectState.COMPENSATED]
-    assert live_states(desk) == ["undone"]
+    assert service_states(desk, found.txn) == ["compensated"]
+    assert "did not happen" not in found.note
+    assert "live adapter 'notes' could not commit: the live effects were lost with" in found.note
+    assert found.note.endswith("Nothing of this transaction stands. To do it again, use another key.")
     assert resume(desk.runtime) == []
 
 
@@ -101,7 +74,7 @@ def test_what_nothing_takes_back_is_not_called_again_and_a_person_is_asked(desk:
     pay = pay_tool(desk, taken_back=False)
     died(lambda: pay("o-1"))
     (found,) = resume(desk.runtime)
-    assert (found.after, states(desk, "t-1")) == ("unsettled", {"pay#1": "unknown"})
+    assert (found.after, states(desk)) == ("unsettled", {"pay#1": "unknown"})
     assert ([one[0] for one in desk.done], live_states(desk)) == (["pay"], ["undone"])
 
 
@@ -115,11 +88,11 @@ def test_what_fired_before_it_stands_until_it_is_known(desk: Desk, died: Die) ->
 
     died(body, begun=2)
     resume(desk.runtime)
-    assert states(desk, "t-1") == {"charge#1": "fired", "pay#2": "unknown"}
+    assert states(desk) == {"charge#1": "fired", "pay#2": "unknown"}
     ((txn, (revision,)),) = desk.service.revisions.items()
     desk.service.settle(txn, revision.held[1].effect.effect_id, EffectState.FAILED)
     resume(desk.runtime)
-    assert states(desk, "t-1") == {"charge#1": "compensated", "pay#2": "failed"}
+    assert states(desk) == {"charge#1": "compensated", "pay#2": "failed"}
 
 
 def test_what_was_not_begun_stays_so(desk: Desk, died: Die) -> None:
@@ -132,20 +105,8 @@ def test_what_was_not_begun_stays_so(desk: Desk, died: Die) -> None:
     died(body)
     (found,) = resume(desk.runtime)
     assert "refund did not happen: the live effects were lost with their process, or" in found.note
-    assert states(desk, "t-1") == {"pay#1": "compensated", "refund#2": "unused"}
+    assert states(desk) == {"pay#1": "compensated", "refund#2": "unused"}
     assert [one[0] for one in desk.done] == ["pay", "pay", "repay"]
-
-
-def test_where_all_of_it_had_fired_nobody_says_that_a_call_did_not_happen(desk: Desk, died: Die) -> None:
-    pay = pay_tool(desk)
-    died(lambda: pay("o-1"))
-    (found,) = resume(desk.runtime)
-    assert "did not happen" not in found.note
-    assert (
-        "live adapter 'notes' could not commit: the live effects were lost with their process, or"
-        in found.note
-    )
-    assert found.note.endswith("Nothing of this transaction stands. To do it again, use another key.")
 
 
 def test_where_people_are_asked_to_take_it_back_that_is_told_and_waited_for(desk: Desk, died: Die) -> None:
@@ -175,37 +136,32 @@ def test_its_probe_is_asked_before_it_is_called(
     pay = pay_tool(desk, probe="find_pay")
     died(lambda: pay("o-1"))
     resume(desk.runtime)
-    assert ([one[0] for one in desk.done], states(desk, "t-1")) == (calls, {"pay#1": state})
+    assert ([one[0] for one in desk.done], states(desk)) == (calls, {"pay#1": state})
 
 
-def test_a_service_that_gives_no_time_leaves_it_unknown(desk: Desk, died: Die) -> None:
-    pay = pay_tool(desk)
-    died(lambda: pay("o-1"))
-    desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
-    (found,) = resume(desk.runtime)
-    assert (found.after, states(desk, "t-1")) == ("unsettled", {"pay#1": "unknown"})
-    assert [one[0] for one in desk.done] == ["pay"]
-
-
-def test_a_call_that_ends_in_doubt_again_leaves_it_unknown(desk: Desk, died: Die) -> None:
+@pytest.mark.parametrize("doubt", ["the service gives no time", "the call ends in doubt again"])
+def test_what_is_not_called_or_in_doubt_again_is_unknown(desk: Desk, died: Die, doubt: str) -> None:
     pay = pay_tool(desk)
     died(lambda: pay("o-1"))
 
     def slow(_: str) -> None:
         raise TimeoutError("slow")
 
-    desk.before_fire = slow
+    if doubt == "the service gives no time":
+        desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
+    else:
+        desk.before_fire = slow
     (found,) = resume(desk.runtime)
-    assert (found.after, states(desk, "t-1")) == ("unsettled", {"pay#1": "unknown"})
-    assert "slow" in found.note
+    assert (found.after, states(desk)) == ("unsettled", {"pay#1": "unknown"})
+    assert ("slow" in found.note) is (doubt == "the call ends in doubt again")
     assert [one[0] for one in desk.done] == ["pay"]
 
 
 def test_a_rerun_of_the_program_brings_the_live_work_back_and_goes_on(desk: Desk, died: Die) -> None:
     pay = pay_tool(desk)
     note = died(lambda: pay("o-1"))
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         note("o-1", "paying")
         pay("o-1")
-    assert (states(desk, "t-1"), live_states(desk)) == ({"pay#1": "fired"}, ["kept"])
+    assert (states(desk), live_states(desk)) == ({"pay#1": "fired"}, ["kept"])
     assert notes_in(desk.folder / "notes.db") == [("o-1", "paying")]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from countersign import JournalError, OutcomeUnknown, ReviewPending, resume, tool, transaction
+from countersign import JournalError, OutcomeUnknown, ReviewPending, resume
 from countersign.cli.app import app
-from countersign.journal.place import JournalUrl
 from countersign.journal.telling import summary_of
 from countersign.recovery.recovery import Resumed, resume_one
 from countersign.waiting import run
-from tests.fakes.desk import Desk, charge_tools, refund_tool
-from tests.unit.sdk.journals import BOTH
+from tests.fakes.desk import Desk, answering_tool, charge_tools, refund_tool
+from tests.fakes.engines import SQLITE_IN_SHORT
+from tests.unit.sdk.full_disk import full_after
 
 Step = Callable[[], None]
 OF_IT = "txn = (SELECT txn FROM transactions WHERE run_key = 't-1')"
@@ -36,7 +36,7 @@ CHANGES = {
 }
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def engine(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen
@@ -45,17 +45,10 @@ def engine(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def step(desk: Desk) -> Step:
     """A charge that can be taken back, and beside it what may be called again."""
-    charge = charge_tools(desk)
-
-    @tool("label", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
-    def label(order_id: str) -> None:
-        """Print a label."""
-        desk.act("label", order_id)
-
-    desk.publish(label)
+    charge, label = charge_tools(desk), answering_tool(desk, None, name="label", idempotent=True)
 
     def pays() -> None:
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             charge("o-1", 100)
             label("o-1")
 
@@ -63,16 +56,10 @@ def step(desk: Desk) -> Step:
 
 
 @pytest.fixture
-def died(desk: Desk, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+def died(desk: Desk, step: Step) -> None:
     """The step, dead as its label was fired; and after it a transaction that is approved."""
-
-    def full(*_: Any, **__: Any) -> None:
-        raise JournalError("the disk is full")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(desk.runtime.journal.firing, "write", full)
-        with pytest.raises(OutcomeUnknown):
-            step()
+    with full_after(desk.runtime.journal, 2), pytest.raises(OutcomeUnknown):
+        step()
     left_approved(desk, "t-2")
     assert desk.done == [("charge", "o-1", 100), ("label", "o-1")]
 
@@ -80,7 +67,7 @@ def died(desk: Desk, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
 def left_approved(desk: Desk, *keys: str) -> None:
     refund = refund_tool(desk)
     for key in keys:
-        with pytest.raises(ReviewPending) as pending, transaction(key, runtime=desk.runtime):
+        with pytest.raises(ReviewPending) as pending, desk.step(key):
             refund(f"o-{key}", 90_000)
         desk.service.approve(pending.value.txn)
 
@@ -96,10 +83,7 @@ def told(found: list[Resumed]) -> list[tuple[str, str | None, str | None, bool]]
 
 @pytest.mark.usefixtures("died")
 def test_as_it_was_written_it_is_gone_on_with(desk: Desk) -> None:
-    assert [(one.run_key, one.after) for one in resume(desk.runtime)] == [
-        ("t-1", "settled"),
-        ("t-2", "settled"),
-    ]
+    assert [one.after for one in resume(desk.runtime)] == ["settled", "settled"]
     assert [what for what, *_ in desk.done] == ["charge", "label", "label", "refund"]
 
 
@@ -115,14 +99,12 @@ def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: s
     assert "is not as the SDK wrote it" in damaged.note
     assert [one[0] for one in desk.done] == ["charge", "label", "refund"]
     assert [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)] == as_found
-    assert told(resume(desk.runtime)) == told([damaged]), (
-        "it is kept up for as long as nobody has looked at it"
-    )
+    assert told(resume(desk.runtime)) == told([damaged]), "it is kept up until somebody has looked at it"
 
 
 @pytest.mark.tampers
 @pytest.mark.usefixtures("died")
-@pytest.mark.parametrize("what", CHANGES)
+@pytest.mark.parametrize("what", ["what is firing is said to have failed", "nothing was redeemed"])
 def test_a_run_under_its_key_does_not_go_on_with_it_either(desk: Desk, step: Step, what: str) -> None:
     change(desk, CHANGES[what])
     with pytest.raises(JournalError, match="is not as the SDK wrote it"):
@@ -154,7 +136,7 @@ def test_a_list_names_it_among_the_others(desk: Desk, sql: str, says: str) -> No
     left_approved(desk, "t-1", "t-2")
     change(desk, sql)
     place = desk.runtime.settings.journal_path
-    named = place.secret if isinstance(place, JournalUrl) else str(place)
+    named = getattr(place, "secret", str(place))
     shown = CliRunner().invoke(app, ["journal", "list", "--json", "--journal", named])
     rows = {one["key"]: one for one in json.loads(shown.stdout)}
     assert (shown.exit_code, rows["t-1"]["state"], rows["t-2"]["state"]) == (1, "damaged", "parked")

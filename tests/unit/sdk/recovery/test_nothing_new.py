@@ -5,31 +5,22 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import pytest
 
-from countersign import (
-    CountersignError,
-    NotDone,
-    OutcomeUnknown,
-    ReviewPending,
-    SQLiteAdapter,
-    resume,
-    tool,
-    transaction,
-)
-from countersign.contract import Verdict, txn_id
+from countersign import CountersignError, NotDone, OutcomeUnknown, ReviewPending, SQLiteAdapter, resume
+from countersign.contract import Verdict
 from tests.fakes.desk import (
-    AGENT,
     Desk,
+    answering_tool,
     charge_tools,
     failing_tool,
     note_tool,
     notes_database,
     refund_tool,
 )
-
-TXN = txn_id(agent=AGENT, run_key="t-1")
+from tests.unit.sdk.transactions.looks import TXN
 
 
 def written(desk: Desk) -> list[tuple[object, ...]]:
@@ -52,27 +43,9 @@ def beside_live_work(desk: Desk) -> None:
 
 
 def not_taken_back(desk: Desk) -> None:
-    fails: list[Exception] = [ValueError("refused")] * 100
-
-    @tool("void", resource=("Charge", "charge_id"), registry=desk.registry)
-    def void(charge_id: str) -> None:
-        """Take a charge back."""
-        raise fails.pop()
-
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"charge_id": "result:/charge_id"},
-        registry=desk.registry,
-    )
-    def charge(order_id: str) -> dict[str, str]:
-        """Charge an order."""
-        return {"charge_id": f"c-{order_id}"}
-
-    desk.publish(void)
-    desk.publish(charge)
-    charge("o-1")
+    answering_tool(desk, ValueError("refused"), name="void")
+    refunded: dict[str, Any] = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
+    answering_tool(desk, None, name="charge", **refunded)("o-1")
     failing_tool(desk, NotDone("no"), acts=False)("o-1")
 
 
@@ -84,7 +57,7 @@ def not_to_be_taken_back(desk: Desk) -> None:
 
 @pytest.mark.parametrize("body", [unknown, parked, beside_live_work, not_taken_back, not_to_be_taken_back])
 def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) -> None:
-    with pytest.raises(CountersignError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(CountersignError), desk.step():
         body(desk)
     first = resume(desk.runtime)
     before = written(desk)
@@ -94,7 +67,7 @@ def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) 
 
 
 def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Desk) -> None:
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending), desk.step():
         beside_live_work(desk)
     desk.service.approve(TXN)
     first = resume(desk.runtime)
@@ -103,7 +76,7 @@ def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Des
 
 
 def test_what_is_not_known_is_noted_in_the_words_of_whoever_found_out(desk: Desk) -> None:
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(OutcomeUnknown), desk.step():
         unknown(desk)
     (found,) = resume(desk.runtime)
     assert desk.runtime.journal.transactions.require(TXN).note == "TimeoutError: slow"

@@ -23,7 +23,6 @@ from countersign import (
     ToolRegistry,
     resume,
     tool,
-    transaction,
 )
 from countersign.adapters.overlay import FilesSession
 from tests.fakes.desk import (
@@ -34,8 +33,9 @@ from tests.fakes.desk import (
     note_tool,
     notes_database,
     refund_tool,
+    save_tool,
 )
-from tests.unit.sdk.recovery.test_trouble import save_tool
+from tests.unit.sdk.full_disk import full_after
 
 
 @contextmanager
@@ -66,7 +66,7 @@ def as_live(desk: Desk, name: str, *arguments: str) -> Any:
 
 def test_what_was_staged_is_not_fired_by_a_tool_that_is_live_since(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending) as pending, desk.step():
         refund("o-1", 90_000)
     desk.service.approve(pending.value.txn)
     with redeclared(desk) as later:
@@ -80,25 +80,16 @@ def test_what_was_staged_is_not_fired_by_a_tool_that_is_live_since(desk: Desk) -
     assert (found.after, desk.done) == ("settled", [("refund", "o-1", 90_000)])
 
 
-def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
     """It may be called again with its key: by what it was."""
     refund = refund_tool(desk, idempotent=True)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise JournalError("the disk is full")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(desk.runtime.journal.firing, "write", full)
-        with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-            refund("o-1", 100)
+    with full_after(desk.runtime.journal, 1), pytest.raises(OutcomeUnknown), desk.step():
+        refund("o-1", 100)
     with redeclared(desk) as later:
         as_live(later, "refund")
         (found,) = resume(later.runtime)
         assert (found.before, found.after, found.is_kept_up) == ("redeemed", "redeemed", True)
-        with (
-            pytest.raises(RegistrationError, match="is live here"),
-            transaction("t-1", runtime=later.runtime),
-        ):
+        with pytest.raises(RegistrationError, match="is live here"), later.step():
             """Whatever it does."""
         assert len(desk.done) == 1
     (found,) = resume(desk.runtime)
@@ -116,7 +107,7 @@ def test_what_was_staged_and_fired_is_not_taken_back_by_a_tool_that_is_live_sinc
 
     with monkeypatch.context() as broken:
         broken.setattr(desk.runtime.journal.firing, "begin_compensation", full)
-        with pytest.raises(JournalError), transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(JournalError), desk.step():
             charge("o-1", 100)
             notify("o-1")
     with redeclared(desk) as later, caplog.at_level(logging.WARNING, "countersign"):
@@ -146,22 +137,16 @@ def test_no_live_tool_is_a_compensation(desk: Desk) -> None:
     with redeclared(desk) as later:
         as_live(later, "void", "charge_id", "amount_cents")
         charge = charge_alone(later)
-        with (
-            pytest.raises(
-                RegistrationError, match="'void' is live here, but the manifest of 'charge' compensates"
-            ),
-            transaction("t-1", runtime=later.runtime),
-        ):
+        refused = pytest.raises(RegistrationError, match="'void' is live here, but the manifest of 'charge'")
+        with refused, later.step():
             charge("o-1", 100)
         assert desk.done == []
 
 
 def test_what_ran_live_is_looked_at_by_no_tool_that_is_staged_since(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing tells what it left where."""
-    (desk.folder / "root").mkdir()
-    files = FilesAdapter(desk.folder / "root")
     save = save_tool(desk, files)
 
     def broken(*_: object) -> None:
@@ -169,7 +154,7 @@ def test_what_ran_live_is_looked_at_by_no_tool_that_is_staged_since(
 
     with monkeypatch.context() as failing:
         failing.setattr(FilesSession, "undo", broken)
-        with pytest.raises(OSError, match="Input/output"), transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(OSError, match="Input/output"), desk.step():
             save("a", "new")
             raise ZeroDivisionError
     with redeclared(desk) as later:
@@ -189,7 +174,7 @@ def test_what_ran_live_is_looked_at_by_no_tool_that_is_staged_since(
 
 def test_a_rerun_that_stages_what_ran_live_is_another_list(desk: Desk) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         note("o-1", "hello")
     with redeclared(desk) as later:
 
@@ -200,9 +185,6 @@ def test_a_rerun_that_stages_what_ran_live_is_another_list(desk: Desk) -> None:
             return 1
 
         later.publish(staged_note)
-        with (
-            pytest.raises(AlreadyRedeemed, match="another list of calls was committed"),
-            transaction("t-1", runtime=later.runtime),
-        ):
+        with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"), later.step():
             staged_note("o-1", "hello")
         assert desk.done == []

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
-from countersign import AlreadyRedeemed, SQLiteAdapter, resume, transaction
+from countersign import AlreadyRedeemed, resume
 from countersign.journal.transactions import Transactions
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
-from tests.unit.sdk.journals import BOTH
+from tests.fakes.desk import Desk, notes_in, refund_tool
+from tests.fakes.engines import SQLITE_IN_SHORT
 
-pytestmark = pytest.mark.parametrize("engine", BOTH)
+pytestmark = pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 Note = Callable[[str, str], int]
 OTHER = "other live work was committed with it, and that of this run was undone"
-
-
-@pytest.fixture
-def note(desk: Desk) -> Note:
-    return note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
 
 
 def kept(desk: Desk) -> list[tuple[str, str]]:
@@ -31,11 +27,11 @@ def test_other_live_work_beside_what_was_fired_is_refused_and_undone(
 ) -> None:
     """It was told as done: the block was left well, and nothing of it stood."""
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         for one in first:
             note(*one)
         refund("o-1", 5)
-    with pytest.raises(AlreadyRedeemed, match=OTHER) as told, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(AlreadyRedeemed, match=OTHER) as told, desk.step():
         note("o-2", "new")
         again = refund("o-1", 5)
     assert told.value.finished and "use another key" in str(told.value)
@@ -52,22 +48,15 @@ def test_what_was_kept_is_found_done_and_so_is_a_part_of_it(
     desk: Desk, note: Note, again: tuple[tuple[str, str], ...], replayed: bool
 ) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         note("o-1", "old")
         refund("o-1", 5)
 
-    def rerun() -> bool:
-        with transaction("t-1", runtime=desk.runtime) as txn:
-            for one in again:
-                note(*one)
-            refund("o-1", 5)
-        return txn.replayed
-
-    if replayed:
-        assert rerun()
-    else:
-        with pytest.raises(AlreadyRedeemed, match=OTHER):
-            rerun()
+    with nullcontext() if replayed else pytest.raises(AlreadyRedeemed, match=OTHER), desk.step() as txn:
+        for one in again:
+            note(*one)
+        refund("o-1", 5)
+    assert txn.replayed or not replayed
     assert (kept(desk), len(desk.done)) == ([("o-1", "old")], 1)
 
 
@@ -82,10 +71,10 @@ def test_a_step_whose_live_work_landed_is_finished_before_other_work_is_refused(
 
     with monkeypatch.context() as death, pytest.raises(SystemExit):
         death.setattr(Transactions, "end", died)
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             note("o-1", "old")
             refund("o-1", 5)
-    with pytest.raises(AlreadyRedeemed, match=OTHER), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(AlreadyRedeemed, match=OTHER), desk.step():
         note("o-2", "new")
         refund("o-1", 5)
     (record,) = desk.runtime.journal.transactions.find("t-1")
@@ -97,7 +86,7 @@ def test_a_body_that_can_not_do_it_again_raises_with_a_note_that_it_was_done(des
     refund = refund_tool(desk)
 
     def step() -> None:
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             if kept(desk):
                 raise LookupError("the last one is sold")
             note("o-1", "sold")
@@ -110,18 +99,14 @@ def test_a_body_that_can_not_do_it_again_raises_with_a_note_that_it_was_done(des
     assert said.startswith(
         "transaction 't-1': an earlier run of this key was redeemed or kept, and is settled."
     )
-    with pytest.raises(LookupError) as new, transaction("t-2", runtime=desk.runtime):
+    with pytest.raises(LookupError) as new, desk.step("t-2"):
         raise LookupError
     assert not hasattr(new.value, "__notes__")
 
 
 def test_another_list_because_live_work_answered_otherwise_is_told_as_that(desk: Desk, note: Note) -> None:
     refund = refund_tool(desk)
-
-    def step() -> None:
-        with transaction("t-1", runtime=desk.runtime):
+    otherwise = pytest.raises(AlreadyRedeemed, match="live tools ran anew, on what that run has left")
+    for told in (nullcontext(), otherwise):
+        with told, desk.step():
             refund("o-1", note("o-1", "hello") + len(kept(desk)))
-
-    step()
-    with pytest.raises(AlreadyRedeemed, match="live tools ran anew, on what that run has left"):
-        step()

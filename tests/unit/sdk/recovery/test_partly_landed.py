@@ -18,30 +18,21 @@ from countersign import (
     Transaction,
     resume,
     run_transaction,
-    tool,
-    transaction,
 )
 from countersign.adapters.overlay import FilesSession
-from countersign.journal.reading import LIVE_LANE
-from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
-from tests.unit.sdk.commit.test_failure_path import states
-from tests.unit.sdk.live.test_lane import Stubborn
+from tests.fakes.desk import (
+    Desk,
+    charge_tools,
+    live_states,
+    note_tool,
+    notes_database,
+    notes_in,
+    refund_tool,
+    save_tool,
+    states,
+)
 
 Live = Callable[[str, str], Any]
-
-
-@pytest.fixture
-def both(desk: Desk) -> tuple[Live, Live]:
-    """A tool whose database can commit, and one whose cannot."""
-    (desk.folder / "other").mkdir()
-    first = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
-    second = note_tool(desk, Stubborn(notes_database(desk.folder / "other"), name="other"), name="other_note")
-    return first, second
-
-
-def live_states(desk: Desk) -> list[str]:
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    return [row.state.value for row in desk.runtime.journal.transactions.shown(record, LIVE_LANE)]
 
 
 def test_where_one_of_two_landed_neither_is_undone_as_what_fired_is_taken_back(
@@ -63,11 +54,11 @@ def test_where_one_of_two_landed_neither_is_undone_as_what_fired_is_taken_back(
     with monkeypatch.context() as broken:
         broken.setattr(journal.firing, "begin", begin_once)
         broken.setattr(journal.transactions, "end_live", full)
-        with pytest.raises(CountersignError), transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(CountersignError), desk.step():
             for live in both:
                 live("o-1", "hello")
             charge("o-1", 100)
-    assert (states(desk, "t-1"), live_states(desk)) == ({"charge#1": "compensating"}, ["live", "live"])
+    assert (states(desk), live_states(desk)) == ({"charge#1": "compensating"}, ["live", "live"])
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
     assert notes_in(desk.folder / "notes.db") == [("o-1", "hello")]
@@ -98,7 +89,7 @@ def test_a_part_that_stands_is_never_told_as_undone_nor_as_settled(
 ) -> None:
     """Also where what fired could be taken back."""
     charge = charge_tools(desk)
-    with pytest.raises(LiveCommitFailed), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(LiveCommitFailed), desk.step() as txn:
         for live in both:
             live("o-1", "hello")
         if staged:
@@ -118,35 +109,33 @@ def test_a_part_that_stands_is_never_told_as_undone_nor_as_settled(
 
 def test_live_work_of_which_nothing_landed_is_undone(desk: Desk, both: tuple[Live, Live]) -> None:
     charge, live = charge_tools(desk), both[1]
-    with pytest.raises(LiveCommitFailed), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(LiveCommitFailed), desk.step() as txn:
         live("o-1", "hello")
         charge("o-1", 100)
     assert (txn.state, live_states(desk), resume(desk.runtime)) == ("settled", ["undone"], [])
 
 
+def dies_before_files_commit(desk: Desk, files: FilesAdapter) -> None:
+    """A process that had committed to its database dies before it puts its files in place."""
+    note, save = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), save_tool(desk, files)
+    if (pid := os.fork()) == 0:
+        pytest.MonkeyPatch().setattr(FilesSession, "commit", lambda *_: os._exit(7))
+        with desk.step():
+            note("o-1", "hello")
+            save("a")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
 def test_what_was_prepared_and_cannot_be_committed_is_not_kept(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process died between the two commits, and the disk is full since."""
-    (desk.folder / "root").mkdir()
-    files = FilesAdapter(desk.folder / "root")
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
-
-    @tool("save", lane="live", adapter=files, registry=desk.registry)
-    def save(path: str, text: str) -> None:
-        """Write a file."""
-        files.write(path, text)
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    if (pid := os.fork()) == 0:
-        monkeypatch.setattr(FilesSession, "commit", lambda *_: os._exit(7))
-        with transaction("t-1", runtime=desk.runtime):
-            note("o-1", "hello")
-            save("a", "new")
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    dies_before_files_commit(desk, files)
     assert (notes_in(desk.folder / "notes.db"), live_states(desk)) == ([("o-1", "hello")], ["live", "live"])
     monkeypatch.setattr(FilesSession, "commit", full)
     (found,) = resume(desk.runtime)

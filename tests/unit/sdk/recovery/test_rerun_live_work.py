@@ -10,63 +10,35 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    FilesAdapter,
-    JournalError,
-    OutcomeUnknown,
-    Runtime,
-    SQLiteAdapter,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import FilesAdapter, JournalError, OutcomeUnknown, Runtime, resume, transaction
 from countersign.adapters.overlay import FilesSession
 from countersign.contract import EffectState
 from countersign.errors import EffectFailed
 from countersign.journal import Lease
 from countersign.journal.verifying import damage_of
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, answering_tool, notes_in, refund_tool, save_tool
+from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.unit.sdk.full_disk import full_after
-from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.transactions.looks import TXN
 
-pytestmark = pytest.mark.parametrize("engine", BOTH)
+pytestmark = pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 Note = Callable[[str, str], int]
 
 
 @pytest.fixture
-def note(desk: Desk) -> Note:
-    return note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
-
-
-@pytest.fixture
-def save(desk: Desk) -> Callable[[str], None]:
-    (desk.folder / "root").mkdir()
-    files = FilesAdapter(desk.folder / "root")
-
-    @tool("save", lane="live", adapter=files, registry=desk.registry)
-    def write(path: str) -> None:
-        """Write a file."""
-        files.write(path, "new")
-
-    return write
+def save(desk: Desk, files: FilesAdapter) -> Callable[..., None]:
+    return save_tool(desk, files)
 
 
 @pytest.fixture
 def pay(desk: Desk) -> Callable[[str], Any]:
     """Its first answer is lost."""
-    hangs = [1]
+    return answering_tool(desk, ConnectionError("the line was cut"), "paid", name="pay")
 
-    @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
-    def send(order_id: str) -> str:
-        """Pay."""
-        desk.act("pay", order_id)
-        if hangs:
-            hangs.pop()
-            raise ConnectionError("the line was cut")
-        return "paid"
 
-    desk.publish(send)
-    return send
+def settled(desk: Desk, state: EffectState) -> None:
+    """A person says so of the payment."""
+    desk.service.settle(TXN, desk.service.latest(TXN).held[0].effect.effect_id, state)
 
 
 def live_rows(desk: Desk) -> list[tuple[Any, ...]]:
@@ -84,25 +56,19 @@ def in_force(desk: Desk) -> list[tuple[str, str]]:
     return [(row.tool, row.state.value) for row in desk.runtime.journal.transactions.live(record)]
 
 
-def happened(desk: Desk) -> None:
-    """A person says so of the payment."""
-    ((txn, revisions),) = desk.service.revisions.items()
-    desk.service.settle(txn, revisions[-1].held[0].effect.effect_id, EffectState.FIRED)
-
-
 @pytest.fixture
 def paid(desk: Desk, pay: Callable[[str], Any]) -> Callable[[str], Any]:
     """A list of that payment alone is not finished, and people know that it happened."""
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(OutcomeUnknown), desk.step():
         pay("o-1")
-    happened(desk)
+    settled(desk, EffectState.FIRED)
     return pay
 
 
 def test_live_work_that_only_the_rerun_does_is_kept(
     desk: Desk, note: Note, paid: Callable[[str], Any]
 ) -> None:
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         note("o-1", "paid")
         paid("o-1")
     assert (txn.state, txn.replayed, desk.done) == ("settled", True, [("pay", "o-1")])
@@ -116,16 +82,11 @@ def test_it_is_not_taken_in_where_the_rerun_fails_before_it_commits(
     desk: Desk, note: Note, paid: Callable[[str], Any]
 ) -> None:
     """What the first run had asked for goes on without it."""
-
-    def step() -> None:
-        with transaction("t-1", runtime=desk.runtime):
-            note("o-1", "paid")
-            paid("o-1")
-
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(desk.runtime.journal.reruns, "take_in", _full)
-        with pytest.raises(JournalError, match="full"):
-            step()
+        with pytest.raises(JournalError, match="full"), desk.step():
+            note("o-1", "paid")
+            paid("o-1")
     assert (notes_in(desk.folder / "notes.db"), live_rows(desk)) == ([], [(2, "note", "undone")])
     (found,) = resume(desk.runtime)
     assert (found.after, in_force(desk), desk.done) == ("settled", [], [("pay", "o-1")])
@@ -137,72 +98,53 @@ def _full(*_: Any, **__: Any) -> None:
 
 @pytest.mark.parametrize("then", ["resume", "rerun"])
 def test_a_rerun_that_dies_between_its_commits_is_finished(
-    desk: Desk,
-    note: Note,
-    save: Callable[[str], None],
-    paid: Callable[[str], Any],
-    monkeypatch: pytest.MonkeyPatch,
-    then: str,
+    desk: Desk, note: Note, save: Callable[[str], None], paid: Callable[[str], Any], then: str
 ) -> None:
     """The database has committed, and the files are prepared."""
 
     def step() -> Any:
-        with transaction("t-1", runtime=desk.runtime) as txn:
+        with desk.step() as txn:
             note("o-1", "paid")
             save("a")
             paid("o-1")
         return txn
 
-    journal = desk.runtime.journal
-    with monkeypatch.context() as broken:
-        broken.setattr(FilesSession, "commit", lambda *_: (_ for _ in ()).throw(SystemExit()))
-        broken.setattr(journal.transactions, "end_live", _full)
+    def dies(*_: object) -> None:
+        raise SystemExit
+
+    with pytest.MonkeyPatch.context() as broken:
+        broken.setattr(FilesSession, "commit", dies)
+        broken.setattr(desk.runtime.journal.transactions, "end_live", _full)
         with pytest.raises(SystemExit):
             step()
-    assert (notes_in(desk.folder / "notes.db"), in_force(desk)) == (
-        [("o-1", "paid")],
-        [("note", "live"), ("save", "live")],
-    )
+    assert notes_in(desk.folder / "notes.db") == [("o-1", "paid")]
+    assert in_force(desk) == [("note", "live"), ("save", "live")]
     if then == "rerun":
         assert step().replayed
     assert [found.after for found in resume(desk.runtime)] == ["settled"] * (then == "resume")
     assert in_force(desk) == [("note", "kept"), ("save", "kept")]
     assert (desk.folder / "root" / "a").read_text() == "new"
-    assert {state for _, _, state in live_rows(desk)} == (
-        {"kept", "relisted", "undone"} if then == "rerun" else {"kept", "relisted"}
-    )
+    ends = {"kept", "relisted", "undone"} if then == "rerun" else {"kept", "relisted"}
+    assert {state for _, _, state in live_rows(desk)} == ends
 
 
 def test_what_the_rerun_brought_back_is_kept_and_what_it_did_not_is_undone(
     desk: Desk, note: Note, save: Callable[[str], None]
 ) -> None:
     """The first run's live work was lost with its process, before the payment was begun."""
-
-    @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
-    def pay(order_id: str) -> None:
-        """Pay."""
-        desk.act("pay", order_id)
-
-    desk.publish(pay)
-    with (
-        pytest.raises((JournalError, OutcomeUnknown)),
-        full_after(desk.runtime.journal, 0),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    pay = answering_tool(desk, None, name="pay")
+    with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, 0), desk.step():
         note("o-1", "paying")
         note("o-2", "paying")
         pay("o-1")
     assert live_rows(desk) == [(1, "note", "live")] * 2
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         note("o-2", "paying")
         save("a")
         pay("o-1")
     assert live_rows(desk) == [
-        (1, "note", "undone"),
-        (1, "note", "kept"),
-        (1, "save", "kept"),
-        (2, "note", "relisted"),
-        (2, "save", "relisted"),
+        *((1, "note", "undone"), (1, "note", "kept"), (1, "save", "kept")),
+        *((2, "note", "relisted"), (2, "save", "relisted")),
     ]
     assert in_force(desk) == [("note", "kept"), ("save", "kept")]
     assert notes_in(desk.folder / "notes.db") == [("o-2", "paying")]
@@ -214,11 +156,10 @@ def test_it_stands_also_where_nothing_else_of_the_list_does(
 ) -> None:
     """The payment may fail, and did."""
     desk.publish(pay, on_exhausted="tool")
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(OutcomeUnknown), desk.step():
         pay("o-1")
-    ((txn, revisions),) = desk.service.revisions.items()
-    desk.service.settle(txn, revisions[-1].held[0].effect.effect_id, EffectState.FAILED)
-    with transaction("t-1", runtime=desk.runtime) as again:
+    settled(desk, EffectState.FAILED)
+    with desk.step() as again:
         note("o-1", "tried")
         pay("o-1")
     assert (again.state, in_force(desk)) == ("settled", [("note", "kept")])
@@ -255,11 +196,10 @@ def test_a_rerun_that_fails_is_undone_in_its_own_list(
     desk: Desk, note: Note, pay: Callable[[str], Any]
 ) -> None:
     """People say that nothing happened, so the list did not go through, and nothing is committed."""
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(OutcomeUnknown), desk.step():
         pay("o-1")
-    ((txn, revisions),) = desk.service.revisions.items()
-    desk.service.settle(txn, revisions[-1].held[0].effect.effect_id, EffectState.FAILED)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+    settled(desk, EffectState.FAILED)
+    with pytest.raises(EffectFailed), desk.step():
         note("o-1", "paid")
         pay("o-1")
     assert (live_rows(desk), notes_in(desk.folder / "notes.db")) == ([(2, "note", "undone")], [])

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from countersign import AlreadyRedeemed, CountersignError, EffectFailed, NotDone, transaction
+from countersign import AlreadyRedeemed, CountersignError, EffectFailed, NotDone
 from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool
 
 
@@ -18,7 +18,7 @@ def twice(desk: Desk, first: Callable[..., Any], then: Callable[..., Any]) -> li
     raised = []
     for _ in range(2):
         done = list(desk.done)
-        with pytest.raises(CountersignError) as told, transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(CountersignError) as told, desk.step():
             first("o-1", 100)
             then("o-1")
         raised.append(told.value)

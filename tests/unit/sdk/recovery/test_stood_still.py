@@ -10,21 +10,11 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    FilesAdapter,
-    JournalError,
-    LeaseLost,
-    LiveAdapter,
-    SQLiteAdapter,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import FilesAdapter, JournalError, LeaseLost, LiveAdapter, SQLiteAdapter, resume, tool
 from countersign.adapters.overlay import FilesSession
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal import Lease, leases
-from countersign.journal.reading import LIVE_LANE
-from tests.fakes.desk import Desk, charge_tools, notes_database, notes_in
+from tests.fakes.desk import Desk, charge_tools, live_states, notes_database, notes_in
 
 Put = Callable[[str], None]
 BUSY = "it cannot be told whether its live effects were kept"
@@ -91,11 +81,6 @@ def put_tool(desk: Desk, kind: str) -> tuple[Put, Callable[[], list[str]]]:
     return put, standing
 
 
-def live_states(desk: Desk) -> list[str]:
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    return [row.state.value for row in desk.runtime.journal.transactions.shown(record, LIVE_LANE)]
-
-
 def settle(desk: Desk) -> list[str]:
     desk.clock.advance(10_000)
     return [one.after.value for one in resume(desk.runtime) if one.after]
@@ -110,7 +95,7 @@ def test_nothing_is_taken_back_beside_live_work_that_is_committed_after_it(
     put, standing = put_tool(desk, kind)
     charge = charge_tools(desk)
     still = Still(desk, monkeypatch, KINDS[kind][1], "commit")
-    with pytest.raises(LeaseLost), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(LeaseLost), desk.step():
         put("a")
         if staged:
             charge("o-1", 100)
@@ -129,7 +114,7 @@ def test_live_work_that_recovery_has_undone_is_not_committed(
     """It stands still before it has prepared anything: nobody can see that it is about to."""
     put, standing = put_tool(desk, kind)
     still = Still(desk, monkeypatch, KINDS[kind][1], "prepare")
-    with pytest.raises(LeaseLost), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(LeaseLost), desk.step():
         put("a")
     assert [after for after, _ in still.found] == ["ended"]
     assert (standing(), live_states(desk), settle(desk)) == ([], ["undone"], [])
@@ -150,7 +135,7 @@ def test_a_lease_that_is_lost_as_the_last_effect_fires_keeps_live_work_from_bein
         renew(lease)
 
     journal.leases.renew = too_late  # type: ignore[method-assign,assignment]
-    with pytest.raises(LeaseLost), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(LeaseLost), desk.step():
         put("a")
         if staged:
             charge("o-1", 100)
@@ -166,7 +151,7 @@ def test_a_journal_that_is_away_keeps_nothing_from_being_committed_beside_what_f
         raise JournalError("the disk is full")
 
     journal.leases.renew = away  # type: ignore[method-assign]
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         put("a")
         charge("o-1", 100)
     assert (standing(), live_states(desk)) == (["a"], ["kept"])

@@ -8,19 +8,11 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    FilesAdapter,
-    ReviewPending,
-    SQLiteAdapter,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import AlreadyRedeemed, FilesAdapter, ReviewPending, resume
 from countersign.contract import EffectState
 from countersign.journal import LocalTxn
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
-from tests.unit.sdk.journals import BOTH
+from tests.fakes.desk import Desk, notes_in, refund_tool, save_tool, service_states
+from tests.fakes.engines import SQLITE_IN_SHORT
 
 INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit]
 SUBMISSION, REDEMPTION, KEYS = "/v1/transactions", "/v1/redemptions", "/.well-known/jwks.json"
@@ -37,6 +29,13 @@ LIVE_PLACES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _looks_at_once(desk: Desk) -> None:
+    """The service answers a look at once, and does not wait for people."""
+    wait = desk.service.wait
+    desk.service.wait = lambda txn, _: wait(txn, 0)  # type: ignore[method-assign]
+
+
 def stop_at(desk: Desk, place: tuple[str, bool], error: type[BaseException]) -> None:
     """Interrupt the program there: before the service has heard of it, or with its answer on the way."""
     path, answered = place
@@ -49,28 +48,15 @@ def stop_at(desk: Desk, place: tuple[str, bool], error: type[BaseException]) -> 
 
 
 def pays(desk: Desk, key: str, refund: Callable[..., object], live: Callable[..., object] | None) -> None:
-    with transaction(key, runtime=desk.runtime):
+    with desk.step(key):
         if live is not None:
             live("o-1", "paid")
         refund("o-1", 100)
 
 
-@pytest.fixture
-def refund(desk: Desk) -> Callable[..., object]:
-    return refund_tool(desk)
-
-
-@pytest.fixture
-def note(desk: Desk) -> Callable[..., object]:
-    return note_tool(desk, SQLiteAdapter(notes_database(desk.folder), name="notes"))
-
-
 @pytest.fixture(params=[*PLACES, *LIVE_PLACES])
 def stopped(
-    request: pytest.FixtureRequest,
-    desk: Desk,
-    refund: Callable[..., object],
-    note: Callable[..., object],
+    request: pytest.FixtureRequest, desk: Desk, refund: Callable[..., object], note: Callable[..., object]
 ) -> Callable[..., Any]:
     """Runs the step under a key; with an error, which stops it at the place."""
     live = note if request.param in LIVE_PLACES else None
@@ -110,7 +96,7 @@ def test_nothing_of_it_fires_later(
     assert (found.before, found.after, found.waiting, desk.done) == ("stopped", "ended", False, [])
     if was_spent:
         assert "its program was stopped before it was begun" in found.note
-        assert [one.state for one in desk.service.latest(found.txn).held] == [EffectState.UNUSED]
+        assert service_states(desk, found.txn) == ["unused"]
     assert resume(desk.runtime) == []
     assert (desk.done, notes_in(desk.folder / "notes.db")) == ([], [])
 
@@ -154,7 +140,7 @@ def test_once_a_worker_has_ended_it_its_key_says_how_it_ended(
     assert len(desk.done) == (0 if was_spent else 1)
 
 
-@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(
     desk: Desk, refund: Callable[..., object]
 ) -> None:
@@ -165,22 +151,19 @@ def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(
     class DiedError(BaseException):
         pass
 
-    unwritten = desk.runtime.journal.firing.write
-
     def dies(*_: Any) -> None:
         raise DiedError
 
-    desk.runtime.journal.firing.write = dies  # type: ignore[method-assign]
-    with pytest.raises(DiedError):
+    with pytest.MonkeyPatch.context() as death, pytest.raises(DiedError):
+        death.setattr(desk.runtime.journal.firing, "write", dies)
         resume(desk.runtime)
-    desk.runtime.journal.firing.write = unwritten  # type: ignore[method-assign]
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("ended", [])
 
 
 def test_a_worker_that_is_stopped_stops_nothing_for_others(desk: Desk, refund: Callable[..., object]) -> None:
     """It is not its program: what it looked at is as after a crash."""
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending) as pending, desk.step():
         refund("o-1", 90_000)
     desk.service.approve(pending.value.txn)
     for place in ((RELEASE, True), (REDEMPTION, True)):
@@ -196,7 +179,7 @@ def test_stopped_while_people_are_asked_it_is_left_to_a_worker(
     desk: Desk, refund: Callable[..., object]
 ) -> None:
     stop_at(desk, (RELEASE, True), KeyboardInterrupt)  # the first look
-    with pytest.raises(KeyboardInterrupt), transaction("t-1", wait=600, runtime=desk.runtime):
+    with pytest.raises(KeyboardInterrupt), desk.step(wait=600):
         refund("o-1", 90_000)
     desk.service.approve(txn_of(desk, "t-1"))
     resume(desk.runtime)
@@ -208,7 +191,7 @@ def test_stopped_once_people_have_agreed_it_is_left_to_its_program(
     desk: Desk, refund: Callable[..., object], where: tuple[str, bool]
 ) -> None:
     def step() -> None:
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             refund("o-1", 90_000)
 
     with pytest.raises(ReviewPending) as pending:
@@ -231,7 +214,7 @@ def test_stopped_at_the_end_of_its_wait_it_is_parked_no_more(
 ) -> None:
     desk.face.faults[RELEASE] = [lambda: desk.service.approve(txn_of(desk, "t-1"))]  # at the first look
     stop_at(desk, where, KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt), transaction("t-1", wait=600, runtime=desk.runtime):
+    with pytest.raises(KeyboardInterrupt), desk.step(wait=600):
         refund("o-1", 90_000)
     record = desk.runtime.journal.transactions.find("t-1")[0]
     assert (record.state, record.parked) == (LocalTxn.STOPPED, False)
@@ -246,31 +229,28 @@ def test_another_list_under_the_key_of_a_stopped_one_that_was_spent_is_refused_a
     stop_at(desk, PLACES["as the submission was answered"], KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         pays(desk, "t-1", refund, None)
-    with pytest.raises(AlreadyRedeemed), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(AlreadyRedeemed), desk.step():
         refund("o-1", 200)
     (found,) = resume(desk.runtime)
     assert (found.before, found.after, desk.done) == ("stopped", "ended", [])
-    assert [one.state for one in desk.service.latest(found.txn).held] == [EffectState.UNUSED]
+    assert service_states(desk, found.txn) == ["unused"]
 
 
-@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 def test_people_who_were_asked_as_it_was_stopped_decide_nothing_without_its_program(
     desk: Desk, refund: Callable[..., object]
 ) -> None:
-    def step() -> None:
-        with transaction("t-1", runtime=desk.runtime):
-            refund("o-1", 90_000)
-
     stop_at(desk, (SUBMISSION, True), KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        step()
+    with pytest.raises(KeyboardInterrupt), desk.step():
+        refund("o-1", 90_000)
     (found,) = resume(desk.runtime)
     assert (found.after, found.waiting) == ("stopped", True)
     desk.service.approve(found.txn)
     (found,) = resume(desk.runtime)
     assert (found.after, found.waiting, desk.done) == ("stopped", False, [])
     assert "run it again under key 't-1'" in found.note
-    step()
+    with desk.step():
+        refund("o-1", 90_000)
     assert len(desk.done) == 1
 
 
@@ -279,7 +259,7 @@ def test_a_cancelled_task_is_stopped_as_well(
     desk: Desk, refund: Callable[..., object], where: tuple[str, bool]
 ) -> None:
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             refund("o-1", 100)
 
     stop_at(desk, where, asyncio.CancelledError)
@@ -289,18 +269,12 @@ def test_a_cancelled_task_is_stopped_as_well(
     assert (found.before, found.after, desk.done) == ("stopped", "ended", [])
 
 
-def test_prepared_files_of_a_stopped_step_are_undone(desk: Desk, refund: Callable[..., object]) -> None:
-    (desk.folder / "root").mkdir()
-    files = FilesAdapter(desk.folder / "root")
-
-    @tool("save", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
-    def save(name: str, text: str) -> None:
-        """Save a file."""
-        files.write(name, text)
-
+def test_prepared_files_of_a_stopped_step_are_undone(
+    desk: Desk, refund: Callable[..., object], files: FilesAdapter
+) -> None:
     stop_at(desk, (REDEMPTION, True), KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        pays(desk, "t-1", refund, save)
+        pays(desk, "t-1", refund, save_tool(desk, files))
     resume(desk.runtime)
     assert (desk.done, (desk.folder / "root" / "o-1").exists()) == ([], False)
 
@@ -322,10 +296,10 @@ def test_a_rerun_that_asks_for_nothing_takes_back_what_it_had_asked(desk: Desk, 
     """What people agree to meanwhile must not fire for a step that no longer wants it."""
     refund = refund_tool(desk)
     stop_at(desk, PLACES[where], KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(KeyboardInterrupt), desk.step():
         refund("o-1", 90_000)
     txn = txn_of(desk, "t-1")
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pass
     held = desk.service.revisions.get(txn, [])
     assert {one.state for revision in held for one in revision.held} <= {EffectState.WITHDRAWN}

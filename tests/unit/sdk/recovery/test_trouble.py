@@ -12,7 +12,6 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,14 +26,13 @@ from countersign import (
     ToolRaised,
     resume,
     tool,
-    transaction,
 )
 from countersign.adapters.overlay import FilesSession
 from countersign.engine import Engine
 from countersign.recovery import worker
 from countersign.recovery.recovery import Resumed
 from countersign.tools.rest import RestUnknown
-from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.desk import Desk, refund_tool, save_tool
 
 SAID = "row (4111 1111) violates a rule"
 
@@ -43,29 +41,25 @@ def _fails(*_: object) -> None:
     raise sqlite3.IntegrityError(SAID)
 
 
-def save_tool(desk: Desk, files: FilesAdapter, **options: Any) -> Callable[[str, str], None]:
-    @tool("save", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry, **options)
-    def save(name: str, text: str) -> None:
-        """Save a file."""
-        files.write(name, text)
-
-    return save
+@pytest.fixture(autouse=True)
+def _cannot_undo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files can neither be undone nor looked at."""
+    monkeypatch.setattr(FilesSession, "undo", _fails)
+    monkeypatch.setattr(FilesAdapter, "recover", _fails)
 
 
-@pytest.fixture
-def files(desk: Desk) -> FilesAdapter:
-    (desk.folder / "root").mkdir()
-    return FilesAdapter(desk.folder / "root")
-
-
-def left_live(desk: Desk, save: Callable[[str, str], None]) -> None:
+def left_live(desk: Desk, save: Callable[..., None]) -> None:
     """A transaction that its adapter cannot undo, and after it one that is approved."""
-    with pytest.raises((sqlite3.IntegrityError, ToolRaised)), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises((sqlite3.IntegrityError, ToolRaised)), desk.step():
         save("a", "new")
         raise ZeroDivisionError
+    left_approved(desk, "t-2")
+
+
+def left_approved(desk: Desk, key: str) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-2", runtime=desk.runtime):
-        refund("o-2", 90_000)
+    with pytest.raises(ReviewPending) as pending, desk.step(key):
+        refund(f"o-{key}", 90_000)
     desk.service.approve(pending.value.txn)
 
 
@@ -76,8 +70,6 @@ def told(found: list[Resumed]) -> list[tuple[str, str, bool]]:
 def test_what_an_adapter_raises_in_recovery_keeps_up_its_transaction_alone(
     desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(FilesSession, "undo", _fails)
-    monkeypatch.setattr(FilesAdapter, "recover", _fails)
     left_live(desk, save_tool(desk, files))
     found = resume(desk.runtime)
     assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
@@ -91,10 +83,8 @@ def test_what_an_adapter_raises_in_recovery_keeps_up_its_transaction_alone(
 
 
 def test_what_it_says_of_a_transaction_with_secrets_is_told_nowhere(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    desk: Desk, files: FilesAdapter, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(FilesSession, "undo", _fails)
-    monkeypatch.setattr(FilesAdapter, "recover", _fails)
     left_live(desk, save_tool(desk, files, secret=["text"]))
     found = resume(desk.runtime)
     assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
@@ -125,7 +115,6 @@ def test_whatever_it_says_the_others_are_finished(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(FilesSession, "undo", _fails)
     monkeypatch.setattr(FilesAdapter, "recover", fails)
     left_live(desk, save_tool(desk, files))
     found = resume(desk.runtime)
@@ -133,9 +122,7 @@ def test_whatever_it_says_the_others_are_finished(
     assert found[0].note.startswith(said)
 
 
-def test_secrets_of_another_transaction_are_not_told_either(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_of_another_transaction_are_not_told_either(desk: Desk, files: FilesAdapter) -> None:
     """What an adapter finishes, whichever transaction it is asked about, may be another's."""
     save = save_tool(desk, files)
 
@@ -144,10 +131,8 @@ def test_secrets_of_another_transaction_are_not_told_either(
         """Save a secret."""
         files.write(name, text)
 
-    monkeypatch.setattr(FilesSession, "undo", _fails)
-    monkeypatch.setattr(FilesAdapter, "recover", _fails)
     for key, write in (("t-1", save), ("t-2", hide)):
-        with pytest.raises((sqlite3.IntegrityError, ToolRaised)), transaction(key, runtime=desk.runtime):
+        with pytest.raises((sqlite3.IntegrityError, ToolRaised)), desk.step(key):
             write("a", "new")
             raise ZeroDivisionError
     assert [SAID in one.note for one in resume(desk.runtime)] == [False, False]
@@ -160,7 +145,6 @@ def test_a_refusal_that_names_what_a_call_was_about_is_not_told_where_there_are_
     def refuses(*_: object) -> None:
         raise kind("'4111' leads through a symbolic link")
 
-    monkeypatch.setattr(FilesSession, "undo", _fails)
     monkeypatch.setattr(FilesAdapter, "recover", refuses)
     left_live(desk, save_tool(desk, files, secret=["name"]))
     found = resume(desk.runtime)
@@ -171,16 +155,11 @@ def test_a_refusal_that_names_what_a_call_was_about_is_not_told_where_there_are_
 def test_a_journal_that_refuses_one_transaction_keeps_no_other_up(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    refund = refund_tool(desk)
     for key in ("t-1", "t-2"):
-        with pytest.raises(ReviewPending) as pending, transaction(key, runtime=desk.runtime):
-            refund(f"o-{key}", 90_000)
-        desk.service.approve(pending.value.txn)
-    txn = desk.runtime.journal.transactions.find("t-1")[0].txn
-    with closing(
-        sqlite3.connect(desk.runtime.settings.journal_path)
-    ) as behind:  # its chain cannot be gone on with
-        behind.execute("UPDATE transactions SET chain_n = chain_n - 1 WHERE txn = ?", (txn,))
+        left_approved(desk, key)
+    with closing(sqlite3.connect(desk.runtime.settings.journal_path)) as behind:
+        # its chain cannot be gone on with
+        behind.execute("UPDATE transactions SET chain_n = chain_n - 1 WHERE run_key = 't-1'")
         behind.commit()
     found = resume(desk.runtime)
     assert told(found) == [("t-1", "review", True), ("t-2", "settled", False)]
@@ -188,7 +167,7 @@ def test_a_journal_that_refuses_one_transaction_keeps_no_other_up(
     assert desk.done == [("refund", "o-t-2", 90_000)]
     assert "takes no note" not in caplog.text, "nobody has tried to write one on top of it"
     with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as behind:
-        behind.execute("UPDATE transactions SET chain_n = chain_n + 1 WHERE txn = ?", (txn,))
+        behind.execute("UPDATE transactions SET chain_n = chain_n + 1 WHERE run_key = 't-1'")
 
 
 class Rounds:

@@ -23,9 +23,9 @@ from countersign.recovery.worker import Told, _Stop
 from countersign.tools.registry import default_registry
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed
+from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.fakes.operated import REPOSITORY
 from tests.fakes.service_http import serving
-from tests.unit.sdk.journals import BOTH
 
 # Each call appends a line, then waits until the test lets it end: no test here depends on how fast anything is.
 MODULE = '''
@@ -138,10 +138,8 @@ def test_once_fires_what_was_approved_leaves_what_waits_and_ends(yard: Yard) -> 
     yard.park("t-1", "o-1")
     yard.park("t-2", "o-2", approve=False)
     told = [json.loads(line) for line in said(yard.worker("--once", "--json")).splitlines()]
-    assert [(one["run_key"], one["after"], one["waiting"]) for one in told] == [
-        ("t-1", "settled", False),
-        ("t-2", "review", True),
-    ]
+    ends = [(one["run_key"], one["after"], one["waiting"]) for one in told]
+    assert ends == [("t-1", "settled", False), ("t-2", "review", True)]
     yard.until("o-1")
 
 
@@ -158,7 +156,7 @@ def test_what_is_approved_while_it_runs_is_fired_and_each_change_is_told_once(ya
     yard.until("o-1")
 
 
-@pytest.mark.parametrize("engine", BOTH[1:])
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT[1:])
 def test_workers_on_other_hosts_fire_what_was_parked_here(yard: Yard) -> None:
     """From the journal they share. Each waits for the lease of the other, of whom it sees nothing else."""
     yard.park("t-1", "o-1")
@@ -181,7 +179,7 @@ def test_a_second_worker_leaves_alone_what_the_first_is_firing(yard: Yard) -> No
     assert len(yard.lines()) == 1
 
 
-@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 def test_workers_that_start_together_fire_everything_once(yard: Yard) -> None:
     yard.go()
     orders = [f"o-{n}" for n in range(6)]
@@ -196,7 +194,7 @@ def test_workers_that_start_together_fire_everything_once(yard: Yard) -> None:
 
 @pytest.mark.parametrize(
     ("idempotent", "state", "calls"),
-    [(False, "unsettled", 1), (True, "settled", 2)],
+    [(False, "unsettled", 1), pytest.param(True, "settled", 2, marks=pytest.mark.long)],
     ids=["not", "idempotent"],
 )
 def test_what_a_killed_worker_was_firing_is_unknown_unless_it_is_idempotent(
@@ -214,7 +212,7 @@ def test_what_a_killed_worker_was_firing_is_unknown_unless_it_is_idempotent(
     assert (len(yard.lines()), len(set(yard.lines()))) == (calls, 1)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_a_stopped_worker_finishes_its_effect_and_the_next_one_goes_on_from_there(
     yard: Yard, how: signal.Signals
 ) -> None:

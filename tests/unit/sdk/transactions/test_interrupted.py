@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from countersign import MisuseError, SQLiteAdapter, Transaction, TransactionBusy, tracing, transaction
+from countersign import MisuseError, SQLiteAdapter, Transaction, TransactionBusy, tracing
 from countersign.transactions.intake import Intake
 from countersign.transactions.step import Step
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
-from tests.unit.sdk.journals import BOTH
+from tests.fakes.engines import SQLITE_IN_SHORT
 
-pytestmark = pytest.mark.parametrize("engine", BOTH)
+pytestmark = pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 Body = Callable[[str], Transaction]
 
 
@@ -24,7 +24,7 @@ def step(desk: Desk) -> Body:
     refund = refund_tool(desk)
 
     def run(key: str) -> Transaction:
-        with transaction(key, runtime=desk.runtime) as txn:
+        with desk.step(key) as txn:
             note(key, "hello")
             refund(key, 100)
         return txn
@@ -109,7 +109,7 @@ def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, step: Body,
 def test_a_block_that_is_entered_twice_keeps_what_it_has(desk: Desk) -> None:
     """It was left as if it were a block inside itself: without a commit, and its thread could begin no other."""
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         refund("o-1", 100)
         with pytest.raises(MisuseError):
             txn.__enter__()

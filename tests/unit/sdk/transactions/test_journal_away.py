@@ -18,16 +18,15 @@ from countersign import (
     PlaceholderUsed,
     SQLiteAdapter,
     Transaction,
-    transaction,
 )
 from countersign.journal import Journal
 from countersign.transactions.listing import Listing
 from countersign.transactions.step import Step
 from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.unit.sdk.journal.test_heartbeat import until
-from tests.unit.sdk.journals import BOTH
 
-pytestmark = pytest.mark.parametrize("engine", BOTH)
+pytestmark = pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 
 
 class Outage:
@@ -69,7 +68,7 @@ def holder(desk: Desk, txn: Transaction) -> object:
 @pytest.mark.parametrize("writes", [0, 1], ids=["for the whole block's end", "until the body has failed"])
 def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writes: int) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(JournalError, match="disk is full"), transaction("t-1", runtime=desk.runtime) as first:
+    with pytest.raises(JournalError, match="disk is full"), desk.step() as first:
         refund("o-1", 100)
         outage.begin()
         try:
@@ -77,7 +76,7 @@ def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writ
         finally:
             outage.begin(writes)
     outage.end()
-    with transaction("t-1", runtime=desk.runtime) as again:
+    with desk.step() as again:
         refund("o-1", 100)
         refund("o-2", 100)
     assert (first.state, again.state, len(desk.done)) == ("settled", "settled", 2)
@@ -88,7 +87,7 @@ def test_what_has_fired_is_known_to_its_placeholder_also_where_the_journal_canno
 ) -> None:
     """Whoever reads that it is only staged does it once more."""
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         back = refund("o-1", 100)
         monkeypatch.setattr(Listing, "settle", unreadable(Listing.settle, desk, monkeypatch))
     assert (desk.done, back.outcome, back.result) == (
@@ -106,10 +105,7 @@ def test_of_what_did_not_return_is_said_what_is_known_where_the_journal_cannot_b
     desk: Desk, monkeypatch: pytest.MonkeyPatch, submitted: bool, told: str
 ) -> None:
     failing = failing_tool(desk, NotDone("no money"))
-    with (
-        pytest.raises(EffectFailed if submitted else ZeroDivisionError),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(EffectFailed if submitted else ZeroDivisionError), desk.step():
         back = failing("o-1")
         monkeypatch.setattr(Listing, "settle", unreadable(Listing.settle, desk, monkeypatch))
         if not submitted:
@@ -136,25 +132,18 @@ def unreadable(settle: Any, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Any:
     return settled
 
 
-def test_what_the_body_raised_is_told_and_not_that_it_could_not_be_noted(desk: Desk, outage: Outage) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime):
+def test_what_the_body_raised_is_told_and_live_work_is_undone_all_the_same(
+    desk: Desk, outage: Outage
+) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
+    with pytest.raises(ZeroDivisionError), desk.step():
+        note("o-1", "hello")
         refund("o-1", 100)
         outage.begin()
         raise ZeroDivisionError
     outage.end()
-    assert desk.done == []
-
-
-def test_live_work_is_undone_all_the_same(desk: Desk, outage: Outage) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
-    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime):
-        note("o-1", "hello")
-        outage.begin()
-        raise ZeroDivisionError
-    outage.end()
-    assert notes_in(desk.folder / "notes.db") == []
-    with transaction("t-1", runtime=desk.runtime) as again:
+    assert (notes_in(desk.folder / "notes.db"), desk.done) == ([], [])
+    with desk.step() as again:
         note("o-1", "hello")
     assert (notes_in(desk.folder / "notes.db"), again.replayed) == ([("o-1", "hello")], False)
 
@@ -163,7 +152,7 @@ def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage:
     """They see that this one lives, so the lease has to be given up on the disk, although nobody here asks again."""
     journal, refund = desk.runtime.journal, refund_tool(desk)
     journal.leases._heart._every = 0.01
-    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(ZeroDivisionError), desk.step() as txn:
         refund("o-1", 100)
         outage.begin()
         raise ZeroDivisionError
@@ -176,16 +165,12 @@ def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk) -> None:
     """A server that forgot what it was told last has no owner either: only what is known is said."""
     refund = refund_tool(desk)
 
-    def step() -> NoReturn:
-        with transaction("t-1", runtime=desk.runtime) as txn:
-            with desk.runtime.journal.database.unit(durable=False) as unit:
-                unit.execute("UPDATE transactions SET holder = NULL WHERE txn = ?", (txn.txn,))
-            refund("o-1", 100)
-        raise AssertionError("it went on")
-
-    with pytest.raises(LeaseLost, match=r"is not this run's any more.*Run it again under its key") as lost:
-        step()
+    gone = pytest.raises(LeaseLost, match=r"is not this run's any more.*Run it again under its key")
+    with gone as lost, desk.step() as txn:
+        with desk.runtime.journal.database.unit(durable=False) as unit:
+            unit.execute("UPDATE transactions SET holder = NULL WHERE txn = ?", (txn.txn,))
+        refund("o-1", 100)
     assert "another process took it over, or" in str(lost.value)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         refund("o-1", 100)
     assert len(desk.done) == 1

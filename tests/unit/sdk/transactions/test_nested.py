@@ -48,7 +48,7 @@ def rows(desk: Desk, txn: Transaction) -> list[tuple[int, str, str]]:
 
 def test_an_inner_block_that_ends_well_is_part_of_the_outer(desk: Desk, notes: Path) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         refund("o-1", 100)
         with transaction(runtime=desk.runtime) as inner:
             note("o-2", "inner")
@@ -65,12 +65,11 @@ def test_an_inner_block_that_raises_leaves_nothing_and_the_outer_goes_on(
     desk: Desk, notes: Path, ending: type[BaseException]
 ) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         note("o-1", "outer")
         refund("o-1", 100)
         with pytest.raises(ending), transaction(runtime=desk.runtime):
             note("o-1", "inner")
-            note("o-2", "inner")
             dropped = refund("o-2", 200)
             raise ending
         kept = refund("o-3", 300)
@@ -80,24 +79,11 @@ def test_an_inner_block_that_raises_leaves_nothing_and_the_outer_goes_on(
     assert (kept.outcome, dropped.outcome, len(txn.effects)) == ("fired", "withdrawn", 2)
     with pytest.raises(PlaceholderUsed, match="withdrawn"):
         _ = dropped.result
-
-
-def test_the_journal_says_what_became_of_each_call(desk: Desk, notes: Path) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        note("o-1", "outer")
-        refund("o-1", 100)
-        with pytest.raises(ValueError), transaction(runtime=desk.runtime):
-            note("o-2", "inner")
-            refund("o-2", 200)
-            raise ValueError
     assert rows(desk, txn) == [
-        (1, "note", "relisted"),
-        (1, "note", "undone"),
-        (1, "refund", "relisted"),
-        (1, "refund", "withdrawn"),
-        (2, "note", "kept"),
-        (2, "refund", "fired"),
+        *((1, "note", "relisted"), (1, "note", "undone")),
+        *((1, "refund", "relisted"), (1, "refund", "withdrawn")),
+        *((2, "note", "kept"), (2, "note", "kept")),
+        *((2, "refund", "fired"), (2, "refund", "fired")),
     ]
 
 
@@ -105,8 +91,7 @@ def test_blocks_nest_and_each_takes_back_its_own(desk: Desk, notes: Path, tmp_pa
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
     folder = tmp_path / "files"
     folder.mkdir()
-    files = FilesAdapter(folder)
-    memory = AgentMemory()
+    files, memory, known = FilesAdapter(folder), AgentMemory(), list[str]()
 
     @tool("put", lane="live", adapter=files, registry=desk.registry)
     def put(name: str) -> None:
@@ -118,7 +103,12 @@ def test_blocks_nest_and_each_takes_back_its_own(desk: Desk, notes: Path, tmp_pa
         """Keep a fact."""
         memory.remember(fact, key=fact)
 
-    with transaction("t-1", runtime=desk.runtime):
+    @tool("know", lane="live", adapter=memory.adapter, registry=desk.registry)
+    def know() -> None:
+        """Look at the facts."""
+        known.extend(one.key for one in memory.recall())
+
+    with desk.step():
         put("outer.txt")
         with transaction(runtime=desk.runtime):
             refund("o-1", 100)
@@ -131,26 +121,15 @@ def test_blocks_nest_and_each_takes_back_its_own(desk: Desk, notes: Path, tmp_pa
                     refund("o-2", 200)
                 raise ValueError
             note("o-3", "outer")
-    assert [one[1] for one in desk.done] == ["o-1"]
-    assert (notes_in(notes), sorted(one.name for one in folder.iterdir() if one.is_file())) == (
-        [("o-3", "outer")],
-        ["outer.txt"],
-    )
-    known: list[str] = []
-
-    @tool("know", lane="live", adapter=memory.adapter, registry=desk.registry)
-    def know() -> None:
-        """Look at the facts."""
-        known.extend(one.key for one in memory.recall())
-
-    with transaction("t-2", runtime=desk.runtime):
+    with desk.step("t-2"):
         know()
-    assert known == ["outer"]
+    assert ([one[1] for one in desk.done], notes_in(notes)) == (["o-1"], [("o-3", "outer")])
+    assert ([one.name for one in folder.iterdir() if one.is_file()], known) == (["outer.txt"], ["outer"])
 
 
 def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         with pytest.raises(ValueError), transaction(runtime=desk.runtime):
             first = refund("o-1", 100)
             raise ValueError
@@ -161,44 +140,36 @@ def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk) -> None:
 
 def test_a_rerun_that_takes_the_same_way_names_the_same_list(desk: Desk) -> None:
     refund = refund_tool(desk)
-
-    def body() -> Transaction:
-        with transaction("t-1", runtime=desk.runtime) as txn:
+    for replayed in (False, True):
+        with desk.step() as txn:
             with pytest.raises(ValueError), transaction(runtime=desk.runtime):
                 refund("o-1", 100)
                 raise ValueError
             refund("o-2", 200)
-        return txn
-
-    body()
-    assert (body().replayed, desk.done) == (True, [("refund", "o-2", 200)])
+        assert (txn.replayed, desk.done) == (replayed, [("refund", "o-2", 200)])
 
 
-def test_an_exception_that_leaves_both_blocks_undoes_both(desk: Desk, notes: Path) -> None:
+@pytest.mark.parametrize("denied", [False, True])
+def test_an_exception_that_leaves_both_blocks_or_a_denial_undoes_both(
+    desk: Desk, notes: Path, denied: bool
+) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(Denied if denied else ValueError), desk.step():
         note("o-1", "outer")
         with transaction(runtime=desk.runtime):
-            refund("o-2", 200)
+            refund("o-2", 900_000 if denied else 200)
             note("o-2", "inner")
-            raise ValueError
-    assert (desk.done, notes_in(notes), asked_of_policy(desk)) == ([], [], [])
-
-
-def test_a_denial_undoes_what_inner_blocks_did(desk: Desk, notes: Path) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
-        with transaction(runtime=desk.runtime):
-            note("o-1", "inner")
-        refund("o-1", 900_000)
+            if not denied:
+                raise ValueError
     assert (desk.done, notes_in(notes)) == ([], [])
+    assert denied or asked_of_policy(desk) == []
 
 
 def test_in_asyncio_the_same(desk: Desk, notes: Path) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
 
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             refund("o-1", 100)
             with pytest.raises(TimeoutError):
                 async with transaction(runtime=desk.runtime), asyncio.timeout(0):
@@ -212,7 +183,7 @@ def test_in_asyncio_the_same(desk: Desk, notes: Path) -> None:
 
 def test_of_effects_that_stand_alone_the_inner_ones_are_left_out(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", independent=True, runtime=desk.runtime) as txn:
+    with desk.step(independent=True) as txn:
         refund("o-1", 100)
         with pytest.raises(ValueError), transaction(runtime=desk.runtime):
             refund("o-2", 200)
@@ -222,30 +193,25 @@ def test_of_effects_that_stand_alone_the_inner_ones_are_left_out(desk: Desk) -> 
     assert sorted(known.require(one).state.value for one in known.newest_ids(9)) == ["ended", "settled"]
 
 
-@pytest.mark.parametrize(
-    "own",
-    [{"key": "t-2"}, {"wait": 1}, {"independent": True}, {"purpose": "p"}, {"accept_edits": True}],
-    ids=lambda own: next(iter(own)),
-)
+OWN: list[dict[str, Any]] = [
+    *({"key": "t-2"}, {"wait": 1}, {"independent": True}, {"purpose": "p"}, {"accept_edits": True})
+]
+
+
+@pytest.mark.parametrize("own", OWN, ids=lambda own: next(iter(own)))
 def test_an_inner_block_has_nothing_of_its_own(desk: Desk, own: dict[str, Any]) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         refund("o-1", 100)
-        with (
-            pytest.raises(MisuseError, match="one step is one transaction"),
-            transaction(**own, runtime=desk.runtime),
-        ):
+        inner = transaction(**own, runtime=desk.runtime)
+        with pytest.raises(MisuseError, match="one step is one transaction"), inner:
             pytest.fail("it was entered")
     assert desk.done == [("refund", "o-1", 100)]
 
 
 def test_an_inner_block_of_another_runtime_is_refused(desk: Desk) -> None:
-    with (
-        desk.another_process() as other,
-        transaction("t-1", runtime=desk.runtime),
-        pytest.raises(MisuseError, match="opened inside"),
-        transaction(runtime=other),
-    ):
+    told = pytest.raises(MisuseError, match="opened inside")
+    with desk.another_process() as other, desk.step(), told, transaction(runtime=other):
         pytest.fail("it was entered")
 
 
@@ -255,7 +221,7 @@ def test_a_task_opens_no_block_inside_the_transaction_of_another(desk: Desk) -> 
             pytest.fail("it was entered")
 
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             with pytest.raises(OutsideTransaction, match="nested transaction"):
                 await asyncio.create_task(inner())
 
@@ -271,7 +237,7 @@ def test_a_live_tool_opens_no_block(desk: Desk, notes: Path) -> None:
         with transaction(runtime=desk.runtime):
             pytest.fail("it was entered")
 
-    with transaction("t-1", runtime=desk.runtime), pytest.raises(NotStageable, match="part of a block"):
+    with desk.step(), pytest.raises(NotStageable, match="part of a block"):
         nest()
 
 
@@ -299,11 +265,8 @@ def test_an_adapter_without_savepoints_refuses_inside_a_block_before_it_acts(des
     def act() -> None:
         """Act."""
 
-    with (
-        pytest.raises(NotStageable, match="without savepoints"),
-        transaction("t-1", runtime=desk.runtime),
-        transaction(runtime=desk.runtime),
-    ):
+    inner = transaction(runtime=desk.runtime)
+    with pytest.raises(NotStageable, match="without savepoints"), desk.step(), inner:
         act()
 
 
@@ -319,7 +282,7 @@ def test_a_block_that_cannot_be_taken_back_undoes_the_whole_even_if_nobody_minds
         sqlite3.Connection.set_authorizer(database.connection, None)
         database.connection.execute("RELEASE countersign_block")
 
-    with pytest.raises(SessionLost), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(SessionLost), desk.step() as txn:
         refund("o-1", 100)
         note("o-1", "outer")
         try:
@@ -354,7 +317,7 @@ def test_a_forked_child_that_leaves_the_inner_block_touches_nothing(desk: Desk, 
     note, refund = note_tool(desk, database), refund_tool(desk)
     child = False
     try:
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             refund("o-1", 100)
             with transaction(runtime=desk.runtime):
                 note("o-1", "inner")
@@ -382,10 +345,7 @@ def test_a_block_whose_end_the_journal_was_not_told_takes_the_whole_with_it(
     def lost(*_: Any, **__: Any) -> int:
         raise JournalError("the disk is full")
 
-    with (
-        pytest.raises(SavepointLost, match="disk is full"),
-        transaction("t-1", runtime=desk.runtime, dry_run=dry_run),
-    ):
+    with pytest.raises(SavepointLost, match="disk is full"), desk.step(dry_run=dry_run):
         refund("o-1", 100)
         monkeypatch.setattr(Transactions, "relist", lost)
         try:

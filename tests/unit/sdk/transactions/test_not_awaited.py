@@ -8,16 +8,9 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    MisuseError,
-    SQLiteAdapter,
-    Transaction,
-    run_transaction,
-    tool,
-    transaction,
-)
+from countersign import MisuseError, SQLiteAdapter, Transaction, run_transaction, tool, transaction
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in
 
 NEVER = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Python says so as well
 TOLD = r"mail was called in transaction 't-1' and not awaited.*[Ww]rite `await mail\(\.\.\.\)`"
@@ -35,6 +28,9 @@ def mail(desk: Desk) -> Callable[[str], Any]:
     return mail
 
 
+keep: list[Any] = []
+
+
 async def dropped(mail: Callable[[str], Any]) -> None:
     mail("o-1")
 
@@ -43,16 +39,9 @@ async def kept(mail: Callable[[str], Any]) -> None:
     keep.append(mail("o-1"))
 
 
-async def tasked(mail: Callable[[str], Any]) -> None:
-    keep.append(asyncio.ensure_future(mail("o-1")))
-
-
 async def one_of_two(mail: Callable[[str], Any]) -> None:
     await mail("o-2")
     mail("o-1")
-
-
-keep: list[Any] = []
 
 
 @NEVER
@@ -61,7 +50,7 @@ def test_the_block_says_so_and_its_key_stays_free(
     desk: Desk, mail: Callable[[str], Any], forget: Callable[..., Awaitable[None]]
 ) -> None:
     async def body(*, forgets: bool) -> Transaction:
-        async with transaction("t-1", runtime=desk.runtime) as txn:
+        async with desk.step() as txn:
             await (forget(mail) if forgets else mail("o-1"))
         return txn
 
@@ -76,9 +65,9 @@ def test_the_block_says_so_and_its_key_stays_free(
 def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Callable[[str], Any]) -> None:
     async def body() -> None:
         with pytest.raises(MisuseError, match=TOLD):
-            async with transaction("t-1", runtime=desk.runtime) as txn:
+            async with desk.step() as txn:
                 with txn.parallel():
-                    await tasked(mail)
+                    keep.append(asyncio.ensure_future(mail("o-1")))
         keep.pop().cancel()
 
     asyncio.run(body())
@@ -87,10 +76,7 @@ def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Ca
 
 @NEVER
 def test_in_a_plain_block_too(desk: Desk, mail: Callable[[str], Any]) -> None:
-    with (
-        pytest.raises(MisuseError, match=TOLD + r", in `async with"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(MisuseError, match=TOLD + r", in `async with"), desk.step():
         mail("o-1")
     assert desk.done == []
 
@@ -112,25 +98,17 @@ def test_what_was_done_live_beside_it_is_undone(
 
 
 @NEVER
-def test_a_live_one_is_told_as_well_and_each_tool_once(desk: Desk, tmp_path: Path) -> None:
-    database = SQLiteAdapter(notes_database(tmp_path))
-
-    @tool("jot", lane="live", adapter=database, registry=desk.registry)
+def test_a_live_one_is_told_as_well_and_each_tool_once(
+    desk: Desk, tmp_path: Path, mail: Callable[[str], Any]
+) -> None:
+    @tool("jot", lane="live", adapter=SQLiteAdapter(notes_database(tmp_path)), registry=desk.registry)
     async def jot(text: str) -> None:
         """Write."""
 
-    @tool("mail", resource=("Order", "order_id"), registry=desk.registry)
-    async def mail(order_id: str) -> None:
-        """Tell the customer."""
-
-    async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
-            jot("a")
-            jot("b")
-            mail("o-1")
-
-    with pytest.raises(MisuseError, match=r"^jot, mail was called"):
-        asyncio.run(body())
+    with pytest.raises(MisuseError, match=r"^jot, mail was called"), desk.step():
+        jot("a")
+        jot("b")
+        mail("o-1")
 
 
 # ------------------------------------------------------------------------------------ what is no oversight
@@ -138,7 +116,7 @@ def test_a_live_one_is_told_as_well_and_each_tool_once(desk: Desk, tmp_path: Pat
 
 def test_what_was_given_up_on_purpose_is_not_missed(desk: Desk, mail: Callable[[str], Any]) -> None:
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime) as txn:
+        async with desk.step() as txn:
             mail("o-1").close()
             with txn.parallel():
                 task = asyncio.ensure_future(mail("o-2"))
@@ -155,7 +133,7 @@ def test_what_a_block_that_was_taken_back_did_not_await_is_gone_with_it(
     desk: Desk, mail: Callable[[str], Any]
 ) -> None:
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             waiting = mail("o-1")
             with pytest.raises(LookupError):
                 async with transaction(runtime=desk.runtime):
@@ -171,13 +149,9 @@ def test_what_a_block_that_was_taken_back_did_not_await_is_gone_with_it(
 def test_an_exception_that_leaves_the_block_is_told_and_not_the_call(
     desk: Desk, mail: Callable[[str], Any]
 ) -> None:
-    async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
-            mail("o-1")
-            raise LookupError
-
-    with pytest.raises(LookupError):
-        asyncio.run(body())
+    with pytest.raises(LookupError), desk.step():
+        mail("o-1")
+        raise LookupError
     assert desk.done == []
 
 
@@ -186,7 +160,7 @@ def test_a_call_made_outside_and_awaited_inside_counts_where_it_is_awaited(
 ) -> None:
     async def body() -> None:
         call = mail("o-1")
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             await call
 
     asyncio.run(body())
@@ -201,14 +175,3 @@ def test_the_tool_is_still_the_async_function_that_it_was(desk: Desk, mail: Call
     assert [*inspect.signature(mail).parameters] == ["order_id"]
     assert tool_of(mail).is_async
     call.close()
-
-
-def test_plain_tools_need_no_awaiting(desk: Desk) -> None:
-    refund = refund_tool(desk)
-
-    async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
-            refund("o-1", 100)
-
-    asyncio.run(body())
-    assert desk.done == [("refund", "o-1", 100)]

@@ -32,7 +32,7 @@ def test_the_key_is_as_free_as_it_was(desk: Desk, empties: int, is_async: bool) 
     refund = refund_tool(desk)
 
     async def body(go: bool) -> Transaction:
-        async with transaction("t-1", runtime=desk.runtime) as txn:
+        async with desk.step() as txn:
             if go:
                 refund("o-1", 100)
         return txn
@@ -40,7 +40,7 @@ def test_the_key_is_as_free_as_it_was(desk: Desk, empties: int, is_async: bool) 
     def run(go: bool) -> Transaction:
         if is_async:
             return asyncio.run(body(go))
-        with transaction("t-1", runtime=desk.runtime) as txn:
+        with desk.step() as txn:
             if go:
                 refund("o-1", 100)
         return txn
@@ -54,32 +54,29 @@ def test_the_key_is_as_free_as_it_was(desk: Desk, empties: int, is_async: bool) 
 
 def test_live_work_may_come_under_it_and_is_done_once(desk: Desk, notes: Path) -> None:
     note = note_tool(desk, SQLiteAdapter(notes))
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pass
     for _ in range(2):
-        with transaction("t-1", runtime=desk.runtime) as txn:
+        with desk.step() as txn:
             note("o-1", "hello")
     assert (txn.state, txn.replayed, notes_in(notes)) == ("settled", True, [("o-1", "hello")])
 
 
 def test_one_whose_nested_block_was_taken_back_has_asked_for_nothing(desk: Desk, notes: Path) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    with (
-        transaction("t-1", runtime=desk.runtime) as empty,
-        pytest.raises(LookupError),
-        transaction(runtime=desk.runtime),
-    ):
+    inner = transaction(runtime=desk.runtime)
+    with desk.step() as empty, pytest.raises(LookupError), inner:
         note("o-1", "hello")
         refund("o-1", 100)
         raise LookupError
     assert (empty.state, notes_in(notes), desk.done) == ("ended", [], [])
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         refund("o-1", 100)
     assert desk.done == [("refund", "o-1", 100)]
 
 
 def test_the_journal_says_that_it_asked_for_nothing_and_recovery_has_nothing_to_do(desk: Desk) -> None:
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pass
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state, record.landed, record.redeemed) == ("ended", False, False)
@@ -95,22 +92,14 @@ def test_what_people_were_asked_before_is_withdrawn_and_asked_again_when_it_is_m
     desk: Desk,
 ) -> None:
     refund = refund_tool(desk)
-
-    def step(go: bool) -> Transaction:
-        with transaction("t-1", runtime=desk.runtime) as txn:
-            if go:
-                refund("o-1", 90_000)
-        return txn
-
-    with pytest.raises(ReviewPending) as first:
-        step(True)
-    step(False)
-    assert desk.service.latest(first.value.txn).state == "ended"
-    assert resume(desk.runtime) == []
-    with pytest.raises(ReviewPending) as second:
-        step(True)
-    assert desk.service.latest(second.value.txn).state == "review"
-    assert desk.done == []
+    for _ in range(2):
+        with pytest.raises(ReviewPending), desk.step() as txn:
+            refund("o-1", 90_000)
+        assert desk.service.latest(txn.txn).state == "review"
+        with desk.step():
+            pass
+        assert desk.service.latest(txn.txn).state == "ended"
+        assert (resume(desk.runtime), desk.done) == ([], [])
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["nothing", "live work"])
@@ -121,14 +110,11 @@ def test_so_is_what_they_were_asked_by_a_submission_that_got_no_answer(
     """The journal does not know whether it arrived."""
     refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(notes))
     desk.face.faults["/v1/transactions"] = [lost] * 20
-    with (
-        pytest.raises(ServiceUnavailable),
-        transaction("t-1", runtime=desk.runtime) as frozen,
-    ):
+    with pytest.raises(ServiceUnavailable), desk.step() as frozen:
         refund("o-1", 90_000)
     desk.face.faults.clear()
     assert (frozen.state, frozen.txn in desk.service.revisions) == ("frozen", asked)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         if live:
             note("o-1", "hello")
     assert (txn.state, len(notes_in(notes))) == (("settled", 1) if live else ("ended", 0))
@@ -144,7 +130,7 @@ def test_a_key_that_was_spent_before_stays_so(desk: Desk, notes: Path, done: str
         return refund("o-1", 100) if done == "staged" else note("o-1", "hello")
 
     run_transaction(step, key="t-1", runtime=desk.runtime)
-    with pytest.raises(AlreadyRedeemed, match="another list"), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(AlreadyRedeemed, match="another list"), desk.step():
         pass
     run_transaction(step, key="t-1", runtime=desk.runtime)
     assert (len(desk.done), len(notes_in(notes))) == ((1, 0) if done == "staged" else (0, 1))

@@ -1,6 +1,7 @@
 """Who waits outlasts a service that is away, a quota and a worker that looks, and not longer than it was told to."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from countersign import (
     Transaction,
     TransactionBusy,
     run_transaction,
-    transaction,
 )
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import EffectState
@@ -75,6 +75,27 @@ def slept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return sleeping(desk, monkeypatch)
 
 
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return notes_database(tmp_path)
+
+
+@pytest.fixture
+def live_step(desk: Desk, notes: Path) -> Callable[[Transaction], None]:
+    """A step with live work, which therefore runs again once people have agreed."""
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+
+    def step(_: Transaction) -> None:
+        note("o-1", "x")
+        refund("o-1", 90_000)
+
+    return step
+
+
+def waited(desk: Desk, step: Callable[[Transaction], Any], wait: float = 600) -> Any:
+    return run_transaction(step, key="t-1", wait=wait, runtime=desk.runtime)
+
+
 def test_over_its_quota_who_waits_for_a_person_goes_on_waiting(desk: Desk, slept: list[float]) -> None:
     notify = failing_tool(desk, TimeoutError("slow"))
     wait = desk.service.wait
@@ -106,32 +127,20 @@ def test_an_outcome_that_is_unknown_is_told_as_that_whatever_the_service_refuses
 
 
 def test_over_its_quota_who_waits_for_people_hears_whom(
-    desk: Desk, tmp_path: Path, slept: list[float]
+    desk: Desk, live_step: Any, slept: list[float]
 ) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
-
-    def step(_: Transaction) -> None:
-        note("o-1", "x")
-        refund("o-1", 90_000)
-
     refusing(desk, TOO_MANY, 10_000)
     with pytest.raises(ReviewPending, match="so many") as pending:
-        run_transaction(step, key="t-1", wait=30, runtime=desk.runtime)
+        waited(desk, live_step, 30)
     assert [one.tool for one in pending.value.reviews] == ["refund"]
     assert all(pause <= 30 for pause in slept)  # and no longer than it was told to wait
 
 
 @pytest.mark.parametrize("live", [False, True], ids=["in its block", "to run again"])
 def test_over_its_quota_who_waits_for_people_looks_as_seldom_as_it_is_told(
-    desk: Desk, tmp_path: Path, slept: list[float], live: bool
+    desk: Desk, live_step: Any, slept: list[float], live: bool
 ) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
-
-    def step(_: Transaction) -> None:
-        if live:
-            note("o-1", "x")
-        refund("o-1", 90_000)
-
+    refund = refund_tool(desk)
     refusing(desk, TOO_MANY, 12)  # which is three looks, each tried four times
     waiting = desk.service.wait
     asked = itertools.count(1)
@@ -142,7 +151,7 @@ def test_over_its_quota_who_waits_for_people_looks_as_seldom_as_it_is_told(
         return waiting(txn, seconds)
 
     desk.service.wait = look  # type: ignore[method-assign]
-    run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
+    waited(desk, live_step if live else lambda _: refund("o-1", 90_000))
     assert (slept.count(60), desk.done) == (3, [("refund", "o-1", 90_000)])
 
 
@@ -163,48 +172,28 @@ def approved_and_over_quota(desk: Desk, monkeypatch: pytest.MonkeyPatch, times: 
 
 
 def test_over_its_quota_at_the_run_after_the_answer_it_runs_again(
-    desk: Desk, tmp_path: Path, slept: list[float], monkeypatch: pytest.MonkeyPatch
+    desk: Desk, notes: Path, live_step: Any, slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes = notes_database(tmp_path)
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-
-    def step(_: Transaction) -> None:
-        note("o-1", "x")
-        refund("o-1", 90_000)
-
     approved_and_over_quota(desk, monkeypatch, 8)  # which is two submissions, each tried four times
-    run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
+    waited(desk, live_step)
     assert (notes_in(notes), desk.done) == ([("o-1", "x")], [("refund", "o-1", 90_000)])
     assert slept.count(60) == 2
 
 
 def test_a_quota_is_waited_out_no_longer_than_it_was_told_to_wait(
-    desk: Desk, tmp_path: Path, slept: list[float], monkeypatch: pytest.MonkeyPatch
+    desk: Desk, notes: Path, live_step: Any, slept: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes = notes_database(tmp_path)
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-
-    def step(_: Transaction) -> None:
-        note("o-1", "x")
-        refund("o-1", 90_000)
-
     approved_and_over_quota(desk, monkeypatch, 10_000)
     with pytest.raises(OverQuota):
-        run_transaction(step, key="t-1", wait=200, runtime=desk.runtime)
+        waited(desk, live_step, 200)
     assert (notes_in(notes), desk.done) == ([], [])
     assert 200 <= sum(slept) < 210
 
 
 def test_a_worker_that_looks_while_people_approve_does_not_end_who_waits(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, live_step: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
-    tried: list[str] = []
-    opening = Step.open
-
-    def step(_: Transaction) -> None:
-        note("o-1", "x")
-        refund("o-1", 90_000)
+    tried, opening = list[str](), Step.open
 
     async def opened(*args: Any, **more: Any) -> Step:
         tried.append("")
@@ -214,13 +203,13 @@ def test_a_worker_that_looks_while_people_approve_does_not_end_who_waits(
 
     monkeypatch.setattr(Step, "open", opened)
     on_view(desk, lambda: desk.service.approve(TXN))
-    run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
+    waited(desk, live_step)
     assert (desk.done, len(tried)) == ([("refund", "o-1", 90_000)], 4)
 
 
 def test_who_is_in_the_way_at_the_first_run_is_told_at_once(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending), desk.step():
         refund("o-1", 90_000)
     with desk.another_process() as elsewhere:
         held = elsewhere.journal.leases.acquire(TXN)

@@ -17,7 +17,7 @@ ONCE = TWICE[:1]
 
 def test_equal_calls_are_one_and_inside_repeat_each_is_meant(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         first = refund("o-1", 100)
         assert refund("o-1", 100) is first
         with txn.repeat():
@@ -42,7 +42,7 @@ def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(desk
         return txns[-1]
 
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime) as txn:
+        async with desk.step() as txn:
             txns.append(txn)
             begun, go = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
             with txn.parallel():
@@ -70,7 +70,7 @@ def test_another_thread_or_task_that_never_said_repeat_repeats_nothing(desk: Des
         refund("o-1", 100)
 
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime) as txn:
+        async with desk.step() as txn:
             with txn.parallel():
                 go, done = asyncio.Event(), asyncio.Event()
 
@@ -88,7 +88,7 @@ def test_another_thread_or_task_that_never_said_repeat_repeats_nothing(desk: Des
     if where == "task":
         asyncio.run(body())
     else:
-        with transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
+        with desk.step() as txn, txn.parallel():
             thread = threading.Thread(target=contextvars.copy_context().run, args=(twice,))
             with txn.repeat():
                 thread.start()
@@ -101,7 +101,7 @@ def test_what_is_begun_inside_repeat_repeats_wherever_it_runs(desk: Desk) -> Non
     refund = refund_tool(desk)
 
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime) as txn:
+        async with desk.step() as txn:
             with txn.parallel():
                 with txn.repeat():
                     late = [asyncio.create_task(asyncio.to_thread(refund, "o-1", 100)) for _ in range(2)]
@@ -113,7 +113,7 @@ def test_what_is_begun_inside_repeat_repeats_wherever_it_runs(desk: Desk) -> Non
 
 def test_a_block_that_is_left_by_an_exception_repeats_no_longer(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         with pytest.raises(LookupError), transaction(runtime=desk.runtime), txn.repeat():
             refund("o-2", 100)
             raise LookupError
@@ -124,7 +124,7 @@ def test_a_block_that_is_left_by_an_exception_repeats_no_longer(desk: Desk) -> N
 
 def test_inside_a_nested_block_both_say_the_same_repeat(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         refund("o-1", 100)
         with txn.repeat(), transaction(runtime=desk.runtime):
             refund("o-1", 100)
@@ -133,10 +133,10 @@ def test_inside_a_nested_block_both_say_the_same_repeat(desk: Desk) -> None:
 
 def test_repeat_of_one_transaction_says_nothing_of_another(desk: Desk) -> None:
     refund = refund_tool(desk)
-    before = transaction("t-0", runtime=desk.runtime)
+    before = desk.step("t-0")
     with before:
         refund("o-0", 100)
-    with before.repeat(), transaction("t-1", runtime=desk.runtime):
+    with before.repeat(), desk.step():
         refund("o-1", 100)
         refund("o-1", 100)
     assert desk.done[1:] == ONCE

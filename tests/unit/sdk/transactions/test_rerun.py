@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from countersign import (
     Denied,
     IndependentFailures,
-    MisuseError,
     NotDone,
     RerunDiffers,
     ReviewPending,
@@ -35,51 +35,61 @@ from tests.fakes.desk import (
 from tests.unit.sdk.transactions.looks import TXN, on_view
 
 
-def test_without_live_effects_waiting_is_enough_and_the_body_runs_once(desk: Desk) -> None:
-    refund = refund_tool(desk)
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return notes_database(tmp_path)
+
+
+@pytest.fixture
+def note(desk: Desk, notes: Path) -> Callable[..., Any]:
+    return note_tool(desk, SQLiteAdapter(notes))
+
+
+@pytest.fixture
+def refund(desk: Desk) -> Callable[..., Any]:
+    return refund_tool(desk)
+
+
+def waited(desk: Desk, step: Callable[[Transaction], Any], wait: float = 60) -> Any:
+    return run_transaction(step, key="t-1", wait=wait, runtime=desk.runtime)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_the_body_runs_again_after_the_answer_only_with_live_effects(
+    desk: Desk, notes: Path, note: Any, refund: Any, live: bool
+) -> None:
     runs: list[int] = []
 
     def step(txn: Transaction) -> str:
         runs.append(1)
+        if live:
+            note("o-1", f"run {len(runs)}")
         refund("o-1", 90_000)
         return "value"
 
     on_view(desk, lambda: desk.service.approve(TXN))
-    assert run_transaction(step, key="t-1", wait=60, runtime=desk.runtime) == "value"
-    assert (desk.done, len(runs)) == ([("refund", "o-1", 90_000)], 1)
+    assert waited(desk, step) == "value"
+    assert (desk.done, len(runs)) == ([("refund", "o-1", 90_000)], 1 + live)
+    assert notes_in(notes) == [("o-1", "run 2")] * live
 
 
-def test_with_live_effects_the_body_runs_again_after_the_answer(desk: Desk, tmp_path: Path) -> None:
-    notes = notes_database(tmp_path)
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    runs: list[int] = []
-
-    def step(txn: Transaction) -> None:
-        runs.append(1)
-        note("o-1", f"run {len(runs)}")
-        refund("o-1", 90_000)
-
-    on_view(desk, lambda: desk.service.approve(TXN))
-    run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
-    assert (notes_in(notes), len(runs), len(desk.done)) == ([("o-1", "run 2")], 2, 1)
+def test_a_denial_while_waiting_is_told_at_once(desk: Desk, refund: Any) -> None:
+    on_view(desk, lambda: desk.service.deny(TXN, "not this customer"))
+    with pytest.raises(Denied, match="not this customer"):
+        waited(desk, lambda _: refund("o-1", 90_000))
+    assert desk.done == []
 
 
-def test_with_live_effects_whoever_waited_in_vain_hears_what_people_asked_meanwhile(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_with_live_effects_whoever_waited_in_vain_hears_once_what_people_asked_meanwhile(
+    desk: Desk, note: Any, refund: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
     view_of = desk.service.view
 
     def asked(revision: Any, **more: Any) -> TransactionView:
         view = view_of(revision, **more)
-        asked_of = view.effects[0]
+        said: dict[str, Any] = {"text": "which invoice?", "asked_by": "Maya", "asked_at": view.submitted_at}
         question = QuestionView(
-            question_id="q-1",
-            review_id="r-1",
-            effect_id=asked_of.effect_id,
-            text="which invoice?",
-            asked_by="Maya",
-            asked_at=view.submitted_at,
+            question_id="q-1", review_id="r-1", effect_id=view.effects[0].effect_id, **said
         )
         return view.model_copy(update={"questions": (question,)})
 
@@ -90,44 +100,19 @@ def test_with_live_effects_whoever_waited_in_vain_hears_what_people_asked_meanwh
     on_view(desk, lambda: monkeypatch.setattr(desk.service, "view", asked))
     desk.face.faults[f"/v1/transactions/{TXN}"] += [lambda: desk.clock.advance(60)]
     with pytest.raises(ReviewPending) as pending:
-        run_transaction(step, key="t-1", wait=30, runtime=desk.runtime)
+        waited(desk, step, wait=30)
     assert [one.text for one in pending.value.questions] == ["which invoice?"]
     assert "which invoice?" in str(pending.value) and not pending.value.parked
-
-
-def test_who_waited_in_vain_is_told_once_and_not_to_wait_as_it_did(desk: Desk, tmp_path: Path) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
-
-    def step(_: Transaction) -> None:
-        note("o-1", "looked at")
-        refund("o-1", 90_000)
-
-    on_view(desk, lambda: desk.clock.advance(60))
-    with pytest.raises(ReviewPending) as pending:
-        run_transaction(step, key="t-1", wait=30, runtime=desk.runtime)
     told = "".join(traceback.format_exception(pending.value))
     assert "run_transaction(step, key=..., wait=...)" not in told and "a longer wait=" in told
     assert told.count("ReviewPending: ") == 1
 
 
-def test_a_denial_while_waiting_is_told_at_once(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    on_view(desk, lambda: desk.service.deny(TXN, "not this customer"))
-    with pytest.raises(Denied, match="not this customer"):
-        run_transaction(lambda _: refund("o-1", 90_000), key="t-1", wait=60, runtime=desk.runtime)
-    assert desk.done == []
-
-
-def test_time_that_is_up_parks_and_resume_fires_it_later(desk: Desk) -> None:
-    refund = refund_tool(desk)
-
-    def tick() -> None:
-        desk.clock.advance(10)
-
-    on_view(desk, tick)
-    desk.face.faults[f"/v1/transactions/{TXN}"] = [tick] * 50
+def test_time_that_is_up_parks_and_resume_fires_it_later(desk: Desk, refund: Any) -> None:
+    on_view(desk, lambda: None)
+    desk.face.faults[f"/v1/transactions/{TXN}"] = [lambda: desk.clock.advance(10)] * 50
     with pytest.raises(ReviewPending) as pending:
-        run_transaction(lambda _: refund("o-1", 90_000), key="t-1", wait=30, runtime=desk.runtime)
+        waited(desk, lambda _: refund("o-1", 90_000), wait=30)
     assert pending.value.parked
     assert [one.waiting for one in resume(desk.runtime)] == [True]
     desk.service.approve(TXN)
@@ -136,10 +121,14 @@ def test_time_that_is_up_parks_and_resume_fires_it_later(desk: Desk) -> None:
     assert desk.done == [("refund", "o-1", 90_000)]
 
 
+def approved_at_each_look(desk: Desk) -> None:
+    on_view(desk, lambda: None)
+    desk.face.faults[f"/v1/transactions/{TXN}"][:] = [lambda: desk.service.approve(TXN)] * 50
+
+
 def test_a_body_that_stages_another_list_every_time_is_stopped_at_the_second(
-    desk: Desk, tmp_path: Path
+    desk: Desk, note: Any, refund: Any
 ) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
     amounts = itertools.count(90_000)
 
     def step(txn: Transaction) -> None:
@@ -147,27 +136,22 @@ def test_a_body_that_stages_another_list_every_time_is_stopped_at_the_second(
         refund("o-0", 90_000)
         refund("o-1", next(amounts))
 
-    on_view(desk, lambda: desk.service.approve(TXN))
-    looks = desk.face.faults[f"/v1/transactions/{TXN}"]
-    looks[:] = [lambda: desk.service.approve(TXN)] * 50
+    approved_at_each_look(desk)
     with pytest.raises(RerunDiffers, match="call 2 was refund") as differs:
-        run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
-    assert differs.value.position == 2
-    assert desk.done == []
+        waited(desk, step, wait=600)
+    assert (differs.value.position, desk.done) == (2, [])
     assert desk.service.latest(TXN).rev == 2  # nobody was asked a third time
 
 
-def test_one_rerun_that_differs_is_asked_about_afresh(desk: Desk, tmp_path: Path) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+def test_one_rerun_that_differs_is_asked_about_afresh(desk: Desk, note: Any, refund: Any) -> None:
     amounts = iter([90_000, 80_000, 80_000])
 
     def step(txn: Transaction) -> None:
         note("o-1", "x")
         refund("o-1", next(amounts))
 
-    on_view(desk, lambda: None)
-    desk.face.faults[f"/v1/transactions/{TXN}"][:] = [lambda: desk.service.approve(TXN)] * 50
-    run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
+    approved_at_each_look(desk)
+    waited(desk, step, wait=600)
     assert desk.done == [("refund", "o-1", 80_000)]
 
 
@@ -193,22 +177,20 @@ async def test_an_async_step_waits_and_returns_its_value(desk: Desk) -> None:
 def test_waiting_inside_a_transaction_ends_with_the_answer(desk: Desk) -> None:
     refund = refund_tool(desk)
     on_view(desk, lambda: desk.service.approve(TXN), after=2)
-    with transaction("t-1", wait=60, runtime=desk.runtime):
+    with desk.step(wait=60):
         refund("o-1", 90_000)
     assert desk.done == [("refund", "o-1", 90_000)]
 
 
-def test_independent_effects_go_through_each_for_itself(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with (
-        pytest.raises(IndependentFailures) as failures,
-        transaction("t-1", independent=True, runtime=desk.runtime) as txn,
-    ):
+def test_independent_effects_go_through_each_for_itself(desk: Desk, refund: Any) -> None:
+    with pytest.raises(IndependentFailures) as failures, desk.step(independent=True) as txn:
         small, large, huge = refund("o-1", 100), refund("o-2", 90_000), refund("o-3", 900_000)
     assert desk.done == [("refund", "o-1", 100)]
     assert [type(one) for one in failures.value.exceptions] == [ReviewPending, Denied]
     assert [one.outcome for one in (small, large, huge)] == ["fired", "review", "denied"]
     assert txn.state == "review"
+    pending, rest = failures.value.split(ReviewPending)
+    assert pending is not None and rest is not None and len(pending.exceptions) == len(rest.exceptions) == 1
 
 
 def test_what_failed_alone_is_said_of_that_call_and_what_fired_beside_it_is_named(desk: Desk) -> None:
@@ -219,10 +201,7 @@ def test_what_failed_alone_is_said_of_that_call_and_what_fired_beside_it_is_name
         failing_tool(desk, ConnectionError("cut"), name="post"),
         lambda order: refund(order, 900_000),
     ]
-    with (
-        pytest.raises(IndependentFailures) as failures,
-        transaction("t-1", independent=True, runtime=desk.runtime),
-    ):
+    with pytest.raises(IndependentFailures) as failures, desk.step(independent=True):
         refund("o-1", 100)
         for call in calls:
             call("o-2")
@@ -240,11 +219,9 @@ def test_what_failed_alone_is_said_of_that_call_and_what_fired_beside_it_is_name
     assert [one[0] for one in desk.done] == ["refund", "post", "refund"]
 
 
-def test_independent_effects_are_found_again_and_fire_once(desk: Desk) -> None:
-    refund = refund_tool(desk)
-
+def test_independent_effects_are_found_again_and_fire_once(desk: Desk, refund: Any) -> None:
     def step() -> None:
-        with transaction("t-1", independent=True, runtime=desk.runtime):
+        with desk.step(independent=True):
             refund("o-1", 100)
             refund("o-2", 90_000)
 
@@ -258,35 +235,15 @@ def test_independent_effects_are_found_again_and_fire_once(desk: Desk) -> None:
     assert desk.done == [("refund", "o-1", 100), ("refund", "o-2", 90_000)]
 
 
-def test_independent_failures_can_be_split_by_kind(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    pending: list[object] = []
-    try:
-        with transaction("t-1", independent=True, runtime=desk.runtime):
-            refund("o-2", 90_000)
-            refund("o-3", 900_000)
-    except* ReviewPending as group:
-        pending += group.exceptions
-    except* Denied:
-        pass
-    assert len(pending) == 1
-
-
 def test_a_body_that_raises_forgets_every_independent_effect(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ValueError, match="no"), transaction("t-1", independent=True, runtime=desk.runtime):
+    with pytest.raises(ValueError, match="no"), desk.step(independent=True):
         refund("o-1", 100)
         raise ValueError("no")
     assert (desk.done, asked_of_policy(desk)) == ([], [])
-    with transaction("t-1", independent=True, runtime=desk.runtime):
+    with desk.step(independent=True):
         refund("o-1", 100)
     assert len(desk.done) == 1
-
-
-@pytest.mark.parametrize("key", ["", "x" * 201])
-def test_a_key_has_a_length(desk: Desk, key: str) -> None:
-    with pytest.raises(MisuseError, match="1 to 200"):
-        transaction(key, runtime=desk.runtime)
 
 
 def test_without_a_key_every_transaction_is_another(desk: Desk) -> None:

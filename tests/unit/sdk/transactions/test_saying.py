@@ -42,21 +42,25 @@ def begins_nothing(desk: Desk, run: Run, match: str, **said: Any) -> None:
     assert (ran, desk.done, desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
 
 
+KEYS = [
+    (4711, "write key='4711' in place of key=4711"),
+    (True, "is text"),
+    (b"t", "is text"),
+    ("", "1 to 200 characters"),
+    ("x" * 201, "this has 201"),
+    ("unnamed-refund", "one that nobody gave"),
+    ("half a \ud800 pair", "written as UTF-8"),
+]
+
+
 @pytest.mark.parametrize("run", [block, again, as_data])
-@pytest.mark.parametrize(
-    ("key", "match"),
-    [
-        (4711, "write key='4711' in place of key=4711"),
-        (True, "is text"),
-        (b"t", "is text"),
-        ("", "1 to 200 characters"),
-        ("x" * 201, "this has 201"),
-        ("unnamed-refund", "one that nobody gave"),
-        ("half a \ud800 pair", "written as UTF-8"),
-    ],
-)
-def test_a_key_is_text_of_some_length(desk: Desk, run: Run, key: object, match: str) -> None:
-    begins_nothing(desk, run, match, key=key)
+def test_a_key_is_text_of_some_length(desk: Desk, run: Run) -> None:
+    for key, match in KEYS:
+        begins_nothing(desk, run, match, key=key)
+
+
+def test_a_dry_run_needs_the_same(desk: Desk) -> None:
+    begins_nothing(desk, again, "write key='4711'", key=4711, dry_run=True)
 
 
 @pytest.mark.parametrize("run", [again, as_data])
@@ -64,50 +68,35 @@ def test_what_may_run_again_needs_a_key(desk: Desk, run: Run) -> None:
     begins_nothing(desk, run, "needs a key that is the same at each run", key=None)
 
 
-def test_a_dry_run_needs_the_same(desk: Desk) -> None:
-    begins_nothing(desk, again, "write key='4711'", key=4711, dry_run=True)
+@pytest.mark.parametrize("run", [block, again, as_data])
+def test_wait_is_a_number_of_seconds(desk: Desk, run: Run) -> None:
+    for wait in ("10m", None, -1, True, float("nan"), float("inf")):
+        begins_nothing(desk, run, "is no number of seconds; ten minutes are wait=600", key="t-1", wait=wait)
+
+
+CLAIMS = [
+    (4711, "valid string"),
+    (b"a refund", "valid string"),
+    ("x" * 4001, "at most"),
+    ("half a \ud800 pair", "written as UTF-8"),
+]
 
 
 @pytest.mark.parametrize("run", [block, again, as_data])
-@pytest.mark.parametrize("wait", ["10m", None, -1, True, float("nan"), float("inf")])
-def test_wait_is_a_number_of_seconds(desk: Desk, run: Run, wait: object) -> None:
-    begins_nothing(desk, run, "is no number of seconds; ten minutes are wait=600", key="t-1", wait=wait)
+@pytest.mark.parametrize("claim", ["purpose", "reasoning", "on_behalf_of"])
+def test_a_claim_is_text_that_people_can_be_shown(desk: Desk, run: Run, claim: str) -> None:
+    for said, match in CLAIMS:
+        begins_nothing(desk, run, f"{claim}.*{match}", key="t-1", **{claim: said})
 
 
-CLAIMS = ("purpose", "reasoning", "on_behalf_of")
-
-
-@pytest.mark.parametrize("run", [block, again, as_data])
-@pytest.mark.parametrize("claim", CLAIMS)
-@pytest.mark.parametrize(
-    ("said", "match"),
-    [
-        (4711, "valid string"),
-        (b"a refund", "valid string"),
-        ("x" * 4001, "at most"),
-        ("half a \ud800 pair", "written as UTF-8"),
-    ],
-)
-def test_a_claim_is_text_that_people_can_be_shown(
-    desk: Desk, run: Run, claim: str, said: object, match: str
-) -> None:
-    begins_nothing(desk, run, f"{claim}.*{match}", key="t-1", **{claim: said})
+WHOLE = {"purpose": "ticket 4711", "reasoning": "it came broken", "on_behalf_of": "mia"}
 
 
 @pytest.mark.parametrize("run", [block, again, as_data])
 @pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        (
-            {"purpose": "ticket 4711", "reasoning": "it came broken", "on_behalf_of": "mia"},
-            Claimed(purpose="ticket 4711", reasoning="it came broken", on_behalf_of="mia"),
-        ),
-        ({"purpose": "", "reasoning": None}, None),
-    ],
+    ("said", "told"), [(WHOLE, Claimed(**WHOLE)), ({"purpose": "", "reasoning": None}, None)]
 )
-def test_what_a_run_claims_is_told_as_it_was_said(
-    desk: Desk, run: Run, said: dict[str, str], told: Claimed | None
-) -> None:
+def test_what_a_run_claims_is_told_as_it_was_said(desk: Desk, run: Run, said: Any, told: Any) -> None:
     refund = refund_tool(desk)
     claims = claims_of(desk)
     run(desk, lambda _: refund("o-1", 5), key="t-1", **said)

@@ -80,7 +80,7 @@ def test_a_straggler_does_not_land_in_the_next_block(desk: Desk, begun: Any, lan
     add, memory = adding_tool(desk)
 
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime) as txn:
+        async with desk.step() as txn:
             go = asyncio.Event()
             call = (lambda: refund("late", 999)) if lane == "staged" else (lambda: add(999))
             task = await begun(desk, txn, later(go, call))
@@ -99,7 +99,7 @@ def test_a_straggler_does_not_land_in_the_next_block(desk: Desk, begun: Any, lan
 
 def test_a_thread_that_goes_on_after_its_block_does_not_land_in_the_next(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn, ThreadPoolExecutor(1) as pool:
+    with desk.step() as txn, ThreadPoolExecutor(1) as pool:
         with txn.parallel():
             kept = contextvars.copy_context()
         with txn.parallel():
@@ -112,7 +112,7 @@ def test_a_thread_that_goes_on_after_its_block_does_not_land_in_the_next(desk: D
 def test_the_block_itself_calls_after_a_straggler_as_before(desk: Desk) -> None:
     """What runs where the transaction was opened stands in the order of the program, whatever context it has."""
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         with txn.parallel():
             kept = contextvars.copy_context()
             refund("o-1", 100)
@@ -132,7 +132,7 @@ def test_a_task_begun_inside_a_transaction_opens_its_own_once_that_has_ended(des
 
     async def own() -> None:
         if way == "a block":
-            async with transaction("t-2", runtime=desk.runtime):
+            async with desk.step("t-2"):
                 refund("later", 100)
         else:
             dry = {"dry_run": True} if way == "a dry run" else {}
@@ -140,7 +140,7 @@ def test_a_task_begun_inside_a_transaction_opens_its_own_once_that_has_ended(des
 
     async def body() -> None:
         go = asyncio.Event()
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             task = asyncio.create_task(later(go, own))
             refund("o-1", 100)
         go.set()
@@ -156,7 +156,7 @@ def test_it_is_no_part_of_the_one_that_has_ended(desk: Desk) -> None:
 
     async def body() -> None:
         go = asyncio.Event()
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             task = asyncio.create_task(later(go, lambda: refund("late", 999)))
         go.set()
         with pytest.raises(OutsideTransaction, match="after transaction 't-1' had ended"):
@@ -168,11 +168,11 @@ def test_it_is_no_part_of_the_one_that_has_ended(desk: Desk) -> None:
 
 def test_while_the_outer_one_is_open_it_still_opens_none(desk: Desk) -> None:
     async def own() -> None:
-        async with transaction("t-2", runtime=desk.runtime):
+        async with desk.step("t-2"):
             pytest.fail("it was entered")
 
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             with pytest.raises(MisuseError, match="close the outer one first"):
                 await asyncio.create_task(own())
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from countersign import JournalError, tool, transaction
+from countersign import JournalError
 from countersign.contract import Verdict
 from countersign.journal.transactions import Transactions
-from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.desk import Desk, failing_tool, refund_tool
 from tests.unit.sdk.transactions.looks import on_view
 
 
@@ -25,15 +25,8 @@ def notes(error: BaseException) -> str:
 def test_one_that_stops_a_tool_tells_what_fired_and_what_nobody_knows(
     desk: Desk, error: type[BaseException]
 ) -> None:
-    refund = refund_tool(desk)
-
-    @tool("wire", resource=("Order", "order_id"), registry=desk.registry)
-    def wire(order_id: str) -> None:
-        """Wire money."""
-        raise error
-
-    desk.publish(wire)
-    with pytest.raises(error) as stopped, transaction("t-1", runtime=desk.runtime):
+    refund, wire = refund_tool(desk), failing_tool(desk, error(), "wire")
+    with pytest.raises(error) as stopped, desk.step():
         refund("o-1", 5)
         wire("o-1")
     assert "transaction 't-1': redeemed (refund#1 fired, wire#2 unknown)" in notes(stopped.value)
@@ -43,7 +36,7 @@ def test_one_that_stops_a_tool_tells_what_fired_and_what_nobody_knows(
 def test_one_in_the_wait_tells_that_people_are_asked(desk: Desk) -> None:
     refund = refund_tool(desk)
     on_view(desk, lambda: raises(KeyboardInterrupt()))
-    with pytest.raises(KeyboardInterrupt) as stopped, transaction("t-1", wait=60, runtime=desk.runtime):
+    with pytest.raises(KeyboardInterrupt) as stopped, desk.step(wait=60):
         refund("o-1", 90_000)
     assert notes(stopped.value).startswith("transaction 't-1': parked (refund#1 review); ")
     assert "goes on with it" in notes(stopped.value)
@@ -52,16 +45,15 @@ def test_one_in_the_wait_tells_that_people_are_asked(desk: Desk) -> None:
 def test_one_before_anything_was_begun_tells_that_the_block_goes_on_and_no_worker(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.face.faults["/v1/transactions"] = [KeyboardInterrupt()]
-    with pytest.raises(KeyboardInterrupt) as stopped, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(KeyboardInterrupt) as stopped, desk.step():
         refund("o-1", 5)
-    assert "stopped (refund#1 staged); nothing more of it is begun until the same block runs again" in notes(
-        stopped.value
-    )
+    told = "stopped (refund#1 staged); nothing more of it is begun until the same block runs again"
+    assert told in notes(stopped.value)
 
 
 def test_one_of_the_body_needs_no_word_for_nothing_of_it_stands(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(KeyboardInterrupt) as stopped, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(KeyboardInterrupt) as stopped, desk.step():
         refund("o-1", 5)
         raise KeyboardInterrupt
     assert notes(stopped.value) == ""
@@ -81,7 +73,7 @@ def test_a_journal_that_cannot_be_read_is_no_reason_to_lose_the_interrupt(
         raise KeyboardInterrupt
 
     on_view(desk, stop)
-    with pytest.raises(KeyboardInterrupt) as stopped, transaction("t-1", wait=60, runtime=desk.runtime):
+    with pytest.raises(KeyboardInterrupt) as stopped, desk.step(wait=60):
         refund("o-1", 90_000)
     assert notes(stopped.value) == ""
     monkeypatch.undo()

@@ -29,7 +29,6 @@ from countersign import (
     Transaction,
     run_transaction,
     tool,
-    transaction,
 )
 from countersign.commit.commit import Commit
 from countersign.commit.raised import told_cause
@@ -40,6 +39,9 @@ from countersign.waiting import run
 from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, refund_tool
 
 OURS = str(Path(countersign.__file__).parent)
+
+
+Prepared = Callable[[Desk, pytest.MonkeyPatch], Callable[[], object]]
 
 
 def frames(error: BaseException) -> list[traceback.FrameSummary]:
@@ -55,11 +57,11 @@ def left_by(desk: Desk, call: Callable[[], object], how: str, **said: Any) -> Ba
     """What leaving a block with this call in it raises."""
 
     def block() -> None:
-        with transaction("t-1", runtime=desk.runtime, **said):
+        with desk.step(**said):
             call()
 
     async def async_block() -> None:
-        async with transaction("t-1", runtime=desk.runtime, **said):
+        async with desk.step(**said):
             call()
 
     with pytest.raises((CountersignError, IndependentFailures, AssertionError, OSError)) as left:
@@ -83,19 +85,17 @@ def for_people(desk: Desk, _: pytest.MonkeyPatch) -> Callable[[], object]:
     return lambda: refund("o-4", 20_000)
 
 
-def not_done(desk: Desk, _: pytest.MonkeyPatch) -> Callable[[], object]:
-    notify = failing_tool(desk, NotDone("no such address"), acts=False)
-    return lambda: notify("o-4")
+def failing(kind: type[Exception], text: str) -> Prepared:
+    def prepared(desk: Desk, _: pytest.MonkeyPatch) -> Callable[[], object]:
+        notify = failing_tool(desk, kind(text))
+        return lambda: notify("o-4")
+
+    return prepared
 
 
-def in_doubt(desk: Desk, _: pytest.MonkeyPatch) -> Callable[[], object]:
-    notify = failing_tool(desk, OSError("the line broke"))
-    return lambda: notify("o-4")
-
-
-def out_of_time(desk: Desk, _: pytest.MonkeyPatch) -> Callable[[], object]:
-    notify = failing_tool(desk, TimeoutError("no answer"))
-    return lambda: notify("o-4")
+not_done = failing(NotDone, "no such address")
+in_doubt = failing(OSError, "the line broke")
+out_of_time = failing(TimeoutError, "no answer")
 
 
 def away(desk: Desk, _: pytest.MonkeyPatch) -> Callable[[], object]:
@@ -106,7 +106,7 @@ def away(desk: Desk, _: pytest.MonkeyPatch) -> Callable[[], object]:
 
 def spent(desk: Desk, _: pytest.MonkeyPatch) -> Callable[[], object]:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         refund("o-4", 100)
     return lambda: refund("o-5", 100)
 
@@ -129,7 +129,6 @@ def live_lost(desk: Desk, broken: pytest.MonkeyPatch) -> Callable[[], object]:
     return lambda: (note("o-1", "text"), refund("o-4", 100))
 
 
-Prepared = Callable[[Desk, pytest.MonkeyPatch], Callable[[], object]]
 ANSWERS: dict[str, tuple[Prepared, type[BaseException]]] = {
     "a no": (refused, Denied),
     "a question": (for_people, ReviewPending),
@@ -185,7 +184,7 @@ def test_what_the_tool_called_of_ours_stays(how: str, desk: Desk) -> None:
     @tool("look", resource=("Order", "order_id"), registry=desk.registry)
     def look(order_id: str) -> None:
         """Use a transaction that was never entered."""
-        transaction("t-2", runtime=desk.runtime).repeat()
+        desk.step("t-2").repeat()
 
     desk.publish(look)
     cause = left_by(desk, lambda: look("o-4"), how).__cause__
@@ -247,37 +246,27 @@ def test_what_the_block_raised_is_left_as_it_is(how: str, desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("how", ["def", "async def"])
-def test_one_of_a_step_shows_who_ran_it_and_the_line_of_the_step(how: str, desk: Desk) -> None:
+@pytest.mark.parametrize("denied", [False, True])
+def test_one_of_a_step_or_its_commit_shows_who_ran_it_and_the_line_of_the_step(
+    how: str, denied: bool, desk: Desk
+) -> None:
     refund = refund_tool(desk)
+    desk.service.policy = lambda *_: Verdict.DENY
 
     def step(_: Transaction) -> None:
         refund("o-1", 5)
-        raise MisuseError("no such order")
+        if not denied:
+            raise MisuseError("no such order")
 
     async def async_step(_: Transaction) -> None:
         refund("o-1", 5)
-        raise MisuseError("no such order")
+        if not denied:
+            raise MisuseError("no such order")
 
-    with pytest.raises(MisuseError) as left:
+    with pytest.raises(Denied if denied else MisuseError) as left:
         if how == "def":
             run_transaction(step, key="t-1", runtime=desk.runtime)
         else:
             asyncio.run(run_transaction(async_step, key="t-1", runtime=desk.runtime))
     assert len(ours(left.value)) == 1
-    assert frames(left.value)[-1].name == ("step" if how == "def" else "async_step")
-
-
-@pytest.mark.parametrize("how", ["def", "async def"])
-def test_one_of_its_commit_shows_who_ran_it_alone(how: str, desk: Desk) -> None:
-    desk.service.policy = lambda *_: Verdict.DENY
-    refund = refund_tool(desk)
-
-    async def async_step(_: Transaction) -> None:
-        refund("o-1", 5)
-
-    with pytest.raises(Denied) as left:
-        if how == "def":
-            run_transaction(lambda _: refund("o-1", 5), key="t-1", runtime=desk.runtime)
-        else:
-            asyncio.run(run_transaction(async_step, key="t-1", runtime=desk.runtime))
-    assert len(ours(left.value)) == 1
+    assert denied or frames(left.value)[-1].name == ("step" if how == "def" else "async_step")

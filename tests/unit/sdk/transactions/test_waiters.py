@@ -36,10 +36,10 @@ def run_in(desk: Desk, runtime: Runtime, refund: Any, key: str = "t-1") -> tuple
 
 def test_scenario_41_the_same_call_again_answers_what_was_stored_however_it_is_written(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         first = refund("o-1", 100)
         assert refund(amount_cents=100, order_id="o-1") is first
-    with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as again:
+    with desk.restarted() as later, later.step() as again:
         stored = refund(order_id="o-1", tags=None, amount_cents=100)
     assert (stored.result, again.replayed, len(txn.effects)) == (first.result, True, 1)
     assert desk.done == [("refund", "o-1", 100)]
@@ -109,7 +109,7 @@ def test_scenario_43_an_agent_that_starts_again_fires_once(desk: Desk) -> None:
 def test_scenario_44_two_equal_calls_fire_twice_where_the_program_means_two(desk: Desk) -> None:
     refund = refund_tool(desk)
     for _ in range(2):
-        with transaction("t-1", runtime=desk.runtime) as txn:
+        with desk.step() as txn:
             first = refund("o-1", 100)
             with txn.repeat():
                 second = refund("o-1", 100)

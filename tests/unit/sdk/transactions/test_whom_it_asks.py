@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from countersign import Asks, ReviewPending, ReviewRequired, SQLiteAdapter, run_transaction, tool, transaction
+from countersign import Asks, ReviewPending, ReviewRequired, SQLiteAdapter, run_transaction, tool
 from countersign.contract import Verdict
 from countersign.contract.wire import Need
 from tests.fakes import service
@@ -21,10 +21,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_who_waits_for_people_reads_it(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with (
-        pytest.raises(ReviewPending, match="refund waits for ") as pending,
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(ReviewPending, match="refund waits for ") as pending, desk.step():
         refund("o-1", 90_000)
     (review,) = pending.value.reviews
     assert review.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
@@ -43,10 +40,7 @@ def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
 
     desk.publish(note)
     desk.service.policy = lambda *_: Verdict.REVIEW
-    with (
-        pytest.raises(ReviewRequired, match="would have to agree") as refused,
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(ReviewRequired, match="would have to agree") as refused, desk.step():
         note("o-1")
     assert refused.value.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
     assert WORDS in str(refused.value)
