@@ -31,23 +31,25 @@ async def test_a_stranger_is_asked_to_sign_in_and_comes_back(world: World) -> No
 
 async def test_everything_in_force_is_on_the_page(visitor: Visitor) -> None:
     text = (await visitor.get("/policies")).text
-    for row in policies.ROWS:
-        assert row.policy_id in text
-    assert policies.COMMIT in text
-    assert "asks for 2 of finance, which has 1" in text
-    assert "attachments" in text
-
-
-async def test_one_policy_is_shown_in_full(visitor: Visitor) -> None:
-    answer = await visitor.get("/policies?policy=never-to-closed-accounts")
-    assert "Closed accounts get nothing back." in answer.text
-    assert 'aria-label="Cedar text of never-to-closed-accounts"' in answer.text
-
-
-async def test_a_policy_that_is_not_there_is_no_blank_page(visitor: Visitor) -> None:
+    shown = [*(row.policy_id for row in policies.ROWS), policies.COMMIT, "asks for 2 of finance, which has 1"]
+    assert [what for what in (*shown, "attachments") if what not in text] == []
+    one = (await visitor.get("/policies?policy=never-to-closed-accounts")).text
+    assert "Closed accounts get nothing back." in one
+    assert 'aria-label="Cedar text of never-to-closed-accounts"' in one
     answer = await visitor.get("/policies?policy=gone")
     assert answer.status_code == 404
     assert "The bundle in force holds no policy &#39;gone&#39;." in answer.text
+
+
+async def test_the_shadow_says_what_it_could_not_do(visitor: Visitor, world: World) -> None:
+    assert "could not be asked about" not in (await visitor.get("/policies")).text
+    world.policies = replace(world.policies, shadow=policies.shadow(failed=2))
+    assert "2 effects could not be asked about" in (await visitor.get("/policies")).text
+    broken = policies.shadow(commit=None, since=None, problems=("a.cedar:1: this is not Cedar",), rows=())
+    world.policies = replace(world.policies, shadow=broken)
+    assert "It does not load, so nothing is compared with it" in (await visitor.get("/policies")).text
+    world.policies = replace(world.policies, shadow=None, events=())
+    assert "In shadow" not in (await visitor.get("/policies")).text
 
 
 async def test_what_keeps_a_newer_bundle_out_is_told_with_its_place(visitor: Visitor, world: World) -> None:
@@ -59,18 +61,6 @@ async def test_what_keeps_a_newer_bundle_out_is_told_with_its_place(visitor: Vis
     assert "refunds.cedar:12: &lt;script&gt;" in text
     assert "<script>alert" not in text
     assert "\u202e" not in text
-
-
-async def test_a_candidate_that_does_not_load_says_so(visitor: Visitor, world: World) -> None:
-    broken = policies.shadow(commit=None, since=None, problems=("a.cedar:1: this is not Cedar",), rows=())
-    world.policies = replace(world.policies, shadow=broken)
-    text = (await visitor.get("/policies")).text
-    assert "It does not load, so nothing is compared with it" in text
-
-
-async def test_nothing_in_shadow_is_no_section(visitor: Visitor, world: World) -> None:
-    world.policies = replace(world.policies, shadow=None, events=())
-    assert "In shadow" not in (await visitor.get("/policies")).text
 
 
 async def test_an_effect_is_tried_and_the_form_keeps_what_was_typed(visitor: Visitor, world: World) -> None:
@@ -88,44 +78,25 @@ async def test_the_form_keeps_lines_and_writes_out_what_is_hidden(visitor: Visit
     assert area == '\n{"a": "x\\u200by",\n "b": 1}'  # a browser takes the first line break for itself
 
 
-@pytest.mark.parametrize(
-    ("changes", "status", "said"),
-    [
-        ({"args": "{"}, 400, "The arguments are not JSON we take"),
-        ({"args": '{"a": 1, "a": 2}'}, 400, "The arguments are not JSON we take"),
-        ({"agent": "nobody"}, 404, "no agent"),
-    ],
-)
-async def test_what_cannot_be_tried_is_said_beside_the_form(
-    visitor: Visitor, changes: dict[str, str], status: int, said: str
-) -> None:
-    found, text = await attempt(visitor, **changes)
-    assert found == status
-    assert said.lower() in text.lower()
-    assert "Nothing was asked" in text
+UNTRIED = [
+    ({"args": "{"}, 400, "The arguments are not JSON we take"),
+    ({"args": '{"a": 1, "a": 2}'}, 400, "The arguments are not JSON we take"),
+    ({"agent": "nobody"}, 404, "no agent"),
+]
+FOREIGN: dict[str, str] = {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
 
 
-@pytest.mark.parametrize(
-    ("fields", "headers", "status"),
-    [
-        ({"csrf_token": "another"}, OWN_PAGE, 403),
-        ({}, {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}, 403),
-        ({"surprise": "1"}, OWN_PAGE, 400),
-    ],
-)
-async def test_a_form_that_is_not_ours_asks_nothing(
-    visitor: Visitor, world: World, fields: dict[str, str], headers: dict[str, str], status: int
-) -> None:
-    data = FORM | {"csrf_token": visitor.session.csrf} | fields
-    answer = await visitor.client.post("/policies/try", data=data, headers=headers)
-    assert answer.status_code == status
+async def test_what_cannot_be_tried_is_said_beside_the_form(visitor: Visitor, world: World) -> None:
+    for changes, status, said in UNTRIED:
+        found, text = await attempt(visitor, **changes)
+        assert (found, said.lower() in text.lower(), "Nothing was asked" in text) == (status, True, True)
+    assert world.tried == [("nobody", "refund_payment", {"amount_cents": 5001})]
+    world.tried.clear()
+    assert (await attempt(visitor, csrf_token="another"))[0] == 403
+    assert (await attempt(visitor, surprise="1"))[0] == 400
+    data = FORM | {"csrf_token": visitor.session.csrf}
+    assert (await visitor.client.post("/policies/try", data=data, headers=FOREIGN)).status_code == 403
     assert world.tried == []
-
-
-async def test_effects_the_shadow_could_not_ask_about_are_told(visitor: Visitor, world: World) -> None:
-    assert "could not be asked about" not in (await visitor.get("/policies")).text
-    world.policies = replace(world.policies, shadow=policies.shadow(failed=2))
-    assert "2 effects could not be asked about" in (await visitor.get("/policies")).text
 
 
 async def test_a_review_is_tried_in_a_variation_without_its_secrets(visitor: Visitor) -> None:
@@ -137,7 +108,4 @@ async def test_a_review_is_tried_in_a_variation_without_its_secrets(visitor: Vis
     assert "deploy_key" not in json.loads(area)
     assert "s3cr3t" not in text
     assert 'value="ship-bot"' in text
-
-
-async def test_a_review_that_is_not_there_is_tried_by_nobody(visitor: Visitor) -> None:
     assert (await visitor.get("/policies?try=rev_none")).status_code == 404

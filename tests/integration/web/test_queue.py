@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from html import unescape
 
+import httpx2
 import pytest
 
 from policy_service.workflow.reading.queue import Tab, Wanted
@@ -40,23 +41,22 @@ def boxes(text: str) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------- tabs, filters
 
 
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [
-        ("/", ["rev_01KAHX04QE", "rev_hostile", "rev_01KAHV6T3M"]),
-        ("/?tab=me", ["rev_01KAHX04QE", "rev_hostile", "rev_01KAHV6T3M"]),
-        ("/?tab=open", ["rev_01KAHX04QE", "rev_hostile", "rev_01KAHV6T3M", "rev_owner"]),
-        ("/?tab=mine", ["rev_owner"]),
-        ("/?tab=open&agent=ship-bot", ["rev_01KAHX04QE"]),
-        ("/?tab=open&risk=low&agent=", ["rev_owner"]),
-        ("/?text=48,210+CUST", ["rev_hostile"]),
-    ],
-)
-async def test_a_tab_and_its_filters_are_the_address(visitor: Visitor, path: str, shown: list[str]) -> None:
-    answer = await visitor.get(path)
-    assert answer.status_code == 200
-    assert rows(answer.text) == shown
-    assert counts(answer.text) == ["3", "4", "1", "2"]
+ADDRESSES = {
+    "/": ["rev_01KAHX04QE", "rev_hostile", "rev_01KAHV6T3M"],
+    "/?tab=me": ["rev_01KAHX04QE", "rev_hostile", "rev_01KAHV6T3M"],
+    "/?tab=open": ["rev_01KAHX04QE", "rev_hostile", "rev_01KAHV6T3M", "rev_owner"],
+    "/?tab=mine": ["rev_owner"],
+    "/?tab=open&agent=ship-bot": ["rev_01KAHX04QE"],
+    "/?tab=open&risk=low&agent=": ["rev_owner"],
+    "/?text=48,210+CUST": ["rev_hostile"],
+}
+
+
+async def test_a_tab_and_its_filters_are_the_address(visitor: Visitor) -> None:
+    for path, shown in ADDRESSES.items():
+        answer = await visitor.get(path)
+        assert (answer.status_code, rows(answer.text)) == (200, shown), path
+        assert counts(answer.text) == ["3", "4", "1", "2"]
 
 
 async def test_decided_ones_say_what_became_of_them(visitor: Visitor) -> None:
@@ -76,26 +76,23 @@ async def test_every_filter_that_is_on_is_a_chip_that_takes_it_away(visitor: Vis
     assert 'href="/?tab=open">Clear all' in text
 
 
-@pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("tab=everything", "there are me, open, mine, decided"),
-        ("risk=none", "there are low, medium, high"),
-        ("order=amount", "there are due, newest"),
-        ("page=2", "has no filter 'page'"),
-        ("tab=me&tab=open", "names 'tab' twice"),
-        ("agent=" + "a" * 201, "holds 200 characters at most"),
-        ("tab=decided&group=finance", "are not filtered by group"),
-        ("tab=decided&text=refund", "are not filtered by text"),
-    ],
-)
-async def test_an_address_that_asks_for_what_there_is_not_is_refused(
-    visitor: Visitor, query: str, says: str
-) -> None:
-    answer = await visitor.get(f"/?{query}")
-    assert answer.status_code == 400
-    assert says in unescape(answer.text)
-    assert rows(answer.text) == []
+NOWHERE = {
+    "tab=everything": "there are me, open, mine, decided",
+    "risk=none": "there are low, medium, high",
+    "order=amount": "there are due, newest",
+    "page=2": "has no filter 'page'",
+    "tab=me&tab=open": "names 'tab' twice",
+    "agent=" + "a" * 201: "holds 200 characters at most",
+    "tab=decided&group=finance": "are not filtered by group",
+    "tab=decided&text=refund": "are not filtered by text",
+}
+
+
+async def test_an_address_that_asks_for_what_there_is_not_is_refused(visitor: Visitor) -> None:
+    for query, says in NOWHERE.items():
+        answer = await visitor.get(f"/?{query}")
+        assert (answer.status_code, says in unescape(answer.text)) == (400, True), query
+        assert rows(answer.text) == []
 
 
 async def test_a_filter_is_text_and_never_markup(visitor: Visitor) -> None:
@@ -105,28 +102,20 @@ async def test_a_filter_is_text_and_never_markup(visitor: Visitor) -> None:
     assert "No review on this tab matches." in text
 
 
-@pytest.mark.parametrize(
-    ("tab", "says"),
-    [
-        ("me", "Nothing waits for you."),
-        ("open", "Nothing waits for anybody."),
-        ("mine", "Nothing of your agents waits."),
-        ("decided", "Nothing has been decided yet."),
-    ],
-)
-async def test_an_empty_tab_says_what_it_would_show(
-    world: World, visitor: Visitor, tab: str, says: str
-) -> None:
+async def test_an_empty_tab_says_what_it_would_show(world: World, visitor: Visitor) -> None:
+    pages = dict(world.pages)
     world.pages.clear()
-    text = (await visitor.get(f"/?tab={tab}")).text
-    assert f"<h1>{says}</h1>" in text
-    assert "@approval" in text
-    assert counts(text) == ["0", "0", "0", "0"]
-
-
-async def test_who_needs_nothing_is_told_what_is_open_for_others(world: World, visitor: Visitor) -> None:
-    for name, page in list(world.pages.items()):
-        world.pages[name] = replace(page, why_not="not in the group")
+    for tab, says in {
+        "me": "Nothing waits for you.",
+        "open": "Nothing waits for anybody.",
+        "mine": "Nothing of your agents waits.",
+        "decided": "Nothing has been decided yet.",
+    }.items():
+        text = (await visitor.get(f"/?tab={tab}")).text
+        assert f"<h1>{says}</h1>" in text
+        assert "@approval" in text
+        assert counts(text) == ["0", "0", "0", "0"]
+    world.pages.update({name: replace(page, why_not="not in the group") for name, page in pages.items()})
     text = (await visitor.get("/")).text
     assert 'href="/?tab=open"' in text
     assert "4 open for others" in text
@@ -151,15 +140,11 @@ async def test_a_review_stands_beside_the_list(visitor: Visitor) -> None:
     assert re.findall(r'class="row row-on" data-review="(\w+)"', text) == ["rev_hostile"]
     assert 'href="/?tab=open&amp;review=rev_owner"' in text
     assert 'action="/reviews/rev_hostile/votes"' in text
-    assert text.count("<h1") == 1
-    assert text.count('id="feed"') == 1
+    assert (text.count("<h1"), text.count('id="feed"')) == (1, 1)
     alone = (await visitor.get("/reviews/rev_hostile")).text
     body = alone.split('<div class="review">')[1].split("</main>")[0]
     for piece in re.findall(r"[^\s].*", body):
         assert piece in text or "aria-current" in piece
-
-
-async def test_a_review_that_is_not_there_stands_beside_nothing(visitor: Visitor) -> None:
     assert (await visitor.get("/?review=rev_none")).status_code == 404
 
 
@@ -202,19 +187,25 @@ async def test_a_batch_lists_every_line_with_its_digest_and_ticks_none(
         assert page.effect_digest[:4] in text
 
 
+async def press(
+    visitor: Visitor, verdict: str, headers: dict[str, str] = OWN_PAGE, **fields: str
+) -> httpx2.Response:
+    form = {"csrf_token": visitor.session.csrf, "verdict": verdict, **fields}
+    return await visitor.client.post("/alike/rev_credit0/votes", data=form, headers=headers)
+
+
 async def test_each_ticked_line_is_a_vote_of_its_own(world: World, visitor: Visitor) -> None:
     credits(world)
     ticked = boxes((await visitor.get("/alike/rev_credit0")).text)
     del ticked["line-2"]
-    form = {"csrf_token": visitor.session.csrf, "verdict": "approve", "note": "as agreed", **ticked}
-    answer = await visitor.client.post("/alike/rev_credit0/votes", data=form, headers=OWN_PAGE)
+    answer = await press(visitor, "approve", note="as agreed", **ticked)
     assert answer.status_code == 200
     assert "3 of 3 votes counted" in answer.text
-    assert [(name, verdict, reason) for name, verdict, _, _, _, reason in world.cast] == [
-        (name, "approve", "as agreed") for name in ("rev_credit0", "rev_credit2", "rev_credit3")
-    ]
-    for name, _, rev, effect, txn, _ in world.cast:
+    for name, (voted, verdict, rev, effect, txn, reason) in zip(
+        ("rev_credit0", "rev_credit2", "rev_credit3"), world.cast, strict=True
+    ):
         page = world.pages[name]
+        assert (voted, verdict, reason) == (name, "approve", "as agreed")
         assert (rev, effect, txn) == (page.rev, page.effect_digest, page.txn_digest)
     assert world.pages["rev_credit1"].state == "open"
 
@@ -224,8 +215,7 @@ async def test_one_that_changed_is_refused_and_the_others_proceed(world: World, 
     ticked = boxes((await visitor.get("/alike/rev_credit0")).text)
     world.pages["rev_credit1"] = replace(world.pages["rev_credit1"], effect_digest="f" * 64)
     world.pages["rev_credit2"] = replace(world.pages["rev_credit2"], state="expired")
-    form = {"csrf_token": visitor.session.csrf, "verdict": "deny", "pick": "Not now", **ticked}
-    answer = await visitor.client.post("/alike/rev_credit0/votes", data=form, headers=OWN_PAGE)
+    answer = await press(visitor, "deny", pick="Not now", **ticked)
     assert "2 of 4 votes counted" in answer.text
     assert "You read another revision" in answer.text
     assert "It has settled meanwhile (expired)" in answer.text
@@ -242,63 +232,45 @@ async def test_a_batch_takes_no_review_of_another_kind(world: World, visitor: Vi
         f"line-{n}": f"{page.review_id} {page.rev} {page.effect_digest} {page.txn_digest} {'0' * 64}"
         for n, page in enumerate(lines, start=1)
     }
-    form = {"csrf_token": visitor.session.csrf, "verdict": "approve", **sent}
-    answer = await visitor.client.post("/alike/rev_credit0/votes", data=form, headers=OWN_PAGE)
+    answer = await press(visitor, "approve", **sent)
     assert "0 of 2 votes counted" in answer.text
     assert world.cast == []
 
 
 async def test_a_line_with_anything_in_it_that_deceives_has_no_box(world: World, visitor: Visitor) -> None:
     credits(world)
-    odd = world.pages["rev_credit1"]
-    world.pages["rev_credit1"] = reviews.with_args(
-        odd, *odd.args[1:], reviews.arg("memo", "a\u202eb", "string")
-    )
+    odd, memo = world.pages["rev_credit1"], reviews.arg("memo", "a\u202eb", "string")
+    page = world.pages["rev_credit1"] = reviews.with_args(odd, *odd.args[1:], memo)
     text = (await visitor.get("/alike/rev_credit0")).text
     assert len(boxes(text)) == 3
     assert "it is decided on its own" in text
-    page = world.pages["rev_credit1"]
-    form = {
-        "csrf_token": visitor.session.csrf, "verdict": "approve",
-        "line-1": f"rev_credit1 1 {page.effect_digest} {page.txn_digest} {'0' * 64}",
-    }  # fmt: skip
-    await visitor.client.post("/alike/rev_credit0/votes", data=form, headers=OWN_PAGE)
+    line = f"rev_credit1 1 {page.effect_digest} {page.txn_digest} {'0' * 64}"
+    await press(visitor, "approve", **{"line-1": line})
     assert world.cast == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"verdict": "approve"}, 400),
-        ({"verdict": "release", "line-1": "rev_credit0 1 a b c"}, 400),
-        ({"verdict": "deny", "line-1": "rev_credit0 1 a b c"}, 400),
-        ({"verdict": "approve", "line-1": "rev_credit0 1 a b"}, 400),
-        ({"verdict": "approve", "line-1": "rev_credit0 -1 a b c"}, 400),
-        ({"verdict": "break_glass", "reason": "the site is down", "line-1": "rev_credit0 1 a b c"}, 400),
-        ({"verdict": "approve", "line-51": "rev_credit0 1 a b c"}, 400),
-        ({"verdict": "approve", "line-1": "rev_credit0 1 a b c", "line-2": "rev_credit0 1 a b c"}, 400),
-        ({"verdict": "approve", "line-1": "rev_credit0 1 a b c", "csrf_token": "another"}, 403),
-    ],
-)
-async def test_a_batch_that_is_not_as_it_should_be_casts_nothing(
-    world: World, visitor: Visitor, fields: dict[str, str], code: int
-) -> None:
-    credits(world)
-    form = {"csrf_token": visitor.session.csrf} | fields
-    answer = await visitor.client.post("/alike/rev_credit0/votes", data=form, headers=OWN_PAGE)
-    assert answer.status_code == code
-    assert world.cast == []
+LINE = "rev_credit0 1 a b c"
+BAD_BATCHES: list[tuple[dict[str, str], int]] = [
+    ({"verdict": "approve"}, 400),
+    ({"verdict": "release", "line-1": LINE}, 400),
+    ({"verdict": "deny", "line-1": LINE}, 400),
+    ({"verdict": "approve", "line-1": "rev_credit0 1 a b"}, 400),
+    ({"verdict": "approve", "line-1": "rev_credit0 -1 a b c"}, 400),
+    ({"verdict": "break_glass", "reason": "the site is down", "line-1": LINE}, 400),
+    ({"verdict": "approve", "line-51": LINE}, 400),
+    ({"verdict": "approve", "line-1": LINE, "line-2": LINE}, 400),
+    ({"verdict": "approve", "line-1": LINE, "csrf_token": "another"}, 403),
+]
 
 
-@pytest.mark.parametrize("headers", [{}, {"Origin": "https://evil.example"}])
-async def test_a_batch_from_elsewhere_is_refused(
-    world: World, visitor: Visitor, headers: dict[str, str]
-) -> None:
+async def test_a_batch_that_is_not_as_it_should_be_casts_nothing(world: World, visitor: Visitor) -> None:
     credits(world)
+    for fields, code in BAD_BATCHES:
+        assert (await press(visitor, **fields)).status_code == code, fields
     ticked = boxes((await visitor.get("/alike/rev_credit0")).text)
-    form = {"csrf_token": visitor.session.csrf, "verdict": "approve", **ticked}
-    answer = await visitor.client.post("/alike/rev_credit0/votes", data=form, headers=headers)
-    assert answer.status_code == 403
+    elsewhere: list[dict[str, str]] = [{}, {"Origin": "https://evil.example"}]
+    for headers in elsewhere:
+        assert (await press(visitor, "approve", headers, **ticked)).status_code == 403
     assert world.cast == []
 
 
@@ -313,16 +285,12 @@ async def test_what_is_one_of_no_kind_is_decided_on_its_own(visitor: Visitor, na
 async def test_keys_are_turned_off_by_a_form_and_stay_off(visitor: Visitor) -> None:
     assert "data-keys" not in (await visitor.get("/")).text
     form = {"csrf_token": visitor.session.csrf, "keys": "off", "back": "/?tab=open"}
+    for changed in ({"keys": "maybe"}, {"csrf_token": "x"}):
+        answer = await visitor.client.post("/keys", data=form | changed, headers=OWN_PAGE)
+        assert answer.status_code in (400, 403)
+        assert "set-cookie" not in answer.headers
     answer = await visitor.client.post("/keys", data=form, headers=OWN_PAGE)
     assert (answer.status_code, answer.headers["location"]) == (303, "/?tab=open")
     assert 'data-keys="off"' in (await visitor.get("/")).text
     await visitor.client.post("/keys", data=form | {"keys": "on"}, headers=OWN_PAGE)
     assert "data-keys" not in (await visitor.get("/")).text
-
-
-@pytest.mark.parametrize("changed", [{"keys": "maybe"}, {"csrf_token": "x"}])
-async def test_keys_take_nothing_else(visitor: Visitor, changed: dict[str, str]) -> None:
-    form = {"csrf_token": visitor.session.csrf, "keys": "off", "back": "/"} | changed
-    answer = await visitor.client.post("/keys", data=form, headers=OWN_PAGE)
-    assert answer.status_code in (400, 403)
-    assert "set-cookie" not in answer.headers

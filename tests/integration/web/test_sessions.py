@@ -42,12 +42,9 @@ async def test_a_session_that_was_there_before_is_replaced(world: World, visitor
     assert visitor.cookie not in answer.headers["set-cookie"]
 
 
-@pytest.mark.parametrize("path", ["/sign-in/dev", "/sign-in/dev?token=", "/sign-in/dev?token=" + "x" * 201])
-async def test_a_link_that_is_none_is_refused(stranger: httpx2.AsyncClient, path: str) -> None:
-    assert (await stranger.get(path)).status_code == 400
-
-
-async def test_a_hostile_token_is_text(stranger: httpx2.AsyncClient) -> None:
+async def test_a_link_that_is_none_is_refused(stranger: httpx2.AsyncClient) -> None:
+    for query in ("", "?token=", "?token=" + "x" * 201):
+        assert (await stranger.get(f"/sign-in/dev{query}")).status_code == 400
     answer = await stranger.get("/sign-in/dev", params={"token": '"><script>1</script>'})
     assert "<script>1" not in answer.text
 
@@ -72,50 +69,36 @@ NEXT = {
 }
 
 
-@pytest.mark.parametrize(("target", "shown"), NEXT.values(), ids=NEXT)
-async def test_only_a_path_of_ours_is_named_to_come_back_to(
-    stranger: httpx2.AsyncClient, target: str, shown: bool
-) -> None:
-    text = (await stranger.get("/sign-in", params={"next": target})).text
-    assert ("You came for" in text) == shown
+async def test_only_a_path_of_ours_is_named_to_come_back_to(stranger: httpx2.AsyncClient) -> None:
+    for what, (target, shown) in NEXT.items():
+        text = (await stranger.get("/sign-in", params={"next": target})).text
+        assert ("You came for" in text) == shown, what
 
 
 async def test_signing_out_ends_the_session_everywhere(world: World, visitor: Visitor) -> None:
-    answer = await visitor.client.post(
-        "/sign-out", data={"csrf_token": visitor.session.csrf}, headers=OWN_PAGE
-    )
+    forged = {"csrf_token": "x"}
+    for path, form in (("/sign-out", forged), ("/theme", forged | {"theme": "dark", "back": "/"})):
+        answer = await visitor.client.post(path, data=form, headers=OWN_PAGE)
+        assert answer.status_code == 403
+        assert "set-cookie" not in answer.headers
+        assert visitor.cookie in world.sessions
+    form = {"csrf_token": visitor.session.csrf}
+    answer = await visitor.client.post("/sign-out", data=form, headers=OWN_PAGE)
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
     assert "Max-Age=0" in answer.headers["set-cookie"]
     assert visitor.cookie not in world.sessions
 
 
-@pytest.mark.parametrize("path", ["/sign-out", "/theme"])
-async def test_small_forms_want_the_token_too(world: World, visitor: Visitor, path: str) -> None:
-    form = {"csrf_token": "x"} | ({"theme": "dark", "back": "/"} if path == "/theme" else {})
-    answer = await visitor.client.post(path, data=form, headers=OWN_PAGE)
-    assert answer.status_code == 403
-    assert "set-cookie" not in answer.headers
-    assert visitor.cookie in world.sessions
-
-
 async def test_the_theme_is_kept_and_leads_back(visitor: Visitor) -> None:
-    form = {"csrf_token": visitor.session.csrf, "theme": "dark", "back": "/reviews/rev_hostile"}
-    answer = await visitor.client.post("/theme", data=form, headers=OWN_PAGE)
-    assert answer.headers["location"] == "/reviews/rev_hostile"
+    form = {"csrf_token": visitor.session.csrf, "theme": "dark"}
+    for back in ("//evil.example", "https://evil.example", "/\\evil.example", "javascript:1"):
+        answer = await visitor.client.post("/theme", data=form | {"back": back}, headers=OWN_PAGE)
+        assert answer.headers["location"] == "/", back
+    back = "/reviews/rev_hostile"
+    answer = await visitor.client.post("/theme", data=form | {"back": back}, headers=OWN_PAGE)
+    assert answer.headers["location"] == back
     assert '<html lang="en" data-theme="dark">' in (await visitor.get("/")).text
-
-
-@pytest.mark.parametrize(
-    "back", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:1"]
-)
-async def test_the_theme_form_leads_nowhere_else(visitor: Visitor, back: str) -> None:
-    form = {"csrf_token": visitor.session.csrf, "theme": "dark", "back": back}
-    answer = await visitor.client.post("/theme", data=form, headers=OWN_PAGE)
-    assert answer.headers["location"] == "/"
-
-
-async def test_a_theme_that_is_none_is_refused_and_never_drawn(world: World, visitor: Visitor) -> None:
-    form = {"csrf_token": visitor.session.csrf, "theme": '"><b>', "back": "/"}
-    assert (await visitor.client.post("/theme", data=form, headers=OWN_PAGE)).status_code == 400
+    odd = form | {"theme": '"><b>', "back": "/"}
+    assert (await visitor.client.post("/theme", data=odd, headers=OWN_PAGE)).status_code == 400
     visitor.client.cookies.set("countersign_dev_theme", "x onload=1")
     assert "onload=1" not in (await visitor.get("/")).text

@@ -43,21 +43,16 @@ REFUSED: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "status"), REFUSED.values(), ids=REFUSED)
 async def test_what_is_no_form_of_ours_is_refused(
-    world: World, visitor: Visitor, given: dict[str, Any], status: int
+    world: World, visitor: Visitor, stranger: httpx2.AsyncClient
 ) -> None:
     world.put(reviews.talked(comments=()))
-    assert (await write(visitor, **given)).status_code == status
-    assert world.pages["rev_talk"].comments == ()
-
-
-async def test_nobody_writes_who_is_not_signed_in(world: World, stranger: httpx2.AsyncClient) -> None:
-    world.put(reviews.talked(comments=()))
+    for what, (given, status) in REFUSED.items():
+        assert (await write(visitor, **dict(given))).status_code == status, what
     fields = {"csrf_token": "x", "kind": "comment", "text": "hm"}
     answer = await stranger.post(f"{REVIEW}/comments", data=fields, headers=OWN_PAGE)
-    assert answer.status_code == 401
-    assert "Your words were not kept" in answer.text
+    assert (answer.status_code, "Your words were not kept" in answer.text) == (401, True)
+    assert world.pages["rev_talk"].comments == ()
 
 
 SAID = {
@@ -71,34 +66,22 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize(("page", "kind", "told"), SAID.values(), ids=SAID)
-async def test_a_refusal_speaks_of_words_and_not_of_a_vote(
-    world: World, visitor: Visitor, page: dict[str, Any], kind: str, told: str
-) -> None:
-    world.put(reviews.talked(comments=(), **page))
-    answer = await write(visitor, kind=kind)
-    assert answer.status_code in {403, 409}
-    assert "Your words were not kept" in answer.text and told in answer.text
-    assert "vote was not counted" not in answer.text
+async def test_a_refusal_speaks_of_words_and_not_of_a_vote(world: World, visitor: Visitor) -> None:
+    for what, (page, kind, told) in SAID.items():
+        world.put(reviews.talked(comments=(), **page))
+        answer = await write(visitor, kind=kind)
+        assert answer.status_code in {403, 409}, what
+        assert "Your words were not kept" in answer.text and told in answer.text
+        assert "vote was not counted" not in answer.text
 
 
-@pytest.mark.parametrize(("may_comment", "may_ask"), [(True, True), (True, False), (False, False)])
-async def test_the_form_offers_what_this_person_may(
-    world: World, visitor: Visitor, may_comment: bool, may_ask: bool
-) -> None:
-    world.put(reviews.talked(may_comment=may_comment, may_ask=may_ask))
-    html = (await visitor.get(REVIEW)).text
-    assert ('value="comment"' in html, 'value="question"' in html) == (may_comment, may_ask)
-    assert "Why the full amount?" in html
-    assert ("You own the agent" in html) is (may_comment and not may_ask)
-
-
-async def test_nobodys_words_are_markup(world: World, visitor: Visitor) -> None:
-    world.put(reviews.talked())
-    html = (await visitor.get(REVIEW)).text
-    assert "<i>Which" not in html and "<b>Approved" not in html and "\u202e" not in html
-
-
-async def test_an_empty_thread_nobody_may_add_to_is_not_there(world: World, visitor: Visitor) -> None:
+async def test_the_form_offers_what_this_person_may(world: World, visitor: Visitor) -> None:
+    for may_comment, may_ask in ((True, True), (True, False), (False, False)):
+        world.put(reviews.talked(may_comment=may_comment, may_ask=may_ask))
+        html = (await visitor.get(REVIEW)).text
+        assert ('value="comment"' in html, 'value="question"' in html) == (may_comment, may_ask)
+        assert "Why the full amount?" in html
+        assert ("You own the agent" in html) is (may_comment and not may_ask)
+        assert "<i>Which" not in html and "<b>Approved" not in html and "\u202e" not in html
     world.put(reviews.talked(comments=(), may_comment=False, may_ask=False))
     assert 'id="talk"' not in (await visitor.get(REVIEW)).text

@@ -42,14 +42,11 @@ async def settle(visitor: Visitor, fields: dict[str, str], **headers: str) -> ht
 async def test_every_page_says_how_many_tasks_are_open(world: World, visitor: Visitor) -> None:
     for path in ("/", "/tasks", f"/tasks/{TASK}", "/reviews/rev_01KAHV6T3M"):
         assert '<span class="n">1<span class="sr"> to settle</span></span>' in (await visitor.get(path)).text
+    html = (await visitor.get("/tasks")).text
+    assert f'href="/tasks/{TASK}"' in html
+    assert "We do not know whether this fired" in html and "<b>35 min</b>" in html
     world.pages.clear()
     assert "to settle" in (await visitor.get("/")).text  # the page of an empty queue too
-
-
-async def test_the_list_says_what_is_not_known_and_since_when(visitor: Visitor) -> None:
-    html = (await visitor.get("/tasks")).text
-    assert "<h1>Tasks</h1>" in html and f'href="/tasks/{TASK}"' in html
-    assert "We do not know whether this fired" in html and "<b>35 min</b>" in html
 
 
 async def test_the_list_goes_on_by_page_and_shows_what_is_settled(world: World, visitor: Visitor) -> None:
@@ -85,20 +82,16 @@ async def test_a_settled_task_no_longer_says_that_nobody_knows(world: World, vis
     assert "We do not know whether this fired." not in settled and said not in settled
 
 
-@pytest.mark.parametrize(
-    ("idempotent", "probe", "told"),
-    [
+async def test_a_probe_is_none_only_where_the_manifest_says_so(world: World, visitor: Visitor) -> None:
+    gone = "not known: the bundle in force no longer holds this version of refund_payment</dd>"
+    for idempotent, probe, told in (
         (False, None, "none in its manifest"),
         (False, "find_refund", "<code>find_refund</code> tells"),
-        (None, None, "not known: the bundle in force no longer holds this version of refund_payment</dd>"),
-    ],
-)
-async def test_a_probe_is_none_only_where_the_manifest_says_so(
-    world: World, visitor: Visitor, idempotent: bool | None, probe: str | None, told: str
-) -> None:
-    world.put_task(tasks.unknown(idempotent=idempotent, probe=probe))
-    html = (await visitor.get(f"/tasks/{TASK}")).text
-    assert told in html.split("<dt>Probe</dt>")[1].split("</dl>")[0]
+        (None, None, gone),
+    ):
+        world.put_task(tasks.unknown(idempotent=idempotent, probe=probe))
+        html = (await visitor.get(f"/tasks/{TASK}")).text
+        assert told in html.split("<dt>Probe</dt>")[1].split("</dl>")[0]
 
 
 async def test_a_word_names_the_bytes_and_the_state_that_were_read(world: World, visitor: Visitor) -> None:
@@ -128,21 +121,14 @@ REFUSED: dict[str, tuple[dict[str, str], int, str]] = {
 }
 
 
-@pytest.mark.parametrize(("change", "status", "told"), REFUSED.values(), ids=REFUSED)
-async def test_what_is_not_let_through(
-    world: World, visitor: Visitor, change: dict[str, str], status: int, told: str
-) -> None:
-    answer = await settle(visitor, await form(visitor, "fired") | change)
-    assert (answer.status_code, world.said) == (status, [])
-    assert told in answer.text
-
-
-@pytest.mark.parametrize("headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}])
-async def test_a_form_from_elsewhere_settles_nothing(
-    world: World, visitor: Visitor, headers: dict[str, str]
-) -> None:
-    answer = await settle(visitor, await form(visitor, "fired"), **headers)
-    assert (answer.status_code, world.said) == (403, [])
+async def test_what_is_not_let_through(world: World, visitor: Visitor) -> None:
+    fields = await form(visitor, "fired")
+    for what, (change, status, told) in REFUSED.items():
+        answer = await settle(visitor, fields | change)
+        assert (answer.status_code, told in answer.text) == (status, True), what
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        assert (await settle(visitor, fields, **headers)).status_code == 403
+    assert world.said == []
 
 
 async def test_the_first_word_stands(world: World, visitor: Visitor) -> None:
@@ -167,6 +153,7 @@ async def test_somebody_who_may_not_reads_why_and_has_nothing_to_press(
 
 
 async def test_nobody_signed_in_settles_or_reads(world: World, visitor: Visitor) -> None:
+    assert (await visitor.get("/tasks/task_none")).status_code == 404
     fields = await form(visitor, "fired")
     world.sessions.clear()
     assert (await settle(visitor, fields)).status_code == 401
@@ -174,10 +161,6 @@ async def test_nobody_signed_in_settles_or_reads(world: World, visitor: Visitor)
         answer = await visitor.get(path)
         assert (answer.status_code, answer.headers["location"]) == (303, f"/sign-in?next={path}")
     assert world.said == []
-
-
-async def test_no_such_task(visitor: Visitor) -> None:
-    assert (await visitor.get("/tasks/task_none")).status_code == 404
 
 
 async def test_hostile_bytes_and_reports_are_inert_and_named(world: World, visitor: Visitor) -> None:
@@ -192,9 +175,6 @@ async def test_bytes_that_do_not_add_up_offer_no_answer(world: World, visitor: V
     world.put_task(replace(tasks.unknown(), canonical=b'{"amount_cents":1}'))
     html = (await visitor.get(f"/tasks/{TASK}")).text
     assert "Do not settle on this page" in html and 'name="answer"' not in html
-
-
-async def test_a_secret_is_nowhere_on_the_page(world: World, visitor: Visitor) -> None:
     secret = reviews.with_args(reviews.refund(), reviews.arg("pin", "4711-secret", "string", secret=True))
     world.put_task(tasks.unknown(of=secret))
     html = (await visitor.get(f"/tasks/{TASK}")).text
@@ -223,10 +203,7 @@ async def test_what_changed_meanwhile_is_announced_and_what_one_did_oneself_is_n
 
 
 def test_tasks_and_reviews_are_counted_apart() -> None:
-    events = [
-        QueueEvent(1, "task_opened", task_id="a"),
-        QueueEvent(2, "task_settled", task_id="a"),
-        QueueEvent(3, "task_settled", task_id="b"),
-        QueueEvent(4, "review_opened", "r"),
-    ]
+    told = [("task_opened", "a"), ("task_settled", "a"), ("task_settled", "b")]
+    events = [QueueEvent(n, kind, task_id=task) for n, (kind, task) in enumerate(told, 1)]
+    events.append(QueueEvent(4, "review_opened", "r"))
     assert (live.tell(events, "task"), live.tell(events)) == ((0, 1), (1, 0))

@@ -17,7 +17,9 @@ from policy_service.storage.database import Database
 from policy_service.storage.migrations import migrate
 from tests.counterparts import postgres, require
 
-BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
+_GROUP = pytest.mark.xdist_group("postgresql")
+BOTH = ["sqlite", pytest.param("postgresql", marks=_GROUP)]
+SHORT_ON_SQLITE = ["sqlite", pytest.param("postgresql", marks=[_GROUP, pytest.mark.long])]
 
 
 @pytest.fixture(params=BOTH)

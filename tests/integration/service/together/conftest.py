@@ -14,12 +14,16 @@ import pytest
 
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import running
 from tests.integration.service.engines import ENGINES, database_on
+from tests.integration.service.together.bank import Bank
 
-# These run on both engines in the fast suite, the others on PostgreSQL in the long one: what they are about (names,
-# words, who counts) is decided before the database is asked.
-_RACY = {"test_redemption", "test_revisions", "test_text", "test_votes"}
+# These run on both engines in the short suite; everything else on PostgreSQL is for the long one.
+_RACES = {
+    "test_sixteen_redeemers_at_once_get_exactly_one_receipt",
+    "test_ten_browsers_of_one_person_at_once_are_one_person",
+    "test_of_an_accept_a_vote_a_withdrawal_and_a_rerun_at_once_one_outcome_stands",
+}
 
 _HERE = Path(__file__).parent
 _names = (f"robot-{n}" for n in itertools.count(1))
@@ -29,7 +33,7 @@ _names = (f"robot-{n}" for n in itertools.count(1))
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave most of PostgreSQL to the long suite."""
     for item in items:
-        if item.path.parent == _HERE and item.path.stem not in _RACY and "postgresql" in item.name:
+        if item.path.parent == _HERE and "postgresql" in item.name and item.originalname not in _RACES:
             item.add_marker(pytest.mark.long)
 
 
@@ -41,39 +45,24 @@ def database_of_all(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def folder_of_all(tmp_path_factory: pytest.TempPathFactory) -> Payments:
-    """The bundle of a file's tests."""
-    return Payments(tmp_path_factory.mktemp("together") / "bundle")
-
-
-@pytest.fixture(scope="module")
 async def bank_of_all(
-    tmp_path_factory: pytest.TempPathFactory, folder_of_all: Payments, database_of_all: dict[str, str]
-) -> AsyncIterator[World]:
+    tmp_path_factory: pytest.TempPathFactory, database_of_all: dict[str, str]
+) -> AsyncIterator[Bank]:
     """The service of a file's tests; at the end its log must tell exactly what happened (I-8)."""
+    folder = Payments(tmp_path_factory.mktemp("together") / "bundle")
     data = tmp_path_factory.mktemp("together") / "data"
-    async with running(data, folder_of_all.path, **database_of_all) as started:
-        yield started
+    async with running(data, folder.path, **database_of_all) as started:
+        yield Bank(started.app, started.settings, started.http, started.clock, folder=folder)
         assert await started.service.db.read(faults_of_log) == []
 
 
 @pytest.fixture
-def folder(folder_of_all: Payments) -> Payments:
-    """A bundle whose rules the test may change."""
-    return folder_of_all
-
-
-@pytest.fixture
-async def bank(bank_of_all: World, folder: Payments) -> AsyncIterator[World]:
-    """The service, under the usual rules."""
+async def bank(bank_of_all: Bank) -> AsyncIterator[Bank]:
+    """The service under the usual rules, an agent of the test's own, and the four people, signed in."""
+    bank_of_all.robot = await bank_of_all.agent(next(_names))
+    await bank_of_all.sign_in()
     yield bank_of_all
     bank_of_all.clock.go_on()
-    if folder.touched:
-        folder.restore()
+    if bank_of_all.folder.touched:
+        bank_of_all.folder.restore()
         await bank_of_all.activate()
-
-
-@pytest.fixture
-async def robot(bank: World) -> Agent:
-    """An agent of the test's own."""
-    return await bank.agent(next(_names))

@@ -10,7 +10,8 @@ import httpx2
 import pytest
 
 from tests.fakes.payments import person
-from tests.fakes.world import Agent, Visitor, World
+from tests.fakes.world import Visitor
+from tests.integration.service.together.bank import Bank
 from tests.integration.service.together.test_edits import LESS, asked, states
 
 pytestmark = pytest.mark.anyio
@@ -39,27 +40,25 @@ def fields_of(html: str, action: str) -> dict[str, str]:
     )
 
 
-async def test_a_hidden_character_is_written_out_pointed_at_and_sent_as_it_is(
-    bank: World, robot: Agent
-) -> None:
-    old, maya = await asked(bank, robot), await bank.person("maya")
+async def test_a_hidden_character_is_written_out_pointed_at_and_sent_as_it_is(bank: Bank) -> None:
+    old = await asked(bank, bank.robot)
     path = address(old)
-    fields = fields_of((await maya.get(f"{path}/propose")).text, f"{path}/propose")
-    looked = await send(maya, f"{path}/propose", fields | {"value_0": f"ac{OVERRIDE}me"})
+    fields = fields_of((await bank.maya.get(f"{path}/propose")).text, f"{path}/propose")
+    looked = await send(bank.maya, f"{path}/propose", fields | {"value_0": f"ac{OVERRIDE}me"})
     assert looked.status_code == 200
     assert "U+202E" in looked.text
     assert "I have read the 1 warning" in looked.text
     wish = fields_of(looked.text, f"{path}/proposals") | {"reason": "another account"}
-    assert (await send(maya, f"{path}/proposals", wish)).status_code == 303
-    (open_,) = (await maya.get(f"/v1{path}")).json()["effect"]["review"]["proposals"]
+    assert (await send(bank.maya, f"{path}/proposals", wish)).status_code == 303
+    (open_,) = (await bank.maya.get(f"/v1{path}")).json()["effect"]["review"]["proposals"]
     assert open_["args"]["account"] == f"ac{OVERRIDE}me"
 
 
-async def test_an_argument_of_300_kb_is_refused_and_stays_in_the_form(bank: World, robot: Agent) -> None:
-    old, maya = await asked(bank, robot), await bank.person("maya")
+async def test_an_argument_of_300_kb_is_refused_and_stays_in_the_form(bank: Bank) -> None:
+    old = await asked(bank, bank.robot)
     path = address(old)
-    fields = fields_of((await maya.get(f"{path}/propose")).text, f"{path}/propose")
-    refused = await send(maya, f"{path}/propose", fields | {"value_0": "a" * 300_000})
+    fields = fields_of((await bank.maya.get(f"{path}/propose")).text, f"{path}/propose")
+    refused = await send(bank.maya, f"{path}/propose", fields | {"value_0": "a" * 300_000})
     assert refused.status_code == 413
     assert "Nothing was proposed." in refused.text
     assert "bytes" in refused.text
@@ -67,40 +66,38 @@ async def test_an_argument_of_300_kb_is_refused_and_stays_in_the_form(bank: Worl
     assert await states(bank, old) == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "headers", "status"),
-    [
-        ({"csrf_token": "another"}, {}, 403),
-        ({}, {"Origin": "https://elsewhere.example"}, 403),
-        ({}, {"Origin": "null"}, 403),
-        ({}, {"Sec-Fetch-Site": "cross-site"}, 403),
-        ({"surprise": "1"}, {}, 400),
-    ],
-)
-@pytest.mark.parametrize("way", ["accept", "decline"])
-async def test_an_answer_that_is_not_from_our_own_page_changes_nothing(
-    bank: World, way: str, fields: dict[str, str], headers: dict[str, str], status: int
-) -> None:
-    jonas, maya = await bank.person("jonas"), await bank.person("maya")
-    owned = await bank.agent(f"owned-{status}-{way}-{len(fields)}-{len(str(headers))}", owner=person("jonas"))
+FOREIGN: list[tuple[dict[str, str], dict[str, str], int]] = [
+    ({"csrf_token": "another"}, {}, 403),
+    ({}, {"Origin": "https://elsewhere.example"}, 403),
+    ({}, {"Origin": "null"}, 403),
+    ({}, {"Sec-Fetch-Site": "cross-site"}, 403),
+    ({"surprise": "1"}, {}, 400),
+]
+
+
+async def test_an_answer_that_is_not_from_our_own_page_changes_nothing(bank: Bank) -> None:
+    owned = await bank.agent("owned-by-form", owner=person("jonas"))
     old = await asked(bank, owned)
-    proposal = await maya.proposed(old, LESS)
-    sent = {"csrf_token": jonas.csrf} | fields
-    assert (await send(jonas, f"/proposals/{proposal}/{way}", sent, **headers)).status_code == status
+    proposal = await bank.maya.proposed(old, LESS)
+    for way in ("accept", "decline"):
+        for fields, headers, status in FOREIGN:
+            sent = {"csrf_token": bank.jonas.csrf} | fields
+            answer = await send(bank.jonas, f"/proposals/{proposal}/{way}", sent, **headers)
+            assert answer.status_code == status, (way, fields, headers)
     assert await states(bank, old) == ["open"]
 
 
-async def test_a_reason_of_spaces_is_asked_for_again_with_the_difference(bank: World, robot: Agent) -> None:
-    old, maya = await asked(bank, robot), await bank.person("maya")
+async def test_a_reason_of_spaces_is_asked_for_again_with_the_difference(bank: Bank) -> None:
+    old = await asked(bank, bank.robot)
     path = address(old)
-    fields = fields_of((await maya.get(f"{path}/propose")).text, f"{path}/propose")
-    looked = await send(maya, f"{path}/propose", fields | {"value_1": "300"})
+    fields = fields_of((await bank.maya.get(f"{path}/propose")).text, f"{path}/propose")
+    looked = await send(bank.maya, f"{path}/propose", fields | {"value_1": "300"})
     wish = fields_of(looked.text, f"{path}/proposals")
-    refused = await send(maya, f"{path}/proposals", wish | {"reason": "  "})
+    refused = await send(bank.maya, f"{path}/proposals", wish | {"reason": "  "})
     assert refused.status_code == 400
     assert "Say why" in refused.text
     again = fields_of(refused.text, f"{path}/proposals")
     assert again == wish
     assert fields_of(refused.text, f"{path}/propose")["value_1"] == "300"  # nothing of it is lost
-    assert (await send(maya, f"{path}/proposals", again | {"reason": "half of it"})).status_code == 303
+    assert (await send(bank.maya, f"{path}/proposals", again | {"reason": "half of it"})).status_code == 303
     assert await states(bank, old) == ["open"]

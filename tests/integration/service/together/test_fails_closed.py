@@ -13,17 +13,18 @@ import pytest
 from policy_service.errors import StartError
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, Payments, gate, plain_forbid
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import running
 from tests.integration.service.effects import call, mail, pay
+from tests.integration.service.together.bank import Bank, refusal
 
 pytestmark = pytest.mark.anyio
 
 BIG = 2**53 - 1
 
 
-async def decision(robot: Agent, effect: dict[str, Any]) -> tuple[str, str | None]:
+async def decision(bank: Bank, effect: dict[str, Any]) -> tuple[str, str | None]:
     """How a submission that would be spent at once is decided, and why not."""
-    view = (await robot.submit(effect, attempt_id=robot.attempt)).json()
+    view = (await bank.robot.submit(effect, attempt_id=bank.robot.attempt)).json()
     reasons = view["effects"][0]["decision"]["reasons"]
     assert (view["releases"] == []) is (view["state"] != "redeemed")
     return view["state"], reasons[0]["code"] if reasons else None
@@ -34,106 +35,73 @@ OVERFLOW = f"context.input.amount * {2**62} > 0"
 
 @pytest.mark.parametrize(
     "rule",
-    [plain_forbid("sum", OVERFLOW), gate("sum", "finance", OVERFLOW)],
-    ids=["in a plain forbid", "in a gate"],
+    [
+        plain_forbid("sum", OVERFLOW),
+        gate("sum", "finance", OVERFLOW),
+        f'@id("also") permit (principal, action == Action::"pay", resource) when {{ {OVERFLOW} }};\n',
+    ],
+    ids=["in a plain forbid", "in a gate", "in a permit beside one that holds"],
 )
-async def test_an_overflow_is_a_denial_and_not_a_rule_that_does_not_fire(
-    bank: World, folder: Payments, robot: Agent, rule: str
-) -> None:
-    folder.policies(ANYBODY + rule)
-    assert await bank.activate()
-    assert await decision(robot, await pay(bank, BIG)) == ("ended", "policy_error")
+async def test_an_overflow_is_a_denial_and_not_a_rule_that_does_not_fire(bank: Bank, rule: str) -> None:
+    await bank.only(rule)
+    assert await decision(bank, await pay(bank, BIG)) == ("ended", "policy_error")
 
 
-async def test_an_overflow_in_a_permit_is_a_denial_even_beside_a_permit_that_holds(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    folder.policies(
-        ANYBODY + '@id("also") permit (principal, action == Action::"pay", resource) when '
-        f"{{ {OVERFLOW} }};\n"
-    )
-    assert await bank.activate()
-    assert await decision(robot, await pay(bank, BIG)) == ("ended", "policy_error")
+async def test_a_bundle_without_a_permit_permits_nothing(bank: Bank) -> None:
+    await bank.policies(gate("ask", "finance"))
+    assert await decision(bank, await pay(bank)) == ("ended", "no_permit")
 
 
-async def test_a_gate_that_errs_later_takes_the_release_back(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    view = (await robot.submit(await pay(bank, 50))).json()
-    tokens = (await robot.release(view)).json()["releases"]
-    folder.policies(ANYBODY + gate("sum", "finance", f"context.input.amount * {2**60} > 0"))
+async def test_a_rule_about_a_group_of_tools_holds_for_each_of_them(bank: Bank) -> None:
+    money = 'forbid (principal, action in Action::"money", resource);\n'
+    await bank.only('@id("no-money") ' + money)
+    assert await decision(bank, await pay(bank)) == ("ended", "forbidden_by_policy")
+    view = (await bank.robot.submit(await mail(bank), run_key="other")).json()
+    assert view["state"] == "ready"
+    await bank.only('@id("ask") @approval("finance") ' + money)
+    assert (await decision(bank, await pay(bank)))[0] == "review"
+
+
+async def test_a_gate_that_errs_later_takes_the_release_back(bank: Bank) -> None:
+    view = (await bank.robot.submit(await pay(bank, 50))).json()
+    tokens = (await bank.robot.release(view)).json()["releases"]
+    bank.folder.policies(ANYBODY + gate("sum", "finance", f"context.input.amount * {2**60} > 0"))
     assert (await bank.service.active.reload()).changed
-    answer = (await robot.redeem(tokens)).json()
+    answer = (await bank.robot.redeem(tokens)).json()
     assert answer["redeemed"] is False
     assert answer["transaction"]["effects"][0]["decision"]["reasons"][0]["code"] == "policy_error"
 
 
 async def test_what_the_engine_said_stays_with_the_operator(
-    bank: World, folder: Payments, robot: Agent, capsys: pytest.CaptureFixture[str]
+    bank: Bank, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder.policies(ANYBODY + plain_forbid("sum", OVERFLOW))
-    await bank.activate()
-    view = (await robot.submit(await pay(bank, BIG, account="secret-account"))).json()
+    await bank.policies(ANYBODY + plain_forbid("sum", OVERFLOW))
+    view = (await bank.robot.submit(await pay(bank, BIG, account="secret-account"))).json()
     assert str(2**62) not in json.dumps(view["effects"][0]["decision"])
     logged = capsys.readouterr().out
     assert "policy_error" in logged and "sum" in logged
     assert "secret-account" not in logged
 
 
-TEXT = {"a number in text": "500", "a text": "much", "nothing": None, "a list": [500], "a fraction": 500.5}
-
-
-@pytest.mark.parametrize("amount", TEXT.values(), ids=TEXT)
-async def test_an_amount_that_is_no_number_is_a_denial_and_not_a_gate_that_does_not_fire(
-    bank: World, robot: Agent, amount: Any
-) -> None:
-    assert await decision(robot, await call(bank, "pay", {"account": "a", "amount": amount})) == (
-        "ended",
-        "invalid_args",
-    )
+async def test_an_amount_that_is_no_number_is_a_denial_and_not_a_gate_that_does_not_fire(bank: Bank) -> None:
+    for amount in ("500", "much", None, [500], 500.5):
+        effect = await call(bank, "pay", {"account": "a", "amount": amount})
+        assert await decision(bank, effect) == ("ended", "invalid_args"), amount
 
 
 @pytest.mark.parametrize("key", ["__extn", "__entity", "__expr"])
-@pytest.mark.parametrize("where", ["the amount", "a free field", "deep inside"])
-async def test_a_typed_value_never_reaches_the_engine(
-    bank: World, robot: Agent, key: str, where: str
-) -> None:
+async def test_a_typed_value_never_reaches_the_engine(bank: Bank, key: str) -> None:
     typed: Any = {key: {"fn": "unknown", "arg": "x"}}
-    args: dict[str, Any] = {
+    places: dict[str, dict[str, Any]] = {
         "the amount": {"account": "a", "amount": typed},
         "a free field": {"account": "a", "amount": 1, "note": typed},
         "deep inside": {"account": "a", "amount": 1, "items": [[{"x": typed}]]},
-    }[where]
-    for route in ("/v1/transactions", "/v1/evaluations"):
+    }
+    for where, args in places.items():
         body = {"run_key": "r", "effects": [await call(bank, "pay", args)]}
-        answer = await robot.send("POST", route, body, headers={"Idempotency-Key": "k"})
-        assert (answer.status_code, answer.json()["code"]) == (400, "reserved_key")
-
-
-async def test_a_rule_about_a_group_of_tools_holds_for_each_of_them(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    folder.policies(ANYBODY + '@id("no-money") forbid (principal, action in Action::"money", resource);\n')
-    assert await bank.activate()
-    assert await decision(robot, await pay(bank)) == ("ended", "forbidden_by_policy")
-    view = (await robot.submit(await mail(bank), run_key="other")).json()
-    assert view["state"] == "ready"
-
-
-async def test_a_gate_on_a_group_of_tools_asks_for_each_of_them(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    folder.policies(
-        ANYBODY + '@id("ask") @approval("finance") forbid (principal, action in Action::"money", resource);\n'
-    )
-    assert await bank.activate()
-    assert (await decision(robot, await pay(bank)))[0] == "review"
-
-
-async def test_a_bundle_without_a_permit_permits_nothing(bank: World, folder: Payments, robot: Agent) -> None:
-    folder.policies(gate("ask", "finance"))
-    assert await bank.activate()
-    assert await decision(robot, await pay(bank)) == ("ended", "no_permit")
+        for route in ("/v1/transactions", "/v1/evaluations"):
+            answer = await bank.robot.send("POST", route, body, headers={"Idempotency-Key": "k"})
+            assert refusal(answer) == (400, "reserved_key"), where
 
 
 FACTS = """
@@ -162,30 +130,28 @@ ROWS = {  # rows of the source for account `acme`, and what a payment to it beco
 
 @pytest.mark.parametrize(("change", "expected"), ROWS.values(), ids=ROWS)
 async def test_a_missing_attribute_is_a_denial_and_not_a_forbid_that_is_skipped(
-    bank: World, folder: Payments, robot: Agent, change: str, expected: tuple[str, str | None]
+    bank: Bank, change: str, expected: tuple[str, str | None]
 ) -> None:
-    folder.write("facts.toml", FACTS).policies(ANYBODY + plain_forbid("frozen", "resource.frozen"))
-    (folder.path / "facts").mkdir(exist_ok=True)
-    with closing(sqlite3.connect(folder.path / "facts/accounts.sqlite")) as accounts:
+    bank.folder.write("facts.toml", FACTS).policies(ANYBODY + plain_forbid("frozen", "resource.frozen"))
+    (bank.folder.path / "facts").mkdir(exist_ok=True)
+    with closing(sqlite3.connect(bank.folder.path / "facts/accounts.sqlite")) as accounts:
         accounts.execute("CREATE TABLE accounts (id TEXT, frozen)")
         accounts.execute(change)
         accounts.commit()
     assert await bank.activate(), bank.service.active.status().error
-    assert await decision(robot, await pay(bank)) == expected
+    assert await decision(bank, await pay(bank)) == expected
 
 
-async def test_facts_that_fail_later_take_the_release_back(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    folder.write("facts.toml", FACTS).policies(ANYBODY)
-    (folder.path / "facts").mkdir(exist_ok=True)
-    with closing(sqlite3.connect(folder.path / "facts/accounts.sqlite")) as accounts:
+async def test_facts_that_fail_later_take_the_release_back(bank: Bank) -> None:
+    bank.folder.write("facts.toml", FACTS).policies(ANYBODY)
+    (bank.folder.path / "facts").mkdir(exist_ok=True)
+    with closing(sqlite3.connect(bank.folder.path / "facts/accounts.sqlite")) as accounts:
         accounts.execute("CREATE TABLE accounts AS SELECT 'acme' AS id, 0 AS frozen")
     assert await bank.activate(), bank.service.active.status().error
-    view = (await robot.submit(await pay(bank))).json()
-    tokens = (await robot.release(view)).json()["releases"]
-    (folder.path / "facts/accounts.sqlite").unlink()
-    answer = (await robot.redeem(tokens)).json()
+    view = (await bank.robot.submit(await pay(bank))).json()
+    tokens = (await bank.robot.release(view)).json()["releases"]
+    (bank.folder.path / "facts/accounts.sqlite").unlink()
+    answer = (await bank.robot.redeem(tokens)).json()
     assert answer["redeemed"] is False
     assert answer["transaction"]["effects"][0]["decision"]["reasons"][0]["code"] == "facts_unavailable"
 
@@ -199,14 +165,14 @@ DEEP = {
 
 @pytest.mark.parametrize("condition", DEEP.values(), ids=DEEP)
 async def test_policy_text_a_thousand_deep_is_refused_and_the_process_lives(
-    bank: World, folder: Payments, robot: Agent, condition: str
+    bank: Bank, condition: str
 ) -> None:
     before = bank.service.active.current.digest
-    folder.rules(plain_forbid("deep", condition))
+    bank.folder.rules(plain_forbid("deep", condition))
     assert await bank.activate() is False
     assert "rules.cedar" in str(bank.service.active.status().error)
     assert bank.service.active.current.digest == before
-    assert (await decision(robot, await pay(bank, 500)))[0] == "review"
+    assert (await decision(bank, await pay(bank, 500)))[0] == "review"
 
 
 async def test_a_service_does_not_start_on_such_a_text_and_says_why(tmp_path: Path) -> None:
@@ -232,11 +198,9 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("text", BROKEN.values(), ids=BROKEN)
-async def test_a_bundle_with_a_mistake_is_never_active(
-    bank: World, folder: Payments, robot: Agent, text: str
-) -> None:
+async def test_a_bundle_with_a_mistake_is_never_active(bank: Bank) -> None:
     before = bank.service.active.current.digest
-    folder.rules(text)
-    assert await bank.activate() is False
-    assert bank.service.active.current.digest == before
+    for what, text in BROKEN.items():
+        bank.folder.rules(text)
+        assert await bank.activate() is False, what
+        assert bank.service.active.current.digest == before, what

@@ -7,94 +7,81 @@ from typing import Any
 import pytest
 
 from countersign.contract import names
-from tests.fakes.world import Agent, World
 from tests.integration.service.effects import call, mail, pay, ship
+from tests.integration.service.together.bank import Bank, refusal
 
 pytestmark = pytest.mark.anyio
 
 
-async def refused(robot: Agent, *effects: dict[str, Any], **members: Any) -> tuple[int, str]:
+async def refused(bank: Bank, *effects: dict[str, Any]) -> tuple[int, str]:
     """How a submission and a dry run of it are refused; both the same."""
-    answer = await robot.submit(*effects, **members)
-    dry = await robot.send(
-        "POST", "/v1/evaluations", {"run_key": "run-1", "effects": list(effects), **members}
-    )
+    answer = await bank.robot.submit(*effects)
+    body = {"run_key": "run-1", "effects": list(effects)}
+    dry = await bank.robot.send("POST", "/v1/evaluations", body)
     assert dry.status_code == answer.status_code
-    code: str = answer.json()["code"]
-    return answer.status_code, code
+    return refusal(answer)
 
 
-async def test_every_name_follows_from_the_submission(bank: World, robot: Agent) -> None:
+async def test_every_name_follows_from_the_submission(bank: Bank) -> None:
     effect = await pay(bank)
-    view = (await robot.submit(effect)).json()
-    key = names.call_key(agent=robot.name, run_key="run-1", tool="pay", args=effect["args"], n=0)
-    txn = names.txn_id(agent=robot.name, run_key="run-1")
+    view = (await bank.robot.submit(effect, await mail(bank), await pay(bank, 11))).json()
+    key = names.call_key(agent=bank.robot.name, run_key="run-1", tool="pay", args=effect["args"], n=0)
+    txn = names.txn_id(agent=bank.robot.name, run_key="run-1")
     seen = view["effects"][0]
     assert view["txn"] == txn and seen["call_key"] == key
     assert seen["effect_id"] == names.effect_id(txn=txn, call_key=key)
     assert seen["args_digest"] == names.args_digest(args=effect["args"])
-    assert view["txn_digest"] == names.txn_digest(effect_digests=[seen["effect_digest"]])
+    digests = [one["effect_digest"] for one in view["effects"]]
+    assert view["txn_digest"] == names.txn_digest(effect_digests=digests)
     assert seen["resource"] == {"type": "Account", "id": "acme"}
+    assert [(one["seq"], one["tool"]) for one in view["effects"]] == [(1, "pay"), (2, "mail"), (3, "pay")]
 
 
-async def test_names_that_are_told_rightly_are_accepted(bank: World, robot: Agent) -> None:
-    effect = await pay(bank)
-    key = names.call_key(agent=robot.name, run_key="run-1", tool="pay", args=effect["args"], n=0)
-    told = effect | {"call_key": key, "resource": {"type": "Account", "id": "acme"}}
-    assert (await robot.submit(told)).status_code == 201
+async def test_names_that_are_told_must_be_right(bank: Bank) -> None:
+    effect, named = await pay(bank), {"agent": bank.robot.name, "run_key": "run-1", "tool": "pay"}
+    keys = [names.call_key(**named, args=effect["args"], n=n) for n in (0, 1)]
+    for n in (0, 1):
+        told = effect | {"call_key": keys[1 - n], "n": n}
+        assert await refused(bank, told) == (400, "call_key_mismatch")
+    for kind, name in (("Account", "other"), ("Other", "acme"), ("account", "acme")):
+        told = effect | {"resource": {"type": kind, "id": name}}
+        assert await refused(bank, told) == (400, "resource_mismatch")
+    told = effect | {"call_key": keys[0], "resource": {"type": "Account", "id": "acme"}}
+    assert (await bank.robot.submit(told)).status_code == 201
 
 
-@pytest.mark.parametrize("n", [0, 1])
-async def test_another_call_key_is_refused(bank: World, robot: Agent, n: int) -> None:
-    effect = await pay(bank)
-    key = names.call_key(agent=robot.name, run_key="run-1", tool="pay", args=effect["args"], n=1 - n)
-    assert await refused(robot, effect | {"call_key": key, "n": n}) == (400, "call_key_mismatch")
-
-
-@pytest.mark.parametrize(("type_", "id_"), [("Account", "other"), ("Other", "acme"), ("account", "acme")])
-async def test_another_resource_is_refused(bank: World, robot: Agent, type_: str, id_: str) -> None:
-    told = await pay(bank) | {"resource": {"type": type_, "id": id_}}
-    assert await refused(robot, told) == (400, "resource_mismatch")
-
-
-async def test_a_list_for_two_redeemers_is_refused(bank: World, robot: Agent) -> None:
-    assert await refused(robot, await pay(bank), await ship(bank)) == (422, "mixed_audience")
-    view = (await robot.submit(await ship(bank))).json()
+async def test_a_list_for_two_redeemers_is_refused(bank: Bank) -> None:
+    assert await refused(bank, await pay(bank), await ship(bank)) == (422, "mixed_audience")
+    view = (await bank.robot.submit(await ship(bank))).json()
     assert view["aud"] == "warehouse"
 
 
-async def test_the_same_call_twice_is_refused_unless_it_is_numbered(bank: World, robot: Agent) -> None:
+async def test_the_same_call_twice_is_refused_unless_it_is_numbered(bank: Bank) -> None:
     effect = await pay(bank)
-    assert await refused(robot, effect, effect) == (400, "invalid_request")
-    view = (await robot.submit(effect, effect | {"n": 1})).json()
+    assert await refused(bank, effect, effect) == (400, "invalid_request")
+    view = (await bank.robot.submit(effect, effect | {"n": 1})).json()
     assert view["state"] == "ready" and len({seen["effect_id"] for seen in view["effects"]}) == 2
 
 
-async def test_seq_counts_the_effects_from_one(bank: World, robot: Agent) -> None:
-    view = (await robot.submit(await pay(bank), await mail(bank), await pay(bank, 11))).json()
-    assert [(seen["seq"], seen["tool"]) for seen in view["effects"]] == [(1, "pay"), (2, "mail"), (3, "pay")]
-
-
-async def test_an_independent_effect_is_a_transaction_of_its_own(bank: World, robot: Agent) -> None:
+async def test_an_independent_effect_is_a_transaction_of_its_own(bank: Bank) -> None:
     effect, other = await pay(bank), await pay(bank, 11)
-    one = (await robot.submit(effect, independent=True)).json()
-    two = (await robot.submit(other, independent=True)).json()
-    assert len({one["txn"], two["txn"], names.txn_id(agent=robot.name, run_key="run-1")}) == 3
+    one = (await bank.robot.submit(effect, independent=True)).json()
+    two = (await bank.robot.submit(other, independent=True)).json()
+    assert len({one["txn"], two["txn"], names.txn_id(agent=bank.robot.name, run_key="run-1")}) == 3
     assert one["txn"] == names.independent_txn_id(
-        agent=robot.name, run_key="run-1", call_key=one["effects"][0]["call_key"]
+        agent=bank.robot.name, run_key="run-1", call_key=one["effects"][0]["call_key"]
     )
     assert (one["state"], two["state"]) == ("ready", "ready")
 
 
-async def test_equal_values_in_other_bytes_are_the_same_call(bank: World, robot: Agent) -> None:
+async def test_equal_values_in_other_bytes_are_the_same_call(bank: Bank) -> None:
     effect = await pay(bank, 10)
     raw = (
-        b'{"run_key":"run-1","effects":[{"args":{"amount":1.0e1,"account":"ac\\u006de"},"tool":"pay","tool_digest":"'
-        + effect["tool_digest"].encode()
-        + b'"}]}'
-    )
-    first = (await robot.submit(effect)).json()
-    again = await robot.send("POST", "/v1/transactions", raw, headers={"Idempotency-Key": "other"})
+        '{"run_key":"run-1","effects":[{"args":{"amount":1.0e1,"account":"ac\\u006de"},"tool":"pay",'
+        f'"tool_digest":"{effect["tool_digest"]}"}}]}}'
+    ).encode()
+    first = (await bank.robot.submit(effect)).json()
+    again = await bank.robot.send("POST", "/v1/transactions", raw, headers={"Idempotency-Key": "other"})
     assert again.status_code == 200, again.text
     assert again.json()["effects"][0]["effect_digest"] == first["effects"][0]["effect_digest"]
 
@@ -111,23 +98,21 @@ DENIED = {
 }
 
 
-@pytest.mark.parametrize(("tool", "args", "digest", "code"), DENIED.values(), ids=DENIED)
-async def test_what_cannot_be_weighed_is_denied_and_nothing_of_it_can_be_released(
-    bank: World, robot: Agent, tool: str, args: dict[str, Any], digest: str | None, code: str
-) -> None:
-    effect = {"tool": tool, "tool_digest": digest or await bank.manifest_digest("pay"), "args": args}
-    answer = await robot.submit(effect, attempt_id=robot.attempt)
-    assert answer.status_code == 201
-    view = answer.json()
-    assert view["state"] == "ended" and view["releases"] == [] and "receipt" not in view
-    reason = view["effects"][0]["decision"]["reasons"][0]
-    assert reason["code"] == code and reason["text"]
-    assert (await robot.release(view)).json()["code"] == "not_ready"
+async def test_what_cannot_be_weighed_is_denied_and_nothing_of_it_can_be_released(bank: Bank) -> None:
+    for what, (tool, args, digest, code) in DENIED.items():
+        effect = {"tool": tool, "tool_digest": digest or await bank.manifest_digest("pay"), "args": args}
+        answer = await bank.robot.submit(effect, run_key=what, attempt_id=bank.robot.attempt)
+        view = answer.json()
+        assert (answer.status_code, view["state"], view["releases"]) == (201, "ended", []), what
+        assert "receipt" not in view
+        reason = view["effects"][0]["decision"]["reasons"][0]
+        assert reason["code"] == code and reason["text"]
+        assert refusal(await bank.robot.release(view)) == (409, "not_ready")
 
 
-async def test_one_denied_effect_withdraws_its_siblings(bank: World, robot: Agent) -> None:
+async def test_one_denied_effect_withdraws_its_siblings(bank: Bank) -> None:
     broken = await call(bank, "pay", {"account": "acme"})
-    view = (await robot.submit(await pay(bank), broken, await pay(bank, 500))).json()
+    view = (await bank.robot.submit(await pay(bank), broken, await pay(bank, 500))).json()
     assert view["state"] == "ended"
     assert [seen["state"] for seen in view["effects"]] == ["withdrawn", "denied", "withdrawn"]
     assert view["effects"][2]["review"]["state"] == "withdrawn"

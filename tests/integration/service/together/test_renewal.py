@@ -7,9 +7,11 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.fakes.payments import GROUPS, Payments, gate, plain_forbid
-from tests.fakes.world import Agent, World
+from tests.fakes.payments import GROUPS, gate, plain_forbid
+from tests.fakes.world import Agent
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.together.bank import Bank, refusal
+from tests.integration.service.together.test_compensation import fired, undone
 
 pytestmark = pytest.mark.anyio
 
@@ -26,117 +28,86 @@ async def spent(robot: Agent, *effects: dict[str, Any]) -> dict[str, Any]:
     return view
 
 
-async def test_a_renewal_gives_a_fresh_fire_by_for_what_was_named(bank: World, robot: Agent) -> None:
-    view = await spent(robot, await pay(bank), await mail(bank))
+async def test_a_renewal_gives_a_fresh_fire_by_for_what_was_named(bank: Bank) -> None:
+    view = await spent(bank.robot, await pay(bank), await mail(bank))
     before = bank.receipt_of(view)
     bank.clock.pass_(seconds=20)
-    answer = (await renewed(robot, view["effects"][1]["effect_id"])).json()
+    answer = (await renewed(bank.robot, view["effects"][1]["effect_id"])).json()
     after = bank.receipt_of(answer)
-    assert answer["redeemed"] is True and answer["attempt_id"] == robot.attempt
+    assert answer["redeemed"] is True and answer["attempt_id"] == bank.robot.attempt
     assert [e.effect_id for e in after.effects] == [view["effects"][1]["effect_id"]]
     assert after.effects[0] == before.effects[1]
     assert 20 <= after.fire_by - before.fire_by <= 22
 
 
-async def test_a_renewal_moves_the_time_at_which_silence_becomes_unknown(bank: World, robot: Agent) -> None:
-    view = await spent(robot, await pay(bank), await mail(bank))
+async def test_a_renewal_moves_the_time_at_which_silence_becomes_unknown(bank: Bank) -> None:
+    view = await spent(bank.robot, await pay(bank), await mail(bank))
     bank.clock.pass_(seconds=80)
-    await renewed(robot, view["effects"][1]["effect_id"])
+    await renewed(bank.robot, view["effects"][1]["effect_id"])
     bank.clock.pass_(seconds=50)
     await bank.sweep()
-    seen = await robot.see(view["txn"])
+    seen = await bank.robot.see(view["txn"])
     assert [effect["state"] for effect in seen["effects"]] == ["unknown", "redeemed"]
 
 
-async def test_a_renewal_of_one_effect_is_none_of_the_others(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
+async def test_a_renewal_of_one_effect_is_none_of_the_others(bank: Bank) -> None:
     """Repeating the redemption after it tells no fresher time for what was not asked about again."""
-    view = await spent(robot, await pay(bank), await mail(bank))
+    view = await spent(bank.robot, await pay(bank), await mail(bank))
     before = bank.receipt_of(view)
-    folder.rules(plain_forbid("no-more-pay"))
-    await bank.activate()
+    await bank.rules(plain_forbid("no-more-pay"))
     bank.clock.pass_(seconds=25)
-    assert (await renewed(robot, view["effects"][1]["effect_id"])).json()["redeemed"] is True
-    refused = (await renewed(robot, *(e["effect_id"] for e in view["effects"]))).json()
+    assert (await renewed(bank.robot, view["effects"][1]["effect_id"])).json()["redeemed"] is True
+    refused = (await renewed(bank.robot, *(e["effect_id"] for e in view["effects"]))).json()
     assert refused["redeemed"] is False
-    again = bank.receipt_of((await robot.redeem(["a.b.c"], robot.attempt)).json())
+    again = bank.receipt_of((await bank.robot.redeem(["a.b.c"], bank.robot.attempt)).json())
     assert again.fire_by == before.fire_by and len(again.effects) == 2
 
 
 @pytest.mark.parametrize("rule", [plain_forbid("stop"), gate("late", "legal")])
-async def test_a_policy_that_would_not_release_it_now_renews_nothing(
-    bank: World, folder: Payments, robot: Agent, rule: str
-) -> None:
-    view = await spent(robot, await pay(bank))
-    folder.rules(rule)
-    await bank.activate()
-    answer = (await renewed(robot, view["effects"][0]["effect_id"])).json()
+async def test_a_policy_that_would_not_release_it_now_renews_nothing(bank: Bank, rule: str) -> None:
+    view = await spent(bank.robot, await pay(bank))
+    await bank.rules(rule)
+    answer = (await renewed(bank.robot, view["effects"][0]["effect_id"])).json()
     assert answer["redeemed"] is False and "receipt" not in answer
     assert answer["transaction"]["effects"][0]["state"] == "redeemed"  # only the redeemer knows what fired
     unused = {"effect_id": view["effects"][0]["effect_id"], "outcome": "unused"}
-    assert (await robot.report(robot.attempt, unused)).json()["state"] == "ended"
+    assert (await bank.robot.report(bank.robot.attempt, unused)).json()["state"] == "ended"
 
 
-async def test_a_person_who_left_ends_the_renewals_of_what_they_approved(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    view = (await robot.submit(await pay(bank, 500))).json()
-    maya = await bank.person("maya")
-    await maya.vote(view)
-    await robot.spend(await robot.see(view["txn"]), robot.attempt)
-    folder.people(GROUPS | {"finance": ("tomas",)})
-    await bank.activate()
-    assert (await renewed(robot, view["effects"][0]["effect_id"])).json()["redeemed"] is False
+async def test_a_person_who_left_ends_the_renewals_of_what_they_approved(bank: Bank) -> None:
+    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    await bank.maya.vote(view)
+    await bank.robot.spend(await bank.robot.see(view["txn"]), bank.robot.attempt)
+    await bank.people(GROUPS | {"finance": ("tomas",)})
+    assert (await renewed(bank.robot, view["effects"][0]["effect_id"])).json()["redeemed"] is False
 
 
+@pytest.mark.parametrize(
+    ("valid_for", "seconds", "then"),
+    [("1m", 50, ("1m", 11)), ("1h", 300, ("1m", 0))],
+    ids=["over", "shorter"],
+)
 async def test_nothing_is_renewed_after_the_time_its_release_might_be_used(
-    bank: World, folder: Payments, robot: Agent
+    bank: Bank, valid_for: str, seconds: int, then: tuple[str, int]
 ) -> None:
-    folder.rules(gate("brief", "finance", valid_for="1m"))
-    await bank.activate()
-    view = (await robot.submit(await pay(bank))).json()
-    maya = await bank.person("maya")
-    await maya.vote(view)
-    await robot.spend(await robot.see(view["txn"]), robot.attempt)
+    await bank.rules(gate("brief", "finance", valid_for=valid_for))
+    view = (await bank.robot.submit(await pay(bank))).json()
+    await bank.maya.vote(view)
+    await bank.robot.spend(await bank.robot.see(view["txn"]), bank.robot.attempt)
     effect_id = view["effects"][0]["effect_id"]
-    bank.clock.pass_(seconds=50)
-    assert (await renewed(robot, effect_id)).json()["redeemed"] is True
-    bank.clock.pass_(seconds=11)
-    assert (await renewed(robot, effect_id)).json()["redeemed"] is False
+    bank.clock.pass_(seconds=seconds)
+    assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is True
+    await bank.rules(gate("brief", "finance", valid_for=then[0]))
+    bank.clock.pass_(seconds=then[1])
+    assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is False
 
 
-async def test_nothing_is_renewed_beyond_a_valid_for_that_became_shorter(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    folder.rules(gate("brief", "finance", valid_for="1h"))
-    await bank.activate()
-    view = (await robot.submit(await pay(bank))).json()
-    await (await bank.person("maya")).vote(view)
-    await robot.spend(await robot.see(view["txn"]), robot.attempt)
-    effect_id = view["effects"][0]["effect_id"]
-    bank.clock.pass_(seconds=300)
-    folder.rules(gate("brief", "finance", valid_for="10m"))
-    await bank.activate()
-    assert (await renewed(robot, effect_id)).json()["redeemed"] is True
-    folder.rules(gate("brief", "finance", valid_for="1m"))
-    await bank.activate()
-    assert (await renewed(robot, effect_id)).json()["redeemed"] is False
-
-
-async def test_a_compensation_is_renewed_within_its_own_time_and_then_somebody_is_told(
-    bank: World, robot: Agent
-) -> None:
-    view = (await robot.submit(await pay(bank), await mail(bank), attempt_id=robot.attempt)).json()
-    paid, mailed = (effect["effect_id"] for effect in view["effects"])
-    fired = {"effect_id": paid, "outcome": "fired", "result": {"id": "p"}}
-    await robot.report(robot.attempt, fired, {"effect_id": mailed, "outcome": "failed"})
-    path, undo = f"/v1/transactions/{view['txn']}/compensate", f"{robot.name}-undo"
-    asked = (await robot.send("POST", path, {"effect_id": paid})).json()
-    assert (await robot.redeem([asked["release"]], undo)).json()["redeemed"] is True
-    effect_id = asked["effect"]["effect_id"]
+async def test_a_compensation_is_renewed_within_its_own_time_and_then_somebody_is_told(bank: Bank) -> None:
+    view, attempt = await fired(bank, bank.robot), f"{bank.robot.name}-undo"
+    undo = (await undone(bank.robot, view)).json()
+    assert (await bank.robot.redeem([undo["release"]], attempt)).json()["redeemed"] is True
     times = 0
-    while (await renewed(robot, effect_id, attempt_id=undo)).json()["redeemed"]:
+    while (await renewed(bank.robot, undo["effect"]["effect_id"], attempt_id=attempt)).json()["redeemed"]:
         bank.clock.pass_(seconds=80)
         times += 1
         assert times < 1_000, "it may be renewed for ever"
@@ -147,41 +118,22 @@ async def test_a_compensation_is_renewed_within_its_own_time_and_then_somebody_i
 
 
 @pytest.mark.parametrize("outcome", ["fired", "failed", "unknown", "unused"])
-async def test_what_has_an_outcome_is_not_renewed(bank: World, robot: Agent, outcome: str) -> None:
-    view = await spent(robot, await pay(bank))
+async def test_what_has_an_outcome_is_not_renewed(bank: Bank, outcome: str) -> None:
+    view = await spent(bank.robot, await pay(bank))
     effect_id = view["effects"][0]["effect_id"]
-    await robot.report(robot.attempt, {"effect_id": effect_id, "outcome": outcome})
-    answer = await renewed(robot, effect_id)
-    assert (answer.status_code, answer.json()["code"]) == (409, "illegal_state")
+    await bank.robot.report(bank.robot.attempt, {"effect_id": effect_id, "outcome": outcome})
+    assert refusal(await renewed(bank.robot, effect_id)) == (409, "illegal_state")
 
 
-async def test_only_what_the_attempt_redeemed_is_renewed(bank: World, robot: Agent) -> None:
-    view = await spent(robot, await pay(bank))
-    for effect_ids in (["0" * 64], [view["effects"][0]["effect_id"], "0" * 64]):
-        answer = await renewed(robot, *effect_ids)
-        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
-
-
-async def test_an_effect_named_twice_is_renewed_once(bank: World, robot: Agent) -> None:
-    view = await spent(robot, await pay(bank))
+async def test_only_what_the_attempt_redeemed_is_renewed_and_the_log_tells_of_it(bank: Bank) -> None:
+    view = await spent(bank.robot, await pay(bank))
     effect_id = view["effects"][0]["effect_id"]
-    answer = (await renewed(robot, effect_id, effect_id)).json()
-    assert len(bank.receipt_of(answer).effects) == 1
-
-
-async def test_another_key_of_the_agent_may_renew(bank: World, robot: Agent) -> None:
-    view = await spent(robot, await pay(bank))
-    other = await bank.another_key(robot)
-    answer = (await renewed(other, view["effects"][0]["effect_id"])).json()
-    assert bank.receipt_of(answer).cnf_jkt == other.key.public.kid
-
-
-async def test_a_renewal_and_its_refusal_are_in_the_log(bank: World, folder: Payments, robot: Agent) -> None:
-    view = await spent(robot, await pay(bank))
-    effect_id = view["effects"][0]["effect_id"]
-    await renewed(robot, effect_id)
-    folder.rules(plain_forbid("stop"))
-    await bank.activate()
-    await renewed(robot, effect_id)
+    for effect_ids in (["0" * 64], [effect_id, "0" * 64]):
+        assert refusal(await renewed(bank.robot, *effect_ids)) == (404, "not_found")
+    other = await bank.another_key(bank.robot)
+    receipt = bank.receipt_of((await renewed(other, effect_id, effect_id)).json())
+    assert (len(receipt.effects), receipt.cnf_jkt) == (1, other.key.public.kid)
+    await bank.rules(plain_forbid("stop"))
+    await renewed(bank.robot, effect_id)
     kinds = [kind for kind, _ in await bank.log(view["txn"])]
     assert kinds.count("redemption_renewed") == kinds.count("renewal_refused") == 1

@@ -29,14 +29,17 @@ from policy_service.workflow.reviews.answer import answer as answer_question
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.voter import Voter
 from tests.fakes.payments import person
-from tests.fakes.world import Agent, Visitor, World
+from tests.fakes.world import Agent, Visitor
 from tests.integration.service.effects import pay
+from tests.integration.service.together.bank import Bank, refusal
 from tests.integration.service.together.test_compensation import fired, undone
+from tests.integration.service.together.test_outcomes import told
 from tests.integration.service.together.test_renewal import renewed
 from tests.integration.service.together.test_renewal import spent as spent_at_once
 
 pytestmark = pytest.mark.anyio
 WHY = {"reason": "a stolen laptop"}
+MAYA = Voter(DEV_ISSUER, "maya", "Maya", "dev")
 
 
 class Held:
@@ -99,7 +102,7 @@ _FORM = "application/x-www-form-urlencoded"
 
 
 async def _held_open(
-    bank: World, sent: tuple[str, bytes, dict[str, str]], meanwhile: Callable[[], Awaitable[Any]]
+    bank: Bank, sent: tuple[str, bytes, dict[str, str]], meanwhile: Callable[[], Awaitable[Any]]
 ) -> httpx2.Response:
     """What is answered to a request whose last byte is sent after something else happened."""
     path, raw, headers = sent
@@ -114,10 +117,10 @@ async def _held_open(
 @pytest.mark.parametrize("sent", [by_api, by_form])
 @pytest.mark.parametrize("ends", ["revoked", "signed out"])
 async def test_a_ballot_whose_last_byte_comes_later_is_cast_by_nobody(
-    bank: World, robot: Agent, sent: Callable[..., Any], ends: str
+    bank: Bank, sent: Callable[..., Any], ends: str
 ) -> None:
-    view = (await robot.submit(await pay(bank, 500))).json()
-    who = await bank.person(f"{robot.name}-{ends}")
+    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    who = await bank.person(f"{bank.robot.name}-{ends}")
 
     async def meanwhile() -> None:
         if ends == "revoked":
@@ -127,21 +130,20 @@ async def test_a_ballot_whose_last_byte_comes_later_is_cast_by_nobody(
 
     answer = await _held_open(bank, sent(who, view), meanwhile)
     assert answer.status_code == 401
-    assert (await robot.see(view["txn"]))["state"] == "review"
+    assert (await bank.robot.see(view["txn"]))["state"] == "review"
 
 
 @pytest.mark.parametrize("sent", [by_settling, by_settling_form])
 async def test_a_settlement_whose_last_byte_comes_later_settles_nothing(
-    bank: World, robot: Agent, sent: Callable[..., Any]
+    bank: Bank, sent: Callable[..., Any]
 ) -> None:
-    view = await spent_at_once(robot, await pay(bank))
-    effect_id = view["effects"][0]["effect_id"]
-    await robot.report(robot.attempt, {"effect_id": effect_id, "outcome": "unknown"})
-    tomas = await bank.person("tomas")
+    view = await spent_at_once(bank.robot, await pay(bank))
+    await told(bank.robot, (view["effects"][0]["effect_id"], "unknown"))
+    tomas = bank.tomas
     task = await tomas.task(view, "unknown")
     answer = await _held_open(bank, sent(tomas, task), lambda: bank.service.sessions.sign_out(tomas.cookie))
     assert answer.status_code == 401
-    assert (await robot.see(view["txn"]))["effects"][0]["state"] == "unknown"
+    assert (await bank.robot.see(view["txn"]))["effects"][0]["state"] == "unknown"
 
 
 class Paused:
@@ -168,49 +170,41 @@ class Paused:
 
 
 async def test_a_vote_of_somebody_who_is_revoked_while_it_is_weighed_does_not_count(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = (await robot.submit(await pay(bank, 500))).json()
-    maya = await bank.person("maya")
+    view = (await bank.robot.submit(await pay(bank, 500))).json()
     try:
         revoking = bank.operator("revoke-approver", {"person": person("maya"), **WHY})
-        answer = await Paused(vote, monkeypatch).until(maya.vote(view), revoking)
-        assert (answer.status_code, answer.json()["code"]) == (403, "not_eligible")
-        seen = await robot.see(view["txn"])
+        answer = await Paused(vote, monkeypatch).until(bank.maya.vote(view), revoking)
+        assert refusal(answer) == (403, "not_eligible")
+        seen = await bank.robot.see(view["txn"])
         assert (seen["state"], seen["effects"][0]["review"]["state"]) == ("review", "open")
     finally:
         await bank.operator("reinstate-approver", {"person": person("maya")})
 
 
-ENDED = {
-    "a key": lambda robot: ("agent-key-revoke", {"kid": robot.key.public.kid, **WHY}),
-    "its agent": lambda robot: ("revoke-agent", {"agent": robot.name, **WHY}),
-}
-
-
-@pytest.mark.parametrize("what", ENDED)
+@pytest.mark.parametrize("what", ["a key", "its agent"])
 async def test_a_key_that_is_revoked_while_facts_are_looked_up_spends_nothing(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch, what: str
+    bank: Bank, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    view = (await robot.submit(await pay(bank))).json()
-    tokens = (await robot.release(view)).json()["releases"]
-    revoking = bank.operator(*ENDED[what](robot))
-    answer = await Paused(redeem, monkeypatch).until(robot.redeem(tokens), revoking)
+    view = (await bank.robot.submit(await pay(bank))).json()
+    tokens = (await bank.robot.release(view)).json()["releases"]
+    key, agent = {"kid": bank.robot.key.public.kid, **WHY}, {"agent": bank.robot.name, **WHY}
+    verb = ("agent-key-revoke", key) if what == "a key" else ("revoke-agent", agent)
+    answer = await Paused(redeem, monkeypatch).until(bank.robot.redeem(tokens), bank.operator(*verb))
     assert answer.status_code in {401, 403}
     assert [kind for kind, _ in await bank.log(view["txn"]) if kind == "effect_redeemed"] == []
 
 
-async def test_nor_does_it_submit_renew_or_take_back(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    view = await fired(bank, robot)
-    more = {"run_key": "still-running", "attempt_id": f"{robot.name}-b"}
-    running = (await robot.submit(await pay(bank, 11), **more)).json()
+async def test_nor_does_it_submit_renew_or_take_back(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = await fired(bank, bank.robot)
+    more = {"run_key": "still-running", "attempt_id": f"{bank.robot.name}-b"}
+    running = (await bank.robot.submit(await pay(bank, 11), **more)).json()
     assert running["state"] == "redeemed"
 
     async def begun(module: ModuleType, asked: Callable[[Agent], Awaitable[httpx2.Response]]) -> int:
         with monkeypatch.context() as patched:
-            key = await bank.another_key(robot)
+            key = await bank.another_key(bank.robot)
             await key.see(view["txn"])  # it knows a nonce
             revoking = bank.operator("agent-key-revoke", {"kid": key.key.public.kid})
             return (await Paused(module, patched).until(asked(key), revoking)).status_code
@@ -218,9 +212,9 @@ async def test_nor_does_it_submit_renew_or_take_back(
     new = [await pay(bank, 12)]
     effect_id = running["effects"][0]["effect_id"]
     assert await begun(submit, lambda key: key.submit(*new, run_key="new")) == 401
-    assert await begun(renew, lambda key: renewed(key, effect_id, attempt_id=f"{robot.name}-b")) == 401
+    assert await begun(renew, lambda key: renewed(key, effect_id, attempt_id=f"{bank.robot.name}-b")) == 401
     assert await begun(compensate, lambda key: undone(key, view)) == 401
-    assert (await robot.see(view["txn"]))["effects"][0]["state"] == "fired"
+    assert (await bank.robot.see(view["txn"]))["effects"][0]["state"] == "fired"
 
 
 # A word that was let in at the door and reaches its unit of work after the revocation: the unit itself refuses it.
@@ -251,27 +245,26 @@ def review_of(view: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("word", WORDS.values(), ids=WORDS)
 async def test_no_word_of_a_revoked_person_is_taken(
-    bank: World, robot: Agent, word: Callable[[Context, Voter, dict[str, Any], str], Awaitable[Any]]
+    bank: Bank,
+    word: Callable[[Context, Voter, dict[str, Any], str], Awaitable[Any]],
 ) -> None:
-    view = (await robot.submit(await pay(bank, 500))).json()
-    maya = await bank.person("maya")
-    theirs = await maya.proposed(view, {"account": "acme", "amount": 300})
+    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    theirs = await bank.maya.proposed(view, {"account": "acme", "amount": 300})
     before = [kind for kind, _ in await bank.log(view["txn"])]
     try:
         await bank.operator("revoke-approver", {"person": person("maya"), **WHY})
         with pytest.raises(ForbiddenError, match="taken you out of its decisions"):
-            await word(bank.service.ctx, Voter(DEV_ISSUER, "maya", "Maya", "dev"), view, theirs)
+            await word(bank.service.ctx, MAYA, view, theirs)
         assert [kind for kind, _ in await bank.log(view["txn"])] == before
-        assert (await robot.submit(await pay(bank, 5), run_key="goes-on")).status_code == 201
+        assert (await bank.robot.submit(await pay(bank, 5), run_key="goes-on")).status_code == 201
     finally:
         await bank.operator("reinstate-approver", {"person": person("maya")})
 
 
-async def test_a_revoked_owner_answers_for_no_agent(bank: World) -> None:
+async def test_a_revoked_owner_answers_for_no_agent(bank: Bank) -> None:
     owned = await bank.agent("of-a-revoked-owner", owner=person("jonas"))
     view = (await owned.submit(await pay(bank, 500))).json()
-    maya = await bank.person("maya")
-    theirs = await maya.proposed(view, {"account": "acme", "amount": 300})
+    theirs = await bank.maya.proposed(view, {"account": "acme", "amount": 300})
     jonas = Voter(DEV_ISSUER, "jonas", "Jonas", "dev")
     try:
         await bank.operator("revoke-approver", {"person": person("jonas"), **WHY})
@@ -283,21 +276,15 @@ async def test_a_revoked_owner_answers_for_no_agent(bank: World) -> None:
     assert (await owned.see(view["txn"]))["rev"] == 1
 
 
-async def test_a_revoked_key_answers_nothing_for_its_agent(bank: World, robot: Agent) -> None:
-    view = (await robot.submit(await pay(bank, 500))).json()
-    maya = await bank.person("maya")
-    theirs = await maya.proposed(view, {"account": "acme", "amount": 300})
-    review_id = review_of(view)
-    await comment(
-        bank.service.ctx,
-        Voter(DEV_ISSUER, "maya", "Maya", "dev"),
-        Remark(review_id, "why?", question=True, channel="api"),
-    )
-    question = (await maya.get(f"/v1/reviews/{review_id}")).json()["comments"][0]["comment_id"]
-    key = await bank.another_key(robot)
+async def test_a_revoked_key_answers_nothing_for_its_agent(bank: Bank) -> None:
+    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    theirs = await bank.maya.proposed(view, {"account": "acme", "amount": 300})
+    review_id, ctx = review_of(view), bank.service.ctx
+    await comment(ctx, MAYA, Remark(review_id, "why?", question=True, channel="api"))
+    question = (await bank.maya.get(f"/v1/reviews/{review_id}")).json()["comments"][0]["comment_id"]
+    key = await bank.another_key(bank.robot)
     await bank.operator("agent-key-revoke", {"kid": key.key.public.kid})
-    caller = Caller(robot.name, key.key.public.kid)
-    ctx = bank.service.ctx
+    caller = Caller(bank.robot.name, key.key.public.kid)
     for verb in (
         accept(ctx, caller, theirs),
         decline(ctx, caller, theirs, "no"),
@@ -305,23 +292,21 @@ async def test_a_revoked_key_answers_nothing_for_its_agent(bank: World, robot: A
     ):
         with pytest.raises(UnauthenticatedError, match="was revoked"):
             await verb
-    seen = await robot.see(view["txn"])
+    seen = await bank.robot.see(view["txn"])
     assert (seen["rev"], [one["state"] for one in seen["effects"][0]["review"]["proposals"]]) == (1, ["open"])
 
 
-async def test_after_a_revocation_and_a_reinstatement_a_new_vote_counts(bank: World, robot: Agent) -> None:
-    view = (await robot.submit(await pay(bank, 5_000))).json()
-    maya, tomas = await bank.person("maya"), await bank.person("tomas")
-    await maya.vote(view)
+async def test_after_a_revocation_and_a_reinstatement_a_new_vote_counts(bank: Bank) -> None:
+    view = (await bank.robot.submit(await pay(bank, 5_000))).json()
+    await bank.maya.vote(view)
     await bank.operator("revoke-approver", {"person": person("maya"), **WHY})
     await bank.operator("reinstate-approver", {"person": person("maya")})
     again = await bank.person("maya")
-    voter = Voter(DEV_ISSUER, "maya", "Maya", "dev")
     review_id = view["effects"][0]["review"]["review_id"]
-    queue = await queue_page(bank.service.ctx, voter, Wanted(), None, 200)
+    queue = await queue_page(bank.service.ctx, MAYA, Wanted(), None, 200)
     assert review_id in {row.review_id for row in queue.rows if row.can_vote}, "she is asked"
     assert "You approved this" not in (await again.get(f"/reviews/{review_id}")).text
     answer = (await again.vote(view)).json()
     assert [vote["counted"] for vote in answer["votes"]] == [False, True]
     assert (await again.vote(view)).json()["votes"] == answer["votes"], "the same vote again is the same vote"
-    assert (await tomas.vote(view)).json()["state"] == "met"
+    assert (await bank.tomas.vote(view)).json()["state"] == "met"

@@ -1,0 +1,71 @@
+"""The service of a file's tests, with the folder its rules come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import httpx2
+
+from tests.fakes.payments import ANYBODY, PEOPLE, Payments
+from tests.fakes.world import Agent, Visitor, World
+
+
+@dataclass
+class Bank(World):
+    """A running service, its bundle, an agent and four people. What is written to the bundle is in force at once.
+
+    Maya and Tomas are of finance, Tomas is the CFO, Ingrid is of legal, and no gate asks Jonas.
+    """
+
+    folder: Payments = field(kw_only=True)
+    robot: Agent = field(init=False)
+    maya: Visitor = field(init=False)
+    tomas: Visitor = field(init=False)
+    ingrid: Visitor = field(init=False)
+    jonas: Visitor = field(init=False)
+    _signed_in: dict[str, tuple[datetime, Visitor]] = field(init=False, default_factory=dict)
+
+    async def sign_in(self) -> None:
+        """Give the four people sessions that are young and in force."""
+        for name in PEOPLE:
+            since, visitor = self._signed_in.get(name, (None, None))
+            young = since is not None and self.clock() - since < timedelta(minutes=5)
+            if visitor is None or not young or await self.service.sessions.find(visitor.cookie) is None:
+                visitor = await self.person(name)
+                self._signed_in[name] = (self.clock(), visitor)
+            setattr(self, name, replace(visitor))
+
+    async def withdraw(self, view: dict[str, Any], **said: str) -> httpx2.Response:
+        """The agent takes a transaction back."""
+        return await self.robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", said)
+
+    async def rules(self, *added: str) -> None:
+        """The usual rules and these."""
+        self.folder.rules(*added)
+        await self.activate()
+
+    async def policies(self, text: str) -> None:
+        """These policies alone."""
+        self.folder.policies(text)
+        await self.activate()
+
+    async def only(self, *gates: str) -> None:
+        """Everything is permitted but for these gates."""
+        await self.policies(ANYBODY + "".join(gates))
+
+    async def people(self, groups: dict[str, tuple[str, ...]]) -> None:
+        """Who is in which group."""
+        self.folder.people(groups)
+        await self.activate()
+
+    async def write(self, file: str, content: Any) -> None:
+        """One file of the bundle."""
+        self.folder.write(file, content)
+        await self.activate()
+
+
+def refusal(answer: httpx2.Response) -> tuple[int, str]:
+    """The status and the code of an answer that says no."""
+    return answer.status_code, answer.json()["code"]
