@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,6 @@ from structlog.testing import capture_logs
 from policy_service.pap.active import ActiveBundle
 from policy_service.pap.source import FolderSource
 from policy_service.storage.core import table
-from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow
 from policy_service.workflow.effects import activate as workflow_activate
 from policy_service.workflow.effects.activate import activate
@@ -37,21 +38,21 @@ async def open_payments(bank: World, robot: Agent, how_many: int) -> dict[str, d
     return dict(sorted(found.items()))
 
 
-async def args_of(bank: World, effect_id: str) -> bytes:
+@asynccontextmanager
+async def damaged(bank: World, effect_id: str) -> AsyncIterator[None]:
+    """Stored bytes that are no JSON make every question about an effect raise."""
     where = _EFFECTS.c.effect_id == effect_id
-    return await bank.service.db.read(
+    args = await bank.service.db.read(
         lambda conn: conn.execute(select(_EFFECTS.c.args).where(where)).scalar_one()
     )
 
+    async def put(content: bytes) -> None:
+        changed = update(_EFFECTS).where(where).values(args=content)
+        await bank.service.db.write(lambda tx: tx.conn.execute(changed) and None)
 
-async def put_args(bank: World, effect_id: str, args: bytes) -> None:
-    """Change the stored bytes behind the service's back; what is no JSON makes every question about it raise."""
-    changed = update(_EFFECTS).where(_EFFECTS.c.effect_id == effect_id).values(args=args)
-
-    def write(tx: Tx) -> None:
-        tx.conn.execute(changed)
-
-    await bank.service.db.write(write)
+    await put(b"{")
+    yield
+    await put(args)
 
 
 async def states(robot: Agent, views: dict[str, dict[str, Any]]) -> list[str]:
@@ -68,32 +69,28 @@ async def test_one_effect_that_cannot_be_asked_about_does_not_shield_the_others(
 ) -> None:
     views = await open_payments(bank, robot, 3)
     bad = next(iter(views))
-    args = await args_of(bank, bad)
-    await put_args(bank, bad, b"{")
     folder.rules(plain_forbid("stop"))
-    with capture_logs() as told:
-        await bank.activate()
-    assert [entry["effect_id"] for entry in told if entry["event"] == "asking_failed"] == [bad]
-    await put_args(bank, bad, args)
+    async with damaged(bank, bad):
+        with capture_logs() as told:
+            await bank.activate()
+        assert [entry["effect_id"] for entry in told if entry["event"] == "asking_failed"] == [bad]
     assert await states(robot, views) == ["released", "denied", "denied"]
 
 
-async def test_it_is_asked_about_again_until_it_was_and_the_others_are_not(
+async def test_it_is_told_and_asked_about_again_until_it_was_and_the_others_are_not(
     bank: World, folder: Payments, robot: Agent
 ) -> None:
     views = await open_payments(bank, robot, 3)
-    bad = next(iter(views))
-    args = await args_of(bank, bad)
-    await put_args(bank, bad, b"{")
     folder.write("notes.cedar", "// says nothing new\n")
-    await bank.activate()
-    await bank.activate()
-    assert await bank.service.db.read(asked_at_activation) == 2
-    await put_args(bank, bad, args)
-    await bank.activate()
-    assert await bank.service.db.read(asked_at_activation) == 3
-    await bank.activate()
-    assert await bank.service.db.read(asked_at_activation) == 3
+    async with damaged(bank, next(iter(views))):
+        for _ in range(2):
+            await bank.activate()
+            assert await bank.service.db.read(asked_at_activation) == 2
+        assert "1 could not be" in (await activation_finding(bank))["wrong"]
+    for _ in range(2):
+        await bank.activate()
+        assert await bank.service.db.read(asked_at_activation) == 3
+    assert (await bank.http.get("/readyz")).json()["findings"] == []
 
 
 async def test_rules_that_come_back_are_asked_about_what_came_under_others_meanwhile(
@@ -103,14 +100,11 @@ async def test_rules_that_come_back_are_asked_about_what_came_under_others_meanw
     folder.write("more.cedar", gate("careful", "finance"))
     await bank.activate()
     views = await open_payments(bank, robot, 2)
-    bad = next(iter(views))
-    args = await args_of(bank, bad)
     (folder.path / "more.cedar").unlink()
-    await put_args(bank, bad, b"{")
-    await bank.activate()
-    late = (await robot.submit(await pay(bank), run_key="late")).json()
-    assert late["effects"][0]["state"] == "released"
-    await put_args(bank, bad, args)
+    async with damaged(bank, next(iter(views))):
+        await bank.activate()
+        late = (await robot.submit(await pay(bank), run_key="late")).json()
+        assert late["effects"][0]["state"] == "released"
     folder.write("more.cedar", gate("careful", "finance"))
     await bank.activate()
     assert (await robot.see(late["txn"]))["effects"][0]["state"] == "review"
@@ -180,19 +174,6 @@ async def activation_finding(bank: World) -> dict[str, Any]:
     (one,) = answer.json()["findings"]
     assert (answer.status_code, one["check"], one["stops"]) == (200, "activation", False)
     return dict(one)
-
-
-async def test_what_cannot_be_asked_about_is_told(bank: World, folder: Payments, robot: Agent) -> None:
-    views = await open_payments(bank, robot, 2)
-    bad = next(iter(views))
-    args = await args_of(bank, bad)
-    await put_args(bank, bad, b"{")
-    folder.write("notes.cedar", "// says nothing new\n")
-    await bank.activate()
-    assert "1 could not be" in (await activation_finding(bank))["wrong"]
-    await put_args(bank, bad, args)
-    await bank.activate()
-    assert (await bank.http.get("/readyz")).json()["findings"] == []
 
 
 async def test_a_bundle_that_comes_back_asks_again(bank: World, folder: Payments, robot: Agent) -> None:

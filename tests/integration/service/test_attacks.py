@@ -25,21 +25,18 @@ async def test_a_cursor_outside_the_calendar_is_refused(bank: World, moment: str
 async def test_a_rule_about_api_keys_holds_for_whoever_redeems(tmp_path: Path, folder: Payments) -> None:
     folder.rules(plain_forbid("no-api-keys", 'principal.proof == "api_key"'))
     async with running(tmp_path / "data", folder.path, api_keys=True) as bank:
-        await _redeem_by_api_key(bank, await bank.agent("robot"))
-
-
-async def _redeem_by_api_key(bank: World, robot: Agent) -> None:
-    view = (await robot.submit(await pay(bank, 10))).json()
-    assert view["state"] == "ready"
-    secret = (await bank.operator("api-key", {"name": robot.name}))["api_key"]
-    bearer = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
-    path = f"/v1/transactions/{view['txn']}/release"
-    released = await bank.http.post(path, json={"rev": view["rev"]}, headers=bearer)
-    assert released.status_code == 200, released.text
-    body = {"tokens": released.json()["releases"], "attempt_id": "a1"}
-    answer = await bank.http.post("/v1/redemptions", json=body, headers=bearer)
-    assert answer.json()["redeemed"] is False
-    assert (await robot.see(view["txn"]))["state"] == "ended"
+        robot = await bank.agent("robot")
+        view = (await robot.submit(await pay(bank, 10))).json()
+        assert view["state"] == "ready"
+        secret = (await bank.operator("api-key", {"name": robot.name}))["api_key"]
+        bearer = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+        path = f"/v1/transactions/{view['txn']}/release"
+        released = await bank.http.post(path, json={"rev": view["rev"]}, headers=bearer)
+        assert released.status_code == 200, released.text
+        body = {"tokens": released.json()["releases"], "attempt_id": "a1"}
+        answer = await bank.http.post("/v1/redemptions", json=body, headers=bearer)
+        assert answer.json()["redeemed"] is False
+        assert (await robot.see(view["txn"]))["state"] == "ended"
 
 
 async def test_a_second_contradiction_is_logged_and_asks_again_once_the_first_was_settled(

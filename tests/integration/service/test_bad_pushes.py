@@ -42,6 +42,8 @@ cases:
     needs: {finance: 1}
 """
 LARGE_CASE = "cases/limits.yaml:7"
+SMALL_ONLY = CASES.partition("  - it: a large")[0]
+STOPPED = SMALL_ONLY.replace("release", "deny") + "    reasons: [stop]\n"
 
 
 class Folder:
@@ -83,7 +85,9 @@ class Repo(Folder):
         return self.repository.commit()
 
 
-@pytest.fixture(params=[Folder, Repo], ids=["folder", "repository"])
+@pytest.fixture(
+    params=[pytest.param(Folder, id="folder"), pytest.param(Repo, id="repository", marks=pytest.mark.long)]
+)
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
     """Where the bundle comes from."""
     made: Folder = request.param(tmp_path / "rules")
@@ -265,10 +269,7 @@ async def test_a_stricter_rule_needs_nobodys_word_and_a_mended_case_neither(
 ) -> None:
     async with serving(source, tmp_path / "data") as world:
         source.files.rules(plain_forbid("stop"))
-        source.files.write(
-            "cases/limits.yaml",
-            CASES.partition("  - it: a large")[0].replace("release", "deny") + "    reasons: [stop]\n",
-        )
+        source.files.write("cases/limits.yaml", STOPPED)
         source.push()
         assert await world.activate(), await told(world)
         assert await outcome(world) == "denied"
@@ -317,10 +318,7 @@ async def test_a_process_that_ends_while_it_reads_a_push_leaves_the_last_good_bu
         assert "the process that read it ended (SIGKILL)" in await told(world)
         assert await outcome(world) == "review"
         monkeypatch.setattr(apart, "_BEGIN", real)
-        source.files.write(
-            "cases/limits.yaml",
-            CASES.partition("  - it: a large")[0].replace("release", "deny") + "    reasons: [stop]\n",
-        )
+        source.files.write("cases/limits.yaml", STOPPED)
         source.push()
         assert await world.activate(), await told(world)
         assert await outcome(world) == "denied"
@@ -338,7 +336,7 @@ async def test_a_clock_that_jumps_opens_nothing_and_the_next_push_comes_into_for
         assert world.service.active.current is good
         assert await outcome(world) == "review"
         source.files.write("stop.cedar", plain_forbid("stop", "context.input.amount > 400"))
-        source.files.write("cases/limits.yaml", CASES.partition("  - it: a large")[0])
+        source.files.write("cases/limits.yaml", SMALL_ONLY)
         source.push()
         await in_force_after(world, good)
         assert await outcome(world) == "denied"

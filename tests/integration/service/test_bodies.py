@@ -82,6 +82,8 @@ TYPES = [
     "text/plain",
     "application/x-www-form-urlencoded",
     "application/json; charset=latin-1",
+    "application/json; charset=utf-16",
+    "application/json; charset=utf-7",
     "application/jsonp",
     "",
 ]

@@ -8,41 +8,28 @@ from __future__ import annotations
 import base64
 import json
 import logging
-import os
 import shutil
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from countersign import CountersignError, Runtime, Settings, ToolRegistry, tool, transaction
+from countersign.cli import app as sdk_app
 from countersign.contract import PrivateKey
+from policy_service.cli import app
 from policy_service.tokens.keys import CURRENT, NONCE_SECRET
-from tests.fakes.operated import REPOSITORY, command, environment, free_port
+from tests.fakes.operated import command, environment, free_port
 from tests.fakes.payments import Payments
 from tests.fakes.world import fresh_data
 
 PASSWORD = "canary-password-9f31"
 SECRET = "canary-client-secret-7a"
-VERBS = (
-    ("serve",),
-    ("init",),
-    ("settings",),
-    ("settings", "--json"),
-    ("agent", "list"),
-    ("signin", "maya"),
-    ("rotate-keys",),
-    ("issuer-keys",),
-    ("freeze", "everything", "--reason", "x"),
-)
-
-
-EVERY_DAY = frozenset({"serve", "signin"})  # each is a process of its own, which takes seconds
-ASK_NO_DATABASE = frozenset({"settings", "rotate-keys", "issuer-keys"})
+PROVIDER = {"name": "corp", "title": "Corp", "issuer": "https://login.example", "client_id": "c"}
+WITH_SECRET = PROVIDER | {"client_secret": SECRET}
 
 
 @pytest.fixture
@@ -53,69 +40,75 @@ def env(tmp_path: Path) -> dict[str, str]:
     return environment(tmp_path / "data", bundle, free_port())
 
 
-def heard(env: dict[str, str], *words: str) -> str:
-    done = command(*words, env=env)
-    assert done.returncode != 0 or words[0] in ASK_NO_DATABASE, done.stdout
-    return done.stdout + done.stderr
+def heard(env: dict[str, str], *words: str, ends: int | None = 1) -> str:
+    """All that a command says, and the trace it would end with."""
+    done = CliRunner().invoke(app, list(words), env=env)
+    assert ends in (None, done.exit_code), done.output
+    assert done.exc_info is not None
+    return done.output + "".join(traceback.format_exception(*done.exc_info))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [pytest.param(words, marks=[] if words[0] in EVERY_DAY else [pytest.mark.long]) for words in VERBS],
-    ids=" ".join,
-)
-def test_a_database_that_cannot_be_reached_keeps_its_password(
-    env: dict[str, str], words: tuple[str, ...]
-) -> None:
-    url = f"postgresql://countersign:{PASSWORD}@127.0.0.1:{free_port()}/countersign"
-    said = heard(env | {"COUNTERSIGN_DATABASE_URL": url}, *words)
+VERBS: dict[str, int | None] = {
+    "init": 1,
+    "settings": 0,
+    "settings --json": 0,
+    "agent list": 1,
+    "signin maya": 1,
+    "rotate-keys": None,
+    "issuer-keys": 0,
+    "freeze everything --reason x": 1,
+}
+
+
+@pytest.mark.parametrize("words", ["serve", *VERBS])
+def test_a_database_that_cannot_be_reached_keeps_its_password(env: dict[str, str], words: str) -> None:
+    env["COUNTERSIGN_DATABASE_URL"] = (
+        f"postgresql://countersign:{PASSWORD}@127.0.0.1:{free_port()}/countersign"
+    )
+    if words == "serve":  # it listens, so it has a process of its own
+        done = command("serve", env=env)
+        said = done.stdout + done.stderr
+        assert done.returncode != 0
+    else:
+        said = heard(env, *words.split(), ends=VERBS[words])
     assert said
     assert PASSWORD not in said
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        f"postgresql://countersign:{PASSWORD}@127.0.0.1:notaport/x",
-        f"mysql://root:{PASSWORD}@127.0.0.1/x",
-        f"countersign:{PASSWORD}@127.0.0.1/x",
-        f"postgresql://x:{PASSWORD}@[::1/x",
-        f"postgresql://127.0.0.1/x?password={PASSWORD}&nonsense={PASSWORD}",
-    ],
-)
-@pytest.mark.parametrize("verb", ["serve", pytest.param("settings", marks=pytest.mark.long)])
-def test_a_database_url_that_cannot_be_read_keeps_its_password(
-    env: dict[str, str], url: str, verb: str
-) -> None:
-    assert PASSWORD not in heard(env | {"COUNTERSIGN_DATABASE_URL": url}, verb)
+BAD_URLS = [
+    f"postgresql://countersign:{PASSWORD}@127.0.0.1:notaport/x",
+    f"mysql://root:{PASSWORD}@127.0.0.1/x",
+    f"countersign:{PASSWORD}@127.0.0.1/x",
+    f"postgresql://x:{PASSWORD}@[::1/x",
+    f"postgresql://127.0.0.1/x?password={PASSWORD}&nonsense={PASSWORD}",
+]
+BAD_PROVIDERS = {
+    "no JSON": f'[{{"client_secret": "{SECRET}"',
+    "incomplete": json.dumps([{"client_secret": SECRET}]),
+    "of another type": json.dumps([PROVIDER | {"client_secret": [SECRET]}]),
+    "unknown member": json.dumps([WITH_SECRET | {"nonsense": SECRET}]),
+    "twice": json.dumps([WITH_SECRET] * 2),
+}
+REFUSED = {
+    **{url: {"COUNTERSIGN_DATABASE_URL": url} for url in BAD_URLS},
+    **{name: {"COUNTERSIGN_PROVIDERS": text} for name, text in BAD_PROVIDERS.items()},
+    "another setting is wrong": {
+        "COUNTERSIGN_PROVIDERS": json.dumps([WITH_SECRET]),
+        "COUNTERSIGN_PORT": "x",
+    },
+}
 
 
-PROVIDER = {"name": "corp", "title": "Corp", "issuer": "https://login.example", "client_id": "c"}
-
-
-@pytest.mark.parametrize(
-    "variables",
-    [
-        {"COUNTERSIGN_PROVIDERS": f'[{{"client_secret": "{SECRET}"'},
-        {"COUNTERSIGN_PROVIDERS": json.dumps([{"client_secret": SECRET}])},
-        {"COUNTERSIGN_PROVIDERS": json.dumps([PROVIDER | {"client_secret": [SECRET]}])},
-        {"COUNTERSIGN_PROVIDERS": json.dumps([PROVIDER | {"client_secret": SECRET, "nonsense": SECRET}])},
-        {"COUNTERSIGN_PROVIDERS": json.dumps([PROVIDER | {"client_secret": SECRET}] * 2)},
-        {
-            "COUNTERSIGN_PROVIDERS": json.dumps([PROVIDER | {"client_secret": SECRET}]),
-            "COUNTERSIGN_PORT": "x",
-        },
-    ],
-    ids=["no JSON", "incomplete", "of another type", "unknown member", "twice", "another setting is wrong"],
-)
+@pytest.mark.parametrize("variables", REFUSED.values(), ids=REFUSED)
 def test_settings_that_are_refused_keep_their_secrets(env: dict[str, str], variables: dict[str, str]) -> None:
-    assert SECRET not in heard(env | variables, "serve")
+    said = heard(env | variables, "serve")
+    assert SECRET not in said and PASSWORD not in said
 
 
 def test_shown_settings_keep_their_secrets(env: dict[str, str]) -> None:
-    providers = json.dumps([PROVIDER | {"client_secret": SECRET}])
+    env["COUNTERSIGN_PROVIDERS"] = json.dumps([WITH_SECRET])
     for words in (("settings",), ("settings", "--json")):
-        assert SECRET not in heard(env | {"COUNTERSIGN_PROVIDERS": providers}, *words)
+        assert SECRET not in heard(env, *words, ends=0)
 
 
 def test_a_settings_file_that_cannot_be_read_keeps_its_secrets(env: dict[str, str], tmp_path: Path) -> None:
@@ -129,22 +122,17 @@ def test_a_settings_file_that_cannot_be_read_keeps_its_secrets(env: dict[str, st
         assert SECRET not in heard(env, "serve")
 
 
-def test_damaged_keys_are_not_quoted(env: dict[str, str], tmp_path: Path) -> None:
-    for name in (CURRENT, NONCE_SECRET):
-        path = tmp_path / "data" / "keys" / name
-        kept = path.read_bytes()
-        path.write_text(PASSWORD)
-        said = heard(env, "serve")
-        assert PASSWORD not in said
-        path.write_bytes(kept)
+@pytest.mark.parametrize("name", [CURRENT, NONCE_SECRET])
+def test_damaged_keys_are_not_quoted(env: dict[str, str], tmp_path: Path, name: str) -> None:
+    (tmp_path / "data" / "keys" / name).write_text(PASSWORD)
+    assert PASSWORD not in heard(env, "serve")
 
 
 def test_a_private_key_given_by_mistake_is_not_repeated(env: dict[str, str]) -> None:
     private = base64.urlsafe_b64encode(b"canary-private-key-of-an-agent-!").decode().rstrip("=")
     jwk = PrivateKey.generate().public.jwk() | {"d": private}
     for text in (json.dumps(jwk), json.dumps(jwk)[:-1], json.dumps(jwk | {"x": private})):
-        done = command("agent", "enroll", "robot", "--jwk", text, env=env)
-        assert private not in done.stdout + done.stderr
+        assert private not in heard(env, "agent", "enroll", "robot", "--jwk", text)
 
 
 # -- the SDK -----------------------------------------------------------------------------------------------------
@@ -203,21 +191,16 @@ def test_the_journal_is_shown_without_secrets(agent: Settings) -> None:
         transaction("t", runtime=runtime),
     ):
         transfer("acct", PASSWORD)
-    for words in (
-        ("journal", "list"),
-        ("journal", "show", "t"),
-        ("journal", "show", "t", "--json"),
-        ("resume",),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-c", "from countersign.cli import app; app()", *words],
-            cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")]),
-                 "COUNTERSIGN_JOURNAL": str(agent.journal_path), "COUNTERSIGN_URL": agent.url,
-                 "COUNTERSIGN_AGENT": "robot", "COUNTERSIGN_KEY": str(agent.key_path)},
-        )  # fmt: skip
-        assert PASSWORD not in done.stdout + done.stderr, words
-        assert done.stdout + done.stderr
+    env = {
+        "COUNTERSIGN_JOURNAL": str(agent.journal_path),
+        "COUNTERSIGN_URL": agent.url,
+        "COUNTERSIGN_AGENT": "robot",
+        "COUNTERSIGN_KEY": str(agent.key_path),
+    }
+    for words in ("journal list", "journal show t", "journal show t --json", "resume"):
+        done = CliRunner().invoke(sdk_app, words.split(), env=env)
+        assert done.output and done.exc_info is not None
+        assert PASSWORD not in done.output + "".join(traceback.format_exception(*done.exc_info)), words
 
 
 @pytest.mark.parametrize("given", ["secret is in the key", "no PEM"])

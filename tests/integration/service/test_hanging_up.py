@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from countersign.contract import make_proof
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.streaming import served
@@ -45,19 +44,9 @@ async def robot(bank: World) -> Agent:
 def request_of(robot: Agent, path: str, body: Any, **headers: str) -> bytes:
     """One request as bytes, with its proof."""
     raw = json.dumps(body).encode()
-    proof = make_proof(
-        robot.key,
-        agent=robot.name,
-        method="POST",
-        url_path=path,
-        query="",
-        body=raw,
-        nonce=robot.nonce,
-        now=int(robot.clock().timestamp()),
-    )
     sent = {
         "Host": HOST,
-        "Agent-Proof": proof,
+        "Agent-Proof": robot.proof("POST", path, raw),
         "Content-Type": "application/json",
         "Content-Length": str(len(raw)),
         **headers,

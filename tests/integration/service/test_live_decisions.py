@@ -13,7 +13,6 @@ from policy_service.workflow.effects import evaluate as evaluating
 from tests.fakes.payments import PAY, Payments, gate, manifest, plain_forbid
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import call, pay
-from tests.integration.service.engines import ENGINES
 from tests.integration.service.test_evaluations import sizes
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.anyio
 NOTE = manifest("note", PAY["args"], "/account", lane="live", ask="live")
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def engine(request: pytest.FixtureRequest) -> str:
     """A line that is written on one engine alone would be no record."""
     chosen: str = request.param
@@ -112,19 +111,19 @@ async def test_what_is_staged_by_its_manifest_is_to_be_submitted(bank: World, ro
     assert await bank.log(names.txn_id(agent="robot", run_key="r")) == []
 
 
-async def test_while_a_tool_or_everything_is_stopped_nothing_is_answered(bank: World, robot: Agent) -> None:
-    for what in ("note", None):
-        await bank.operator("stop", {"tool": what, "reason": "it loops"})
+async def test_while_a_tool_everything_or_the_agent_is_stopped_nothing_is_answered(
+    bank: World, robot: Agent
+) -> None:
+    for stop, end, args in (
+        ("stop", "go-on", {"tool": "note"}),
+        ("stop", "go-on", {"tool": None}),
+        ("freeze", "unfreeze", {"agent": "robot"}),
+    ):
+        await bank.operator(stop, args | {"reason": "it loops"})
         answer = await ask(robot, await note(bank))
         assert (answer.status_code, answer.json()["code"]) == (403, "frozen")
-        await bank.operator("go-on", {"tool": what})
+        await bank.operator(end, args)
     assert (await ask(robot, await note(bank))).status_code == 200
-
-
-async def test_a_frozen_agent_is_answered_nothing(bank: World, robot: Agent) -> None:
-    await bank.operator("freeze", {"agent": "robot", "reason": "it loops"})
-    answer = await ask(robot, await note(bank))
-    assert (answer.status_code, answer.json()["code"]) == (403, "frozen")
 
 
 async def test_another_manifest_than_the_reviewed_one_is_denied_and_noted(bank: World, robot: Agent) -> None:

@@ -27,13 +27,13 @@ def folder(tmp_path: Path) -> BundleFolder:
     return BundleFolder(tmp_path)
 
 
-def test_without_a_rule_about_approving_nothing_is_narrowed(folder: BundleFolder) -> None:
-    assert ask(folder.policies(PERMIT_ALL))
-    assert ask(folder.policies(""))
-
-
-def test_a_rule_about_every_action_is_about_tools(folder: BundleFolder) -> None:
-    assert ask(folder.policies('@id("freeze") forbid (principal, action, resource);'))
+@pytest.mark.parametrize(
+    "rules",
+    ["", PERMIT_ALL, '@id("freeze") forbid (principal, action, resource);'],
+    ids=["none", "permit", "forbid"],
+)
+def test_without_a_rule_about_approving_nothing_is_narrowed(folder: BundleFolder, rules: str) -> None:
+    assert ask(folder.policies(rules))
 
 
 CONDITIONS: dict[str, tuple[str, dict[str, Any], bool]] = {

@@ -72,11 +72,30 @@ def test_the_same_question_has_the_same_answer(folder: BundleFolder) -> None:
 # ------------------------------------------------------------------------------------------------ denials
 
 
-def test_an_unknown_tool_is_denied_with_the_command_that_helps(folder: BundleFolder) -> None:
-    (reason,) = folder.decide({}, tool="refund").reasons
-    assert reason.code == "unknown_tool"
-    assert "'refund'" in reason.text
-    assert "countersign tools export" in (reason.advice or "")
+OTHER = {"tool_digest": "f" * 64}
+DENIED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
+    "an unknown tool": ({}, {"tool": "refund"}, "unknown_tool", "countersign tools export"),
+    "a tool that left the bundle": ({}, {"tool": "refund", "redecided": True}, "tool_changed", ""),
+    "such a tool in dev": ({}, {"tool": "refund", "redecided": True, "env": "dev"}, "tool_changed", ""),
+    "another manifest in dev": (PAY, {**OTHER, "env": "dev"}, "tool_changed", "GET /v1/tools/pay"),
+    "no resource": ({"account": "", "amount": 1}, {}, "invalid_args", ""),
+}
+
+
+@pytest.mark.parametrize(("args", "changes", "code", "advice"), DENIED.values(), ids=DENIED)
+def test_what_policy_is_not_asked_about_is_denied(
+    folder: BundleFolder, args: dict[str, Any], changes: dict[str, Any], code: str, advice: str
+) -> None:
+    decision = folder.decide(args, **changes)
+    assert (decision.outcome, decision.code) == (Verdict.DENY, code)
+    assert advice in (decision.reasons[0].advice or "")
+
+
+@pytest.mark.parametrize("redecided", [True, False])
+def test_another_manifest_than_the_reviewed_one_is_denied(folder: BundleFolder, redecided: bool) -> None:
+    decision = folder.decide(PAY, **OTHER, redecided=redecided)
+    assert decision.code == "tool_changed"
+    assert "GET /v1/tools/pay" in (decision.reasons[0].advice or "")
 
 
 @pytest.mark.parametrize("env", ["production", "staging"])
@@ -102,50 +121,17 @@ def test_in_dev_an_unknown_tool_asks_whoever_looks_at_what_policy_cannot_weigh(f
     assert again == decision
 
 
-def test_in_dev_a_tool_that_left_the_bundle_is_denied_like_anywhere(folder: BundleFolder) -> None:
-    decision = folder.decide({}, tool="refund", env="dev", redecided=True)
-    assert (decision.outcome, decision.code) == (Verdict.DENY, "tool_changed")
-
-
-def test_in_dev_another_manifest_than_the_reviewed_one_is_denied_like_anywhere(folder: BundleFolder) -> None:
-    assert folder.decide(PAY, tool_digest="f" * 64, env="dev").code == "tool_changed"
-
-
-def test_a_tool_that_left_the_bundle_has_changed_for_an_effect_decided_before(folder: BundleFolder) -> None:
-    assert folder.decide({}, tool="refund", redecided=True).code == "tool_changed"
-
-
-@pytest.mark.parametrize("redecided", [True, False])
-def test_another_manifest_than_the_reviewed_one_is_denied(folder: BundleFolder, redecided: bool) -> None:
-    decision = folder.decide(PAY, tool_digest="f" * 64, redecided=redecided)
-    assert decision.code == "tool_changed"
-    assert "GET /v1/tools/pay" in (decision.reasons[0].advice or "")
-
-
 def test_args_that_do_not_fit_are_denied_by_place(folder: BundleFolder) -> None:
     decision = folder.decide({"account": "a1", "amount": "100"})
-    assert (decision.code, decision.reasons[0].text) == (
-        "invalid_args",
-        "amount: '100' is not of type 'integer'",
-    )
+    assert (decision.code, decision.reasons[0].text[:8]) == ("invalid_args", "amount: ")
 
 
-def test_args_that_name_no_resource_are_denied(folder: BundleFolder) -> None:
-    assert folder.decide({"account": "", "amount": 1}).code == "invalid_args"
-
-
-def test_a_forbid_tells_what_its_author_wrote_and_where(folder: BundleFolder) -> None:
-    (reason,) = folder.decide({**PAY, "account": "a9"}).reasons
-    assert (reason.code, reason.policy) == ("forbidden_by_policy", "never")
-    assert reason.text == "Nothing goes to a9. Choose another account."
-    assert "rules.cedar:5" in (reason.advice or "")
-
-
-def test_every_forbid_that_holds_is_told(folder: BundleFolder) -> None:
+def test_every_forbid_that_holds_tells_what_its_author_wrote_and_where(folder: BundleFolder) -> None:
     folder.policies(RULES + '@id("also") @title("Also not") forbid (principal, action, resource);')
-    decision = folder.decide({**PAY, "account": "a9"})
-    assert [reason.policy for reason in decision.reasons] == ["never", "also"]
-    assert decision.reasons[1].text == "Also not"
+    never, also = folder.decide({**PAY, "account": "a9"}).reasons
+    assert (never.code, never.policy, also.policy) == ("forbidden_by_policy", "never", "also")
+    assert (never.text, also.text) == ("Nothing goes to a9. Choose another account.", "Also not")
+    assert "rules.cedar:5" in (never.advice or "")
 
 
 def test_no_permit_names_the_permits_that_were_looked_at_and_the_line_that_would_help(
@@ -307,13 +293,12 @@ def test_what_cedar_cannot_weigh_asks_people(
         assert decision.policies[-1] == "unseen"
 
 
-def test_the_built_in_gate_stands_beside_the_authors_own(folder: BundleFolder) -> None:
+def test_the_built_in_gate_stands_beside_the_authors_own_and_a_plain_forbid_beats_it(
+    folder: BundleFolder,
+) -> None:
     decision = folder.decide({**ITEMS, "amount": 5000})
     assert [gate.policy_id for gate in decision.gates] == ["big", "unseen"]
     assert decision.valid_for == timedelta(minutes=10)
-
-
-def test_the_built_in_gate_never_turns_a_plain_forbid_into_a_question(folder: BundleFolder) -> None:
     decision = folder.decide({**ITEMS, "account": "a9"})
     assert (decision.outcome, decision.unseen) == (Verdict.DENY, ("items",))
 

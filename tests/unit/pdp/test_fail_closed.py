@@ -92,27 +92,24 @@ def test_arithmetic_that_leaves_64_bits_is_denied_and_the_policy_named(
     assert "overflow" not in str(decision.reasons), "the engine's sentence is for the operator"
 
 
-def test_an_erring_permit_is_doubt_as_well(folder: BundleFolder) -> None:
-    erring = '@id("odd") permit (principal, action, resource) when { resource.limit * 2000 > 5 };'
-    decision = folder.policies(PERMIT_ALL + erring).decide(PAY)
-    assert (decision.code, decision.reasons[0].policy) == ("policy_error", "odd")
+ASKING = '@id("ask") @approval("finance") forbid (principal, action, resource);'
+PLAIN = '@id("never") forbid (principal, action, resource);'
+ODD = PERMIT_ALL + '@id("guard") permit (principal, action, resource) when { resource.limit * 2000 > 5 };'
+ERRING = {
+    "an erring permit": ODD,
+    "an erring forbid beside a gate that fired": forbid("resource.limit * 2000 > 5") + ASKING,
+    "an erring gate beside a gate that fired": gate("resource.limit * 2000 > 5") + ASKING,
+    "an erring gate beside a plain forbid": gate("resource.limit * 2000 > 5") + PLAIN,
+}
 
 
-def test_an_error_beside_a_gate_that_fired_is_not_asked_of_people(folder: BundleFolder) -> None:
-    asking = '@id("ask") @approval("finance") forbid (principal, action, resource);'
-    decision = folder.policies(forbid("resource.limit * 2000 > 5") + asking).decide(PAY)
+@pytest.mark.parametrize("rules", ERRING.values(), ids=ERRING)
+def test_a_policy_that_errs_beside_others_is_an_error_and_not_asked_of_people(
+    folder: BundleFolder, rules: str
+) -> None:
+    decision = folder.policies(rules).decide(PAY)
     assert (decision.outcome, decision.code) == (Verdict.DENY, "policy_error")
-
-
-def test_an_erring_gate_beside_one_that_fired_is_not_asked_of_people(folder: BundleFolder) -> None:
-    asking = '@id("ask") @approval("finance") forbid (principal, action, resource);'
-    decision = folder.policies(gate("resource.limit * 2000 > 5") + asking).decide(PAY)
-    assert (decision.outcome, decision.code) == (Verdict.DENY, "policy_error")
-
-
-def test_an_erring_gate_beside_a_plain_forbid_is_an_error(folder: BundleFolder) -> None:
-    never = '@id("never") forbid (principal, action, resource);'
-    assert folder.policies(gate("resource.limit * 2000 > 5") + never).decide(PAY).code == "policy_error"
+    assert decision.reasons[0].policy == "guard"
 
 
 def test_action_groups_match_because_entities_are_built_with_the_schema(folder: BundleFolder) -> None:

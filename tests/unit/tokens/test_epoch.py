@@ -45,14 +45,14 @@ def test_a_mark_that_another_process_has_brought_further_stays(tmp_path: Path, l
 
 
 def test_processes_that_share_a_folder_bring_its_mark_to_the_highest(tmp_path: Path) -> None:
-    with ProcessPoolExecutor(4, get_context("spawn")) as processes:
-        turns = [processes.submit(_write_some, tmp_path, first) for first in range(4)]
+    with ProcessPoolExecutor(2, get_context("spawn")) as processes:
+        turns = [processes.submit(_write_some, tmp_path, first) for first in range(2)]
         assert max(turn.result() for turn in turns) == 199
     assert read_mark(tmp_path) == Mark(1, 199)
 
 
 def _write_some(folder: Path, first: int) -> int:
-    for index in range(first, 200, 4):
+    for index in range(first, 200, 2):
         write_mark(folder, Mark(1, index))
     return index
 
@@ -93,7 +93,7 @@ def test_a_mark_others_can_write_is_refused(tmp_path: Path) -> None:
 def test_a_kill_leaves_the_old_mark_or_the_new_one_whole(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
     command = [sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path)]
-    for _ in range(3):
+    for _ in range(2):
         child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
         assert child.stdout is not None
         for _ in range(40):
@@ -105,9 +105,9 @@ def test_a_kill_leaves_the_old_mark_or_the_new_one_whole(tmp_path: Path) -> None
         assert mark.highest_index >= max(told, default=40)
 
 
-@pytest.mark.parametrize(("highest", "epoch"), [(10, 3), (11, 3), (1000, 3)])
-def test_a_database_that_has_got_this_far_starts(highest: int, epoch: int) -> None:
-    require_not_behind(Mark(3, 10), highest, epoch)
+def test_a_database_that_has_got_this_far_starts() -> None:
+    for highest in (10, 11, 1000):
+        require_not_behind(Mark(3, 10), highest, 3)
 
 
 @pytest.mark.parametrize(("highest", "epoch"), [(9, 3), (0, 3), (10, 2), (1000, 2)])

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from countersign.contract import KeySet, PrivateKey, open_token
+from countersign.contract import KeySet, PrivateKey, VerificationError, open_token
 from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
 from policy_service.errors import StartError
 from policy_service.tokens import keys
@@ -34,18 +36,14 @@ def replace(path: Path, content: bytes) -> None:
     path.chmod(0o600)
 
 
-def test_making_keys_twice_makes_them_once(folder: Path) -> None:
+def test_making_keys_makes_only_what_is_missing(folder: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert set(before) == {CURRENT, NEXT, NONCE_SECRET}
     assert make_keys(folder) == []
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    assert set(before) == {CURRENT, NEXT, NONCE_SECRET}
-
-
-def test_making_keys_fills_only_what_is_missing(folder: Path) -> None:
-    current = (folder / CURRENT).read_bytes()
     (folder / NEXT).unlink()
     assert make_keys(folder) == [NEXT]
-    assert (folder / CURRENT).read_bytes() == current
+    assert (folder / CURRENT).read_bytes() == before[CURRENT]
 
 
 def test_the_next_key_is_published_before_it_is_ever_used(folder: Path) -> None:
@@ -80,10 +78,12 @@ def test_a_missing_key_is_refused_with_the_command(folder: Path, name: str) -> N
         read_keys(folder)
 
 
-def test_without_a_next_key_the_refusal_says_how_long_to_wait(folder: Path) -> None:
+def test_without_a_next_key_nothing_is_rotated_and_the_refusal_says_how_long_to_wait(folder: Path) -> None:
     (folder / NEXT).unlink()
-    with pytest.raises(StartError, match=f"rotate {keys.PUBLISHED_FIRST_S / 60:.0f} minutes later"):
-        rotate_keys(folder, now=0.0)
+    before = published(folder)
+    with pytest.raises(StartError, match=f"init.*rotate {keys.PUBLISHED_FIRST_S / 60:.0f} minutes later"):
+        rotate_keys(folder, now=10.0**12)
+    assert published(folder) == before
 
 
 @pytest.mark.parametrize("name", [CURRENT, NEXT, PREVIOUS])
@@ -100,9 +100,6 @@ def test_a_damaged_key_is_refused_by_name_and_not_quoted(folder: Path, name: str
 
 
 def test_a_key_of_another_kind_is_refused(folder: Path) -> None:
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     pem = ec.generate_private_key(ec.SECP256R1()).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -139,29 +136,17 @@ def test_nothing_printed_of_a_ring_holds_a_secret(folder: Path) -> None:
 
 
 def test_a_release_and_a_receipt_are_signed_by_the_current_key_each_under_its_type(folder: Path) -> None:
+    """C9: the one is never the other."""
     ring = read_keys(folder)
     signer = Signer(ring)
-    for token, typ in (
-        (signer.sign_release(RELEASE), TYP_RELEASE),
-        (signer.sign_receipt(RECEIPT), TYP_RECEIPT),
+    for token, typ, other, claims in (
+        (signer.sign_release(RELEASE), TYP_RELEASE, TYP_RECEIPT, RELEASE),
+        (signer.sign_receipt(RECEIPT), TYP_RECEIPT, TYP_RELEASE, RECEIPT),
     ):
         opened = open_token(token, typ=typ, key_for=signer.keys.get)
-        assert opened.kid == ring.current.public.kid
-    assert (
-        open_token(signer.sign_release(RELEASE), typ=TYP_RELEASE, key_for=signer.keys.get).claims
-        == RELEASE.to_claims()
-    )
-
-
-def test_a_receipt_is_no_release(folder: Path) -> None:
-    """C9."""
-    from countersign.contract import VerificationError
-
-    signer = Signer(read_keys(folder))
-    with pytest.raises(VerificationError):
-        open_token(signer.sign_receipt(RECEIPT), typ=TYP_RELEASE, key_for=signer.keys.get)
-    with pytest.raises(VerificationError):
-        open_token(signer.sign_release(RELEASE), typ=TYP_RECEIPT, key_for=signer.keys.get)
+        assert (opened.kid, opened.claims) == (ring.current.public.kid, claims.to_claims())
+        with pytest.raises(VerificationError):
+            open_token(token, typ=other, key_for=signer.keys.get)
 
 
 def published(folder: Path) -> set[str]:
@@ -272,9 +257,3 @@ def test_a_rotation_cut_short_leaves_keys_to_start_with(
     assert read_keys(folder).current.public.kid == expected
     rotate_keys(folder, now=later(folder))
     assert signed in published(folder) or step != "previous"
-
-
-def test_without_a_next_key_nothing_is_rotated(folder: Path) -> None:
-    (folder / NEXT).unlink()
-    with pytest.raises(StartError, match="init"):
-        rotate_keys(folder, now=10.0**12)
