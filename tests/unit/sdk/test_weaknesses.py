@@ -16,26 +16,32 @@ import pytest
 
 from countersign import (
     AlreadyRedeemed,
+    Denied,
     EffectFailed,
     FilesAdapter,
     JournalError,
     LiveCommitFailed,
+    MemoryAdapter,
     NotDone,
     NotStageable,
     OutcomeUnknown,
     ReviewPending,
     Runtime,
     SQLiteAdapter,
+    StepsRefused,
     ToolRegistry,
     Transaction,
     replay,
     resume,
+    run_steps,
+    run_steps_async,
     tool,
     tool_of,
     transaction,
 )
 from countersign.adapters.sqlite import SQLiteSession
-from countersign.contract import EffectState, load_manifest
+from countersign.contract import DenyCode, EffectState, load_manifest
+from countersign.contract.wire import Reason
 from countersign.manifests.drafting import manifest_json
 from tests.fakes.desk import (
     Desk,
@@ -64,6 +70,55 @@ def save_tool(desk: Desk, files: FilesAdapter) -> Callable[[str, str], None]:
         files.write(path, text)
 
     return save
+
+
+def test_scenario_5_the_order_in_which_tools_are_registered_does_not_matter(desk: Desk) -> None:
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"order_id": "args:/order_id"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str) -> None:
+        """Charge an order."""
+        desk.act("charge", order_id)
+
+    @tool("void", resource=("Order", "order_id"), registry=desk.registry)
+    def void(order_id: str) -> None:
+        """Take a charge back."""
+        desk.act("void", order_id)
+
+    desk.publish(charge, void)
+    notify = failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        charge("o-1")
+        notify("o-1")
+    assert desk.done == [("charge", "o-1"), ("void", "o-1")]
+
+
+def test_scenario_9_that_something_can_be_taken_back_is_no_permission(desk: Desk) -> None:
+    charge = charge_tools(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 90_000)
+    assert desk.done == []
+    desk.service.deny(pending.value.txn)
+    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 90_000)
+    assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
+
+
+def test_scenario_14_a_question_nobody_answered_in_time_ends_with_that_reason(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    (held,) = desk.service.latest(pending.value.txn).held
+    held.state = EffectState.EXPIRED
+    held.reasons = (Reason(code=DenyCode.EXPIRED, text="nobody answered within 4 hours"),)
+    (found,) = resume(desk.runtime)
+    assert found.after == "ended"
+    assert "nobody answered within 4 hours [expired]" in found.note
+    assert (desk.done, resume(desk.runtime)) == ([], [])
 
 
 @pytest.mark.parametrize("index", range(3))
@@ -189,6 +244,62 @@ def test_scenario_29_what_is_known_not_to_have_happened_is_not_compensated(desk:
     assert [path.endswith("/compensate") for _, path in desk.face.log].count(True) == at  # nor asked for
 
 
+UNWRITABLE = {
+    "an object": object(),
+    "not a number": float("nan"),
+    "a set": {1},
+    "bytes": b"\xff",
+    "itself": (loop := []) or loop.append(loop) or loop,
+}
+
+
+@pytest.mark.parametrize("result", UNWRITABLE.values(), ids=UNWRITABLE)
+def test_scenario_34_whatever_a_tool_returns_the_journal_and_the_service_say_that_it_fired(
+    desk: Desk, result: Any
+) -> None:
+    @tool("open_case", resource=("Order", "order_id"), registry=desk.registry)
+    def open_case(order_id: str) -> Any:
+        """Open a case."""
+        desk.act("open_case", order_id)
+        return result
+
+    desk.publish(open_case)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        placed = open_case("o-1")
+    assert placed.result is result
+    assert (states(desk), txn.state) == (["fired"], "settled")
+    assert [one.state for one in desk.service.latest(txn.txn).held] == [EffectState.FIRED]
+    with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as again:
+        found = open_case("o-1")
+    assert (found.outcome, again.replayed, desk.done) == ("fired", True, [("open_case", "o-1")])
+    assert resume(desk.runtime) == []
+
+
+@pytest.mark.parametrize("shape", ["a list", "a later group", "a graph"])
+def test_scenario_40_with_async_tools_an_unknown_one_is_refused_before_the_first_step(
+    desk: Desk, shape: str
+) -> None:
+    @tool("mail", resource=("Order", "order_id"), registry=desk.registry)
+    async def mail(order_id: str) -> str:
+        """Tell the customer."""
+        desk.act("mail", order_id)
+        return "sent"
+
+    desk.publish(mail)
+    first: dict[str, Any] = {"tool": "mail", "id": "first", "args": {"order_id": "o-1"}}
+    unknown: dict[str, Any] = {"tool": "vanished", "args": {}}
+    steps: Any = {
+        "a list": [first, unknown],
+        "a later group": [[first], [{**first, "id": "second", "args": {"order_id": "o-2"}}, unknown]],
+        "a graph": [first, {**unknown, "after": ["first"]}],
+    }[shape]
+    with pytest.raises(StepsRefused, match="no tool 'vanished'"):
+        run_steps(steps, key="t-1", runtime=desk.runtime)
+    with pytest.raises(StepsRefused, match="no tool 'vanished'"):
+        asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))
+    assert (desk.done, desk.runtime.journal.transactions.newest_ids(9)) == ([], [])
+
+
 def test_scenario_61_what_ran_in_blocks_inside_and_at_the_same_time_replays(desk: Desk) -> None:
     refund = refund_tool(desk)
 
@@ -292,50 +403,6 @@ def test_w6_what_stands_since_the_database_committed_is_never_taken_back(
     assert (states(desk), notes_in(notes)) == (["fired"], [("o-1", "hello")])
 
 
-def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk: Desk) -> None:
-    root = desk.folder / "root"
-    root.mkdir()
-    (root / "state").write_text("old")
-    save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
-    seen: list[tuple[str, bool]] = []
-
-    def look(_: object = None) -> None:
-        seen.append(((root / "state").read_text(), (root / "made").exists()))
-
-    desk.before_fire = look
-    with transaction("t-1", runtime=desk.runtime):
-        save("state", "new")
-        save("made", "new")
-        look()
-        refund("o-1", 100)
-    look()
-    assert seen == [("old", False), ("old", False), ("new", True)]
-
-
-@pytest.mark.parametrize("failing", [True, False])
-def test_w25_what_could_not_be_taken_back_is_told_apart_from_what_was(desk: Desk, failing: bool) -> None:
-    """Undoing is a call like any other, by code: no model is asked to do it, and its failure has a state."""
-    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-
-    def refuses(name: str) -> None:
-        if failing and name == "void":
-            raise NotDone("it was settled with the bank")
-
-    desk.before_fire = refuses
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
-        charge("o-1", 100)
-        notify("o-1")
-    assert states(desk) == ["compensation_failed" if failing else "compensated", "failed"]
-    assert txn.state == ("unsettled" if failing else "settled")
-    assert ("Still standing and not undone: charge#1" in str(failed.value)) == failing
-
-
-def test_w25_a_draft_keeps_the_compensation(desk: Desk) -> None:
-    read = load_manifest(manifest_json(tool_of(charge_tools(desk)).draft_manifest()))
-    assert read.compensation is not None and read.compensation.tool == "void"
-    assert read.compensation.map == {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
-
-
 def test_w10_a_live_commit_that_fails_leaves_no_lock_no_open_transaction_and_nothing_to_recover(
     desk: Desk,
 ) -> None:
@@ -368,3 +435,81 @@ def test_w10_a_live_commit_that_fails_leaves_no_lock_no_open_transaction_and_not
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
     assert [one[0] for one in desk.done] == ["charge", "void"]
     assert (states(desk), resume(desk.runtime)) == (["compensated"], [])
+
+
+def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk: Desk) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    (root / "state").write_text("old")
+    save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
+    seen: list[tuple[str, bool]] = []
+
+    def look(_: object = None) -> None:
+        seen.append(((root / "state").read_text(), (root / "made").exists()))
+
+    desk.before_fire = look
+    with transaction("t-1", runtime=desk.runtime):
+        save("state", "new")
+        save("made", "new")
+        look()
+        refund("o-1", 100)
+    look()
+    assert seen == [("old", False), ("old", False), ("new", True)]
+
+
+def test_w14_what_is_undone_is_what_the_adapter_saw_and_not_what_an_argument_is_called(desk: Desk) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    (root / "ann-old").write_text("old")
+    notes, memory = notes_database(desk.folder), MemoryAdapter()
+    files, database = FilesAdapter(root), SQLiteAdapter(notes)
+
+    @tool("keep_file", lane="live", adapter=files, registry=desk.registry)
+    def keep_file(who: str, *, when: str) -> None:
+        """Write what no argument names."""
+        files.write(f"{who}-{when}", "new")
+
+    @tool("keep_value", lane="live", adapter=memory, registry=desk.registry)
+    def keep_value(who: str, *, when: str) -> None:
+        """Keep what no argument names."""
+        memory[f"{who}-{when}"] = "new"
+
+    @tool("keep_row", lane="live", adapter=database, registry=desk.registry)
+    def keep_row(who: str, *, when: str) -> None:
+        """Write a row that no argument names."""
+        database.connection.execute("INSERT INTO notes VALUES (?, 'new')", (f"{who}-{when}",))
+
+    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime):
+        for keep in (keep_file, keep_value, keep_row):
+            for when in ("old", "made"):
+                keep("ann", when=when)
+        raise ZeroDivisionError
+    assert {path.name: path.read_text() for path in root.iterdir() if path.is_file()} == {"ann-old": "old"}
+    assert (memory.snapshot(), notes_in(notes)) == ({}, [])
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_w25_what_could_not_be_taken_back_is_told_apart_from_what_was(desk: Desk, failing: bool) -> None:
+    """Undoing is a call like any other, by code: no model is asked to do it, and its failure has a state."""
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+
+    def refuses(name: str) -> None:
+        if failing and name == "void":
+            raise NotDone("it was settled with the bank")
+
+    desk.before_fire = refuses
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        notify("o-1")
+    assert states(desk) == ["compensation_failed" if failing else "compensated", "failed"]
+    assert txn.state == ("unsettled" if failing else "settled")
+    assert ("Still standing and not undone: charge#1" in str(failed.value)) == failing
+
+
+def test_w25_a_draft_keeps_the_compensation(desk: Desk) -> None:
+    charge = charge_tools(desk)
+    draft = tool_of(charge).draft_manifest()
+    read = load_manifest(manifest_json(draft))
+    assert read.compensation is not None
+    assert read.compensation.tool == "void"
+    assert read.compensation.map == {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
