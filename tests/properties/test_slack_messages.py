@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policy_service.channels.slack.drawing import answers, modals
@@ -26,6 +26,7 @@ from tests.fakes import policies, reviews
 from tests.fakes.blocks import buttons, code, nodes, refused, refused_view
 
 NOW = reviews.NOW
+LONG = settings().max_examples > 1_000  # HYPOTHESIS_PROFILE=long
 URL = "https://countersign.example/" + "x" * 120
 POINTER = Pointer("c" * 64, "ab" * 32)
 
@@ -165,6 +166,7 @@ def bytes_behind(text: str, page: ReviewPage) -> bytes:
     return f"{{{','.join(members)}}}".encode()
 
 
+@settings(max_examples=2_000 if LONG else 25)
 @given(pages())
 @example(reviews.refund())
 @example(reviews.deploy())
@@ -190,6 +192,7 @@ plain_values = st.recursive(
 )
 
 
+@settings(max_examples=2_000 if LONG else 50)
 @given(st.lists(plain_values, max_size=12), st.lists(st.booleans(), min_size=12, max_size=12))
 def test_what_is_plain_and_short_is_shown_exactly_and_can_be_decided(
     values: list[Any], secret: list[bool]
@@ -226,6 +229,7 @@ def test_a_reply_keeps_the_limits(text: str, actor: str, channel: str, words: st
     require_sound(reply(line, words, review_id="r" * 40, rev=1, outbox_id="o" * 40, public_url=URL))
 
 
+@settings(max_examples=2_000 if LONG else 25)
 @given(few(heads(), 2, 40), st.integers(0, 10**6), st.booleans())
 def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
