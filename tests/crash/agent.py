@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,8 @@ def _step(life: Life, runtime: Runtime, tools: Tools) -> dict[str, Any]:
     )
     try:
         with txn:
-            FLOWS[life.flow](tools)
+            for name, *args in FLOWS[life.flow]:
+                getattr(tools, name)(*args)
     except CountersignError as error:
         raised, words = type(error).__name__, str(error)
         reviews = [one.url for one in getattr(error, "reviews", [])]
@@ -185,12 +186,6 @@ class Tools:
 
     folder: Path
     registry: ToolRegistry
-    refund: Callable[..., Any] = field(init=False)
-    invoice: Callable[..., Any] = field(init=False)
-    charge: Callable[..., Any] = field(init=False)
-    notify: Callable[..., Any] = field(init=False)
-    note: Callable[..., Any] = field(init=False)
-    pay: Callable[..., Any] = field(init=False)
 
     def __post_init__(self) -> None:
         registry = self.registry
@@ -214,14 +209,9 @@ class Tools:
             """Take a charge back."""
             self.act({"charge_id": charge_id})
 
-        @tool(
-            "charge",
-            resource=("Order", "order_id"),
-            compensate="void",
-            compensation_map={"charge_id": "result:/charge_id"},
-            timeout_seconds=1,
-            registry=registry,
-        )
+        undo: dict[str, Any] = {"compensate": "void", "compensation_map": {"charge_id": "result:/charge_id"}}
+
+        @tool("charge", resource=("Order", "order_id"), timeout_seconds=1, registry=registry, **undo)
         def charge(order_id: str) -> dict[str, str]:
             """Charge an order; the one called odd answers without the number that would take it back."""
             self.act({"order_id": order_id})
@@ -256,6 +246,10 @@ class Tools:
         self.pay = pay
         self.refund, self.invoice, self.charge, self.notify, self.note = refund, invoice, charge, notify, note
 
+    def give_up(self) -> None:
+        """The body of the step raises."""
+        raise _GaveUpError("the agent thought better of it")
+
     def act(self, args: dict[str, Any]) -> None:
         """Something happened in the world."""
         effect = current_effect()
@@ -271,68 +265,29 @@ class Tools:
         })  # fmt: skip
 
 
-def _two(tools: Tools) -> None:
-    tools.refund("o-2", 100)
-    tools.invoice("o-2")
-
-
-def _with_live(tools: Tools) -> None:
-    tools.note("o-3")
-    tools.refund("o-3", 300)
-
-
-def _live_large(tools: Tools) -> None:
-    tools.note("o-4")
-    tools.refund("o-4", 90_000)
-
-
-def _taken_back(tools: Tools) -> None:
-    tools.charge("o-5")
-    tools.notify("o-5")
-
-
-def _lapsing_charge(tools: Tools) -> None:
-    tools.charge("lapsing")
-    tools.notify("lapsing")
-
-
-def _probed(tools: Tools) -> None:
-    tools.charge("o-7")
-    tools.pay("o-7")
-
-
-def _odd(tools: Tools) -> None:
-    tools.charge("odd")
-    tools.notify("odd")
-
-
-def _died_in_body(tools: Tools) -> None:
-    tools.refund("o-6", 100)
-    raise _GaveUpError("the agent thought better of it")
-
-
 class _GaveUpError(CountersignError):
     """The body of a step raised."""
 
 
-FLOWS: dict[str, Callable[[Tools], object]] = {
-    "small": lambda tools: tools.refund("o-1", 4_200),
-    "invoice": lambda tools: tools.invoice("o-1"),
-    "two": _two,
-    "large": lambda tools: tools.refund("o-1", 90_000),
-    "edited": lambda tools: tools.refund("o-1", 90_000),
-    "huge": lambda tools: tools.refund("o-1", 300_000),
-    "brief": lambda tools: tools.refund("brief", 90_000),
-    "slow": lambda tools: tools.refund("slow", 100),
-    "hopeless": lambda tools: tools.refund("hopeless", 100),
-    "forbidden": lambda tools: tools.refund("o-1", 900_000),
-    "error": lambda tools: tools.refund("overflow", 100),
-    "with_live": _with_live,
-    "live_large": _live_large,
-    "lapsing": lambda tools: tools.refund("lapsing", 100),
-    "lapsing_charge": _lapsing_charge,
-    "taken_back": _taken_back,
-    "odd": _odd,
-    "probed": _probed,
-    "body": _died_in_body,
+FLOWS: dict[str, list[tuple[Any, ...]]] = {
+    "small": [("refund", "o-1", 4_200)],
+    "invoice": [("invoice", "o-1")],
+    "two": [("refund", "o-2", 100), ("invoice", "o-2")],
+    "large": [("refund", "o-1", 90_000)],
+    "edited": [("refund", "o-1", 90_000)],
+    "huge": [("refund", "o-1", 300_000)],
+    "brief": [("refund", "brief", 90_000)],
+    "slow": [("refund", "slow", 100)],
+    "hopeless": [("refund", "hopeless", 100)],
+    "forbidden": [("refund", "o-1", 900_000)],
+    "error": [("refund", "overflow", 100)],
+    "with_live": [("note", "o-3"), ("refund", "o-3", 300)],
+    "live_large": [("note", "o-4"), ("refund", "o-4", 90_000)],
+    "lapsing": [("refund", "lapsing", 100)],
+    "lapsing_charge": [("charge", "lapsing"), ("notify", "lapsing")],
+    "taken_back": [("charge", "o-5"), ("notify", "o-5")],
+    "odd": [("charge", "odd"), ("notify", "odd")],
+    "probed": [("charge", "o-7"), ("pay", "o-7")],
+    "body": [("refund", "o-6", 100), ("give_up",)],
 }
+"""The calls of each flow: a tool and its arguments."""

@@ -16,12 +16,7 @@ from examples.person import Person
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import find, insert_row, table
 from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_tables import (
-    SlackCardRow,
-    SlackDeliveryRow,
-    SlackLinkRow,
-    SlackStandingRow,
-)
+from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackLinkRow, SlackStandingRow
 from policy_service.storage.tables import VoteRow
 from tests.counterparts.slack import SlackServer
 from tests.crash.chapters import happened

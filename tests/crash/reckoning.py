@@ -12,19 +12,7 @@ from countersign.journal import Journal
 from tests.crash.alone import place_in
 
 DONE = {"fired", "compensating", "compensation_failed"}
-NOT_DONE = {
-    "staged",
-    "review",
-    "released",
-    "denied",
-    "expired",
-    "withdrawn",
-    "revoked",
-    "redeemed",
-    "failed",
-    "unused",
-}
-
+NOT_DONE = set("staged review released denied expired withdrawn revoked redeemed failed unused".split())
 IN_FORCE = {"frozen", "review", "ready", "redeemed", "unsettled"}  # others may go on with a list that is
 
 

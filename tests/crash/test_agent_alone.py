@@ -49,12 +49,15 @@ PATIENCE_S = 60.0  # for what has to come about, never for time to pass
 DATABASE = "journals.url"  # beside the stages, where their journals are to be in one
 
 pytestmark = pytest.mark.timeout(900)  # a hundred processes on a busy machine
-ALL = pytest.param(True, marks=pytest.mark.long)
-EVERY = pytest.mark.parametrize("every", [False, ALL])
-EVERY_WHEN_LONG = pytest.mark.parametrize("every", [ALL])
+EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")]),
+    ]
+)
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """Which engine the journals of a sweep are on."""
     if request.param == "postgresql":
@@ -82,23 +85,24 @@ class Stage:
         (revisions,) = self.service.revisions.values() or ([],)
         return [one.state for one in revisions[-1].held] if revisions else []
 
+    def rows(self, table: str) -> int:
+        """How many rows a table of a live half has, in the SQLite database of its name."""
+        with closing(sqlite3.connect(self.folder / f"{table}.db")) as opened:
+            (many,) = opened.execute(f"SELECT count(*) FROM {table}").fetchone()
+        return int(many)
+
     def notes(self) -> int:
         """How many rows the live half wrote."""
-        with closing(sqlite3.connect(self.folder / "notes.db")) as notes:
-            (many,) = notes.execute("SELECT count(*) FROM notes").fetchone()
-        return int(many)
+        return self.rows("notes")
 
     def books(self) -> int:
         """How many rows the second database has."""
         place = place_in(self.folder)
-        if isinstance(place, JournalUrl):
-            with psycopg.connect(place.secret) as books:
-                row = books.execute(
-                    "SELECT count(*) FROM public.books WHERE stage = %s", (self.folder.name,)
-                ).fetchone()
-        else:
-            with closing(sqlite3.connect(self.folder / "books.db")) as opened:
-                row = opened.execute("SELECT count(*) FROM books").fetchone()
+        if not isinstance(place, JournalUrl):
+            return self.rows("books")
+        with psycopg.connect(place.secret) as books:
+            counted = "SELECT count(*) FROM public.books WHERE stage = %s"
+            row = books.execute(counted, (self.folder.name,)).fetchone()
         return int(row[0]) if row else -1
 
     def files(self) -> str:
@@ -141,16 +145,13 @@ class Stage:
         }
 
     def journal(self) -> list[tuple[str, str]]:
-        opened = Journal(place_in(self.folder))
-        try:
+        with closing(Journal(place_in(self.folder))) as opened:
             found = opened.transactions.find("t-1")
             if not found:
                 return []
             (record,) = found
             rows = opened.transactions.effects(record) if record.staging else ()
             return [(record.state, "txn"), *((row.state.value, row.tool) for row in rows)]
-        finally:
-            opened.close()
 
 
 @contextmanager
@@ -188,7 +189,7 @@ def points_of(tmp_path: Path, flow: str, *, every: bool) -> list[str]:
         return chosen(said["points"], every)
 
 
-def killed_at_each(tmp_path: Path, flow: str, *, every: bool) -> Iterator[tuple[str, Stage]]:
+def killed_at_each(tmp_path: Path, flow: str, *, every: bool = True) -> Iterator[tuple[str, Stage]]:
     """Each point of a run, with the stage of the agent that was killed there."""
     for number, point in enumerate(points_of(tmp_path, flow, every=every)):
         with staged(tmp_path, flow, str(number)) as stage:
@@ -243,12 +244,10 @@ def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow
     assert unknown == {"one": 3, "two": 6}[flow] + (every * {"one": 1, "two": 2}[flow])
 
 
-@EVERY
+@pytest.mark.long
 @pytest.mark.usefixtures("engine")
-def test_killed_anywhere_resume_ends_it_and_a_second_resume_changes_nothing(
-    tmp_path: Path, every: bool
-) -> None:
-    for point, stage in killed_at_each(tmp_path, "two", every=every):
+def test_killed_anywhere_resume_ends_it_and_a_second_resume_changes_nothing(tmp_path: Path) -> None:
+    for point, stage in killed_at_each(tmp_path, "two"):
         before = acts(stage.folder)
         stage.live(resumes=True)
         first = (stage.journal(), acts(stage.folder))
@@ -262,14 +261,12 @@ def test_killed_anywhere_resume_ends_it_and_a_second_resume_changes_nothing(
             raise AssertionError(f"{point}: the service was never told")
 
 
-@EVERY_WHEN_LONG
-def test_killed_while_an_approved_transaction_is_resumed_the_next_resume_goes_on(
-    tmp_path: Path, every: bool
-) -> None:
+@pytest.mark.long
+def test_killed_while_an_approved_transaction_is_resumed_the_next_resume_goes_on(tmp_path: Path) -> None:
     with staged(tmp_path, "large", "survivor") as stage:
         assert stage.live()["raised"] == "ReviewPending"
         stage.service.approve(next(iter(stage.service.revisions)))
-        points = chosen(stage.live(resumes=True)["points"], every)
+        points = stage.live(resumes=True)["points"]
         assert acts(stage.folder) == ["refund:o-1"]
     for number, point in enumerate(points):
         with staged(tmp_path, "large", str(number)) as stage:
@@ -299,14 +296,12 @@ def test_an_idempotent_tool_is_called_again_with_the_same_key_and_ends_fired(
         assert len(acts(stage.folder)) <= 2
 
 
-@EVERY
+@pytest.mark.long
 @pytest.mark.parametrize("flow", ["probed", "probed_final"])
-def test_killed_anywhere_the_probe_tells_what_happened_and_nobody_guesses(
-    tmp_path: Path, flow: str, every: bool
-) -> None:
+def test_killed_anywhere_the_probe_tells_what_happened_and_nobody_guesses(tmp_path: Path, flow: str) -> None:
     """I-3: whatever was in doubt is known in the end, as the world has it, and no call was made twice."""
     ends = set()
-    for point, stage in killed_at_each(tmp_path, flow, every=every):
+    for point, stage in killed_at_each(tmp_path, flow):
         before = acts(stage.folder)
         stage.live(resumes=True)
         if flow == "probed_final":
@@ -330,11 +325,11 @@ def test_killed_anywhere_the_probe_tells_what_happened_and_nobody_guesses(
     assert {("fired", "fired"), ("failed", "unused"), ("fired", "failed")} <= ends
 
 
-@EVERY_WHEN_LONG
+@pytest.mark.long
 def test_killed_anywhere_on_the_failure_path_a_charge_is_taken_back_once_or_asked_about(
-    tmp_path: Path, every: bool
+    tmp_path: Path,
 ) -> None:
-    for point, stage in killed_at_each(tmp_path, "taken_back", every=every):
+    for point, stage in killed_at_each(tmp_path, "taken_back"):
         for _ in range(2):
             stage.live(resumes=True)
         said = stage.live()
@@ -363,9 +358,9 @@ def test_killed_inside_a_compensation_it_is_asked_about_and_not_called_again(
         assert compensation.state is EffectState.UNKNOWN
 
 
-@EVERY_WHEN_LONG
-def test_live_effects_stand_exactly_when_the_refund_beside_them_does(tmp_path: Path, every: bool) -> None:
-    for point, stage in killed_at_each(tmp_path, "with_live", every=every):
+@pytest.mark.long
+def test_live_effects_stand_exactly_when_the_refund_beside_them_does(tmp_path: Path) -> None:
+    for point, stage in killed_at_each(tmp_path, "with_live"):
         said = stage.live()
         world = acts(stage.folder)
         rows = stage.notes()
@@ -379,11 +374,9 @@ def test_live_effects_stand_exactly_when_the_refund_beside_them_does(tmp_path: P
             assert said["raised"] in {"OutcomeUnknown", "EffectFailed"}, told
 
 
-@EVERY
-def test_live_effects_lost_with_their_process_are_never_half_of_a_transaction(
-    tmp_path: Path, every: bool
-) -> None:
-    for point, stage in killed_at_each(tmp_path, "with_live", every=every):
+@pytest.mark.long
+def test_live_effects_lost_with_their_process_are_never_half_of_a_transaction(tmp_path: Path) -> None:
+    for point, stage in killed_at_each(tmp_path, "with_live"):
         before = acts(stage.folder)
         for _ in range(2):
             stage.live(resumes=True)
@@ -398,21 +391,13 @@ def test_live_effects_lost_with_their_process_are_never_half_of_a_transaction(
             assert "unsettled" in states, f"the refund stands alone and nobody is told: {told}"
 
 
-@pytest.mark.parametrize(
-    ("engine", "every"),
-    [
-        ("sqlite", False),
-        pytest.param("sqlite", True, marks=pytest.mark.long),
-        pytest.param("postgresql", True, marks=pytest.mark.long),
-    ],
-    indirect=["engine"],
-)
+@pytest.mark.long
 def test_two_databases_and_three_effects_end_all_done_all_undone_or_before_a_person(
-    tmp_path: Path, engine: str, every: bool
+    tmp_path: Path, engine: str
 ) -> None:
     """I-1, I-2, I-3, I-14 at every fault point of the journal; a second recovery changes nothing."""
     ends = set()
-    for point, stage in killed_at_each(tmp_path, "wide", every=every):
+    for point, stage in killed_at_each(tmp_path, "wide"):
         before = acts(stage.folder)
         redeemed = bool(SPENT & {*stage.held()})
         stage.live(resumes=True)
@@ -437,13 +422,13 @@ def test_two_databases_and_three_effects_end_all_done_all_undone_or_before_a_per
     assert ends == {"done", "undone", "before a person"}, "the flow has not seen all of its ends"
 
 
-@pytest.mark.parametrize("flow", ["with_files", pytest.param("with_both", marks=pytest.mark.long)])
-@EVERY
+@pytest.mark.parametrize("flow", ["with_files", "with_both"])
+@pytest.mark.long
 def test_files_are_undone_before_the_redemption_and_finished_after_it_by_whoever_resumes(
-    tmp_path: Path, every: bool, flow: str
+    tmp_path: Path, flow: str
 ) -> None:
     ends = set()
-    for point, stage in killed_at_each(tmp_path, flow, every=every):
+    for point, stage in killed_at_each(tmp_path, flow):
         kept = "prepared" in stage.records() and stage.notes() == int(flow == "with_both")
         redeemed = EffectState.REDEEMED in stage.held()
         doubtful = "firing" in dict(stage.journal())
@@ -462,9 +447,9 @@ def test_files_are_undone_before_the_redemption_and_finished_after_it_by_whoever
     assert {(False, False), (True, True), (True, False)} <= ends, "the flow has not seen all of its ends"
 
 
-@EVERY
-def test_a_rerun_after_a_death_leaves_the_files_as_its_answer_says(tmp_path: Path, every: bool) -> None:
-    for point, stage in killed_at_each(tmp_path, "with_both", every=every):
+@pytest.mark.long
+def test_a_rerun_after_a_death_leaves_the_files_as_its_answer_says(tmp_path: Path) -> None:
+    for point, stage in killed_at_each(tmp_path, "with_both"):
         said = stage.live()
         told = f"{point}: {said}, {acts(stage.folder)}, {stage.files()}, {stage.notes()} notes, {stage.journal()}"
         assert len(acts(stage.folder)) <= 1, told

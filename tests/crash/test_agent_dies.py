@@ -14,7 +14,6 @@ pytestmark = STORIES
 
 EVERY_DAY = {
     ("sqlite", "service.client.Service.redeem", "after"),
-    ("sqlite", "journal.firing:Firing.begin", "after"),
     ("sqlite", "commit.firing:FireRun._call", "after"),
     ("sqlite", "journal.firing:Firing.write", "before"),
 }

@@ -25,12 +25,7 @@ DATABASE = ("countersign.db", "countersign.db-wal", "countersign.db-journal")
 MARK = ("keys/epoch.json", "keys/epoch.json.new", "keys")
 JOURNAL = ("journal.db", "journal.db-wal", "journal.db-journal")
 
-EVERY_DAY_SERVICE = {("db", Fault("pwrite64", "ENOSPC", 2)), ("db", Fault("fdatasync", "EIO", 1, on=True))}
-EVERY_DAY_AGENT = {
-    Fault("pwrite64", "ENOSPC", 7, on=True),
-    Fault("fdatasync", "EIO", 2),
-    Fault("fsync", "EIO", 1),
-}
+EVERY_DAY_AGENT = {Fault("pwrite64", "ENOSPC", 7, on=True)}
 
 MADE_BY_AN_AGENT = {
     "pwrite64": range(3, 84, 4),
@@ -57,7 +52,7 @@ def service_faults() -> list[Any]:
     faults += [("mark", Fault(call, error, nth, on))
                for call in ("openat", "write", "fsync", "rename") for error in ERRORS
                for nth in (1, 2) for on in (False, True)]  # fmt: skip
-    return [_marked(case, EVERY_DAY_SERVICE, *case) for case in faults]
+    return [_marked(case, (), *case) for case in faults]
 
 
 def agent_faults() -> list[Any]:

@@ -143,7 +143,8 @@ def redemptions(conn: Connection) -> list[str]:
     return [effect_id for (effect_id,) in conn.execute(select(table(RedemptionRow).c.effect_id))]
 
 
-@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [1, 6])
 async def test_whatever_was_acknowledged_survives_a_kill_in_the_middle_of_load(
     tmp_path: Path, kills: int
 ) -> None:

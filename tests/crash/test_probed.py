@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -22,14 +23,10 @@ _WRITING = "journal.firing:Firing.write"
 
 def journal(story: Story) -> dict[str, str]:
     """What the agent's journal says of each tool."""
-    opened = Journal(story.agent / "journal.db")
-    try:
+    with closing(Journal(story.agent / "journal.db")) as opened:
         (record,) = opened.transactions.find("probed")
-        return {"txn": record.state} | {
-            row.tool: row.state.value for row in opened.transactions.effects(record)
-        }
-    finally:
-        opened.close()
+        rows = opened.transactions.effects(record)
+        return {"txn": record.state} | {row.tool: row.state.value for row in rows}
 
 
 def settle(story: Story) -> None:
@@ -41,6 +38,7 @@ def settle(story: Story) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("again", [None, "before", "after"], ids=["once", "and before", "and after"])
 @pytest.mark.parametrize(
     ("phase", "ends", "calls"),

@@ -237,7 +237,7 @@ class Programs(RuleBasedStateMachine):
 
 
 @JOURNALS
-@pytest.mark.deep
+@pytest.mark.long
 @pytest.mark.timeout(3_600)
 def test_whatever_happens_each_resource_ends_all_done_all_undone_or_exactly_as_reported(
     journals: str, request: pytest.FixtureRequest

@@ -185,7 +185,7 @@ class Rivals(RuleBasedStateMachine):
 
 
 @JOURNALS
-@pytest.mark.deep
+@pytest.mark.long
 @pytest.mark.timeout(3_600)
 def test_rivals_lose_nothing_of_each_other_and_each_ends_as_it_was_told(
     journals: str, request: pytest.FixtureRequest

@@ -18,8 +18,6 @@ pytestmark = STORIES
 EVERY_DAY = {
     ("sqlite", "workflow.releases.submit_and_redeem:_submit_and_redeem", "after"),
     ("sqlite", "workflow.releases.redeem:_redeem", "before"),
-    ("sqlite", "workflow.releases.compensate:_compensate", "after"),
-    ("sqlite", "tokens.epoch:_replace>create_secret", "after"),
 }
 """Enough for every day; `make test-long` dies at every point."""
 

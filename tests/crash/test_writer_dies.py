@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from sqlalchemy import text
 
 from policy_service.storage.database import Database
 
+LONG = functools.partial(pytest.param, marks=pytest.mark.long)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -26,7 +28,7 @@ def pairs(url: str) -> dict[int, int]:
     return {n: count for n, count in rows}  # noqa: C416  rows are no pairs to a type checker
 
 
-@pytest.mark.parametrize("acknowledged_before_the_kill", [1, 20, 90, 300])
+@pytest.mark.parametrize("acknowledged_before_the_kill", [20, *(LONG(many) for many in (1, 90, 300))])
 def test_a_kill_never_loses_an_acknowledged_unit(sqlite_url: str, acknowledged_before_the_kill: int) -> None:
     acknowledged: set[int] = set()
     for life in range(2):
@@ -44,7 +46,7 @@ def test_a_kill_never_loses_an_acknowledged_unit(sqlite_url: str, acknowledged_b
     assert set(found.values()) == {2}, "a unit is there whole or not at all"
 
 
-@pytest.mark.parametrize("room", [60_000, 200_000, 1_000_000, 2_500_000])
+@pytest.mark.parametrize("room", [200_000, *(LONG(room) for room in (60_000, 1_000_000, 2_500_000))])
 def test_a_file_that_cannot_grow_refuses_and_keeps_what_it_acknowledged(sqlite_url: str, room: int) -> None:
     child = start(sqlite_url, 0, room)
     output, _ = child.communicate(timeout=60)

@@ -2,97 +2,74 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from tests.crash.chapters import (
-    activates,
-    asks,
-    edits,
-    errs,
-    expires,
-    finds_out,
-    fires,
-    settles,
-    shadows,
-    starts_over,
-    takes_back,
-    talks,
-    tears,
-    works_live,
-)
-from tests.crash.holders import steps_up
-from tests.crash.operators import operated, operated_alone
-from tests.crash.pressers import asks_in_slack, is_let_in_no_more
+from tests.crash import chapters, holders, operators, pressers, visitors
 from tests.crash.story import Story
-from tests.crash.visitors import brings_a_key, sets_up, signs_in, stops, tells
 
 Chapter = Callable[[Story], None]
 
-WHERE: dict[str, Chapter] = {
-    "app:release": fires,
-    "audit.sequencer:": fires,
-    "channels.http.agent_keys:": brings_a_key,
-    "channels.operator.socket:VERBS[": operated_alone,
-    "channels.operator.socket:verb[": operated,
-    "channels.operator.socket:open_database>migrate": sets_up,
-    "channels.web.passkey_source:": steps_up,
-    "channels.web.source:_open": signs_in,
-    "channels.web.source:spend": asks,
-    "cli:_make_key>create_secret": sets_up,
-    "identity.sessions:_end_all": signs_in,
-    "identity.sessions:_touch": asks,
-    "jobs.marking:EpochMark._write>": fires,
-    "jobs.marking:first_epoch": sets_up,
-    "jobs.marking:settle_epoch>write_mark#1": sets_up,
-    "jobs.marking:settle_epoch>write_mark#2": starts_over,
-    "storage.outbox:claim": asks,
-    "storage.outbox:mark_sent": asks,
-    "tokens.epoch:": fires,
-    "tokens.files:": sets_up,
-    "tokens.keys:": sets_up,
-    "workflow.edits.accept:": edits,
-    "tokens.webhook_keys:": sets_up,
-    "workflow.effects.activate:": activates,
-    "workflow.reviews.answer:": talks,
-    "workflow.reviews.comment:": talks,
-    "workflow.releases.compensate:": takes_back,
-    "workflow.passkeys.managing:": steps_up,
-    "workflow.edits.decline:": edits,
-    "workflow.edits.propose:": edits,
-    "workflow.releases.redeem:": asks,
-    "workflow.releases.release:": asks,
-    "workflow.releases.renew:": fires,
-    "workflow.releases.report:": fires,
-    "workflow.reviews.impossible:_move#1": settles,
-    "workflow.reviews.impossible:_move#2": talks,
-    "workflow.tasks.settle:": settles,
-    "workflow.trials.shadow:": shadows,
-    "workflow.oversight.stopping:": stops,
-    "workflow.passkeys.stepping_up:": steps_up,
-    "workflow.releases.submit_and_redeem:": fires,
-    "workflow.due.sweep:_forget": fires,
-    "workflow.due.sweep:_move[LAPSED]": tears,
-    "workflow.due.sweep:_move[TORN]": tears,
-    "workflow.due.sweep:_move[TO_ESCALATE]": talks,
-    "workflow.due.sweep:_move[TO_REMIND]": talks,
-    "workflow.due.sweep:_move[UNANSWERED]": expires,
-    "workflow.due.sweep:_move[UNREPORTED]": expires,
-    "workflow.due.sweep:_move[UNUSED]": expires,
-    "workflow.reviews.vote:": asks,
-    "workflow.told.webhooks:": tells,
-    "workflow.effects.withdraw:": errs,
-    "workflow.slack.acting:_remember": asks_in_slack,
-    "workflow.slack.deliveries:note_in": asks_in_slack,
-    "workflow.slack.following:": asks_in_slack,
-    "workflow.slack.sending:_note": asks_in_slack,
-    "workflow.slack.sending:_take": asks_in_slack,
-    "workflow.slack.sending:acquire": asks_in_slack,
-    "workflow.slack.sending:change": asks_in_slack,
-    "workflow.slack.sending:release": is_let_in_no_more,
-    "workflow.slack.sending:_slack_failed": is_let_in_no_more,
-    "workflow.slack.sending:_answered": is_let_in_no_more,
-}
-OPERATORS = frozenset({operated_alone, sets_up})
+
+def _passed(by_chapter: Mapping[Chapter, str]) -> dict[str, Chapter]:
+    """The chapter of each point, from the points of each chapter."""
+    found = [(point, chapter) for chapter, points in by_chapter.items() for point in points.split()]
+    assert len(found) == len(dict(found)), "a point stands in two chapters"
+    return dict(found)
+
+
+WHERE: dict[str, Chapter] = _passed(
+    {
+        chapters.fires: """
+            app:release audit.sequencer: jobs.marking:EpochMark._write> tokens.epoch:
+            workflow.releases.renew: workflow.releases.report: workflow.releases.submit_and_redeem:
+            workflow.due.sweep:_forget
+        """,
+        visitors.brings_a_key: "channels.http.agent_keys:",
+        operators.operated_alone: "channels.operator.socket:VERBS[",
+        operators.operated: "channels.operator.socket:verb[",
+        visitors.sets_up: """
+            channels.operator.socket:open_database>migrate cli:_make_key>create_secret
+            jobs.marking:first_epoch jobs.marking:settle_epoch>write_mark#1 tokens.files: tokens.keys:
+            tokens.webhook_keys:
+        """,
+        holders.steps_up: """
+            channels.web.passkey_source: workflow.passkeys.managing: workflow.passkeys.stepping_up:
+        """,
+        visitors.signs_in: "channels.web.source:_open identity.sessions:_end_all",
+        chapters.asks: """
+            channels.web.source:spend identity.sessions:_touch storage.outbox:claim storage.outbox:mark_sent
+            workflow.releases.redeem: workflow.releases.release: workflow.reviews.vote:
+        """,
+        chapters.starts_over: "jobs.marking:settle_epoch>write_mark#2",
+        chapters.edits: "workflow.edits.accept: workflow.edits.decline: workflow.edits.propose:",
+        chapters.activates: "workflow.effects.activate:",
+        chapters.talks: """
+            workflow.reviews.answer: workflow.reviews.comment: workflow.reviews.impossible:_move#2
+            workflow.due.sweep:_move[TO_ESCALATE] workflow.due.sweep:_move[TO_REMIND]
+        """,
+        chapters.takes_back: "workflow.releases.compensate:",
+        chapters.settles: "workflow.reviews.impossible:_move#1 workflow.tasks.settle:",
+        chapters.shadows: "workflow.trials.shadow:",
+        visitors.stops: "workflow.oversight.stopping:",
+        chapters.tears: "workflow.due.sweep:_move[LAPSED] workflow.due.sweep:_move[TORN]",
+        chapters.expires: """
+            workflow.due.sweep:_move[UNANSWERED] workflow.due.sweep:_move[UNREPORTED]
+            workflow.due.sweep:_move[UNUSED]
+        """,
+        visitors.tells: "workflow.told.webhooks:",
+        chapters.errs: "workflow.effects.withdraw:",
+        pressers.asks_in_slack: """
+            workflow.slack.acting:_remember workflow.slack.deliveries:note_in workflow.slack.following:
+            workflow.slack.sending:_note workflow.slack.sending:_take workflow.slack.sending:acquire
+            workflow.slack.sending:change
+        """,
+        pressers.is_let_in_no_more: """
+            workflow.slack.sending:release workflow.slack.sending:_slack_failed
+            workflow.slack.sending:_answered
+        """,
+    }
+)
+OPERATORS = frozenset({operators.operated_alone, visitors.sets_up})
 """Chapters in which the one who dies is the operator's own command."""
 
 _DEV = "a developer's own terminal: what it did not finish it does at its next start"
@@ -133,65 +110,46 @@ def chapter_of(point: str) -> Chapter | None:
     return found[0] if found else None
 
 
-_SERVICE, _FIRING_J, _TXN = (
-    "service.client.Service",
-    "journal.firing:Firing",
-    "journal.transactions:Transactions",
+AGENT_WHERE: dict[str, Chapter] = _passed(
+    {
+        chapters.edits: """
+            service.client.Service.accept_proposal service.client.Service.decline_proposal
+            journal.meta:TakenEdits.keep journal.meta:TakenEdits.note
+            journal.transactions:Transactions.adopt
+        """,
+        chapters.talks: "commit.answering:_ask service.client.Service.answer",
+        chapters.takes_back: """
+            service.client.Service.compensate journal.firing:Firing.begin_compensation
+            journal.firing:Firing.compensation_redeemed journal.firing:Firing.settle_compensated
+            journal.transactions:Transactions.explain journal.transactions:Transactions.note
+        """,
+        chapters.fires: """
+            service.client.Service.jwks service.client.Service.manifest service.client.Service.renew
+            service.client.Service.report service.client.Service.submit commit.firing:FireRun._call
+            journal.firing:Firing.begin journal.firing:Firing.redeemed journal.firing:Firing.write
+            journal.receipts:Epochs.meet journal.receipts:Receipts.keep service.client.Service.epoch
+            transactions.step:Step._end transactions.step:Step.open journal.manifests:KeptManifests.keep
+            journal.leases:Leases.acquire journal.leases:Leases.release journal.outbox:Outbox.reported
+            journal.verifying:damage_of journal.transactions:Transactions.begin_staging
+            journal.transactions:Transactions.end journal.transactions:Transactions.freeze
+            journal.transactions:Transactions.open journal.transactions:Transactions.stage
+        """,
+        chapters.asks: """
+            service.client.Service.redeem service.client.Service.release service.client.Service.view
+            journal.leases:Leases.renew journal.transactions:Transactions.see
+        """,
+        chapters.errs: """
+            service.client.Service.withdraw journal.transactions:Transactions.abort
+            journal.transactions:Transactions.abort_all
+        """,
+        chapters.finds_out: "commit.probing:_asked",
+        chapters.settles: "journal.firing:Firing.learn",
+        chapters.works_live: """
+            journal.transactions:Transactions.end_live live.work.LiveWork.commit live.work.LiveWork.prepare
+            live.work.LiveWork.run live.work.LiveWork.undo
+        """,
+    }
 )
-AGENT_WHERE: dict[str, Chapter] = {
-    f"{_SERVICE}.accept_proposal": edits,
-    "commit.answering:_ask": talks,
-    f"{_SERVICE}.answer": talks,
-    f"{_SERVICE}.compensate": takes_back,
-    f"{_SERVICE}.decline_proposal": edits,
-    f"{_SERVICE}.jwks": fires,
-    f"{_SERVICE}.manifest": fires,
-    f"{_SERVICE}.redeem": asks,
-    f"{_SERVICE}.release": asks,
-    f"{_SERVICE}.renew": fires,
-    f"{_SERVICE}.report": fires,
-    f"{_SERVICE}.submit": fires,
-    f"{_SERVICE}.view": asks,
-    f"{_SERVICE}.withdraw": errs,
-    "commit.firing:FireRun._call": fires,
-    "commit.probing:_asked": finds_out,
-    f"{_FIRING_J}.begin": fires,
-    f"{_FIRING_J}.begin_compensation": takes_back,
-    f"{_FIRING_J}.compensation_redeemed": takes_back,
-    f"{_FIRING_J}.learn": settles,
-    f"{_FIRING_J}.redeemed": fires,
-    f"{_FIRING_J}.settle_compensated": takes_back,
-    f"{_FIRING_J}.write": fires,
-    "journal.receipts:Epochs.meet": fires,
-    "journal.receipts:Receipts.keep": fires,
-    f"{_SERVICE}.epoch": fires,
-    "transactions.step:Step._end": fires,
-    "transactions.step:Step.open": fires,
-    "journal.manifests:KeptManifests.keep": fires,
-    "journal.meta:TakenEdits.keep": edits,
-    "journal.meta:TakenEdits.note": edits,
-    "journal.leases:Leases.acquire": fires,
-    "journal.leases:Leases.release": fires,
-    "journal.leases:Leases.renew": asks,
-    "journal.outbox:Outbox.reported": fires,
-    "journal.verifying:damage_of": fires,
-    f"{_TXN}.abort": errs,
-    f"{_TXN}.abort_all": errs,
-    f"{_TXN}.adopt": edits,
-    f"{_TXN}.begin_staging": fires,
-    f"{_TXN}.end": fires,
-    f"{_TXN}.end_live": works_live,
-    f"{_TXN}.explain": takes_back,
-    f"{_TXN}.freeze": fires,
-    f"{_TXN}.note": takes_back,
-    f"{_TXN}.open": fires,
-    f"{_TXN}.see": asks,
-    f"{_TXN}.stage": fires,
-    "live.work.LiveWork.commit": works_live,
-    "live.work.LiveWork.prepare": works_live,
-    "live.work.LiveWork.run": works_live,
-    "live.work.LiveWork.undo": works_live,
-}
 AGENT_NEVER = {
     "journal.receipts:Epochs.tell": "only after a restore of the service's database; what it tells is told again",
     "journal.meta:Traces.keep": "only where the agent is traced; what is lost is a link between two spans",
@@ -232,8 +190,8 @@ AGENT_NEVER = {
         ["journal.claims:Claims.take", "journal.claims:Claims.drop"],
         "no story serializes; that a killed holder is succeeded at once is in tests/unit/sdk/live/test_isolation.py",
     ),
-    f"{_SERVICE}.transactions": "a list to look at: it records nothing on either side",
-    f"{_SERVICE}.evaluate": "a dry run: it records nothing on either side",
+    "service.client.Service.transactions": "a list to look at: it records nothing on either side",
+    "service.client.Service.evaluate": "a dry run: it records nothing on either side",
     "journal.outbox:Outbox.refused": "the service refuses a report only when somebody settled the effect otherwise",
 }
 """Points of the SDK that no story reaches, each with its reason."""

@@ -16,7 +16,7 @@ from typing import Any, Final
 from policy_service.domain.question import AgentPrincipal, Facts, Question
 from tests.fakes.bundles import BundleFolder, pay_manifest
 
-CASES: Final = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 2_000
+CASES: Final = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 400
 """How many questions a comparison of two ways to decide asks; `make test-long` asks the larger number."""
 
 FACTS = (

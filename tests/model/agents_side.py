@@ -87,13 +87,7 @@ def submit(
 
 
 def _submitted(
-    book: Book,
-    agent: str,
-    run_key: str,
-    calls: tuple[Call, ...],
-    aud: str,
-    idem: str,
-    attempt: str | None,
+    book: Book, agent: str, run_key: str, calls: tuple[Call, ...], aud: str, idem: str, attempt: str | None
 ) -> tuple[Transaction, bool]:
     txn_id = names.txn_id(agent=agent, run_key=run_key)
     asked = (run_key, calls, attempt)
@@ -178,13 +172,7 @@ def decided(book: Book, effect_id: str, call: Call, *, met: bool = False) -> Eff
 
 
 def mint(
-    book: Book,
-    txn: Transaction,
-    effects: Sequence[Effect],
-    party: str,
-    key: str,
-    *,
-    spent: bool = False,
+    book: Book, txn: Transaction, effects: Sequence[Effect], party: str, key: str, *, spent: bool = False
 ) -> tuple[Token, ...]:
     """Releases for the key that asks."""
     until = effects[0].lapses_at if effects[0].compensates is not None else txn.valid_until

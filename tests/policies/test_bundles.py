@@ -17,6 +17,9 @@ POLICIES = Path(__file__).resolve().parents[2] / "policies"
 READY = {folder.name: folder for folder in sorted((POLICIES / "library").iterdir()) if folder.is_dir()}
 BUNDLES = {"support desk": POLICIES, "airline": POLICIES / "examples/airline"} | READY
 
+SHORT = next(iter(READY))
+"""The bundle whose mutants are tried every day; `make check` and `make test-long` try those of all."""
+
 
 @pytest.mark.parametrize("folder", READY.values(), ids=READY)
 @pytest.mark.parametrize("command", [["check", "--strict"], ["fmt", "--check"]], ids=" ".join)
@@ -53,7 +56,13 @@ def test_every_policy_decides_a_case_and_every_condition_goes_both_ways(folder: 
     assert {row.policy: row.gap for row in rows if row.gap} == {}
 
 
-@pytest.mark.parametrize("folder", BUNDLES.values(), ids=BUNDLES)
+@pytest.mark.parametrize(
+    "folder",
+    [
+        pytest.param(folder, id=name, marks=[] if name == SHORT else [pytest.mark.long])
+        for name, folder in BUNDLES.items()
+    ],
+)
 def test_no_mutant_survives_but_those_that_are_explained(folder: Path) -> None:
     result = CliRunner().invoke(app, ["test", "--mutate", str(folder)])
     assert result.exit_code == 0, result.output

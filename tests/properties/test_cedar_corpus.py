@@ -2,7 +2,7 @@
 
 The corpus is cedar-policy/cedar-integration-tests @ f161e9f (Apache-2.0), `corpus-tests.tar.gz`: 7,809 policy sets of
 eight requests each, answered with the decision, the reasons and the number of errors that Cedar's authors recorded. The
-tests take 200 sets; `make vectors` takes them all. Counted apart: what a bundle's admission and lint would refuse of
+tests take 60 sets; `make vectors` takes them all. Counted apart: what a bundle's admission and lint would refuse of
 it, and why; it is stricter than Cedar on purpose.
 """
 
@@ -26,7 +26,7 @@ from tests.counterparts import require
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 WHOLE: Final = os.environ.get("COUNTERSIGN_CORPUS") == "whole"
-SETS: Final = 7_809 if WHOLE else 200
+SETS: Final = 7_809 if WHOLE else 60
 WAY: Final = (
     "put corpus-tests.tar.gz of cedar-policy/cedar-integration-tests @ f161e9f as cedar/corpus-tests.tar.gz "
     "into the folder that COUNTERSIGN_VECTORS names"
@@ -83,7 +83,7 @@ def test_corpus_requests_have_the_recorded_answers_and_errors_deny(corpus: dict[
             assert (outcome.verdict, sorted(outcome.determining)) == (expected, sorted(each["reason"])), where
             outcomes[each["decision"]] += 1
     assert sum(outcomes.values()) == SETS * 8
-    assert min(outcomes[kind] for kind in ("allow", "deny", "error")) >= 50, outcomes
+    assert min(outcomes[kind] for kind in ("allow", "deny", "error")) >= min(50, SETS // 6), outcomes
 
 
 REFUSALS: Final = {

@@ -117,14 +117,14 @@ def test_guards_and_gates_agree_with_standard_cedar(tmp_path: Path) -> None:
 def test_a_naive_reading_of_gates_would_disagree(tmp_path: Path) -> None:
     """ "A gate among the reasons of a deny means: ask people" asks about effects that nothing permits."""
     wrong = 0
-    for seed in range(40):
+    for seed in range(12):
         folder = random_folder(tmp_path / str(seed), seed)
         bundle, reference = folder.load(), Reference.of(folder)
         for question in random_questions(folder, seed, 10):
             first = reference._ask(bundle, question, frozenset())
             naive = bool(reference.gates.intersection(first.diagnostics.reasons))
             wrong += naive and reference.verdict(bundle, question)[0] is Verdict.DENY
-    assert wrong > 20
+    assert wrong > 6
 
 
 def test_a_seed_names_one_bundle(tmp_path: Path) -> None:

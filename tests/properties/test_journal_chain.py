@@ -18,6 +18,7 @@ from countersign.journal.chain import KEYS
 from countersign.journal.verifying import verify
 from tests.fakes.chained import eventful_journal
 
+LONG = settings().max_examples > 1_000  # HYPOTHESIS_PROFILE=long
 LEASE = frozenset({"holder", "generation", "lease_until", "updated_at"})
 """Bound by nothing, on purpose (chain.py says why). The head is compared with the last line, so it is not here."""
 
@@ -87,7 +88,7 @@ def test_every_table_has_rows_to_damage() -> None:
     assert {table for table, _, rows in _columns() if rows} == set(TABLES)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=1_000 if LONG else 100)
 @given(data=st.data())
 def test_an_edited_column_is_found(data: st.DataObject) -> None:
     table, column, rows = data.draw(st.sampled_from(_columns()))
@@ -106,7 +107,7 @@ def test_an_edited_column_is_found(data: st.DataObject) -> None:
     shutil.rmtree(path.parent)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=250 if LONG else 40)
 @given(data=st.data())
 def test_a_deleted_row_is_found(data: st.DataObject) -> None:
     table = data.draw(st.sampled_from(TABLES))
@@ -120,7 +121,7 @@ def test_a_deleted_row_is_found(data: st.DataObject) -> None:
     shutil.rmtree(path.parent)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=600 if LONG else 60)
 @given(data=st.data())
 def test_a_flipped_byte_is_found_or_changes_nothing_that_is_bound(data: st.DataObject) -> None:
     path = _copy()

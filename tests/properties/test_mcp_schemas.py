@@ -118,7 +118,7 @@ def lists_all(value: Any, here: list[Json], root: Json) -> bool:
     return True
 
 
-@settings(max_examples=150)
+@settings(max_examples=1_000 if settings().max_examples > 1_000 else 50)  # by HYPOTHESIS_PROFILE
 @given(schema=roots, args=st.lists(calls, min_size=5, max_size=10))
 def test_a_composed_schema_is_never_weaker_and_never_uncallable(schema: Json, args: list[Json]) -> None:
     draft = drafted(schema)

@@ -150,7 +150,7 @@ def world(tmp_path_factory: pytest.TempPathFactory, runner: asyncio.Runner) -> I
     runner.run(context.__aexit__(None, None, None))
 
 
-@settings(max_examples=500 if LONG else 30)
+@settings(max_examples=500 if LONG else 8)
 @example(steps=[("fire", ((400, "a"), "unused")), ("fire", ((400, "b"), "failed")), ("submit", [(300, "a")])])
 @example(steps=[("submit", [(600, "a")]), ("deny", 0), ("submit", [(501, "a"), (400, "b")]), ("approve", 1)])
 @example(

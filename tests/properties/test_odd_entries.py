@@ -13,52 +13,16 @@ from policy_service.identity.claims import claim_at, counting_groups, listed_gro
 from policy_service.identity.key_sets import read_keys
 from policy_service.issuers import SignInProvider
 
-ACME = SignInProvider(
-    name="acme",
-    title="Acme",
-    issuer="https://login.example",
-    client_id="c",
-    client_secret="s",
-    groups_claim="groups",
+ACME = SignInProvider.model_validate(
+    {"name": "acme", "title": "Acme", "issuer": "https://login.example"}
+    | {"client_id": "c", "client_secret": "s", "groups_claim": "groups"}
 )
 SOUND_KEYS: list[dict[str, Any]] = [
     dict(key.as_dict(private=False))
     for key in (RSAKey.generate_key(2048), ECKey.generate_key("P-256"), OKPKey.generate_key("Ed25519"))
 ]
-MEMBERS = [
-    "kty",
-    "use",
-    "key_ops",
-    "alg",
-    "kid",
-    "n",
-    "e",
-    "crv",
-    "x",
-    "y",
-    "d",
-    "p",
-    "k",
-    "x5c",
-    "x5u",
-    "ext",
-]
-WORDS = [
-    "RSA",
-    "EC",
-    "OKP",
-    "oct",
-    "AKP",
-    "sig",
-    "enc",
-    "RS256",
-    "ES256",
-    "HS256",
-    "none",
-    "P-256",
-    "X25519",
-    "AQAB",
-]
+MEMBERS = "kty use key_ops alg kid n e crv x y d p k x5c x5u ext".split()
+WORDS = "RSA EC OKP oct AKP sig enc RS256 ES256 HS256 none P-256 X25519 AQAB".split()
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.sampled_from(WORDS),
@@ -122,13 +86,8 @@ def test_odd_entries_never_hide_a_group_nor_become_one(listed: list[Any]) -> Non
 def test_groups_of_any_form_are_texts_that_were_listed(claimed: Any) -> None:
     names, problem = counting_groups(ACME, listed_groups(ACME, [{"groups": claimed}]))
     assert names is not None
-    assert names <= (
-        {claimed}
-        if isinstance(claimed, str)
-        else set(map(str, claimed))
-        if isinstance(claimed, list)
-        else set()
-    )
+    listed = {claimed} if isinstance(claimed, str) else claimed if isinstance(claimed, list) else ()
+    assert names <= set(map(str, listed))
     assert names or problem
 
 

@@ -15,29 +15,34 @@ GROUPS = ("finance", "cfo", "unseen")
 PERSONS = ("maya", "tomas", "ana", "jo")
 
 group_sets = st.frozensets(st.sampled_from(GROUPS), min_size=1, max_size=3)
+step_ups = st.sampled_from([None, "passkey"])
 fired = st.lists(
     st.builds(
-        Gate,
-        policy_id=st.sampled_from(["a", "b", "c", "d"]),
-        groups=group_sets,
-        quorum=st.integers(1, 3),
-        step_up=st.sampled_from([None, None, "passkey"]),
-        shared=st.booleans(),
+        Gate, policy_id=st.sampled_from(["a", "b", "c", "d"]), groups=group_sets, quorum=st.integers(1, 3),
+        step_up=st.sampled_from([None, None, "passkey"]), shared=st.booleans(),
     ),
     max_size=4,
-)
+)  # fmt: skip
+
+
+def votes_of(
+    verdict: st.SearchStrategy[str], **more: st.SearchStrategy[bool]
+) -> st.SearchStrategy[BallotVote]:
+    """Votes of anybody."""
+    return st.builds(
+        BallotVote, vote_id=st.uuids().map(str), person=st.sampled_from(PERSONS), verdict=verdict, step_up=step_ups,
+        groups=st.frozensets(st.sampled_from(GROUPS), max_size=3), **more,
+    )  # fmt: skip
+
+
 ballots = st.lists(
-    st.builds(
-        BallotVote,
-        vote_id=st.uuids().map(str),
-        person=st.sampled_from(PERSONS),
-        groups=st.frozensets(st.sampled_from(GROUPS), max_size=3),
-        verdict=st.sampled_from(["approve", "approve", "approve", "deny"]),
-        step_up=st.sampled_from([None, "passkey"]),
+    votes_of(
+        st.sampled_from(["approve", "approve", "approve", "deny"]),
         permitted=st.sampled_from([True, True, True, False]),
     ),
     max_size=6,
 )
+one_vote_each = st.lists(votes_of(st.just("approve")), max_size=4, unique_by=lambda vote: vote.person)
 
 
 def brute_force_met(gates: tuple[MergedGate, ...], votes: list[BallotVote]) -> bool:
@@ -68,12 +73,8 @@ def same_groups_per_person(votes: list[BallotVote]) -> list[BallotVote]:
     first: dict[str, BallotVote] = {}
     for vote in votes:
         first.setdefault(vote.person, vote)
-    return [
-        BallotVote(
-            v.vote_id, v.person, first[v.person].groups, v.verdict, v.step_up, first[v.person].permitted
-        )
-        for v in votes
-    ]
+    same = {person: {"groups": one.groups, "permitted": one.permitted} for person, one in first.items()}
+    return [replace(vote, **same[vote.person]) for vote in votes]
 
 
 @given(fired, ballots)
@@ -95,36 +96,15 @@ def brute_force_places(gates: tuple[MergedGate, ...], votes: list[BallotVote]) -
     return found
 
 
-one_vote_each = st.lists(
-    st.builds(
-        BallotVote,
-        vote_id=st.uuids().map(str),
-        person=st.sampled_from(PERSONS),
-        groups=st.frozensets(st.sampled_from(GROUPS), max_size=3),
-        verdict=st.just("approve"),
-        step_up=st.sampled_from([None, "passkey"]),
-    ),
-    max_size=4,
-    unique_by=lambda vote: vote.person,
-)
-
-
-@given(
-    fired,
-    one_vote_each,
-    st.frozensets(st.sampled_from(GROUPS), min_size=1),
-    st.sampled_from([None, "passkey"]),
-)
+@given(fired, one_vote_each, st.frozensets(st.sampled_from(GROUPS), min_size=1), step_ups)
 def test_one_more_person_helps_where_one_more_vote_fills_one_more_place(
     gates: list[Gate], votes: list[BallotVote], groups: frozenset[str], step_up: str | None
 ) -> None:
     merged = merge(gates)
     newcomer = BallotVote("new", "newcomer", groups, "approve", step_up)
     joined = [*votes, newcomer]
-    raised = max(map(sum, brute_force_places(merged, joined))) > max(
-        map(sum, brute_force_places(merged, votes))
-    )
-    raised |= any(
+    before, after = (max(map(sum, brute_force_places(merged, those))) for those in (votes, joined))
+    raised = after > before or any(
         gate.shared and serves(gate, newcomer) and sum(serves(gate, vote) for vote in votes) < gate.quorum
         for gate in merged
     )
@@ -158,14 +138,10 @@ def test_a_place_is_filled_from_the_gates_that_another_vote_can_reach_it_from(
 @given(fired, ballots)
 def test_a_repeated_vote_changes_nothing(gates: list[Gate], votes: list[BallotVote]) -> None:
     merged = merge(gates)
-    again = [
-        BallotVote(f"again-{v.vote_id}", v.person, v.groups, v.verdict, v.step_up, v.permitted) for v in votes
-    ]
+    again = [replace(vote, vote_id=f"again-{vote.vote_id}") for vote in votes]
     before, after = tally(merged, votes), tally(merged, votes + again)
-    assert [(each.have, each.met) for each in before.per_gate] == [
-        (each.have, each.met) for each in after.per_gate
-    ]
-    assert before.met is after.met
+    first, second = ([(each.have, each.met) for each in told.per_gate] for told in (before, after))
+    assert (first, before.met) == (second, after.met)
 
 
 @given(fired, ballots, st.sampled_from(PERSONS))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policy_service.channels.slack.drawing import answers, modals
@@ -18,23 +18,15 @@ from policy_service.channels.slack.drawing.digest import DigestLine, digest
 from policy_service.channels.slack.drawing.home import home
 from policy_service.channels.slack.drawing.message import Drawn, Pointer
 from policy_service.channels.slack.drawing.thread import reply
+from policy_service.workflow.reading import reviews as reading
 from policy_service.workflow.reading.pieces import NOT_IN_THE_SCHEMA, ArgRow, Piece
 from policy_service.workflow.reading.queue import Count, QueuePage, TabCounts
-from policy_service.workflow.reading.reviews import (
-    BreakGlassView,
-    Change,
-    DeniedBefore,
-    EventLine,
-    GateView,
-    ReviewPage,
-    RuleChange,
-    Sibling,
-    VoteView,
-)
+from policy_service.workflow.reading.reviews import DeniedBefore, EventLine, GateView, ReviewPage, VoteView
 from tests.fakes import policies, reviews
 from tests.fakes.blocks import buttons, code, nodes, refused, refused_view
 
 NOW = reviews.NOW
+LONG = settings().max_examples > 1_000  # HYPOTHESIS_PROFILE=long
 URL = "https://countersign.example/" + "x" * 120
 POINTER = Pointer("c" * 64, "ab" * 32)
 
@@ -78,15 +70,9 @@ gates = st.builds(
     doc=long, could_sign=names, could_sign_more=st.integers(0, 99), barred=names,
     also=names, added=names,
 )  # fmt: skip
-votes = st.builds(
-    VoteView,
-    long,
-    st.sampled_from(["approve", "approve", "deny"]),
-    long,
-    times,
-    st.booleans(),
-    st.just("oidc"),
-)
+verdicts = st.sampled_from(["approve", "approve", "deny"])
+votes = st.builds(VoteView, long, verdicts, long, times, st.booleans(), st.just("oidc"))
+siblings = st.builds(reading.Sibling, st.integers(1, 500), few(pieces), st.sampled_from(["review", "fired"]))
 rows = st.dictionaries(short, json_values, max_size=5) | st.builds(
     lambda number, value: {f"a{i}": value for i in range(number)}, st.integers(1, 400), st.integers() | short
 )
@@ -99,13 +85,8 @@ def arg_rows(draw: st.DrawFn) -> tuple[ArgRow, ...]:
         secret = draw(st.sampled_from([False, False, False, True]))
         kind = draw(st.sampled_from(["string", "string", NOT_IN_THE_SCHEMA]))
         money = draw(st.sampled_from([None, None, reviews.usd(124_000)]))
-        more = {
-            "secret": secret,
-            "money": money,
-            "recipient": draw(st.booleans()),
-            "unseen": draw(st.booleans()),
-        }
-        found.append(reviews.arg(name, value, kind, **more))
+        more = {"recipient": draw(st.booleans()), "unseen": draw(st.booleans())}
+        found.append(reviews.arg(name, value, kind, secret=secret, money=money, **more))
     return tuple(found)
 
 
@@ -135,12 +116,12 @@ def pages(draw: st.DrawFn) -> ReviewPage:
         page,
         sentence=draw(few(pieces)), finality=draw(long), tool=draw(long), tool_title=draw(long), agent=draw(long),
         agent_owner=draw(st.none() | long), commit=draw(short), gates=draw(few(gates, 2, 20)), votes=draw(few(votes)),
-        siblings=draw(few(st.builds(Sibling, st.integers(1, 500), few(pieces), st.sampled_from(["review", "fired"])))),
+        siblings=draw(few(siblings)),
         warnings=draw(few(long)), unanswerable=draw(st.none() | long),
         denied_before=draw(few(st.builds(DeniedBefore, st.just("rev_0"), times, long, long, names))),
-        rule_changes=draw(few(st.builds(RuleChange, times, short, short, long))),
-        since_staged=draw(few(st.builds(Change, long, short, short))),
-        break_glass=draw(st.none() | st.builds(BreakGlassView, few(votes), st.none() | times)),
+        rule_changes=draw(few(st.builds(reading.RuleChange, times, short, short, long))),
+        since_staged=draw(few(st.builds(reading.Change, long, short, short))),
+        break_glass=draw(st.none() | st.builds(reading.BreakGlassView, few(votes), st.none() | times)),
     )  # fmt: skip
 
 
@@ -185,6 +166,7 @@ def bytes_behind(text: str, page: ReviewPage) -> bytes:
     return f"{{{','.join(members)}}}".encode()
 
 
+@settings(max_examples=2_000 if LONG else 25)
 @given(pages())
 @example(reviews.refund())
 @example(reviews.deploy())
@@ -210,6 +192,7 @@ plain_values = st.recursive(
 )
 
 
+@settings(max_examples=2_000 if LONG else 50)
 @given(st.lists(plain_values, max_size=12), st.lists(st.booleans(), min_size=12, max_size=12))
 def test_what_is_plain_and_short_is_shown_exactly_and_can_be_decided(
     values: list[Any], secret: list[bool]
@@ -246,15 +229,12 @@ def test_a_reply_keeps_the_limits(text: str, actor: str, channel: str, words: st
     require_sound(reply(line, words, review_id="r" * 40, rev=1, outbox_id="o" * 40, public_url=URL))
 
 
+@settings(max_examples=2_000 if LONG else 25)
 @given(few(heads(), 2, 40), st.integers(0, 10**6), st.booleans())
 def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
     require_sound(digest(lines, more, digest_id="d" * 40, outbox_id="o", public_url=URL, now=NOW))
-    queue = QueuePage(
-        tuple(reviews.row_of(page) for page in some),
-        None,
-        TabCounts(me=Count(more, capped)),
-    )
+    queue = QueuePage(tuple(reviews.row_of(page) for page in some), None, TabCounts(me=Count(more, capped)))
     require_sound(answers.my_reviews(queue, public_url=URL))
     name = some[0].agent if some else None
     view = home(queue, name=name, direct=capped, public_url=URL, now=NOW, slack_note=name)

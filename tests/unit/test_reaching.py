@@ -26,10 +26,7 @@ from tests.unit.tokens.test_webhook_keys import SHARED
 pytestmark = pytest.mark.anyio
 
 PUBLIC = (
-    "93.184.215.14",
-    "2606:2800:21f:cb07:6820:80da:af6b:8b2c",
-    "::ffff:93.184.215.14",
-    "64:ff9b::5db8:d70e",
+    "93.184.215.14 2606:2800:21f:cb07:6820:80da:af6b:8b2c ::ffff:93.184.215.14 64:ff9b::5db8:d70e".split()
 )
 INSIDE = {
     "loopback": "127.0.0.1",
@@ -134,15 +131,10 @@ async def test_the_address_that_is_named_is_reached(receiver: Receiver) -> None:
     assert (got.method, got.path, got.headers["content-type"]) == ("POST", "/hook", "application/json")
 
 
-@pytest.mark.parametrize("address", INSIDE.values(), ids=INSIDE.keys())
-async def test_a_name_that_leads_inside_is_not_followed(address: str) -> None:
-    answer = await sent(hook("https://hooks.example/x"), [address])
-    assert answer.error is not None
-    assert "no public address" in answer.error
-
-
-async def test_one_inner_address_among_public_ones_is_enough_to_refuse() -> None:
-    answer = await sent(hook("https://hooks.example/x"), [*PUBLIC, "10.0.0.1"])
+@pytest.mark.parametrize("there", [["10.0.0.1"], ["::ffff:10.0.0.1"], [*PUBLIC, "10.0.0.1"]])
+async def test_a_name_that_leads_inside_is_not_followed(there: list[str]) -> None:
+    """Also where one of its addresses is a public one; which addresses are inside is told above."""
+    answer = await sent(hook("https://hooks.example/x"), there)
     assert "no public address" in str(answer.error)
 
 
@@ -184,10 +176,7 @@ FAILS: dict[str, tuple[Step, str]] = {
     "500": (500, "it answered 500"),
     "404": (404, "it answered 404"),
     "not modified": (304, "it answered 304"),
-    "a redirect to metadata": (
-        (302, {"Location": "http://169.254.169.254/latest/meta-data/"}),
-        "it answered 302",
-    ),
+    "a redirect to metadata": ((302, {"Location": "http://169.254.169.254/latest/"}), "it answered 302"),
     "a permanent redirect": ((308, {"Location": "/elsewhere"}), "it answered 308"),
     "silent": ("silent", "no answer within 1 s"),
     "drips": ("drips", "no answer within 1 s"),

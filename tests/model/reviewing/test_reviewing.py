@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.playing import LONG, Databases, databases_on, play
+from tests.model.playing import LONG, Databases, play
 from tests.model.reviewing.governing import machine_on
 from tests.model.reviewing.stories import STORIES, told_on
 
@@ -16,12 +16,6 @@ SEEN = (
     "redeem: spent", "redeem: nothing", "break the glass: done",
 )  # fmt: skip
 """A machine that does not get as far as these shows nothing."""
-
-
-@pytest.fixture
-def databases(request: pytest.FixtureRequest, engine: str) -> Databases:
-    """The settings of a database for one run of the machine."""
-    return databases_on(request, engine)
 
 
 @pytest.mark.timeout(300)
@@ -38,9 +32,9 @@ def test_each_rule_is_played_once(databases: Databases) -> None:
         teller.teardown()
 
 
-@pytest.mark.deep
+@pytest.mark.long  # in the short suite each rule is played once, above
 @pytest.mark.timeout(3_600 if LONG else 600)
-@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
 def test_reviews_go_as_the_model_says(engine: str, databases: Databases) -> None:
     machine = machine_on(databases)
     play(machine, SEEDS[engine], STEPS)

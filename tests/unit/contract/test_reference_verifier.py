@@ -63,8 +63,7 @@ def test_the_verification_itself_is_about_forty_lines() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vector", "code", "said"),
-    [("good/reviewed", 0, "accepted: "), ("bad/exp_now", 1, "refused at step 14")],
+    ("vector", "code", "said"), [("good/reviewed", 0, "accepted: "), ("bad/exp_now", 1, "refused at step 14")]
 )
 def test_it_runs_as_a_program(vector: str, code: int, said: str) -> None:
     path = VECTORS / "tokens" / f"{vector}.json"

@@ -134,7 +134,7 @@ def test_a_name_cannot_break_out_of_the_groups_file() -> None:
 
 def test_another_terminal_has_these_settings_and_no_others(folder: DevFolder) -> None:
     ours = {
-        "COUNTERSIGN_URL": "http://127.0.0.1:8420",
+        "COUNTERSIGN_URL": "http://127.0.0.1",
         "COUNTERSIGN_AGENT": "it's",
         "COUNTERSIGN_DATA_DIR": "/here",
     }

@@ -13,6 +13,8 @@ from policy_service.domain.settlement import Part
 
 E, T = EffectState, TxnState
 CHARGED = Part(E.FIRED, can_compensate=True)
+LEFT_STANDING = Part(E.FIRED, can_compensate=True, left_standing=True)
+COMPENSATING = Part(E.COMPENSATING, can_compensate=True)
 
 
 def after(state: EffectState, **more: bool) -> Part:
@@ -26,26 +28,11 @@ ROWS: dict[str, tuple[TxnState, list[Part], list[EffectState], bool]] = {
     "fired, and what belongs to it did not": (T.REDEEMED, [CHARGED, after(E.FAILED)], [], True),
     "the same, but that may be missing": (T.SETTLED, [CHARGED, after(E.FAILED, may_fail=True)], [], False),
     "the same, but it cannot be taken back": (T.UNSETTLED, [after(E.FIRED), after(E.UNUSED)], [], False),
-    "the same, but a person left it": (
-        T.SETTLED,
-        [Part(E.FIRED, can_compensate=True, left_standing=True), after(E.FAILED)],
-        [],
-        False,
-    ),
+    "the same, but a person left it": (T.SETTLED, [LEFT_STANDING, after(E.FAILED)], [], False),
     "nobody knows yet": (T.UNSETTLED, [CHARGED, after(E.UNKNOWN), after(E.FAILED)], [], False),
     "its outcome is awaited": (T.REDEEMED, [CHARGED, after(E.REDEEMED), after(E.FAILED)], [], False),
-    "its taking back waits for people": (
-        T.REDEEMED,
-        [Part(E.COMPENSATING, can_compensate=True), after(E.FAILED)],
-        [E.REVIEW],
-        False,
-    ),
-    "its taking back was approved": (
-        T.REDEEMED,
-        [Part(E.COMPENSATING, can_compensate=True), after(E.FAILED)],
-        [E.RELEASED],
-        True,
-    ),
+    "its taking back waits for people": (T.REDEEMED, [COMPENSATING, after(E.FAILED)], [E.REVIEW], False),
+    "its taking back was approved": (T.REDEEMED, [COMPENSATING, after(E.FAILED)], [E.RELEASED], True),
     "all of it fired": (T.SETTLED, [CHARGED, after(E.FIRED)], [], False),
     "it was taken back": (T.SETTLED, [Part(E.COMPENSATED, can_compensate=True), after(E.FAILED)], [], False),
 }

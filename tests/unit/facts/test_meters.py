@@ -35,18 +35,11 @@ def meters(folder: BundleFolder, tool: str) -> dict[str, Meter]:
 def test_a_meter_counts_tools_and_groups_for_somebody_over_a_time(folder: BundleFolder) -> None:
     folder.write("meters.toml", SPENT + CALLS)
     spent, calls = meters(folder, "pay").values()
-    assert (spent.name, spent.field, spent.per, sorted(spent.tools)) == (
-        "spent",
-        "/amount",
-        "principal",
-        ["pay"],
-    )
-    assert (calls.name, calls.field, calls.per, sorted(calls.tools)) == (
-        "calls",
-        "",
-        "resource",
-        ["look", "pay"],
-    )
+    told = [(one.name, one.field, one.per, sorted(one.tools)) for one in (spent, calls)]
+    assert told == [
+        ("spent", "/amount", "principal", ["pay"]),
+        ("calls", "", "resource", ["look", "pay"]),
+    ]
     assert (spent.words, calls.words) == ("spent (per principal, 24h)", "calls (per resource, day, UTC)")
     assert meters(folder, "look").keys() == {"calls"}
 

@@ -39,7 +39,11 @@ def postgres_url() -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))])
+GROUPED = pytest.mark.xdist_group("postgresql")
+BOTH = pytest.mark.parametrize("url", ["sqlite", pytest.param("postgresql", marks=GROUPED)], indirect=True)
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=[GROUPED, pytest.mark.long])])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgres_url"))
@@ -77,6 +81,7 @@ def test_a_value_is_never_part_of_the_statement(url: str) -> None:
     assert read(url, "SELECT cabin FROM r WHERE id = :resource_id", resource_id="' OR '1'='1") == []
 
 
+@BOTH
 def test_more_rows_than_two_are_not_even_fetched(url: str) -> None:
     assert len(read(url, "SELECT cabin FROM r WHERE id = :resource_id", resource_id="r2")) == 2
 
@@ -89,6 +94,7 @@ WRITES = {
 }
 
 
+@BOTH
 @pytest.mark.parametrize("statement", WRITES.values(), ids=WRITES)
 def test_a_source_cannot_write(url: str, statement: str) -> None:
     with pytest.raises(SourceFailedError, match=r"(?i)read.?only"):
@@ -96,6 +102,7 @@ def test_a_source_cannot_write(url: str, statement: str) -> None:
     assert len(read(url, "SELECT id FROM r")) == 2
 
 
+@BOTH
 def test_a_query_that_takes_too_long_is_stopped(url: str) -> None:
     forever = {
         "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n",

@@ -1,37 +1,20 @@
 """The commit of a bundle: only for bytes that are exactly a commit's."""
 
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from policy_service.pap.commit import commit_of
 from policy_service.pap.files import bundle_digest, read_files
-from tests.counterparts import require
+from tests.fakes.repository import Repository, git
 
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    import shutil
-
-    require("git", shutil.which("git"), "apt-get install git")
-    git(tmp_path, "init", "--quiet")
-    folder = tmp_path / "policies"
-    (folder / "tools").mkdir(parents=True)
-    (folder / "a.cedar").write_text("// rules\n")
-    (folder / "tools/pay.json").write_text("{}")
-    (folder / "README.md").write_text("read me")
-    git(tmp_path, "add", ".")
-    git(tmp_path, "commit", "--quiet", "-m", "first")
-    return folder
-
-
-def git(folder: Path, *arguments: str) -> str:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(
-        ["git", *identity, "-C", folder, *arguments], check=True, capture_output=True, text=True
-    )
-    return done.stdout.strip()
+    made = Repository(tmp_path).write("policies/a.cedar", "// rules\n").write("policies/tools/pay.json", "{}")
+    made.write("policies/README.md", "read me").commit()
+    return tmp_path / "policies"
 
 
 def commit(folder: Path) -> str:
@@ -43,44 +26,51 @@ def test_a_clean_folder_is_at_its_commit(repository: Path) -> None:
     assert commit(repository) == git(repository, "rev-parse", "HEAD")
 
 
-CHANGES = {
-    "a changed rule": lambda folder: (folder / "a.cedar").write_text("// other\n"),
-    "an added rule": lambda folder: (folder / "b.cedar").write_text("// more\n"),
-    "a removed rule": lambda folder: (folder / "a.cedar").unlink(),
-    "an added rule that git ignores": lambda folder: (
-        (folder.parent / ".gitignore").write_text("b.cedar\n"), (folder / "b.cedar").write_text("// more\n")),
-    "a changed rule that is staged": lambda folder: (
-        (folder / "a.cedar").write_text("// other\n"), git(folder, "add", ".")),
-    "a changed rule git was told not to look at": lambda folder: (
-        git(folder, "update-index", "--assume-unchanged", "a.cedar"), (folder / "a.cedar").write_text("// x\n")),
-}  # fmt: skip
+def write(name: str, text: str) -> Callable[[Path], object]:
+    """A change to a file of the folder."""
+    return lambda folder: (folder / name).write_text(text)
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_any_change_makes_it_a_mere_folder(repository: Path, change: object) -> None:
-    change(repository)  # type: ignore[operator]
-    assert commit(repository) == "dir-" + bundle_digest(read_files(repository))[:12]
+def ignored(folder: Path) -> None:
+    (folder.parent / ".gitignore").write_text("b.cedar\n")
+    (folder / "b.cedar").write_text("// more\n")
 
 
-BESIDE = {
-    "the readme": lambda folder: (folder / "README.md").write_text("read me twice"),
-    "a file elsewhere in the repository": lambda folder: (folder.parent / "other.txt").write_text("x"),
+def staged(folder: Path) -> None:
+    (folder / "a.cedar").write_text("// other\n")
+    git(folder, "add", ".")
+
+
+def unseen(folder: Path) -> None:
+    git(folder, "update-index", "--assume-unchanged", "a.cedar")
+    (folder / "a.cedar").write_text("// x\n")
+
+
+CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
+    "a changed rule": (write("a.cedar", "// other\n"), False),
+    "an added rule": (write("b.cedar", "// more\n"), False),
+    "a removed rule": (lambda folder: (folder / "a.cedar").unlink(), False),
+    "an added rule that git ignores": (ignored, False),
+    "a changed rule that is staged": (staged, False),
+    "a changed rule git was told not to look at": (unseen, False),
+    "the readme": (write("README.md", "read me twice"), True),
+    "a file elsewhere in the repository": (write("../other.txt", "x"), True),
 }
 
 
-@pytest.mark.parametrize("change", BESIDE.values(), ids=BESIDE)
-def test_what_is_no_part_of_the_bundle_may_change(repository: Path, change: object) -> None:
-    change(repository)  # type: ignore[operator]
-    assert commit(repository) == git(repository, "rev-parse", "HEAD")
+@pytest.mark.parametrize(("change", "is_beside"), CHANGES.values(), ids=CHANGES)
+def test_any_change_of_the_bundle_makes_it_a_mere_folder(
+    repository: Path, change: Callable[[Path], object], is_beside: bool
+) -> None:
+    change(repository)
+    folder = "dir-" + bundle_digest(read_files(repository))[:12]
+    assert commit(repository) == (git(repository, "rev-parse", "HEAD") if is_beside else folder)
 
 
-def test_a_folder_outside_any_repository_is_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "a.cedar").write_text("// rules\n")
-    assert commit(tmp_path).startswith("dir-")
-
-
-def test_a_repository_without_commits_is_a_folder(tmp_path: Path) -> None:
-    git(tmp_path, "init", "--quiet")
+@pytest.mark.parametrize("is_repository", [False, True])
+def test_a_folder_outside_any_commit_is_a_folder(tmp_path: Path, is_repository: bool) -> None:
+    if is_repository:
+        Repository(tmp_path)
     (tmp_path / "a.cedar").write_text("// rules\n")
     assert commit(tmp_path).startswith("dir-")
 

@@ -11,13 +11,7 @@ from pathlib import Path
 import pytest
 
 from policy_service.pap import folder_reader
-from policy_service.pap.files import (
-    MAX_FILE_BYTES,
-    FolderReader,
-    bundle_digest,
-    is_bundle_file,
-    read_files,
-)
+from policy_service.pap.files import MAX_FILE_BYTES, FolderReader, bundle_digest, is_bundle_file, read_files
 from policy_service.pap.problems import BundleError, HeadError
 
 

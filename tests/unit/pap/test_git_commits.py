@@ -46,14 +46,7 @@ def test_a_commit_is_the_same_bundle_as_its_folder(repository: Repository) -> No
 
 def test_what_lies_beside_a_bundle_is_ignored_as_in_a_folder(repository: Repository) -> None:
     before = read_commit(repository.path, "main").digest
-    for name in (
-        "README.md",
-        "LICENSE",
-        ".github/workflows/ci.yml",
-        ".hidden",
-        "examples/a/x.bin",
-        "tools/.x",
-    ):
+    for name in "README.md LICENSE .github/workflows/ci.yml .hidden examples/a/x.bin tools/.x".split():
         repository.write(name, "beside")
     repository.commit()
     assert read_commit(repository.path, "main").digest == before
@@ -120,32 +113,34 @@ ODD = {
         "more.cedar",
         "more.cedar: an unknown kind of entry (mode 100000)",
     ),
+    "a name that is not UTF-8": ("100644", b"r\xe9gles.cedar", r"r\xe9gles.cedar: this name is not UTF-8"),
+    "a name that stands twice": ("100644", "rules.cedar", "rules.cedar: this name stands twice"),
 }
 
 
 @pytest.mark.parametrize(("mode", "name", "told"), ODD.values(), ids=ODD.keys())
 def test_what_does_not_belong_is_refused_by_name(
-    repository: Repository, mode: str, name: str, told: str
+    repository: Repository, mode: str, name: str | bytes, told: str
 ) -> None:
     sha = {"40000": repository.head("HEAD:tools"), "160000": repository.head()}.get(mode)
-    repository.commit_with(entry(mode, name, sha or repository.blob(PERMIT_ALL.encode())))
+    repository.commit_with(entry(mode, name, sha or repository.blob(b"// nothing is forbidden\n")))
     assert told in refusal(repository)
 
 
-def test_a_name_that_is_not_utf8_is_refused(repository: Repository) -> None:
-    repository.commit_with(entry("100644", b"r\xe9gles.cedar", repository.blob(b"x")))
-    assert r"r\xe9gles.cedar: this name is not UTF-8" in refusal(repository)
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 12\n"
+WRONG_FILES = {
+    "a pointer to LFS": ("more.cedar", POINTER, "more.cedar: a pointer to Git LFS"),
+    "a syntax error": ("rules.cedar", PERMIT_ALL + '\n@id("x") permit (principal,\n', "rules.cedar:3"),
+    "not UTF-8": ("rules.cedar", b'@id("r\xe9gle") permit (principal, action, resource);', "rules.cedar"),
+}  # fmt: skip
 
 
-def test_a_name_that_stands_twice_is_refused(repository: Repository) -> None:
-    repository.commit_with(entry("100644", "rules.cedar", repository.blob(b"// nothing is forbidden\n")))
-    assert "rules.cedar: this name stands twice" in refusal(repository)
-
-
-def test_a_pointer_to_lfs_is_refused(repository: Repository) -> None:
-    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:" + "a" * 64 + "\nsize 12\n"
-    repository.write("more.cedar", pointer).commit()
-    assert "more.cedar: a pointer to Git LFS" in refusal(repository)
+@pytest.mark.parametrize(("name", "content", "told"), WRONG_FILES.values(), ids=WRONG_FILES)
+def test_a_file_that_is_wrong_is_refused_by_name(
+    repository: Repository, name: str, content: str | bytes, told: str
+) -> None:
+    repository.write(name, content).commit()
+    assert told in refusal(repository)
 
 
 def test_a_file_of_five_megabytes_is_refused_unread(
@@ -153,19 +148,17 @@ def test_a_file_of_five_megabytes_is_refused_unread(
 ) -> None:
     repository.write("large.cedar", "//" + "x" * 5_000_000).commit()
     read: list[int] = []
-    monkeypatch.setattr(Objects, "_raw", _noting(read, Objects._raw))
-    assert f"large.cedar: larger than {MAX_FILE_BYTES} bytes" in refusal(repository)
-    repository.git("repack", "-q", "-a", "-d")
-    assert f"large.cedar: larger than {MAX_FILE_BYTES} bytes" in refusal(repository)
-    assert max(read) < MAX_FILE_BYTES
+    raw = Objects._raw
 
-
-def _noting(read: list[int], raw):  # type: ignore[no-untyped-def]
     def noting(self: Objects, name: str, size: int) -> bytes:
         read.append(size)
         return raw(self, name, size)
 
-    return noting
+    monkeypatch.setattr(Objects, "_raw", noting)
+    assert f"large.cedar: larger than {MAX_FILE_BYTES} bytes" in refusal(repository)
+    repository.git("repack", "-q", "-a", "-d")
+    assert f"large.cedar: larger than {MAX_FILE_BYTES} bytes" in refusal(repository)
+    assert max(read) < MAX_FILE_BYTES
 
 
 def test_one_byte_more_than_a_file_may_have_is_too_much(repository: Repository) -> None:
@@ -199,16 +192,6 @@ def test_a_hundred_thousand_policies_are_refused_in_a_sentence(repository: Repos
     assert "more than 10000 policies" in refusal(repository)
 
 
-def test_a_syntax_error_has_its_file_and_line(repository: Repository) -> None:
-    repository.write("rules.cedar", PERMIT_ALL + '\n@id("x") permit (principal,\n').commit()
-    assert "rules.cedar:3" in refusal(repository)
-
-
-def test_a_file_that_is_not_utf8_is_refused(repository: Repository) -> None:
-    repository.write("rules.cedar", b'@id("r\xe9gle") permit (principal, action, resource);').commit()
-    assert "rules.cedar" in refusal(repository)
-
-
 def test_a_commit_that_is_not_utf8_is_read_all_the_same(repository: Repository) -> None:
     repository.git("-c", "i18n.commitEncoding=latin1", "commit", "-q", "--allow-empty", "-F", "-",
                    given="règle nouvelle\n".encode("latin1"))  # fmt: skip
@@ -218,26 +201,23 @@ def test_a_commit_that_is_not_utf8_is_read_all_the_same(repository: Repository) 
     repo.close()
 
 
-def test_an_object_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> None:
-    made = Repository(tmp_path / "rules")
-    BundleFolder(made.path).policies(PERMIT_ALL)
-    made.commit()
-    sha = made.head("HEAD:rules.cedar")
-    file = made.path / ".git/objects" / sha[:2] / sha[2:]
+def test_an_object_that_is_not_what_its_name_says_is_refused(repository: Repository) -> None:
+    sha = repository.head("HEAD:rules.cedar")
+    file = repository.path / ".git/objects" / sha[:2] / sha[2:]
     other = b'@id("all") permit (principal, action, resource) ;'
     file.chmod(0o644)
     file.write_bytes(zlib.compress(b"blob %d\0" % len(other) + other))
-    assert "is not what the name says" in refusal(made).replace("are not", "is not")
+    assert "is not what the name says" in refusal(repository).replace("are not", "is not")
     file.write_bytes(zlib.compress(b"blob 10\0" + b" " * 10_000_000))
-    assert "repository is damaged" in refusal(made)
+    assert "repository is damaged" in refusal(repository)
 
 
 def test_what_a_loose_object_unpacks_to_is_bounded(tmp_path: Path) -> None:
     made = Repository(tmp_path / "rules")
     sha = made.blob(b"small")
-    (made.path / ".git/objects" / sha[:2] / sha[2:]).chmod(0o644)
-    bomb = zlib.compress(b"blob 5\0" + b"\0" * 50_000_000)
-    (made.path / ".git/objects" / sha[:2] / sha[2:]).write_bytes(bomb)
+    file = made.path / ".git/objects" / sha[:2] / sha[2:]
+    file.chmod(0o644)
+    file.write_bytes(zlib.compress(b"blob 5\0" + b"\0" * 50_000_000))
     repo = open_repository(made.path)
     with pytest.raises(ObjectError, match="damaged"):
         Objects(repo).read(sha, BLOB, 100)

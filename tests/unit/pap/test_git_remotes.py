@@ -41,6 +41,14 @@ def mirror(tmp_path: Path, url: str, *, password: str | None = None, timeout_s: 
     return Mirror(tmp_path / "policies.git", place_of(url, password), "main", timeout_s)
 
 
+def unreachable(copy: Mirror) -> str:
+    """What is told when it cannot be reached."""
+    with pytest.raises(HeadError) as refused:
+        copy.newest()
+    assert refused.value.why == "unreachable"
+    return str(refused.value)
+
+
 def holds(copy: Mirror, commit: str) -> bool:
     with copy.objects() as objects:
         return objects.holds(commit)
@@ -149,9 +157,7 @@ def test_a_repository_over_http_is_copied_and_then_only_what_is_new(
         assert copy.newest() == second
     assert holds(copy, first) and holds(copy, second)
     assert not (copy.path / "index").exists()
-    with pytest.raises(HeadError) as refused:
-        copy.newest()
-    assert refused.value.why == "unreachable"
+    unreachable(copy)
 
 
 def test_a_token_opens_a_private_one_and_is_told_nobody(repository: Repository, tmp_path: Path) -> None:
@@ -160,9 +166,7 @@ def test_a_token_opens_a_private_one_and_is_told_nobody(repository: Repository, 
         inside = url.replace("http://", "http://git:s3cret@")
         assert mirror(tmp_path, inside).newest() == repository.head()
         for password in (None, "wr0ng"):
-            with pytest.raises(HeadError) as refused:
-                mirror(tmp_path / "other", url, password=password).newest()
-            assert refused.value.why == "unreachable" and "wr0ng" not in str(refused.value)
+            assert "wr0ng" not in unreachable(mirror(tmp_path / "other", url, password=password))
 
 
 # -- ssh -------------------------------------------------------------------------------------------------------------
@@ -205,19 +209,16 @@ def test_a_path_is_no_shell(repository: Repository, tmp_path: Path, ssh: Path) -
 
 def test_a_host_that_says_nothing_is_given_up(repository: Repository, tmp_path: Path, ssh: Path) -> None:
     (ssh / "ssh").write_text("#!/bin/sh\nexec sleep 600\n")
-    with pytest.raises(HeadError) as refused:
-        mirror(tmp_path, f"ssh://example.com{repository.path}", timeout_s=0.5).newest()
-    assert refused.value.why == "unreachable"
+    unreachable(mirror(tmp_path, f"ssh://example.com{repository.path}", timeout_s=0.5))
 
 
 def test_what_the_other_side_says_is_short_and_printable(tmp_path: Path, ssh: Path) -> None:
     (ssh / "ssh").write_text(
         "#!/bin/sh\nprintf 'Host key verification failed.\\033[2J%5000s' x >&2\nexit 255\n"
     )
-    with pytest.raises(HeadError) as refused:
-        mirror(tmp_path, "ssh://example.com/rules.git").newest()
-    assert "Host key verification failed." in str(refused.value)
-    assert str(refused.value).isprintable() and len(str(refused.value)) < 500
+    told = unreachable(mirror(tmp_path, "ssh://example.com/rules.git"))
+    assert "Host key verification failed." in told
+    assert told.isprintable() and len(told) < 500
 
 
 # -- sizes -----------------------------------------------------------------------------------------------------------

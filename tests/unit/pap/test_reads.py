@@ -24,8 +24,7 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 
 @pytest.mark.parametrize(
-    ("groups", "verdict"),
-    [([], Verdict.REVIEW), (["money"], Verdict.REVIEW), (["read"], Verdict.RELEASE)],
+    ("groups", "verdict"), [([], Verdict.REVIEW), (["money"], Verdict.REVIEW), (["read"], Verdict.RELEASE)]
 )
 def test_a_rule_may_name_reads_before_any_tool_is_one_and_undeclared_is_a_write(
     folder: BundleFolder, groups: list[str], verdict: Verdict

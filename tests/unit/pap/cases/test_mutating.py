@@ -45,86 +45,47 @@ def survivors(folder: BundleFolder, cases: str) -> list[str]:
     return [f"{mutant.of.source.id}: {mutant.name}" for mutant in run(folder, cases).survived]
 
 
+N, S, AB = "(context.n) > 5", '(context.s) == "x"', "(context.a) && (context.b)"
+T, EVENING = "((context.now).toTime())", 'context.now.toTime() >= duration("18h")'
+ANYTHING = "(principal, action, resource)"
 MADE = {
-    "a bare permit": ('@id("a") permit (principal, action, resource);', ["permit -> forbid"]),
+    "a bare permit": (f"permit {ANYTHING};", ["permit -> forbid"]),
     "a role": (
-        '@id("a") permit (principal in Role::"r", action, resource);',
-        ["permit -> forbid", "principal: anybody"],
-    ),
+        'permit (principal in Role::"r", action, resource);', ["permit -> forbid", "principal: anybody"]),
     "two actions": (
-        '@id("a") permit (principal, action in [Action::"x", Action::"y"], resource);',
-        ["permit -> forbid", 'action: without Action::"x"', 'action: without Action::"y"'],
-    ),
+        'permit (principal, action in [Action::"x", Action::"y"], resource);',
+        ["permit -> forbid", 'action: without Action::"x"', 'action: without Action::"y"']),
     "a comparison with a number": (
-        '@id("a") forbid (principal, action, resource) when { context.n > 5 };',
-        [
-            "forbid -> permit",
-            "when { (context.n) > 5 } is dropped",
-            "when -> unless: (context.n) > 5",
-            "(context.n) > 5 -> (context.n) >= 5",
-            "5 -> 4",
-            "5 -> 6",
-        ],
-    ),
+        f"forbid {ANYTHING} when {{ context.n > 5 }};",
+        ["forbid -> permit", f"when {{ {N} }} is dropped", f"when -> unless: {N}", f"{N} -> (context.n) >= 5",
+         "5 -> 4", "5 -> 6"]),
     "unless": (
-        '@id("a") forbid (principal, action, resource) unless { context.s == "x" };',
-        [
-            "forbid -> permit",
-            'unless { (context.s) == "x" } is dropped',
-            'unless -> when: (context.s) == "x"',
-            '(context.s) == "x" -> (context.s) != "x"',
-            '"x" -> "x~"',
-        ],
-    ),
+        f'forbid {ANYTHING} unless {{ context.s == "x" }};',
+        ["forbid -> permit", f"unless {{ {S} }} is dropped", f"unless -> when: {S}", f'{S} -> (context.s) != "x"',
+         '"x" -> "x~"']),
     "two conditions": (
-        '@id("a") forbid (principal, action, resource) when { context.a && context.b };',
-        [
-            "forbid -> permit",
-            "when { (context.a) && (context.b) } is dropped",
-            "when -> unless: (context.a) && (context.b)",
-            "(context.a) && (context.b) -> (context.a) || (context.b)",
-            "(context.a) && (context.b) -> context.a",
-            "(context.a) && (context.b) -> context.b",
-        ],
-    ),
+        f"forbid {ANYTHING} when {{ context.a && context.b }};",
+        ["forbid -> permit", f"when {{ {AB} }} is dropped", f"when -> unless: {AB}",
+         f"{AB} -> (context.a) || (context.b)", f"{AB} -> context.a", f"{AB} -> context.b"]),
     "a duration": (
-        '@id("a") forbid (principal, action, resource) when { context.now.toTime() >= duration("18h") };',
-        [
-            "forbid -> permit",
-            'when { ((context.now).toTime()) >= (duration("18h")) } is dropped',
-            'when -> unless: ((context.now).toTime()) >= (duration("18h"))',
-            '((context.now).toTime()) >= (duration("18h")) -> ((context.now).toTime()) > (duration("18h"))',
-            'duration("18h") -> duration("17h")',
-            'duration("18h") -> duration("19h")',
-        ],
-    ),
+        f"forbid {ANYTHING} when {{ {EVENING} }};",
+        ["forbid -> permit", f'when {{ {T} >= (duration("18h")) }} is dropped',
+         f'when -> unless: {T} >= (duration("18h"))', f'{T} >= (duration("18h")) -> {T} > (duration("18h"))',
+         'duration("18h") -> duration("17h")', 'duration("18h") -> duration("19h")']),
     "a gate": (
-        '@id("a") @approval("finance|cfo") @quorum("2") @valid_for("30m") @answer_within("4h") @reason '
-        '@step_up("passkey") @shared '
-        "forbid (principal, action, resource);",
-        [
-            "@approval is dropped: nobody is asked",
-            "@approval: cfo|finance -> finance",
-            "@approval: cfo|finance -> cfo",
-            "@quorum: 2 -> 1",
-            "@quorum: 2 -> 3",
-            "@step_up is dropped",
-            "@answer_within: 4:00:00 -> 8:00:00",
-            "@valid_for: 0:30:00 -> 1:00:00",
-            "@reason is dropped",
-            "@shared is dropped",
-        ],
-    ),
+        '@approval("finance|cfo") @quorum("2") @valid_for("30m") @answer_within("4h") @reason '
+        f'@step_up("passkey") @shared forbid {ANYTHING};',
+        ["@approval is dropped: nobody is asked", "@approval: cfo|finance -> finance", "@approval: cfo|finance -> cfo",
+         "@quorum: 2 -> 1", "@quorum: 2 -> 3", "@step_up is dropped", "@answer_within: 4:00:00 -> 8:00:00",
+         "@valid_for: 0:30:00 -> 1:00:00", "@reason is dropped", "@shared is dropped"]),
     "fields that need no weighing": (
-        '@id("a") @unseen("items") permit (principal, action, resource);',
-        ["permit -> forbid", "@unseen is dropped"],
-    ),
-}
+        f'@unseen("items") permit {ANYTHING};', ["permit -> forbid", "@unseen is dropped"]),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "made"), MADE.values(), ids=MADE)
 def test_the_slips_of_a_rule(text: str, made: list[str]) -> None:
-    assert names(text) == ["the policy is dropped", *made]
+    assert names(f'@id("a") {text}') == ["the policy is dropped", *made]
 
 
 def test_a_type_that_narrows_is_dropped_and_one_that_does_not_is_left() -> None:
@@ -144,29 +105,26 @@ def test_cases_that_hold_every_rule_leave_no_survivor(tmp_path: Path) -> None:
     assert mutation.noticed > 20
 
 
-@pytest.mark.parametrize("without", ["the edge", "above", "a stranger", "below a million"])
-def test_a_case_that_is_missed_leaves_a_survivor(tmp_path: Path, without: str) -> None:
+MISSED = {
+    "the edge": "large: ((context.input).amount) > 100 -> ((context.input).amount) >= 100",
+    "above": "large: @reason is dropped",
+    "a stranger": "payers-may-pay: principal: anybody",
+    "below a million": "never-a-million: 1000000 -> 999999",
+}
+
+
+@pytest.mark.parametrize(("without", "survivor"), MISSED.items(), ids=MISSED)
+def test_a_case_that_is_missed_leaves_a_survivor(tmp_path: Path, without: str, survivor: str) -> None:
     cases = "".join(line for line in ALL_CASES.splitlines(keepends=True) if f"it: {without}," not in line)
-    found = survivors(small_bundle(tmp_path), cases)
-    expected = {
-        "the edge": "large: ((context.input).amount) > 100 -> ((context.input).amount) >= 100",
-        "above": "large: @reason is dropped",
-        "a stranger": "payers-may-pay: principal: anybody",
-        "below a million": "never-a-million: 1000000 -> 999999",
-    }
-    assert expected[without] in found
+    assert survivor in survivors(small_bundle(tmp_path), cases)
 
 
 def test_without_cases_everything_survives(tmp_path: Path) -> None:
-    mutation = run(
-        small_bundle(tmp_path), f"{HEAD}  - {{it: a, tool: other, expect: deny, reasons: [unknown_tool]}}\n"
-    )
+    cases = f"{HEAD}  - {{it: a, tool: other, expect: deny, reasons: [unknown_tool]}}\n"
+    mutation = run(small_bundle(tmp_path), cases)
     assert mutation.noticed == 0
-    assert {mutant.of.source.id for mutant in mutation.survived} == {
-        "payers-may-pay",
-        "large",
-        "never-a-million",
-    }
+    survived = {mutant.of.source.id for mutant in mutation.survived}
+    assert survived == {"payers-may-pay", "large", "never-a-million"}
 
 
 def test_a_case_that_does_not_hold_notices_nothing(tmp_path: Path) -> None:
@@ -197,15 +155,11 @@ def test_a_rule_that_its_own_schema_refuses_is_no_silence(
 
 
 def test_rules_about_people_have_mutants(tmp_path: Path) -> None:
-    folder = small_bundle(tmp_path).write(
-        "people.cedar",
-        '@id("approvers") permit (principal in Group::"finance", action == Action::"approve", resource);',
-    )
+    rule = '@id("approvers") permit (principal in Group::"finance", action == Action::"approve", resource);'
+    folder = small_bundle(tmp_path).write("people.cedar", rule)
     people = "approve:\n  - {it: p, tool: pay, groups: [finance], expect: allowed}\n"
-    assert survivors(folder, ALL_CASES + people) == [
-        "approvers: the policy is dropped",
-        "approvers: principal: anybody",
-    ]
+    left = ["approvers: the policy is dropped", "approvers: principal: anybody"]
+    assert survivors(folder, ALL_CASES + people) == left
     both = people + "  - {it: q, tool: pay, groups: [cfo], expect: refused}\n"
     assert survivors(folder, ALL_CASES + both) == []
 
@@ -259,14 +213,7 @@ def test_a_file_of_explanations_that_is_wrong_is_refused(text: str, message: str
     assert message in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "belongs"),
-    [
-        ("cases/mutants.toml", True),
-        ("cases/mutant.toml", False),
-        ("mutants.toml", False),
-        ("tools/mutants.toml", False),
-    ],
-)
-def test_the_file_is_part_of_the_bundle_by_its_one_name(name: str, belongs: bool) -> None:
-    assert is_bundle_file(name) is belongs
+def test_the_file_is_part_of_the_bundle_by_its_one_name() -> None:
+    assert is_bundle_file("cases/mutants.toml")
+    others = ("cases/mutant.toml", "mutants.toml", "tools/mutants.toml")
+    assert [name for name in others if is_bundle_file(name)] == []

@@ -1,5 +1,7 @@
 """A cases file, into cases: a slip in it is told with its line, and never looks like an expectation that holds."""
 
+from datetime import timedelta
+
 import pytest
 
 from countersign.contract import TaskKind
@@ -8,76 +10,37 @@ from policy_service.pap.cases import reading
 from policy_service.pap.cases.case import Asked, Case, PeopleCase
 from tests.fakes.cases import HEAD, one_case, problems, read
 
+RELEASE, REVIEW, DENY = (f"it: a\nexpect: {word}\n" for word in ("release", "review", "deny"))
+A_MILLION = "each: {args.a: &l [1,2,3,4,5,6,7,8,9,10], args.b: *l, args.c: *l, args.d: *l}"
+BEFORE_ANY_RULE = "refused before any rule is asked"
 REFUSED = {
-    "a misspelt expectation": (
-        "it: a\nexpect: release\nreason: [x]",
-        ":10: 'reason' is nothing a case has; did you mean 'reasons'?",
-    ),
-    "a misspelt matrix": ("it: a\nexpect: release\nmatrx: []", "did you mean 'matrix'?"),
-    "an outcome that is none": (
-        "it: a\nexpect: relase",
-        ":9: expect: 'relase' is none of these; did you mean 'release'?",
-    ),
+    "a misspelt expectation": (RELEASE + "reason: [x]", ":10: 'reason' is nothing a case has; did you mean 'reasons'?"),
+    "a misspelt matrix": (RELEASE + "matrx: []", "did you mean 'matrix'?"),
+    "an outcome that is none": ("it: a\nexpect: relase", ":9: expect: 'relase' is none of these; did you mean 'rel"),
     "no name": ("expect: release", "a case needs `it:`"),
     "no expectation": ("it: a", "a case needs `expect:`"),
-    "a deny for any reason": ("it: a\nexpect: deny", "a deny says why"),
-    "a review of nobody": ("it: a\nexpect: review", "a review says who is asked"),
-    "gates of a release": ("it: a\nexpect: release\ngates: [large]", "gates: belongs to `expect: review`"),
-    "reasons of a review": (
-        "it: a\nexpect: review\nneeds: {finance: 1}\nreasons: [x]",
-        "reasons: belongs to `expect: deny`",
-    ),
-    "a deny that is valid for an hour": (
-        "it: a\nexpect: deny\nreasons: [x]\nvalid_for: 1h",
-        "a deny is no release",
-    ),
-    "an empty list of gates": ("it: a\nexpect: review\ngates: []", "expects nothing"),
-    "no people at all": ("it: a\nexpect: review\nneeds: {}", "expects nothing"),
-    "a need of nobody": ("it: a\nexpect: review\nneeds: {finance: 0}", "0 is not a whole number from 1"),
-    "a need that is no number": (
-        "it: a\nexpect: review\nneeds: {finance: true}",
-        "True is not a whole number",
-    ),
-    "a need with a misspelt key": (
-        "it: a\nexpect: review\nneeds: {finance: {people: 1, reasons: true}}",
-        "did you mean 'reason'?",
-    ),
-    "an agent nobody named": (
-        "it: a\nagent: robt\nexpect: release",
-        "there is no agent 'robt' in this file; did you mean 'robot'?",
-    ),
-    "a time without a zone": (
-        "it: a\nexpect: release\nnow: 2026-01-31T12:00:00",
-        "is not a time with a zone",
-    ),
-    "a history that is no number": (
-        "it: a\nexpect: release\nhistory: {spent: lots}",
-        "history: 'lots' is not a whole number",
-    ),
-    "args that no agent can send": (
-        "it: a\nexpect: release\nargs: {__entity: {type: T, id: a}}",
-        "refused before any rule is asked",
-    ),
-    "a number too large to send": (
-        "it: a\nexpect: release\nargs: {amount: 9007199254740993}",
-        "refused before any rule is asked",
-    ),
-    "facts about nothing": ("it: a\nexpect: release\nfacts: {resorce: {}}", "did you mean 'resource'?"),
-    "another way to prove it": (
-        "it: a\nexpect: release\nmethod: password",
-        "method: 'password' is none of these",
-    ),
-    "a matrix that is a mapping": ("it: a\nexpect: release\nmatrix: {a: 1}", "matrix: write a list"),
-    "each without values": ("it: a\nexpect: release\neach: {agent: []}", "each: write a list of values"),
-    "each of a million": (
-        "it: a\nexpect: release\neach: {args.a: &l [1,2,3,4,5,6,7,8,9,10], args.b: *l, args.c: *l, args.d: *l}",
-        "each: stands for 10000 cases",
-    ),
-    "each of one place twice": (
-        "it: a\nexpect: release\neach: {agent: [robot], agent.name: [x]}",
-        "name the same place",
-    ),
-}
+    "a deny for any reason": (DENY, "a deny says why"),
+    "a review of nobody": (REVIEW, "a review says who is asked"),
+    "gates of a release": (RELEASE + "gates: [large]", "gates: belongs to `expect: review`"),
+    "reasons of a review": (REVIEW + "needs: {finance: 1}\nreasons: [x]", "reasons: belongs to `expect: deny`"),
+    "a deny that is valid for an hour": (DENY + "reasons: [x]\nvalid_for: 1h", "a deny is no release"),
+    "an empty list of gates": (REVIEW + "gates: []", "expects nothing"),
+    "no people at all": (REVIEW + "needs: {}", "expects nothing"),
+    "a need of nobody": (REVIEW + "needs: {finance: 0}", "0 is not a whole number from 1"),
+    "a need that is no number": (REVIEW + "needs: {finance: true}", "True is not a whole number"),
+    "a need with a misspelt key": (REVIEW + "needs: {finance: {people: 1, reasons: true}}", "did you mean 'reason'?"),
+    "an agent nobody named": (RELEASE + "agent: robt", "there is no agent 'robt' in this file; did you mean 'robot'?"),
+    "a time without a zone": (RELEASE + "now: 2026-01-31T12:00:00", "is not a time with a zone"),
+    "a history that is no number": (RELEASE + "history: {spent: lots}", "history: 'lots' is not a whole number"),
+    "args that no agent can send": (RELEASE + "args: {__entity: {type: T, id: a}}", BEFORE_ANY_RULE),
+    "a number too large to send": (RELEASE + "args: {amount: 9007199254740993}", BEFORE_ANY_RULE),
+    "facts about nothing": (RELEASE + "facts: {resorce: {}}", "did you mean 'resource'?"),
+    "another way to prove it": (RELEASE + "method: password", "method: 'password' is none of these"),
+    "a matrix that is a mapping": (RELEASE + "matrix: {a: 1}", "matrix: write a list"),
+    "each without values": (RELEASE + "each: {agent: []}", "each: write a list of values"),
+    "each of a million": (RELEASE + A_MILLION, "each: stands for 10000 cases"),
+    "each of one place twice": (RELEASE + "each: {agent: [robot], agent.name: [x]}", "name the same place"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
@@ -135,16 +98,7 @@ def test_a_case_says_everything_a_question_has() -> None:
     assert case.history == {"spent": 7}
     assert case.args == {"account": "a1", "amount": 2}
     assert case.args_bytes == b'{"account":"a1","amount":2}'
-    needs = case.expected.needs
-    assert needs is not None
-    asked = needs["cfo|finance"]
-    assert isinstance(asked, Asked)
-    assert (asked.people, asked.reason, asked.shared, asked.answer_within.total_seconds()) == (
-        2,
-        True,
-        False,
-        14400,
-    )
+    assert case.expected.needs == {"cfo|finance": Asked(2, reason=True, answer_within=timedelta(hours=4))}
     assert case.place == "cases/a.yaml:8"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,15 +122,13 @@ LOOSENINGS = {
     "a forbid is a gate": (rules('@id("closed")', '@id("closed") @approval("cfo")'), "deny-to-review"),
     "a forbid is narrowed": (rules('resource.state == "closed"', 'resource.state == "shut"'), "deny-to-release"),
     "a forbid for one resource": (
-        rules('resource) when { resource.state', 'resource == Account::"a9") when { resource.state'),
-        "deny-to-release",
-    ),
+        rules("resource) when { resource.state",
+              'resource == Account::"a9") when { resource.state'), "deny-to-release"),
     "a wider principal": (rules('principal in Role::"desk"', "principal"), "deny-to-release"),
     "a wider unseen": (rules('@id("all")', '@id("all") @unseen("items,note")'), "review-to-release"),
     "another action group": (
         lambda made: manifest(groups=[])(made).write("tools/other.json", MANIFEST | {"tool": "other"}),
-        "review-to-release",
-    ),
+        "review-to-release"),
     "anybody approves": (rules('principal in Group::"finance"', "principal"), "who-may-approve"),
     "no rule about approving": (rules(WHO, ""), "who-may-approve"),
     "a person more": (text("groups.toml", GROUPS, 'members = ["tomas"]', 'members = ["tomas", "maya"]'), "group"),
@@ -140,11 +139,8 @@ LOOSENINGS = {
     "older facts": (text("facts.toml", FACTS, 'max_age = "1h"', 'max_age = "9h"'), "fact-source-max_age"),
     "facts of any age": (text("facts.toml", FACTS, 'max_age = "1h"', ""), "fact-source-max_age"),
     "another file of facts": (
-        lambda made: without(made, "facts/accounts.json")
-        .write("facts.toml", FACTS.replace("accounts.json", "b.json"))
-        .write("facts/b.json", ROWS),
-        "fact-source-file",
-    ),
+        lambda made: without(made, "facts/accounts.json").write("facts/b.json", ROWS)
+        .write("facts.toml", FACTS.replace("accounts.json", "b.json")), "fact-source-file"),
     "another attribute type": (text("facts.toml", FACTS, 'tier = "Long?"', 'tier = "Bool?"'), "fact-attribute"),
     "fired twice": (manifest(idempotent=True), "manifest-idempotent"),
     "enforced elsewhere": (manifest(aud=None), "manifest-aud"),
@@ -169,31 +165,32 @@ LOOSENINGS = {
     "an array policy may see": (args(items=UNIQUE), "manifest-args"),
     "a case is gone": (lambda made: without(made, "cases/pay.yaml"), "case"),
     "a case asks less": (
-text("cases/pay.yaml", CASES, "x }, expect: deny, reasons: [invalid_args]", LAXER), "case"),
-    "a slip that nobody need notice": (
-        lambda made: made.write("cases/mutants.toml", SURVIVES),
-        "mutants",
-    ),
+        text("cases/pay.yaml", CASES, "x }, expect: deny, reasons: [invalid_args]", LAXER), "case"),
+    "a slip that nobody need notice": (lambda made: made.write("cases/mutants.toml", SURVIVES), "mutants"),
     "a group of the directory's": (
         text("groups.toml", GROUPS, "[people.maya]", '[directory.groups]\nlegal = "Everybody"\n[people.maya]'),
-        "directory-group",
-    ),
+        "directory-group"),
     "a case about another agent": (text("cases/pay.yaml", CASES, "name: robot", "name: r2"), "case"),
 }  # fmt: skip
 
 
-def report_of(tmp_path: Path, change: Callable[[BundleFolder], BundleFolder]) -> Report:
+Change = Callable[[BundleFolder], BundleFolder]
+
+
+def report_of(tmp_path: Path, change: Change, before: Change = lambda made: made) -> Report:
     """The bundle before, and after the change."""
-    return compare(folder(tmp_path / "before").load(), change(folder(tmp_path / "after")).load())
+    return compare(before(folder(tmp_path / "before")).load(), change(folder(tmp_path / "after")).load())
+
+
+def kinds(report: Report, way: Way = Way.LOOSENING) -> set[str]:
+    """The kinds of what is told to go this way."""
+    return {finding.kind for finding in report.of_way(way)}
 
 
 @pytest.mark.parametrize("name", LOOSENINGS)
 def test_a_loosening_is_told_as_one(tmp_path: Path, name: str) -> None:
     change, kind = LOOSENINGS[name]
-
-    report = report_of(tmp_path, change)
-
-    assert kind in {finding.kind for finding in report.of_way(Way.LOOSENING)}
+    assert kind in kinds(report_of(tmp_path, change))
 
 
 TIGHTENINGS = {
@@ -210,21 +207,17 @@ TIGHTENINGS = {
 }
 
 
-def test_what_may_fail_alone_no_more_is_a_tightening() -> None:
-    strict = ToolManifest.model_validate_json(json.dumps(pay_manifest()))
-    lenient = strict.model_copy(update={"on_exhausted": "tool"})
-    nowhere: frozenset[str] = frozenset()
-    (tighter,) = manifest_changes(lenient, strict, "pay", nowhere, is_settled=True)
-    (looser,) = manifest_changes(strict, lenient, "pay", nowhere, is_settled=True)
-    assert (tighter.way, looser.way) == (Way.TIGHTENING, Way.LOOSENING)
-
-
-def test_to_be_asked_about_before_it_runs_is_a_tightening_and_the_end_of_it_a_loosening() -> None:
-    asked = ToolManifest.model_validate_json(json.dumps(pay_manifest(lane="live", ask="live")))
-    unasked = asked.model_copy(update={"ask": None})
-    nowhere: frozenset[str] = frozenset()
-    (tighter,) = manifest_changes(unasked, asked, "pay", nowhere, is_settled=True)
-    (looser,) = manifest_changes(asked, unasked, "pay", nowhere, is_settled=True)
+@pytest.mark.parametrize(
+    ("strict", "lenient"),
+    [({}, {"on_exhausted": "tool"}), ({"lane": "live", "ask": "live"}, {"lane": "live", "ask": None})],
+    ids=["to fail alone", "to be asked about before it runs"],
+)
+def test_a_member_that_is_stricter_tightens_and_its_end_loosens(
+    strict: dict[str, Any], lenient: dict[str, Any]
+) -> None:
+    one, other = (ToolManifest.model_validate(pay_manifest(**each)) for each in (strict, lenient))
+    (tighter,) = manifest_changes(other, one, "pay", frozenset(), is_settled=True)
+    (looser,) = manifest_changes(one, other, "pay", frozenset(), is_settled=True)
     assert (tighter.way, looser.way) == (Way.TIGHTENING, Way.LOOSENING)
 
 
@@ -249,27 +242,24 @@ def test_a_manifest_that_asked_takes_its_question_with_it(
 @pytest.mark.parametrize("name", TIGHTENINGS)
 def test_a_tightening_needs_no_acknowledgement(tmp_path: Path, name: str) -> None:
     report = report_of(tmp_path, TIGHTENINGS[name])
-
     assert report.not_acknowledged(()) == []
     assert report.of_way(Way.TIGHTENING)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        rules("\n@id", "\n// a remark\n   @id"),
-        rules("; ", ";\n\n") if "; " in RULES else rules(";\n", ";\n\n"),
-        text("groups.toml", GROUPS, '["maya", "tomas"]', '["tomas", "maya"]'),
-        lambda made: made.write("tools/pay.json", json.dumps(MANIFEST, indent=4, sort_keys=True)),
-        text("cases/pay.yaml", CASES, "\ncases:", "\n# a remark\ncases:"),
-        text("facts/accounts.json", json.dumps(ROWS), "{", "{ "),
-        text("facts.toml", FACTS, "[[source]]", "# a remark\n[[source]]"),
-    ],
-)
-def test_form_alone_is_no_change(tmp_path: Path, change: Callable[[BundleFolder], BundleFolder]) -> None:
-    report = report_of(tmp_path, change)
+FORM: dict[str, Change] = {
+    "a remark among the rules": rules("\n@id", "\n// a remark\n   @id"),
+    "lines between the rules": rules("; ", ";\n\n") if "; " in RULES else rules(";\n", ";\n\n"),
+    "the order of members": text("groups.toml", GROUPS, '["maya", "tomas"]', '["tomas", "maya"]'),
+    "a manifest laid out": lambda made: made.write("tools/pay.json", json.dumps(MANIFEST, indent=4, sort_keys=True)),
+    "a remark among the cases": text("cases/pay.yaml", CASES, "\ncases:", "\n# a remark\ncases:"),
+    "a space in facts": text("facts/accounts.json", json.dumps(ROWS), "{", "{ "),
+    "a remark among the sources": text("facts.toml", FACTS, "[[source]]", "# a remark\n[[source]]"),
+}  # fmt: skip
 
-    assert report.findings == ()
+
+@pytest.mark.parametrize("name", FORM)
+def test_form_alone_is_no_change(tmp_path: Path, name: str) -> None:
+    assert report_of(tmp_path, FORM[name]).findings == ()
 
 
 OPEN_WORLD = FACTS.replace('as_of = "at"\nmax_age = "1h"', "optional = true").replace('"String"', '"String?"')
@@ -297,105 +287,80 @@ def test_a_row_that_goes_away_opens_where_the_source_may_find_nothing(
         BundleFolder(tmp_path / name).policies(WHO).write("facts.toml", source).write(file, held)
         for name, held in (("before", rows), ("after", {}))
     ]
-
-    report = compare(made[0].load(), made[1].load())
-
-    assert {finding.kind for finding in report.of_way(Way.LOOSENING)} == {"fact-row"}
+    assert kinds(compare(made[0].load(), made[1].load())) == {"fact-row"}
 
 
 def test_a_row_that_goes_away_is_stricter_where_a_call_about_it_is_denied(tmp_path: Path) -> None:
     report = report_of(tmp_path, lambda made: made.write("facts/accounts.json", {"a1": ROWS["a1"]}))
-
     assert report.not_acknowledged(()) == []
-    assert "fact-row" in {finding.kind for finding in report.of_way(Way.TIGHTENING)}
+    assert "fact-row" in kinds(report, Way.TIGHTENING)
+
+
+def metered(text: str, groups: list[str]) -> Change:
+    """Meters beside a second tool, of these action groups."""
+    return lambda made: (
+        manifest(args=AMOUNT)(made)
+        .write("meters.toml", text)
+        .write("tools/send.json", SENT | {"groups": groups})
+    )
 
 
 def test_a_tool_that_leaves_a_meter_by_its_action_group_loosens_it(tmp_path: Path) -> None:
-    made = [
-        folder(tmp_path / name)
-        .write("meters.toml", METER)
-        .write("tools/send.json", SENT | {"groups": groups})
-        .write("tools/pay.json", MANIFEST | {"args": AMOUNT})
-        for name, groups in (("before", ["money"]), ("after", []))
-    ]
-
-    report = compare(made[0].load(), made[1].load())
-
+    report = report_of(tmp_path, metered(METER, []), metered(METER, ["money"]))
     assert ("meter", "spent") in {(f.kind, f.subject) for f in report.of_way(Way.LOOSENING)}
 
 
-def test_a_new_meter_is_stricter_and_its_words_are_to_be_looked_at(tmp_path: Path) -> None:
-    texts = ["", METER, METER + 'doc = "What was paid"\n']
-    made = [
-        folder(tmp_path / str(number))
-        .write("tools/pay.json", MANIFEST | {"args": AMOUNT})
-        .write("meters.toml", each)
-        for number, each in enumerate(texts)
-    ]
-
-    first = compare(made[0].load(), made[1].load())
-    second = compare(made[1].load(), made[2].load())
-
-    assert [(f.kind, f.way) for f in first.findings] == [("meter", Way.TIGHTENING)]
-    assert [(f.kind, f.way) for f in second.findings] == [("meter", Way.LOOK)]
+@pytest.mark.parametrize(
+    ("before", "after", "way"),
+    [("", METER, Way.TIGHTENING), (METER, METER + 'doc = "What was paid"\n', Way.LOOK)],
+)
+def test_a_new_meter_is_stricter_and_its_words_are_to_be_looked_at(
+    tmp_path: Path, before: str, after: str, way: Way
+) -> None:
+    report = report_of(tmp_path, metered(after, ["money"]), metered(before, ["money"]))
+    assert [(f.kind, f.way) for f in report.findings] == [("meter", way)]
 
 
 @pytest.mark.parametrize("rule", [NOT_SUSPENDED, OF_SUSPENDED, OF_SUSPENDED.replace("when", "unless")])
 def test_leaving_a_group_opens_where_a_rule_holds_its_people_back(tmp_path: Path, rule: str) -> None:
-    is_held_back = "unless" not in rule
-    made = [
-        folder(tmp_path / name).policies(RULES + rule).write("groups.toml", GROUPS + held)
-        for name, held in (("before", HELD_BACK), ("after", HELD_BACK.replace('"maya"', "")))
-    ]
+    def with_group(held: str) -> Change:
+        return lambda made: made.policies(RULES + rule).write("groups.toml", GROUPS + held)
 
-    report = compare(made[0].load(), made[1].load())
-
-    kinds = {finding.kind for finding in report.of_way(Way.LOOSENING)}
-    assert ("group-left" in kinds) is is_held_back
+    report = report_of(tmp_path, with_group(HELD_BACK.replace('"maya"', "")), with_group(HELD_BACK))
+    assert ("group-left" in kinds(report)) is ("unless" not in rule)
 
 
 def test_a_person_who_is_called_anew_is_to_be_looked_at(tmp_path: Path) -> None:
     report = report_of(tmp_path, text("groups.toml", GROUPS, 'name = "Maya"', 'name = "Maja"'))
-
     assert [(f.kind, f.way) for f in report.findings] == [("person-name", Way.LOOK)]
 
 
 def test_each_version_in_force_is_held_against_one_that_was(tmp_path: Path) -> None:
-    old = laxer_version("next")(folder(tmp_path / "before"))
-    wider = MANIFEST | {"risk": "low"}
-    new = laxer_version("next")(folder(tmp_path / "after")).write("tools/pay@next.json", wider)
+    def wider(made: BundleFolder) -> BundleFolder:
+        return made.write("tools/pay@next.json", MANIFEST | {"risk": "low"})
 
-    report = compare(old.load(), new.load())
-
+    report = report_of(tmp_path, wider, laxer_version("next"))
     assert ("manifest-risk", "pay@next") in {(f.kind, f.subject) for f in report.of_way(Way.LOOSENING)}
     assert [one.tool for one in report.tools] == ["pay", "pay@next"]
 
 
 def test_a_rule_that_only_a_version_beside_can_reach_is_tried_on_it(tmp_path: Path) -> None:
-    rule = '@id("big") forbid (principal, action, resource) when { context.input.amount > 5000 };\n'
-    bounded = {
-        **PAY_ARGS,
-        "properties": {**PAY_ARGS["properties"], "amount": {"type": "integer", "maximum": 9}},
-    }
-    both = [
-        laxer_version("next")(folder(tmp_path / name)).write("tools/pay.json", MANIFEST | {"args": bounded})
-        for name in ("before", "after")
-    ]
-    both[0].policies(RULES + rule)
-    both[1].policies(RULES + rule.replace("> 5000", "> 6000"))
+    rule = '@id("big") forbid (principal, action, resource) when { context.input.amount > LIMIT };\n'
+    bounded = args(amount={"type": "integer", "maximum": 9})
 
-    report = compare(both[0].load(), both[1].load())
+    def limited(limit: str) -> Change:
+        return lambda made: bounded(laxer_version("next")(made)).policies(
+            RULES + rule.replace("LIMIT", limit)
+        )
 
+    report = report_of(tmp_path, limited("6000"), limited("5000"))
     assert {finding.subject for finding in report.of_way(Way.LOOSENING)} == {"pay@next"}
 
 
 def test_a_version_that_takes_the_current_ones_place_loosens_nothing(tmp_path: Path) -> None:
     old = laxer_version("next")(folder(tmp_path / "before"))
     raw = (old.path / "tools/pay@next.json").read_bytes()
-    new = folder(tmp_path / "after").write("tools/pay.json", raw)
-
-    report = compare(old.load(), new.load())
-
+    report = compare(old.load(), folder(tmp_path / "after").write("tools/pay.json", raw).load())
     assert report.not_acknowledged(()) == []
     assert ("tool", "pay") in {(f.kind, f.subject) for f in report.of_way(Way.TIGHTENING)}
 
@@ -404,15 +369,13 @@ def test_an_acknowledgement_covers_exactly_this_change(tmp_path: Path) -> None:
     first = report_of(tmp_path / "1", rules("> 50 }", "> 60 }"))
     other = report_of(tmp_path / "2", rules("> 50 }", "> 70 }"))
     ids = [finding.id for finding in first.of_way(Way.LOOSENING)]
-
     assert first.not_acknowledged(ids) == []
     assert other.not_acknowledged(ids) != []
 
 
 def test_a_loosening_is_shown_by_a_call_that_both_bundles_decide(tmp_path: Path) -> None:
     report = report_of(tmp_path, rules("> 50 }", "> 60 }"))
-    found = next(finding for finding in report.of_way(Way.LOOSENING) if finding.kind == "review-to-release")
-
+    found = next(one for one in report.of_way(Way.LOOSENING) if one.kind == "review-to-release")
     assert found.example["args"]["amount"] == 51
     assert found.policies == ("large",)
     assert any(line.startswith("after: rules.cedar:") for line in found.lines)
@@ -430,12 +393,11 @@ def test_a_loosening_is_shown_by_a_call_that_both_bundles_decide(tmp_path: Path)
 def test_what_cannot_be_read_exactly_is_sampled_and_still_found(
     tmp_path: Path, before: str, after: str
 ) -> None:
-    rule = '@id("extra") forbid (principal, action, resource) when { CONDITION };'
-    old = folder(tmp_path / "before").policies(RULES + rule.replace("CONDITION", before))
-    new = folder(tmp_path / "after").policies(RULES + rule.replace("CONDITION", after))
+    def with_rule(condition: str) -> Change:
+        rule = f'@id("extra") forbid (principal, action, resource) when {{ {condition} }};'
+        return lambda made: made.policies(RULES + rule)
 
-    report = compare(old.load(), new.load())
-
+    report = report_of(tmp_path, with_rule(after), with_rule(before))
     assert report.tools[0].how == "sampled"
     assert "extra" in {name for finding in report.of_way(Way.LOOSENING) for name in finding.policies}
 
@@ -446,11 +408,10 @@ def test_many_rules_about_one_tool_are_compared_within_bounds(tmp_path: Path) ->
         f'when {{ context.input.amount == {n} && resource.state == "s{n}" }};\n'
         for n in range(200)
     )
-    old = folder(tmp_path / "before").policies(RULES + many)
-    new = folder(tmp_path / "after").policies(RULES + many.replace("== 7 &&", "== 7777 &&"))
-
-    report = compare(old.load(), new.load())
-
+    changed = many.replace("== 7 &&", "== 7777 &&")
+    report = report_of(
+        tmp_path, lambda made: made.policies(RULES + changed), lambda made: made.policies(RULES + many)
+    )
     found = {finding.kind: finding.policies for finding in report.of_way(Way.LOOSENING)}
     assert found["deny-to-release"] == ("p7",)
     assert report.tools[0].how == "sampled"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from countersign.contract import Verdict
 from policy_service.domain.question import AgentPrincipal
-from policy_service.pap.changes.explaining import HIDDEN, explain
+from policy_service.pap.changes.explaining import HIDDEN, Explanation, explain
 from tests.fakes.bundles import PAY, BundleFolder, pay_manifest
 
 RULES = """
@@ -17,17 +18,15 @@ when { context.input has currency && context.input.currency == "EUR" && context.
 DESK = AgentPrincipal("robot", roles=frozenset({"desk"}))
 
 
-def nothing(_pointer: str) -> bool:
-    """No argument is secret."""
-    return False
+def told_of(path: Path, args: dict[str, Any], agent: AgentPrincipal = DESK, **changes: Any) -> Explanation:
+    """The explanation of one call; no argument of it is secret."""
+    folder = BundleFolder(path).policies(RULES)
+    question = folder.question(args, agent=agent, **changes)
+    return explain(folder.load(), question, lambda _pointer: False)
 
 
 def test_a_review_names_its_gate_its_people_and_the_smallest_change(tmp_path: Path) -> None:
-    folder = BundleFolder(tmp_path).policies(RULES)
-    question = folder.question(PAY | {"currency": "EUR", "amount": 900}, agent=DESK)
-
-    told = explain(folder.load(), question, nothing)
-
+    told = told_of(tmp_path, PAY | {"currency": "EUR", "amount": 900})
     assert told.decision.outcome is Verdict.REVIEW
     assert {one.id: one.held for one in told.policies} == {"desk": True, "large": True}
     assert "1 of finance" in told.asks[0] and "Maya" in told.asks[0]
@@ -36,23 +35,13 @@ def test_a_review_names_its_gate_its_people_and_the_smallest_change(tmp_path: Pa
 
 
 def test_a_rule_that_did_not_hold_names_its_first_failing_condition(tmp_path: Path) -> None:
-    folder = BundleFolder(tmp_path).policies(RULES)
-    question = folder.question(PAY | {"currency": "EUR"}, agent=AgentPrincipal("stranger"))
-
-    told = explain(folder.load(), question, nothing)
-
-    failed = {one.id: one.failed for one in told.policies}
-    assert failed["desk"] == "the scope's principal is not so"
+    told = told_of(tmp_path, PAY | {"currency": "EUR"}, AgentPrincipal("stranger"))
+    assert {one.id: one.failed for one in told.policies}["desk"] == "the scope's principal is not so"
     assert told.beside and 'principal in Role::"desk"' in told.beside[0]
 
 
 def test_the_first_failing_condition_is_evaluated_by_the_engine(tmp_path: Path) -> None:
-    folder = BundleFolder(tmp_path).policies(RULES)
-
-    told = explain(
-        folder.load(), folder.question(PAY | {"currency": "EUR", "amount": 3}, agent=DESK), nothing
-    )
-
+    told = told_of(tmp_path, PAY | {"currency": "EUR", "amount": 3})
     failed = {one.id: one.failed for one in told.policies}["large"]
     assert told.decision.outcome is Verdict.RELEASE
     assert failed is not None and "> 50" in failed
@@ -62,18 +51,12 @@ def test_a_secret_is_named_and_not_told(tmp_path: Path) -> None:
     folder = BundleFolder(tmp_path).policies(RULES.replace("amount > 50", 'account == "hunter2"'))
     folder.write("tools/pay.json", pay_manifest(secret=["/account"]))
     question = folder.question({"account": "hunter2", "amount": 1, "currency": "EUR"}, agent=DESK)
-
     told = explain(folder.load(), question, lambda pointer: pointer == "/account")
-
     assert told.read["context.input.account"] == HIDDEN
     assert "another context.input.account" in told.release
     assert "hunter2" not in str(told.release) + str(dict(told.read))
 
 
 def test_an_unknown_tool_is_a_deny_with_its_reason(tmp_path: Path) -> None:
-    folder = BundleFolder(tmp_path).policies(RULES)
-
-    told = explain(folder.load(), folder.question({}, tool="fly"), nothing)
-
-    assert told.decision.code == "unknown_tool"
-    assert told.policies == ()
+    told = told_of(tmp_path, {}, tool="fly")
+    assert (told.decision.code, told.policies) == ("unknown_tool", ())

@@ -17,15 +17,32 @@ from tests.fakes.bundles import PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
 GATE = '@id("g") @approval("finance") forbid (principal, action, resource) when { context.input.amount > LIMIT };'
 
 
+CAP = '@id("cap") forbid (principal, action, resource) when { context.history.spent > 100 };'
+METER = '[meters.spent]\nsum = "/amount"\nof = ["pay"]\nper = "principal"\nwindow = "24h"\n'
+ARGS = {"account": "a1", "amount": 60}
+CALL = {"agent": {"name": "robot"}, "tool": "pay", "args": ARGS, "now": "2026-01-14T12:00:00Z"}
+SHUT = '@id("shut") forbid (principal, action, resource) when { resource.shut };'
+SHUT_FACTS = (
+    '[entities.Account.attributes]\nshut = "Bool"\n[[source]]\nname = "s"\nkind = "file"\n'
+    'file = "facts/s.json"\nentity = "Account"\n'
+)
+
+
 def line(**changes: Any) -> bytes:
     """One recorded call."""
-    told = {
-        "agent": {"name": "robot"},
-        "tool": "pay",
-        "args": {"account": "a1", "amount": 60},
-        "now": "2026-01-14T12:00:00Z",
-    }
-    return json.dumps(told | changes).encode()
+    return json.dumps(CALL | changes).encode()
+
+
+def read(*lines: bytes) -> Any:
+    """The calls of these lines, none of them bad."""
+    calls, bad = read_calls(list(lines))
+    assert bad == []
+    return calls
+
+
+def outcomes(folder: BundleFolder, *lines: bytes) -> list[str]:
+    """What these calls come to now."""
+    return [each.outcome for each in replay(folder.load(), read(*lines))]
 
 
 def bundle(path: Path, limit: int) -> BundleFolder:
@@ -34,44 +51,27 @@ def bundle(path: Path, limit: int) -> BundleFolder:
 
 
 def test_outcomes_are_counted_by_tool_and_label(tmp_path: Path) -> None:
-    calls, bad = read_calls(
-        [line(label="good"), line(args={"account": "a1", "amount": 1}, label="good"), b"\n"]
-    )
-
+    calls = read(line(label="good"), line(args=ARGS | {"amount": 1}, label="good"), b"\n")
     counts = counted(replay(bundle(tmp_path, 50).load(), calls))
-
-    assert bad == []
     assert counts.by_tool == {("pay", "review"): 1, ("pay", "release"): 1}
     assert counts.by_label == {("good", "review"): 1, ("good", "release"): 1}
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        b"{",
-        b"[]",
-        line(tool=3),
-        line(agent="robot"),
-        line(args=[]),
-        line(lable="x"),
-        line(now="noon"),
-        line(decided="yes"),
-    ],
-)
+WRONG = [{"tool": 3}, {"agent": "robot"}, {"args": []}, {"lable": "x"}, {"now": "noon"}, {"decided": "yes"}]
+
+
+@pytest.mark.parametrize("wrong", [b"{", b"[]", *(line(**each) for each in WRONG)])
 def test_a_bad_line_is_named_by_its_number_and_the_rest_is_read(wrong: bytes) -> None:
     calls, bad = read_calls([line(), wrong, line()])
-
     assert [call.number for call in calls] == [1, 3]
     assert [each.number for each in bad] == [2]
 
 
 def test_differences_are_findings_with_the_calls_that_show_them(tmp_path: Path) -> None:
-    calls, _ = read_calls([line(id="effect-1"), line(id="effect-2", args={"account": "a1", "amount": 1})])
-    before, after = bundle(tmp_path / "1", 50).load(), bundle(tmp_path / "2", 70).load()
-
-    (found,) = findings_of(differing(replay(before, calls), replay(after, calls)))
-    (back,) = findings_of(differing(replay(after, calls), replay(before, calls)))
-
+    calls = read(line(id="effect-1"), line(id="effect-2", args=ARGS | {"amount": 1}))
+    before, after = (replay(bundle(tmp_path / str(limit), limit).load(), calls) for limit in (50, 70))
+    (found,) = findings_of(differing(before, after))
+    (back,) = findings_of(differing(after, before))
     assert (found.way, found.kind) == (Way.LOOSENING, "recorded-review-to-release")
     assert "effect-1" in found.lines[0] and "effect-2" not in found.lines[0]
     assert back.way is Way.TIGHTENING
@@ -79,53 +79,33 @@ def test_differences_are_findings_with_the_calls_that_show_them(tmp_path: Path) 
 
 def test_a_hidden_value_that_a_rule_reads_is_not_guessed(tmp_path: Path) -> None:
     folder = bundle(tmp_path, 50).write("tools/pay.json", pay_manifest(secret=["/amount"]))
-    calls, _ = read_calls(
-        [line(hidden=["/amount"], args={"account": "a1", "amount": 1}), line(hidden=["/note"])]
-    )
-
+    calls = read(line(hidden=["/amount"], args=ARGS | {"amount": 1}), line(hidden=["/note"]))
     first, second = replay(folder.load(), calls)
-
     assert first.outcome == "not replayable" and "/amount" in first.why_not
     assert second.outcome == "review"
 
 
 def test_facts_of_the_line_come_before_the_bundle_s_sources(tmp_path: Path) -> None:
-    folder = BundleFolder(tmp_path).policies(
-        PERMIT_ALL + '@id("shut") forbid (principal, action, resource) when { resource.shut };'
-    )
-    folder.write(
-        "facts.toml",
-        '[entities.Account.attributes]\nshut = "Bool"\n[[source]]\nname = "s"\nkind = "file"\n'
-        'file = "facts/s.json"\nentity = "Account"\n',
-    )
+    folder = BundleFolder(tmp_path).policies(PERMIT_ALL + SHUT).write("facts.toml", SHUT_FACTS)
     folder.write("facts/s.json", {"a1": {"shut": True}})
-    calls, _ = read_calls([line(), line(facts={"shut": False}), line(facts={"shut": "no"})])
-
-    outcomes = [each.outcome for each in replay(folder.load(), calls)]
-
-    assert outcomes == ["deny", "release", "not replayable"]
+    lines = (line(), line(facts={"shut": False}), line(facts={"shut": "no"}))
+    assert outcomes(folder, *lines) == ["deny", "release", "not replayable"]
 
 
 def test_a_call_is_of_the_version_it_was_staged_for(tmp_path: Path) -> None:
-    older = pay_manifest(
-        args={**PAY_ARGS, "properties": {**PAY_ARGS["properties"], "why": {"type": "string"}}}
-    )
-    older["resource"] = {"type": "Account", "id": "/why"}
-    digest = ToolManifest.model_validate(older).digest
+    properties = {**PAY_ARGS["properties"], "why": {"type": "string"}}
+    resource = {"type": "Account", "id": "/why"}
+    older = pay_manifest(args={**PAY_ARGS, "properties": properties}, resource=resource)
+    digest, args = ToolManifest.model_validate(older).digest, ARGS | {"why": "so"}
     folder = bundle(tmp_path, 50).write("tools/pay@old.json", older)
-    args = {"account": "a1", "amount": 60, "why": "so"}
-    calls, _ = read_calls(
-        [
-            line(args=args, tool_digest=digest),
-            line(args=args),
-            line(tool_digest="0" * 64),
-            line(args=args, tool_digest=digest, hidden=["/why"]),
-            line(hidden=["/why"]),
-        ]
+    calls = read(
+        line(args=args, tool_digest=digest),
+        line(args=args),
+        line(tool_digest="0" * 64),
+        line(args=args, tool_digest=digest, hidden=["/why"]),
+        line(hidden=["/why"]),
     )
-
     told = [each.to_json() for each in replay(folder.load(), calls)]
-
     assert [(each["outcome"], each["reasons"]) for each in told] == [
         ("review", []),
         ("deny", ["invalid_args"]),
@@ -137,42 +117,22 @@ def test_a_call_is_of_the_version_it_was_staged_for(tmp_path: Path) -> None:
 
 def test_facts_of_an_older_version_s_resource_are_read(tmp_path: Path) -> None:
     older = pay_manifest(resource={"type": "Account", "id": "/currency"})
-    digest = ToolManifest.model_validate(older).digest
-    folder = BundleFolder(tmp_path).write("tools/pay@old.json", older)
-    folder.policies(PERMIT_ALL + '@id("shut") forbid (principal, action, resource) when { resource.shut };')
-    folder.write(
-        "facts.toml",
-        '[entities.Account.attributes]\nshut = "Bool"\n[[source]]\nname = "s"\nkind = "file"\n'
-        'file = "facts/s.json"\nentity = "Account"\n',
+    folder = BundleFolder(tmp_path).write("tools/pay@old.json", older).policies(PERMIT_ALL + SHUT)
+    folder.write("facts.toml", SHUT_FACTS).write(
+        "facts/s.json", {"a1": {"shut": True}, "EUR": {"shut": False}}
     )
-    folder.write("facts/s.json", {"a1": {"shut": True}, "EUR": {"shut": False}})
-    args = {"account": "a1", "amount": 1, "currency": "EUR"}
-    calls, _ = read_calls([line(args=args), line(args=args, tool_digest=digest)])
-
-    assert [each.outcome for each in replay(folder.load(), calls)] == ["deny", "release"]
+    args, digest = ARGS | {"currency": "EUR"}, ToolManifest.model_validate(older).digest
+    assert outcomes(folder, line(args=args), line(args=args, tool_digest=digest)) == ["deny", "release"]
 
 
 def test_a_meter_is_what_the_record_says_and_never_guessed(tmp_path: Path) -> None:
-    amount = {"type": "integer", "minimum": 0}
-    folder = BundleFolder(tmp_path / "2").write(
-        "tools/pay.json",
-        pay_manifest(args={**PAY_ARGS, "properties": {**PAY_ARGS["properties"], "amount": amount}}),
-    )
-    folder.write(
-        "meters.toml", '[meters.spent]\nsum = "/amount"\nof = ["pay"]\nper = "principal"\nwindow = "24h"\n'
-    )
-    folder.policies(
-        PERMIT_ALL + '@id("cap") forbid (principal, action, resource) when { context.history.spent > 100 };'
-    )
-    calls, _ = read_calls(
-        [line(history={"spent": 101}), line(history={"spent": 100}), line(history={}), line()]
-    )
-    free = BundleFolder(tmp_path / "1").policies(PERMIT_ALL).load()
-
+    properties = {**PAY_ARGS["properties"], "amount": {"type": "integer", "minimum": 0}}
+    folder = BundleFolder(tmp_path / "2").policies(PERMIT_ALL + CAP).write("meters.toml", METER)
+    folder.write("tools/pay.json", pay_manifest(args={**PAY_ARGS, "properties": properties}))
+    calls = read(line(history={"spent": 101}), line(history={"spent": 100}), line(history={}), line())
     capped = replay(folder.load(), calls)
-
     assert [each.outcome for each in capped] == ["deny", "release", "not replayable", "not replayable"]
     assert "history.spent" in capped[2].why_not
-    assert [each.before.call.number for each in differing(replay(free, calls), capped)] == [1, 3, 4]
-    changed, _ = read_calls([line(tool_digest="0" * 64)])
-    assert [each.outcome for each in replay(folder.load(), changed)] == ["deny"]
+    free = replay(BundleFolder(tmp_path / "1").policies(PERMIT_ALL).load(), calls)
+    assert [each.before.call.number for each in differing(free, capped)] == [1, 3, 4]
+    assert outcomes(folder, line(tool_digest="0" * 64)) == ["deny"]
