@@ -18,7 +18,7 @@ from policy_service.storage.database import Tx
 from policy_service.workflow.slack import acting
 from tests.fakes.slack_deliveries import Answer, Json, Kind
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import Office, until, words
+from tests.integration.slack.office import Office, until, words
 from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio

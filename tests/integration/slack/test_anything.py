@@ -16,7 +16,7 @@ from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import CutAfter, CutBefore, Fault, Garbled, Hang, NotOk, SlackFaults, Status
 from tests.fakes.world import Visitor
-from tests.integration.slack.conftest import APPROVALS, Office, opened, until, words
+from tests.integration.slack.office import APPROVALS, Office, opened, until, words
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.slack_deliveries import Delivery, Json, Kind
 from tests.fakes.slack_faults import SlackFaults
 from tests.integration.slack.attacking import GONE, Attacker, changed, value_of
-from tests.integration.slack.conftest import Office, opened
+from tests.integration.slack.office import Office, opened
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from tests.fakes.payments import ANYBODY, Payments, gate, plain_forbid
 from tests.fakes.slack_deliveries import Json
 from tests.integration.service.effects import pay
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import APPROVALS, PAYMENTS, Office, until, words
+from tests.integration.slack.office import APPROVALS, PAYMENTS, Office, until, words
 
 pytestmark = pytest.mark.anyio
 

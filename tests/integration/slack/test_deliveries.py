@@ -15,7 +15,7 @@ from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_deliveries import BothWays, Held, Manner, Twice, Unheard
 from tests.fakes.slack_faults import SlackFaults
-from tests.integration.slack.conftest import APPROVALS, Office, opened, until, words
+from tests.integration.slack.office import APPROVALS, Office, opened, until, words
 from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio

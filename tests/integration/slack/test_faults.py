@@ -22,7 +22,7 @@ from tests.fakes.slack_faults import (
     Status,
 )
 from tests.integration.service.engines import ENGINES
-from tests.integration.slack.conftest import APPROVALS, PAYMENTS, Office, opened, until, words
+from tests.integration.slack.office import APPROVALS, PAYMENTS, Office, opened, until, words
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from policy_service.storage.slack_tables import SlackDeliveryRow, SlackStandingR
 from tests.counterparts.slack import SECRET
 from tests.fakes.slack_deliveries import FORM, JSON, Json, Kind, signature, signed
 from tests.integration.slack.attacking import GONE, Attacker
-from tests.integration.slack.conftest import Office
+from tests.integration.slack.office import Office
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,7 @@ from policy_service.workflow.slack.forgetting import CARDS_KEPT, DELIVERIES_KEPT
 from policy_service.workflow.slack.owing import CARD, OFFERED_FOR, want_place
 from tests.fakes.slack_faults import CutAfter, CutBefore
 from tests.integration.service.engines import ENGINES
-from tests.integration.slack.conftest import APPROVALS, Office, words
+from tests.integration.slack.office import APPROVALS, Office, words
 from tests.integration.slack.test_outage import tried
 from tests.unit.storage.databases import BOTH
 

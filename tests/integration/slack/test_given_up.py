@@ -26,7 +26,7 @@ from policy_service.workflow.slack.mending import Dropped, drop
 from policy_service.workflow.slack.sending import Outcome
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_faults import NotOk
-from tests.integration.slack.conftest import APPROVALS, PATIENCE_S, PAYMENTS, Office, until, words
+from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, Office, until, words
 from tests.integration.slack.test_outage import finding, tried
 from tests.unit.storage.databases import BOTH
 

@@ -15,7 +15,7 @@ from tests.fakes.payments import ANYBODY, Payments, gate, person
 from tests.fakes.slack_deliveries import Json
 from tests.integration.service.effects import pay
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import APPROVALS, Office, until, words
+from tests.integration.slack.office import APPROVALS, Office, until, words
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Page, Status
-from tests.integration.slack.conftest import APPROVALS, PAYMENTS, Office, until, words
+from tests.integration.slack.office import APPROVALS, PAYMENTS, Office, until, words
 from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.slack_deliveries import Answer, BothWays, Delivery, Json, Kind, Twice, signed
 from tests.fakes.slack_faults import SlackFaults
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import APPROVALS, Office, opened, until
+from tests.integration.slack.office import APPROVALS, Office, opened, until
 from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from policy_service.workflow.slack.sending import Came, Outcome
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_faults import SlackFaults
-from tests.integration.slack.conftest import APPROVALS, PAYMENTS, Office, opened, until, words
+from tests.integration.slack.office import APPROVALS, PAYMENTS, Office, opened, until, words
 from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.slack_deliveries import signed
 from tests.fakes.slack_faults import NotOk, SlackFaults
 from tests.integration.slack.attacking import Attacker
-from tests.integration.slack.conftest import APPROVALS, Office, opened, until
+from tests.integration.slack.office import APPROVALS, Office, opened, until
 from tests.integration.slack.test_outage import finding
 
 pytestmark = pytest.mark.anyio

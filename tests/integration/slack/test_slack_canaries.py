@@ -22,7 +22,7 @@ from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_faults import CutAfter, Garbled, NotOk, SlackFaults, Status
 from tests.integration.service.test_secrets import TRANSFER
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import Office, opened, until, words
+from tests.integration.slack.office import Office, opened, until, words
 from tests.integration.slack.test_replayed import invitation_in
 
 pytestmark = pytest.mark.anyio

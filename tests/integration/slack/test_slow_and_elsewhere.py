@@ -22,7 +22,7 @@ from policy_service.workflow.slack import acting, deliveries, linking
 from policy_service.workflow.slack.standing import Standing, standing_of
 from tests.fakes.slack_faults import Hang, NotOk
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import PATIENCE_S, Office, until
+from tests.integration.slack.office import PATIENCE_S, Office, until
 
 pytestmark = pytest.mark.anyio
 

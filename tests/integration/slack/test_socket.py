@@ -14,7 +14,7 @@ from policy_service.channels.slack import socket_mode
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, SlackFaults, Status
-from tests.integration.slack.conftest import Office, opened, until
+from tests.integration.slack.office import Office, opened, until
 from tests.integration.slack.test_outage import finding
 
 pytestmark = pytest.mark.anyio

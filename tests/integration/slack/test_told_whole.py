@@ -11,7 +11,7 @@ from policy_service.storage.unit import Tx
 from policy_service.workflow.slack.linking import set_direct
 from tests.fakes.slack_faults import Status
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import APPROVALS, Office, until, words
+from tests.integration.slack.office import APPROVALS, Office, until, words
 
 pytestmark = pytest.mark.anyio
 

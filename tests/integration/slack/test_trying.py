@@ -19,7 +19,7 @@ from tests.fakes.operated import Operated, environment, free_port
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import Fault, NotOk, SlackFaults, Status
 from tests.fakes.world import fresh_data
-from tests.integration.slack.conftest import APPROVALS, PAYMENTS, secrets_in, until, words
+from tests.integration.slack.office import APPROVALS, PAYMENTS, secrets_in, until, words
 
 pytestmark = pytest.mark.anyio
 

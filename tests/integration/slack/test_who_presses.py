@@ -27,7 +27,7 @@ from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_faults import CutAfter, Garbled, Hang, NotOk, Status
 from tests.fakes.slack_truth import FOREIGN_TEAM, GUEST, LEFT, SINGLE_CHANNEL_GUEST, STRANGER
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import APPROVALS, Office, until
+from tests.integration.slack.office import APPROVALS, Office, until
 from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
