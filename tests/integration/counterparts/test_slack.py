@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slack_sdk.errors import SlackApiError
 from slack_sdk.signature import SignatureVerifier
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
@@ -18,7 +17,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from tests.counterparts.slack import SlackServer, local_slack
 from tests.integration.counterparts.receiver import Got, Receiver, receiving
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 BUTTONS: list[dict[str, Any]] = [
     {"type": "section", "block_id": "what", "text": {"type": "plain_text", "text": "Refund 120.00 EUR"}},
@@ -102,27 +101,6 @@ async def test_a_message_is_posted_changed_and_answered_in_its_thread(slack: Sla
     assert [m["text"] for m in replies["messages"]] == ["decided", "Approved by Dana"]
 
 
-async def test_an_ephemeral_is_shown_to_one_person_and_yet_in_the_history(slack: SlackServer) -> None:
-    channel, dana = slack.channels["approvals"], slack.users["dana"]
-    await web(slack).chat_postEphemeral(channel=channel, user=dana, text="open it on the web")
-    assert await slack.messages(channel) == []
-    assert [m["text"] for m in await slack.ephemerals(channel, dana)] == ["open it on the web"]
-    assert await slack.ephemerals(channel, slack.users["felix"]) == []
-    history = await web(slack).conversations_history(channel=channel)
-    assert [m["text"] for m in history["messages"]] == ["open it on the web"]  # Slack's has none
-
-
-async def test_a_direct_message_reaches_one_person(slack: SlackServer) -> None:
-    await web(slack).chat_postMessage(channel=slack.users["dana"], text="two reviews wait for you")
-    assert [m["text"] for m in await slack.direct(slack.users["dana"])] == ["two reviews wait for you"]
-    assert await slack.direct(slack.users["felix"]) == []
-
-
-async def test_an_unknown_channel_is_refused(slack: SlackServer) -> None:
-    with pytest.raises(SlackApiError, match="channel_not_found"):
-        await web(slack).chat_postMessage(channel="C0NOWHERE", text="hello")
-
-
 async def test_metadata_is_lost(slack: SlackServer) -> None:
     await posted(slack, metadata={"event_type": "review", "event_payload": {"review_id": "r-1"}})
     history = await web(slack).conversations_history(
@@ -184,13 +162,6 @@ async def test_a_modal_is_opened_corrected_and_submitted(slack: SlackServer, rec
     assert (view["id"], view["hash"]) == (opened["view"]["id"], opened["view"]["hash"])
 
 
-async def test_a_trigger_nobody_gave_opens_nothing(slack: SlackServer) -> None:
-    with pytest.raises(SlackApiError, match="invalid_trigger_id"):
-        await web(slack).views_open(trigger_id="1.2.3", view=REASON)
-    with pytest.raises(AssertionError, match="no modal is open"):
-        await slack.submit_view(slack.users["dana"], {})
-
-
 async def test_a_slash_command_is_answered_to_its_writer(slack: SlackServer, receiver: Receiver) -> None:
     channel, dana = slack.channels["payments"], slack.users["dana"]
     receiver.answers["command"] = {"response_type": "ephemeral", "text": "nothing waits for you"}
@@ -220,12 +191,6 @@ async def test_the_home_is_published_when_it_is_opened(slack: SlackServer, recei
     pressed = receiver.got[-1].payload
     # Slack's has a view, no channel
     assert pressed["channel"] == {"id": "", "name": ""} and "view" not in pressed
-
-
-async def test_a_reset_workspace_is_empty(slack: SlackServer) -> None:
-    await posted(slack)
-    await slack.reset()
-    assert await slack.messages(slack.channels["approvals"]) == []
 
 
 async def test_socket_mode_delivers_and_is_acknowledged(tmp_path: Path) -> None:
