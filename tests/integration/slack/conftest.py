@@ -1,7 +1,7 @@
 """An office for all tests of a file, cleared before each; and for those who need it one of their own.
 
 What a test moves in the rules or in Slack is put back; the clock runs on from wherever the test before left it. A test
-that begins another way, restarts, looks at both engines or lets days go by opens an office of its own.
+that begins another way, restarts or lets days go by opens an office of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import SlackFaults, failing_slack
 from tests.integration.service.conftest import database, engine
+from tests.integration.service.engines import database_on
 from tests.integration.slack.attacking import Attacker
 from tests.integration.slack.office import Office, opened
 from tests.unit.storage.databases import migrated_template, postgres_server
@@ -52,16 +53,30 @@ def how_it_opens() -> dict[str, Any]:
     return {}
 
 
+@pytest.fixture(
+    scope="module",
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")]),
+    ],
+)
+def database_of_all(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The settings of a database for a file's tests, on each engine."""
+    with database_on(request, request.param) as settings:
+        yield settings
+
+
 @pytest.fixture(scope="module")
 async def office_of_all(
     tmp_path_factory: pytest.TempPathFactory,
     slack_of_all: tuple[SlackServer, SlackFaults],
+    database_of_all: dict[str, str],
     how_it_opens: dict[str, Any],
 ) -> AsyncIterator[tuple[Office, Payments]]:
     """The office of a file's tests, and its rules."""
     folder, (slack, faults) = tmp_path_factory.mktemp("office"), slack_of_all
     rules = Payments(folder / "bundle")
-    async with opened(folder, slack, faults, rules.path, **how_it_opens) as started:
+    async with opened(folder, slack, faults, rules.path, **database_of_all, **how_it_opens) as started:
         yield started, rules
 
 
@@ -74,6 +89,8 @@ async def office(office_of_all: tuple[Office, Payments]) -> AsyncIterator[Office
     yield started
     started.faults.forget()
     started.world.clock.go_on()
+    for txn in started.robot.txns:  # whoever changes the rules later asks about nothing of this test
+        await started.robot.send("POST", f"/v1/transactions/{txn}/withdraw", {})
     if rules.touched:
         rules.restore()
         await started.world.activate()

@@ -27,6 +27,7 @@ from policy_service.storage.slack_tables import (
 )
 from policy_service.storage.tables import CommentRow, VoteRow
 from policy_service.workflow.slack.accounts import Account
+from policy_service.workflow.slack.following import follow
 from policy_service.workflow.slack.inviting import invite
 from policy_service.workflow.slack.linking import link
 from policy_service.workflow.slack.standing import Standing, standing_of
@@ -91,6 +92,9 @@ class Office:
         self.before = {one: len(await db.read(lambda conn, one=one: find(conn, one))) for one in _STAYING}
 
     async def _has_followed(self) -> bool | None:
+        service = self.world.service
+        await service.sequencer.number()
+        await follow(service.ctx, self.app)
         return await self.followed() or None
 
     async def _is_idle(self) -> bool | None:

@@ -15,7 +15,6 @@ from policy_service.storage.slack_tables import SlackCardRow
 from policy_service.workflow.effects.activate import ask_about_open
 from policy_service.workflow.pages.reviews import read_view
 from policy_service.workflow.reviews.shown import SLACK, view_of
-from policy_service.workflow.slack import owing
 from policy_service.workflow.slack.subjects import ONLOOKER
 from tests.fakes.payments import ANYBODY, Payments, gate, plain_forbid
 from tests.fakes.slack_deliveries import Json
@@ -26,12 +25,6 @@ from tests.integration.slack.office import APPROVALS, PAYMENTS, Office, until, w
 pytestmark = pytest.mark.anyio
 
 APPROVE: Final = {"type": "button", "action_id": "approve"}
-
-
-@pytest.fixture
-def attacker(office: Office, monkeypatch: pytest.MonkeyPatch) -> Attacker:
-    monkeypatch.setattr(owing, "MOST_ANSWERS", 1_000)  # each refusal is looked at, however fast they come
-    return Attacker(office)
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_faults import NotOk
 from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, Office, until, words
 from tests.integration.slack.test_outage import finding, tried
-from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 
@@ -181,7 +180,6 @@ async def waiting_for(office: Office, place: str) -> int:
     )
 
 
-@pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("first", ["followed", "given up"])
 async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behind(
     office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch, first: str

@@ -29,11 +29,6 @@ pytestmark = pytest.mark.anyio
 ELSEWHERE: Final = "http://127.0.0.1:9/answer-here"
 
 
-@pytest.fixture
-def attacker(office: Office) -> Attacker:
-    return Attacker(office)
-
-
 async def test_no_200_leaves_before_what_was_pressed_is_durable(
     office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

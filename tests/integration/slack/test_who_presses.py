@@ -20,7 +20,6 @@ from policy_service.storage.tables import PersonRow
 from policy_service.workflow.effects.activate import ask_about_open
 from policy_service.workflow.pages.reviews import read_view
 from policy_service.workflow.reviews.shown import SLACK, view_of
-from policy_service.workflow.slack import owing
 from policy_service.workflow.slack.subjects import ONLOOKER
 from tests.fakes.payments import Payments, gate, person
 from tests.fakes.slack_deliveries import Json
@@ -28,15 +27,8 @@ from tests.fakes.slack_faults import CutAfter, Garbled, Hang, NotOk, Status
 from tests.fakes.slack_truth import FOREIGN_TEAM, GUEST, LEFT, SINGLE_CHANNEL_GUEST, STRANGER
 from tests.integration.slack.attacking import Attacker, value_of
 from tests.integration.slack.office import APPROVALS, Office, until
-from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def attacker(office: Office, monkeypatch: pytest.MonkeyPatch) -> Attacker:
-    monkeypatch.setattr(owing, "MOST_ANSWERS", 1_000)  # each refusal is looked at, however fast they come
-    return Attacker(office)
 
 
 @pytest.fixture
@@ -326,7 +318,6 @@ async def _pointer(attacker: Attacker, card: Json) -> str:
     return Pointer(row["card_id"], view_of(page, SLACK).digest).value
 
 
-@pytest.mark.parametrize("engine", [BOTH[0], pytest.param("postgresql", marks=pytest.mark.long)])
 async def test_approve_and_deny_at_once_by_two_people_end_in_one_order(
     office: Office, attacker: Attacker
 ) -> None:
@@ -344,7 +335,6 @@ async def test_approve_and_deny_at_once_by_two_people_end_in_one_order(
         assert not (first and second)
 
 
-@pytest.mark.parametrize("engine", BOTH)
 async def test_approve_and_deny_at_once_by_one_person_end_in_one_order(
     office: Office, attacker: Attacker
 ) -> None:
