@@ -127,7 +127,8 @@ class Attacker:
 
     async def deliver(self, payload: Json, kind: Kind = "interactive", **how: Any) -> Answer:
         """Have it delivered over HTTP, signed with the right secret unless another is given."""
-        return await self.office.faults.deliveries.forge(kind, payload, **how)
+        at = {"at": self.office.faults.clock()}
+        return await self.office.faults.deliveries.forge(kind, payload, **(at | how))
 
     async def say(self, user: str, text: str, /, **changes: Any) -> Answer:
         """Have a command delivered."""

@@ -91,6 +91,7 @@ async def office(office_of_all: tuple[Office, Payments]) -> AsyncIterator[Office
     started.world.clock.go_on()
     for txn in started.robot.txns:  # whoever changes the rules later asks about nothing of this test
         await started.robot.send("POST", f"/v1/transactions/{txn}/withdraw", {})
+    await started.clear()
     if rules.touched:
         rules.restore()
         await started.world.activate()

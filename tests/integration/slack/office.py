@@ -86,9 +86,12 @@ class Office:
         db = self.world.service.db
         await db.write(clear)
         await until(self._is_idle)
+        if self.world.service.slack is not None:
+            self.world.service.slack._slack._accounts.clear()
         await self.slack.reset()
         self.faults.forget()
         self.faults.keep_time_with(lambda: self.world.clock().timestamp())
+        self.faults.deliveries.to(f"{self.world.settings.public_url}/slack/events")
         self.before = {one: len(await db.read(lambda conn, one=one: find(conn, one))) for one in _STAYING}
 
     async def _has_followed(self) -> bool | None:

@@ -110,7 +110,7 @@ async def test_without_a_fault_each_thing_is_called_for_once(office: Office) -> 
     await require_told_once(office)
     methods = [call.method for call in office.faults.calls]
     asked = methods.index("conversations.list")
-    assert set(methods[:asked]) == {"auth.test"}, "asked again only where the answer took too long for us"
+    assert set(methods[:asked]) <= {"auth.test"}, "asked again only where the answer took too long for us"
     assert methods[asked + 1 :] == [POST, POST, UPDATE, POST, POST]
 
 

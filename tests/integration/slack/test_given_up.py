@@ -193,7 +193,8 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
         return False
 
     monkeypatch.setattr(loops, "follow", rest)
-    (review,) = await service.db.read(lambda conn: find(conn, ReviewRow))
+    (txn,) = office.robot.txns
+    (review,) = await service.db.read(lambda conn: find(conn, ReviewRow, txn=txn))
 
     def say(tx: Tx) -> None:
         append(

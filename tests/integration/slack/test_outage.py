@@ -96,8 +96,9 @@ async def test_what_happens_after_the_backlog_is_said_in_its_thread(office: Offi
     assert [line.rpartition(" ")[2] for line in await office.thread()] == ["before", "after"]
 
 
-async def test_more_than_a_few_wait_in_one_digest_which_follows_them(office: Office) -> None:
+async def test_more_than_a_few_wait_in_one_digest_which_follows_them(own_office: Office) -> None:
     """Ten that wait have cards of their own (`digest_above`); the others share one message."""
+    office = own_office
     maya = await office.world.person("maya")
     office.faults.on.always("*", CutBefore())
     views = [await office.pay(500 + n, f"run-{n}", f"acct-{n}") for n in range(14)]
@@ -170,7 +171,7 @@ async def test_an_app_that_was_removed_is_said_at_once_and_well_again_when_slack
             "api_app_id": office.slack.app_id, "event_id": f"Ev{gone}", "event_time": 1, "event": {"type": gone} | more,
         }  # fmt: skip
         office.faults.on.always("auth.test", NotOk("token_revoked"))
-        answer = await office.faults.deliveries.forge("events_api", event)
+        answer = await office.faults.deliveries.forge("events_api", event, at=office.faults.clock())
         assert answer.status == 200
         told = await finding(office)
         assert told is not None

@@ -60,10 +60,11 @@ async def test_each_kind_of_refusal_is_counted_and_named_in_the_log(office: Offi
     assert "canary" not in str(told)
 
 
-async def test_what_is_told_of_another_app_is_written_as_ids_are_or_not_at_all(office: Office) -> None:
-    odd = Attacker(office).command("U0DANA", "link", team_id="T0 canary", api_app_id="A0RIVAL")
+async def test_what_is_told_of_another_app_is_written_as_ids_are_or_not_at_all(own_office: Office) -> None:
+    attacker = Attacker(own_office)
+    odd = attacker.command("U0DANA", "link", team_id="T0 canary", api_app_id="A0RIVAL")
     with capture_logs() as told:
-        assert (await office.faults.deliveries.forge("slash_commands", odd)).status == 401
+        assert (await attacker.deliver(odd, "slash_commands")).status == 401
     (line,) = [one for one in told if one["event"] == "slack_delivery_refused"]
     assert line["app_id"] == "A0RIVAL"
     assert "team_id" not in line
