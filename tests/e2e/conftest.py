@@ -21,8 +21,6 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 TIMEOUT_MS = 10_000
-# Contrast is the narrower one in the dark; all else that axe looks at is the same in both.
-SCHEMES = ["dark", pytest.param("light", marks=pytest.mark.long)]
 
 
 def lands_on(first: FloatRect | None, second: FloatRect | None) -> bool:

@@ -36,7 +36,7 @@ from tests.fakes.afternoon import NOW, PROVIDER, Afternoon
 from tests.fakes.slack_accounts import account
 from tests.fakes.slack_faults import failing_slack
 from tests.fakes.world import Clock
-from tests.integration.slack.conftest import APPROVALS, Office, opened, until, words
+from tests.integration.slack.office import APPROVALS, Office, opened, until, words
 
 LONG: Final = "<p>Winter fares from 49.00 to forty places; read the terms below.</p>\n" * 60
 SHOTS: Final = {

@@ -8,9 +8,8 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Site, lands_on
-from tests.fakes import reviews
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 REVIEW = "/reviews/rev_01KAHV6T3M"
 
@@ -19,54 +18,6 @@ async def approve(page: Page, path: str = REVIEW) -> None:
     await page.goto(f"{path}?full=1")
     await page.locator("#approve > summary").click()
     await page.get_by_role("button", name="Countersign").click()
-
-
-async def test_from_the_terminals_link_to_an_approval(site: Site, heard: list[str]) -> None:
-    page = await site.stranger()
-    await page.goto(f"/sign-in/dev?token={site.world.link()}")
-    await page.get_by_role("button", name="Sign in").click()
-    await expect(page).to_have_title("(3) Queue · Countersign")
-    await page.get_by_role("link", name="Refund $1,240.00").first.click()
-    await page.get_by_text("Approve $1,240.00…").click()
-    await page.get_by_role("link", name="Show everything").click()
-    await page.get_by_text("Approve $1,240.00…").click()
-    await page.get_by_label("Note").fill("ticket 48811")
-    await page.get_by_role("button", name="Countersign", exact=True).click()
-    await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
-    stands = site.world.pages["rev_01KAHV6T3M"]
-    assert site.world.cast == [
-        ("rev_01KAHV6T3M", "approve", 1, stands.effect_digest, stands.txn_digest, "ticket 48811")
-    ]
-    assert heard == []
-
-
-async def test_a_denial_with_a_picked_reason(site: Site) -> None:
-    page = await site.visitor()
-    await page.goto(REVIEW)
-    await page.locator("#deny > summary").click()
-    await page.get_by_label("Not enough proof").check()
-    await page.get_by_role("button", name="Deny this effect").click()
-    await expect(page.get_by_role("heading", name="Denied by Maya Okafor")).to_be_visible()
-    assert site.world.cast[0][1:3] == ("deny", 1)
-    assert site.world.cast[0][5] == "Not enough proof"
-
-
-async def test_everything_works_without_scripts(site: Site) -> None:
-    page = await site.stranger(js=False)
-    await page.goto(f"/sign-in/dev?token={site.world.link()}")
-    await page.get_by_role("button", name="Sign in").click()
-    await approve(page)
-    await expect(page.get_by_text("Approved; the transaction waits")).to_be_visible()
-    await page.goto("/reviews/rev_01KAHX04QE")
-    await page.locator("#deny > summary").click()
-    await page.get_by_label("Reason, in your words").fill("not today")
-    await page.get_by_role("button", name="Deny this effect").click()
-    await expect(page.get_by_text("“not today”")).to_be_visible()
-    await page.locator(".account summary").click()
-    await page.get_by_role("button", name="Sign out", exact=True).click()
-    await expect(page.get_by_role("heading", name="Sign in to decide")).to_be_visible()
-    assert [vote[1] for vote in site.world.cast] == ["approve", "deny"]
-    assert site.world.sessions == {}
 
 
 async def test_a_page_that_went_stale_is_refused_with_its_difference(site: Site) -> None:
@@ -130,19 +81,6 @@ async def test_bytes_with_warnings_must_be_ticked_as_read(site: Site) -> None:
     await expect(page.get_by_role("heading", name="You approved this")).to_be_visible()
 
 
-async def test_an_approval_may_become_a_denial_until_it_settles(site: Site) -> None:
-    site.world.put(reviews.hostile("rev_two", votes=()))
-    page = await site.visitor()
-    await page.goto("/reviews/rev_two?full=1")
-    await page.locator("#approve > summary").click()
-    await page.get_by_label("I have read").check()
-    await page.get_by_role("button", name="Countersign").click()
-    await page.locator("#deny > summary").click()
-    await page.get_by_label("Wrong person or account").check()
-    await page.get_by_role("button", name="Deny this effect").click()
-    await expect(page.get_by_role("heading", name="Denied by Maya Okafor")).to_be_visible()
-
-
 @pytest.mark.parametrize("by", ["key", "mouse"])
 async def test_what_stands_folded_is_opened_before_it_is_approved(site: Site, by: str) -> None:
     """The key and the mouse open the same panel, which leads to the page that folds nothing; nothing stays behind."""
@@ -165,18 +103,6 @@ async def test_what_stands_folded_is_opened_before_it_is_approved(site: Site, by
     await page.get_by_role("button", name="Countersign", exact=True).click()
     await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
     assert [vote[1] for vote in site.world.cast] == ["approve"]
-
-
-async def test_without_scripts_the_folded_page_has_no_form_to_approve_with(site: Site) -> None:
-    page = await site.visitor(js=False)
-    await page.goto(REVIEW)
-    await page.locator("#approve > summary").click()
-    await expect(page.locator("#approve form")).to_have_count(0)
-    await page.get_by_role("link", name="Show everything").click()
-    await expect(page.locator(".args details.fold")).to_have_count(0)
-    await page.locator("#approve > summary").click()
-    await page.get_by_role("button", name="Countersign", exact=True).click()
-    await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
 
 
 async def test_a_page_whose_rules_changed_says_what_moved(site: Site) -> None:

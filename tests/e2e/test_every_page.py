@@ -14,7 +14,7 @@ from tests.e2e.looks import LOOKS, NO_PAGES, ONLY_REFUSED, Look, routes_of
 from tests.fakes.afternoon import Afternoon, afternoon
 from tests.fakes.listening import Listening
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 TARGETS_AND_NAMES = ["target-size", "label-content-name-mismatch"]
 DESKTOP: Any = {"width": 1440, "height": 900}
@@ -126,40 +126,6 @@ async def fits(page: Page) -> list[str]:
     return found
 
 
-async def sweep(
-    browser: Browser,
-    town: tuple[Listening, Afternoon],
-    look_at: Callable[[Page], Awaitable[list[str]]],
-    **options: Any,
-) -> list[str]:
-    """What a look finds on all the pages, each with the page's words."""
-    people = await windows(browser, town, **options)
-    pages = {name: await context.new_page() for name, context in people.items()}
-    found = []
-    for look in LOOKS:
-        await open_page(pages[look.who], look, town[1])
-        found += [f"{look.route} ({look.words}): {fault}" for fault in await look_at(pages[look.who])]
-    for context in people.values():
-        await context.close()
-    return found
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("scheme", ["dark", "light"])
-async def test_axe_finds_nothing_on_any_page(
-    browser: Browser, town: tuple[Listening, Afternoon], scheme: Any
-) -> None:
-    window: Any = {"width": 1280, "height": 900}
-    assert await sweep(browser, town, axe, color_scheme=scheme, viewport=window) == []
-
-
-@pytest.mark.long
-async def test_axe_finds_nothing_on_any_page_of_a_phone(
-    browser: Browser, town: tuple[Listening, Afternoon]
-) -> None:
-    assert await sweep(browser, town, axe, viewport=PHONE) == []
-
-
 UNFINISHED = """() => {
     const found = [], shown = (node) => node?.checkVisibility() ?? false;
     for (const box of document.querySelectorAll(".figures")) {
@@ -191,20 +157,30 @@ async def test_figures_fill_their_row_tabs_keep_one_line_and_times_have_labels(
     assert found == []
 
 
-@pytest.mark.parametrize(
-    "window", [pytest.param(DESKTOP, marks=pytest.mark.long), PHONE], ids=["desktop", "phone"]
-)
-async def test_every_target_is_large_enough_and_every_name_holds_its_label(
-    browser: Browser, town: tuple[Listening, Afternoon], window: Any
+SWEEPS: dict[str, tuple[Callable[[Page], Awaitable[list[str]]], dict[str, Any]]] = {
+    "axe in the dark": (axe, {"color_scheme": "dark", "viewport": DESKTOP}),
+    "axe in the light": (axe, {"color_scheme": "light", "viewport": DESKTOP}),
+    "axe on a phone": (axe, {"viewport": PHONE}),
+    "targets and names on a desktop": (targets_and_names, {"viewport": DESKTOP}),
+    "targets and names on a phone": (targets_and_names, {"viewport": PHONE}),
+    "what fits at 400 percent": (fits, {"viewport": ZOOMED}),
+    "what fits on a phone": (fits, {"viewport": PHONE}),
+}
+
+
+@pytest.mark.parametrize(("look_at", "options"), SWEEPS.values(), ids=SWEEPS)
+async def test_every_page_is_accessible_and_fits(
+    browser: Browser,
+    town: tuple[Listening, Afternoon],
+    look_at: Callable[[Page], Awaitable[list[str]]],
+    options: dict[str, Any],
 ) -> None:
-    assert await sweep(browser, town, targets_and_names, viewport=window) == []
-
-
-async def test_everything_fits_at_400_percent(browser: Browser, town: tuple[Listening, Afternoon]) -> None:
-    """A desktop of 1280 x 1024, zoomed: one column, nothing cut off, and every form can be filled in."""
-    assert await sweep(browser, town, fits, viewport=ZOOMED) == []
-
-
-@pytest.mark.long
-async def test_everything_fits_on_a_phone(browser: Browser, town: tuple[Listening, Afternoon]) -> None:
-    assert await sweep(browser, town, fits, viewport=PHONE) == []
+    people = await windows(browser, town, **options)
+    pages = {name: await context.new_page() for name, context in people.items()}
+    found = []
+    for look in LOOKS:
+        await open_page(pages[look.who], look, town[1])
+        found += [f"{look.route} ({look.words}): {fault}" for fault in await look_at(pages[look.who])]
+    for context in people.values():
+        await context.close()
+    assert found == []

@@ -28,6 +28,7 @@ async def test_hostile_bytes_do_nothing(site: Site, heard: list[str]) -> None:
     assert heard == []
 
 
+@pytest.mark.long
 async def test_what_deceives_is_named_where_it_stands(site: Site) -> None:
     page = await site.visitor()
     await page.goto("/reviews/rev_hostile")
@@ -50,6 +51,7 @@ INJECTED = {
 
 
 @pytest.mark.parametrize("markup", INJECTED.values(), ids=INJECTED)
+@pytest.mark.long
 async def test_markup_that_got_in_would_find_htmx_deaf(site: Site, markup: str) -> None:
     page = await site.visitor()
     sent: list[str] = []
@@ -76,6 +78,7 @@ async def test_markup_that_got_in_would_find_htmx_deaf(site: Site, markup: str) 
     assert site.world.cast == []
 
 
+@pytest.mark.long
 async def test_a_script_that_got_in_cannot_vote(site: Site) -> None:
     """Even with the form's own token a fetch is refused: a vote is a navigation."""
     page = await site.visitor()
@@ -92,6 +95,7 @@ async def test_a_script_that_got_in_cannot_vote(site: Site) -> None:
     assert site.world.cast == []
 
 
+@pytest.mark.long
 async def test_inline_scripts_and_markup_sinks_are_refused_by_the_browser(site: Site) -> None:
     page = await site.visitor()
     await page.goto("/")
@@ -112,6 +116,7 @@ async def test_inline_scripts_and_markup_sinks_are_refused_by_the_browser(site: 
     assert "owned" not in await page.title()
 
 
+@pytest.mark.long
 async def test_another_origin_cannot_post_a_vote(site: Site) -> None:
     """The cookie is Lax and the origin is checked: a foreign page's form does nothing."""
     page = await site.visitor()
@@ -134,6 +139,7 @@ async def test_another_origin_cannot_post_a_vote(site: Site) -> None:
     assert site.world.cast == []
 
 
+@pytest.mark.long
 async def test_a_padded_value_cannot_push_the_buttons_away(site: Site) -> None:
     page = await site.visitor(width=390, height=844)
     await page.goto("/reviews/rev_hostile")

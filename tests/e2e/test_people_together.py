@@ -21,7 +21,7 @@ from tests.fakes.world import Agent, World
 from tests.integration.identity.test_people import Deployment, acme_deployment
 from tests.integration.service.effects import refund
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 PEOPLE = {
     "maya": {"name": "Maya Okafor", "groups": ["finance"]},

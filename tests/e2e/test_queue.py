@@ -11,7 +11,7 @@ from tests.e2e.conftest import Site
 from tests.e2e.test_reading import arrived
 from tests.fakes import reviews
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 
 def alike(site: Site) -> None:

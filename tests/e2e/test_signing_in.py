@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
 from countersign.contract import ReleaseClaims
@@ -45,20 +44,15 @@ async def _release(world: World, agent: Agent, txn: str) -> ReleaseClaims:
     return world.release_of(released.json()["releases"][0])
 
 
-@pytest.mark.parametrize("js", [True, False], ids=["with JavaScript", "without JavaScript"])
 async def test_a_person_of_the_provider_countersigns_and_the_release_names_them(
-    deployment: Deployment, browser: Browser, js: bool
+    deployment: Deployment, browser: Browser
 ) -> None:
     agent, staged = await asyncio.to_thread(deployment.do, _stage)
     review = staged["effects"][0]["review"]["review_id"]
-    context = await browser.new_context(
-        java_script_enabled=js, reduced_motion="reduce", base_url=deployment.url
-    )
+    context = await browser.new_context(reduced_motion="reduce", base_url=deployment.url)
     page = await context.new_page()
     page.set_default_timeout(TIMEOUT_MS)
     await page.goto(f"/reviews/{review}")
-    if js:
-        assert (await Axe().run(page)).response["violations"] == []
     await sign_in(page, "maya")
     await expect(page).to_have_url(f"{deployment.url}/reviews/{review}")
     await page.locator("#approve > summary").click()
@@ -68,18 +62,3 @@ async def test_a_person_of_the_provider_countersigns_and_the_release_names_them(
     release = await asyncio.to_thread(deployment.do, lambda world: _release(world, agent, staged["txn"]))
     assert release.decision.assurance == "oidc"
     assert len(release.decision.votes) == 1
-
-
-async def test_somebody_outside_the_group_signs_in_and_may_not_decide(
-    deployment: Deployment, browser: Browser
-) -> None:
-    _, staged = await asyncio.to_thread(deployment.do, _stage)
-    review = staged["effects"][0]["review"]["review_id"]
-    context = await browser.new_context(base_url=deployment.url)
-    page = await context.new_page()
-    page.set_default_timeout(TIMEOUT_MS)
-    await page.goto(f"/reviews/{review}")
-    await sign_in(page, "tom")
-    await expect(page).to_have_url(f"{deployment.url}/reviews/{review}")
-    await expect(page.locator("#approve")).to_have_count(0)
-    await context.close()

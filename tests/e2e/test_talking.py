@@ -8,7 +8,7 @@ from playwright.async_api import expect
 from tests.e2e.conftest import Site
 from tests.fakes import reviews
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 REVIEW = "/reviews/rev_talk"
 
@@ -38,28 +38,3 @@ async def test_what_others_write_meanwhile_is_announced_and_moves_nothing(site: 
     await expect(page.get_by_role("link", name="Somebody wrote here, load again")).to_be_visible()
     await expect(page.get_by_label("Say something")).to_have_value("half a sen")
     await expect(page.get_by_label("Say something")).to_be_focused()
-
-
-async def test_the_agents_words_are_inert_and_look_like_a_claim(site: Site, heard: list[str]) -> None:
-    site.world.put(reviews.talked())
-    page = await site.visitor()
-    await page.goto(REVIEW)
-    claim = page.locator(".thread .claim")
-    await expect(claim).to_contain_text("claim, not checked")
-    await expect(claim).to_contain_text("<b>Approved by the CFO</b>")
-    await expect(claim.locator(".hid")).to_have_count(1)
-    assert await claim.evaluate("node => getComputedStyle(node).borderTopStyle") == "dashed"
-    await expect(page.get_by_text("Board is asked as well since")).to_be_visible()
-    assert heard == []
-
-
-async def test_the_other_effects_of_the_transaction_are_there_whole(site: Site) -> None:
-    site.world.put(reviews.talked())
-    page = await site.visitor(js=False)
-    await page.goto(REVIEW)
-    await page.locator("section[aria-labelledby=h-txn] summary").first.click()
-    await expect(
-        page.locator("section[aria-labelledby=h-txn] dt code", has_text="amount_cents")
-    ).to_be_visible()
-    ids = await page.eval_on_selector_all("[id]", "nodes => nodes.map(node => node.id)")
-    assert len(ids) == len(set(ids))

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from playwright.async_api import expect
 
 from countersign.contract import TaskAnswer
-from tests.e2e.conftest import SCHEMES, Site, lands_on
-from tests.e2e.test_reading import SMALL, assert_accessible
+from tests.e2e.conftest import Site, lands_on
 from tests.fakes import reviews, tasks
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 TASK = "/tasks/task_01KAHV7Q2D"
 
@@ -49,15 +46,6 @@ async def test_it_works_without_scripts_and_with_a_result(site: Site) -> None:
     assert site.world.said[0][1].result == b'{"refund_id":"r-1"}'
 
 
-async def test_without_a_reason_the_button_settles_nothing(site: Site) -> None:
-    page = await site.visitor()
-    await page.goto(TASK)
-    await page.locator("#fired > summary").click()
-    await page.get_by_role("button", name="Settle: it fired").click()
-    await page.wait_for_timeout(200)
-    assert site.world.said == []
-
-
 async def test_the_first_press_only_opens_and_the_second_lands_elsewhere(site: Site) -> None:
     for width, height in ((1280, 880), (390, 844)):
         page = await site.visitor(width=width, height=height)
@@ -86,20 +74,3 @@ async def test_what_somebody_else_settled_is_announced_and_moves_nothing(site: S
     await page.get_by_role("button", name="Settle: it did not happen").click()
     await expect(page.get_by_role("heading", name="Nothing was settled")).to_be_visible()
     assert site.world.said == []
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-async def test_the_pages_of_tasks_are_accessible_and_fit(site: Site, scheme: str) -> None:
-    hostile = tasks.unknown("task_hostile", of=reviews.hostile(), error="no\u202eanswer")
-    site.world.put_task(replace(hostile, kind="contradiction"))
-    site.world.put_task(tasks.settled(tasks.unknown("task_done"), "Ingrid Vik", "fired", "seen", reviews.NOW))
-    for width in (1280, 390):
-        page = await site.visitor(scheme=scheme, width=width)
-        for path in ("/tasks", "/tasks?state=settled", TASK, "/tasks/task_hostile", "/tasks/task_done"):
-            await page.goto(path)
-            await assert_accessible(page)
-            assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
-            assert await page.evaluate(SMALL) == [], path
-        await page.goto(TASK)
-        await page.locator("#fired > summary").click()
-        await assert_accessible(page)

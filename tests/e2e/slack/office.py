@@ -25,11 +25,13 @@ from tests.e2e.slack_page import SlackPage, open_slack
 from tests.fakes.desk import changed, write_key
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import SlackFaults
-from tests.integration.slack.conftest import APPROVALS, Office, opened, until
+from tests.integration.slack.office import APPROVALS, Office, opened, until
 
 TIMEOUT_MS: Final = 10_000
 HTTP: Final = "http"
-BOTH_WAYS: Final = pytest.mark.parametrize("way", [HTTP, "socket-mode"], indirect=True, scope="module")
+BOTH_WAYS: Final = pytest.mark.parametrize(
+    "way", [HTTP, pytest.param("socket-mode", marks=pytest.mark.long)], indirect=True, scope="module"
+)
 WAIT_S: Final = 45.0  # as long as the agent waits for people; a test is over long before
 AMOUNT: Final = 500  # one person is asked
 LARGE: Final = 5_000  # two are

@@ -37,6 +37,7 @@ async def test_a_press_on_approve_fires_the_effect_once_and_the_message_tells_it
     assert len(await day.votes("acct-1")) == 1
 
 
+@pytest.mark.long
 async def test_a_denial_wants_a_reason_and_the_agent_and_the_channel_read_it(day: Workday) -> None:
     await day.office.link("maya")
     dana = await day.slack_page("dana")
@@ -59,6 +60,7 @@ async def test_a_denial_wants_a_reason_and_the_agent_and_the_channel_read_it(day
     assert len(await day.votes("acct-1")) == 1
 
 
+@pytest.mark.long
 async def test_a_question_is_answered_by_the_agent_in_the_thread_and_nothing_is_decided(
     day: Workday,
 ) -> None:
@@ -85,6 +87,7 @@ async def test_a_question_is_answered_by_the_agent_in_the_thread_and_nothing_is_
     await day.says(dana, card, "Approved by Maya", "Fired")
 
 
+@pytest.mark.long
 async def test_a_press_of_somebody_who_is_not_linked_changes_nothing_and_they_alone_are_told(
     day: Workday,
 ) -> None:

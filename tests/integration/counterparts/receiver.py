@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 from urllib.parse import parse_qs, parse_qsl
 
 from aiohttp import web
 
 from tests.fakes.operated import free_port
-
-_COMES_S: Final = 30.0
 
 
 @dataclass
@@ -43,12 +40,6 @@ class Receiver:
     got: list[Got] = field(default_factory=list)
     answers: dict[str, dict[str, Any]] = field(default_factory=dict)
     status: int = 200
-
-    async def until(self, count: int) -> None:
-        """Wait until so many have come."""
-        async with asyncio.timeout(_COMES_S):
-            while len(self.got) < count:  # noqa: ASYNC110  a test waits here, nothing else does
-                await asyncio.sleep(0.01)
 
     async def take(self, request: web.Request) -> web.Response:
         """Keep it, and answer."""

@@ -13,7 +13,6 @@ from typing import Any
 import aiohttp
 import pytest
 from slack_sdk.errors import SlackApiError
-from slack_sdk.http_retry.builtin_async_handlers import AsyncRateLimitErrorRetryHandler
 from slack_sdk.signature import SignatureVerifier
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
@@ -22,7 +21,7 @@ from slack_sdk.socket_mode.response import SocketModeResponse
 from slack_sdk.web.async_client import AsyncWebClient
 
 from tests.counterparts.slack import SlackServer
-from tests.fakes.slack_deliveries import BothWays, Held, Late, Manner, Twice, Unheard
+from tests.fakes.slack_deliveries import BothWays, Manner, Twice
 from tests.fakes.slack_faults import (
     CutAfter,
     CutBefore,
@@ -34,11 +33,11 @@ from tests.fakes.slack_faults import (
     Status,
     failing_slack,
 )
-from tests.fakes.slack_truth import FOREIGN_TEAM, SINGLE_CHANNEL_GUEST
+from tests.fakes.slack_truth import FOREIGN_TEAM
 from tests.integration.counterparts.receiver import Got, Receiver, receiving
-from tests.integration.counterparts.test_slack import BUTTONS, REASON
+from tests.integration.counterparts.test_slack import BUTTONS
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 METADATA = {"event_type": "review", "event_payload": {"review_id": "r-1"}}
 POST = "chat.postMessage"
@@ -67,10 +66,6 @@ class Rig:
     async def click(self, **more: Any) -> None:
         await self.slack.click(self.channel, await self.posted(), self.dana, "approve")
 
-    def values(self) -> list[str]:
-        """The buttons that arrived, by ts of their message."""
-        return [got.payload["container"]["message_ts"] for got in self.receiver.got]
-
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
@@ -90,23 +85,6 @@ SOCKET = pytest.mark.parametrize("rig", ["socket"], indirect=True)
 
 def verifies(got: Got, secret: str) -> bool:
     return SignatureVerifier(secret).is_valid_request(got.body, dict(got.headers))
-
-
-# what Slack says ----------------------------------------------------------------------------------------------
-
-
-async def test_without_a_fault_all_is_passed_on_and_recorded(rig: Rig) -> None:
-    before = time.time()
-    ts = await rig.posted(metadata=METADATA)
-    [call] = rig.faults.calls
-    assert (call.method, call.done) == (POST, "passed on")
-    assert (call.args["channel"], call.args["blocks"], call.args["metadata"]) == (
-        rig.channel,
-        BUTTONS,
-        METADATA,
-    )
-    assert before <= call.at <= time.time()
-    assert [m["ts"] for m in await rig.slack.messages(rig.channel)] == [ts]
 
 
 UNSEEN: dict[str, tuple[Fault, Any]] = {
@@ -145,16 +123,6 @@ async def test_slack_does_it_and_nobody_hears(rig: Rig, case: str) -> None:
     assert len(rig.faults.accepted(POST)) == 1
 
 
-async def test_a_429_names_its_seconds_and_is_over_after_one_call(rig: Rig) -> None:
-    rig.faults.on.next(POST, Status(429, retry_after=1))
-    web = rig.web(retry_handlers=[AsyncRateLimitErrorRetryHandler()])
-    await web.chat_postMessage(channel=rig.channel, text="once")
-    assert [call.done for call in rig.faults.calls] == ["Status(status=429, retry_after=1)", "passed on"]
-    first, second = rig.faults.calls
-    assert second.at - first.at >= 1.0
-    assert rig.faults.on.left() == 0
-
-
 async def test_a_queue_belongs_to_its_method_and_a_lasting_fault_to_all_until_lifted(rig: Rig) -> None:
     rig.faults.on.next("chat.update", NotOk("cant_update_message"))
     ts = await rig.posted()
@@ -170,9 +138,6 @@ async def test_a_queue_belongs_to_its_method_and_a_lasting_fault_to_all_until_li
     assert (await rig.web().auth_test())["team_id"] == rig.slack.team_id
 
 
-# what Slack says and the server does not ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -186,14 +151,6 @@ async def test_a_queue_belongs_to_its_method_and_a_lasting_fault_to_all_until_li
 async def test_a_person_is_described_as_slack_would(rig: Rig, name: str, said: dict[str, Any]) -> None:
     user = (await rig.web().users_info(user=rig.slack.users[name]))["user"]
     assert {key: user.get(key) for key in said} == said
-
-
-async def test_a_person_can_become_a_guest(rig: Rig) -> None:
-    rig.faults.truth.people[rig.dana] = dict(SINGLE_CHANNEL_GUEST)
-    found = (await rig.web().users_lookupByEmail(email="dana@northwind.example"))["user"]
-    assert found["is_ultra_restricted"] is True and found["id"] == rig.dana
-    listed = (await rig.web().users_list())["members"]
-    assert [user["id"] for user in listed if user["is_restricted"]] == [rig.dana, rig.slack.users["grace"]]
 
 
 async def test_a_person_of_another_workspace_says_so_in_a_signed_click(rig: Rig) -> None:
@@ -242,38 +199,6 @@ async def test_history_has_no_ephemerals_and_keeps_to_its_limits(rig: Rig) -> No
     assert await found(limit=2, cursor=first["response_metadata"]["next_cursor"]) == [ts[0]]
 
 
-async def test_a_click_in_the_home_has_its_view_and_no_channel(rig: Rig) -> None:
-    published = await rig.web().views_publish(user_id=rig.dana, view={"type": "home", "blocks": BUTTONS})
-    await rig.slack.click_home(rig.dana, "approve")
-    [got] = rig.receiver.got
-    view = published["view"]
-    assert got.payload["container"] == {"type": "view", "view_id": view["id"]}
-    assert (got.payload["view"], "channel" in got.payload) == (view, False)
-    assert verifies(got, rig.slack.signing_secret)
-
-
-async def test_a_click_on_an_ephemeral_has_no_message(rig: Rig) -> None:
-    ephemeral = await rig.web().chat_postEphemeral(
-        channel=rig.channel, user=rig.dana, text="yours", blocks=BUTTONS
-    )
-    await rig.slack.click(rig.channel, ephemeral["message_ts"], rig.dana, "approve")
-    [got] = rig.receiver.got
-    assert got.payload["container"]["is_ephemeral"] is True
-    assert "message" not in got.payload
-
-
-# what comes from Slack ----------------------------------------------------------------------------------------
-
-
-async def test_an_ordinary_delivery_arrives_as_it_was_sent(rig: Rig) -> None:
-    await rig.click()
-    [got] = rig.receiver.got
-    kept = rig.faults.deliveries.last("interactive")
-    assert (got.body, got.headers["X-Slack-Signature"]) == (kept.body, kept.headers["X-Slack-Signature"])
-    assert verifies(got, rig.slack.signing_secret)
-    assert [answer.status for answer in kept.answers] == [200]
-
-
 @pytest.mark.parametrize("manner", [Twice(), Twice(together=True)])
 async def test_a_press_is_delivered_twice_with_the_same_bytes(rig: Rig, manner: Manner) -> None:
     rig.faults.deliveries.how.next("interactive", manner)
@@ -281,37 +206,6 @@ async def test_a_press_is_delivered_twice_with_the_same_bytes(rig: Rig, manner: 
     first, second = rig.receiver.got
     assert first.body == second.body
     assert "X-Slack-Retry-Num" not in second.headers
-
-
-async def test_a_retried_event_says_that_it_is_one(rig: Rig) -> None:
-    rig.faults.deliveries.how.next("events_api", Twice())
-    await rig.slack.open_home(rig.dana)
-    first, second = rig.receiver.got
-    assert "X-Slack-Retry-Num" not in first.headers
-    assert (second.headers["X-Slack-Retry-Num"], first.body) == ("1", second.body)
-
-
-async def test_a_late_press_is_overtaken(rig: Rig) -> None:
-    rig.faults.deliveries.how.next("interactive", Late(1.0))
-    slow, quick = await rig.posted(), await rig.posted()
-    late = asyncio.create_task(rig.slack.click(rig.channel, slow, rig.dana, "approve"))
-    while not rig.faults.deliveries.kept:  # noqa: ASYNC110  the proxy lives on another loop
-        await asyncio.sleep(0.01)
-    await rig.slack.click(rig.channel, quick, rig.dana, "approve")
-    assert rig.values() == [quick]
-    await late
-    assert rig.values() == [quick, slow]
-
-
-async def test_what_is_held_back_arrives_when_and_in_what_order_the_test_says(rig: Rig) -> None:
-    rig.faults.deliveries.how.always("interactive", Held())
-    for _ in range(2):
-        await rig.click()
-    assert rig.receiver.got == []
-    first, second = rig.faults.deliveries.kept
-    for delivery in (second, first):
-        assert (await rig.faults.deliveries.send(delivery)).status == 200
-    assert [got.body for got in rig.receiver.got] == [second.body, first.body]
 
 
 async def test_an_old_delivery_replayed_is_stale_until_it_is_signed_anew(rig: Rig) -> None:
@@ -326,24 +220,6 @@ async def test_an_old_delivery_replayed_is_stale_until_it_is_signed_anew(rig: Ri
     assert all(got.payload == kept.payload for got in rig.receiver.got)
 
 
-async def test_an_unheard_submission_reaches_us_and_leaves_the_modal_closed(rig: Rig) -> None:
-    await rig.click()
-    trigger = rig.receiver.got[0].payload["trigger_id"]
-    await rig.web().views_open(trigger_id=trigger, view=REASON)
-    rig.receiver.answers["view_submission"] = {"response_action": "errors", "errors": {"reason": "why?"}}
-    rig.faults.deliveries.how.next("interactive", Unheard())
-    taken = await rig.slack.submit_view(rig.dana, {"reason": {"text": "no"}})
-    assert (taken.errors, taken.open) == ({}, ())  # Slack would show that it had trouble
-    assert len(rig.receiver.got) == 2
-
-
-async def test_a_service_that_is_away_is_told_as_status_0(rig: Rig) -> None:
-    rig.faults.deliveries.to("http://127.0.0.1:9/nobody")
-    await rig.click()
-    [answer] = rig.faults.deliveries.last("interactive").answers
-    assert answer.status == 0 and b"Connect" in answer.body
-
-
 @pytest.mark.parametrize("kind", ["interactive", "slash_commands", "events_api"])
 async def test_what_slack_never_said_can_be_said(rig: Rig, kind: Any) -> None:
     said = {"type": "url_verification", "challenge": "abc"}
@@ -354,22 +230,16 @@ async def test_what_slack_never_said_can_be_said(rig: Rig, kind: Any) -> None:
     assert verifies(right, rig.slack.signing_secret) and not verifies(wrong, rig.slack.signing_secret)
 
 
-# Socket Mode --------------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Listening:
     """What a Socket Mode client took, and what it answers."""
 
     client: SocketModeClient
     got: list[SocketModeRequest] = field(default_factory=list)
-    payload: dict[str, Any] | None = None
 
     async def take(self, client: AsyncBaseSocketModeClient, request: SocketModeRequest) -> None:
         self.got.append(request)
-        await client.send_socket_mode_response(
-            SocketModeResponse(envelope_id=request.envelope_id, payload=self.payload)
-        )
+        await client.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
 
 
 @asynccontextmanager
@@ -384,45 +254,6 @@ async def listening(rig: Rig) -> AsyncIterator[Listening]:
         yield listening
     finally:
         await listening.client.close()
-
-
-@SOCKET
-async def test_a_press_comes_through_the_proxys_socket_and_is_acknowledged(rig: Rig) -> None:
-    async with listening(rig) as client:
-        await rig.click()
-        [request] = client.got
-        assert (request.type, request.payload["type"]) == ("interactive", "block_actions")
-        assert [entry["kind"] for entry in await rig.slack.log()].count("ack") == 1
-        assert rig.faults.deliveries.last("interactive").answers[0].status == 200
-
-
-@SOCKET
-async def test_two_connections_get_one_envelope_between_them(rig: Rig) -> None:
-    async with listening(rig) as one, listening(rig) as two:
-        await rig.click()
-        assert len(one.got) + len(two.got) == 1
-
-
-@SOCKET
-async def test_an_answer_of_the_socket_is_heard(rig: Rig) -> None:
-    async with listening(rig) as client:
-        await rig.click()
-        trigger = client.got[0].payload["trigger_id"]
-        await rig.web().views_open(trigger_id=trigger, view=REASON)
-        client.payload = {"response_action": "errors", "errors": {"reason": "why?"}}
-        assert (await rig.slack.submit_view(rig.dana, {})).errors == {"reason": "why?"}
-
-
-@SOCKET
-async def test_an_envelope_comes_twice_under_two_names(rig: Rig) -> None:
-    rig.faults.deliveries.how.next("*", Twice())
-    async with listening(rig) as client:
-        await rig.slack.open_home(rig.dana)
-        while len(client.got) < 2:  # noqa: ASYNC110  the second comes after Slack has heard
-            await asyncio.sleep(0.01)
-        first, second = client.got
-        assert first.payload == second.payload and first.envelope_id != second.envelope_id
-        assert (first.retry_attempt, second.retry_attempt) == (None, 1)
 
 
 @pytest.mark.parametrize("rig", ["events", "socket"], indirect=True)

@@ -20,7 +20,7 @@ from policy_service.storage.slack_tables import SlackCardRow
 from policy_service.storage.tables import CommentRow, VoteRow
 from tests.counterparts.slack import pressed
 from tests.fakes.slack_deliveries import Answer, Json, Kind
-from tests.integration.slack.conftest import APPROVALS, Office
+from tests.integration.slack.office import APPROVALS, Office
 
 _times = count(1_795_000_000)
 GONE: Final = object()
@@ -127,7 +127,8 @@ class Attacker:
 
     async def deliver(self, payload: Json, kind: Kind = "interactive", **how: Any) -> Answer:
         """Have it delivered over HTTP, signed with the right secret unless another is given."""
-        return await self.office.faults.deliveries.forge(kind, payload, **how)
+        at = {"at": self.office.faults.clock()}
+        return await self.office.faults.deliveries.forge(kind, payload, **(at | how))
 
     async def say(self, user: str, text: str, /, **changes: Any) -> Answer:
         """Have a command delivered."""
@@ -138,7 +139,8 @@ class Attacker:
     async def count(self, model: type[Row]) -> int:
         """How many rows of a table there are."""
         query = select(func.count()).select_from(table(model))
-        return await self.office.world.service.db.read(lambda conn: conn.execute(query).scalar_one())
+        found = await self.office.world.service.db.read(lambda conn: conn.execute(query).scalar_one())
+        return found - self.office.before.get(model, 0)
 
     async def nothing_said(self) -> bool:
         """That nobody's vote and nobody's word is on record."""
@@ -149,7 +151,7 @@ class Attacker:
         row = table(VoteRow).c
         query = select(row.sub, row.verdict, row.late).order_by(row.vote_id)
         found = await self.office.world.service.db.read(lambda conn: conn.execute(query).all())
-        return [tuple(one) for one in found]
+        return [tuple(one) for one in found[self.office.before.get(VoteRow, 0) :]]
 
     async def answers(self) -> list[Json]:
         """What people were to be told alone, sent or not."""

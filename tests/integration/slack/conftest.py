@@ -1,286 +1,142 @@
-"""An office: the real service on a socket, the third-party Slack, and the proxy that fails on demand between them."""
+"""An office for all tests of a file, cleared before each; and for those who need it one of their own.
+
+What a test moves in the rules or in Slack is put back; the clock runs on from wherever the test before left it. A test
+that begins another way, restarts or lets days go by opens an office of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-import uvicorn
-from sqlalchemy import Connection, select
 
-from policy_service.audit.log import highest_index
 from policy_service.channels.slack import loops
-from policy_service.storage.core import find_one, table
-from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.slack_tables import SlackStandingRow
-from policy_service.workflow.slack.accounts import Account
-from policy_service.workflow.slack.inviting import invite
-from policy_service.workflow.slack.linking import link
-from policy_service.workflow.slack.standing import Standing, standing_of
+from policy_service.workflow.slack import owing
 from tests.counterparts.slack import SlackServer
-from tests.fakes.log_check import faults_of_log
-from tests.fakes.operated import free_port
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import SlackFaults, failing_slack
-from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.conftest import database, engine
-from tests.integration.service.effects import pay
+from tests.integration.service.engines import database_on
+from tests.integration.slack.attacking import Attacker
+from tests.integration.slack.office import Office, opened
 from tests.unit.storage.databases import migrated_template, postgres_server
 
 __all__ = ["database", "engine", "migrated_template", "postgres_server"]
 
-T = TypeVar("T")
-_line = table(AuditRow).c
-PATIENCE_S = 15.0
-APPROVALS, PAYMENTS = "C0APPROVALS", "C0PAYMENTS"
-# Who is who: the names of the bundle's people, by the accounts of the Slack of the tests.
-ACCOUNTS = {"maya": "dana", "tomas": "felix", "ingrid": "olivia"}
+OpenOffice = Callable[..., AbstractAsyncContextManager[Office]]
+_names = (f"robot-{n}" for n in itertools.count(2))
 
 
-@dataclass
-class Office:
-    """Everybody who takes part, and the ways to wait for them."""
-
-    world: World
-    slack: SlackServer
-    faults: SlackFaults
-    robot: Agent
-    linked: dict[str, str] = field(default_factory=dict)
-
-    async def link(self, sub: str, user_id: str | None = None) -> str:
-        """Join a Slack account to somebody, their own unless another is named; its id."""
-        who = await self.world.person(sub)
-        user_id = user_id or self.slack.users[ACCOUNTS[sub]]
-        ctx, app = self.world.service.ctx, self.app
-        invited = Account(
-            app.team_id, user_id, sub, None, deleted=False, bot=False, guest=False, stranger=False
-        )
-        url = await invite(ctx, app, invited)
-        session = await self.world.service.sessions.find(who.cookie)
-        assert session is not None
-        await link(ctx, app, url.partition("invitation=")[2], session)
-        return user_id
-
-    @property
-    def app(self) -> Any:
-        """The settings' app."""
-        app = self.world.settings.slack
-        assert app is not None
-        return app
-
-    async def met(self) -> bool | None:
-        """Whether the service knows whose token it has."""
-        channel = self.world.service.slack
-        assert channel is not None
-        return channel._is_ours or None
-
-    async def pay(self, amount: int, run_key: str, account: str = "acct-1") -> dict[str, Any]:
-        """Ask for one payment."""
-        answer = await self.robot.submit(await pay(self.world, amount, account), run_key=run_key)
-        assert answer.is_success, answer.text
-        view: dict[str, Any] = answer.json()
-        return view
-
-    async def card(self, channel: str = APPROVALS, nth: int = -1) -> dict[str, Any]:
-        """The newest message of a channel, once there is one."""
-
-        async def there() -> dict[str, Any] | None:
-            messages = await self.slack.messages(channel)
-            return messages[nth] if len(messages) >= abs(nth) else None
-
-        return await until(there)
-
-    async def shows(self, text: str, channel: str = APPROVALS, nth: int = -1) -> dict[str, Any]:
-        """The card, once it says this."""
-
-        async def there() -> dict[str, Any] | None:
-            messages = await self.slack.messages(channel)
-            found = messages[nth] if len(messages) >= abs(nth) else None
-            return found if found is not None and text in words(found) else None
-
-        return await until(there)
-
-    async def told(self, user: str, text: str, channel: str = APPROVALS) -> dict[str, Any]:
-        """What only this person was told, once it says this."""
-
-        async def there() -> dict[str, Any] | None:
-            found = await self.slack.ephemerals(channel, user)
-            return next((one for one in found if text in words(one)), None)
-
-        return await until(there)
-
-    async def comment(self, person: Visitor, view: dict[str, Any], text: str) -> None:
-        """Somebody writes on the page of the only effect's review."""
-        path = f"/v1/reviews/{view['effects'][0]['review']['review_id']}/comments"
-        answer = await person.http.post(path, content=json.dumps({"text": text}), headers=person.headers())
-        assert answer.status_code == 200, answer.text
-
-    async def standing(self) -> Standing:
-        """How it stands with Slack."""
-        found = await self.world.service.db.read(lambda conn: standing_of(conn, self.app, self.world.clock()))
-        assert found is not None
-        return found
-
-    async def quiet(self, *, step_s: float = 2.0, patience_s: float = PATIENCE_S) -> None:
-        """Let time pass in steps until Slack was told all that it is owed."""
-
-        async def nothing_waits() -> bool | None:
-            followed = await self.followed()
-            if followed and (await self.standing()).waiting == 0:
-                return True
-            self.world.clock.pass_(seconds=step_s)
-            return None
-
-        await until(nothing_waits, patience_s)
-
-    async def followed(self) -> bool:
-        """Whether every line of the log was looked at."""
-
-        def looked(conn: Connection) -> bool:
-            standing = find_one(conn, SlackStandingRow, team_id=self.app.team_id)
-            unnumbered = conn.execute(select(_line.audit_id).where(_line.idx.is_(None)).limit(1)).first()
-            return unnumbered is None and standing is not None and standing.upto == highest_index(conn)
-
-        return await self.world.service.db.read(looked)
-
-    async def thread(self, channel: str = APPROVALS, nth: int = -1) -> list[str]:
-        """What is said in the thread of a message, in order."""
-        card = await self.card(channel, nth)
-        return [words(one["blocks"]) for one in await self.slack.replies(channel, card["ts"])]
-
-    async def state(self, view: dict[str, Any]) -> str:
-        """How the only effect of a transaction stands."""
-        now = await self.robot.see(view["txn"])
-        state: str = now["effects"][0]["state"]
-        return state
-
-
-async def until(found: Callable[[], Awaitable[T | None]], patience_s: float = PATIENCE_S) -> T:
-    """What this finds, as soon as it finds something."""
-    try:
-        async with asyncio.timeout(patience_s):
-            while (one := await found()) is None:  # noqa: ASYNC110  what it looks at is in other programs
-                await asyncio.sleep(0.05)
-            return one
-    except TimeoutError:
-        raise AssertionError("it did not come") from None
-
-
-def words(value: Any) -> str:
-    """Every text in a message, in order."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        return " ".join(words(one) for name, one in value.items() if name not in _NO_WORDS)
-    return " ".join(map(words, value)) if isinstance(value, list) else ""
-
-
-_NO_WORDS = frozenset(
-    {"type", "style", "block_id", "action_id", "value", "url", "ts", "user", "channel", "app_id"}
-)
-
-
-def secrets_in(folder: Path, slack: SlackServer) -> dict[str, Any]:
-    """The app's secrets in files, and the settings that name them."""
-    folder.mkdir(mode=0o700, exist_ok=True)
-    for name, text in (
-        ("bot", slack.bot_token),
-        ("signing", slack.signing_secret),
-        ("app", slack.app_token),
-    ):
-        file = folder / name
-        file.write_text(text)
-        file.chmod(0o600)
-    return {
-        "team_id": slack.team_id,
-        "app_id": slack.app_id,
-        "bot_token_file": folder / "bot",
-        "default_channel": "#approvals",
-    }
-
-
-@asynccontextmanager
-async def opened(
-    tmp_path: Path,
-    slack: SlackServer,
-    faults: SlackFaults,
-    bundle: Path,
-    *,
-    ways: tuple[str, ...] = ("signing",),
-    robot: str = "robot",
-    met: bool = True,
-    **more: Any,
-) -> AsyncIterator[Office]:
-    """The office, with deliveries by these ways: `signing` (HTTP), `app` (Socket Mode); open when the service has
-    `met` the app, so that what a test makes fail is what comes after that."""
-    port = free_port()
-    url = f"http://127.0.0.1:{port}"
-    app = secrets_in(tmp_path / "slack", slack) | {"api_url": faults.api_url, "timeout_s": 2}
-    if "signing" in ways:
-        app["signing_secret_file"] = tmp_path / "slack" / "signing"
-    if "app" in ways:
-        app["app_token_file"] = tmp_path / "slack" / "app"
-    app |= more.pop("app", {})
-    async with running(tmp_path / "data", bundle, public_url=url, port=port, slack=app, **more) as world:
-        world.clock.go_on()
-        faults.keep_time_with(lambda: world.clock().timestamp())
-        faults.deliveries.to(f"{url}/slack/events")
-        config = uvicorn.Config(world.app, port=port, log_config=None, lifespan="off", access_log=False)
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server._serve())
-        while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
-            await asyncio.sleep(0.01)
-        try:
-            office = Office(world, slack, faults, await world.agent(robot))
-            if met:
-                await until(office.met)
-            yield office
-        finally:
-            server.should_exit = True
-            await serving
-        assert await world.service.db.read(faults_of_log) == []
+@pytest.fixture(scope="module", autouse=True)
+def _looks_often() -> Iterator[None]:
+    """A test moves the clock; nobody needs to wait for the next look."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loops, "_POLL_S", 0.03)
+        yield
 
 
 @pytest.fixture(scope="module")
-def _slack_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlackServer, SlackFaults]]:
+def slack_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlackServer, SlackFaults]]:
     with failing_slack(tmp_path_factory.mktemp("slack")) as both:
         yield both
 
 
+@pytest.fixture(scope="module")
+def how_it_opens() -> dict[str, Any]:
+    """More for ``opened``, where a file's office is to be another than the usual one."""
+    return {}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")]),
+    ],
+)
+def database_of_all(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The settings of a database for a file's tests, on each engine."""
+    with database_on(request, request.param) as settings:
+        yield settings
+
+
+@pytest.fixture(scope="module")
+async def office_of_all(
+    tmp_path_factory: pytest.TempPathFactory,
+    slack_of_all: tuple[SlackServer, SlackFaults],
+    database_of_all: dict[str, str],
+    how_it_opens: dict[str, Any],
+) -> AsyncIterator[tuple[Office, Payments]]:
+    """The office of a file's tests, and its rules."""
+    folder, (slack, faults) = tmp_path_factory.mktemp("office"), slack_of_all
+    rules = Payments(folder / "bundle")
+    async with opened(folder, slack, faults, rules.path, **database_of_all, **how_it_opens) as started:
+        yield started, rules
+
+
 @pytest.fixture
-def slack_and_faults(_slack_of_module: tuple[SlackServer, SlackFaults]) -> tuple[SlackServer, SlackFaults]:
+async def office(office_of_all: tuple[Office, Payments]) -> AsyncIterator[Office]:
+    """The office as on its first morning: nobody is linked, nothing stands in a channel, and the agent is new."""
+    started, rules = office_of_all
+    await started.clear()
+    started.robot = await started.world.agent(next(_names))
+    yield started
+    started.faults.forget()
+    started.world.clock.go_on()
+    for txn in started.robot.txns:  # whoever changes the rules later asks about nothing of this test
+        await started.robot.send("POST", f"/v1/transactions/{txn}/withdraw", {})
+    await started.clear()
+    if rules.touched:
+        rules.restore()
+        await started.world.activate()
+
+
+@pytest.fixture
+def bundle(office_of_all: tuple[Office, Payments]) -> Payments:
+    """The rules of the office, which a test may change."""
+    return office_of_all[1]
+
+
+@pytest.fixture
+def attacker(office: Office, monkeypatch: pytest.MonkeyPatch) -> Attacker:
+    """Somebody before the office, each of whose presses is answered, however fast they come."""
+    monkeypatch.setattr(owing, "MOST_ANSWERS", 1_000)
+    return Attacker(office)
+
+
+@pytest.fixture
+def slack_and_faults(slack_of_all: tuple[SlackServer, SlackFaults]) -> tuple[SlackServer, SlackFaults]:
     """Slack as on its first day, and a proxy that lets everything through."""
-    slack, faults = _slack_of_module
+    slack, faults = slack_of_all
     asyncio.run(slack.reset())
     faults.forget()
     return slack, faults
 
 
-@pytest.fixture(autouse=True)
-def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test moves the clock; nobody needs to wait for the next look."""
-    monkeypatch.setattr(loops, "_POLL_S", 0.03)
-
-
 @pytest.fixture
-def bundle(tmp_path: Path) -> Payments:
-    """The rules, which a test may change."""
+def own_bundle(tmp_path: Path) -> Payments:
+    """The rules of an office of the test's own."""
     return Payments(tmp_path / "bundle")
 
 
 @pytest.fixture
-async def office(
+def open_office(
     tmp_path: Path,
     slack_and_faults: tuple[SlackServer, SlackFaults],
-    bundle: Payments,
+    own_bundle: Payments,
     database: dict[str, str],
-) -> AsyncIterator[Office]:
-    slack, faults = slack_and_faults
-    async with opened(tmp_path, slack, faults, bundle.path, **database) as started:
+) -> OpenOffice:
+    """Opens an office of the test's own; again, it is the same one after a restart."""
+    return partial(opened, tmp_path, *slack_and_faults, own_bundle.path, **database)
+
+
+@pytest.fixture
+async def own_office(open_office: OpenOffice) -> AsyncIterator[Office]:
+    async with open_office() as started:
         yield started

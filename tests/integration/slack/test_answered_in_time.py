@@ -18,17 +18,11 @@ from policy_service.storage.database import Tx
 from policy_service.workflow.slack import acting
 from tests.fakes.slack_deliveries import Answer, Json, Kind
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import Office, until, words
-from tests.unit.storage.databases import BOTH
+from tests.integration.slack.office import Office, until, words
 
 pytestmark = pytest.mark.anyio
 
 SLACK_WAITS_S: Final = 3.0
-
-
-@pytest.fixture
-def attacker(office: Office) -> Attacker:
-    return Attacker(office)
 
 
 @asynccontextmanager
@@ -69,7 +63,6 @@ async def shown(office: Office) -> str:
     return await until(updated)
 
 
-@pytest.mark.parametrize("engine", BOTH)
 async def test_a_press_is_answered_while_the_database_is_locked_and_counts_once(
     office: Office, attacker: Attacker
 ) -> None:
@@ -88,7 +81,6 @@ async def test_a_press_is_answered_while_the_database_is_locked_and_counts_once(
     assert await attacker.votes() == [("maya", "approve", False)]
 
 
-@pytest.mark.parametrize("engine", BOTH)
 async def test_a_form_is_answered_while_the_database_is_locked_and_shows_what_came_of_it(
     office: Office, attacker: Attacker
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import APPROVALS, Office, until, words
+from tests.integration.slack.office import APPROVALS, Office, until, words
 
 pytestmark = pytest.mark.anyio
 

@@ -18,16 +18,11 @@ from policy_service.storage.slack_tables import SlackDeliveryRow, SlackStandingR
 from tests.counterparts.slack import SECRET
 from tests.fakes.slack_deliveries import FORM, JSON, Json, Kind, signature, signed
 from tests.integration.slack.attacking import GONE, Attacker
-from tests.integration.slack.conftest import Office
+from tests.integration.slack.office import Office
 
 pytestmark = pytest.mark.anyio
 
 URL: Final = "/slack/events"
-
-
-@pytest.fixture
-def attacker(office: Office) -> Attacker:
-    return Attacker(office)
 
 
 @pytest.fixture
@@ -45,8 +40,8 @@ async def _post(office: Office, body: bytes, headers: Any) -> Any:
 async def test_an_approval_that_is_not_signed_is_401_and_says_no_more(
     office: Office, attacker: Attacker, asked: Json
 ) -> None:
-    press = attacker.press("U0DANA", asked)
-    body, good = signed("interactive", press, SECRET)
+    press, now = attacker.press("U0DANA", asked), office.world.clock().timestamp()
+    body, good = signed("interactive", press, SECRET, now)
     bare = {"Content-Type": FORM}
     again = good | {"X-Slack-Signature": "v0=" + "0" * 64}
     refused: dict[str, Any] = {
@@ -54,13 +49,13 @@ async def test_an_approval_that_is_not_signed_is_401_and_says_no_more(
         "no signature": {**bare, "X-Slack-Request-Timestamp": good["X-Slack-Request-Timestamp"]},
         "no time": {**bare, "X-Slack-Signature": good["X-Slack-Signature"]},
         "a wrong one": again,
-        "another secret's": signed("interactive", press, "9" * 32)[1],
-        "an empty secret's": signed("interactive", press, "")[1],
+        "another secret's": signed("interactive", press, "9" * 32, now)[1],
+        "an empty secret's": signed("interactive", press, "", now)[1],
         "upper case": good | {"X-Slack-Signature": good["X-Slack-Signature"].upper()},
         "no ASCII": [*good.items(), ("X-Slack-Signature", "é".encode("latin-1"))],
         "two": [*good.items(), ("X-Slack-Signature", again["X-Slack-Signature"])],
-        "an old one": signed("interactive", press, SECRET, office.world.clock().timestamp() - 302)[1],
-        "one of tomorrow": signed("interactive", press, SECRET, office.world.clock().timestamp() + 302)[1],
+        "an old one": signed("interactive", press, SECRET, now - 302)[1],
+        "one of tomorrow": signed("interactive", press, SECRET, now + 302)[1],
         "a time that is text": bare | {**good, "X-Slack-Request-Timestamp": "now"},
         "a time that is a float": {
             **good,
@@ -85,7 +80,8 @@ async def test_an_approval_that_is_not_signed_is_401_and_says_no_more(
 async def test_a_delivery_with_two_readings_is_refused_though_it_is_signed(
     office: Office, attacker: Attacker, asked: Json
 ) -> None:
-    body, good = signed("interactive", attacker.press("U0DANA", asked), SECRET)
+    press, now = attacker.press("U0DANA", asked), office.world.clock().timestamp()
+    body, good = signed("interactive", press, SECRET, now)
     for headers in (
         good | {"Content-Type": f"{FORM}; charset=utf-16"},
         [*good.items(), ("Content-Type", JSON)],
@@ -110,9 +106,10 @@ async def test_hanging_up_in_mid_delivery_is_no_fault(office: Office, reset: boo
 async def test_a_signature_ages_by_the_clock_of_the_service(
     office: Office, attacker: Attacker, asked: Json
 ) -> None:
-    body, headers = signed("interactive", attacker.press("U0DANA", asked), SECRET)
-    made = int(headers["X-Slack-Request-Timestamp"])
     start = office.world.clock()
+    press = attacker.press("U0DANA", asked)
+    body, headers = signed("interactive", press, SECRET, start.timestamp())
+    made = int(headers["X-Slack-Request-Timestamp"])
     office.world.clock.stop_at(start + timedelta(seconds=made + 301 - start.timestamp()))
     try:
         assert (await _post(office, body, headers)).status_code == 401
@@ -174,13 +171,13 @@ NOT_LOST: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("tokens", NOT_LOST.values(), ids=NOT_LOST)
 async def test_a_revoked_token_that_is_not_the_apps_own_leaves_the_app_as_it_is(
-    office: Office, attacker: Attacker, tokens: Any
+    office: Office, attacker: Attacker
 ) -> None:
-    event = attacker.event("tokens_revoked", event__tokens=tokens)
-    assert (await attacker.deliver(event, "events_api")).status == 200
-    assert await _failures(office) == 0
+    for why, tokens in NOT_LOST.items():
+        event = attacker.event("tokens_revoked", event__tokens=tokens)
+        assert (await attacker.deliver(event, "events_api")).status == 200
+        assert await _failures(office) == 0, why
 
 
 async def _failures(office: Office) -> int:
@@ -220,18 +217,18 @@ NO_DELIVERIES: Final[dict[str, tuple[bytes, str]]] = {
 
 async def test_what_is_signed_and_no_delivery_is_no_error_of_ours(office: Office, attacker: Attacker) -> None:
     for why, (body, form) in NO_DELIVERIES.items():
-        headers = {"Content-Type": form, **signature(body, SECRET)}
+        headers = {"Content-Type": form, **signature(body, SECRET, office.world.clock().timestamp())}
         answer = await _post(office, body, headers)
-        assert answer.status_code < 500, why
         assert answer.status_code in (200, 400), why
         bare = await _post(office, body, {"Content-Type": form})
         assert bare.status_code == 401, why
 
 
-@pytest.mark.parametrize("size", [512 * 1024 + 1, 600_000])
-async def test_what_is_too_large_is_refused_before_it_is_looked_at(office: Office, size: int) -> None:
-    body = b"x" * size
-    answer = await _post(office, body, {"Content-Type": JSON, **signature(body, SECRET)})
+async def test_what_is_too_large_is_refused_before_it_is_looked_at(office: Office) -> None:
+    body = b"x" * (512 * 1024 + 1)
+    answer = await _post(
+        office, body, {"Content-Type": JSON, **signature(body, SECRET, office.world.clock().timestamp())}
+    )
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
@@ -250,9 +247,9 @@ async def test_a_question_of_another_is_not_answered(office: Office, attacker: A
     assert (await attacker.deliver(asks | {"challenge": "x" * 1_001}, kind)).status == 400
 
 
-async def test_a_thousand_forgeries_write_nothing(office: Office, attacker: Attacker) -> None:
+async def test_many_forgeries_write_nothing(office: Office, attacker: Attacker) -> None:
     body, headers = signed("slash_commands", attacker.command("U0SAM", "link"), "9" * 32)
-    for _ in range(20):
+    for _ in range(4):
         await asyncio.gather(*(_post(office, body, headers) for _ in range(50)))
     assert await attacker.count(SlackDeliveryRow) == 0
     assert await attacker.count(OutboxRow) == 0

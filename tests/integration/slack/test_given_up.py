@@ -26,9 +26,8 @@ from policy_service.workflow.slack.mending import Dropped, drop
 from policy_service.workflow.slack.sending import Outcome
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_faults import NotOk
-from tests.integration.slack.conftest import APPROVALS, PATIENCE_S, PAYMENTS, Office, until, words
+from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, Office, until, words
 from tests.integration.slack.test_outage import finding, tried
-from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 
@@ -181,7 +180,6 @@ async def waiting_for(office: Office, place: str) -> int:
     )
 
 
-@pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("first", ["followed", "given up"])
 async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behind(
     office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch, first: str
@@ -195,7 +193,8 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
         return False
 
     monkeypatch.setattr(loops, "follow", rest)
-    (review,) = await service.db.read(lambda conn: find(conn, ReviewRow))
+    (txn,) = office.robot.txns
+    (review,) = await service.db.read(lambda conn: find(conn, ReviewRow, txn=txn))
 
     def say(tx: Tx) -> None:
         append(

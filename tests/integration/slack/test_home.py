@@ -13,7 +13,7 @@ from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_truth import GUEST
 from tests.integration.slack.attacking import Attacker
-from tests.integration.slack.conftest import Office, until, words
+from tests.integration.slack.office import Office, until, words
 
 pytestmark = pytest.mark.anyio
 

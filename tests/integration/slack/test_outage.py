@@ -11,8 +11,7 @@ import pytest
 
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Page, Status
-from tests.integration.slack.conftest import APPROVALS, PAYMENTS, Office, until, words
-from tests.unit.storage.databases import BOTH
+from tests.integration.slack.office import APPROVALS, PAYMENTS, Office, until, words
 
 pytestmark = pytest.mark.anyio
 
@@ -37,21 +36,22 @@ async def tried(office: Office, method: str, times: int = 1) -> None:
     await until(called)
 
 
-@pytest.mark.parametrize("engine", [BOTH[0], pytest.param("postgresql", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "away",
     [
-        CutBefore(),
-        Status(503),
         Page(),
         NotOk("token_revoked"),
-        NotOk("account_inactive"),
-        pytest.param(NotOk("invalid_auth"), marks=pytest.mark.long),
-        pytest.param(NotOk("internal_error"), marks=pytest.mark.long),
+        *(
+            pytest.param(one, marks=pytest.mark.long)
+            for one in (CutBefore(), Status(503), NotOk("account_inactive"), NotOk("internal_error"))
+        ),
     ],
     ids=str,
 )
-async def test_hours_without_slack_lose_nothing_and_say_each_thing_once(office: Office, away: Fault) -> None:
+async def test_hours_without_slack_lose_nothing_and_say_each_thing_once(
+    own_office: Office, away: Fault
+) -> None:
+    office = own_office
     maya = await office.world.person("maya")
     office.faults.on.always("*", away)
     began = office.world.clock()
@@ -83,7 +83,6 @@ async def test_hours_without_slack_lose_nothing_and_say_each_thing_once(office: 
     assert await finding(office) is None
 
 
-@pytest.mark.parametrize("engine", BOTH)
 async def test_what_happens_after_the_backlog_is_said_in_its_thread(office: Office) -> None:
     maya = await office.world.person("maya")
     office.faults.on.always("*", CutBefore())
@@ -97,9 +96,9 @@ async def test_what_happens_after_the_backlog_is_said_in_its_thread(office: Offi
     assert [line.rpartition(" ")[2] for line in await office.thread()] == ["before", "after"]
 
 
-@pytest.mark.parametrize("engine", BOTH)
-async def test_more_than_a_few_wait_in_one_digest_which_follows_them(office: Office) -> None:
+async def test_more_than_a_few_wait_in_one_digest_which_follows_them(own_office: Office) -> None:
     """Ten that wait have cards of their own (`digest_above`); the others share one message."""
+    office = own_office
     maya = await office.world.person("maya")
     office.faults.on.always("*", CutBefore())
     views = [await office.pay(500 + n, f"run-{n}", f"acct-{n}") for n in range(14)]
@@ -108,6 +107,8 @@ async def test_more_than_a_few_wait_in_one_digest_which_follows_them(office: Off
     await office.quiet(step_s=20)
     messages = await office.slack.messages(APPROVALS)
     assert len(messages) == 11
+    at = [call.at for call in office.faults.accepted(POST)]
+    assert min(later - earlier for earlier, later in pairwise(at)) >= 1.0
     digest = words(messages[-1])
     assert all(f"acct-{n}" in digest for n in range(10, 14))
     assert "acct-9" not in digest
@@ -125,8 +126,9 @@ async def test_more_than_a_few_wait_in_one_digest_which_follows_them(office: Off
     assert len(messages) == 11
 
 
-async def test_a_reminder_is_said_in_the_thread_of_a_digest(office: Office, bundle: Payments) -> None:
-    bundle.rules(gate("slow", "finance", "context.input.amount > 100", remind="1h"))
+async def test_a_reminder_is_said_in_the_thread_of_a_digest(own_office: Office, own_bundle: Payments) -> None:
+    office = own_office
+    own_bundle.rules(gate("slow", "finance", "context.input.amount > 100", remind="1h"))
     await office.world.activate()
     office.faults.on.always("*", CutBefore())
     for n in range(12):
@@ -142,6 +144,7 @@ async def test_a_reminder_is_said_in_the_thread_of_a_digest(office: Office, bund
     assert all("emind" in line for line in said)
 
 
+@pytest.mark.long
 async def test_a_flood_is_neither_faster_than_the_pace_nor_a_message_each(office: Office) -> None:
     for n in range(60):
         await office.pay(500 + n, f"run-{n}", f"acct-{n}")
@@ -168,7 +171,7 @@ async def test_an_app_that_was_removed_is_said_at_once_and_well_again_when_slack
             "api_app_id": office.slack.app_id, "event_id": f"Ev{gone}", "event_time": 1, "event": {"type": gone} | more,
         }  # fmt: skip
         office.faults.on.always("auth.test", NotOk("token_revoked"))
-        answer = await office.faults.deliveries.forge("events_api", event)
+        answer = await office.faults.deliveries.forge("events_api", event, at=office.faults.clock())
         assert answer.status == 200
         told = await finding(office)
         assert told is not None
@@ -178,7 +181,13 @@ async def test_an_app_that_was_removed_is_said_at_once_and_well_again_when_slack
         assert await finding(office) is None, "nothing waits, so it asked Slack itself"
 
 
-@pytest.mark.parametrize("error", ["is_archived", "not_in_channel", "channel_not_found"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        "is_archived",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("not_in_channel", "channel_not_found")),
+    ],
+)
 async def test_a_channel_that_is_shut_rests_alone(office: Office, bundle: Payments, error: str) -> None:
     bundle.rules(gate("vast", "legal", "context.input.amount > 5000", channel="#payments"))
     await office.world.activate()

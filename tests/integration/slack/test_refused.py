@@ -6,7 +6,7 @@ import pytest
 
 from policy_service.workflow.slack.sending import LATE_FAILURES
 from tests.fakes.slack_faults import CutAfter, NotOk
-from tests.integration.slack.conftest import APPROVALS, Office, words
+from tests.integration.slack.office import APPROVALS, Office, words
 from tests.integration.slack.test_outage import finding
 
 pytestmark = pytest.mark.anyio

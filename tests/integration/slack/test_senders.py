@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,9 @@ from policy_service.channels.slack import loops
 from policy_service.channels.slack.loops import SlackChannel
 from policy_service.storage import leases
 from policy_service.workflow.slack.sending import Came, Outcome
-from tests.counterparts.slack import SlackServer
-from tests.fakes.payments import Payments, gate
-from tests.fakes.slack_faults import SlackFaults
-from tests.integration.slack.conftest import APPROVALS, PAYMENTS, Office, opened, until, words
-from tests.unit.storage.databases import BOTH
+from tests.fakes.payments import Payments
+from tests.integration.slack.office import APPROVALS, PAYMENTS, Office, until, words
+from tests.integration.slack.test_faults import ask_in_two_places
 
 pytestmark = pytest.mark.anyio
 
@@ -30,32 +27,23 @@ class DiedError(Exception):
     """The process is gone at this point: nothing of it runs any more."""
 
 
-@pytest.fixture(params=BOTH)
-def engine(request: pytest.FixtureRequest) -> str:
-    """Each engine decides in its own way which of two is first."""
-    name: str = request.param
-    return name
+@pytest.fixture(scope="module")
+def how_it_opens() -> dict[str, Any]:
+    """It has met nobody: its own loop rests."""
+    return {"met": False}
 
 
-@pytest.fixture
-async def office(
-    tmp_path: Path,
-    slack_and_faults: tuple[SlackServer, SlackFaults],
-    bundle: Payments,
-    database: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[Office]:
-    """One whose own loop rests: a test sends by hand, as this process or that."""
+@pytest.fixture(scope="module", autouse=True)
+def _own_loop_rests() -> Iterator[None]:
+    """A test sends by hand, as this process or that."""
 
     async def rest(self: SlackChannel, holder: str) -> None:
         del self, holder
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(SlackChannel, "run", rest)
-    slack, faults = slack_and_faults
-    bundle.rules(gate("vast", "legal", "context.input.amount > 5000", channel="#payments"))
-    async with opened(tmp_path, slack, faults, bundle.path, met=False, **database) as started:
-        yield started
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SlackChannel, "run", rest)
+        yield
 
 
 @pytest.fixture
@@ -64,8 +52,8 @@ async def two(office: Office) -> AsyncIterator[tuple[SlackChannel, SlackChannel]
     service = office.world.service
     both = [SlackChannel(service.settings, office.app, service.ctx, service.health) for _ in range(2)]
     yield both[0], both[1]
-    for channel in both:
-        await channel._slack.close()
+    for channel, holder in zip(both, ("first", "second"), strict=True):
+        await channel._end(holder)
 
 
 async def work(office: Office, channel: SlackChannel, holder: str, *, rounds: int = 6) -> None:
@@ -213,9 +201,10 @@ async def test_who_dies_before_posting_leaves_it_to_be_posted(
 
 
 async def test_what_could_not_be_written_down_is_found_again_and_holds_up_no_other_place(
-    office: Office, two: tuple[SlackChannel, SlackChannel], monkeypatch: pytest.MonkeyPatch
+    office: Office, bundle: Payments, two: tuple[SlackChannel, SlackChannel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The database refuses one note; the same process goes on."""
+    await ask_in_two_places(office, bundle)
     first, _ = two
     await work(office, first, "first", rounds=1)
     await office.pay(6_000, "a")
@@ -262,9 +251,10 @@ async def test_both_follow_the_log_and_each_thing_is_owed_once(
 
 
 async def test_who_does_not_send_asks_for_the_lease_once_a_round(
-    office: Office, two: tuple[SlackChannel, SlackChannel], monkeypatch: pytest.MonkeyPatch
+    office: Office, bundle: Payments, two: tuple[SlackChannel, SlackChannel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many places wait."""
+    await ask_in_two_places(office, bundle)
     first, second = two
     await work(office, first, "first", rounds=1)
     await office.pay(500, "a")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -12,11 +11,11 @@ from structlog.testing import capture_logs
 from policy_service import metrics
 from policy_service.channels.slack import loops
 from tests.counterparts.slack import SECRET, SlackServer
-from tests.fakes.payments import Payments
 from tests.fakes.slack_deliveries import signed
 from tests.fakes.slack_faults import NotOk, SlackFaults
 from tests.integration.slack.attacking import Attacker
-from tests.integration.slack.conftest import APPROVALS, Office, opened, until
+from tests.integration.slack.conftest import OpenOffice
+from tests.integration.slack.office import APPROVALS, Office, until
 from tests.integration.slack.test_outage import finding
 
 pytestmark = pytest.mark.anyio
@@ -61,26 +60,20 @@ async def test_each_kind_of_refusal_is_counted_and_named_in_the_log(office: Offi
     assert "canary" not in str(told)
 
 
-async def test_what_is_told_of_another_app_is_written_as_ids_are_or_not_at_all(office: Office) -> None:
-    odd = Attacker(office).command("U0DANA", "link", team_id="T0 canary", api_app_id="A0RIVAL")
+async def test_what_is_told_of_another_app_is_written_as_ids_are_or_not_at_all(own_office: Office) -> None:
+    attacker = Attacker(own_office)
+    odd = attacker.command("U0DANA", "link", team_id="T0 canary", api_app_id="A0RIVAL")
     with capture_logs() as told:
-        assert (await office.faults.deliveries.forge("slash_commands", odd)).status == 401
+        assert (await attacker.deliver(odd, "slash_commands")).status == 401
     (line,) = [one for one in told if one["event"] == "slack_delivery_refused"]
     assert line["app_id"] == "A0RIVAL"
     assert "team_id" not in line
 
 
 @pytest.fixture
-async def elsewhere(
-    tmp_path: Path,
-    slack_and_faults: tuple[SlackServer, SlackFaults],
-    bundle: Payments,
-    database: dict[str, str],
-) -> AsyncIterator[Office]:
+async def elsewhere(open_office: OpenOffice) -> AsyncIterator[Office]:
     """A service whose settings name another workspace than the one its token is of."""
-    slack, faults = slack_and_faults
-    app = {"app": {"team_id": "T0RIVAL"}}
-    async with opened(tmp_path, slack, faults, bundle.path, met=False, **app, **database) as started:
+    async with open_office(met=False, app={"team_id": "T0RIVAL"}) as started:
         yield started
 
 
@@ -128,15 +121,12 @@ async def test_nothing_is_sent_by_whose_token_is_another_ones_though_a_replica_s
 
 
 async def test_nothing_is_sent_before_slack_has_said_whose_the_token_is(
-    tmp_path: Path,
-    slack_and_faults: tuple[SlackServer, SlackFaults],
-    bundle: Payments,
-    database: dict[str, str],
+    open_office: OpenOffice, slack_and_faults: tuple[SlackServer, SlackFaults]
 ) -> None:
     slack, faults = slack_and_faults
     faults.on.always("auth.test", NotOk("internal_error"))
     with capture_logs() as told:
-        async with opened(tmp_path, slack, faults, bundle.path, met=False, **database) as office:
+        async with open_office(met=False) as office:
             await office.pay(500, "a")
 
             async def asked_twice() -> bool | None:

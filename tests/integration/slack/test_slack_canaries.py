@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -22,7 +21,8 @@ from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_faults import CutAfter, Garbled, NotOk, SlackFaults, Status
 from tests.integration.service.test_secrets import TRANSFER
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import Office, opened, until, words
+from tests.integration.slack.conftest import OpenOffice
+from tests.integration.slack.office import Office, until, words
 from tests.integration.slack.test_replayed import invitation_in
 
 pytestmark = pytest.mark.anyio
@@ -32,10 +32,9 @@ REASON: Final = "canary-reason-of-a-person-0e71"
 
 
 async def test_no_secret_of_slack_is_heard(
-    tmp_path: Path,
+    open_office: OpenOffice,
     slack_and_faults: tuple[SlackServer, SlackFaults],
-    bundle: Payments,
-    database: dict[str, str],
+    own_bundle: Payments,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     slack, faults = slack_and_faults
@@ -45,12 +44,10 @@ async def test_no_secret_of_slack_is_heard(
     ears.plant("signing secret", slack.signing_secret)
     ears.plant("secret argument", PIN)
     ears.plant("words of a person", REASON)
-    bundle.write("tools/transfer.json", TRANSFER)
-    bundle.rules(gate("look", "finance", action="transfer"))
+    own_bundle.write("tools/transfer.json", TRANSFER)
+    own_bundle.rules(gate("look", "finance", action="transfer"))
     with ears.open():
-        async with opened(
-            tmp_path, slack, faults, bundle.path, ways=("signing", "app"), **database
-        ) as office:
+        async with open_office(ways=("signing", "app")) as office:
             with ears.at(office.world):
                 await faults.relay.until_open()
                 await _all_goes_well(office, ears)

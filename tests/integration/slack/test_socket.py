@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +11,9 @@ from structlog.testing import capture_logs
 
 from policy_service.channels.slack import socket_mode
 from tests.counterparts.slack import SlackServer
-from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, SlackFaults, Status
-from tests.integration.slack.conftest import Office, opened, until
+from tests.integration.slack.conftest import OpenOffice
+from tests.integration.slack.office import Office, until
 from tests.integration.slack.test_outage import finding
 
 pytestmark = pytest.mark.anyio
@@ -34,19 +33,17 @@ CODES = {NotOk("invalid_auth"): "invalid_auth", CutBefore(): "connection_lost", 
 )
 async def office(
     request: pytest.FixtureRequest,
-    tmp_path: Path,
+    open_office: OpenOffice,
     slack_and_faults: tuple[SlackServer, SlackFaults],
-    bundle: Payments,
-    database: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Office]:
     """A service that listens by Socket Mode alone, and whose Slack connects nobody from the start."""
-    slack, faults = slack_and_faults
+    _, faults = slack_and_faults
     away: Fault = request.param
     faults.on.always(OPEN, away)
     monkeypatch.setattr(socket_mode, "CONNECT_S", 0.3)
     with capture_logs() as told:
-        async with opened(tmp_path, slack, faults, bundle.path, ways=("app",), **database) as started:
+        async with open_office(ways=("app",)) as started:
             yield started
     kinds = [(one["event"], one.get("error")) for one in told if one["event"].startswith("slack_socket")]
     assert kinds == [("slack_socket_failed", CODES[away]), ("slack_socket_connected", None)]
@@ -92,21 +89,14 @@ async def cut() -> None:
 
 
 @pytest.fixture
-async def connected(
-    tmp_path: Path,
-    slack_and_faults: tuple[SlackServer, SlackFaults],
-    bundle: Payments,
-    database: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[Office]:
+async def connected(open_office: OpenOffice, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
     """A service whose connection is up, and which looks at it often."""
-    slack, faults = slack_and_faults
     monkeypatch.setattr(socket_mode, "_LOOK_S", 0.05)
     monkeypatch.setattr(socket_mode, "_Client", Kept)
-    async with opened(tmp_path, slack, faults, bundle.path, ways=("app",), **database) as started:
+    async with open_office(ways=("app",)) as started:
 
         async def up() -> bool | None:
-            return await slack.is_connected() or None
+            return await started.slack.is_connected() or None
 
         await until(up)
         yield started

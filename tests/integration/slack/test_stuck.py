@@ -17,7 +17,7 @@ from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
 from policy_service.workflow.slack import mending
 from policy_service.workflow.slack.owing import CARD, OFFERED_FOR
 from tests.fakes.slack_faults import CutAfter, NotOk
-from tests.integration.slack.conftest import APPROVALS, Office, until, words
+from tests.integration.slack.office import APPROVALS, Office, until, words
 from tests.integration.slack.test_outage import finding, tried
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,8 @@ from policy_service.storage.core import table
 from policy_service.storage.slack_tables import SlackCardRow
 from policy_service.storage.unit import Tx
 from policy_service.workflow.slack.linking import set_direct
-from tests.fakes.slack_faults import Status
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import APPROVALS, Office, until, words
+from tests.integration.slack.office import APPROVALS, Office, until, words
 
 pytestmark = pytest.mark.anyio
 
@@ -44,18 +43,6 @@ async def test_a_card_tells_what_people_denied_before(office: Office) -> None:
     await office.card(nth=-2)
     card = await office.shows("the account is closed")
     assert "Maya" in words(card["blocks"])
-
-
-async def test_what_was_asked_while_slack_was_away_is_in_the_thread_afterwards(office: Office) -> None:
-    tomas = await office.world.person("tomas")
-    office.faults.on.always("*", Status(503))
-    view = await office.pay(500, "a")
-    office.world.clock.pass_(minutes=10)
-    await office.comment(tomas, view, "who asked for this?")
-    office.world.clock.pass_(minutes=50)
-    office.faults.on.lift()
-    await office.quiet()
-    assert [line for line in await office.thread() if "who asked for this?" in line]
 
 
 async def test_whoever_wants_no_direct_messages_any_more_is_told_nothing_more_in_one(office: Office) -> None:

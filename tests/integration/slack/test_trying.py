@@ -19,7 +19,7 @@ from tests.fakes.operated import Operated, environment, free_port
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import Fault, NotOk, SlackFaults, Status
 from tests.fakes.world import fresh_data
-from tests.integration.slack.conftest import APPROVALS, PAYMENTS, secrets_in, until, words
+from tests.integration.slack.office import APPROVALS, PAYMENTS, secrets_in, until, words
 
 pytestmark = pytest.mark.anyio
 
@@ -148,7 +148,7 @@ async def test_a_token_whose_file_is_missing_is_told_before_slack_is_called(
 def test_beside_a_service_that_runs_both_verbs_work_and_the_status_tells_what_it_alone_knows(
     tmp_path: Path,
     slack_and_faults: tuple[SlackServer, SlackFaults],
-    bundle: Payments,
+    own_bundle: Payments,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slack, faults = slack_and_faults
@@ -162,7 +162,7 @@ def test_beside_a_service_that_runs_both_verbs_work_and_the_status_tells_what_it
         0,
         "the service is not running: nothing is sent and nothing arrives",
     )
-    env = environment(data, bundle.path, port) | {"COUNTERSIGN_SLACK": os.environ["COUNTERSIGN_SLACK"]}
+    env = environment(data, own_bundle.path, port) | {"COUNTERSIGN_SLACK": os.environ["COUNTERSIGN_SLACK"]}
     with Operated(env):
         asyncio.run(until(slack_connected(slack)))
         code, told = shell("status")

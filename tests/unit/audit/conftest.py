@@ -1,9 +1,10 @@
 """Databases."""
 
+import pytest
+
 from tests.unit.storage.databases import (
     database_url,
     db,
-    engine,
     migrated_file,
     migrated_template,
     migrated_url,
@@ -25,3 +26,15 @@ __all__ = [
     "sqlite_url",
     "store",
 ]
+
+
+@pytest.fixture(
+    params=[
+        "sqlite",
+        pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")]),
+    ]
+)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Where the engines could differ in the short suite a test asks for both."""
+    chosen: str = request.param
+    return chosen

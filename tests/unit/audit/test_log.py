@@ -66,16 +66,6 @@ def test_a_line_that_cannot_be_written_undoes_its_unit(store: Database) -> None:
     assert store.read_sync(lambda conn: conn.execute(text("SELECT count(*) FROM meta")).scalar()) == 0
 
 
-def test_a_unit_that_raises_leaves_no_line(store: Database) -> None:
-    def unit(tx: Tx) -> None:
-        append(tx, "x", actor="system", body={})
-        raise LookupError
-
-    with pytest.raises(LookupError):
-        store.write_sync(unit)
-    assert rows(store) == []
-
-
 @pytest.mark.parametrize("body", [{"a": (1, 2)}, {"a": 1.5e400}, {"a": b"x"}, {"a": object()}])
 def test_a_body_that_is_no_plain_json_undoes_the_unit(store: Database, body: dict[str, object]) -> None:
     def unit(tx: Tx) -> None:

@@ -19,6 +19,7 @@ from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.migrations import migrate
 from policy_service.storage.plumbing import AuditRow
+from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 AUDIT = table(AuditRow)
@@ -53,6 +54,7 @@ async def until(db: Database, count: int, seconds: float = 10) -> list[tuple[int
     return found
 
 
+@pytest.mark.parametrize("engine", BOTH)
 async def test_the_first_index_is_one_and_order_is_the_order_of_writing(store: Database) -> None:
     for n in range(5):
         await write(store, n)
@@ -109,6 +111,7 @@ async def test_a_dead_leader_is_replaced_when_its_lease_ends(migrated_url: str) 
         assert await numbered(db) == [(1, 0), (2, 1)]
 
 
+@pytest.mark.parametrize("engine", BOTH)
 async def test_two_sequencers_at_once_leave_no_gap_and_no_double(migrated_url: str) -> None:
     """Each believes it leads (the lease is worth nothing here): the locked row still lines them up."""
     with Database.open(migrated_url) as one, Database.open(migrated_url) as two:

@@ -11,7 +11,7 @@ import json
 import unicodedata
 from datetime import UTC, datetime
 from typing import Final
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 from hypothesis import given
@@ -57,14 +57,10 @@ GOOD: Final = sign()
 NO_SIGNATURE: Final = {
     "another body's": sign(EVENT),
     "another secret's": sign(secret="e" + SECRET[1:]),
-    "another time's": sign(stamp=shifted(1)),
     "one digit changed": GOOD[:-1] + ("0" if GOOD[-1] != "0" else "1"),
     "one digit short": GOOD[:-1],
     "one digit long": f"{GOOD}0",
-    "half of it": GOOD[:35],
-    "its beginning": "v0=",
     "nothing": "",
-    "a space": " ",
     "upper case": GOOD.upper(),
     "upper case digits": f"v0={GOOD[3:].upper()}",
     "another scheme, its own": sign(version="v1"),
@@ -101,22 +97,12 @@ def test_a_signature_or_a_time_that_is_missing_or_there_twice_is_refused() -> No
         assert not holds(BODY, *headers), headers
 
 
-def _again(body: bytes) -> bytes:
-    return urlencode(parse_qsl(body.decode(), keep_blank_values=True)).encode()
-
-
 RE_ENCODED: Final = {
     "the form, written again": (BODY, urlencode(parse_qsl(BODY.decode())).encode()),
     "the form, a plus as %20": (BODY, BODY.replace(b"+", b"%20")),
-    "the form, escapes in lower case": (BODY, BODY.replace(b"%7B", b"%7b")),
-    "the form, a field less": (BODY, BODY.removesuffix(b"&empty=")),
-    "the form, decoded": (BODY, b"payload=" + quote('{"type": "block_actions"}').encode()),
     "a line end behind it": (BODY, BODY + b"\n"),
-    "a NUL behind it": (BODY, BODY + b"\0"),
     "the event, dumped again": (EVENT, json.dumps(json.loads(EVENT)).encode()),
-    "the event, without its spaces": (EVENT, json.dumps(json.loads(EVENT), separators=(",", ":")).encode()),
     "the event, normalised": (EVENT, unicodedata.normalize("NFC", EVENT.decode()).encode()),
-    "the event, in UTF-16": (EVENT, EVENT.decode().encode("utf-16")),
     "the event, with a BOM": (EVENT, b"\xef\xbb\xbf" + EVENT),
     "the event, without a body": (EVENT, b""),
 }
@@ -127,13 +113,6 @@ def test_the_same_in_other_bytes_is_another_body(body: bytes, other: bytes) -> N
     assert body != other
     assert holds(body, (SIGNATURE, sign(body)), (TIMESTAMP, STAMP))
     assert not holds(other, (SIGNATURE, sign(body)), (TIMESTAMP, STAMP))
-
-
-def test_a_form_that_is_written_again_the_same_way_is_the_same_bytes() -> None:
-    """So the rows above fail for their bytes, and not because a form could never be sent again."""
-    body = urlencode({"payload": "{}", "empty": ""}).encode()
-    assert _again(body) == body
-    assert holds(_again(body), (SIGNATURE, sign(body)), (TIMESTAMP, STAMP))
 
 
 @pytest.mark.parametrize("body", [b"\xff\xfe", b"payload=\x80", b"\xed\xa0\x80", b"\xc0\xaf"])
@@ -164,18 +143,14 @@ NO_TIME: Final = {
     "text": "now",
     "empty": "",
     "a float": f"{STAMP}.0",
-    "an exponent": "1.7635e9",
     "negative": f"-{STAMP}",
     "a plus": f"+{STAMP}",
     "spaces around": f" {STAMP} ",
-    "a space before": f" {STAMP}",
     "a line end": f"{STAMP}\n",
     "an underscore": f"{STAMP[:4]}_{STAMP[4:]}",
     "hexadecimal": hex(int(STAMP)),
     "infinite": "inf",
-    "no number": "nan",
     "zero": "0",
-    "milliseconds": f"{STAMP}000",
     "as many digits as Python refuses": "9" * 5_000,
     "leading zeros": STAMP.zfill(13),
     "Arabic digits": STAMP.translate(str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")),
