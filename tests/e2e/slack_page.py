@@ -7,6 +7,7 @@ page open, so a test opens one page at a time for those.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ class SlackPage:
         await self._sidebar(rf"#{re.escape(name)}")
         await expect(self.page.locator(".channel-title")).to_have_text(f"# {name}")
 
+    async def open_direct(self, name: str) -> None:
+        """Look at what the app wrote to a person alone."""
+        await self._sidebar(rf".*{re.escape(str(PEOPLE[name]['real_name']))}")
+
     async def open_home(self) -> Locator:
         """Open the app's Home as the person one is; answers it once the app has published it."""
         await self._sidebar(rf".*{re.escape(self.slack.app.bot_name)}")
@@ -48,6 +53,17 @@ class SlackPage:
     def message(self, ts: str) -> Locator:
         """A message of the open channel, or of the open thread's beginning."""
         return self.page.locator(f'.messages .msg[data-ts="{ts}"]')
+
+    async def message_holding(self, channel: str, text: str) -> Locator:
+        """The one message of a channel whose blocks hold this, ids and rich text included; the channel is open."""
+        kept = await self.slack.messages(self.slack.channels[channel])
+        [ts] = [message["ts"] for message in kept if text in json.dumps(message, ensure_ascii=False)]
+        await expect(self.message(ts)).to_be_visible()
+        return self.message(ts)
+
+    def message_saying(self, text: str) -> Locator:
+        """The messages of the open channel that show this: an effect id, a digest prefix, a sentence."""
+        return self.page.locator(".messages .msg", has_text=text)
 
     async def press(self, message: Locator, label: str) -> None:
         """Press a button by its label, in a message, a reply or the Home; it is sent at once, without a dialog."""
@@ -99,6 +115,12 @@ class SlackPage:
     async def expect_no_modal(self) -> None:
         """The modal is gone: it was taken, or cancelled."""
         await expect(self.page.locator(".modal")).to_have_count(0)
+
+    async def write(self, text: str) -> None:
+        """Write in the open channel; a text with a slash at its beginning is a command."""
+        box = self.page.locator(".main .composer-input")
+        await box.fill(text)
+        await box.press("Enter")
 
     async def picture(self, message: Locator, file: Path, blocks: list[Json] | None = None) -> Path:
         """A picture of one message, without the buttons that appear under the pointer; of a modal or the Home, given

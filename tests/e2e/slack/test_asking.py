@@ -12,7 +12,7 @@ from tests.e2e.slack.office import BOTH_WAYS, Workday, pressed_url
 from tests.e2e.slack_page import SlackPage
 from tests.integration.slack.office import APPROVALS, until, words
 
-pytestmark = [pytest.mark.anyio, BOTH_WAYS]
+pytestmark = [pytest.mark.anyio, BOTH_WAYS, pytest.mark.long]
 
 
 async def answered(day: Workday, page: SlackPage, command: str, text: str) -> str:
