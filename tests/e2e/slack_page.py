@@ -7,7 +7,6 @@ page open, so a test opens one page at a time for those.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,17 +52,6 @@ class SlackPage:
     def message(self, ts: str) -> Locator:
         """A message of the open channel, or of the open thread's beginning."""
         return self.page.locator(f'.messages .msg[data-ts="{ts}"]')
-
-    async def message_holding(self, channel: str, text: str) -> Locator:
-        """The one message of a channel whose blocks hold this, ids and rich text included; the channel is open."""
-        kept = await self.slack.messages(self.slack.channels[channel])
-        [ts] = [message["ts"] for message in kept if text in json.dumps(message, ensure_ascii=False)]
-        await expect(self.message(ts)).to_be_visible()
-        return self.message(ts)
-
-    def message_saying(self, text: str) -> Locator:
-        """The messages of the open channel that show this: an effect id, a digest prefix, a sentence."""
-        return self.page.locator(".messages .msg", has_text=text)
 
     async def press(self, message: Locator, label: str) -> None:
         """Press a button by its label, in a message, a reply or the Home; it is sent at once, without a dialog."""
