@@ -58,14 +58,14 @@ vectors: $(READY) ## other people's vectors: JWS, Ed25519, JSON, RFC 8785 with a
 check: $(READY) ## format, lint, strict types, import arrows, README blocks, policy cases
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
-	@$(MAKE) --no-print-directory --output-sync=target -j2 check-types check-repository
+	@$(MAKE) --no-print-directory --output-sync=target -j2 _types _repository
 
 # Beside each other: the types take one core for half a minute where nothing is cached.
-.PHONY: check-types check-repository
-check-types: $(READY)
+.PHONY: _types _repository
+_types: $(READY)
 	@$(PY) -m mypy
 
-check-repository: $(READY)
+_repository: $(READY)
 	@$(PY) -m pytest -q -n $(JOBS) --randomly-seed=$(SEED) tests/house tests/policies
 
 bench: $(READY) ## measure the service and the SDK; prints one table

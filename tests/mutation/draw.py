@@ -3,7 +3,7 @@
     python -m tests.mutation.draw SEED [--each 6] [--jobs 2] [--out tests/mutation/mutants.json]
 
 Needs the table of `python -m tests.mutation.reach`. A mutant is taken if a test that passes without it fails with it,
-among the quickest tests that reach it, 12 seconds of them.
+among the quickest tests that reach it, 12 seconds of them. What the file holds already is kept, and counts.
 """
 
 from __future__ import annotations
@@ -36,12 +36,25 @@ class Draw:
         chance = random.Random(seed)
         for ones in self.left.values():
             chance.shuffle(ones)
-        self.left["switches"] = switches()
+        self.switches = frozenset(switches())
+        self.left["switches"] = sorted(self.switches, key=lambda one: (one.file, one.function))
         self.taken: dict[str, list[Mutant]] = defaultdict(list)
+        known = [Mutant(**one) for one in json.loads(out.read_text("utf-8"))] if out.exists() else []
+        for one in known:
+            folder = "switches" if one in self.left["switches"] else one.folder
+            self.taken[folder].append(one)
+            self.left[folder].remove(one)
         self.under_way: dict[str, int] = defaultdict(int)
         self.sound: set[str] = set()
 
+    def short(self) -> bool:
+        """Whether a folder has fewer than it should and something left to draw."""
+        return any(
+            ones and self._missing(folder) > 0 for folder, ones in self.left.items() if folder != "switches"
+        )
+
     def trials(self) -> Iterator[Trial]:
+        """A mutant after another, as long as its folder has too few with those that are being tried."""
         for folder, ones in sorted(self.left.items()):
             while ones and (folder == "switches" or self._missing(folder) > 0):
                 mutant = ones.pop()
@@ -56,7 +69,7 @@ class Draw:
     def take(self, result: Result, copies: list[Path]) -> None:
         mutant, failed = result.trial.mutant, result.failed
         assert mutant is not None
-        folder = "switches" if mutant.new.endswith("\n    return None") else mutant.folder
+        folder = "switches" if mutant in self.switches else mutant.folder
         self.under_way[folder] -= 1
         told = "lives" if failed is None else "killed"
         if failed is not None and failed != "collection" and not self._passes_without(failed, copies):
@@ -102,8 +115,11 @@ def main() -> None:
     # One copy more than trials at a time, for running a test without the fault.
     *copies, spare = make_copies(chosen.jobs + 1)
     draw = Draw(chosen.seed, chosen.each, chosen.out)
-    for result in run(draw.trials(), copies):
-        draw.take(result, [spare])
+    while True:
+        for result in run(draw.trials(), copies):
+            draw.take(result, [spare])
+        if not draw.short():
+            return
 
 
 if __name__ == "__main__":
