@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.mutation.mutants import ROOT, Mutant, candidates, put_in, switches
-from tests.mutation.reach import tests_of
+from tests.mutation.reach import require_table, tests_of
 from tests.mutation.trials import Result, Trial, load_libraries, make_copies, run
 
 SET = Path(__file__).with_name("mutants.json")
@@ -111,6 +111,7 @@ def main() -> None:
     read.add_argument("--jobs", type=int, default=2)
     read.add_argument("--out", type=Path, default=SET)
     chosen = read.parse_args()
+    require_table()
     load_libraries()
     # One copy more than trials at a time, for running a test without the fault.
     *copies, spare = make_copies(chosen.jobs + 1)

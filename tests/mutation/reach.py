@@ -7,6 +7,7 @@ Without arguments: the short suite, without the tests of the repository itself.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -72,6 +73,7 @@ def record(arguments: list[str]) -> int:
     ]
     status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     build(recorded)
+    (FOLDER / "tree").write_text(tree())
     return status
 
 
@@ -111,6 +113,25 @@ def _take(table: sqlite3.Connection, data: Path) -> None:
             context if not phase.endswith(")") else name if phase == "call)" else f"{name.split('::')[0]}::*"
         )
         table.execute("INSERT INTO reached VALUES (?, ?, ?)", (file, test, lines))
+
+
+def tree() -> str:
+    """What the table is of: a digest of the tests and of both packages."""
+    folders = (ROOT / "tests", ROOT / "policy_service", ROOT / "sdk/python/countersign")
+    paths = [path for folder in folders for path in folder.rglob("*.py") if "mutation" not in path.parts]
+    whole = hashlib.sha256()
+    for path in sorted(paths):
+        whole.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    return whole.hexdigest()
+
+
+def require_table() -> None:
+    """Raises SystemExit: there is no table, or it is of another tree; a test that is gone would pass for a find."""
+    told = (FOLDER / "tree").read_text() if TABLE.exists() and (FOLDER / "tree").exists() else ""
+    if told != tree():
+        raise SystemExit(
+            "the table of which tests reach what is of another tree: python -m tests.mutation.reach"
+        )
 
 
 def tests_of(file: str, lines: set[int]) -> list[Test]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tests.mutation.draw import SET
 from tests.mutation.mutants import ROOT, MissingError, Mutant, put_in
-from tests.mutation.reach import tests_of
+from tests.mutation.reach import require_table, tests_of
 from tests.mutation.trials import Trial, load_libraries, make_copies, run
 
 # Where nothing may live: what is signed, decided, spent and written down.
@@ -49,6 +49,7 @@ def main() -> int:
     chosen = read.parse_args()
     mutants = [Mutant(**one) for one in json.loads(chosen.set.read_text(encoding="utf-8"))]
     mutants = [one for one in mutants if one.folder.startswith(chosen.only)]
+    require_table()
     gone: list[Mutant] = []
     lives: list[Mutant] = []
     load_libraries()
