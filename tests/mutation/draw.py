@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
-from tests.mutation.mutants import ROOT, Mutant, candidates, put_in, switches
+from tests.house.repository import ROOT
+from tests.mutation.mutants import Mutant, candidates, put_in, switches
 from tests.mutation.reach import require_table, tests_of
 from tests.mutation.trials import Result, Trial, load_libraries, make_copies, run
 
@@ -41,9 +42,8 @@ class Draw:
         self.taken: dict[str, list[Mutant]] = defaultdict(list)
         known = [Mutant(**one) for one in json.loads(out.read_text("utf-8"))] if out.exists() else []
         for one in known:
-            folder = "switches" if one in self.left["switches"] else one.folder
-            self.taken[folder].append(one)
-            self.left[folder].remove(one)
+            self.taken[self._folder(one)].append(one)
+        self.left = {folder: [one for one in ones if one not in known] for folder, ones in self.left.items()}
         self.under_way: dict[str, int] = defaultdict(int)
         self.sound: set[str] = set()
 
@@ -63,13 +63,16 @@ class Draw:
                     self.under_way[folder] += 1
                     yield Trial(mutant, chosen, _LIMIT_S)
 
+    def _folder(self, mutant: Mutant) -> str:
+        return "switches" if mutant in self.switches else mutant.folder
+
     def _missing(self, folder: str) -> int:
         return self.each - len(self.taken[folder]) - self.under_way[folder]
 
     def take(self, result: Result, copies: list[Path]) -> None:
         mutant, failed = result.trial.mutant, result.failed
         assert mutant is not None
-        folder = "switches" if mutant in self.switches else mutant.folder
+        folder = self._folder(mutant)
         self.under_way[folder] -= 1
         told = "lives" if failed is None else "killed"
         if failed is not None and failed != "collection" and not self._passes_without(failed, copies):

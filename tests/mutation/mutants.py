@@ -8,11 +8,12 @@ better wording.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.house.repository import ROOT
+
 PACKAGES = (Path("policy_service"), Path("sdk/python/countersign"))
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -183,9 +184,8 @@ class _Part:
         self.first = _offset(source, statement.lineno, statement.col_offset)
         self.text = source[self.first : _end(source, end)]
 
-    def replaced(self, node: ast.expr, change: object) -> tuple[str, str]:
+    def replaced(self, node: ast.expr, change: Callable[[str], str]) -> tuple[str, str]:
         first, last = self._span(node)
-        assert callable(change)
         return self.text, self.text[:first] + change(self.text[first:last]) + self.text[last:]
 
     def between(self, left: ast.expr, right: ast.expr, old: str, new: str) -> tuple[str, str]:

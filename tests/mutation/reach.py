@@ -19,7 +19,8 @@ from pathlib import Path
 
 from coverage.numbits import numbits_to_nums
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.house.repository import ROOT
+
 FOLDER = ROOT / ".mutation"
 TABLE = FOLDER / "reach.sqlite"
 
@@ -45,10 +46,6 @@ class Test:
     seconds: float
     lines: int
 
-    @property
-    def file(self) -> str:
-        return self.name.split("::")[0]
-
 
 def record(arguments: list[str]) -> int:
     """Run pytest with `arguments`, then write the table; the exit status of pytest."""
@@ -61,16 +58,8 @@ def record(arguments: list[str]) -> int:
         "REACH_FOLDER": str(recorded),
         "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "sdk/python"))),
     }
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.mutation.recording",
-        "--timeout",
-        "600",
-        *arguments,
-    ]
+    plugin = ["-p", "tests.mutation.recording", "--timeout", "600"]
+    command = [sys.executable, "-m", "pytest", *plugin, *arguments]
     status = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
     build(recorded)
     (FOLDER / "tree").write_text(tree())
@@ -135,7 +124,7 @@ def require_table() -> None:
 
 
 def tests_of(file: str, lines: set[int]) -> list[Test]:
-    """The tests that passed and ran one of `lines` of `file`: first those that run little else, then the quick ones."""
+    """The tests that passed and ran one of `lines` of `file`: the quick ones first, then those that run little else."""
     with sqlite3.connect(TABLE) as table:
         rows = table.execute("SELECT test, lines FROM reached WHERE file = ?", (file,)).fetchall()
         names = {test for test, bits in rows if lines & set(numbits_to_nums(bits))}

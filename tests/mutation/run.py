@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.house.repository import ROOT
 from tests.mutation.draw import SET
-from tests.mutation.mutants import ROOT, MissingError, Mutant, put_in
+from tests.mutation.mutants import MissingError, Mutant, put_in
 from tests.mutation.reach import require_table, tests_of
 from tests.mutation.trials import Trial, load_libraries, make_copies, run
 

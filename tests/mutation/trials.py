@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutation.mutants import ROOT, Mutant, put_in
+from tests.house.repository import ROOT, files
+from tests.mutation.mutants import Mutant, put_in
 from tests.mutation.reach import FOLDER
 
 # Loaded once for all trials. None of our own: each trial loads these from its copy.
@@ -23,16 +23,7 @@ LIBRARIES = (
     "pytest alembic anthropic apscheduler authlib cedarpy dulwich fastapi httpx2 hypothesis joserfc jsonschema mcp"
     " openai psycopg pydantic_settings slack_sdk sqlmodel structlog typer uvicorn webauthn yaml"
 ).split()
-QUIET = [
-    "-x",
-    "-q",
-    "-p",
-    "no:randomly",
-    "-p",
-    "no:cacheprovider",
-    "-W",
-    "ignore::pytest.PytestAssertRewriteWarning",
-]
+QUIET = "-x -q -p no:randomly -p no:cacheprovider -W ignore::pytest.PytestAssertRewriteWarning".split()
 
 
 @dataclass(frozen=True)
@@ -70,18 +61,14 @@ def load_libraries() -> None:
 
 def make_copies(count: int) -> list[Path]:
     """Fresh copies of the working tree, one for each trial at a time."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, check=True, capture_output=True,
-    ).stdout.decode()  # fmt: skip
     copies = []
     for number in range(count):
         copy = FOLDER / f"copy-{number}"
         shutil.rmtree(copy, ignore_errors=True)
-        for name in filter(None, listed.split("\0")):
-            if (ROOT / name).is_file() and not name.startswith(".mutation"):
-                (copy / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, copy / name)
+        for path in files():
+            target = copy / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
         modules = ROOT / "tests/counterparts/node_modules"
         if modules.exists():
             (copy / "tests/counterparts/node_modules").symlink_to(modules)
@@ -162,10 +149,9 @@ def _test(one: _Running) -> None:
     paths = [str(one.copy), str(one.copy / "sdk/python")]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     sys.path[:0] = paths
-    for name in [
-        name for name in sys.modules if name.partition(".")[0] in {"tests", "countersign", "policy_service"}
-    ]:
-        del sys.modules[name]
+    for name in [*sys.modules]:
+        if name.partition(".")[0] in {"tests", "countersign", "policy_service"}:
+            del sys.modules[name]
     watch = _Watch(one.copy / "outcome.json")
     status = pytest.main(
         [*QUIET, "--timeout", "60", f"--rootdir={one.copy}", *one.trial.tests], plugins=[watch]
