@@ -327,7 +327,6 @@ from mcp import ClientSession
 from mcp.client._memory import InMemoryTransport
 from mcp.types import Implementation
 from countersign.integrations import gate_mcp
-from tests.fakes.forked_script import run_script
 from tests.fakes.mcp_bank import REVIEWED, bank
 
 async def main(written, key, only):
