@@ -11,7 +11,7 @@ from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.vault import Vault
 from tests.fakes.world import Agent, Clock, World, running
-from tests.integration.service.engines import database_on
+from tests.integration.service.engines import SQLITE_IN_SHORT, database_on
 from tests.unit.storage.databases import migrated_template, postgres_server
 
 __all__ = ["migrated_template", "postgres_server"]
@@ -72,7 +72,7 @@ async def robot(bank: World) -> Agent:
     return await bank.agent("robot")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Vault]:
     """A deployment that is not running yet."""
     bundle = Payments(tmp_path / "bundle").path

@@ -10,6 +10,8 @@ import pytest
 from tests.counterparts import postgres
 
 ENGINES = ["sqlite", "postgresql"]
+# For tests whose rule is decided before the database is asked.
+SQLITE_IN_SHORT = ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
 
 
 @contextmanager

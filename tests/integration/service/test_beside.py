@@ -15,6 +15,7 @@ from policy_service.workflow.reading.reviews import ReviewPage
 from tests.fakes.payments import ANYBODY, MAIL, Payments, gate, person
 from tests.fakes.world import Agent, Clock, Visitor, World, running
 from tests.integration.service.effects import call, mail, pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 from tests.integration.service.metered import metered
 from tests.integration.service.stepping_up import Holder
 from tests.integration.service.test_pages_of_reviews import caught_up, queries
@@ -433,7 +434,7 @@ async def test_a_page_asks_no_more_however_much_there_was(bank: World, robot: Ag
     assert asks[0] == asks[1] <= AT_MOST
 
 
-@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 async def test_the_past_is_found_by_an_index(bank: World, robot: Agent, maya: Visitor) -> None:
     for n in range(3):
         await asked(robot, await pay(bank, n + 1), run=f"r-{n}")

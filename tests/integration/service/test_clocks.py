@@ -20,6 +20,7 @@ from policy_service.workflow.releases.redeem import redeem
 from policy_service.workflow.releases.renew import renew
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +37,7 @@ skewed = pytest.mark.parametrize("seconds", FIVE_MINUTES.values(), ids=FIVE_MINU
 on_one_engine = pytest.mark.parametrize("engine", ["sqlite"])
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def engine(request: pytest.FixtureRequest) -> str:
     """Each engine has a clock of its own."""
     chosen: str = request.param

@@ -12,9 +12,9 @@ from policy_service.storage.tables import TransactionRow
 from policy_service.workflow.due.sweep import forget_what_is_over
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
-ON_ENGINES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", ON_ENGINES)]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", SQLITE_IN_SHORT)]
 
 
 def revisions(conn: Connection) -> int:

@@ -13,6 +13,7 @@ from policy_service.workflow.effects import evaluate as evaluating
 from tests.fakes.payments import PAY, Payments, gate, manifest, plain_forbid
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import call, pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 from tests.integration.service.test_evaluations import sizes
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.anyio
 NOTE = manifest("note", PAY["args"], "/account", lane="live", ask="live")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def engine(request: pytest.FixtureRequest) -> str:
     """A line that is written on one engine alone would be no record."""
     chosen: str = request.param

@@ -17,9 +17,9 @@ from tests.fakes.payments import Payments, gate
 from tests.fakes.streaming import events, served
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
-ON_ENGINES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", ON_ENGINES)]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", SQLITE_IN_SHORT)]
 
 
 async def story(bank: World, robot: Agent) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, Payments
 from tests.fakes.world import Agent, Clock, World, running
 from tests.integration.service.effects import call, mail, pay, ship
-from tests.integration.service.engines import ENGINES
+from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
 from tests.integration.service.metered import ASKS, CALLS, CAP, CAPS, METERS, counted_pay, held, metered
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 _run_keys = (f"run-{n}" for n in itertools.count())
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def engine(request: pytest.FixtureRequest) -> str:
     """A budget is kept on each engine in its own way."""
     chosen: str = request.param

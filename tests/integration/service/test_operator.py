@@ -34,6 +34,7 @@ from tests.fakes.operated import Operated, environment, free_port
 from tests.fakes.payments import Payments
 from tests.fakes.world import fresh_data, running
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
 pytestmark = pytest.mark.anyio
 
@@ -445,7 +446,7 @@ def test_a_verb_in_another_folder_makes_no_database_and_says_that_there_is_none(
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 def test_an_empty_database_is_none(
     request: pytest.FixtureRequest, not_set_up: dict[str, str], tmp_path: Path, engine: str
 ) -> None:

@@ -14,10 +14,11 @@ from policy_service.workflow import records
 from policy_service.workflow.cursors import write_cursor
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]),
+    pytest.mark.parametrize("engine", SQLITE_IN_SHORT),
 ]
 
 GROWS = (

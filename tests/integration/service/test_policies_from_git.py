@@ -34,6 +34,7 @@ from tests.fakes.payments import PAY, Payments, plain_forbid
 from tests.fakes.repository import Key, Repository
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import call, pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
 pytestmark = pytest.mark.anyio
 
@@ -582,7 +583,7 @@ async def test_a_replica_that_falls_behind_a_rewind_keeps_to_what_stands(
         assert answer.json().get("code") == "policies_behind" or not answer.json().get("receipt")
 
 
-@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 async def test_what_was_recorded_and_not_swapped_is_in_force_after_a_restart(
     tmp_path: Path, rules: Rules, database: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

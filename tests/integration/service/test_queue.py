@@ -17,11 +17,12 @@ from policy_service.workflow.reading.queue import Tab, Wanted
 from tests.fakes.payments import ANYBODY, PAY, Payments, gate, person
 from tests.fakes.world import URL, Agent, Visitor, World
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 from tests.integration.service.test_pages_of_reviews import ask, seen
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]),
+    pytest.mark.parametrize("engine", SQLITE_IN_SHORT),
 ]
 
 NO_VIEW = "0" * 64  # of a page that was never drawn

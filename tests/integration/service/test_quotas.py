@@ -18,6 +18,7 @@ from policy_service.settings import load_settings
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 from tests.integration.service.test_plans import plans
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +45,7 @@ def counted(setting: str) -> float:
 # -- questions before people -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 async def test_an_agent_has_no_more_questions_open_than_it_may(bank: World, robot: Agent) -> None:
     before = counted("open_reviews_per_agent")
     views = [(await robot.submit(await pay(bank, 500), run_key=f"r-{n}")).json() for n in range(OPEN)]
@@ -113,7 +114,7 @@ async def test_two_replicas_together_never_have_more_open_than_one_agent_may(
         assert sum(answer.status_code == 201 for answer in answers) == OPEN, [a.text for a in answers]
 
 
-@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
 async def test_open_questions_are_counted_by_an_index(bank: World, robot: Agent) -> None:
     with plans(bank) as found:
         await robot.submit(await pay(bank, 500))

@@ -21,14 +21,14 @@ from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, PEOPLE, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, Clock, Visitor, World, running
 from tests.integration.service.effects import pay
-from tests.integration.service.engines import ENGINES
+from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
 
 pytestmark = pytest.mark.anyio
 
 CONTENDERS = 8
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def engine(request: pytest.FixtureRequest) -> str:
     """Races are decided on each engine in its own way."""
     chosen: str = request.param

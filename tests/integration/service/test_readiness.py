@@ -27,11 +27,12 @@ from policy_service.tokens.keys import rotate_keys
 from tests.fakes.payments import Payments
 from tests.fakes.world import Clock, World, running
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

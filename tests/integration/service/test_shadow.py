@@ -18,13 +18,14 @@ from policy_service.workflow.trials import shadow
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
 pytestmark = pytest.mark.anyio
 
 COUNTS = ("compared", "looser", "stricter", "other", "failed")
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def engine(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -28,11 +28,12 @@ from policy_service.workflow.slack.linking import links_of, set_direct, unlink
 from tests.fakes.payments import Payments, person
 from tests.fakes.slack_accounts import APP, OTHER_TEAM, TEAM, account, app_settings
 from tests.fakes.world import World
+from tests.integration.service.engines import SQLITE_IN_SHORT
 from tests.integration.service.slack_links import MALLORY, MAYA, Workspace, refused, with_slack
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]),
+    pytest.mark.parametrize("engine", SQLITE_IN_SHORT),
 ]
 
 

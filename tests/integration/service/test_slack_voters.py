@@ -18,11 +18,12 @@ from tests.fakes.payments import Payments, person
 from tests.fakes.slack_accounts import OTHER_TEAM, TEAM, account, app_settings
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 from tests.integration.service.slack_links import MAYA, Workspace, refused, with_slack
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]),
+    pytest.mark.parametrize("engine", SQLITE_IN_SHORT),
 ]
 
 

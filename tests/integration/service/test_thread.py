@@ -6,10 +6,11 @@ import pytest
 
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import refund
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]),
+    pytest.mark.parametrize("engine", SQLITE_IN_SHORT),
 ]
 
 

@@ -21,7 +21,7 @@ from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, Payments, gate, person
 from tests.fakes.world import Agent, Clock, Visitor, World, running
 from tests.integration.service.effects import pay
-from tests.integration.service.engines import ENGINES
+from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
 
 pytestmark = pytest.mark.anyio
 
@@ -29,7 +29,7 @@ ONE = 500  # what one person lets go
 MANY = pytest.param(1_000, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_500)])
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def engine(request: pytest.FixtureRequest) -> str:
     """Races are decided on each engine in its own way."""
     chosen: str = request.param

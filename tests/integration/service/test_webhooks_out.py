@@ -25,6 +25,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.receivers import Got, Receiver, verify
 from tests.fakes.world import URL, Clock, World, running
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +62,7 @@ class Post:
             assert await world.service.db.read(faults_of_log) == []
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+@pytest.fixture(params=SQLITE_IN_SHORT)
 def engine(request: pytest.FixtureRequest) -> str:
     """Both, unless a test is about one of them."""
     found: str = request.param

@@ -16,10 +16,11 @@ from policy_service.channels.web.drawing.batch_views import part_views
 from tests.fakes.payments import ANYBODY, PAY, Payments, gate
 from tests.fakes.world import URL, Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)]),
+    pytest.mark.parametrize("engine", SQLITE_IN_SHORT),
 ]
 
 _LINES = re.compile(r'name="(line-\d+)" value="([^"]*)"')

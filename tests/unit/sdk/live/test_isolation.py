@@ -41,16 +41,16 @@ from countersign.journal import Claim, Lease
 from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, refund_tool
-from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.fakes.operated import free_port
 from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues
+from tests.unit.sdk.journals import BOTH
 
 SPAWN = multiprocessing.get_context("spawn")
 SQLITE = pytest.mark.parametrize("engine", ["sqlite"])
 _PATIENCE_S = 30.0
 
 
-@pytest.fixture(params=SQLITE_IN_SHORT)
+@pytest.fixture(params=BOTH)
 def engine(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen

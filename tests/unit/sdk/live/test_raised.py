@@ -49,8 +49,8 @@ from tests.fakes.desk import (
     refund_tool,
     states,
 )
-from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.unit.sdk.full_disk import full_after
+from tests.unit.sdk.journals import BOTH
 
 Note = Callable[[str, str], int]
 
@@ -94,7 +94,7 @@ KEPT = ("note", "kept", None)
 # ------------------------------------------------------------------------------------------ what the journal says
 
 
-@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+@pytest.mark.parametrize("engine", BOTH)
 def test_the_journal_says_that_it_is_undone_and_what_stands_beside_it(desk: Desk, note: Note) -> None:
     with desk.step() as txn:
         note("o-1", "first")
@@ -400,7 +400,7 @@ def cut(desk: Desk, begun: int) -> AbstractContextManager[object]:
     return stack
 
 
-@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+@pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("stands", [False, True], ids=["alone", "beside work that is lost"])
 def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note, stands: bool) -> None:
     charge, refund = charge_tools(desk), refund_tool(desk)

@@ -41,10 +41,7 @@ input = 0.15
 output = 0.60
 cached_input = 0.15
 """
-POSTGRESQL_IS_LONG = pytest.mark.parametrize(
-    "engine",
-    ["sqlite", pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("journals")])],
-)
+ON_BOTH = pytest.mark.parametrize("engine", BOTH)
 EACH = {"max_tokens": 800, "input_tokens": 1200}
 
 
@@ -110,7 +107,7 @@ def stands(desk: Desk) -> dict[tuple[str, str], tuple[int, int]]:
     return found
 
 
-@POSTGRESQL_IS_LONG
+@ON_BOTH
 def test_processes_share_a_budget_exactly(desk: Desk) -> None:
     """W13 of Pherix: of a cap of 100, two overlapping 90s both went through."""
     said, ends = together(desk, (spend, "a"), (spend, "b"), (spend, "b"), (spend, "c"))
@@ -124,7 +121,7 @@ def test_processes_share_a_budget_exactly(desk: Desk) -> None:
     desk.runtime.close()
 
 
-@POSTGRESQL_IS_LONG
+@ON_BOTH
 def test_what_a_killed_process_had_reserved_is_nobodys(desk: Desk) -> None:
     said, ends = together(desk, (spend, "a"), (die, "b"), (die, "c"), (spend, "d"))
     assert (ends[1], ends[2]) == (-signal.SIGKILL, -signal.SIGKILL)

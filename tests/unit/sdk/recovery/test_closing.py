@@ -48,8 +48,8 @@ from tests.fakes.desk import (
     refund_tool,
     service_states,
 )
-from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.unit.sdk.full_disk import full_after
+from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.recovery.test_partly_landed import dies_before_files_commit
 
 Live = Callable[[str, str], Any]
@@ -78,7 +78,7 @@ def said(desk: Desk, *args: str) -> Result:
     return CliRunner().invoke(app, ["journal", *args, "--journal", named], env={"COLUMNS": "250"})
 
 
-@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+@pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("staged", ["nothing", "what fired and stands", "what was taken back"])
 def test_it_is_closed_with_who_when_and_why_and_its_key_runs_nothing_more(
     desk: Desk, both: tuple[Live, Live], staged: str

@@ -15,8 +15,8 @@ from countersign.journal.telling import summary_of
 from countersign.recovery.recovery import Resumed, resume_one
 from countersign.waiting import run
 from tests.fakes.desk import Desk, answering_tool, charge_tools, refund_tool
-from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.unit.sdk.full_disk import full_after
+from tests.unit.sdk.journals import BOTH
 
 Step = Callable[[], None]
 OF_IT = "txn = (SELECT txn FROM transactions WHERE run_key = 't-1')"
@@ -36,7 +36,7 @@ CHANGES = {
 }
 
 
-@pytest.fixture(params=SQLITE_IN_SHORT)
+@pytest.fixture(params=BOTH)
 def engine(request: pytest.FixtureRequest) -> str:
     chosen: str = request.param
     return chosen

@@ -10,9 +10,9 @@ import pytest
 from countersign import AlreadyRedeemed, resume
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, notes_in, refund_tool
-from tests.fakes.engines import SQLITE_IN_SHORT
+from tests.unit.sdk.journals import BOTH
 
-pytestmark = pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+pytestmark = pytest.mark.parametrize("engine", BOTH)
 Note = Callable[[str, str], int]
 OTHER = "other live work was committed with it, and that of this run was undone"
 

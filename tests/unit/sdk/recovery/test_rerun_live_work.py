@@ -17,11 +17,11 @@ from countersign.errors import EffectFailed
 from countersign.journal import Lease
 from countersign.journal.verifying import damage_of
 from tests.fakes.desk import Desk, answering_tool, notes_in, refund_tool, save_tool
-from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.unit.sdk.full_disk import full_after
+from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.transactions.looks import TXN
 
-pytestmark = pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+pytestmark = pytest.mark.parametrize("engine", BOTH)
 Note = Callable[[str, str], int]
 
 

@@ -12,7 +12,7 @@ from countersign import AlreadyRedeemed, FilesAdapter, ReviewPending, resume
 from countersign.contract import EffectState
 from countersign.journal import LocalTxn
 from tests.fakes.desk import Desk, notes_in, refund_tool, save_tool, service_states
-from tests.fakes.engines import SQLITE_IN_SHORT
+from tests.unit.sdk.journals import BOTH
 
 INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit]
 SUBMISSION, REDEMPTION, KEYS = "/v1/transactions", "/v1/redemptions", "/.well-known/jwks.json"
@@ -140,7 +140,7 @@ def test_once_a_worker_has_ended_it_its_key_says_how_it_ended(
     assert len(desk.done) == (0 if was_spent else 1)
 
 
-@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+@pytest.mark.parametrize("engine", BOTH)
 def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(
     desk: Desk, refund: Callable[..., object]
 ) -> None:
@@ -236,7 +236,7 @@ def test_another_list_under_the_key_of_a_stopped_one_that_was_spent_is_refused_a
     assert service_states(desk, found.txn) == ["unused"]
 
 
-@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+@pytest.mark.parametrize("engine", BOTH)
 def test_people_who_were_asked_as_it_was_stopped_decide_nothing_without_its_program(
     desk: Desk, refund: Callable[..., object]
 ) -> None:

@@ -23,9 +23,9 @@ from countersign.recovery.worker import Told, _Stop
 from countersign.tools.registry import default_registry
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed
-from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.fakes.operated import REPOSITORY
 from tests.fakes.service_http import serving
+from tests.unit.sdk.journals import BOTH, POSTGRES
 
 # Each call appends a line, then waits until the test lets it end: no test here depends on how fast anything is.
 MODULE = '''
@@ -156,7 +156,7 @@ def test_what_is_approved_while_it_runs_is_fired_and_each_change_is_told_once(ya
     yard.until("o-1")
 
 
-@pytest.mark.parametrize("engine", SQLITE_IN_SHORT[1:])
+@pytest.mark.parametrize("engine", [POSTGRES])
 def test_workers_on_other_hosts_fire_what_was_parked_here(yard: Yard) -> None:
     """From the journal they share. Each waits for the lease of the other, of whom it sees nothing else."""
     yard.park("t-1", "o-1")
@@ -179,7 +179,7 @@ def test_a_second_worker_leaves_alone_what_the_first_is_firing(yard: Yard) -> No
     assert len(yard.lines()) == 1
 
 
-@pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+@pytest.mark.parametrize("engine", BOTH)
 def test_workers_that_start_together_fire_everything_once(yard: Yard) -> None:
     yard.go()
     orders = [f"o-{n}" for n in range(6)]

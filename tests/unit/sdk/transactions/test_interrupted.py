@@ -12,9 +12,9 @@ from countersign import MisuseError, SQLiteAdapter, Transaction, TransactionBusy
 from countersign.transactions.intake import Intake
 from countersign.transactions.step import Step
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
-from tests.fakes.engines import SQLITE_IN_SHORT
+from tests.unit.sdk.journals import BOTH
 
-pytestmark = pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+pytestmark = pytest.mark.parametrize("engine", BOTH)
 Body = Callable[[str], Transaction]
 
 

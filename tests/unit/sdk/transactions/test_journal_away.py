@@ -23,10 +23,10 @@ from countersign.journal import Journal
 from countersign.transactions.listing import Listing
 from countersign.transactions.step import Step
 from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
-from tests.fakes.engines import SQLITE_IN_SHORT
 from tests.unit.sdk.journal.test_heartbeat import until
+from tests.unit.sdk.journals import BOTH
 
-pytestmark = pytest.mark.parametrize("engine", SQLITE_IN_SHORT)
+pytestmark = pytest.mark.parametrize("engine", BOTH)
 
 
 class Outage:
