@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -35,7 +36,7 @@ def migrate(url: str) -> None:
         StartError: the database is of a newer release, or damaged.
         StorageUnavailableError: it cannot be reached, or a step failed; that step left nothing.
     """
-    _run(url, lambda config: command.upgrade(config, "head"))
+    _run(url, lambda config: command.upgrade(config, "head"), unless_at=head())
 
 
 def is_empty(url: str) -> bool:
@@ -84,15 +85,17 @@ def _config() -> Config:
     return config
 
 
+@cache
 def _revisions() -> list[str]:
-    """Every step this release knows, the newest first."""
+    """Every step this release knows, the newest first. Asked once: Alembic compiles each file anew."""
     return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
 
 
-def _run(url: str, step: Callable[[Config], object]) -> None:
+def _run(url: str, step: Callable[[Config], object], *, unless_at: str | None = None) -> None:
     config = _config()
     with _as_ours(url, "migrated"), _connection(url) as conn, _alone(conn):
-        _require_known(conn)
+        if _known(conn) == unless_at is not None:
+            return
         config.attributes["connection"] = conn
         step(config)
 
@@ -140,7 +143,12 @@ def _alone(conn: Connection) -> Iterator[None]:
         conn.commit()
 
 
-def _require_known(conn: Connection) -> None:
+def _known(conn: Connection) -> str | None:
+    """The revision a database is at.
+
+    Raises:
+        StartError: this release does not know it.
+    """
     found = current(conn)
     conn.rollback()  # what was read is no part of any step
     if found is not None and found not in _revisions():
@@ -148,3 +156,4 @@ def _require_known(conn: Connection) -> None:
             f"the database is at revision {found!r}, which this release does not know; run the newer "
             "release, or restore the backup made before it"
         )
+    return found
