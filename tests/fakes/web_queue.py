@@ -28,7 +28,7 @@ from policy_service.channels.web.ports import (
     Session,
     Shown,
 )
-from policy_service.channels.web.routes import web_router
+from policy_service.channels.web.routes import install
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.oidc import Departure
 from policy_service.identity.sessions import Notice
@@ -393,9 +393,7 @@ def create_app(world: World, settings: Settings) -> FastAPI:
         world.closing = True
 
     app = FastAPI(lifespan=lifespan)
-    app.include_router(
-        web_router(world, world, world.oversight, world, world, settings, world, clock=world.clock)
-    )
+    install(app, world, world, world.oversight, world, world, settings, world, clock=world.clock)
     return app
 
 

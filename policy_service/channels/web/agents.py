@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.showing.wording import span_words
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Oversight
 from policy_service.errors import NotFoundError
@@ -15,10 +16,10 @@ _PAGE_OF_AGENTS = 50
 _BAR_WIDTH, _BAR_STEP, _TALLEST = 8, 10, 48
 
 
-def add_agents(router: APIRouter, pages: Pages, oversight: Oversight) -> None:
+def add_agents(router: PageRoutes, pages: Pages, oversight: Oversight) -> None:
     """Give a router the pages about agents."""
 
-    @router.api_route("/agents", methods=["GET", "HEAD"])
+    @router.page("/agents")
     async def agents(request: Request) -> Response:
         session = await pages.session(request)
         if session is None:
@@ -27,7 +28,7 @@ def add_agents(router: APIRouter, pages: Pages, oversight: Oversight) -> None:
         found = await oversight.agent_list(cursor, _PAGE_OF_AGENTS)
         return await pages.draw(request, "agents.html", agents=found, session=session)
 
-    @router.api_route("/agents/{name}", methods=["GET", "HEAD"])
+    @router.page("/agents/{name}")
     async def agent(request: Request, name: str) -> Response:
         session = await pages.session(request)
         if session is None:

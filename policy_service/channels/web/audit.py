@@ -11,9 +11,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from policy_service.channels.streams import Streams
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Oversight
 from policy_service.channels.web.signing_in import signed_in
@@ -28,11 +29,11 @@ _COLUMNS: Final = ("index", "at", "kind", "actor", "agent", "txn", "effect_id", 
 _MEDIA: Final = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
-def add_audit(router: APIRouter, pages: Pages, oversight: Oversight) -> None:
+def add_audit(router: PageRoutes, pages: Pages, oversight: Oversight) -> None:
     """Give a router the log's pages."""
     exports = Streams()
 
-    @router.api_route("/audit", methods=["GET", "HEAD"])
+    @router.page("/audit")
     async def audit(request: Request) -> Response:
         session = await pages.session(request)
         if session is None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from countersign.contract.receipt import MAX_EFFECTS
 from countersign.contract.wire import MAX_TEXT_CHARS
@@ -14,6 +14,7 @@ from policy_service.channels.showing.wording import sentence as as_sentence
 from policy_service.channels.web.drawing.batch_views import line_views, part_views
 from policy_service.channels.web.drawing.forms import MAX_FORM_BYTES
 from policy_service.channels.web.drawing.views import PICKS
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import QueueSource, Session, Shown
 from policy_service.channels.web.signing_in import sent_by
@@ -26,14 +27,14 @@ _WORDS: Final = frozenset({"reason", "pick", "note"})
 _UNDONE: Final = "none of your votes was counted"
 
 
-def add_batches(router: APIRouter, pages: Pages, source: QueueSource) -> None:
+def add_batches(router: PageRoutes, pages: Pages, source: QueueSource) -> None:
     """Give a router both pages."""
     _add_alike(router, pages, source)
     _add_whole(router, pages, source)
 
 
-def _add_alike(router: APIRouter, pages: Pages, source: QueueSource) -> None:
-    @router.api_route("/alike/{review_id}", methods=["GET", "HEAD"])
+def _add_alike(router: PageRoutes, pages: Pages, source: QueueSource) -> None:
+    @router.page("/alike/{review_id}")
     async def alike(request: Request, review_id: str) -> Response:
         session = await pages.session(request)
         if session is None:
@@ -73,8 +74,8 @@ def _add_alike(router: APIRouter, pages: Pages, source: QueueSource) -> None:
         )
 
 
-def _add_whole(router: APIRouter, pages: Pages, source: QueueSource) -> None:
-    @router.api_route("/reviews/{review_id}/whole", methods=["GET", "HEAD"])
+def _add_whole(router: PageRoutes, pages: Pages, source: QueueSource) -> None:
+    @router.page("/reviews/{review_id}/whole")
     async def whole(request: Request, review_id: str) -> Response:
         session = await pages.session(request)
         if session is None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from policy_service.channels.showing.signing import signing
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import NewSession, Passkeys, QueueSource, Session
 from policy_service.channels.web.signing_in import sent_by
@@ -21,7 +22,7 @@ from policy_service.workflow.passkeys.managing import Ceremony
 _UNDONE = "nothing was changed"
 
 
-def add_passkeys(router: APIRouter, pages: Pages, passkeys: Passkeys, source: QueueSource) -> None:
+def add_passkeys(router: PageRoutes, pages: Pages, passkeys: Passkeys, source: QueueSource) -> None:
     """The routes."""
     _add_list(router, pages, passkeys)
     _add_step_up(router, pages, passkeys, source)
@@ -56,8 +57,8 @@ def add_passkeys(router: APIRouter, pages: Pages, passkeys: Passkeys, source: Qu
         return answer
 
 
-def _add_list(router: APIRouter, pages: Pages, passkeys: Passkeys) -> None:
-    @router.api_route("/passkeys", methods=["GET", "HEAD"])
+def _add_list(router: PageRoutes, pages: Pages, passkeys: Passkeys) -> None:
+    @router.page("/passkeys")
     async def show(request: Request) -> Response:
         session = await pages.session(request)
         if session is None:
@@ -73,7 +74,7 @@ def _add_list(router: APIRouter, pages: Pages, passkeys: Passkeys) -> None:
         return pages.go(form["back"])
 
 
-def _add_step_up(router: APIRouter, pages: Pages, passkeys: Passkeys, source: QueueSource) -> None:
+def _add_step_up(router: PageRoutes, pages: Pages, passkeys: Passkeys, source: QueueSource) -> None:
     @router.post("/reviews/{review_id}/step-up")
     async def step_up(request: Request, review_id: str) -> Response:
         """The same form as a vote; what it says is what the passkey is asked to sign."""

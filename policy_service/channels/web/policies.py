@@ -6,9 +6,10 @@ link all the same, because it looks up facts.
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from countersign.contract import JSON, ContractError, canonicalize, load
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import PolicySource, QueueSource, Session
 from policy_service.channels.web.signing_in import sent_by
@@ -19,7 +20,7 @@ _FIELDS = frozenset({"csrf_token", "agent", "tool", "args"})
 _EXAMPLE = {"agent": "", "tool": "", "args": "{}"}
 
 
-def add_policies(router: APIRouter, pages: Pages, source: PolicySource, queue: QueueSource) -> None:
+def add_policies(router: PageRoutes, pages: Pages, source: PolicySource, queue: QueueSource) -> None:
     """Give a router the policies page."""
 
     async def draw(
@@ -47,7 +48,7 @@ def add_policies(router: APIRouter, pages: Pages, source: PolicySource, queue: Q
             refused=refused,
         )
 
-    @router.api_route("/policies", methods=["GET", "HEAD"])
+    @router.page("/policies")
     async def policies(request: Request) -> Response:
         session = await pages.session(request)
         if session is None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from countersign.contract import JSON, canonicalize
 from countersign.contract.wire import MAX_TEXT_CHARS
@@ -22,6 +22,7 @@ from policy_service.channels.web.drawing.editing import (
     read_json,
 )
 from policy_service.channels.web.drawing.forms import whole_number
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Edited, QueueSource, Session
 from policy_service.channels.web.signing_in import sent_by, signed_in
@@ -37,15 +38,15 @@ _UNDONE = "nothing was proposed"
 _Again: TypeAlias = Callable[[Request, Session, str, dict[str, str], dict[str, JSON]], Awaitable[Response]]
 
 
-def add_proposals(router: APIRouter, pages: Pages, source: QueueSource) -> None:
+def add_proposals(router: PageRoutes, pages: Pages, source: QueueSource) -> None:
     """Give a router the pages of proposals."""
     _add_answers(router, pages, source, _add_form(router, pages, source))
 
 
-def _add_form(router: APIRouter, pages: Pages, source: QueueSource) -> _Again:
+def _add_form(router: PageRoutes, pages: Pages, source: QueueSource) -> _Again:
     """The form and the difference; answers how to draw the difference again, for a proposal that does not say why."""
 
-    @router.api_route("/reviews/{review_id}/propose", methods=["GET", "HEAD"])
+    @router.page("/reviews/{review_id}/propose")
     async def form(request: Request, review_id: str) -> Response:
         session = await pages.session(request)
         if session is None:
@@ -132,7 +133,7 @@ def _add_form(router: APIRouter, pages: Pages, source: QueueSource) -> _Again:
     return again
 
 
-def _add_answers(router: APIRouter, pages: Pages, source: QueueSource, again: _Again) -> None:
+def _add_answers(router: PageRoutes, pages: Pages, source: QueueSource, again: _Again) -> None:
     @router.post("/reviews/{review_id}/proposals")
     async def propose(request: Request, review_id: str) -> Response:
         session, sent = await sent_by(

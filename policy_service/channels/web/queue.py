@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from policy_service.channels.web import live
 from policy_service.channels.web.drawing.filters import (
@@ -17,6 +17,7 @@ from policy_service.channels.web.drawing.filters import (
 )
 from policy_service.channels.web.drawing.queue_views import queue_groups
 from policy_service.channels.web.drawing.views import review_context
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import EventFeed, QueueSource, Session
 from policy_service.channels.web.signing_in import signed_in
@@ -32,10 +33,10 @@ forbid (principal, action == Action::"refund", resource)
 when {{ context.input.amount_cents > 5000 }};"""
 
 
-def add_queue(router: APIRouter, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
+def add_queue(router: PageRoutes, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
     """Give a router the queue."""
 
-    @router.api_route("/", methods=["GET", "HEAD"])
+    @router.page("/")
     async def queue(request: Request) -> Response:
         session = await pages.session(request)
         if session is None:

@@ -6,11 +6,9 @@ page, by a navigation; a signed-in person's POST carries that session's token; e
 what did not happen.
 """
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from fastapi import APIRouter, FastAPI, Request, Response
-from fastapi.routing import APIRoute
+from fastapi import FastAPI, Request, Response
 
 from policy_service.channels.streams import Streams
 from policy_service.channels.web import live
@@ -22,6 +20,7 @@ from policy_service.channels.web.drawing.beside import weight
 from policy_service.channels.web.drawing.forms import read_form
 from policy_service.channels.web.drawing.views import changed_since, review_context
 from policy_service.channels.web.elsewhere import tell_people
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.passkeys import add_passkeys
 from policy_service.channels.web.policies import add_policies
@@ -43,32 +42,11 @@ from policy_service.channels.web.slack_accounts import add_slack_accounts
 from policy_service.channels.web.stopping import add_stopping
 from policy_service.channels.web.tasks import add_tasks
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot, require_csrf
-from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError, ServiceError
-from policy_service.identity.origin import require_host, require_own_page
+from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError
 from policy_service.workflow.reading.reviews import VoteResult
 from policy_service.workflow.words import closed
 
 _SETTING_FOR = timedelta(days=365)
-
-
-def web_router(
-    source: QueueSource,
-    policies: PolicySource,
-    oversight: Oversight,
-    sessions: Sessions,
-    feed: EventFeed,
-    settings: WebSettings,
-    passkeys: Passkeys,
-    *,
-    clock: Clock,
-    slack: SlackAccounts | None = None,
-) -> APIRouter:
-    """The router, complete with its own error pages; include it without a prefix."""
-    pages = Pages(
-        settings.public_url, sessions, clock, policies.in_force, oversight.alarms, source.count_tasks,
-        slack=slack is not None,
-    )  # fmt: skip
-    return _router(pages, source, policies, oversight, sessions, feed, settings, passkeys, slack)
 
 
 def install(
@@ -89,24 +67,7 @@ def install(
         settings.public_url, sessions, clock, policies.in_force, oversight.alarms, source.count_tasks,
         slack=slack is not None,
     )  # fmt: skip
-    app.routes.extend(
-        _router(pages, source, policies, oversight, sessions, feed, settings, passkeys, slack).routes
-    )
-    tell_people(app, pages)
-
-
-def _router(
-    pages: Pages,
-    source: QueueSource,
-    policies: PolicySource,
-    oversight: Oversight,
-    sessions: Sessions,
-    feed: EventFeed,
-    settings: WebSettings,
-    passkeys: Passkeys,
-    slack: SlackAccounts | None,
-) -> APIRouter:
-    router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
+    router = PageRoutes(pages)
     add_queue(router, pages, source, feed)
     add_batches(router, pages, source)
     _add_review(router, pages, source, feed, passkeys)
@@ -123,34 +84,14 @@ def _router(
     add_sign_in(router, pages, sessions, settings)
     _add_settings(router, pages)
     _add_stream(router, pages, sessions, feed)
-    return router
-
-
-def _guarded(pages: Pages) -> type[APIRoute]:
-    """A route that checks where a request is from before anything else, and turns errors into pages."""
-
-    class Guarded(APIRoute):
-        def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
-            handle = super().get_route_handler()
-
-            async def guarded(request: Request) -> Response:
-                try:
-                    require_host(pages.site, request.headers.get("host"))
-                    if request.method == "POST":
-                        require_own_page(pages.site, request.headers)
-                    return await handle(request)
-                except ServiceError as error:
-                    return await pages.refuse(request, error)
-
-            return guarded
-
-    return Guarded
+    app.routes.extend(router.routes)
+    tell_people(app, pages)
 
 
 def _add_review(
-    router: APIRouter, pages: Pages, source: QueueSource, feed: EventFeed, passkeys: Passkeys
+    router: PageRoutes, pages: Pages, source: QueueSource, feed: EventFeed, passkeys: Passkeys
 ) -> None:
-    @router.api_route("/reviews/{review_id}", methods=["GET", "HEAD"])
+    @router.page("/reviews/{review_id}")
     async def review(request: Request, review_id: str) -> Response:
         session = await pages.session(request)
         if session is None:
@@ -202,7 +143,7 @@ def _require_in_time(result: VoteResult) -> None:
     )
 
 
-def _add_comments(router: APIRouter, pages: Pages, source: QueueSource) -> None:
+def _add_comments(router: PageRoutes, pages: Pages, source: QueueSource) -> None:
     @router.post("/reviews/{review_id}/comments")
     async def write(request: Request, review_id: str) -> Response:
         session, form = await sent_by(pages, request, talk.FIELDS, (), undone="your words were not kept")
@@ -211,7 +152,7 @@ def _add_comments(router: APIRouter, pages: Pages, source: QueueSource) -> None:
         return pages.go(f"/reviews/{review_id}#talk")
 
 
-def _add_settings(router: APIRouter, pages: Pages) -> None:
+def _add_settings(router: PageRoutes, pages: Pages) -> None:
     @router.post("/theme")
     async def theme(request: Request) -> Response:
         session = await signed_in(pages, request)
@@ -238,7 +179,7 @@ def _add_settings(router: APIRouter, pages: Pages) -> None:
         return answer
 
 
-def _add_stream(router: APIRouter, pages: Pages, sessions: Sessions, feed: EventFeed) -> None:
+def _add_stream(router: PageRoutes, pages: Pages, sessions: Sessions, feed: EventFeed) -> None:
     streams = Streams()
 
     @router.get("/events")
@@ -251,8 +192,8 @@ def _add_stream(router: APIRouter, pages: Pages, sessions: Sessions, feed: Event
         body = live.stream(feed, sessions, cookie, after, about)
         return streams.answer(f"{person.iss}|{person.sub}", body, pages.stream_headers())
 
-    @router.api_route("/static/{digest}/{name:path}", methods=["GET", "HEAD"])
-    async def static(digest: str, name: str) -> Response:
+    @router.page("/static/{digest}/{name:path}")
+    async def static(request: Request, digest: str, name: str) -> Response:
         found = pages.asset(digest, name)
         if found is None:
             raise NotFoundError(f"there is no file {name!r} of that digest")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from starlette.responses import RedirectResponse
 
 from policy_service.channels.web.drawing.forms import read_form
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import NewSession, Session, Sessions, WebSettings
 from policy_service.channels.web.voting import require_csrf
@@ -60,7 +61,7 @@ async def sent_by(
     return session, form
 
 
-def add_sign_in(router: APIRouter, pages: Pages, sessions: Sessions, settings: WebSettings) -> None:
+def add_sign_in(router: PageRoutes, pages: Pages, sessions: Sessions, settings: WebSettings) -> None:
     """Every route somebody without a session may use, and those that end one."""
 
     # The development link comes first: its address would otherwise be a provider's name.
@@ -68,7 +69,7 @@ def add_sign_in(router: APIRouter, pages: Pages, sessions: Sessions, settings: W
     _add_providers(router, pages, sessions)
     _add_sign_out(router, pages, sessions)
 
-    @router.api_route("/sign-in", methods=["GET", "HEAD"])
+    @router.page("/sign-in")
     async def sign_in(request: Request) -> Response:
         return await pages.draw(
             request,
@@ -80,7 +81,7 @@ def add_sign_in(router: APIRouter, pages: Pages, sessions: Sessions, settings: W
         )
 
 
-def _add_providers(router: APIRouter, pages: Pages, sessions: Sessions) -> None:
+def _add_providers(router: PageRoutes, pages: Pages, sessions: Sessions) -> None:
     @router.get("/sign-in/{name}")
     async def leave(request: Request, name: str) -> Response:
         fresh = request.query_params.get("fresh") == "yes"
@@ -101,8 +102,10 @@ def _add_providers(router: APIRouter, pages: Pages, sessions: Sessions) -> None:
         return answer
 
 
-def _add_development_link(router: APIRouter, pages: Pages, sessions: Sessions, settings: WebSettings) -> None:
-    @router.api_route("/sign-in/dev", methods=["GET", "HEAD"])
+def _add_development_link(
+    router: PageRoutes, pages: Pages, sessions: Sessions, settings: WebSettings
+) -> None:
+    @router.page("/sign-in/dev")
     async def landing(request: Request) -> Response:
         token = request.query_params.get("token", "")
         _require_dev_signin(settings)
@@ -117,7 +120,7 @@ def _add_development_link(router: APIRouter, pages: Pages, sessions: Sessions, s
         return _opened(pages, await sessions.sign_in(form["token"], _cookie(pages, request)), "/")
 
 
-def _add_sign_out(router: APIRouter, pages: Pages, sessions: Sessions) -> None:
+def _add_sign_out(router: PageRoutes, pages: Pages, sessions: Sessions) -> None:
     @router.post("/sign-out")
     async def sign_out(request: Request) -> Response:
         """End this session; with ``everywhere``, every session of this person."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import SlackAccounts
 from policy_service.channels.web.signing_in import sent_by
@@ -23,11 +24,11 @@ _INVITATION_S: Final = 3_600  # longer than an invitation can hold
 _ANSWERS = {"yes": True, "no": False}
 
 
-def add_slack_accounts(router: APIRouter, pages: Pages, accounts: SlackAccounts) -> None:
+def add_slack_accounts(router: PageRoutes, pages: Pages, accounts: SlackAccounts) -> None:
     """The routes."""
     _add_invitation(router, pages, accounts)
 
-    @router.api_route("/slack", methods=["GET", "HEAD"])
+    @router.page("/slack")
     async def mine(request: Request) -> Response:
         session = await pages.session(request)
         if session is None:
@@ -55,8 +56,8 @@ def add_slack_accounts(router: APIRouter, pages: Pages, accounts: SlackAccounts)
         return pages.go("/slack")
 
 
-def _add_invitation(router: APIRouter, pages: Pages, accounts: SlackAccounts) -> None:
-    @router.api_route("/slack/link", methods=["GET", "HEAD"])
+def _add_invitation(router: PageRoutes, pages: Pages, accounts: SlackAccounts) -> None:
+    @router.page("/slack/link")
     async def ask(request: Request) -> Response:
         given, kept = request.query_params.get("invitation"), pages.site.invitation_cookie
         if given is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import cast
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from countersign.contract.wire import MAX_TEXT_CHARS
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Oversight
 from policy_service.channels.web.signing_in import sent_by
@@ -18,10 +19,10 @@ _FIELDS = frozenset({"csrf_token", "what", "reason"})
 _WHAT = ("agent", "tool", "everything")
 
 
-def add_stopping(router: APIRouter, pages: Pages, oversight: Oversight) -> None:
+def add_stopping(router: PageRoutes, pages: Pages, oversight: Oversight) -> None:
     """Give a router the stop. Its link is on every page, and no page but this and an agent's can press it."""
 
-    @router.api_route("/stop", methods=["GET", "HEAD"])
+    @router.page("/stop")
     async def stop_page(request: Request) -> Response:
         session = await pages.session(request)
         if session is None:

@@ -4,11 +4,12 @@ The same rules as everywhere here: a GET changes nothing, a POST carries the ses
 page, and the form names the bytes and the state that were read. The word is judged nowhere here: the workflow decides.
 """
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 
 from countersign.contract import ContractError, TaskAnswer, canonicalize, load
 from policy_service.channels.web import live
 from policy_service.channels.web.drawing.task_views import changed_since, list_context, task_context
+from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import EventFeed, QueueSource, Said
 from policy_service.channels.web.signing_in import sent_by, signed_in
@@ -22,10 +23,10 @@ _FIELDS = frozenset({"csrf_token", "answer", "effect_digest", "effect_state", "r
 _OPTIONAL = frozenset({"result", "seen"})
 
 
-def add_tasks(router: APIRouter, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
+def add_tasks(router: PageRoutes, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
     """Give a router the pages of tasks."""
 
-    @router.api_route("/tasks", methods=["GET", "HEAD"])
+    @router.page("/tasks")
     async def tasks(request: Request) -> Response:
         session = await pages.session(request)
         if session is None:
@@ -45,7 +46,7 @@ def add_tasks(router: APIRouter, pages: Pages, source: QueueSource, feed: EventF
         fresh, settled = live.tell(batch.events, "task")
         return await pages.draw(request, "tasks_live.html", fresh=fresh, settled=settled)
 
-    @router.api_route("/tasks/{task_id}", methods=["GET", "HEAD"])
+    @router.page("/tasks/{task_id}")
     async def task(request: Request, task_id: str) -> Response:
         session = await pages.session(request)
         if session is None:
