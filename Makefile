@@ -32,26 +32,26 @@ airline: $(READY) ## 100 recorded agent runs through SDK and service; TAU_AIRLIN
 	@$(PY) -m examples.airline
 
 test: $(READY) counterparts ## the suite; what is missing on this machine is skipped and told
-	@$(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(SHORT) $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile -m "not long" --randomly-seed=$(SEED) $(SHORT) $(ARGS)
 
 test-at: $(READY) counterparts ## the suite on another day: AT="2028-02-29 23:55" (UTC) and a zone, TZ=; Linux with a C compiler
 	@folder=$$(mktemp -d) && trap "rm -r $$folder" EXIT && chmod 755 $$folder \
 	  && $(CC) -shared -fPIC -O2 -o $$folder/moved_clock.so tests/fakes/moved_clock.c \
 	  && export CLOCK_AHEAD_S=$$(( $$(date -u -d "$(AT)" +%s) - $$(date +%s) )) LD_PRELOAD=$$folder/moved_clock.so \
-	  && $(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(SHORT) $(ARGS)
+	  && $(PY) -m pytest -n $(JOBS) --dist loadfile -m "not long" --randomly-seed=$(SEED) $(SHORT) $(ARGS)
 
 # The parts are in tests/parts.py. Each ends with pytest's own line and its time; the first that fails ends the run.
 # One in which ARGS leave nothing (pytest's status 5) is no failure.
 test-long: $(READY) counterparts ## what `test` leaves out, part by part, with a fresh seed; PART=name for one
 	@for part in $(or $(PART),$$($(PY) -c 'from tests.parts import PARTS; print(*PARTS)')); do echo "== $$part"; \
-	  HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 --part $$part $(ARGS) || [ $$? -eq 5 ] || exit 1; \
+	  HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --dist loadfile --timeout 1800 --part $$part $(ARGS) || [ $$? -eq 5 ] || exit 1; \
 	done
 
 test-fast: $(READY) ## the tests of single functions and of the contract, in half a minute
-	@$(PY) -m pytest -q -n $(JOBS) -m "not long" --randomly-seed=$(SEED) tests/unit tests/policies $(ARGS)
+	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not long" --randomly-seed=$(SEED) tests/unit tests/policies $(ARGS)
 
 coverage: $(READY) counterparts ## the suite once more, slower, with the lines and branches it runs
-	@$(PY) -m pytest -n $(JOBS) --timeout 1800 -m "not long" --randomly-seed=$(SEED) --cov --cov-report=term $(ARGS)
+	@$(PY) -m pytest -n $(JOBS) --dist loadfile --timeout 1800 -m "not long" --randomly-seed=$(SEED) --cov --cov-report=term $(ARGS)
 
 vectors: $(READY) ## other people's vectors: JWS, Ed25519, JSON, RFC 8785 with a million numbers, Cedar's corpus
 	@COUNTERSIGN_CORPUS=whole $(PY) -m pytest -q $(VECTORS) $(ARGS)
@@ -67,7 +67,7 @@ _types: $(READY)
 	@$(PY) -m mypy
 
 _repository: $(READY)
-	@$(PY) -m pytest -q -n $(JOBS) --randomly-seed=$(SEED) tests/house tests/policies
+	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile --randomly-seed=$(SEED) tests/house tests/policies
 
 bench: $(READY) ## measure the service and the SDK; prints one table
 	@$(PY) -m tests.bench $(ARGS)

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from countersign import Settings
 
@@ -76,15 +76,7 @@ class LocalService:
         self.data.mkdir(parents=True, exist_ok=True)
         self.command("init")
         with self._log.open("wb") as log:
-            # A session of its own: Ctrl-C reaches the caller first, who then stops the service in order.
-            self._process = subprocess.Popen(
-                self._words("serve"),
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            self._process = self._start(log)
         try:
             self._wait_until_ready()
         except BaseException:
@@ -126,16 +118,26 @@ class LocalService:
 
     def command(self, *words: str) -> str:
         """Run one verb of the operator's command line and answer what it printed."""
-        done = subprocess.run(
-            self._words(*words), env=self._environment, capture_output=True, text=True, check=False
-        )
+        done = self._run(*words)
         if done.returncode != 0:
             said = (done.stderr or done.stdout).strip()
             raise ServiceError(f"`policy-service {' '.join(words)}` failed: {said}")
         return done.stdout
 
-    def _words(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "policy_service.cli", *words]
+    def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "policy_service.cli", *words]
+        return subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
+
+    def _start(self, log: BinaryIO) -> subprocess.Popen[bytes]:
+        # A session of its own: Ctrl-C reaches the caller first, who then stops the service in order.
+        return subprocess.Popen(
+            [sys.executable, "-m", "policy_service.cli", "serve"],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + START_SECONDS

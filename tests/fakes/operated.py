@@ -7,14 +7,15 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.fakes import warm
+
+REPOSITORY = warm.REPOSITORY
 _START_S = 60.0  # a busy machine takes its time to import everything
 
 
@@ -39,15 +40,13 @@ def environment(data: Path, bundle: Path, port: int, **more: str) -> dict[str, s
 
 def command(*args: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """One command to its end."""
-    return subprocess.run(
-        [sys.executable, "-m", "policy_service.cli", *args],
-        cwd=REPOSITORY, env=_with_paths(env), capture_output=True, text=True, check=False, timeout=_START_S,
-    )  # fmt: skip
+    return warm.run(
+        ["-m", "policy_service.cli", *args], cwd=REPOSITORY, env=_with_paths(env), timeout=_START_S
+    )
 
 
 def _with_paths(env: Mapping[str, str]) -> dict[str, str]:
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")])
-    return {**os.environ, "PYTHONPATH": path, **env}
+    return {**os.environ, "PYTHONPATH": warm.PATHS, **env}
 
 
 class Operated:
@@ -58,10 +57,12 @@ class Operated:
         self.url = f"http://127.0.0.1:{env['COUNTERSIGN_PORT']}"
         self.said: list[str] = []
         self._up = threading.Event()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "policy_service.cli", "serve"],
-            cwd=REPOSITORY, env=_with_paths(env), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )  # fmt: skip
+        self._process = warm.start(
+            ["-m", "policy_service.cli", "serve"],
+            cwd=REPOSITORY,
+            env=_with_paths(env),
+            stdout=subprocess.PIPE,
+        )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -107,7 +108,7 @@ class Operated:
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.said.append(line.rstrip("\n"))
-            if len(self.said) > 1 and "sign in as" in line:
+            self.said.append(line.decode().rstrip("\n"))
+            if len(self.said) > 1 and b"sign in as" in line:
                 self._up.set()
         self._up.set()

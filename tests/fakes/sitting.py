@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -15,10 +14,10 @@ from pathlib import Path
 from typing import Self
 
 from examples.person import Person
+from tests.fakes import warm
 from tests.fakes.operated import free_port
+from tests.fakes.warm import PATHS
 
-REPOSITORY = Path(__file__).parents[2]
-PATHS = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")])
 _SECONDS = 90.0  # a busy machine takes its time to import everything
 
 
@@ -41,8 +40,8 @@ class Sitting:
             *options,
             "my_agent.py",
         ]
-        self.process = subprocess.Popen(
-            [sys.executable, *words, *arguments],
+        self.process = warm.start(
+            [*words, *arguments],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": PATHS} | env,
             stdin=subprocess.PIPE,

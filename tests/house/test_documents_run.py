@@ -13,7 +13,8 @@ import pytest
 
 import countersign
 from countersign import integrations
-from examples.local_service import LocalService, free_port
+from examples.local_service import free_port
+from tests.fakes.local_service import WarmService
 from tests.house.documents import all_blocks
 from tests.house.repository import ROOT
 
@@ -31,7 +32,7 @@ def script_of(document: str) -> str:
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of somebody who has started the service and enrolled an agent."""
     data = tmp_path_factory.mktemp("docs") / "service"
-    with LocalService(data, ROOT / "policies", port=free_port()) as service:
+    with WarmService(data, ROOT / "policies", port=free_port()) as service:
         settings = service.enroll(AGENT, ROLE)
         yield {
             "COUNTERSIGN_URL": settings.url,

@@ -66,4 +66,4 @@ class _PageRoute(Route):
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, found = super().matches(scope)
-        return match, found | {"route": self}
+        return match, {**found, "route": self}

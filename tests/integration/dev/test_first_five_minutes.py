@@ -7,8 +7,6 @@ import re
 import signal
 import socket
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from examples.person import Person
 from policy_service.channels.operator.dev.folder import prepare
 from policy_service.errors import StartError
 from policy_service.tokens.keys import read_keys
+from tests.fakes import warm
 from tests.fakes.sitting import PATHS, Sitting, is_gone
 from tests.house.documents import all_blocks
 
@@ -465,10 +464,7 @@ def test_a_file_that_hides_a_module_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("named", ["no_such.py", "folder", "my_agent"])
 def test_what_is_no_script_is_refused_in_a_sentence_and_nothing_is_made(tmp_path: Path, named: str) -> None:
     (tmp_path / "folder").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "policy_service.cli", "dev", named],
-        cwd=tmp_path, env={"PYTHONPATH": PATHS}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = warm.run(["-m", "policy_service.cli", "dev", named], cwd=tmp_path, env={"PYTHONPATH": PATHS})
     assert (done.returncode, done.stdout) == (1, "")
     assert f"'{named}' is no Python file here; write `policy-service dev my_agent.py`" in done.stderr
     assert not (tmp_path / ".countersign").exists()

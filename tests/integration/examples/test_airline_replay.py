@@ -19,6 +19,7 @@ from examples.airline.replay import People, Verdict, nobody, replay
 from examples.airline.tools import DATABASE
 from examples.local_service import REPOSITORY, LocalService, free_port
 from tests.counterparts import require
+from tests.fakes.local_service import WarmService
 from tests.integration.examples import airline_world
 from tests.integration.examples.airline_world import ANA, BO
 
@@ -104,7 +105,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     source = airline_world.write(folder / "data", RUNS)
     airline = AirlineDatabase(folder / "airline.sqlite3", source)
     environment = {**ENVIRONMENT, FACTS: f"sqlite:///{airline.path}"}
-    service = LocalService(folder / "service", BUNDLE, port=free_port(), environment=environment)
+    service = WarmService(folder / "service", BUNDLE, port=free_port(), environment=environment)
     with pytest.MonkeyPatch.context() as patch, service:
         patch.setenv(DATABASE, str(airline.path))
         runtime = Runtime(service.enroll(AGENT, ROLE))

@@ -15,24 +15,24 @@ import pytest
 from examples.local_service import REPOSITORY, LocalService, ServiceError, free_port
 from examples.person import PageError, Person
 from examples.support_desk import demo, desk
+from tests.fakes import warm
+from tests.fakes.local_service import WarmService
 
-DEMO = [sys.executable, "-m", "examples.support_desk.demo"]
+DEMO = ["-m", "examples.support_desk.demo"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'sdk/python'}"}
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
     folder = tmp_path_factory.mktemp("desk")
-    with LocalService(
+    with WarmService(
         folder / "service", REPOSITORY / "policies", port=free_port(), environment=ENVIRONMENT
     ) as running:
         yield running
 
 
 def test_check_plays_every_part_and_tells_each_outcome() -> None:
-    done = subprocess.run(
-        [*DEMO, "--check"], env=ENVIRONMENT, cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
+    done = warm.run([*DEMO, "--check"], env=ENVIRONMENT, cwd=REPOSITORY, timeout=120)
 
     assert done.returncode == 0, done.stderr
     told = [re.sub(r" {2,}", "|", line.strip()) for line in done.stdout.splitlines()]
@@ -65,7 +65,7 @@ def test_the_large_refund_fires_when_it_is_approved_and_ctrl_c_leaves_nothing_ru
     link = url = ""
     fired: list[str] = []
     with subprocess.Popen(
-        DEMO,
+        [sys.executable, *DEMO],
         env=ENVIRONMENT,
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
@@ -119,9 +119,7 @@ def test_a_command_that_is_refused_says_why(service: LocalService) -> None:
 def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "broken.cedar").write_text("permit (")
-    broken = LocalService(
-        tmp_path / "service", tmp_path / "bundle", port=free_port(), environment=ENVIRONMENT
-    )
+    broken = WarmService(tmp_path / "service", tmp_path / "bundle", port=free_port(), environment=ENVIRONMENT)
 
     with pytest.raises(ServiceError, match=r"did not start: (.|\n)*broken\.cedar"), broken:
         pass

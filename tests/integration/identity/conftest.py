@@ -9,7 +9,7 @@ import pytest
 from tests.counterparts import node
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def factory() -> Iterator[node.TokenFactory]:
     with node.token_factory() as running_factory:
         yield running_factory

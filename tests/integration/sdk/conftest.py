@@ -28,6 +28,7 @@ from countersign.manifests.drafting import manifest_json
 from examples.local_service import LocalService, free_port
 from examples.person import Person
 from tests.fakes.desk import notes_database
+from tests.fakes.local_service import WarmService
 from tests.fakes.mcp_bank import mcp_manifests
 from tests.house.repository import ROOT
 
@@ -216,19 +217,17 @@ def reviewed_bundle(folder: Path) -> Path:
 
 def serving(folder: Path, environment: dict[str, str] | None = None) -> LocalService:
     """A service of these tools, in a process with this beside its environment."""
-    return LocalService(
-        folder / "service", reviewed_bundle(folder), port=free_port(), environment=environment
-    )
+    return WarmService(folder / "service", reviewed_bundle(folder), port=free_port(), environment=environment)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
     """The real service with a bundle of our tools' drafts, reviewed as they are."""
     with serving(tmp_path_factory.mktemp("office")) as served:
         yield served
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def enrolled(service: LocalService) -> Settings:
     return service.enroll("support", ROLE)
 

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from countersign import Denied, EffectFailed, NotDone, Runtime, ToolRegistry, tool, transaction
 from countersign.cli.app import app
 from examples.local_service import LocalService, free_port
+from tests.fakes.local_service import WarmService
 from tests.house.repository import ROOT
 from tests.integration.sdk.conftest import ROLE
 
@@ -39,7 +40,7 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalSer
     shutil.copytree(tmp_path / "drafts", bundle / "tools")
     (bundle / "desk.cedar").write_text(POLICY)
     (bundle / "groups.toml").write_bytes((ROOT / "policies" / "groups.toml").read_bytes())
-    with LocalService(tmp_path / "service", bundle, port=free_port()) as service:
+    with WarmService(tmp_path / "service", bundle, port=free_port()) as service:
         yield service
 
 

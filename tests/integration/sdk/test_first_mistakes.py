@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from examples.local_service import LocalService
 from tests.fakes.forked_script import run_script
+from tests.fakes.local_service import WarmService
 from tests.fakes.operated import free_port
 from tests.fakes.sitting import PATHS
 
@@ -181,7 +181,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     (folder / "bundle/rules.cedar").write_text(POLICIES)
     (folder / "bundle/groups.toml").write_text(GROUPS)
     paths = {"PYTHONPATH": PATHS}
-    with LocalService(folder / "service", folder / "bundle", port=free_port(), environment=paths) as service:
+    with WarmService(folder / "service", folder / "bundle", port=free_port(), environment=paths) as service:
         settings = service.enroll("my-agent", "none")
         yield {
             "COUNTERSIGN_URL": settings.url,

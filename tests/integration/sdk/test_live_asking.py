@@ -30,6 +30,7 @@ from countersign.tools.tool import tool_of
 from examples.local_service import LocalService, free_port
 from examples.person import Person
 from tests.fakes.desk import notes_database, notes_in
+from tests.fakes.local_service import WarmService
 from tests.house.repository import ROOT
 from tests.integration.sdk.conftest import ROLE
 
@@ -71,7 +72,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalServ
     (bundle / "groups.toml").write_bytes((ROOT / "policies" / "groups.toml").read_bytes())
     draft = tool_of(live_note(folder / "none.db", ToolRegistry(), ask="live")).draft_manifest()
     (bundle / "tools" / "note.json").write_bytes(manifest_json(draft))
-    with LocalService(folder / "service", bundle, port=free_port()) as service:
+    with WarmService(folder / "service", bundle, port=free_port()) as service:
         yield service, service.enroll("support", ROLE)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from policy_service.channels.operator.dev.drafts import merge, read_tools
 from policy_service.channels.operator.dev.folder import prepare
+from tests.fakes import warm
 from tests.fakes.payments import PAY, Payments, gate
 from tests.house.documents import all_blocks
 from tests.house.repository import ROOT
@@ -331,18 +332,26 @@ ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def pytest_in(
-    folder: Path, files: dict[str, str], settings: str = SETTINGS, *words: str, alone: bool = True
+    folder: Path,
+    files: dict[str, str],
+    settings: str = SETTINGS,
+    *words: str,
+    alone: bool = True,
+    warmed: bool = True,
 ) -> subprocess.CompletedProcess[str]:
+    """A run of pytest; ``warmed``: in a process that has imported the SDK before."""
     for name, text in {"my_agent.py": AGENT, "pyproject.toml": settings, **files}.items():
         (folder / name).write_text(text)
     ours = ("COUNTERSIGN_", "PYTEST")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "sdk/python")])
+    environment |= STALE | {"PYTHONPATH": path} | (ALONE if alone else {})
+    command = ["-m", "pytest", *(words or BY_NAME), "-W", "error", "-q"]
+    if warmed:
+        return warm.run(command, cwd=folder, env=environment, timeout=110)
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *(words or BY_NAME), "-W", "error", "-q"],
-        cwd=folder, env=environment | STALE | {"PYTHONPATH": path} | (ALONE if alone else {}),
-        capture_output=True, text=True, timeout=110, check=False,
-    )  # fmt: skip
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def last(done: subprocess.CompletedProcess[str]) -> str:
@@ -356,8 +365,8 @@ def bundle_beside(folder: Path) -> None:
 def test_the_page_runs_as_it_stands_and_so_does_all_it_promises(tmp_path: Path) -> None:
     bundle_beside(tmp_path)
     before = sorted(path.name for path in (ROOT / "policies").iterdir())
-    done = pytest_in(tmp_path, {"test_page.py": PROGRAM, "test_more.py": MORE})
-    assert last(done) == "15 passed", done.stdout
+    done = pytest_in(tmp_path, {"test_page.py": PROGRAM, "test_more.py": MORE, "test_model.py": MODEL})
+    assert last(done) == "16 passed", done.stdout
     assert sorted(path.name for path in (ROOT / "policies").iterdir()) == before
     assert '"finance-1"' not in (ROOT / "policies" / "groups.toml").read_text()
 
@@ -383,12 +392,7 @@ def test_the_first_of_the_page_holds_of_the_bundle_that_dev_makes(tmp_path: Path
     assert last(done) == "4 passed", done.stdout
 
 
-def test_the_page_s_model_says_what_its_test_writes(tmp_path: Path) -> None:
-    bundle_beside(tmp_path)
-    done = pytest_in(tmp_path, {"test_model.py": MODEL})
-    assert last(done) == "1 passed", done.stdout
-
-
+@pytest.mark.long
 def test_the_fixtures_have_types_that_a_strict_test_may_name(tmp_path: Path) -> None:
     wrong = TYPED + "    countersign_people.settle('case-81', by='finance')\n"
     for name, text in {"my_agent.py": AGENT, "test_typed.py": TYPED, "test_wrong.py": wrong}.items():
@@ -478,7 +482,7 @@ def test_it_costs_nothing_until_a_fixture_is_asked_for(tmp_path: Path) -> None:
         "    ours = {name for name in sys.modules if name.startswith(('countersign', 'httpx2', 'policy_service'))}\n"
         "    assert ours == {'countersign', 'countersign.pytest_plugin'}\n"
     )
-    done = pytest_in(tmp_path, {"test_one.py": used}, settings="[tool.pytest.ini_options]\n")
+    done = pytest_in(tmp_path, {"test_one.py": used}, settings="[tool.pytest.ini_options]\n", warmed=False)
     assert last(done) == "1 passed", done.stdout
 
 
@@ -496,5 +500,5 @@ def test_found_by_its_entry_point_and_named_once_more_it_is_one_plugin(tmp_path:
     }
     others = [f"-pno:{one.name}" for one in entry_points(group="pytest11") if one.name not in points]
     for named in (BY_NAME, ()):
-        done = pytest_in(tmp_path, listed, SETTINGS, *others, *named, alone=False)
+        done = pytest_in(tmp_path, listed, SETTINGS, *others, *named, alone=False, warmed=False)
         assert last(done) == "1 passed", done.stdout + done.stderr

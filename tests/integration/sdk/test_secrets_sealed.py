@@ -28,6 +28,7 @@ from countersign.journal.sealing_keys import add_key
 from countersign.manifests.drafting import manifest_json
 from examples.local_service import LocalService, free_port
 from examples.person import Person
+from tests.fakes.local_service import WarmService
 from tests.house.repository import ROOT
 from tests.integration.sdk.conftest import ROLE
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
@@ -92,7 +93,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
     (bundle / "groups.toml").write_bytes((ROOT / "policies" / "groups.toml").read_bytes())
     for one in Shop().registry:
         (bundle / "tools" / f"{one.name}.json").write_bytes(manifest_json(one.draft_manifest()))
-    with LocalService(folder / "service", bundle, port=free_port()) as served:
+    with WarmService(folder / "service", bundle, port=free_port()) as served:
         yield served
 
 
