@@ -10,6 +10,9 @@ JOBS   ?= 3
 # One order and one set of drawn examples for every run of `make test`; SEED=n takes another.
 SEED   ?= 20261121
 
+# Where it is set, each of some hundred child programs compiles the whole of both packages again.
+export PYTHONDONTWRITEBYTECODE :=
+
 REQUIREMENTS := requirements/dev.txt
 READY        := $(VENV)/.ready
 

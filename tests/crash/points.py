@@ -14,8 +14,9 @@ same table or the same calls as the product reads.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -55,12 +56,12 @@ def service_sites() -> tuple[Site, ...]:
     """Every call of the service that commits a unit of work or makes a file durable."""
     found = [
         (_named(module, _unit_of(call)), file, call)
-        for file, module, _, call in _calls(SERVICE)
+        for file, module, _, call in _calls(SERVICE, WRITES)
         if _is_write(call)
     ]
     found += [
         (_named(module, f"{function}>{call.func.id}"), file, call)
-        for file, module, function, call in _calls(SERVICE)
+        for file, module, function, call in _calls(SERVICE, DURABLE)
         if isinstance(call.func, ast.Name) and call.func.id in DURABLE
     ]
     return _distinct(found)
@@ -71,12 +72,12 @@ def agent_sites() -> tuple[Site, ...]:
     """Every call of the SDK that commits to the journal or calls a tool."""
     journal = [
         (_named(module, function), file, call)
-        for file, module, function, call in _calls(SDK)
+        for file, module, function, call in _calls(SDK, ["unit"])
         if isinstance(call.func, ast.Attribute) and call.func.attr == "unit" and _ends(call.func) in JOURNALS
     ]
     tools = [
         (_named(module, function), file, call)
-        for file, module, function, call in _calls(SDK)
+        for file, module, function, call in _calls(SDK, ["call"])
         if isinstance(call.func, ast.Attribute) and call.func.attr == "call" and _ends(call.func) == "waits"
     ]
     return _distinct(journal + tools)
@@ -119,13 +120,19 @@ def _methods(file: Path, owner: str, wanted: object) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------------- reading the code
 
 
-def _calls(package: Path) -> Iterator[tuple[Path, str, str, ast.Call]]:
-    """Every call of a package: its file, its module, the function it stands in, itself."""
+def _calls(package: Path, names: Iterable[str]) -> Iterator[tuple[Path, str, str, ast.Call]]:
+    """Every call in the files of a package that call one of these names: its file, its module, the function it stands
+    in, itself.
+    """
+    called = re.compile(rf"\b({'|'.join(names)})\(")
     for file in sorted(package.rglob("*.py")):
         if file.name == "__main__.py":
             continue  # for those who develop it; nothing that runs at a user's
+        text = file.read_text(encoding="utf-8")
+        if not called.search(text):
+            continue
         module = ".".join(file.relative_to(package).with_suffix("").parts)
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        tree = ast.parse(text)
         yield from ((file, module, function, call) for function, call in _within(tree, ()))
 
 
@@ -179,7 +186,9 @@ def _many() -> dict[str, tuple[str, tuple[str, ...]]]:
 def _queues() -> tuple[str, ...]:
     """The queues that are swept: the second argument of each call of `_each`."""
     calls = (
-        call for _, _, _, call in _calls(SERVICE / "workflow") if getattr(call.func, "id", "") == "_each"
+        call
+        for _, _, _, call in _calls(SERVICE / "workflow", ["_each"])
+        if getattr(call.func, "id", "") == "_each"
     )
     return tuple(call.args[1].attr for call in calls if isinstance(call.args[1], ast.Attribute))
 

@@ -24,7 +24,17 @@ from tests.house.repository import ROOT
 FOLDER = ROOT / ".mutation"
 TABLE = FOLDER / "reach.sqlite"
 
-_SHORT = ["-n", "3", "--dist", "loadfile", "-m", "not long", "--ignore=tests/house", "--randomly-seed=20261121", "-q"]
+_SHORT = [
+    "-n",
+    "3",
+    "--dist",
+    "loadfile",
+    "-m",
+    "not long",
+    "--ignore=tests/house",
+    "--randomly-seed=20261121",
+    "-q",
+]
 # Slower than the suite alone, so with longer limits. A program that a test starts records under that test's name.
 _COVERAGE = """
 [run]
