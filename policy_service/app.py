@@ -53,6 +53,7 @@ from policy_service.channels.http import (
 )
 from policy_service.channels.http import log as log_routes
 from policy_service.channels.http.answer_headers import AnswerHeaders
+from policy_service.channels.http.api import Api
 from policy_service.channels.http.gate import Gate
 from policy_service.channels.http.single_headers import SingleHeaders
 from policy_service.channels.operator.socket import embedded_lock, open_database
@@ -316,6 +317,21 @@ async def _stop(tasks: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+_ROUTES = (
+    transactions.routes,
+    redemptions.routes,
+    reviews.routes,
+    proposals.routes,
+    tasks.routes,
+    shadows.routes,
+    log_routes.routes,
+    agent_keys.routes,
+    signing_out.routes,
+    policies.routes,
+    wellknown.routes,
+)
+
+
 def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     """The service as an ASGI application. ``clock`` replaces this host's and the database's.
 
@@ -345,21 +361,16 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     )
     app.state.service = service
     problems.install(app)
-    gate = Gate(service.ctx, service.authenticator, service.sessions)
-    for router in (
-        transactions.router(gate),
-        redemptions.router(gate),
-        reviews.router(gate),
-        proposals.router(gate),
-        tasks.router(gate),
-        shadows.router(gate),
-        log_routes.router(gate),
-        agent_keys.router(gate, service.trusted_issuers),
-        signing_out.router(gate, service.sign_in),
-        policies.router(gate, service.webhook_secret),
-        wellknown.router(gate, service.health.findings, service.metrics_token),
-    ):
-        app.routes.extend(router.routes)  # `include_router` would take every route apart a second time
+    app.state.api = Api(
+        gate=Gate(service.ctx, service.authenticator, service.sessions),
+        issuers=service.trusted_issuers,
+        sign_in=service.sign_in,
+        webhook_secret=service.webhook_secret,
+        findings=service.health.findings,
+        metrics_token=service.metrics_token,
+    )
+    for routes in _ROUTES:
+        app.routes.extend(routes.routes)  # `include_router` would take every route apart a second time
     if service.slack is not None and service.slack.signatures is not None:
         app.routes.extend(slack_routes.router(service.slack.desk, service.slack.signatures).routes)
     web.install(

@@ -7,43 +7,37 @@ from fastapi import APIRouter, Request, Response
 from countersign.contract import BadKeyError, Limits, PublicKey
 from countersign.contract.wire import BringKeyRequest, BroughtKey
 from policy_service.channels.http import docs
+from policy_service.channels.http.api import api_of
 from policy_service.channels.http.bodies import answer, read_model
-from policy_service.channels.http.gate import Gate
 from policy_service.errors import InvalidRequestError
 from policy_service.identity.agents import bring_key
-from policy_service.identity.trusted_issuers import TrustedIssuers
 
 # a token of 16,384 characters and a key; by a stranger
 _LIMITS = Limits(max_bytes=20_000, max_depth=2, max_nodes=8)
 
 
-def router(gate: Gate, issuers: TrustedIssuers) -> APIRouter:
-    """The one route that needs no known key: the token says whose it is, the proof that its sender holds it.
+routes = APIRouter(prefix="/v1", tags=["agents"])
 
-    So it is strangers who send the body: none is read where no issuer is trusted, and else no large one.
-    """
-    routes = APIRouter(prefix="/v1", tags=["agents"])
 
-    @routes.post(
-        "/agent-keys",
-        response_model=BroughtKey,
-        status_code=201,
-        summary="Bring a key, vouched for by a token of a trusted issuer",
-        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-        openapi_extra=docs.body_of(BringKeyRequest) | {"security": docs.AGENT},
-    )
-    async def bring(request: Request) -> Response:
-        gate.require_host(request)
-        issuers.require_any()
-        presented, body = await gate.newcomer(request, _LIMITS.max_bytes)
-        wish = read_model(BringKeyRequest, body, _LIMITS)
-        key = _public_key(wish.x)
-        voucher = await issuers.vouch(wish.token, key.kid)
-        gate.require_key(presented, body, key, voucher.agent)
-        await gate.ctx.db.write(lambda tx: bring_key(tx, key, voucher))
-        return answer(BroughtKey(agent=voucher.agent, kid=key.kid, expires_at=voucher.until), 201)
-
-    return routes
+@routes.post(
+    "/agent-keys",
+    response_model=BroughtKey,
+    status_code=201,
+    summary="Bring a key, vouched for by a token of a trusted issuer",
+    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+    openapi_extra=docs.body_of(BringKeyRequest) | {"security": docs.AGENT},
+)
+async def bring(request: Request) -> Response:
+    api = api_of(request)
+    api.gate.require_host(request)
+    api.issuers.require_any()
+    presented, body = await api.gate.newcomer(request, _LIMITS.max_bytes)
+    wish = read_model(BringKeyRequest, body, _LIMITS)
+    key = _public_key(wish.x)
+    voucher = await api.issuers.vouch(wish.token, key.kid)
+    api.gate.require_key(presented, body, key, voucher.agent)
+    await api.ctx.db.write(lambda tx: bring_key(tx, key, voucher))
+    return answer(BroughtKey(agent=voucher.agent, kid=key.kid, expires_at=voucher.until), 201)
 
 
 def _public_key(x: str) -> PublicKey:

@@ -14,9 +14,9 @@ from fastapi.responses import StreamingResponse
 from countersign.contract.wire import AuditPage, dump
 from policy_service import metrics
 from policy_service.channels.http import docs
+from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.bodies import answer
-from policy_service.channels.http.gate import Gate
-from policy_service.channels.streams import EVENT_STREAM, Streams
+from policy_service.channels.streams import EVENT_STREAM
 from policy_service.errors import InvalidRequestError
 from policy_service.workflow.pages import history
 from policy_service.workflow.pages.history import Watcher
@@ -27,69 +27,68 @@ Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the s
 _KEEP_ALIVE_S = 15  # a comment this often keeps proxies from closing a silent stream
 
 
-def router(gate: Gate) -> APIRouter:
-    """The routes of the log."""
-    routes = APIRouter(prefix="/v1", tags=["log"])
-    ctx, streams = gate.ctx, Streams()
+routes = APIRouter(prefix="/v1", tags=["log"])
 
-    async def watcher(request: Request, *, touch: bool = True) -> tuple[Watcher, str]:
-        """Who reads, and the one name of whoever that is."""
-        if request.headers.get("agent-proof") or request.headers.get("authorization"):
-            caller, _ = await gate.agent(request)
-            return Watcher(caller), f"agent {caller.agent}"
-        session = await gate.person(request, touch=touch)
-        return Watcher(None), f"person {session.person.key}"
 
-    @routes.get(
-        "/audit",
-        response_model=AuditPage,
-        summary="The log, by index",
-        responses=docs.problems(400, 401, 413, 421, 503),
-        openapi_extra={"security": [*docs.AGENT, *docs.PERSON]},
-    )
-    async def audit(request: Request, after: int = After, limit: int | None = Limit) -> Response:
-        who, _ = await watcher(request)
-        most = ctx.settings.rows(limit)
-        return answer(await history.page(ctx, who, after, most))
+@routes.get(
+    "/audit",
+    response_model=AuditPage,
+    summary="The log, by index",
+    responses=docs.problems(400, 401, 413, 421, 503),
+    openapi_extra={"security": [*docs.AGENT, *docs.PERSON]},
+)
+async def audit(request: Request, after: int = After, limit: int | None = Limit) -> Response:
+    api = api_of(request)
+    who, _ = await _watcher(api, request)
+    most = api.ctx.settings.rows(limit)
+    return answer(await history.page(api.ctx, who, after, most))
 
-    @routes.get(
-        "/events",
-        response_class=StreamingResponse,
-        summary="Server-sent events; Last-Event-ID is an index of the log",
-        responses={
-            200: {
-                "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
-                "description": "Ids and kinds, for ever.",
-            },
-            **docs.problems(400, 401, 413, 421, 429, 503),
+
+@routes.get(
+    "/events",
+    response_class=StreamingResponse,
+    summary="Server-sent events; Last-Event-ID is an index of the log",
+    responses={
+        200: {
+            "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
+            "description": "Ids and kinds, for ever.",
         },
-        openapi_extra={
-            "security": [*docs.AGENT, *docs.PERSON],
-            "parameters": [
-                docs.header("Last-Event-ID", "Go on after this index.", schema={"type": "string"})
-            ],
-        },
-    )
-    async def events(request: Request) -> Response:
-        who, name = await watcher(request, touch=False)  # browsers open a stream again by themselves
-        start = _last_event_id(request)
-        index = ctx.feed.index if start is None else start
-        return streams.answer(name, _stream(request, who, index), {"Cache-Control": "no-store"})
+        **docs.problems(400, 401, 413, 421, 429, 503),
+    },
+    openapi_extra={
+        "security": [*docs.AGENT, *docs.PERSON],
+        "parameters": [docs.header("Last-Event-ID", "Go on after this index.", schema={"type": "string"})],
+    },
+)
+async def events(request: Request) -> Response:
+    api = api_of(request)
+    who, name = await _watcher(api, request, touch=False)  # browsers open a stream again by themselves
+    start = _last_event_id(request)
+    index = api.ctx.feed.index if start is None else start
+    return api.streams.answer(name, _stream(api, request, who, index), {"Cache-Control": "no-store"})
 
-    async def _stream(request: Request, who: Watcher, index: int) -> AsyncIterator[bytes]:
-        with metrics.STREAMS.labels("api").track_inprogress():
-            yield b": open\n\n"
-            while not ctx.feed.closing:
-                rows, index = await history.events_after(ctx, who, index, _KEEP_ALIVE_S)
-                # Looked at after waiting: before something is said, and when there was nothing for so long.
-                if not await gate.still_there(request, who.caller):
-                    return
-                for event in rows:
-                    yield f"id: {event.index}\nevent: {event.kind}\ndata: ".encode() + dump(event) + b"\n\n"
-                if not rows:
-                    yield f"id: {index}\n: still here\n\n".encode()
 
-    return routes
+async def _watcher(api: Api, request: Request, *, touch: bool = True) -> tuple[Watcher, str]:
+    """Who reads, and the one name of whoever that is."""
+    if request.headers.get("agent-proof") or request.headers.get("authorization"):
+        caller, _ = await api.gate.agent(request)
+        return Watcher(caller), f"agent {caller.agent}"
+    session = await api.gate.person(request, touch=touch)
+    return Watcher(None), f"person {session.person.key}"
+
+
+async def _stream(api: Api, request: Request, who: Watcher, index: int) -> AsyncIterator[bytes]:
+    with metrics.STREAMS.labels("api").track_inprogress():
+        yield b": open\n\n"
+        while not api.ctx.feed.closing:
+            rows, index = await history.events_after(api.ctx, who, index, _KEEP_ALIVE_S)
+            # Looked at after waiting: before something is said, and when there was nothing for so long.
+            if not await api.gate.still_there(request, who.caller):
+                return
+            for event in rows:
+                yield f"id: {event.index}\nevent: {event.kind}\ndata: ".encode() + dump(event) + b"\n\n"
+            if not rows:
+                yield f"id: {index}\n: still here\n\n".encode()
 
 
 def _last_event_id(request: Request) -> int | None:

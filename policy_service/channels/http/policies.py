@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 
 from countersign.contract.wire import LookView, PoliciesView, PolicyProblem
 from policy_service.channels.http import docs
+from policy_service.channels.http.api import api_of
 from policy_service.channels.http.bodies import answer
-from policy_service.channels.http.gate import Gate
 from policy_service.channels.http.webhooks import is_webhook, require_signed
 from policy_service.channels.requests import read_unidentified_body
 from policy_service.pap.active import ActiveBundle
@@ -21,49 +21,48 @@ _HOOKS = [
 ]
 
 
-def router(gate: Gate, webhook_secret: bytes | None) -> APIRouter:
-    """The routes of the policies. ``webhook_secret``: what a webhook has to know; None refuses them all."""
-    routes = APIRouter(prefix="/v1", tags=["policies"])
-    ctx = gate.ctx
+routes = APIRouter(prefix="/v1", tags=["policies"])
 
-    @routes.get(
-        "/policies",
-        response_model=PoliciesView,
-        summary="The policies in force, the newest ones, and why they differ; what is wrong in words for people only",
-        responses=docs.problems(400, 401, 413, 421, 503),
-        openapi_extra={"security": [*docs.AGENT, *docs.PERSON]},
-    )
-    async def get_policies(request: Request) -> Response:
-        if request.headers.get("agent-proof") or request.headers.get("authorization"):
-            await gate.agent(request)
-            return answer(_view(ctx.active, in_words=False))
-        await gate.person(request)
-        return answer(_view(ctx.active, in_words=True))
 
-    @routes.post(
-        "/policies/sync",
-        response_model=LookView,
-        status_code=202,
-        summary="There may be new policies: look soon. By a signed webhook, an agent or a person",
-        responses=docs.problems(400, 401, 403, 413, 415, 421, 503),
-        openapi_extra=docs.with_parameters({"security": [*docs.AGENT, *docs.PERSON, {}]}, *_HOOKS),
-    )
-    async def sync(request: Request) -> Response:
-        # Whatever the body says, the source is asked; so a replay or another's branch costs one look at most.
-        if is_webhook(request.headers):
-            gate.require_host(request)
-            body = b""
-            if webhook_secret is not None:  # else none is believed, whatever it says
-                body = await read_unidentified_body(request, ctx.settings.max_body_bytes)
-            require_signed(webhook_secret, request.headers, body)
-        elif request.headers.get("agent-proof") or request.headers.get("authorization"):
-            await gate.agent(request)
-        else:
-            await gate.person_who_writes(request)
-        ctx.looks.ask()
-        return answer(LookView(looking=True), 202)
+@routes.get(
+    "/policies",
+    response_model=PoliciesView,
+    summary="The policies in force, the newest ones, and why they differ; what is wrong in words for people only",
+    responses=docs.problems(400, 401, 413, 421, 503),
+    openapi_extra={"security": [*docs.AGENT, *docs.PERSON]},
+)
+async def get_policies(request: Request) -> Response:
+    api = api_of(request)
+    if request.headers.get("agent-proof") or request.headers.get("authorization"):
+        await api.gate.agent(request)
+        return answer(_view(api.ctx.active, in_words=False))
+    await api.gate.person(request)
+    return answer(_view(api.ctx.active, in_words=True))
 
-    return routes
+
+@routes.post(
+    "/policies/sync",
+    response_model=LookView,
+    status_code=202,
+    summary="There may be new policies: look soon. By a signed webhook, an agent or a person",
+    responses=docs.problems(400, 401, 403, 413, 415, 421, 503),
+    openapi_extra=docs.with_parameters({"security": [*docs.AGENT, *docs.PERSON, {}]}, *_HOOKS),
+)
+async def sync(request: Request) -> Response:
+    api = api_of(request)
+    # Whatever the body says, the source is asked; so a replay or another's branch costs one look at most.
+    if is_webhook(request.headers):
+        api.gate.require_host(request)
+        body = b""
+        if api.webhook_secret is not None:  # else none is believed, whatever it says
+            body = await read_unidentified_body(request, api.ctx.settings.max_body_bytes)
+        require_signed(api.webhook_secret, request.headers, body)
+    elif request.headers.get("agent-proof") or request.headers.get("authorization"):
+        await api.gate.agent(request)
+    else:
+        await api.gate.person_who_writes(request)
+    api.ctx.looks.ask()
+    return answer(LookView(looking=True), 202)
 
 
 def _view(active: ActiveBundle, *, in_words: bool) -> PoliciesView:

@@ -19,131 +19,137 @@ from countersign.contract.wire import (
     TransactionView,
 )
 from policy_service.channels.http import docs
+from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
-from policy_service.channels.http.gate import Gate
 from policy_service.errors import NotFoundError
 from policy_service.workflow.effects.epochs import epoch_view
 from policy_service.workflow.effects.evaluate import decide_live, evaluate_request
 from policy_service.workflow.releases.redeem import Redeemed, redeem
 from policy_service.workflow.releases.renew import renew
 from policy_service.workflow.releases.report import report
-from policy_service.workflow.told.telling import Telling
 from policy_service.workflow.told.tool_views import tool_view
 from policy_service.workflow.told.view import evaluation_view
 
+routes = APIRouter(prefix="/v1", tags=["redemptions"])
 
-def router(gate: Gate) -> APIRouter:
-    """The routes of redemptions and what surrounds them."""
-    routes = APIRouter(prefix="/v1", tags=["redemptions"])
-    ctx, telling = gate.ctx, Telling(gate.ctx)
 
-    async def tell(redeemed: Redeemed) -> Response:
-        view = RedemptionView(
-            attempt_id=redeemed.attempt_id,
-            redeemed=redeemed.redeemed,
-            receipt=redeemed.receipt,
-            transaction=await telling.transaction(redeemed.snapshot),
-        )
-        return answer(view)
+@routes.post(
+    "/redemptions",
+    response_model=RedemptionView,
+    summary="Spend the releases of a whole transaction, or of one compensation",
+    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+    openapi_extra=docs.body_of(RedeemRequest) | {"security": docs.AGENT},
+)
+async def redeem_releases(request: Request) -> Response:
+    api = api_of(request)
+    caller, body = await api.gate.agent(request)
+    wish = read_model(RedeemRequest, body)
+    return await _told(api, await redeem(api.ctx, caller, wish.tokens, wish.attempt_id))
 
-    @routes.post(
-        "/redemptions",
-        response_model=RedemptionView,
-        summary="Spend the releases of a whole transaction, or of one compensation",
-        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-        openapi_extra=docs.body_of(RedeemRequest) | {"security": docs.AGENT},
-    )
-    async def redeem_releases(request: Request) -> Response:
-        caller, body = await gate.agent(request)
-        wish = read_model(RedeemRequest, body)
-        return await tell(await redeem(ctx, caller, wish.tokens, wish.attempt_id))
 
-    @routes.post(
-        "/redemptions/{attempt_id}/renew",
-        response_model=RedemptionView,
-        summary="Ask for a fresh fire_by under the same attempt",
-        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-        openapi_extra=docs.body_of(RenewRequest) | {"security": docs.AGENT},
-    )
-    async def renew_redemption(
-        request: Request,
-        attempt_id: Annotated[AttemptId, Path(description="The attempt's name.")],
-    ) -> Response:
-        caller, body = await gate.agent(request)
-        wish = read_model(RenewRequest, body)
-        return await tell(await renew(ctx, caller, attempt_id, wish.effect_ids))
+@routes.post(
+    "/redemptions/{attempt_id}/renew",
+    response_model=RedemptionView,
+    summary="Ask for a fresh fire_by under the same attempt",
+    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+    openapi_extra=docs.body_of(RenewRequest) | {"security": docs.AGENT},
+)
+async def renew_redemption(
+    request: Request,
+    attempt_id: Annotated[AttemptId, Path(description="The attempt's name.")],
+) -> Response:
+    api = api_of(request)
+    caller, body = await api.gate.agent(request)
+    wish = read_model(RenewRequest, body)
+    return await _told(api, await renew(api.ctx, caller, attempt_id, wish.effect_ids))
 
-    @routes.post(
-        "/outcomes",
-        response_model=TransactionView,
-        summary="Report what became of redeemed effects",
-        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-        openapi_extra=docs.body_of(ReportRequest) | {"security": docs.AGENT},
-    )
-    async def report_outcomes(request: Request) -> Response:
-        caller, body = await gate.agent(request)
-        wish = read_model(ReportRequest, body)
-        return answer(await telling.transaction(await report(ctx, caller, wish)))
 
-    @routes.get(
-        "/epoch",
-        response_model=EpochView,
-        summary="The incarnation of the service's database, and what each restore may have forgotten",
-        responses=docs.problems(400, 401, 403, 413, 421, 503),
-        openapi_extra={"security": docs.AGENT},
-    )
-    async def get_epoch(request: Request) -> Response:
-        await gate.agent(request)
-        return answer(await epoch_view(ctx))
+@routes.post(
+    "/outcomes",
+    response_model=TransactionView,
+    summary="Report what became of redeemed effects",
+    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+    openapi_extra=docs.body_of(ReportRequest) | {"security": docs.AGENT},
+)
+async def report_outcomes(request: Request) -> Response:
+    api = api_of(request)
+    caller, body = await api.gate.agent(request)
+    wish = read_model(ReportRequest, body)
+    return answer(await api.telling.transaction(await report(api.ctx, caller, wish)))
 
-    @routes.post(
-        "/evaluations",
-        response_model=EvaluationView,
-        summary="What would be decided now; nothing is stored but, for live effects, its line in the log",
-        responses=docs.problems(400, 401, 403, 413, 415, 421, 422, 429, 503),
-        openapi_extra=docs.body_of(EvaluationRequest) | {"security": docs.AGENT},
-    )
-    async def evaluate(request: Request) -> Response:
-        caller, body = await gate.agent(request)
-        gate.paces.submit(caller.agent)
-        wish = read_model(EvaluationRequest, body)
-        decide = decide_live if wish.live else evaluate_request
-        return answer(evaluation_view(await decide(ctx, caller, wish)))
 
-    @routes.get(
-        "/tools/{tool:path}",
-        summary="The reviewed manifest of a tool",
-        response_class=Response,
-        responses={
-            200: {
-                "description": "The manifest as it was reviewed.",
-                "content": {JSON_TYPE: {"schema": {"type": "object"}}},
-            },
-            **docs.problems(400, 401, 403, 404, 413, 421, 503),
+@routes.get(
+    "/epoch",
+    response_model=EpochView,
+    summary="The incarnation of the service's database, and what each restore may have forgotten",
+    responses=docs.problems(400, 401, 403, 413, 421, 503),
+    openapi_extra={"security": docs.AGENT},
+)
+async def get_epoch(request: Request) -> Response:
+    api = api_of(request)
+    await api.gate.agent(request)
+    return answer(await epoch_view(api.ctx))
+
+
+@routes.post(
+    "/evaluations",
+    response_model=EvaluationView,
+    summary="What would be decided now; nothing is stored but, for live effects, its line in the log",
+    responses=docs.problems(400, 401, 403, 413, 415, 421, 422, 429, 503),
+    openapi_extra=docs.body_of(EvaluationRequest) | {"security": docs.AGENT},
+)
+async def evaluate(request: Request) -> Response:
+    api = api_of(request)
+    caller, body = await api.gate.agent(request)
+    api.gate.paces.submit(caller.agent)
+    wish = read_model(EvaluationRequest, body)
+    decide = decide_live if wish.live else evaluate_request
+    return answer(evaluation_view(await decide(api.ctx, caller, wish)))
+
+
+@routes.get(
+    "/tools/{tool:path}",
+    summary="The reviewed manifest of a tool",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "The manifest as it was reviewed.",
+            "content": {JSON_TYPE: {"schema": {"type": "object"}}},
         },
-        openapi_extra={"security": docs.AGENT},
-    )
-    async def get_tool(
-        request: Request,
-        tool: str = Path(min_length=1, max_length=200, description="The tool's name."),
-        digest: str | None = Query(
-            None, max_length=64, description="`tool_digest` of one version in force; else the current one."
-        ),
-        full: bool = Query(
-            False,
-            description="Also which fields policy cannot see (`unseen`) and every version in force (`versions`): "
-            "an object with the manifest in `manifest`.",
-        ),
-    ) -> Response:
-        await gate.agent(request)
-        bundle = ctx.active.current
-        known = bundle.manifests.get(tool)
-        if known is None:
-            raise NotFoundError(f"the active bundle holds no tool {tool!r}")
-        version = bundle.version(tool, digest or known.digest)
-        if version is None:
-            raise NotFoundError(f"the active bundle holds {tool!r}, but no version {digest!r} of it")
-        told = tool_view(bundle, version) if full else version.manifest.to_json()
-        return Response(canonicalize(told), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
+        **docs.problems(400, 401, 403, 404, 413, 421, 503),
+    },
+    openapi_extra={"security": docs.AGENT},
+)
+async def get_tool(
+    request: Request,
+    tool: str = Path(min_length=1, max_length=200, description="The tool's name."),
+    digest: str | None = Query(
+        None, max_length=64, description="`tool_digest` of one version in force; else the current one."
+    ),
+    full: bool = Query(
+        False,
+        description="Also which fields policy cannot see (`unseen`) and every version in force (`versions`): "
+        "an object with the manifest in `manifest`.",
+    ),
+) -> Response:
+    api = api_of(request)
+    await api.gate.agent(request)
+    bundle = api.ctx.active.current
+    known = bundle.manifests.get(tool)
+    if known is None:
+        raise NotFoundError(f"the active bundle holds no tool {tool!r}")
+    version = bundle.version(tool, digest or known.digest)
+    if version is None:
+        raise NotFoundError(f"the active bundle holds {tool!r}, but no version {digest!r} of it")
+    told = tool_view(bundle, version) if full else version.manifest.to_json()
+    return Response(canonicalize(told), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
 
-    return routes
+
+async def _told(api: Api, redeemed: Redeemed) -> Response:
+    view = RedemptionView(
+        attempt_id=redeemed.attempt_id,
+        redeemed=redeemed.redeemed,
+        receipt=redeemed.receipt,
+        transaction=await api.telling.transaction(redeemed.snapshot),
+    )
+    return answer(view)

@@ -12,12 +12,11 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from policy_service.channels.http.gate import Gate
+from policy_service.channels.http.api import api_of
 from policy_service.channels.requests import media_type, read_unidentified_body
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity.foreign_tokens import MAX_CHARS, UntrustedTokenError
 from policy_service.identity.logout import obey
-from policy_service.identity.oidc import SignIn
 
 log = structlog.get_logger(__name__)
 
@@ -25,23 +24,21 @@ _FORM = "application/x-www-form-urlencoded"
 _NO_STORE = {"Cache-Control": "no-store"}
 
 
-def router(gate: Gate, sign_in: SignIn) -> APIRouter:
-    """The route of it."""
-    routes = APIRouter()
+routes = APIRouter()
 
-    @routes.post("/sign-in/{name}/backchannel-logout", include_in_schema=False)
-    async def backchannel_logout(request: Request, name: str) -> Response:
-        gate.require_host(request)
-        try:
-            logout = await sign_in.back_channel(name, await _token(request))
-            ended = await gate.ctx.db.write(lambda tx: obey(tx, logout))
-        except (UntrustedTokenError, InvalidRequestError, NotFoundError) as error:
-            log.warning("logout_refused", provider=name[:100], why=str(error))
-            return JSONResponse({"error": "invalid_request"}, 400, _NO_STORE)
-        log.info("logged_out_by_provider", provider=name, sessions=ended)
-        return Response(status_code=200, headers=_NO_STORE)
 
-    return routes
+@routes.post("/sign-in/{name}/backchannel-logout", include_in_schema=False)
+async def backchannel_logout(request: Request, name: str) -> Response:
+    api = api_of(request)
+    api.gate.require_host(request)
+    try:
+        logout = await api.sign_in.back_channel(name, await _token(request))
+        ended = await api.ctx.db.write(lambda tx: obey(tx, logout))
+    except (UntrustedTokenError, InvalidRequestError, NotFoundError) as error:
+        log.warning("logout_refused", provider=name[:100], why=str(error))
+        return JSONResponse({"error": "invalid_request"}, 400, _NO_STORE)
+    log.info("logged_out_by_provider", provider=name, sessions=ended)
+    return Response(status_code=200, headers=_NO_STORE)
 
 
 async def _token(request: Request) -> str:

@@ -17,8 +17,8 @@ from countersign.contract.wire import (
     WithdrawRequest,
 )
 from policy_service.channels.http import docs
+from policy_service.channels.http.api import api_of
 from policy_service.channels.http.bodies import answer, read_model
-from policy_service.channels.http.gate import Gate
 from policy_service.errors import InvalidRequestError
 from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.withdraw import withdraw
@@ -26,7 +26,6 @@ from policy_service.workflow.releases.compensate import compensate
 from policy_service.workflow.releases.release import release
 from policy_service.workflow.releases.submit_and_redeem import submit_and_redeem
 from policy_service.workflow.told import mine
-from policy_service.workflow.told.telling import Telling
 from policy_service.workflow.told.waiting import wait_for_people, wait_while_in_review
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])", re.ASCII | re.IGNORECASE)
@@ -79,112 +78,116 @@ def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.Ke
     return idempotency.Key(agent, value, request.url.path, body_digest(body))
 
 
-def router(gate: Gate) -> APIRouter:
-    """The routes of transactions."""
-    routes = APIRouter(prefix="/v1/transactions", tags=["transactions"])
-    ctx, telling = gate.ctx, Telling(gate.ctx)
+routes = APIRouter(prefix="/v1/transactions", tags=["transactions"])
 
-    @routes.post(
-        "",
-        status_code=201,
-        response_model=TransactionView,
-        summary="Submit the staged effects of one transaction",
-        responses={
-            200: {
-                "model": TransactionView,
-                "description": "Known already; as it is now.",
-                "headers": docs.LOCATION,
-            },
-            201: {"description": "A new revision.", "headers": docs.LOCATION},
-            **docs.problems(400, 401, 403, 409, 413, 415, 421, 422, 429, 503),
+
+@routes.post(
+    "",
+    status_code=201,
+    response_model=TransactionView,
+    summary="Submit the staged effects of one transaction",
+    responses={
+        200: {
+            "model": TransactionView,
+            "description": "Known already; as it is now.",
+            "headers": docs.LOCATION,
         },
-        openapi_extra=docs.with_parameters(docs.body_of(SubmitRequest), _KEY, _PREFER)
-        | {"security": docs.AGENT},
-    )
-    async def submit_transaction(request: Request) -> Response:
-        caller, body = await gate.agent(request)
-        gate.paces.submit(caller.agent)
-        key = idempotency_key(request, caller.agent, body)
-        submitted = await submit_and_redeem(ctx, caller, read_model(SubmitRequest, body), key)
-        snapshot = submitted.snapshot
-        seconds = wanted_wait(request, ctx.settings.max_wait_s)
-        # it is submitted by now, and a wait was a preference
-        if seconds and gate.paces.may_wait(caller.agent):
-            with gate.paces.wait(caller.agent, seconds):
-                snapshot = await wait_while_in_review(ctx, snapshot.transaction.txn, seconds)
-        view = await telling.transaction(snapshot, releases=submitted.releases, receipt=submitted.receipt)
-        return answer(view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"})
+        201: {"description": "A new revision.", "headers": docs.LOCATION},
+        **docs.problems(400, 401, 403, 409, 413, 415, 421, 422, 429, 503),
+    },
+    openapi_extra=docs.with_parameters(docs.body_of(SubmitRequest), _KEY, _PREFER) | {"security": docs.AGENT},
+)
+async def submit_transaction(request: Request) -> Response:
+    api = api_of(request)
+    caller, body = await api.gate.agent(request)
+    api.gate.paces.submit(caller.agent)
+    key = idempotency_key(request, caller.agent, body)
+    submitted = await submit_and_redeem(api.ctx, caller, read_model(SubmitRequest, body), key)
+    snapshot = submitted.snapshot
+    seconds = wanted_wait(request, api.ctx.settings.max_wait_s)
+    # it is submitted by now, and a wait was a preference
+    if seconds and api.gate.paces.may_wait(caller.agent):
+        with api.gate.paces.wait(caller.agent, seconds):
+            snapshot = await wait_while_in_review(api.ctx, snapshot.transaction.txn, seconds)
+    view = await api.telling.transaction(snapshot, releases=submitted.releases, receipt=submitted.receipt)
+    return answer(view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"})
 
-    @routes.get(
-        "",
-        response_model=TransactionPage,
-        summary="Your transactions, the newest first",
-        responses=docs.problems(400, 401, 403, 413, 421, 503),
-        openapi_extra={"security": docs.AGENT},
-    )
-    async def list_transactions(
-        request: Request,
-        state: TxnState | None = State,
-        cursor: str | None = Cursor,
-        limit: int | None = Limit,
-    ) -> Response:
-        caller, _ = await gate.agent(request)
-        rows = ctx.settings.rows(limit)
-        return answer(await mine.page(ctx, caller, state=state, cursor=cursor, limit=rows))
 
-    @routes.get(
-        "/{txn}",
-        response_model=TransactionView,
-        summary="A transaction as it is",
-        responses=docs.problems(400, 401, 403, 404, 413, 421, 429, 503),
-        openapi_extra={"parameters": [_PREFER], "security": docs.AGENT},
-    )
-    async def get_transaction(
-        request: Request, txn: str = Txn, asked_after: str | None = AskedAfter
-    ) -> Response:
-        caller, _ = await gate.agent(request)
-        seconds = wanted_wait(request, ctx.settings.max_wait_s)
-        with gate.paces.wait(caller.agent, seconds):
-            found = await wait_for_people(ctx, caller, txn, seconds, asked_after)
-        return answer(await telling.transaction(found))
+@routes.get(
+    "",
+    response_model=TransactionPage,
+    summary="Your transactions, the newest first",
+    responses=docs.problems(400, 401, 403, 413, 421, 503),
+    openapi_extra={"security": docs.AGENT},
+)
+async def list_transactions(
+    request: Request,
+    state: TxnState | None = State,
+    cursor: str | None = Cursor,
+    limit: int | None = Limit,
+) -> Response:
+    api = api_of(request)
+    caller, _ = await api.gate.agent(request)
+    rows = api.ctx.settings.rows(limit)
+    return answer(await mine.page(api.ctx, caller, state=state, cursor=cursor, limit=rows))
 
-    @routes.post(
-        "/{txn}/withdraw",
-        response_model=TransactionView,
-        summary="Take a transaction back before it is spent",
-        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-        openapi_extra=docs.body_of(WithdrawRequest) | {"security": docs.AGENT},
-    )
-    async def withdraw_transaction(request: Request, txn: str = Txn) -> Response:
-        caller, body = await gate.agent(request)
-        wish = read_model(WithdrawRequest, body)
-        return answer(await telling.transaction(await withdraw(ctx, caller, txn, wish.reason)))
 
-    @routes.post(
-        "/{txn}/release",
-        response_model=TransactionView,
-        summary="Mint the releases of a ready transaction for the key that asks",
-        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-        openapi_extra=docs.body_of(ReleaseRequest) | {"security": docs.AGENT},
-    )
-    async def release_transaction(request: Request, txn: str = Txn) -> Response:
-        caller, body = await gate.agent(request)
-        wish = read_model(ReleaseRequest, body)
-        released = await release(ctx, caller, txn, wish.rev)
-        return answer(await telling.transaction(released.snapshot, releases=released.releases))
+@routes.get(
+    "/{txn}",
+    response_model=TransactionView,
+    summary="A transaction as it is",
+    responses=docs.problems(400, 401, 403, 404, 413, 421, 429, 503),
+    openapi_extra={"parameters": [_PREFER], "security": docs.AGENT},
+)
+async def get_transaction(request: Request, txn: str = Txn, asked_after: str | None = AskedAfter) -> Response:
+    api = api_of(request)
+    caller, _ = await api.gate.agent(request)
+    seconds = wanted_wait(request, api.ctx.settings.max_wait_s)
+    with api.gate.paces.wait(caller.agent, seconds):
+        found = await wait_for_people(api.ctx, caller, txn, seconds, asked_after)
+    return answer(await api.telling.transaction(found))
 
-    @routes.post(
-        "/{txn}/compensate",
-        response_model=CompensationView,
-        summary="Ask for the release of a compensation",
-        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-        openapi_extra=docs.body_of(CompensateRequest) | {"security": docs.AGENT},
-    )
-    async def compensate_effect(request: Request, txn: str = Txn) -> Response:
-        caller, body = await gate.agent(request)
-        wish = read_model(CompensateRequest, body)
-        undone = await compensate(ctx, caller, txn, wish.effect_id)
-        effect = await telling.effect(undone.snapshot, undone.effect)
-        return answer(CompensationView(effect=effect, release=undone.release))
 
-    return routes
+@routes.post(
+    "/{txn}/withdraw",
+    response_model=TransactionView,
+    summary="Take a transaction back before it is spent",
+    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+    openapi_extra=docs.body_of(WithdrawRequest) | {"security": docs.AGENT},
+)
+async def withdraw_transaction(request: Request, txn: str = Txn) -> Response:
+    api = api_of(request)
+    caller, body = await api.gate.agent(request)
+    wish = read_model(WithdrawRequest, body)
+    return answer(await api.telling.transaction(await withdraw(api.ctx, caller, txn, wish.reason)))
+
+
+@routes.post(
+    "/{txn}/release",
+    response_model=TransactionView,
+    summary="Mint the releases of a ready transaction for the key that asks",
+    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+    openapi_extra=docs.body_of(ReleaseRequest) | {"security": docs.AGENT},
+)
+async def release_transaction(request: Request, txn: str = Txn) -> Response:
+    api = api_of(request)
+    caller, body = await api.gate.agent(request)
+    wish = read_model(ReleaseRequest, body)
+    released = await release(api.ctx, caller, txn, wish.rev)
+    return answer(await api.telling.transaction(released.snapshot, releases=released.releases))
+
+
+@routes.post(
+    "/{txn}/compensate",
+    response_model=CompensationView,
+    summary="Ask for the release of a compensation",
+    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+    openapi_extra=docs.body_of(CompensateRequest) | {"security": docs.AGENT},
+)
+async def compensate_effect(request: Request, txn: str = Txn) -> Response:
+    api = api_of(request)
+    caller, body = await api.gate.agent(request)
+    wish = read_model(CompensateRequest, body)
+    undone = await compensate(api.ctx, caller, txn, wish.effect_id)
+    effect = await api.telling.effect(undone.snapshot, undone.effect)
+    return answer(CompensationView(effect=effect, release=undone.release))

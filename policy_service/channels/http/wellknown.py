@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Sequence
 
 from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -11,85 +10,88 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from countersign.contract.wire import Health, HealthFinding, Jwks
 from policy_service import metrics
 from policy_service.channels.http import docs
+from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.bodies import answer
-from policy_service.channels.http.gate import Gate
 from policy_service.errors import UnauthenticatedError
-from policy_service.health import Finding
 
 _JWKS_MAX_AGE_S = 300  # a verifier that cached the keys learns of a new one before it is used
 
 
-def router(gate: Gate, findings: Callable[[], Sequence[Finding]], metrics_token: bytes | None) -> APIRouter:
-    """Keys, health and metrics. ``findings``: what is wrong; ``metrics_token``: what who reads metrics must send."""
-    routes = APIRouter(tags=["service"])
+routes = APIRouter(tags=["service"])
 
-    @routes.get(
-        "/.well-known/jwks.json",
-        response_model=Jwks,
-        summary="The keys that sign releases and receipts: previous, current and next",
-        responses=docs.problems(421),
+
+@routes.get(
+    "/.well-known/jwks.json",
+    response_model=Jwks,
+    summary="The keys that sign releases and receipts: previous, current and next",
+    responses=docs.problems(421),
+)
+async def jwks(request: Request) -> Response:
+    api = api_of(request)
+    api.gate.require_host(request)
+    keys = Jwks.model_validate(api.ctx.signer.keys.to_jwks())
+    found = answer(keys)
+    found.headers["Cache-Control"] = f"public, max-age={_JWKS_MAX_AGE_S}"
+    return found
+
+
+@routes.get("/healthz", response_model=Health, summary="The process lives", responses=docs.problems())
+async def healthz() -> Response:
+    return answer(Health(status="ok"))
+
+
+@routes.get(
+    "/readyz",
+    response_model=Health,
+    summary="The service may take traffic; what is wrong all the same, since when, and what to do",
+    responses={
+        **docs.problems(),
+        503: {"model": Health, "description": "It must not take traffic; the findings say why."},
+    },
+)
+async def readyz(request: Request) -> Response:
+    api = api_of(request)
+    found = api.findings()
+    down = any(one.stops for one in found)
+    told = tuple(
+        HealthFinding(check=one.check, stops=one.stops, wrong=one.wrong, since=one.since, do=one.do)
+        for one in found
     )
-    async def jwks(request: Request) -> Response:
-        gate.require_host(request)
-        keys = Jwks.model_validate(gate.ctx.signer.keys.to_jwks())
-        found = answer(keys)
-        found.headers["Cache-Control"] = f"public, max-age={_JWKS_MAX_AGE_S}"
-        return found
-
-    @routes.get("/healthz", response_model=Health, summary="The process lives", responses=docs.problems())
-    async def healthz() -> Response:
-        return answer(Health(status="ok"))
-
-    @routes.get(
-        "/readyz",
-        response_model=Health,
-        summary="The service may take traffic; what is wrong all the same, since when, and what to do",
-        responses={
-            **docs.problems(),
-            503: {"model": Health, "description": "It must not take traffic; the findings say why."},
-        },
+    active = api.ctx.active.status()
+    health = Health(
+        status="down" if down else "degraded" if told else "ok",
+        findings=told,
+        commit=active.active_commit,
+        bundle=active.active_digest,
+        head=active.head_commit if active.head_commit != active.active_commit else None,
     )
-    async def readyz() -> Response:
-        found = findings()
-        down = any(one.stops for one in found)
-        told = tuple(
-            HealthFinding(check=one.check, stops=one.stops, wrong=one.wrong, since=one.since, do=one.do)
-            for one in found
-        )
-        active = gate.ctx.active.status()
-        health = Health(
-            status="down" if down else "degraded" if told else "ok",
-            findings=told,
-            commit=active.active_commit,
-            bundle=active.active_digest,
-            head=active.head_commit if active.head_commit != active.active_commit else None,
-        )
-        return answer(health, 503 if down else 200)
+    return answer(health, 503 if down else 200)
 
-    @routes.get(
-        "/metrics",
-        response_class=Response,
-        summary="Prometheus metrics",
-        responses={
-            200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The metrics."},
-            **docs.problems(401),
-        },
-    )
-    async def read_metrics(request: Request) -> Response:
-        require_reader(request.headers.get("authorization", ""))
-        findings()  # among them that nobody has looked for too long, which nobody can note
-        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"})
 
-    def require_reader(authorization: str) -> None:
-        """They tell strangers what a company does and how often; who may read them is for the operator to say."""
-        if metrics_token is None:
-            if not gate.ctx.settings.loopback:
-                raise UnauthenticatedError(
-                    "set metrics_token_file: beyond loopback metrics are read with a token"
-                )
-            return
-        scheme, _, given = authorization.partition(" ")
-        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), metrics_token):
-            raise UnauthenticatedError("send the token of metrics_token_file as Authorization: Bearer")
+@routes.get(
+    "/metrics",
+    response_class=Response,
+    summary="Prometheus metrics",
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The metrics."},
+        **docs.problems(401),
+    },
+)
+async def read_metrics(request: Request) -> Response:
+    api = api_of(request)
+    _require_reader(api, request.headers.get("authorization", ""))
+    api.findings()  # among them that nobody has looked for too long, which nobody can note
+    return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"})
 
-    return routes
+
+def _require_reader(api: Api, authorization: str) -> None:
+    """They tell strangers what a company does and how often; who may read them is for the operator to say."""
+    if api.metrics_token is None:
+        if not api.ctx.settings.loopback:
+            raise UnauthenticatedError(
+                "set metrics_token_file: beyond loopback metrics are read with a token"
+            )
+        return
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), api.metrics_token):
+        raise UnauthenticatedError("send the token of metrics_token_file as Authorization: Bearer")
