@@ -3,37 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.workflow.slack.inviting import invitation_of
 from policy_service.workflow.slack.linking import unlink
-from tests.fakes.payments import Payments
 from tests.fakes.slack_accounts import TEAM
-from tests.fakes.world import Agent, World
-from tests.integration.service.effects import pay
-from tests.integration.service.engines import SQLITE_IN_SHORT
-from tests.integration.service.slack_links import MAYA, Workspace, with_slack
+from tests.integration.service.slack_links import MAYA, Workspace
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize("engine", SQLITE_IN_SHORT),
-]
-
-
-@pytest.fixture
-async def bank(tmp_path: Path, folder: Payments, database: dict[str, str]) -> AsyncIterator[World]:
-    async with with_slack(tmp_path, folder.path, database) as started:
-        yield started
-
-
-@pytest.fixture
-async def here(bank: World) -> Workspace:
-    return Workspace(bank)
+pytestmark = pytest.mark.anyio
 
 
 async def test_of_two_who_use_it_at_once_one_wins(here: Workspace) -> None:
@@ -61,17 +40,11 @@ async def test_an_invitation_that_is_replaced_while_it_is_used_wins_or_loses_who
     assert await invitation_of(here.world.service.ctx, newer) is not None
 
 
-async def test_a_vote_and_an_unlinking_at_once_leave_no_vote_after_it(
-    here: Workspace, bank: World, robot: Agent
-) -> None:
+async def test_a_vote_and_an_unlinking_at_once_leave_no_vote_after_it(here: Workspace) -> None:
     await here.linked(MAYA, await here.by_link("maya"))
-    view: dict[str, Any] = (await robot.submit(await pay(bank, 500))).json()
-    linked, ctx = await here.voter("U0MAYA"), bank.service.ctx
-    voted, gone = await asyncio.gather(
-        here.vote("U0MAYA", view, linked),
-        unlink(ctx, TEAM, "U0MAYA", actor="operator"),
-        return_exceptions=True,
-    )
+    (robot, view), linked = await here.asking(), await here.voter("U0MAYA")
+    unlinking = unlink(here.world.service.ctx, TEAM, "U0MAYA", actor="operator")
+    voted, gone = await asyncio.gather(here.vote("U0MAYA", view, linked), unlinking, return_exceptions=True)
     assert gone is True
     state = (await robot.see(view["txn"]))["effects"][0]["state"]
     assert state == ("review" if isinstance(voted, ForbiddenError) else "released")

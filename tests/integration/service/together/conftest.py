@@ -6,7 +6,6 @@ votes or attempts, it says about its own agent's.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -26,7 +25,6 @@ _RACES = {
 }
 
 _HERE = Path(__file__).parent
-_names = (f"robot-{n}" for n in itertools.count(1))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,7 +57,7 @@ async def bank_of_all(
 @pytest.fixture
 async def bank(bank_of_all: Bank) -> AsyncIterator[Bank]:
     """The service under the usual rules, an agent of the test's own, and the four people, signed in."""
-    bank_of_all.robot = await bank_of_all.agent(next(_names))
+    await bank_of_all.fresh()
     await bank_of_all.sign_in()
     yield bank_of_all
     bank_of_all.clock.go_on()

@@ -8,73 +8,52 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from tests.fakes.payments import ANYBODY, gate
-from tests.fakes.world import Agent
+from tests.fakes.payments import gate
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.together.bank import Bank, refusal
 
 pytestmark = pytest.mark.anyio
 
 
-async def ends(bank: Bank, view: dict[str, Any]) -> list[str]:
-    """The states of a transaction and its effects after the timers have run."""
-    await bank.sweep()
-    seen = await bank.robot.see(view["txn"])
-    return [seen["state"], *(effect["state"] for effect in seen["effects"])]
-
-
-def moment(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-EDGES = {"a moment before": (-1, "review"), "exactly then": (0, "ended"), "a moment after": (1, "ended")}
-
-
-@pytest.mark.parametrize(("milliseconds", "state"), EDGES.values(), ids=EDGES)
-async def test_a_question_is_open_until_its_time_is_over(bank: Bank, milliseconds: int, state: str) -> None:
-    await bank.policies(ANYBODY + gate("quick", "finance", answer_within="10m"))
-    view = (await bank.robot.submit(await pay(bank))).json()
+async def test_a_question_is_open_until_its_time_is_over(bank: Bank) -> None:
+    await bank.only(gate("quick", "finance", answer_within="10m"), gate("slow", "legal", answer_within="1h"))
+    view = await bank.asks(10)
     answer_by = moment(view["effects"][0]["review"]["answer_by"])
-    assert answer_by - moment(view["submitted_at"]) == timedelta(minutes=10)
-    bank.clock.stop_at(answer_by + timedelta(milliseconds=milliseconds))
-    assert (await ends(bank, view))[0] == state
+    assert answer_by - moment(view["submitted_at"]) == timedelta(minutes=10), "the shortest time of all gates"
+    for milliseconds, state in ((-1, "review"), (0, "ended"), (1, "ended")):
+        bank.clock.stop_at(answer_by + timedelta(milliseconds=milliseconds))
+        assert (await ends(bank, view))[0] == state
 
 
 async def test_an_expired_question_takes_no_vote_even_before_any_timer_has_looked(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank, 500), await pay(bank))).json()
     bank.clock.pass_(hours=24)
-    maya = await bank.person("maya")
-    answer = (await maya.vote(view)).json()
+    answer = (await (await bank.person("maya")).vote(view)).json()
     assert answer["state"] == "expired" and answer["votes"][0]["counted"] is False
     assert await ends(bank, view) == ["ended", "expired", "withdrawn"]
-    reason = (await bank.robot.see(view["txn"]))["effects"][0]["decision"]["reasons"][-1]
-    assert reason["code"] == "expired"
+    first, second = await reasons(bank, view)
+    assert first[-1][0] == "expired"
+    assert second == [("sibling", "another effect of its transaction expired")]
+    denied = (await bank.robot.submit(await pay(bank, 500), await mail(bank), run_key="r2")).json()
+    await (await bank.person("maya")).vote(denied, "deny", reason="no")
+    sibling = [("sibling", "another effect of its transaction was denied")]
+    assert (await reasons(bank, denied))[1] == sibling
 
 
-async def test_the_shortest_time_of_all_gates_counts(bank: Bank) -> None:
-    await bank.rules(gate("hurry", "legal", answer_within="30s"))
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
-    bank.clock.pass_(seconds=31)
-    assert await ends(bank, view) == ["ended", "expired"]
-
-
-@pytest.mark.parametrize(("milliseconds", "state"), [(-1, "ready"), (0, "ended")])
-async def test_releases_may_be_used_for_an_hour_unless_a_gate_says_less(
-    bank: Bank, milliseconds: int, state: str
-) -> None:
+async def test_releases_may_be_used_for_an_hour_unless_a_gate_says_less(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank), await mail(bank))).json()
     valid_until = moment(view["valid_until"])
     assert valid_until - moment(view["submitted_at"]) == timedelta(hours=1)
-    bank.clock.stop_at(valid_until + timedelta(milliseconds=milliseconds))
-    assert (await ends(bank, view))[0] == state
+    for milliseconds, state in ((-1, "ready"), (0, "ended")):
+        bank.clock.stop_at(valid_until + timedelta(milliseconds=milliseconds))
+        assert (await ends(bank, view))[0] == state
 
 
 async def test_the_time_of_releases_runs_from_when_all_were_ready(bank: Bank) -> None:
-    await bank.policies(ANYBODY + gate("slow", "finance", valid_for="5m"))
+    await bank.only(gate("slow", "finance", valid_for="5m"))
     view = (await bank.robot.submit(await mail(bank), await pay(bank))).json()
     bank.clock.pass_(hours=3)
-    maya = await bank.person("maya")
-    await maya.vote(view, effect=1)
+    await (await bank.person("maya")).vote(view, effect=1)
     ready = await bank.robot.see(view["txn"])
     assert ready["state"] == "ready"
     assert moment(ready["valid_until"]) - bank.clock() < timedelta(minutes=5)
@@ -85,83 +64,45 @@ async def test_the_time_of_releases_runs_from_when_all_were_ready(bank: Bank) ->
 
 
 async def test_releases_that_are_over_are_not_redeemed_even_before_any_timer_has_looked(bank: Bank) -> None:
-    await bank.policies(ANYBODY + gate("slow", "finance", valid_for="1m"))
-    view = (await bank.robot.submit(await pay(bank))).json()
+    await bank.only(gate("slow", "finance", valid_for="1m"))
+    view = await bank.asks(10)
     await bank.maya.vote(view)
     bank.clock.stop_at(bank.clock())
-    ready = await bank.robot.see(view["txn"])
-    tokens = (await bank.robot.release(ready)).json()["releases"]
+    ready, tokens = await bank.robot.see(view["txn"]), await bank.tokens(view)
     bank.clock.stop_at(moment(ready["valid_until"]))
-    answer = await bank.robot.redeem(tokens)
-    assert answer.json().get("redeemed") is not True
+    assert (await bank.robot.redeem(tokens)).json().get("redeemed") is not True
     assert await ends(bank, ready) == ["ended", "expired"]
 
 
 async def test_the_agent_takes_back_what_is_open(bank: Bank) -> None:
     view = (await bank.robot.submit(await pay(bank), await pay(bank, 500))).json()
     for _ in range(2):
-        answer = await bank.withdraw(view, reason="changed my mind")
+        answer = await bank.withdraw(view, reason="the customer called")
         assert (answer.status_code, answer.json()["state"]) == (200, "ended")
     assert await ends(bank, view) == ["ended", "withdrawn", "withdrawn"]
     assert (await bank.maya.vote(view, effect=1)).json()["state"] == "withdrawn"
-    denied = (await bank.robot.submit(await pay(bank, 500), run_key="denied")).json()
-    await bank.maya.vote(denied, "deny", reason="no")
-    assert (await bank.withdraw(denied)).json()["effects"][0]["state"] == "denied"
-
-
-async def test_what_was_taken_back_says_so_in_the_words_it_was_taken_back_with(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank), await mail(bank))).json()
-    await bank.withdraw(view, reason="the customer called")
-    told = [("withdrawn", "it was taken back: the customer called")]
-    assert await reasons(bank.robot, view) == [told, told]
+    why = [told[-1] for told in await reasons(bank, view)]
+    assert why == [("withdrawn", "it was taken back: the customer called")] * 2
     assert "called" not in str(await bank.log(view["txn"]))
     query = text("SELECT error, taken_back FROM effects WHERE txn = :txn AND taken_back IS NOT NULL")
     found = await bank.service.db.read(lambda conn: conn.execute(query, {"txn": view["txn"]}).all())
     assert {tuple(row) for row in found} == {(None, "the customer called")}, "no error of the tool"
     silent = (await bank.robot.submit(await pay(bank), await mail(bank), run_key="r2")).json()
     await bank.withdraw(silent)
-    assert await reasons(bank.robot, silent) == [[("withdrawn", "it was taken back")]] * 2
+    assert await reasons(bank, silent) == [[("withdrawn", "it was taken back")]] * 2
+    denied = await bank.asks(run_key="denied")
+    await bank.maya.vote(denied, "deny", reason="no")
+    assert (await bank.withdraw(denied)).json()["effects"][0]["state"] == "denied"
 
 
 async def test_timers_that_run_twice_or_with_nothing_to_do_change_nothing(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    view = await bank.asks()
     await bank.sweep()
     bank.clock.pass_(hours=25)
     for _ in range(2):
         assert await ends(bank, view) == ["ended", "expired"]
     kinds = [kind for kind, _ in await bank.log(view["txn"])]
     assert kinds.count("effect_expired") == kinds.count("transaction_ended") == 1
-
-
-@pytest.mark.long
-async def test_a_crowd_that_expires_at_once_is_ended_in_small_units(bank: Bank) -> None:
-    views = [(await bank.robot.submit(await pay(bank, 500), run_key=f"r{n}")).json() for n in range(60)]
-    bank.clock.pass_(hours=25)
-    await bank.sweep()
-    assert {(await bank.robot.see(view["txn"]))["state"] for view in views} == {"ended"}
-
-
-async def reasons(robot: Agent, view: dict[str, Any]) -> list[list[tuple[str, str]]]:
-    """Why each effect ended, as the agent is told."""
-    seen = await robot.see(view["txn"])
-    return [
-        [(reason["code"], reason["text"]) for reason in effect["decision"]["reasons"]]
-        for effect in seen["effects"]
-    ]
-
-
-async def test_what_ended_because_another_did_says_so(bank: Bank) -> None:
-    denied = (await bank.robot.submit(await pay(bank, 500), await mail(bank))).json()
-    await (await bank.person("maya")).vote(denied, "deny", reason="no")
-    assert (await reasons(bank.robot, denied))[1] == [
-        ("sibling", "another effect of its transaction was denied")
-    ]
-    expired = (await bank.robot.submit(await pay(bank, 500), await mail(bank), run_key="r2")).json()
-    bank.clock.pass_(hours=25)
-    await bank.sweep()
-    first, second = await reasons(bank.robot, expired)
-    assert [code for code, _ in first] == ["expired"]
-    assert second == [("sibling", "another effect of its transaction expired")]
 
 
 async def test_an_agent_cannot_shorten_the_time_people_have(bank: Bank) -> None:
@@ -173,3 +114,20 @@ async def test_an_agent_cannot_shorten_the_time_people_have(bank: Bank) -> None:
     view = (await bank.robot.submit(asked, run_key="hurry", claimed=claimed)).json()
     review = view["effects"][0]["review"]
     assert datetime.fromisoformat(review["answer_by"]) - bank.clock() > timedelta(hours=23)
+
+
+async def ends(bank: Bank, view: dict[str, Any]) -> list[str]:
+    """The states of a transaction and its effects after the timers have run."""
+    await bank.sweep()
+    return await bank.states(view)
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+async def reasons(bank: Bank, view: dict[str, Any]) -> list[list[tuple[str, str]]]:
+    """Why each effect ended, as the agent is told."""
+    seen = await bank.robot.see(view["txn"])
+    told = [effect["decision"]["reasons"] for effect in seen["effects"]]
+    return [[(reason["code"], reason["text"]) for reason in each] for each in told]

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration.service.effects import pay
 from tests.integration.service.together.bank import Bank, refusal
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +33,7 @@ def ballot(view: dict[str, Any]) -> dict[str, Any]:
 
 
 async def test_an_agent_cannot_answer_its_own_question(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    view = await bank.asks()
     review = view["effects"][0]["review"]["review_id"]
     for path in (f"/v1/reviews/{review}/votes", f"/reviews/{review}/votes", f"/reviews/{review}"):
         for what, headers in FORGED.items():

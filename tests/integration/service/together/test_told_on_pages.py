@@ -12,7 +12,7 @@ from tests.fakes.payments import ANYBODY, LARGE, person
 from tests.fakes.world import Visitor
 from tests.integration.service.together.bank import Bank
 from tests.integration.service.together.test_edit_forms import address, send
-from tests.integration.service.together.test_edits import LESS, asked
+from tests.integration.service.together.test_edits import LESS
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ async def press(
 
 
 async def test_whoever_votes_too_late_is_told_and_led_to_the_review(bank: Bank) -> None:
-    view = await asked(bank, bank.robot)
+    view = await bank.asks()
     late, form = await form_of(bank.tomas, view, "approve"), await form_of(bank.maya, view, "deny")
     for _ in range(2):  # a second press of the same button is no late vote
         assert (await press(bank.maya, view, form, "deny")).status_code == 303
@@ -47,7 +47,7 @@ async def test_whoever_votes_too_late_is_told_and_led_to_the_review(bank: Bank) 
 
 async def test_an_opening_is_nowhere_told_as_an_approval(bank: Bank) -> None:
     await bank.policies(ANYBODY + LARGE + ALONE)
-    view = await asked(bank, bank.robot)
+    view = await bank.asks()
     form = await form_of(bank.tomas, view, "break-glass")
     assert (await press(bank.tomas, view, form, "break_glass")).status_code == 303
     page = (await bank.tomas.get(address(view))).text
@@ -66,7 +66,7 @@ async def test_an_opening_is_nowhere_told_as_an_approval(bank: Bank) -> None:
 
 async def test_a_replaced_revision_leads_to_the_one_that_stands(bank: Bank) -> None:
     owned = await bank.agent("replaced", owner=person("jonas"))
-    old = await asked(bank, owned)
+    old = await bank.asks(robot=owned)
     await owned.accept(await bank.maya.proposed(old, LESS))
     new = await owned.see(old["txn"])
     text = (await bank.jonas.get(address(old))).text
@@ -77,7 +77,7 @@ async def test_a_replaced_revision_leads_to_the_one_that_stands(bank: Bank) -> N
 
 async def test_what_is_stopped_is_not_told_as_about_to_fire(bank: Bank) -> None:
     loop = await bank.agent("in-a-loop")
-    view = await asked(bank, loop)
+    view = await bank.asks(robot=loop)
     form = await form_of(bank.maya, view, "approve")
     assert (await press(bank.maya, view, form, "approve")).status_code == 303
     assert "it does not fire until" not in (await bank.maya.get(address(view))).text

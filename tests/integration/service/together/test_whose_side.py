@@ -13,7 +13,6 @@ from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.reviews.voter import Voter
 from tests.fakes.payments import GROUPS, person, plain_forbid
 from tests.fakes.world import Agent
-from tests.integration.service.effects import pay
 from tests.integration.service.stepping_up import Holder, review_of
 from tests.integration.service.together.bank import Bank
 from tests.integration.service.together.test_revoked_meanwhile import Paused
@@ -30,31 +29,24 @@ async def give(bank: Bank, robot: Agent, name: str) -> None:
 
 
 async def test_an_approval_of_whoever_owns_the_agent_by_now_counts_no_more(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
-    assert (await bank.maya.vote(view)).json()["state"] == "met"
-    tokens = (await bank.robot.release(await bank.robot.see(view["txn"]))).json()["releases"]
-    await give(bank, bank.robot, "maya")
-    assert (await bank.robot.redeem(tokens)).json().get("redeemed") is not True
-    assert (await bank.robot.see(view["txn"]))["state"] == "review"
-    assert (await bank.tomas.vote(view)).json()["state"] == "met"
-
-
-async def test_nor_does_their_signature_for_an_emergency(bank: Bank) -> None:
+    """Nor does their signature for an emergency."""
     bank.folder.people(GROUPS | {"captain": ("jonas",)})
     await bank.rules(
         '@id("alone") permit (principal in Group::"captain", action == Action::"break_glass_alone", resource);'
     )
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
-    jonas = Holder(bank.jonas)
-    assert (await jonas.break_glass(review_of(view))).status_code == 303
-    tokens = (await bank.robot.release(await bank.robot.see(view["txn"]))).json()["releases"]
-    await give(bank, bank.robot, "jonas")
-    assert (await bank.robot.redeem(tokens)).json().get("redeemed") is not True
-    assert (await bank.robot.see(view["txn"]))["state"] == "review"
+    view, glass = await bank.asks(), await bank.asks(run_key="emergency")
+    assert (await bank.maya.vote(view)).json()["state"] == "met"
+    assert (await Holder(bank.jonas).break_glass(review_of(glass))).status_code == 303
+    for asked, owner in ((view, "maya"), (glass, "jonas")):
+        tokens = await bank.tokens(asked)
+        await give(bank, bank.robot, owner)
+        assert (await bank.robot.redeem(tokens)).json().get("redeemed") is not True
+        assert (await bank.states(asked))[0] == "review"
+    assert (await bank.tomas.vote(view)).json()["state"] == "met"
 
 
 async def test_whoever_proposed_does_not_accept_it_as_the_owner(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    view = await bank.asks()
     proposal = await bank.maya.proposed(view, LESS)
     await give(bank, bank.robot, "maya")
     with pytest.raises(ForbiddenError, match="you proposed it yourself"):
@@ -63,7 +55,7 @@ async def test_whoever_proposed_does_not_accept_it_as_the_owner(bank: Bank) -> N
 
 
 async def test_for_a_frozen_agent_its_owner_accepts_nothing_either(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    view = await bank.asks()
     proposal = await bank.maya.proposed(view, LESS)
     await give(bank, bank.robot, "jonas")
     jonas = Voter(DEV_ISSUER, "jonas", "Jonas", "dev")
@@ -75,7 +67,7 @@ async def test_for_a_frozen_agent_its_owner_accepts_nothing_either(bank: Bank) -
 
 
 async def test_a_changed_list_is_as_weakly_proved_as_what_was_submitted(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    view = await bank.asks()
     weak = {"method": "api_key"}
     await bank.service.db.write(lambda tx: change(tx.conn, TransactionRow, {"txn": view["txn"]}, weak))
     proposal = await bank.maya.proposed(view, LESS)
@@ -87,7 +79,7 @@ async def test_a_changed_list_is_as_weakly_proved_as_what_was_submitted(bank: Ba
 async def test_a_change_is_decided_by_the_rules_in_force_when_it_is_accepted(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    view = await bank.asks()
     proposal = await bank.maya.proposed(view, {"account": "acme", "amount": 5})
     bank.folder.rules(plain_forbid("never-small", "context.input.amount < 10"))
     answer = await Paused(accepting, monkeypatch).until(bank.robot.accept(proposal), bank.activate())
