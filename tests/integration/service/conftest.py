@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
+from tests.fakes.receivers import Receiver
 from tests.fakes.vault import Vault
 from tests.fakes.world import Agent, Clock, World, running
 from tests.integration.service.engines import SQLITE_IN_SHORT, database_on
@@ -71,6 +72,13 @@ async def bank(
 async def robot(bank: World) -> Agent:
     """The agent that pays."""
     return await bank.agent("robot")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Somebody to whom webhooks are sent."""
+    with Receiver() as started:
+        yield started
 
 
 @pytest.fixture(scope="module", params=SQLITE_IN_SHORT)

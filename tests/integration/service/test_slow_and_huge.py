@@ -21,7 +21,9 @@ from tests.integration.service.effects import pay
 pytestmark = pytest.mark.anyio
 
 SOON = 0.3
+
 HOST = b"Host: 127.0.0.1:8420\r\n"
+GET, BODY = b"GET /healthz HTTP/1.1\r\n", b"POST /v1/transactions HTTP/1.1\r\n"
 
 
 @pytest.fixture
@@ -75,15 +77,8 @@ async def spoken(port: int, *parts: bytes, every: float = 0.0) -> tuple[bytes, f
 SLOW = {
     "says nothing": (),
     "a head that never ends": (b"GET /healthz HTTP/1.1\r\n", *[b"X-A: b\r\n"] * 100),
-    "a body that never ends": (
-        b"POST /v1/transactions HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n",
-        *[b"{"] * 100,
-    ),
-    "a second head that never ends": (
-        b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n",
-        b"GET /healthz HTTP/1.1\r\n",
-        *[b"X-A: b\r\n"] * 100,
-    ),
+    "a body that never ends": (BODY + HOST + b"Content-Length: 1000\r\n\r\n", *[b"{"] * 100),
+    "a second head that never ends": (GET + HOST + b"\r\n", GET, *[b"X-A: b\r\n"] * 100),
 }
 
 
@@ -93,7 +88,7 @@ async def test_who_is_slow_on_purpose_is_let_go(bank: World) -> None:
         for name, parts in SLOW.items():
             _, took = await spoken(port, *parts, every=0.1)
             assert SOON * 0.9 <= took < 5, name
-            answer, _ = await spoken(port, b"GET /healthz HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n")
+            answer, _ = await spoken(port, GET + b"Connection: close\r\n" + HOST + b"\r\n")
             assert answer.startswith(b"HTTP/1.1 200")
 
 
@@ -101,44 +96,32 @@ async def test_who_is_slow_on_purpose_is_let_go(bank: World) -> None:
 async def test_an_answer_may_take_its_time_and_so_may_the_pause_between_two(
     bank: World, robot: Agent
 ) -> None:
-    view = (await robot.submit(await pay(bank, 500))).json()
-    path = f"/v1/transactions/{view['txn']}"
+    path = f"/v1/transactions/{(await robot.submit(await pay(bank, 500))).json()['txn']}"
+    wait = f"Prefer: wait=1\r\nAgent-Proof: {robot.proof('GET', path)}\r\nConnection: close\r\n"
     async with door(bank) as port:
-        ask = (
-            f"GET {path} HTTP/1.1\r\nPrefer: wait=1\r\nAgent-Proof: {robot.proof('GET', path)}\r\n"
-            "Connection: close\r\n"
-        )
-        answer, took = await spoken(port, ask.encode() + HOST + b"\r\n")
+        answer, took = await spoken(port, f"GET {path} HTTP/1.1\r\n{wait}".encode() + HOST + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 200")
     assert took > SOON * 2
 
 
 HUGE = {
-    "one header": b"GET /healthz HTTP/1.1\r\nX-A: " + b"a" * 4 * MAX_HEAD_BYTES,
-    "many headers": b"GET /healthz HTTP/1.1\r\n" + b"X-A: b\r\n" * MAX_HEAD_BYTES,
+    "one header": GET + b"X-A: " + b"a" * 4 * MAX_HEAD_BYTES,
+    "many headers": GET + b"X-A: b\r\n" * MAX_HEAD_BYTES,
     "an address": b"GET /" + b"a" * 4 * MAX_HEAD_BYTES,
-    "a head that is whole": b"GET /healthz HTTP/1.1\r\n"
-    + HOST
-    + b"X-A: "
-    + b"a" * (MAX_HEAD_BYTES + 1)
-    + b"\r\n\r\n",
+    "a head that is whole": GET + HOST + b"X-A: " + b"a" * (MAX_HEAD_BYTES + 1) + b"\r\n\r\n",
 }
 
 
 async def test_a_head_that_is_too_long_is_refused_before_it_ends(bank: World) -> None:
+    body = b" " * (3 * MAX_HEAD_BYTES)
+    head = f"Content-Length: {len(body)}\r\nConnection: close\r\nContent-Type: application/json\r\n".encode()
     async with door(bank) as port:
-        for name, head in HUGE.items():
-            answer, took = await spoken(port, head)
+        for name, long_head in HUGE.items():
+            answer, took = await spoken(port, long_head)
             assert answer == b"" or answer.startswith(b"HTTP/1.1 400"), name
             assert took < 5
-
-
-async def test_a_large_body_in_the_same_breath_is_no_long_head(bank: World) -> None:
-    body = b" " * (3 * MAX_HEAD_BYTES)
-    head = f"POST /v1/transactions HTTP/1.1\r\nContent-Length: {len(body)}\r\nConnection: close\r\n".encode()
-    async with door(bank) as port:
-        answer, _ = await spoken(port, head + b"Content-Type: application/json\r\n" + HOST + b"\r\n" + body)
-    assert answer.startswith(b"HTTP/1.1 401")
+        answer, _ = await spoken(port, BODY + head + HOST + b"\r\n" + body)
+    assert answer.startswith(b"HTTP/1.1 401"), "a large body in the same breath is no long head"
 
 
 async def test_nothing_packed_is_unpacked(bank: World, robot: Agent) -> None:

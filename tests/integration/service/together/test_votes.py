@@ -52,6 +52,8 @@ async def test_one_approval_meets_a_gate_of_one(bank: Bank) -> None:
     assert vote["reason"] == "checked with the customer"
     seen = (await bank.robot.see(view["txn"]))["effects"][0]
     assert (seen["state"], seen["decision"]["mode"]) == ("released", "review")
+    decision = bank.release_of((await bank.tokens(view))[0]).decision
+    assert (decision.mode, decision.assurance) == ("review", "dev")
 
 
 async def test_a_vote_on_anything_else_is_not_counted(bank: Bank) -> None:
