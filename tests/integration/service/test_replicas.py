@@ -40,7 +40,6 @@ pytestmark = pytest.mark.anyio
 
 LEASE_S = 2
 
-
 HOST = {"Host": URL.removeprefix("http://")}
 
 
@@ -64,26 +63,26 @@ async def replicas(tmp_path: Path, folder: Payments, database: dict[str, str]) -
         assert await started[0].service.db.read(faults_of_log) == []
 
 
-async def test_a_replica_tells_what_was_done_at_the_other(replicas: list[World]) -> None:
+@pytest.mark.parametrize("turned", [False, True], ids=["one way", "the other way"])
+async def test_a_replica_tells_what_was_done_at_the_other(replicas: list[World], turned: bool) -> None:
     """Who waits there, and who goes on with a stream that broke off here."""
-    for here, there in (replicas, replicas[::-1]):
-        robot = await here.agent(f"robot-{replicas.index(here)}")
-        maya = await there.person("maya")
-        view = (await robot.submit(await pay(here, 500))).json()
-        waiting = asyncio.create_task(robot.see(view["txn"], wait=30))
-        while not here.service.feed._waiting:  # noqa: ASYNC110  who waits sets no event
-            await asyncio.sleep(0.01)
-        assert (await maya.vote(view)).status_code == 200
-        assert (await waiting)["state"] == "ready"
-        cookie = {"Cookie": maya.headers()["Cookie"]}
-        async with served(here) as port, events(port, cookie) as stream:
-            first = (await robot.submit(await pay(there, 500), run_key="first")).json()
-            await stream.until(first["txn"])
-            last = stream.last_id
-        second = (await robot.submit(await pay(here, 500), run_key="second")).json()
-        async with served(there) as port, events(port, cookie | {"Last-Event-ID": last}) as stream:
-            assert int((await stream.event())["id"]) == int(last) + 1
-            await stream.until(second["txn"])
+    here, there = replicas[::-1] if turned else replicas
+    robot, maya = await here.agent("robot"), await there.person("maya")
+    view = (await robot.submit(await pay(here, 500))).json()
+    waiting = asyncio.create_task(robot.see(view["txn"], wait=30))
+    while not here.service.feed._waiting:  # noqa: ASYNC110  who waits sets no event
+        await asyncio.sleep(0.01)
+    assert (await maya.vote(view)).status_code == 200
+    assert (await waiting)["state"] == "ready"
+    cookie = {"Cookie": maya.headers()["Cookie"]}
+    async with served(here) as port, events(port, cookie) as stream:
+        first = (await at(there, robot).submit(await pay(there, 500), run_key="first")).json()
+        await stream.until(first["txn"])
+        last = stream.last_id
+    second = (await at(here, robot).submit(await pay(here, 500), run_key="second")).json()
+    async with served(there) as port, events(port, cookie | {"Last-Event-ID": last}) as stream:
+        assert int((await stream.event())["id"]) == int(last) + 1
+        await stream.until(second["txn"])
 
 
 def at(world: World, who: Agent) -> Agent:

@@ -15,6 +15,7 @@ PIN = "HUNTER2-very-secret"
 
 CARD = "4242-4242-4242"
 
+TEXT = {"type": "string"}
 TRANSFER = manifest(
     "transfer",
     {
@@ -60,6 +61,3 @@ async def test_no_page_and_no_api_of_people_shows_them(bank: World, folder: Paym
     folder.write("tools/transfer.json", TRANSFER | {"secret": [], "title": "Renamed"})
     await bank.activate()  # an edited manifest uncovers nothing
     assert await hidden()
-
-
-TEXT = {"type": "string"}

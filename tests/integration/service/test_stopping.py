@@ -59,7 +59,7 @@ async def waiting(url: str, key: PrivateKey, bundle: Payments) -> AsyncIterator[
         wait = robot.send("GET", f"/v1/transactions/{txn}", headers={"Prefer": f"wait={_WAIT_S}"})
         asked = [asyncio.create_task(wait), asyncio.create_task(robot.send("GET", "/v1/events"))]
         async with asyncio.timeout(_WAIT_S):
-            while not set(_WAITING) <= set((await http.get("/metrics")).text.splitlines()):
+            while not set(_WAITING) <= set((await http.get("/metrics")).text.splitlines()):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         yield
         view, stream = await asyncio.gather(*asked)

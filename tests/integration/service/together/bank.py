@@ -13,7 +13,8 @@ from sqlalchemy import select
 
 from policy_service.storage.core import table
 from policy_service.storage.tables import TaskRow
-from tests.fakes.payments import ANYBODY, PEOPLE, Payments
+from policy_service.workflow.reviews.voter import Voter
+from tests.fakes.payments import ANYBODY, PEOPLE, Payments, person
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import pay
 
@@ -107,6 +108,12 @@ class Bank(World):
         """One file of the bundle."""
         self.folder.write(file, content)
         await self.activate()
+
+
+def voter(name: str, step_up: str | None = None) -> Voter:
+    """Somebody as a channel knows them that can ask for a passkey."""
+    iss, _, sub = person(name).rpartition("|")
+    return Voter(iss, sub, name.title(), "oidc", step_up=step_up)
 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str]:

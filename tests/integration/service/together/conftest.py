@@ -21,6 +21,7 @@ from tests.integration.service.together.bank import Bank
 _RACES = {
     "test_sixteen_redeemers_at_once_get_exactly_one_receipt",
     "test_ten_browsers_of_one_person_at_once_are_one_person",
+    "test_the_winner_of_two_answers_at_once_is_one_of_them",
     "test_of_an_accept_a_vote_a_withdrawal_and_a_rerun_at_once_one_outcome_stands",
 }
 

@@ -288,11 +288,19 @@ async def test_nothing_is_accepted_once_its_revision_is_no_more(bank: Bank) -> N
 
 
 async def test_a_frozen_agent_and_a_stopped_tool_take_no_change(bank: Bank) -> None:
-    proposal = await bank.maya.proposed(await bank.asks(), LESS)
-    await bank.operator("stop", {"tool": "pay", "reason": "look"})
-    assert refusal(await bank.robot.accept(proposal)) == (403, "frozen")
-    await bank.operator("go-on", {"tool": "pay"})
-    assert (await bank.robot.accept(proposal)).json()["rev"] == 2
+    owned = await bank.agent(f"{bank.robot.name}-owned", owner=person("jonas"))
+    for verb, what, end in (
+        ("stop", {"tool": "pay"}, "go-on"),
+        ("freeze", {"agent": owned.name}, "unfreeze"),
+    ):
+        old = await bank.asks(robot=owned, run_key=verb)
+        proposal = await bank.maya.proposed(old, LESS)
+        await bank.operator(verb, what | {"reason": "look"})
+        refused = await owned.accept(proposal), await press_accept(bank.jonas, proposal)
+        assert (refusal(refused[0]), refused[1].status_code) == ((403, "frozen"), 403)
+        await bank.operator(end, what)
+        assert (await press_accept(bank.jonas, proposal)).status_code == 303
+        assert (await owned.see(old["txn"]))["rev"] == 2
 
 
 async def test_what_a_revoked_person_proposed_is_not_taken(bank: Bank) -> None:
@@ -354,14 +362,25 @@ async def test_accepting_twice_is_accepting_once(bank: Bank) -> None:
 
 
 async def test_of_an_accept_a_vote_a_withdrawal_and_a_rerun_at_once_one_outcome_stands(bank: Bank) -> None:
-    old = await bank.asks()
-    proposal = await bank.maya.proposed(old, LESS)
-    rerun = (await bank.another_key(bank.robot)).submit(await pay(bank, 900))
-    await asyncio.gather(bank.robot.accept(proposal), bank.tomas.vote(old), rerun)
-    now = await bank.robot.see(old["txn"])
-    (state,) = await states(bank, old)
-    assert (state, now["rev"]) in {("accepted", 3), ("lapsed", 2), ("accepted", 2)}
-    assert now["state"] == "review"
+    """Either these bytes were approved, or they are dead: never both."""
+    for rerun in (True, False):
+        old = await bank.asks(robot=await bank.fresh())
+        proposal = await bank.maya.proposed(old, LESS)
+        asked = [bank.robot.accept(proposal), bank.tomas.vote(old)]
+        if rerun:
+            asked.append((await bank.another_key(bank.robot)).submit(await pay(bank, 900)))
+        accepted, voted, *_ = await asyncio.gather(*asked)
+        now = await bank.robot.see(old["txn"])
+        (state,) = await states(bank, old)
+        if rerun:
+            assert (state, now["rev"]) in {("accepted", 3), ("lapsed", 2), ("accepted", 2)}
+            assert now["state"] == "review"
+        elif state == "accepted":
+            assert (accepted.status_code, voted.status_code) == (200, 409)
+            assert (now["rev"], now["state"]) == (2, "review"), "an old vote is live"
+        else:
+            assert (accepted.status_code, voted.status_code) == (409, 200)
+            assert (await bank.robot.spend(now))["redeemed"] is True
 
 
 async def test_an_agent_that_waits_hears_of_a_proposal_and_of_what_its_owner_accepted(bank: Bank) -> None:

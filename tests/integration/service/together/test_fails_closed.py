@@ -181,15 +181,11 @@ async def test_a_service_does_not_start_on_such_a_text_and_says_why(tmp_path: Pa
         assert await bank.service.db.read(faults_of_log) == []
 
 
+# More of them in the unit tests of bundles.
 BROKEN = [
     '@id("x") @aproval("finance") forbid (principal, action, resource);',
     '@id("x") @approval("nobody") forbid (principal, action, resource);',
-    gate("x", "finance", quorum="0"),
-    "permit (principal, action, resource);",  # no id
-    gate("x", "finance") + gate("x", "finance"),
     plain_forbid("x", "resource.colour == 1"),
-    '@id("x") forbid (principal, action == Action::"fly", resource);',
-    plain_forbid("x", 'context.input.amount > "1"'),
     "allow everything",
 ]
 

@@ -1,8 +1,9 @@
-"""Reminders and escalation: when, once, to whom, and that they never lower what a gate asks for."""
+"""Reminders and escalation: when, once, to whom, what they cost, and that they never lower what a gate asks for."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from sqlalchemy import select
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import OutboxRow
 from policy_service.workflow.due import sweep
+from policy_service.workflow.reviews import eligible, impossible
 from tests.fakes.payments import GROUPS, gate, person
+from tests.integration.service.effects import pay
 from tests.integration.service.together.bank import Bank
+from tests.integration.service.together.test_settling import asked, too_few
 
 pytestmark = pytest.mark.anyio
 
@@ -126,17 +130,16 @@ async def test_a_gate_escalates_only_to_groups_that_all_it_is_merged_with_name(b
     await after(bank, view, hours=2)
     assert (await told(bank, view))[0]["groups"] == ["cfo"]
     assert await vote(bank, "ingrid", view) == 403
-    await bank.only(gate("g", "finance", answer_within="4h"))
-    view = await bank.asks(run_key="nobody further")
-    await after(bank, view, hours=3)
-    assert await told(bank, view) == []
-    assert "escalated_at" not in await review(bank, view)
     first = gate("g", "finance", escalate="legal", answer_within="4h")
     await bank.only(first)
     view = await bank.asks(run_key="taken back")
     await after(bank, view, hours=2)
     await bank.only(first, gate("late", "finance", answer_within="8h"))
     assert await vote(bank, "ingrid", view) == 403
+    await bank.only(gate("g", "finance", answer_within="4h"))
+    view = await bank.asks(run_key="nobody further")
+    await after(bank, view, hours=3)
+    assert (await told(bank, view), "escalated_at" in await review(bank, view)) == ([], False)
 
 
 async def test_a_late_gate_gets_half_of_its_own_time(bank: Bank) -> None:
@@ -227,3 +230,45 @@ async def test_of_two_gates_with_one_person_between_them_the_one_that_can_escala
     assert await bank.tasks() == []
     assert [await vote(bank, name, view) for name in ("maya", "ingrid")] == [200, 200]
     assert (await bank.states(view))[0] == "ready"
+
+
+# -- what the watch over open questions costs ------------------------------------------------------------------------
+
+
+def counting(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[Any]:
+    """The calls of one of its functions from here on."""
+    calls: list[Any] = []
+    original = getattr(module, name)
+
+    def counted(*given: Any, **named: Any) -> Any:
+        calls.append(given)
+        return original(*given, **named)
+
+    monkeypatch.setattr(module, name, counted)
+    return calls
+
+
+async def test_people_are_read_and_grouped_once_for_all_questions_of_a_round(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(impossible, "_AT_ONCE", 1)
+    for name in ("maya", "jonas", *(f"somebody-{n}" for n in range(10))):
+        await bank.person(name)
+    for n in range(5):
+        await bank.robot.submit(await pay(bank, 500), run_key=f"r-{n}")
+    read = counting(monkeypatch, impossible, "list_people")
+    grouped = counting(monkeypatch, eligible, "groups_now")
+    assert await impossible.watch_quorums(bank.service.ctx) == 0
+    assert len(read) == 1
+    assert len(grouped) < 2 * 15, "each of them once, not once for each question"
+
+
+async def test_what_a_person_left_waiting_costs_no_unit_in_any_round(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await too_few(bank)
+    view = await asked(bank, bank.robot)
+    await bank.maya.settle(await bank.maya.task(view, "impossible_quorum"), "left_waiting")
+    moved = counting(monkeypatch, impossible, "_move")
+    assert await impossible.watch_quorums(bank.service.ctx) == 0
+    assert moved == []

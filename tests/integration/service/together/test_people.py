@@ -89,7 +89,6 @@ FORGED: list[tuple[dict[str, Any], int, str]] = [
     ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "unsupported_media_type"),
 ]
 
-
 BALLOTS: list[tuple[dict[str, Any], str]] = [
     ({"verdict": "maybe"}, "invalid_request"),
     ({"rev": 0}, "invalid_request"),
@@ -111,34 +110,3 @@ async def test_a_vote_that_our_own_page_did_not_send_is_refused(bank: Bank) -> N
         assert refusal(answer) == (400, code), other
     assert (await bank.states(view))[0] == "review"
     assert (await sent(bank.maya, view))[0] == 200
-
-
-async def test_a_session_ends_by_idleness_by_age_and_by_signing_out(bank: Bank) -> None:
-    bank.clock.pass_(minutes=59)
-    assert (await bank.maya.get("/v1/reviews")).status_code == 200
-    bank.clock.pass_(minutes=2)
-    assert (await bank.maya.get("/v1/reviews")).status_code == 200
-    assert (await bank.tomas.get("/v1/reviews")).status_code == 401
-    for _ in range(12):
-        bank.clock.pass_(minutes=58)
-        await bank.maya.get("/v1/reviews")
-    assert (await bank.maya.get("/v1/reviews")).status_code == 401
-    again = await bank.person("maya")
-    await bank.service.sessions.sign_out(again.cookie)
-    assert (await again.get("/v1/reviews")).status_code == 401
-
-
-async def test_a_sign_in_link_works_once_and_not_for_long(bank: Bank) -> None:
-    async def spend(link: str) -> int:
-        token = link.partition("token=")[2]
-        answer = await bank.http.post("/sign-in/dev", data={"token": token}, headers={"Origin": URL})
-        bank.http.cookies.clear()
-        return answer.status_code
-
-    link = (await bank.operator("sign-in-link", {"sub": "maya", "name": "Maya"}))["url"]
-    assert await spend(link) == 303
-    assert 400 <= await spend(link) < 500
-    old = (await bank.operator("sign-in-link", {"sub": "maya", "name": "Maya"}))["url"]
-    bank.clock.pass_(minutes=11)
-    assert 400 <= await spend(old) < 500
-    assert 400 <= await spend(link + "x") < 500

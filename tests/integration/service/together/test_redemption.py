@@ -259,12 +259,9 @@ async def test_the_longest_list_has_a_receipt_that_is_read(bank: Bank) -> None:
     assert [one.effect_id for one in receipt.effects] == [one["effect_id"] for one in view["effects"]]
 
 
-SOUND = ["a", "-", "_", "~", "a..b", "A.b-c_d~9", "-" * 200]
-
-UNSOUND = [
-    "a/b", "/", ".", "..", "...", ".a", "../x", "a b", " ", "a%2Fb", "%2e%2e", "a?b", "a#b", "a;b", "a:b", "a\\b",
-    "a\n", "a\x00", "\xe9", "\N{FULLWIDTH SOLIDUS}", "\N{RIGHT-TO-LEFT OVERRIDE}a", "a" * 201,
-]  # fmt: skip
+# More of each in the unit tests of the contract.
+SOUND = ["-", "A.b-c_d~9", "-" * 200]
+UNSOUND = ["a/b", "..", "a b", "a%2Fb", "a\n", "\xe9", "a" * 201]
 
 
 async def test_an_attempt_that_no_path_can_name_is_refused_where_it_enters(bank: Bank) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.callers import Caller
-from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
 from policy_service.workflow.edits.propose import Proposed, propose
@@ -26,12 +25,11 @@ from policy_service.workflow.releases import compensate, redeem, renew
 from policy_service.workflow.reviews import vote
 from policy_service.workflow.reviews.answer import answer as answer_question
 from policy_service.workflow.reviews.comment import Remark, comment
-from policy_service.workflow.reviews.voter import Voter
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Visitor
 from tests.integration.service.effects import pay
 from tests.integration.service.stepping_up import review_of
-from tests.integration.service.together.bank import Bank, refusal
+from tests.integration.service.together.bank import Bank, refusal, voter
 from tests.integration.service.together.test_compensation import fired, undone
 from tests.integration.service.together.test_outcomes import told
 from tests.integration.service.together.test_renewal import renewed
@@ -40,10 +38,6 @@ pytestmark = pytest.mark.anyio
 
 WHY = {"reason": "a stolen laptop"}
 LESS = {"account": "acme", "amount": 300}
-
-
-def voter(name: str) -> Voter:
-    return Voter(DEV_ISSUER, name, name.title(), "dev")
 
 
 class Paused:

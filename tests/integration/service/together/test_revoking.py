@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlmodel import col
 
 from policy_service.errors import ConflictError, NotFoundError, ServiceError
 from policy_service.storage.core import table
+from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.tables import DecisionRow
 from tests.fakes.payments import gate, person
 from tests.fakes.world import Agent
@@ -175,39 +177,6 @@ async def if_open(bank: Bank, effect_id: str) -> bool:
     return done["ended"]
 
 
-@pytest.mark.parametrize(("tool", "named"), [("pay", "tool pay"), (None, "everything")])
-async def test_what_is_stopped_neither_begins_nor_goes_on_until_it_is_unfrozen(
-    bank: Bank, tool: str | None, named: str
-) -> None:
-    waits, held = await bank.asks(run_key="a"), await ready(bank, run_key="b")
-    tokens = await bank.tokens(held)
-    effect_ids = await redeemed(bank.robot, await pay(bank), await mail(bank), run_key="c")
-    await told(bank.robot, (effect_ids[1], "unused"))
-
-    async def asked() -> list[Any]:
-        renew = f"/v1/redemptions/{bank.robot.attempt}/renew"
-        return [
-            await bank.robot.submit(await pay(bank), run_key="d"),
-            await bank.robot.release(held),
-            await bank.robot.redeem(tokens, bank.robot.attempt + "-2"),
-            await bank.robot.send("POST", renew, {"effect_ids": effect_ids[:1]}),
-        ]
-
-    assert (await bank.operator("stop", {"tool": tool, **WHY}))["began"]
-    try:
-        answers = await asked()
-        assert [refusal(one) for one in answers] == [(403, "frozen")] * 4
-        assert all(f"policy-service unfreeze {named}" in one.json()["detail"] for one in answers)
-        assert (await bank.tomas.vote(waits)).json()["state"] == "met", "people may go on deciding"
-        mailed = await bank.robot.submit(await mail(bank), run_key="e")
-        assert mailed.status_code == (201 if tool else 403), "another tool goes on"
-        assert not (await bank.operator("stop", {"tool": tool, **WHY}))["began"], "it is stopped already"
-    finally:
-        assert (await bank.operator("go-on", {"tool": tool}))["ended"]
-    assert all(one.is_success for one in await asked())
-    assert not (await bank.operator("go-on", {"tool": tool}))["ended"]
-
-
 async def test_a_stop_holds_compensations_too(bank: Bank) -> None:
     view = await fired(bank, bank.robot)
     for tool in ("unpay", None):
@@ -217,3 +186,51 @@ async def test_a_stop_holds_compensations_too(bank: Bank) -> None:
         assert refusal(refused) == (403, "frozen")
         assert (await bank.states(view))[1] == "fired"
     assert (await undone(bank.robot, view)).json()["release"] is not None
+
+
+@pytest.mark.parametrize("what", ["tool pay", "everything", "agent"])
+async def test_what_is_stopped_or_frozen_neither_begins_nor_goes_on_until_it_is_unfrozen(
+    bank: Bank, what: str
+) -> None:
+    robot, named = bank.robot, f"agent {bank.robot.name}" if what == "agent" else what
+    args: dict[str, Any] = {"tool": "pay" if what == "tool pay" else None}
+    verb, end = ("stop", "go-on")
+    if what == "agent":
+        verb, end, args = "freeze", "unfreeze", {"agent": robot.name}
+    waits, held = await bank.asks(run_key="a"), await ready(bank, run_key="b")
+    tokens = await bank.tokens(held)
+    effect_ids = await redeemed(robot, await pay(bank), await mail(bank), run_key="c")
+    await told(robot, (effect_ids[1], "unused"))
+
+    async def asked() -> list[Any]:
+        renew = f"/v1/redemptions/{robot.attempt}/renew"
+        return [
+            await robot.submit(await pay(bank), run_key="d"),
+            await robot.release(held),
+            await robot.redeem(tokens, robot.attempt + "-2"),
+            await robot.send("POST", renew, {"effect_ids": effect_ids[:1]}),
+        ]
+
+    began = [await bank.operator(verb, args | WHY) for _ in range(2)]
+    try:
+        answers = await asked()
+        assert [refusal(one) for one in answers] == [(403, "frozen")] * 4
+        assert all(f"policy-service unfreeze {named}" in one.json()["detail"] for one in answers)
+        assert (await bank.tomas.vote(waits)).json()["state"] == "met", "people may go on deciding"
+        mailed = await robot.submit(await mail(bank), run_key="e")
+        assert mailed.status_code == (201 if what == "tool pay" else 403), "another tool goes on"
+        if what != "everything":
+            other = await bank.agent(f"{robot.name}-other")
+            paid = await other.submit(await pay(bank))
+            assert paid.status_code == (201 if what == "agent" else 403), "another agent goes on"
+    finally:
+        ended = [await bank.operator(end, args) for _ in range(2)]
+    assert all(one.is_success for one in await asked())
+    if what == "agent":
+        log = table(AuditRow).c
+        query = select(log.kind, log.actor, log.body).where(log.kind.like("agent_%frozen"))
+        lines = await bank.service.db.read(lambda conn: conn.execute(query.order_by(log.audit_id)).all())
+        mine = [(kind, actor) for kind, actor, body in lines if json.loads(body) == args]
+        assert mine == [("agent_frozen", "operator"), ("agent_unfrozen", "operator")]
+    else:
+        assert [one["began"] for one in began] == [one["ended"] for one in ended] == [True, False]
