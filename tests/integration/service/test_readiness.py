@@ -52,13 +52,6 @@ async def found(world: World) -> dict[str, dict[str, Any]]:
     return by_check
 
 
-async def test_a_database_that_does_not_answer_stops_it(bank: World) -> None:
-    await sql(bank, "ALTER TABLE tasks RENAME TO gone")
-    await broken(bank, "database", stops=True)
-    await sql(bank, "ALTER TABLE gone RENAME TO tasks")
-    await mended(bank)
-
-
 async def test_a_writer_that_hangs_stops_it(
     tmp_path: Path, folder: Payments, database: dict[str, str]
 ) -> None:
@@ -94,6 +87,7 @@ async def test_a_full_disk_stops_it_until_there_is_room_again(bank: World) -> No
 
 
 async def test_one_failed_commit_that_can_be_repeated_stops_nothing(bank: World, engine: str) -> None:
+    """A database that does not answer does."""
     await mended(bank)  # the look at the start is over: it would find that all is well again by itself
     ending = "SELECT pg_terminate_backend(pg_backend_pid())"
     if engine == "sqlite":
@@ -105,6 +99,10 @@ async def test_one_failed_commit_that_can_be_repeated_stops_nothing(bank: World,
     assert bank.service.db.failed is not None
     await mended(bank)
     assert bank.service.db.failed is None
+    await sql(bank, "ALTER TABLE tasks RENAME TO gone")
+    await broken(bank, "database", stops=True)
+    await sql(bank, "ALTER TABLE gone RENAME TO tasks")
+    await mended(bank)
 
 
 async def test_a_log_nobody_numbers_stops_it_since_its_oldest_line(bank: World) -> None:
@@ -159,12 +157,17 @@ async def test_an_epoch_mark_that_cannot_be_written_stops_it(bank: World) -> Non
     await mended(bank)
 
 
-async def test_clocks_that_disagree_stop_it(bank: World) -> None:
-    """One behind the log, and those of the host and the database."""
+async def test_clocks_that_disagree_stop_it(bank: World, folder: Payments) -> None:
+    """One behind the log, and those of the host and the database; of several things the worst is told first."""
     await bank.agent("somebody")
     await bank.service.sequencer.number()
     bank.clock.pass_(hours=-1)
     assert "behind the newest line" in await broken(bank, "clock", stops=True)
+    folder.policies("permit (principal, action, resource")
+    await bank.activate()
+    assert list(await found(bank)) == ["clock", "bundle"]
+    folder.rules()
+    await bank.activate()
     bank.clock.pass_(hours=1)
     await mended(bank)
     service, health = bank.service, Health(bank.clock, patience_s=60)
@@ -304,17 +307,6 @@ async def test_a_watch_that_does_not_come_round_stops_it() -> None:
     assert [(one.check, one.stops) for one in health.findings()] == [("watch", True)]
     health.looked()
     assert health.findings() == []
-
-
-async def test_several_things_are_told_the_worst_first(bank: World, folder: Payments) -> None:
-    folder.policies("permit (principal, action, resource")
-    await bank.activate()
-    await bank.agent("somebody")
-    await bank.service.sequencer.number()
-    bank.clock.pass_(hours=-1)
-    await bank.service.watch.look()
-    answer = await bank.http.get("/readyz")
-    assert [one["check"] for one in answer.json()["findings"]] == ["clock", "bundle"]
 
 
 async def broken(world: World, check: str, *, stops: bool) -> str:

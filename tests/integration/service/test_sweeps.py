@@ -85,16 +85,16 @@ SWEEPS: dict[str, Sweep] = {
     "waiting": sweep.expire_reviews,
     "ready": sweep.expire_releases,
     "redeemed": sweep.doubt_unreported,
-    "being undone": sweep.expire_compensations,
+    "undoing": sweep.expire_compensations,
 }
 
 
 async def story(bank: World, robot: Agent, what: str, run: str) -> str:
     """A payment that waits for people, may go, or was redeemed and is not told of; one that fired beside a mail that
-    failed is torn, or being undone where its compensation is released. Its transaction.
+    failed is torn, or undoing where its compensation is released. Its transaction.
     """
     calls = [await pay(bank, 500 if what == "waiting" else 10)]
-    if what in ("torn", "being undone"):
+    if what in ("torn", "undoing"):
         calls.append(await mail(bank))
     attempt = {} if what in ("waiting", "ready") else {"attempt_id": run}
     view = (await robot.submit(*calls, run_key=run, **attempt)).json()
@@ -102,7 +102,7 @@ async def story(bank: World, robot: Agent, what: str, run: str) -> str:
         one, two = (effect["effect_id"] for effect in view["effects"])
         fired = {"effect_id": one, "outcome": "fired", "result": {"id": "p1"}}
         await robot.report(run, fired, {"effect_id": two, "outcome": "failed"})
-    if what == "being undone":
+    if what == "undoing":
         undo = await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", {"effect_id": one})
         assert undo.json()["effect"]["state"] == "released", undo.text
     txn: str = view["txn"]

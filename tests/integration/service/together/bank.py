@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -84,6 +85,17 @@ class Bank(World):
     async def withdraw(self, view: dict[str, Any], **said: str) -> httpx2.Response:
         """The agent takes a transaction back."""
         return await self.robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", said)
+
+    @asynccontextmanager
+    async def revoked(self, *names: str) -> AsyncIterator[None]:
+        """These people are out of every decision meanwhile."""
+        for name in names:
+            await self.operator("revoke-approver", {"person": person(name), "reason": "left"})
+        try:
+            yield
+        finally:
+            for name in names:
+                await self.operator("reinstate-approver", {"person": person(name)})
 
     async def rules(self, *added: str) -> None:
         """The usual rules and these."""

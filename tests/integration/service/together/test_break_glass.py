@@ -106,13 +106,12 @@ async def test_one_who_is_left_of_two_owes_a_review_as_one_alone(glass: Bank) ->
     for who in (glass.ingrid, glass.jonas):
         assert (await sign(who, view))[0] == 303
     ready = await glass.robot.see(view["txn"])
-    await glass.operator("revoke-approver", {"person": person("ingrid"), "reason": "it was not her"})
-    assert (await glass.robot.spend(ready))["receipt"]
+    async with glass.revoked("ingrid"):
+        assert (await glass.robot.spend(ready))["receipt"]
     task = await glass.maya.task(view, "break_glass_review")
     assert task["task"]["text"] == "Jonas opened this alone, without the people its gates ask"
     kinds = [kind for kind, _ in await glass.log(view["txn"])]
     assert (kinds.count("break_glass_opened"), kinds.count("task_opened")) == (2, 1)
-    await glass.operator("reinstate-approver", {"person": person("ingrid")})
 
 
 async def test_nobody_opens_it_whom_policy_does_not_name(glass: Bank) -> None:
@@ -254,10 +253,9 @@ async def test_a_person_who_may_no_longer_takes_the_opening_along(glass: Bank) -
     await glass.people(PEOPLE)
     await sign(glass.jonas, revoked)
     tokens = await glass.tokens(revoked)
-    await glass.operator("revoke-approver", {"person": person("jonas"), "reason": "left"})
-    assert "receipt" not in (await glass.robot.redeem(tokens)).json()
+    async with glass.revoked("jonas"):
+        assert "receipt" not in (await glass.robot.redeem(tokens)).json()
     assert (await state(glass, revoked))[0] == "review"
-    await glass.operator("reinstate-approver", {"person": person("jonas")})
 
 
 async def test_it_does_without_people_but_not_without_the_passkey(glass: Bank) -> None:

@@ -69,6 +69,9 @@ async def states(robot: Agent, view: dict[str, Any]) -> tuple[str, str, str | No
 
 async def test_what_fired_is_taken_back_by_an_effect_the_service_builds(bank: Bank) -> None:
     view = await fired(bank, bank.robot)
+    bank.clock.pass_(minutes=10)
+    await bank.sweep()
+    assert await bank.tasks() == ["compensation_due"]
     answer = (await undone(bank.robot, view)).json()
     undo, forward = answer["effect"], view["effects"][0]["effect_id"]
     args = {"payment": "p1", "amount": 10}
@@ -278,15 +281,6 @@ async def test_what_became_of_it_is_what_became_of_the_forward_effect(bank: Bank
         assert await bank.tasks() == [task]
     await undo_ended(bank.robot, answer, "fired")
     assert await states(bank.robot, view) == ("settled", "compensated", "fired")
-    assert await bank.tasks() == []
-
-
-async def test_a_compensation_settles_the_task_that_asked_for_it(bank: Bank) -> None:
-    view = await fired(bank, bank.robot)
-    bank.clock.pass_(minutes=10)
-    await bank.sweep()
-    assert await bank.tasks() == ["compensation_due"]
-    await undo_ended(bank.robot, (await undone(bank.robot, view)).json(), "fired")
     assert await bank.tasks() == []
 
 

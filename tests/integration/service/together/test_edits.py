@@ -306,9 +306,8 @@ async def test_a_frozen_agent_and_a_stopped_tool_take_no_change(bank: Bank) -> N
 async def test_what_a_revoked_person_proposed_is_not_taken(bank: Bank) -> None:
     await bank.people(GROUPS | {"finance": ("maya", "ingrid")})
     proposal = await bank.ingrid.proposed(await bank.asks(), LESS)
-    await bank.operator("revoke-approver", {"person": person("ingrid"), "reason": "left"})
-    assert refusal(await bank.robot.accept(proposal)) == (409, "proposal_closed")
-    await bank.operator("reinstate-approver", {"person": person("ingrid")})
+    async with bank.revoked("ingrid"):
+        assert refusal(await bank.robot.accept(proposal)) == (409, "proposal_closed")
 
 
 # -- more than one at a time ------------------------------------------------------------------------------------------

@@ -212,10 +212,9 @@ async def test_only_the_gate_that_is_short_escalates(bank: Bank) -> None:
 
 async def test_at_a_submission_people_count_no_more_who_were_taken_out(bank: Bank) -> None:
     await bank.only(gate("g", "legal", escalate="cfo"))
-    await bank.operator("revoke-approver", {"person": person("ingrid"), "reason": "left"})
-    view = await bank.asks()
+    async with bank.revoked("ingrid"):
+        view = await bank.asks()
     assert [entry["added"] for entry in view["effects"][0]["review"]["needs"]] == [["cfo"]]
-    await bank.operator("reinstate-approver", {"person": person("ingrid")})
 
 
 @pytest.mark.parametrize("narrow_first", [True, False])

@@ -37,6 +37,7 @@ from tests.integration.service.together.test_renewal import renewed
 pytestmark = pytest.mark.anyio
 
 WHY = {"reason": "a stolen laptop"}
+
 LESS = {"account": "acme", "amount": 300}
 
 
@@ -119,14 +120,12 @@ async def test_a_vote_of_somebody_who_is_revoked_while_it_is_weighed_does_not_co
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view = await bank.asks()
-    try:
-        revoking = bank.operator("revoke-approver", {"person": person("maya"), **WHY})
-        answer = await Paused(vote, monkeypatch).until(bank.maya.vote(view), revoking)
-        assert refusal(answer) == (403, "not_eligible")
-        seen = await bank.robot.see(view["txn"])
-        assert (seen["state"], seen["effects"][0]["review"]["state"]) == ("review", "open")
-    finally:
-        await bank.operator("reinstate-approver", {"person": person("maya")})
+    revoking = bank.operator("revoke-approver", {"person": person("maya"), **WHY})
+    answer = await Paused(vote, monkeypatch).until(bank.maya.vote(view), revoking)
+    await bank.operator("reinstate-approver", {"person": person("maya")})
+    assert refusal(answer) == (403, "not_eligible")
+    seen = await bank.robot.see(view["txn"])
+    assert (seen["state"], seen["effects"][0]["review"]["state"]) == ("review", "open")
 
 
 @pytest.mark.parametrize("verb", ["agent-key-revoke", "revoke-agent"])
@@ -169,9 +168,7 @@ async def test_no_word_of_a_revoked_person_is_taken(bank: Bank) -> None:
     stamp = (view["rev"], seen["effect_digest"], view["txn_digest"])
     maya, jonas, everything = voter("maya"), voter("jonas"), Target("everything")
     before = [kind for kind, _ in await bank.log(view["txn"])]
-    for name in ("maya", "jonas"):
-        await bank.operator("revoke-approver", {"person": person(name), **WHY})
-    try:
+    async with bank.revoked("maya", "jonas"):
         for word in (
             propose(ctx, maya, Proposed(review_id, *stamp, LESS, "less", "api")),
             comment(ctx, maya, Remark(review_id, "look", question=False, channel="api")),
@@ -186,9 +183,6 @@ async def test_no_word_of_a_revoked_person_is_taken(bank: Bank) -> None:
                 await word
         assert [kind for kind, _ in await bank.log(view["txn"])] == before
         assert (await bank.asks(5, run_key="goes-on"))["state"] == "ready"
-    finally:
-        for name in ("maya", "jonas"):
-            await bank.operator("reinstate-approver", {"person": person(name)})
     assert (await owned.see(other["txn"]))["rev"] == 1
 
 
@@ -215,8 +209,8 @@ async def test_a_revoked_key_answers_nothing_for_its_agent(bank: Bank) -> None:
 async def test_after_a_revocation_and_a_reinstatement_a_new_vote_counts(bank: Bank) -> None:
     view = await bank.asks(5_000)
     await bank.maya.vote(view)
-    await bank.operator("revoke-approver", {"person": person("maya"), **WHY})
-    await bank.operator("reinstate-approver", {"person": person("maya")})
+    async with bank.revoked("maya"):
+        pass
     again, review_id = await bank.person("maya"), review_of(view)
     queue = await queue_page(bank.service.ctx, voter("maya"), Wanted(), None, 200)
     assert review_id in {row.review_id for row in queue.rows if row.can_vote}, "she is asked"

@@ -143,8 +143,8 @@ async def test_a_compensation_only_a_revoked_person_approved_is_asked_about_agai
     bank.folder.write("tools/pay.json", text.replace("result:/id", "args:/account"))
     await bank.rules(gate("u", "finance", action="unpay"))
     view = await fired(bank, bank.robot, amount=500, approve=True)
-    await bank.operator("revoke-approver", {"person": person("maya"), **WHY})
-    await bank.operator("reinstate-approver", {"person": person("maya")})
+    async with bank.revoked("maya"):
+        pass
     assert (await undone(bank.robot, view)).json()["effect"]["state"] == "review"
 
 
