@@ -148,8 +148,7 @@ async def test_a_filter_stops_after_its_window_and_goes_on_from_there(
     first = await seen(bank, maya, wanted=wanted)
     assert (first.rows, first.looked_through) == ((), 2)
     assert first.next_cursor is not None
-    following = await seen(bank, maya, wanted=wanted, cursor=first.next_cursor)
-    assert ids(following.rows) == [review_of(late)]
+    assert ids((await seen(bank, maya, wanted=wanted, cursor=first.next_cursor)).rows) == [review_of(late)]
     answer = await maya.get("/?agent=other")
     assert "Look further" in answer.text
     assert "Nothing like that among these 2 reviews" in answer.text
@@ -170,8 +169,7 @@ async def test_a_review_that_cannot_be_read_keeps_nobody_from_the_others(bank: W
         assert answer.status_code == 200, path
         drawn = re.findall(r'data-review="(\w+)"', answer.text)
         assert {review_of(view) for view in views[3:]} <= set(drawn)
-    page = await seen(bank, maya)
-    assert {row.review_id: row.broken for row in page.rows} == {
+    assert {row.review_id: row.broken for row in (await seen(bank, maya)).rows} == {
         review_of(view): place < 2 for place, view in enumerate(views)
     }
 

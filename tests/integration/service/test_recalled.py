@@ -112,8 +112,7 @@ async def test_what_was_submitted_again_before_it_was_told_is_superseded_settled
         robot = at(bank, story.robot)
         await bank.operator("go-on", {"tool": None})
         for key, amount, rev in (("review", 500, 2), ("ready", 10, 1)):
-            again = (await robot.submit(await pay(bank, amount), run_key=key)).json()
-            assert again["state"] == key
+            assert (await robot.submit(await pay(bank, amount), run_key=key)).json()["state"] == key
             done = (await story.told(robot, key, story.outcome(key))).json()
             assert (done["state"], done["rev"]) == ("settled", rev)
         assert (await (await bank.person("maya")).get("/v1/reviews")).json()["reviews"] == []
@@ -212,8 +211,7 @@ async def test_a_receipt_of_this_epoch_proves_nothing_that_is_forgotten(vault: V
         view = (await robot.submit(await pay(bank), attempt_id="a")).json()
         told = evidence(bank, view, view["receipt"])
         fired = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
-        refused = await robot.report("b", fired, recall=told)
-        assert refused.json()["code"] == "bad_token"
+        assert (await robot.report("b", fired, recall=told)).json()["code"] == "bad_token"
         assert (await robot.report("a", fired, recall=told)).status_code == 404
 
 

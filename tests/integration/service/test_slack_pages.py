@@ -140,8 +140,7 @@ async def test_a_form_from_elsewhere_or_without_the_token_links_nothing(
         (cookie | origin, form | {"csrf_token": "x"}, 403),
         (origin, form, 401),
     ):
-        answer = await here.world.http.post("/slack/link", data=sent, headers=headers)
-        assert answer.status_code == status
+        assert (await here.world.http.post("/slack/link", data=sent, headers=headers)).status_code == status
     assert await here.rows() == []
 
 

@@ -133,8 +133,7 @@ async def test_an_agent_that_submits_too_fast_is_told_when_to_come_back(bank: Wo
     assert asked.status_code == 429
     view = answers[0].json()
     assert (await robot.release(view)).status_code == 200  # what it has, it can finish
-    other = await bank.agent("other")
-    assert (await other.submit(await pay(bank))).status_code == 201
+    assert (await (await bank.agent("other")).submit(await pay(bank))).status_code == 201
 
 
 async def test_who_cannot_prove_who_they_are_uses_up_nobodys_minute(bank: World, robot: Agent) -> None:

@@ -224,8 +224,7 @@ async def test_nobody_else_answers(bank: Bank) -> None:
     assert foreign.json()["detail"].replace(review_of(view), "rev_none") == nowhere.json()["detail"]
     path = f"/v1/reviews/{review_of(view)}/answers"
     body = json.dumps({"question_id": question, "text": "4711"}).encode()
-    as_person = await bank.maya.http.post(path, content=body, headers=bank.maya.headers())
-    assert as_person.status_code == 401
+    assert (await bank.maya.http.post(path, content=body, headers=bank.maya.headers())).status_code == 401
     comment_id = (await write(bank.maya, review_of(view), "hm")).json()["comments"][-1]["comment_id"]
     shipped = (await bank.robot.submit(await ship(bank), run_key="shipped")).json()
     where_to = await ask(bank.maya, review_of(shipped), "where to?")

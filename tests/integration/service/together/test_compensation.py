@@ -228,8 +228,7 @@ async def test_its_gates_ask_people_about_what_they_have_not_approved(bank: Bank
     await asks_to_undo(bank, amount=500, approve=True, result={"id": "an account nobody saw"})
     view, question = await asks_to_undo(bank)
     assert (await bank.ingrid.vote(question)).json()["state"] == "met"
-    undo = (await undone(bank.robot, view)).json()
-    assert (await spent_undo(bank.robot, undo)).json()["redeemed"] is True
+    assert (await spent_undo(bank.robot, (await undone(bank.robot, view)).json())).json()["redeemed"] is True
 
 
 async def test_a_person_who_denies_it_leaves_the_forward_effect_standing(bank: Bank) -> None:

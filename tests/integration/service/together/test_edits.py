@@ -48,9 +48,6 @@ async def press_accept(visitor: Visitor, proposal: str) -> httpx2.Response:
     return await visitor.http.post(f"/proposals/{proposal}/accept", data=form, headers=headers)
 
 
-# -- the way it goes ---------------------------------------------------------------------------------------------------
-
-
 async def test_an_accepted_change_is_a_new_revision_decided_anew_and_fires_once(bank: Bank) -> None:
     old = await bank.asks()
     taken = await bank.maya.propose(old, LESS)
@@ -87,8 +84,7 @@ async def test_a_change_that_needs_nobody_is_released_and_one_the_policy_forbids
 async def test_every_vote_and_release_of_the_old_revision_is_dead(bank: Bank) -> None:
     old = await bank.asks(5_000)
     await bank.tomas.vote(old)
-    new = await changed(bank, old, 200)
-    assert new["effects"][0]["review"]["needs"][0]["have"] == 0
+    assert (await changed(bank, old, 200))["effects"][0]["review"]["needs"][0]["have"] == 0
     stale = await bank.tomas.vote(old)
     assert (refusal(stale), stale.json()["rev"]) == ((409, "stale_review"), 2)
     assert stale.json()["changed"] == [{"name": "amount", "read": "5000", "now": "200"}]
@@ -133,8 +129,7 @@ async def test_meters_see_the_change_as_a_fresh_call(bank: Bank) -> None:
         row.given_back_at.is_(None),
     )
     held = select(row.rev, row.amount).where(*mine)
-    rows = await bank.service.db.read(lambda conn: [tuple(row) for row in conn.execute(held)])
-    assert rows == [(2, 700)]
+    assert await bank.service.db.read(lambda conn: [tuple(row) for row in conn.execute(held)]) == [(2, 700)]
 
 
 # -- a rerun ----------------------------------------------------------------------------------------------------------

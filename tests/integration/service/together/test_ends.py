@@ -139,7 +139,7 @@ async def reasons(bank: Bank, view: dict[str, Any]) -> list[list[tuple[str, str]
     return [[(reason["code"], reason["text"]) for reason in each] for each in told]
 
 
-# -- prefer ----------------------------------------------------------------------------------------------------------
+# -- whoever waits: `Prefer: wait=N` -----------------------------------------------------------------------------------
 
 
 PROMPT = 5.0  # seconds: far less than the wait asked for, far more than a busy machine needs

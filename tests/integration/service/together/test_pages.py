@@ -144,13 +144,7 @@ async def test_a_tool_that_is_another_one_now_is_named_and_not_the_rules(bank: B
 
 # -- who is asked again about what somebody denied is told so --------------------------------------------------------
 
-
 WHY = "wrong customer <b>cus_17</b>"
-
-
-def review_id(view: dict[str, Any], effect: int = 0) -> str:
-    found: str = view["effects"][effect]["review"]["review_id"]
-    return found
 
 
 async def denied(bank: Bank, amount: int = 500, **more: Any) -> dict[str, Any]:
@@ -161,7 +155,7 @@ async def denied(bank: Bank, amount: int = 500, **more: Any) -> dict[str, Any]:
 
 async def told(bank: Bank, view: dict[str, Any]) -> list[dict[str, Any]]:
     """What the wire says, which must be the same in the list and alone."""
-    alone = (await bank.maya.get(f"/v1/reviews/{review_id(view)}")).json()
+    alone = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()
     listed = (await bank.maya.get("/v1/reviews?limit=200")).json()["reviews"]
     found: list[dict[str, Any]] = alone["earlier_denials"]
     for one in listed:
@@ -171,7 +165,7 @@ async def told(bank: Bank, view: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def denied_part(bank: Bank, view: dict[str, Any]) -> str:
-    answer = await bank.maya.get(f"/reviews/{review_id(view)}")
+    answer = await bank.maya.get(f"/reviews/{review_of(view)}")
     assert answer.status_code == 200
     found = re.search(r'<section class="denied-before".*?</section>', answer.text, re.DOTALL)
     return re.sub(r"\s+", " ", found.group()) if found else ""
@@ -187,10 +181,10 @@ async def test_the_same_asked_again_in_other_words_says_who_said_no_and_what_dif
         (denial,) = await told(bank, again)
     lines = [line for line, asked in found if "effects.state = 'denied'" in asked]
     assert [line for line in lines if "ix_effects_denied" in line], lines
-    assert denial["review_id"] == review_id(before)
+    assert denial["review_id"] == review_of(before)
     assert (denial["person"], denial["reason"], denial["differs"]) == (person("maya"), WHY, ["amount"])
     drawn = await denied_part(bank, again)
-    for words in ("Denied before", f'href="/reviews/{review_id(before)}"', "Maya", "<code>amount</code>"):
+    for words in ("Denied before", f'href="/reviews/{review_of(before)}"', "Maya", "<code>amount</code>"):
         assert words in drawn
     assert "<b>cus_17</b>" not in drawn and WHY in unescape(drawn)
     # context and nothing else: it is approved as ever
@@ -230,8 +224,7 @@ async def test_what_was_withdrawn_expired_or_approved_is_no_denial(bank: Bank) -
     await denied(bank)
     assert await told(bank, good) == [], "what comes later is not written into the past"
     assert len(await told(bank, now)) == 1
-    settled = (await bank.maya.vote(now)).json()
-    assert len(settled["earlier_denials"]) == 1
+    assert len((await bank.maya.vote(now)).json()["earlier_denials"]) == 1
     bank.clock.pass_(hours=24, seconds=5)  # and after the period it is forgotten
     await bank.sign_in()
     assert await told(bank, await bank.asks(501, run_key="later")) == []
@@ -248,7 +241,6 @@ async def test_many_denials_are_five_lines_the_newest_first(bank: Bank) -> None:
 
 
 # -- what a person is told after they pressed ------------------------------------------------------------------------
-
 
 ALONE = (
     '@id("captain") permit (principal in Group::"cfo", action == Action::"break_glass_alone", resource);\n'

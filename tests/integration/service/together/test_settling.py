@@ -12,7 +12,7 @@ from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.workflow import records
 from policy_service.workflow.moves import Cause, follow_effects, move_effect, open_task
-from tests.fakes.payments import GROUPS, gate, person
+from tests.fakes.payments import person
 from tests.fakes.world import Agent
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.together.bank import Bank, refusal
@@ -320,83 +320,6 @@ async def test_a_settlement_is_one_line_for_each_move_and_keeps_the_words_out_of
     assert [kind for kind, _ in lines] == ["effect_failed", "task_settled", "transaction_ended"]
     assert lines[1][1]["answer"] == "not_fired"
     assert "no such payment" not in str(lines)
-
-
-# ----------------------------------------------------------------------------------- questions nobody can answer
-
-
-async def asked(bank: Bank, robot: Agent, amount: int = 5_000) -> dict[str, Any]:
-    """A payment two people of finance are asked about."""
-    view: dict[str, Any] = (await robot.submit(await pay(bank, amount), await mail(bank))).json()
-    assert view["effects"][0]["state"] == "review"
-    await bank.sweep()
-    return view
-
-
-async def too_few(bank: Bank, finance: tuple[str, ...] = ("maya",)) -> None:
-    await bank.people(GROUPS | {"finance": finance})
-
-
-async def swept(bank: Bank) -> list[str]:
-    await bank.sweep()
-    return await bank.tasks()
-
-
-ONLY_CFO = '@id("only-cfo") permit (principal in Group::"cfo", action == Action::"approve", resource);'
-POSSIBLE: list[tuple[list[str], str | None, int, list[str]]] = [
-    ([], None, 5_000, []),
-    ([], "maya", 5_000, ["impossible_quorum"]),  # one of two owns the agent
-    ([gate("strict", "legal", step_up="passkey")], None, 10, ["impossible_quorum"]),  # which nobody has
-    ([ONLY_CFO], None, 5_000, ["impossible_quorum"]),
-]
-
-
-async def test_a_question_too_few_can_answer_is_a_task(bank: Bank) -> None:
-    for row, (rules, owner, amount, tasks) in enumerate(POSSIBLE):
-        await bank.rules(*rules)
-        robot = await bank.agent(f"{bank.robot.name}-{row}", owner=owner and person(owner))
-        await asked(bank, robot, amount)
-        assert await bank.tasks(robot) == tasks
-
-
-async def test_a_question_nobody_can_answer_is_one_task_and_closes_by_itself(bank: Bank) -> None:
-    await too_few(bank)
-    view = await asked(bank, bank.robot)
-    assert await swept(bank) == ["impossible_quorum"]
-    task = await bank.maya.task(view, "impossible_quorum")
-    assert task["task"]["text"] == "nobody can approve this as things stand: finance can give 1 of 2"
-    await too_few(bank, ("maya", "jonas"))
-    assert await swept(bank) == []
-    await too_few(bank)
-    assert await swept(bank) == ["impossible_quorum"]
-    await bank.withdraw(view)
-    assert refusal(await bank.maya.settle(task, "left_waiting")) == (409, ErrorCode.TASK_SETTLED)
-    assert await swept(bank) == []
-
-
-async def test_votes_that_are_in_count_towards_what_is_possible(bank: Bank) -> None:
-    view = await asked(bank, bank.robot)
-    await bank.maya.vote(view)
-    async with bank.revoked("tomas"):
-        assert await swept(bank) == ["impossible_quorum"]
-    assert await swept(bank) == []
-
-
-async def test_a_person_withdraws_what_nobody_can_answer_or_leaves_it_waiting(bank: Bank) -> None:
-    await too_few(bank, ())
-    view = await asked(bank, bank.robot)
-    task = await bank.ingrid.task(view, "impossible_quorum")
-    assert task["choices"][0]["follows"].startswith("It and the one beside it are withdrawn. Nothing fires")
-    assert (await bank.ingrid.settle(task, "withdrawn", reason="ask again on Monday")).status_code == 200
-    assert await bank.states(view) == ["ended", "withdrawn", "withdrawn"]
-    seen = (await bank.robot.see(view["txn"]))["effects"][0]
-    assert seen["decision"]["reasons"][-1]["text"] == "it was taken back: ask again on Monday"
-    assert await swept(bank) == []
-    await too_few(bank)
-    view = await asked(bank, await bank.fresh())
-    await settled(bank, view, "left_waiting", "impossible_quorum")
-    assert await swept(bank) == []
-    assert (await bank.states(view))[1] == "review"
 
 
 # ------------------------------------------------------------------------------------------------ a restored gap

@@ -19,8 +19,7 @@ async def refused(bank: Bank, *effects: dict[str, Any]) -> tuple[int, str]:
     """How a submission and a dry run of it are refused; both the same."""
     answer = await bank.robot.submit(*effects)
     body = {"run_key": "run-1", "effects": list(effects)}
-    dry = await bank.robot.send("POST", "/v1/evaluations", body)
-    assert dry.status_code == answer.status_code
+    assert (await bank.robot.send("POST", "/v1/evaluations", body)).status_code == answer.status_code
     return refusal(answer)
 
 
@@ -60,8 +59,7 @@ async def test_names_that_are_told_must_be_right(bank: Bank) -> None:
 
 async def test_a_list_for_two_redeemers_is_refused(bank: Bank) -> None:
     assert await refused(bank, await pay(bank), await ship(bank)) == (422, "mixed_audience")
-    view = (await bank.robot.submit(await ship(bank))).json()
-    assert view["aud"] == "warehouse"
+    assert (await bank.robot.submit(await ship(bank))).json()["aud"] == "warehouse"
 
 
 async def test_the_same_call_twice_is_refused_unless_it_is_numbered(bank: Bank) -> None:
@@ -251,7 +249,7 @@ async def test_a_submission_is_told_what_a_later_look_sees(bank: Bank) -> None:
             assert told == {name: value for name, value in seen.items() if name not in told_once}
 
 
-# -- u+0000, which PostgreSQL cannot store as text and SQLite can ----------------------------------------------------
+# -- U+0000, which PostgreSQL cannot store as text and SQLite can ----------------------------------------------------
 
 
 NUL = "\0"

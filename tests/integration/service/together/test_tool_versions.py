@@ -44,8 +44,7 @@ async def test_both_versions_work_until_the_old_one_ends(rollout: Bank) -> None:
     (rollout.folder.path / "tools/pay@before-notes.json").unlink()
     assert await rollout.activate()
     assert ((await rollout.states(late))[0], (await rollout.states(waits))[0]) == ("ended", "review")
-    ended = (await robot.see(late["txn"]))["effects"][0]
-    assert ended["decision"]["reasons"][0]["code"] == "tool_changed"
+    assert (await robot.see(late["txn"]))["effects"][0]["decision"]["reasons"][0]["code"] == "tool_changed"
 
 
 async def test_the_service_gives_out_the_current_version_and_any_other_by_digest(rollout: Bank) -> None:

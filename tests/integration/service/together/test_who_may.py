@@ -151,8 +151,7 @@ async def test_a_changed_list_is_as_weakly_proved_as_what_was_submitted(bank: Ba
     view = await bank.asks()
     weak = {"method": "api_key"}
     await bank.service.db.write(lambda tx: change(tx.conn, TransactionRow, {"txn": view["txn"]}, weak))
-    proposal = await bank.maya.proposed(view, LESS)
-    assert (await bank.robot.accept(proposal)).json()["rev"] == 2
+    assert (await bank.robot.accept(await bank.maya.proposed(view, LESS))).json()["rev"] == 2
     rows = await bank.service.db.read(lambda conn: find(conn, TransactionRow, txn=view["txn"]))
     assert {row.rev: row.method for row in rows} == {1: "api_key", 2: "api_key"}
 
