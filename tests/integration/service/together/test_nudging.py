@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 from types import ModuleType
 from typing import Any
@@ -250,6 +251,7 @@ async def swept(bank: Bank) -> list[str]:
 
 
 ONLY_CFO = '@id("only-cfo") permit (principal in Group::"cfo", action == Action::"approve", resource);'
+
 POSSIBLE: list[tuple[list[str], str | None, int, list[str]]] = [
     ([], None, 5_000, []),
     ([], "maya", 5_000, ["impossible_quorum"]),  # one of two owns the agent
@@ -289,23 +291,6 @@ async def test_votes_that_are_in_count_towards_what_is_possible(bank: Bank) -> N
     assert await swept(bank) == []
 
 
-async def test_a_person_withdraws_what_nobody_can_answer_or_leaves_it_waiting(bank: Bank) -> None:
-    await too_few(bank, ())
-    view = await asked(bank, bank.robot)
-    task = await bank.ingrid.task(view, "impossible_quorum")
-    assert task["choices"][0]["follows"].startswith("It and the one beside it are withdrawn. Nothing fires")
-    assert (await bank.ingrid.settle(task, "withdrawn", reason="ask again on Monday")).status_code == 200
-    assert await bank.states(view) == ["ended", "withdrawn", "withdrawn"]
-    seen = (await bank.robot.see(view["txn"]))["effects"][0]
-    assert seen["decision"]["reasons"][-1]["text"] == "it was taken back: ask again on Monday"
-    assert await swept(bank) == []
-    await too_few(bank)
-    view = await asked(bank, await bank.fresh())
-    await bank.maya.settle(await bank.maya.task(view, "impossible_quorum"), "left_waiting")
-    assert await swept(bank) == []
-    assert (await bank.states(view))[1] == "review"
-
-
 # -- what the watch over open questions costs ------------------------------------------------------------------------
 
 
@@ -334,7 +319,8 @@ async def test_people_are_read_and_grouped_once_for_all_questions_of_a_round(
     grouped = counting(monkeypatch, eligible, "groups_now")
     assert await impossible.watch_quorums(bank.service.ctx) == 0
     assert len(read) == 1
-    assert len(grouped) < 2 * 15, "each of them once, not once for each question"
+    times = Counter(who for _, who, *_ in grouped)
+    assert max(times.values()) <= 2, "each of them once, not once for each question"
 
 
 async def test_what_a_person_left_waiting_costs_no_unit_in_any_round(
@@ -346,3 +332,16 @@ async def test_what_a_person_left_waiting_costs_no_unit_in_any_round(
     moved = counting(monkeypatch, impossible, "_move")
     assert await impossible.watch_quorums(bank.service.ctx) == 0
     assert moved == []
+    assert (await swept(bank), (await bank.states(view))[1]) == ([], "review")
+
+
+async def test_a_person_withdraws_what_nobody_can_answer(bank: Bank) -> None:
+    await too_few(bank, ())
+    view = await asked(bank, bank.robot)
+    task = await bank.ingrid.task(view, "impossible_quorum")
+    assert task["choices"][0]["follows"].startswith("It and the one beside it are withdrawn. Nothing fires")
+    assert (await bank.ingrid.settle(task, "withdrawn", reason="ask again on Monday")).status_code == 200
+    assert await bank.states(view) == ["ended", "withdrawn", "withdrawn"]
+    seen = (await bank.robot.see(view["txn"]))["effects"][0]
+    assert seen["decision"]["reasons"][-1]["text"] == "it was taken back: ask again on Monday"
+    assert await swept(bank) == []
