@@ -158,20 +158,20 @@ async def test_a_review_that_cannot_be_read_keeps_nobody_from_the_others(bank: W
     """J6: a poison row is told as such, and the page stands."""
     maya = await bank.person("maya")
     views = await ask(bank, robot, 5)
-    for place, harm in enumerate(("args = :bad", "gates = '[{}]'", "tool_digest = 'x'")):
-        given = {"of": views[place]["effects"][0]["effect_id"]} | (
-            {"bad": b"\xff\x00{"} if place == 0 else {}
-        )
-        spoil = text(f"UPDATE effects SET {harm} WHERE effect_id = :of").bindparams(**given)
-        await bank.service.db.write(lambda tx, spoil=spoil: tx.conn.execute(spoil).rowcount)
+    of = [view["effects"][0]["effect_id"] for view in views]
+    spoils = [
+        text("UPDATE effects SET args = :bad WHERE effect_id = :of").bindparams(of=of[0], bad=b"\xff\x00{"),
+        text("UPDATE effects SET gates = '[{}]' WHERE effect_id = :of").bindparams(of=of[1]),
+        text("UPDATE effects SET tool_digest = 'x' WHERE effect_id = :of").bindparams(of=of[2]),
+    ]
+    await bank.service.db.write(lambda tx: [tx.conn.execute(spoil).rowcount for spoil in spoils])
     for path in ("/", "/?tab=open", "/?tab=open&text=pay"):
         answer = await maya.get(path)
         assert answer.status_code == 200, path
         drawn = re.findall(r'data-review="(\w+)"', answer.text)
         assert {review_of(view) for view in views[3:]} <= set(drawn)
-    assert {row.review_id: row.broken for row in (await seen(bank, maya)).rows} == {
-        review_of(view): place < 2 for place, view in enumerate(views)
-    }
+    broken = {row.review_id: row.broken for row in (await seen(bank, maya)).rows}
+    assert broken == {review_of(view): place < 2 for place, view in enumerate(views)}
 
 
 async def test_more_reviews_than_a_page_holds_are_paged_and_counted_up_to_a_cap(

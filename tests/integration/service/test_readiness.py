@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.world import Clock, World, running
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
+from tests.integration.service.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -171,7 +171,7 @@ async def test_clocks_that_disagree_stop_it(bank: World, folder: Payments) -> No
     bank.clock.pass_(hours=1)
     await mended(bank)
     service, health = bank.service, Health(bank.clock, patience_s=60)
-    parts = {"scheduler": service.scheduler, "kid": service.watch._kid}
+    parts: dict[str, Any] = {"scheduler": service.scheduler, "kid": service.watch._kid}
     ahead = Watch(
         service.db, health, bank.settings, **parts, clock=lambda: bank.clock() + timedelta(seconds=60)
     )
@@ -328,19 +328,17 @@ async def mended(world: World) -> None:
 
 
 async def write(world: World, *statements: Executable) -> None:
-    """Run statements, each in a unit of its own."""
-    for one in statements:
-        await world.service.db.write(lambda tx, one=one: tx.conn.execute(one).rowcount)  # type: ignore[misc]
+    """Run statements in one unit of work."""
+
+    def run(tx: Tx) -> None:
+        for one in statements:
+            tx.conn.execute(one)
+
+    await world.service.db.write(run)
 
 
 async def sql(world: World, *statements: str) -> None:
     await write(world, *map(text, statements))
-
-
-async def until(so: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not so():  # noqa: ASYNC110  nothing sets an event
-            await asyncio.sleep(0.02)
 
 
 async def failing(world: World, check: str) -> str:

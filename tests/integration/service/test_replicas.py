@@ -35,6 +35,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.streaming import events, served
 from tests.fakes.world import URL, Agent, Clock, Visitor, World, running
 from tests.integration.service.effects import pay
+from tests.integration.service.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -70,8 +71,7 @@ async def test_a_replica_tells_what_was_done_at_the_other(replicas: list[World],
     robot, maya = await here.agent("robot"), await there.person("maya")
     view = (await robot.submit(await pay(here, 500))).json()
     waiting = asyncio.create_task(robot.see(view["txn"], wait=30))
-    while not here.service.feed._waiting:  # noqa: ASYNC110  who waits sets no event
-        await asyncio.sleep(0.01)
+    await until(lambda: here.service.feed._waiting)
     assert (await maya.vote(view)).status_code == 200
     assert (await waiting)["state"] == "ready"
     cookie = {"Cookie": maya.headers()["Cookie"]}

@@ -28,6 +28,7 @@ from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
+from tests.integration.service.patience import until
 from tests.integration.service.test_plans import plans
 
 pytestmark = pytest.mark.anyio
@@ -191,11 +192,7 @@ async def test_one_agent_waits_only_so_often_at_once_and_others_wait_as_before(
 
 
 async def _until_waiting(count: int) -> None:
-    for _ in range(500):
-        if metrics.REGISTRY.get_sample_value("countersign_long_polls") == count:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("nobody waits")
+    await until(lambda: metrics.REGISTRY.get_sample_value("countersign_long_polls") == count)
 
 
 # -- strangers that are slow, or long, on purpose --------------------------------------------------------------------
@@ -220,8 +217,7 @@ async def door(world: World) -> AsyncIterator[int]:
     settings = world.settings.model_copy(update={"port": port})
     server = uvicorn.Server(_uvicorn_config(world.app, settings))
     serving = asyncio.create_task(server._serve())
-    while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
-        await asyncio.sleep(0.01)
+    await until(lambda: server.started)
     try:
         yield port
     finally:

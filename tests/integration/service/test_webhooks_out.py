@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +26,9 @@ from tests.fakes.receivers import Got, Receiver, verify
 from tests.fakes.world import URL, Clock, World, running
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
+from tests.integration.service.patience import until
 
 pytestmark = pytest.mark.anyio
-
-PATIENCE_S = 8.0
 
 
 @dataclass
@@ -51,13 +50,11 @@ class Post:
         return {**told, "timeout_s": 2, **more}
 
     @asynccontextmanager
-    async def open(
-        self, *hooks: dict[str, Any], data: str = "data", met: bool = True
-    ) -> AsyncIterator[World]:
+    async def open(self, *hooks: dict[str, Any], data: str = "data") -> AsyncIterator[World]:
         more: dict[str, Any] = {**self.database, "webhooks": hooks}
         async with running(self.folder / data, self.bundle, clock=self.clock, **more) as world:
-            for hook in hooks if met else ():
-                await until(lambda name=hook["name"]: standing(world, name))  # type: ignore[misc]
+            for hook in hooks:
+                await stands(world, lambda _: True, hook["name"])
             yield world
             assert await world.service.db.read(faults_of_log) == []
 
@@ -74,27 +71,10 @@ def post(tmp_path: Path, folder: Payments, database: dict[str, str]) -> Post:
     return Post(tmp_path, folder.path, database)
 
 
-async def until(look: Callable[[], Awaitable[Any]], seconds: float = PATIENCE_S) -> Any:
-    """What a look finds at last."""
-    async with asyncio.timeout(seconds):
-        while not (found := await look()):  # noqa: ASYNC110  it is in a database, or at a receiver
-            await asyncio.sleep(0.02)
-    return found
-
-
-async def standing(world: World, name: str) -> webhooks.Standing | None:
-    return await world.service.db.read(lambda conn: webhooks.standing_of(conn, name))
-
-
 async def told(receiver: Receiver, kind: str, times: int = 1) -> list[Got]:
     """The requests about events of a kind, as soon as there are so many."""
-
-    async def look() -> list[Got]:
-        found = [got for got in receiver.got if got.event["type"] == kind]
-        return found if len(found) >= times else []
-
-    found: list[Got] = await until(look)
-    return found
+    await until(lambda: len([got for got in receiver.got if got.event["type"] == kind]) >= times)
+    return [got for got in receiver.got if got.event["type"] == kind]
 
 
 async def asked(world: World, run_key: str = "run-1") -> dict[str, Any]:
@@ -105,14 +85,15 @@ async def asked(world: World, run_key: str = "run-1") -> dict[str, Any]:
     return view
 
 
-async def stands(world: World, so: Callable[[webhooks.Standing], bool]) -> None:
-    """Wait until the receiver stands so."""
+async def stands(world: World, so: Callable[[webhooks.Standing], bool], name: str = "billing") -> None:
+    """Wait until the receiver is met, and stands so."""
 
-    async def look() -> bool:
-        found = await standing(world, "billing")
-        return found is not None and so(found)
+    async def found() -> webhooks.Standing | None:
+        return await world.service.db.read(lambda conn: webhooks.standing_of(conn, name))
 
-    await until(look)
+    async with asyncio.timeout(10):
+        while (one := await found()) is None or not so(one):  # noqa: ASYNC110  it is in a database
+            await asyncio.sleep(0.02)
 
 
 async def told_all(world: World) -> None:
@@ -123,13 +104,6 @@ async def told_all(world: World) -> None:
 
 async def failing(world: World, failures: int) -> None:
     await stands(world, lambda one: one.failures == failures and (failures > 0 or one.waiting == 0))
-
-
-async def more_than(receiver: Receiver, seen: int) -> None:
-    async def look() -> bool:
-        return len(receiver.got) > seen
-
-    await until(look)
 
 
 def trouble(world: World) -> list[str]:
@@ -230,7 +204,7 @@ async def test_one_that_fails_is_asked_with_one_message_at_a_time(post: Post, re
         await asyncio.sleep(0.2)
         seen = len(receiver.got)
         post.clock.pass_(seconds=70)
-        await more_than(receiver, seen)
+        await until(lambda: len(receiver.got) > seen)
         await asyncio.sleep(1.3)
         assert len(receiver.got) == seen + 1
 
@@ -267,7 +241,7 @@ async def test_after_three_days_an_event_is_given_up_and_an_operator_has_it_trie
         assert b'countersign_webhook_events_given_up{webhook="billing"} 1.0' in metrics.text()
         receiver.plan, seen = [204], len(receiver.got)
         assert await world.operator("webhooks-retry", {"webhook": "billing"}) == given_up
-        await more_than(receiver, seen)
+        await until(lambda: len(receiver.got) > seen)
         assert len({got.id for got in receiver.got}) == 1
         await failing(world, 0)
         await world.service.telling.look(world.service.ctx)
@@ -322,19 +296,12 @@ async def test_a_round_that_fails_is_said_and_the_next_one_goes_on(
     post: Post, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with post.open(post.hook("billing", receiver)) as world:
-
-        async def troubled() -> bool:
-            return bool(trouble(world))
-
-        async def well() -> bool:
-            return not trouble(world)
-
         with monkeypatch.context() as patch:
             patch.setattr("policy_service.jobs.telling.follow", None)  # whatever calls it fails
-            await until(troubled)
+            await until(lambda: trouble(world))
         await asked(world)
         await told(receiver, "review_opened")
-        await until(well)
+        await until(lambda: not trouble(world))
 
 
 async def test_following_twice_writes_each_event_once_and_one_process_sends(

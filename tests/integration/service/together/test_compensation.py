@@ -169,12 +169,15 @@ async def test_a_compensation_that_cannot_be_built_is_a_task(bank: Bank) -> None
         await left_to_people(bank, view, None)
 
 
+async def store(bank: Bank, view: dict[str, Any], result: Any) -> None:
+    where, stored = {"effect_id": view["effects"][0]["effect_id"]}, {"result": canonicalize(result)}
+    await bank.service.db.write(lambda tx: change(tx.conn, EffectRow, where, stored))
+
+
 async def test_a_result_that_an_earlier_version_stored_beyond_the_limits_is_a_task(bank: Bank) -> None:
     for log in BEYOND:
         view = await fired(bank, await bank.fresh())
-        where = {"effect_id": view["effects"][0]["effect_id"]}
-        stored = {"result": canonicalize({"id": "p1", "log": log})}
-        await bank.service.db.write(lambda tx, w=where, s=stored: change(tx.conn, EffectRow, w, s))
+        await store(bank, view, {"id": "p1", "log": log})
         for _ in range(2):
             assert refusal(await undone(bank.robot, view)) == (409, "illegal_state")
         await left_to_people(bank, view, None)

@@ -71,7 +71,7 @@ OUTCOMES = {
 
 
 async def test_what_outcomes_come_to(wider: Bank) -> None:
-    settled = []
+    settled: list[Agent] = []
     for outcomes, expected in OUTCOMES.items():
         robot = await wider.fresh()
         tools, ends = zip(*(one.split() for one in outcomes.split(", ")), strict=True)
