@@ -230,7 +230,8 @@ async def test_what_is_stopped_or_frozen_neither_begins_nor_goes_on_until_it_is_
         log = table(AuditRow).c
         query = select(log.kind, log.actor, log.body).where(log.kind.like("agent_%frozen"))
         lines = await bank.service.db.read(lambda conn: conn.execute(query.order_by(log.audit_id)).all())
-        told_of = [(kind, actor, json.loads(body)) for kind, actor, body in lines if robot.name in body]
+        said = [(kind, actor, json.loads(body)) for kind, actor, body in lines]
+        told_of = [line for line in said if line[2]["agent"] == robot.name]
         assert told_of == [
             ("agent_frozen", "operator", args | WHY),
             ("agent_unfrozen", "operator", args),
