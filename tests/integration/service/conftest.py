@@ -9,9 +9,11 @@ import pytest
 
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
+from tests.fakes.receivers import Receiver
 from tests.fakes.vault import Vault
 from tests.fakes.world import Agent, Clock, World, running
 from tests.integration.service.engines import SQLITE_IN_SHORT, database_on
+from tests.integration.service.slack_links import Workspace, with_slack
 from tests.unit.storage.databases import migrated_template, postgres_server
 
 __all__ = ["migrated_template", "postgres_server"]
@@ -70,6 +72,31 @@ async def bank(
 async def robot(bank: World) -> Agent:
     """The agent that pays."""
     return await bank.agent("robot")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Somebody to whom webhooks are sent."""
+    with Receiver() as started:
+        yield started
+
+
+@pytest.fixture(scope="module", params=SQLITE_IN_SHORT)
+async def slack_of_all(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[World]:
+    """One service with a Slack app for all tests of a file."""
+    home = tmp_path_factory.mktemp("slack")
+    with database_on(request, request.param) as database:
+        async with with_slack(home, Payments(home / "bundle").path, database) as started:
+            yield started
+
+
+@pytest.fixture
+async def here(slack_of_all: World) -> AsyncIterator[Workspace]:
+    """Its workspace, where no account is linked."""
+    yield await Workspace(slack_of_all).emptied()
+    slack_of_all.clock.go_on()
 
 
 @pytest.fixture(params=SQLITE_IN_SHORT)

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from policy_service.errors import ServiceError
 from policy_service.identity.people import remember
 from policy_service.identity.sessions import Session, open_session
-from policy_service.identity.slack_links import every_slack_link
+from policy_service.identity.slack_links import end_every_slack_link, every_slack_link
 from policy_service.slack import SlackApp
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
@@ -34,7 +35,8 @@ from policy_service.workflow.slack.voters import Linked, require_still, voter_of
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.slack_accounts import TEAM, account, app_settings
-from tests.fakes.world import Visitor, World, running
+from tests.fakes.world import Agent, Visitor, World, running
+from tests.integration.service.effects import pay
 
 ACME = {"name": "acme", "title": "Acme", "issuer": ISSUER, "client_id": CLIENT, "client_secret": SECRET}
 MAYA, MALLORY = account("U0MAYA", "maya"), account("U0MALLORY", "mallory", email="mallory@acme.example")
@@ -45,6 +47,23 @@ class Workspace:
     """The workspace of a running service."""
 
     world: World
+    since: str = ""  # the newest line of the log that is not looked at
+
+    async def emptied(self) -> Workspace:
+        """The same with no account linked, nobody revoked, and a log that begins here."""
+        await self.world.service.db.write(end_every_slack_link)
+        for one in await self.world.operator("people-list", {}):
+            if one["revoked"]:
+                await self.world.operator("reinstate-approver", {"person": one["person"]})
+        newest = select(func.max(table(AuditRow).c.audit_id))
+        self.since = await self.world.service.db.read(lambda conn: conn.execute(newest).scalar_one() or "")
+        return self
+
+    async def asking(self, amount: int = 500) -> tuple[Agent, dict[str, Any]]:
+        """An agent of its own, and a payment of its that people are asked about."""
+        robot = await self.world.agent(f"robot-{uuid4().hex}")
+        view: dict[str, Any] = (await robot.submit(await pay(self.world, amount))).json()
+        return robot, view
 
     @property
     def app(self) -> SlackApp:
@@ -134,15 +153,15 @@ class Workspace:
     async def log(self) -> list[tuple[str, str, dict[str, Any]]]:
         """What the log says of accounts: kind, actor, body."""
         rows = table(AuditRow).c
-        query = (
-            select(rows.kind, rows.actor, rows.body).where(rows.kind.like("slack%")).order_by(rows.audit_id)
-        )
+        about = (rows.kind.like("slack%"), rows.audit_id > self.since)
+        query = select(rows.kind, rows.actor, rows.body).where(*about).order_by(rows.audit_id)
         found = await self.world.service.db.read(lambda conn: conn.execute(query).all())
         return [(kind, actor, json.loads(body)) for kind, actor, body in found]
 
     async def kinds(self) -> list[str]:
         """What the log says, in its order."""
-        query = select(table(AuditRow).c.kind).order_by(table(AuditRow).c.audit_id)
+        rows = table(AuditRow).c
+        query = select(rows.kind).where(rows.audit_id > self.since).order_by(rows.audit_id)
         return await self.world.service.db.read(lambda conn: list(conn.execute(query).scalars()))
 
     async def rows(self) -> list[SlackLinkRow]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import delete, text, update
+from sqlalchemy import Executable, delete, text, update
 
 from policy_service.errors import ServiceError
 from policy_service.health import CHECKS, Health
@@ -28,6 +28,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.world import Clock, World, running
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
+from tests.integration.service.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -51,39 +52,6 @@ async def found(world: World) -> dict[str, dict[str, Any]]:
     return by_check
 
 
-async def broken(world: World, check: str, *, stops: bool) -> dict[str, Any]:
-    """The one finding, told with the moment it was found however late one asks and however often one looks."""
-    await world.service.watch.look()
-    told = await found(world)
-    assert list(told) == [check]
-    assert told[check]["stops"] is stops
-    world.clock.pass_(seconds=2)
-    await world.service.watch.look()
-    assert (await found(world))[check]["since"] == told[check]["since"]
-    return told[check]
-
-
-async def mended(world: World) -> None:
-    await world.service.watch.look()
-    assert await found(world) == {}
-
-
-async def sql(world: World, *statements: str) -> None:
-    for one in statements:
-        await world.service.db.write(lambda tx, one=one: _run(tx, one))  # type: ignore[misc]
-
-
-def _run(tx: Tx, statement: str) -> None:
-    tx.conn.execute(text(statement))
-
-
-async def test_a_database_that_does_not_answer_stops_it(bank: World) -> None:
-    await sql(bank, "ALTER TABLE tasks RENAME TO gone")
-    await broken(bank, "database", stops=True)
-    await sql(bank, "ALTER TABLE gone RENAME TO tasks")
-    await mended(bank)
-
-
 async def test_a_writer_that_hangs_stops_it(
     tmp_path: Path, folder: Payments, database: dict[str, str]
 ) -> None:
@@ -98,7 +66,7 @@ async def test_a_writer_that_hangs_stops_it(
         bank.service.watch._patience_s = 0.3
         hung = asyncio.create_task(bank.service.db.write(hang))
         await asyncio.to_thread(begun.wait, 10)
-        assert "no unit of work comes back" in (await broken(bank, "writer", stops=True))["wrong"]
+        assert "no unit of work comes back" in await broken(bank, "writer", stops=True)
         go.set()
         await hung
         bank.service.watch._patience_s = 10
@@ -113,27 +81,28 @@ async def test_a_full_disk_stops_it_until_there_is_room_again(bank: World) -> No
     await sql(bank, f"PRAGMA max_page_count = {pages}")
     with pytest.raises(ServiceError):
         await sql(bank, "INSERT INTO filler VALUES (zeroblob(3000000))")
-    assert "SQLITE_FULL" in (await broken(bank, "writer", stops=True))["wrong"]
+    assert "SQLITE_FULL" in await broken(bank, "writer", stops=True)
     await sql(bank, f"PRAGMA max_page_count = {pages + 10_000}")
     await mended(bank)
 
 
-async def test_one_failed_commit_that_can_be_repeated_stops_nothing(
-    tmp_path: Path, folder: Payments, database: dict[str, str], engine: str
-) -> None:
-    # the watch looks at the start, and then when the test says so: it would find that all is well again by itself
-    async with running(tmp_path / "data", folder.path, watch_s=60, **database) as bank:
-        await mended(bank)
-        ending = "SELECT pg_terminate_backend(pg_backend_pid())"
-        if engine == "sqlite":
-            await sql(bank, "CREATE TABLE bombs (x)", "CREATE TRIGGER bomb BEFORE INSERT ON bombs BEGIN "
-                      "SELECT RAISE(ROLLBACK, 'boom'); END")  # fmt: skip
-            ending = "INSERT INTO bombs VALUES (1)"
-        with pytest.raises(ServiceError):
-            await sql(bank, ending)
-        assert bank.service.db.failed is not None
-        await mended(bank)
-        assert bank.service.db.failed is None
+async def test_one_failed_commit_that_can_be_repeated_stops_nothing(bank: World, engine: str) -> None:
+    """A database that does not answer does."""
+    await mended(bank)  # the look at the start is over: it would find that all is well again by itself
+    ending = "SELECT pg_terminate_backend(pg_backend_pid())"
+    if engine == "sqlite":
+        bomb = "CREATE TRIGGER bomb BEFORE INSERT ON bombs BEGIN SELECT RAISE(ROLLBACK, 'boom'); END"
+        await sql(bank, "CREATE TABLE bombs (x)", bomb)
+        ending = "INSERT INTO bombs VALUES (1)"
+    with pytest.raises(ServiceError):
+        await sql(bank, ending)
+    assert bank.service.db.failed is not None
+    await mended(bank)
+    assert bank.service.db.failed is None
+    await sql(bank, "ALTER TABLE tasks RENAME TO gone")
+    await broken(bank, "database", stops=True)
+    await sql(bank, "ALTER TABLE gone RENAME TO tasks")
+    await mended(bank)
 
 
 async def test_a_log_nobody_numbers_stops_it_since_its_oldest_line(bank: World) -> None:
@@ -141,16 +110,15 @@ async def test_a_log_nobody_numbers_stops_it_since_its_oldest_line(bank: World) 
     robot = await bank.agent("robot")
     await bank.service.sequencer.number()
     later = datetime.now(UTC) + timedelta(days=1)
-    other = {"holder": "another-process", "expires_at": later}
-    await bank.service.db.write(lambda tx: tx.conn.execute(update(leases).values(**other)).rowcount)
+    await write(bank, update(leases).values(holder="another-process", expires_at=later))
     began = bank.clock()
     assert (await robot.submit(await pay(bank))).status_code == 201
-    await bank.service.watch.look()
-    assert await found(bank) == {}, "a line may wait for a moment"
+    await mended(bank)  # a line may wait for a moment
     bank.clock.pass_(seconds=11)
-    told = await broken(bank, "log", stops=True)
-    assert abs(datetime.fromisoformat(told["since"]) - began) < timedelta(seconds=5)
-    await bank.service.db.write(lambda tx: tx.conn.execute(delete(leases)).rowcount)
+    await broken(bank, "log", stops=True)
+    since = datetime.fromisoformat((await found(bank))["log"]["since"])
+    assert abs(since - began) < timedelta(seconds=5)
+    await write(bank, delete(leases))
     await bank.service.sequencer.number()
     await mended(bank)
 
@@ -161,82 +129,71 @@ async def test_lines_written_before_a_start_are_late_only_after_the_start(
     async with running(tmp_path / "data", folder.path, **database) as bank:
         await bank.agent("robot")
         await bank.service.sequencer.number()
-        lease = {"holder": "another-process", "expires_at": bank.clock() + timedelta(days=1)}
-        await bank.service.db.write(
-            lambda tx: tx.conn.execute(update(table(LeaseRow)).values(lease)).rowcount
-        )
+        later = bank.clock() + timedelta(days=1)
+        await write(bank, update(table(LeaseRow)).values(holder="another-process", expires_at=later))
         await bank.operator("stop", {"tool": None, "reason": "restored"})
-    later = Clock()
-    later.pass_(hours=1)
-    async with running(tmp_path / "data", folder.path, clock=later, **database) as bank:
-        await bank.service.watch.look()
-        assert list(await found(bank)) == ["frozen"]
-        later.pass_(seconds=11)
-        await bank.service.watch.look()
-        assert list(await found(bank)) == ["log", "frozen"]
+    clock = Clock()
+    clock.pass_(hours=1)
+    async with running(tmp_path / "data", folder.path, clock=clock, **database) as bank:
+        for seconds, checks in ((0, ["frozen"]), (11, ["log", "frozen"])):
+            clock.pass_(seconds=seconds)
+            await bank.service.watch.look()
+            assert list(await found(bank)) == checks
 
 
 async def test_an_epoch_mark_that_cannot_be_written_stops_it(bank: World) -> None:
-    mark = bank.settings.key_dir / "epoch.json"
+    mark, signal = bank.settings.key_dir / "epoch.json", bank.service.mark.signal
     await asyncio.sleep(0.3)
     kept = mark.read_bytes()
     mark.unlink()
     mark.mkdir()
     await bank.agent("one-more-line")
-    async with asyncio.timeout(10):
-        while not bank.service.mark.signal.wrong:  # noqa: ASYNC110  nothing sets an event
-            await asyncio.sleep(0.02)
+    await until(lambda: signal.wrong)
     await broken(bank, "epoch", stops=True)
     mark.rmdir()
     mark.write_bytes(kept)
     mark.chmod(0o600)
-    async with asyncio.timeout(10):
-        while bank.service.mark.signal.wrong:  # noqa: ASYNC110  nothing sets an event
-            await asyncio.sleep(0.02)
+    await until(lambda: not signal.wrong)
     await mended(bank)
 
 
-async def test_a_clock_behind_the_log_stops_it(bank: World) -> None:
+async def test_clocks_that_disagree_stop_it(bank: World, folder: Payments) -> None:
+    """One behind the log, and those of the host and the database; of several things the worst is told first."""
     await bank.agent("somebody")
     await bank.service.sequencer.number()
     bank.clock.pass_(hours=-1)
-    assert "behind the newest line" in (await broken(bank, "clock", stops=True))["wrong"]
+    assert "behind the newest line" in await broken(bank, "clock", stops=True)
+    folder.policies("permit (principal, action, resource")
+    await bank.activate()
+    assert list(await found(bank)) == ["clock", "bundle"]
+    folder.rules()
+    await bank.activate()
     bank.clock.pass_(hours=1)
     await mended(bank)
-
-
-async def test_a_host_and_a_database_that_disagree_on_the_time_stop_it(bank: World) -> None:
     service, health = bank.service, Health(bank.clock, patience_s=60)
+    parts: dict[str, Any] = {"scheduler": service.scheduler, "kid": service.watch._kid}
     ahead = Watch(
-        service.db,
-        health,
-        bank.settings,
-        scheduler=service.scheduler,
-        kid=service.watch._kid,
-        clock=lambda: bank.clock() + timedelta(seconds=60),
+        service.db, health, bank.settings, **parts, clock=lambda: bank.clock() + timedelta(seconds=60)
     )
     await ahead.look()
     (told,) = health.findings()
     assert told.check == "clock" and "60 s apart" in told.wrong
 
 
-async def test_a_disk_that_runs_low_is_a_warning(bank: World) -> None:
-    service = bank.service
-    service.watch._settings = bank.settings.model_copy(update={"disk_low_mb": 10**9})
+async def test_a_disk_that_runs_low_and_keys_that_cannot_be_read_are_warnings(bank: World) -> None:
+    watch = bank.service.watch
+    watch._settings = bank.settings.model_copy(update={"disk_low_mb": 10**9})
     await broken(bank, "disk", stops=False)
-    service.watch._settings = bank.settings
+    watch._settings = bank.settings
     await mended(bank)
-
-
-async def test_keys_that_cannot_be_read_any_more_are_a_warning(bank: World) -> None:
     secret = bank.settings.key_dir / "nonce.secret"
     secret = secret if secret.exists() else next(bank.settings.key_dir.glob("*nonce*"))
     secret.chmod(0o644)
-    assert "would not start again" in (await broken(bank, "keys", stops=False))["wrong"]
+    assert "would not start again" in await broken(bank, "keys", stops=False)
     secret.chmod(0o600)
     await mended(bank)
     kid = rotate_keys(bank.settings.key_dir, now=datetime.now(UTC).timestamp(), compromised=True)
-    assert kid in (await broken(bank, "keys", stops=False))["wrong"]  # it waits for a restart
+    assert kid in await broken(bank, "keys", stops=False)  # it waits for a restart
 
 
 async def test_a_bundle_that_does_not_load_is_a_warning_since_it_first_did_not(
@@ -286,49 +243,33 @@ async def test_a_bundle_folder_that_does_not_answer_is_a_warning_until_it_does(
 
 
 async def test_what_an_operator_stopped_is_a_warning_until_it_may_go_on(bank: World) -> None:
-    why = {"reason": "it pays twice"}
-    stops: list[tuple[str | None, str]] = [
-        ("pay", "1 tool"),
-        ("unpay", "2 tools"),
-        (None, "everything and 2 tools"),
-    ]
-    for tool, told in stops:
-        await bank.operator("stop", {"tool": tool, **why})
-        wrong = (await broken(bank, "frozen", stops=False))["wrong"]
-        assert wrong == f"stopped by an operator: {told}"
+    stops = {"pay": "1 tool", "unpay": "2 tools", None: "everything and 2 tools"}
+    for tool, told in stops.items():
+        await bank.operator("stop", {"tool": tool, "reason": "it pays twice"})
+        assert await broken(bank, "frozen", stops=False) == f"stopped by an operator: {told}"
     lines = (await bank.http.get("/metrics")).text
-    assert (
-        'countersign_frozen{what="everything"} 1.0' in lines
-        and 'countersign_frozen{what="tool"} 2.0' in lines
-    )
-    text = (await (await bank.person("maya")).get("/")).text
-    assert "Stopped: everything" in text and "Stopped: the tool pay" in text
-    for tool, _ in stops:
+    assert 'countersign_frozen{what="everything"} 1.0' in lines
+    assert 'countersign_frozen{what="tool"} 2.0' in lines
+    page = (await (await bank.person("maya")).get("/")).text
+    assert "Stopped: everything" in page and "Stopped: the tool pay" in page
+    for tool in stops:
         await bank.operator("go-on", {"tool": tool})
     await mended(bank)
 
 
-async def failing(world: World, check: str) -> str:
-    """What the metrics say of a check; nobody has asked /readyz."""
-    lines = (await world.http.get("/metrics")).text.splitlines()
-    return next(line for line in lines if line.startswith(f'countersign_check_failing{{check="{check}"}} '))[
-        -3:
-    ]
-
-
 async def test_a_sweep_that_fails_is_a_warning_until_it_succeeds(bank: World) -> None:
     scheduler = bank.service.scheduler
-    forget = next(job for job in scheduler._jobs if job.name == "forget")
+    jobs = {job.name: job for job in scheduler._jobs}
     await sql(bank, "ALTER TABLE sign_in_links RENAME TO gone")
-    await scheduler._tick(forget)
-    assert "forget" in (await broken(bank, "sweeps", stops=False))["wrong"]
+    await scheduler._tick(jobs["forget"])
+    assert "forget" in await broken(bank, "sweeps", stops=False)
     await sql(bank, "ALTER TABLE gone RENAME TO sign_in_links")
-    await scheduler._tick(forget)
+    await scheduler._tick(jobs["forget"])
     await mended(bank)
     at, when = scheduler._succeeded["expire_reviews"]  # one that hangs tells nobody
     scheduler._succeeded["expire_reviews"] = (at - 3 * 3_600 - 61, when)
-    assert "expire_reviews" in (await broken(bank, "sweeps", stops=False))["wrong"]
-    await scheduler._tick(next(job for job in scheduler._jobs if job.name == "expire_reviews"))
+    assert "expire_reviews" in await broken(bank, "sweeps", stops=False)
+    await scheduler._tick(jobs["expire_reviews"])
     await mended(bank)
     assert await failing(bank, "watch") == "0.0"
     bank.service.health._patience_s = -1
@@ -339,32 +280,24 @@ async def test_a_message_that_does_not_leave_is_a_warning(bank: World) -> None:
     outbox = table(OutboxRow)
     await bank.service.db.write(lambda tx: put(tx, "review_opened", {}))
     later = datetime.now(UTC) + timedelta(days=2)
-    stuck = update(outbox).values(state="waiting", next_at=later)
-    await bank.service.db.write(lambda tx: tx.conn.execute(stuck).rowcount)
-    await bank.service.watch.look()
-    assert await found(bank) == {}, "a message may wait for a while"
+    await write(bank, update(outbox).values(state="waiting", next_at=later))
+    await mended(bank)  # a message may wait for a while
     bank.clock.pass_(seconds=901)
-    assert "1 messages wait" in (await broken(bank, "outbox", stops=False))["wrong"]
-    dead = update(outbox).values(state="dead")
-    await bank.service.db.write(lambda tx: tx.conn.execute(dead).rowcount)
-    assert "given up" in (await broken(bank, "outbox", stops=False))["wrong"]
-    await bank.service.db.write(lambda tx: tx.conn.execute(delete(outbox)).rowcount)
+    assert "1 messages wait" in await broken(bank, "outbox", stops=False)
+    await write(bank, update(outbox).values(state="dead"))
+    assert "given up" in await broken(bank, "outbox", stops=False)
+    await write(bank, delete(outbox))
     await mended(bank)
 
 
 async def test_a_provider_nobody_reaches_is_a_warning(
     tmp_path: Path, folder: Payments, database: dict[str, str]
 ) -> None:
-    provider = {
-        "name": "corp",
-        "title": "Corp",
-        "issuer": "http://127.0.0.1:9",
-        "client_id": "countersign",
-        "client_secret": "s",
-    }
+    provider = {"name": "corp", "title": "Corp", "issuer": "http://127.0.0.1:9", "client_id": "countersign",
+                "client_secret": "s"}  # fmt: skip
     async with running(tmp_path / "data", folder.path, providers=[provider], **database) as bank:
         assert (await bank.http.get("/sign-in/corp")).status_code == 503
-        assert "127.0.0.1 does not answer" in (await broken(bank, "issuers", stops=False))["wrong"]
+        assert "127.0.0.1 does not answer" in await broken(bank, "issuers", stops=False)
 
 
 async def test_a_watch_that_does_not_come_round_stops_it() -> None:
@@ -376,12 +309,40 @@ async def test_a_watch_that_does_not_come_round_stops_it() -> None:
     assert health.findings() == []
 
 
-async def test_several_things_are_told_the_worst_first(bank: World, folder: Payments) -> None:
-    folder.policies("permit (principal, action, resource")
-    await bank.activate()
-    await bank.agent("somebody")
-    await bank.service.sequencer.number()
-    bank.clock.pass_(hours=-1)
-    await bank.service.watch.look()
-    answer = await bank.http.get("/readyz")
-    assert [one["check"] for one in answer.json()["findings"]] == ["clock", "bundle"]
+async def broken(world: World, check: str, *, stops: bool) -> str:
+    """What is said of the one finding, told with the moment it was found however late and often one looks."""
+    await world.service.watch.look()
+    told = await found(world)
+    assert list(told) == [check]
+    assert told[check]["stops"] is stops
+    world.clock.pass_(seconds=2)
+    await world.service.watch.look()
+    assert (await found(world))[check]["since"] == told[check]["since"]
+    wrong: str = told[check]["wrong"]
+    return wrong
+
+
+async def mended(world: World) -> None:
+    await world.service.watch.look()
+    assert await found(world) == {}
+
+
+async def write(world: World, *statements: Executable) -> None:
+    """Run statements in one unit of work."""
+
+    def run(tx: Tx) -> None:
+        for one in statements:
+            tx.conn.execute(one)
+
+    await world.service.db.write(run)
+
+
+async def sql(world: World, *statements: str) -> None:
+    await write(world, *map(text, statements))
+
+
+async def failing(world: World, check: str) -> str:
+    """What the metrics say of a check; nobody has asked /readyz."""
+    name = f'countersign_check_failing{{check="{check}"}} '
+    lines = (await world.http.get("/metrics")).text.splitlines()
+    return next(line.removeprefix(name) for line in lines if line.startswith(name))

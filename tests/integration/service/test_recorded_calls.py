@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,47 +17,51 @@ from policy_service.pap.changes.calls import read_calls
 from policy_service.workflow.trials import recorded
 from tests.fakes.payments import Payments, gate
 from tests.fakes.world import Agent, Clock, World, running
-from tests.integration.service.effects import pay
+from tests.integration.service.effects import pay, refund
 from tests.integration.service.metered import metered
 from tests.integration.service.test_secrets import CARD, PIN, TRANSFER, submitted
 
 pytestmark = pytest.mark.anyio
 
-REFUND = {"payment_id": "p1", "amount_cents": 100, "currency": "USD", "customer": "cus_1001", "reason": ""}
-
 
 async def test_what_was_submitted_comes_out_as_calls_that_can_be_replayed(world: World, desk: Agent) -> None:
-    digest = await world.manifest_digest("refund")
-    view = (await desk.submit({"tool": "refund", "tool_digest": digest, "args": REFUND})).json()
-
+    call = await refund(world, 100)
+    view = (await desk.submit(call)).json()
     found = await world.operator("recorded-calls", {"days": 1, "with_secrets": False})
     effect_id = view["effects"][0]["effect_id"]
     one = await world.operator("recorded-call", {"effect_id": effect_id})
-
     calls, bad = read_calls([json.dumps(each) for each in found])
     assert bad == []
-    assert [(call.name, call.tool, call.args, call.decided) for call in calls] == [
-        (effect_id, "refund", REFUND, "release")
-    ]
+    told = [(call.name, call.tool, call.args, call.decided) for call in calls]
+    assert told == [(effect_id, "refund", call["args"], "release")]
     assert calls[0].agent.roles == {"support-agent"}
-    assert (calls[0].tool_digest, calls[0].history) == (digest, {})
+    assert (calls[0].tool_digest, calls[0].history) == (call["tool_digest"], {})
     assert one["id"] == effect_id
 
 
 async def test_a_record_longer_than_a_page_comes_out_whole_and_in_order(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And one call with everything that was decided about it."""
     monkeypatch.setattr(recorded, "_PAGE", 2)
     for n in range(5):
         await robot.submit(await pay(bank, n + 1), run_key=f"r-{n}")
         bank.clock.pass_(seconds=1)
-
     everything = await bank.operator("recorded-calls", {"days": 1, "with_secrets": False})
     bank.clock.pass_(hours=24, seconds=-2.5)
     lately = await bank.operator("recorded-calls", {"days": 1, "with_secrets": False})
-
     assert [call["args"]["amount"] for call in everything] == [1, 2, 3, 4, 5]
     assert [call["args"]["amount"] for call in lately] == [4, 5]
+    view = (await robot.submit(await pay(bank, 500))).json()
+    await (await bank.person("maya")).vote(view)
+    await robot.spend(await robot.see(view["txn"]))
+    one = await bank.operator("recorded-call", {"effect_id": view["effects"][0]["effect_id"]})
+    bundle, decisions = bank.service.active.current, one["decisions"]
+    assert decisions[0]["cause"] == "submit"
+    assert len(decisions) > 1
+    assert {(each["commit"], each["bundle"]) for each in decisions} == {(bundle.commit, bundle.digest)}
+    assert decisions[0]["decided_at"] == one["now"]
+    assert decisions[0]["policies"] == view["effects"][0]["decision"]["policies"]
 
 
 async def run(*args: str) -> Result:
@@ -64,19 +69,18 @@ async def run(*args: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, app, list(args))
 
 
-class Printed:
-    """What an author's verb prints when the operator's socket is the service of this test."""
+def answers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any]) -> None:
+    """What the operator's socket answers to an author's verb, by its arguments."""
+    for module in (exporting, explaining):
+        monkeypatch.setattr(module, "load_settings", lambda: None)
+        monkeypatch.setattr(module, "run_verb", lambda _settings, _verb, args: answer(args))
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
-        for module in (exporting, explaining):
-            monkeypatch.setattr(module, "load_settings", lambda: None)
-            monkeypatch.setattr(module, "run_verb", lambda _settings, _verb, _args: answer)
 
-    async def by(self, *args: str) -> str:
-        """Everything that is printed, on both streams."""
-        result = await run(*args)
-        assert result.exit_code == 0, result.output
-        return result.output
+async def printed(*args: str) -> str:
+    """Everything that a command prints, on both streams."""
+    result = await run(*args)
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 @pytest.fixture
@@ -93,49 +97,38 @@ async def transfer(bank: World, folder: Payments, robot: Agent) -> str:
 async def test_calls_leave_without_secrets_unless_they_are_asked_for(
     bank: World, transfer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[dict[str, Any]] = []
-
-    def answer(_settings: Any, verb: str, args: dict[str, Any]) -> Any:
-        asked.append(args)
-        return answers[bool(args["with_secrets"])]
-
-    answers = {
+    found = {
         wanted: await bank.operator("recorded-calls", {"days": 7, "with_secrets": wanted})
         for wanted in (False, True)
     }
-    printed = Printed(monkeypatch, None)
-    monkeypatch.setattr(exporting, "run_verb", answer)
-
-    kept, told = await printed.by("calls"), await printed.by("calls", "--with-secrets")
-
+    answers(monkeypatch, lambda args: found[args["with_secrets"]])
+    kept, told = await printed("calls"), await printed("calls", "--with-secrets")
     assert PIN not in kept and CARD not in kept
-    assert json.loads(kept)["hidden"] == ["/card", "/pin"]
-    assert json.loads(kept)["id"] == transfer
+    assert (json.loads(kept)["id"], json.loads(kept)["hidden"]) == (transfer, ["/card", "/pin"])
     assert PIN in told and CARD in told
-    assert [args["with_secrets"] for args in asked] == [False, True]
 
 
-@pytest.mark.parametrize("manifest", ["the same", "another", "none"])
 async def test_an_explained_effect_keeps_its_secrets_whatever_the_manifest_says_today(
-    bank: World, folder: Payments, transfer: str, monkeypatch: pytest.MonkeyPatch, manifest: str
+    bank: World, folder: Payments, transfer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = await bank.operator("recorded-call", {"effect_id": transfer})
     assert sorted(found["secret"]) == ["/card/number", "/pin"]
     assert PIN in json.dumps(found)  # the search for what would release it needs it
-    if manifest == "another":
-        folder.write("tools/transfer.json", {**TRANSFER, "secret": []})
-    if manifest == "none":
-        (folder.path / "tools/transfer.json").unlink()
-        folder.rules("")
+    answers(monkeypatch, lambda _: found)
+    told = ("explain", transfer, str(folder.path))
     folder.write("rules.cedar", (folder.path / "rules.cedar").read_text().replace(PIN, "another pin"))
-    printed = Printed(monkeypatch, found)
-
-    for as_json in ((), ("--json",)):
-        kept = await printed.by("explain", transfer, str(folder.path), *as_json)
-        assert PIN not in kept and CARD not in kept
-        assert transfer in kept
-        if manifest == "the same":
-            assert PIN in await printed.by("explain", transfer, str(folder.path), "--with-secrets", *as_json)
+    for manifest in ("the same", "another", "none"):
+        if manifest == "another":
+            folder.write("tools/transfer.json", {**TRANSFER, "secret": []})
+        elif manifest == "none":
+            (folder.path / "tools/transfer.json").unlink()
+            folder.rules("")
+        for as_json in ((), ("--json",)):
+            kept = await printed(*told, *as_json)
+            assert PIN not in kept and CARD not in kept
+            assert transfer in kept
+            if manifest == "the same":
+                assert PIN in await printed(*told, "--with-secrets", *as_json)
 
 
 async def test_meters_are_recorded_as_the_decision_saw_them(tmp_path: Path) -> None:
@@ -144,37 +137,16 @@ async def test_meters_are_recorded_as_the_decision_saw_them(tmp_path: Path) -> N
         robot = await bank.agent("robot")
         await robot.submit(await pay(bank, 300), run_key="r-1")
         denied = (await robot.submit(await pay(bank, 800), run_key="r-2")).json()
-
         calls = await bank.operator("recorded-calls", {"days": 1, "with_secrets": False})
         one = await bank.operator("recorded-call", {"effect_id": denied["effects"][0]["effect_id"]})
-
     assert [call["history"] for call in calls] == [{"spent": 0, "shipped": 0}, {"spent": 300, "shipped": 1}]
     assert [call["decided"] for call in calls] == ["release", "deny"]
     assert one["history"] == {"spent": 300, "shipped": 1}
     file = tmp_path / "calls.jsonl"
     file.write_text("\n".join(map(json.dumps, calls)))
-    looser = metered(tmp_path / "looser").policies(
-        (folder.path / "rules.cedar").read_text().replace("> 1000", "> 2000")
-    )
+    looser = (folder.path / "rules.cedar").read_text().replace("> 1000", "> 2000")
+    other = metered(tmp_path / "looser").policies(looser)
     same = await run("replay", str(file), str(folder.path), "--json")
-    against = await run("diff", str(folder.path), str(looser.path), "--calls", str(file))
+    against = await run("diff", str(folder.path), str(other.path), "--calls", str(file))
     assert [call["outcome"] for call in json.loads(same.stdout)["calls"]] == ["release", "deny"]
     assert "1 recorded calls are answered otherwise" in against.stdout and against.exit_code == 1
-
-
-async def test_a_stored_effect_comes_with_everything_that_was_decided_about_it(
-    bank: World, robot: Agent
-) -> None:
-    maya = await bank.person("maya")
-    view = (await robot.submit(await pay(bank, 500))).json()
-    await maya.vote(view)
-    await robot.spend(await robot.see(view["txn"]))
-
-    one = await bank.operator("recorded-call", {"effect_id": view["effects"][0]["effect_id"]})
-
-    bundle = bank.service.active.current
-    assert one["decisions"][0]["cause"] == "submit"
-    assert len(one["decisions"]) > 1
-    assert {(each["commit"], each["bundle"]) for each in one["decisions"]} == {(bundle.commit, bundle.digest)}
-    assert one["decisions"][0]["decided_at"] == one["now"]
-    assert one["decisions"][0]["policies"] == view["effects"][0]["decision"]["policies"]

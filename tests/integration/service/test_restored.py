@@ -44,6 +44,12 @@ class Story:
     copy: str
     tokens: list[str]
 
+    @property
+    def restored(self) -> list[tuple[str, str]]:
+        """The tasks that a restore makes of it."""
+        both = (view["effects"][0]["effect_id"] for view in (self.waits, self.ready))
+        return sorted(("restored", effect) for effect in both)
+
 
 async def told(vault: Vault) -> Story:
     story = Story()
@@ -56,15 +62,22 @@ async def told(vault: Vault) -> Story:
     async with serving(vault) as bank:
         robot = at(bank, story.robot)
         await robot.spend(story.ready, "before")
-        await robot.report(
-            "before", {"effect_id": story.ready["effects"][0]["effect_id"], "outcome": "fired"}
-        )
+        fired = {"effect_id": story.ready["effects"][0]["effect_id"], "outcome": "fired"}
+        await robot.report("before", fired)
         await robot.submit(await pay(bank), run_key="forgotten", attempt_id="forgotten")
     vault.bring_back(story.copy)
     return story
 
 
-async def test_a_dry_run_tells_and_changes_nothing(vault: Vault) -> None:
+async def does_not_start(vault: Vault, why: str = "restored or replaced") -> None:
+    with pytest.raises(StartError, match=why):
+        async with serving(vault):
+            pass
+
+
+async def test_what_may_have_fired_is_a_task_and_nothing_fires_until_the_operator_says_so(
+    vault: Vault,
+) -> None:
     story = await told(vault)
     code, said = vault.verb("restored", "--dry-run", "--json")
     would = json.loads(said)
@@ -74,19 +87,12 @@ async def test_a_dry_run_tells_and_changes_nothing(vault: Vault) -> None:
     assert code == 1 and "--reason" in said and "2 open transactions" in said
     mark = read_mark(vault.data / "keys")
     assert mark is not None and mark.epoch == 1
-    assert json.loads(vault.verb("restored", "--dry-run", "--json")[1]) == would
+    assert json.loads(vault.verb("restored", "--dry-run", "--json")[1]) == would, "it changes nothing"
     (vault.data / "keys/epoch.json").unlink()
     code, said = vault.verb(*REASON)
     assert code == 1 and "copy the newest one" in said
-
-
-async def test_what_may_have_fired_is_a_task_and_nothing_fires_until_the_operator_says_so(
-    vault: Vault,
-) -> None:
-    story = await told(vault)
-    with pytest.raises(StartError, match="policy-service restored --dry-run"):
-        async with serving(vault):
-            pass
+    write_mark(vault.data / "keys", mark)
+    await does_not_start(vault, "policy-service restored --dry-run")
     code, said = vault.verb(*REASON)
     assert code == 0, said
     async with serving(vault) as bank:
@@ -98,8 +104,7 @@ async def test_what_may_have_fired_is_a_task_and_nothing_fires_until_the_operato
             seen = await robot.see(view["txn"])
             assert (seen["state"], seen["effects"][0]["state"]) == ("unsettled", "unknown")
             assert (await robot.release(view)).status_code == 409
-        both = [view["effects"][0]["effect_id"] for view in (story.waits, story.ready)]
-        assert await tasks(bank) == sorted(("restored", effect) for effect in both)
+        assert await tasks(bank) == story.restored
         assert (await (await bank.person("maya")).get("/v1/reviews")).json()["reviews"] == []
         spent = await robot.redeem(story.tokens, "again")
         assert (spent.status_code, spent.json()["code"]) == (400, "bad_token")
@@ -118,47 +123,19 @@ async def test_a_healthy_database_is_left_alone_unless_it_is_insisted_on(vault: 
         view = (await robot.submit(await pay(bank))).json()
     code, said = vault.verb(*REASON)
     assert code == 1 and "forgotten nothing that the mark knows of" in said and "1 open transactions" in said
-    async with serving(vault) as bank:
-        assert (await at(bank, robot).see(view["txn"]))["state"] == "ready"
-    code, said = vault.verb(*REASON, "--even-so")
-    assert code == 0, said
-    async with serving(vault) as bank:
-        assert (await at(bank, robot).see(view["txn"]))["state"] == "unsettled"
-
-
-async def test_a_database_that_is_newer_than_the_mark_just_starts(vault: Vault) -> None:
-    async with serving(vault) as bank:
-        await bank.agent("robot")
     old = (vault.data / "keys/epoch.json").read_bytes()
     async with serving(vault) as bank:
+        assert (await at(bank, robot).see(view["txn"]))["state"] == "ready"
         await bank.agent("other")
-    (vault.data / "keys/epoch.json").write_bytes(old)
+    (vault.data / "keys/epoch.json").write_bytes(old)  # one that is newer than the mark just starts
     assert vault.verb(*REASON)[0] == 1
     async with serving(vault):
         mark = read_mark(vault.data / "keys")
     assert mark is not None and mark.epoch == 1 and mark.highest_index > Mark(**json.loads(old)).highest_index
-
-
-async def test_restored_twice_from_the_same_copy_begins_a_third_epoch_above_the_second(vault: Vault) -> None:
-    story = await told(vault)
-    assert vault.verb(*REASON)[0] == 0
+    code, said = vault.verb(*REASON, "--even-so")
+    assert code == 0, said
     async with serving(vault) as bank:
-        await bank.operator("go-on", {"tool": None})
-        view = (await at(bank, story.robot).submit(await pay(bank), run_key="second")).json()
-        second = (await at(bank, story.robot).release(view)).json()["releases"]
-        reached = bank.service.feed.index
-    vault.bring_back(story.copy)
-    with pytest.raises(StartError, match="restored or replaced"):
-        async with serving(vault):
-            pass
-    code, said = vault.verb(*REASON, "--json")
-    assert code == 0 and json.loads(said)["epoch"] == 3 and json.loads(said)["goes_on_at"] > reached
-    async with serving(vault) as bank:
-        await bank.operator("go-on", {"tool": None})
-        refused = await at(bank, story.robot).redeem(second, "a")
-        assert refused.json()["code"] == "bad_token"
-        new = (await at(bank, story.robot).submit(await pay(bank), run_key="3", attempt_id="3")).json()
-        assert bank.receipt_of(new).epoch == 3
+        assert (await at(bank, robot).see(view["txn"]))["state"] == "unsettled"
 
 
 async def test_what_was_known_before_stays_so_and_nobodys_session_or_account_does(vault: Vault) -> None:
@@ -235,17 +212,14 @@ async def test_killed_anywhere_it_is_repeated_and_nothing_starts_before_it_is_do
     would = json.loads(vault.verb("restored", "--dry-run", "--json")[1])
     for steps in (1, 2):  # after the mark; after the mark and one of the two transactions
         dies_after(vault, monkeypatch, steps)
-        with pytest.raises(StartError, match="restored or replaced"):
-            async with serving(vault):
-                pass
+        await does_not_start(vault)
         again = json.loads(vault.verb("restored", "--dry-run", "--json")[1])
         assert (again["lost_after"], again["known_to"]) == (would["lost_after"], would["known_to"])
     dies_after(vault, monkeypatch, 3)  # after the mark, the other transaction and the epoch in the database
     async with serving(vault) as bank:
         known = (await at(bank, story.robot).send("GET", "/v1/epoch")).json()
         assert (known["epoch"], known["restores"][0]["lost_after"]) == (4, would["lost_after"])
-        both = [view["effects"][0]["effect_id"] for view in (story.waits, story.ready)]
-        assert await tasks(bank) == sorted(("restored", effect) for effect in both)
+        assert await tasks(bank) == story.restored
         assert await bank.service.db.read(faults_of_log) == []
         lines = await bank.service.db.read(lambda conn: entries_after(conn, 0, 10_000))
         assert [line.kind for line in lines].count("database_restored") == 1
@@ -279,21 +253,18 @@ async def test_a_replica_with_the_mark_of_the_old_epoch_does_not_start(shared: V
         assert bank.service.mark.epoch == 2
 
 
-async def test_it_is_refused_while_a_replica_is_connected(shared: Vault) -> None:
-    async with serving(shared):
-        code, said = await asyncio.to_thread(shared.verb, *REASON, "--even-so")
-        assert code == 1 and "stop every replica first" in said
-        assert (await asyncio.to_thread(shared.verb, "restored", "--dry-run", "--even-so"))[0] == 0
-    assert shared.verb(*REASON, "--even-so")[0] == 0
-
-
 @pytest.mark.parametrize("taken_over", [pytest.param(False, marks=pytest.mark.long), True])
 async def test_a_running_replica_uses_no_connection_to_a_database_that_forgot(
     shared: Vault, taken_over: bool
 ) -> None:
-    """The server comes back with an older database under the same name, while a replica runs."""
+    """The server comes back with an older database under the same name, while a replica runs; nor can it be declared
+    restored while one is connected.
+    """
     async with serving(shared) as bank:
         robot = await bank.agent("robot")
+        code, said = await asyncio.to_thread(shared.verb, *REASON, "--even-so")
+        assert code == 1 and "stop every replica first" in said
+        assert (await asyncio.to_thread(shared.verb, "restored", "--dry-run", "--even-so"))[0] == 0
     copy = shared.save()
     name = shared.settings["database_url"].rpartition("/")[2]
     with pytest.raises(StorageUnavailableError, match="stop every replica"):  # also for its last words
@@ -315,6 +286,7 @@ async def test_a_running_replica_uses_no_connection_to_a_database_that_forgot(
 
 
 async def test_no_index_is_given_twice_and_who_follows_the_log_is_led_over_the_gap(vault: Vault) -> None:
+    """Nor when it is restored from the same copy again: a third epoch begins above the second."""
     story = await told(vault)
     marked = read_mark(vault.data / "keys")
     assert marked is not None
@@ -341,10 +313,22 @@ async def test_no_index_is_given_twice_and_who_follows_the_log_is_led_over_the_g
                     assert int((await stream.event())["id"]) == goes_on + 1
         page = (await maya.get(f"/v1/audit?after={marked.highest_index}&limit=1")).json()["rows"]
         assert [row["index"] for row in page] == [goes_on]
-        found = await bank.service.feed.wait_after(
-            marked.highest_index, 5, topic=of_transaction(story.ready["txn"])
-        )
+        topic = of_transaction(story.ready["txn"])
+        found = await bank.service.feed.wait_after(marked.highest_index, 5, topic=topic)
         assert {event.kind for event in found} >= {"effect_unknown", "task_opened"}
+        await bank.operator("go-on", {"tool": None})
+        view = (await at(bank, story.robot).submit(await pay(bank), run_key="second")).json()
+        second = (await at(bank, story.robot).release(view)).json()["releases"]
+        reached = bank.service.feed.index
+    vault.bring_back(story.copy)
+    await does_not_start(vault)
+    code, said = vault.verb(*REASON, "--json")
+    assert code == 0 and json.loads(said)["epoch"] == 3 and json.loads(said)["goes_on_at"] > reached
+    async with serving(vault) as bank:
+        await bank.operator("go-on", {"tool": None})
+        assert (await at(bank, story.robot).redeem(second, "a")).json()["code"] == "bad_token"
+        new = (await at(bank, story.robot).submit(await pay(bank), run_key="3", attempt_id="3")).json()
+        assert bank.receipt_of(new).epoch == 3
 
 
 def test_a_line_is_put_above_every_other_or_not_at_all(vault: Vault) -> None:

@@ -27,6 +27,7 @@ from tests.house.documents import blocks
 from tests.house.repository import ROOT
 
 RUNBOOK = (ROOT / "docs/backup.md").read_text()
+
 AGENT = '''
 import pathlib, sys
 from countersign import tool, transaction
@@ -212,20 +213,6 @@ def test_the_runbook_brings_a_deployment_back_and_nothing_fires_twice(deployment
         assert httpx2.get(service.url + "/readyz").status_code == 200
     assert deployment.fired() == ["before", "forgotten", "after"]
     assert len(list((deployment.operator.folder / "key-backups").glob("keys-*/epoch.json"))) == 1
-
-
-@pytest.mark.long
-def test_a_copy_is_one_private_sound_file_of_what_was_committed(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path)
-    with deployment.serving():
-        deployment.fires("before")
-        deployment.operator.run("policy-service backup one.db")
-    (copy,) = tmp_path.glob("one.db*")
-    assert copy.stat().st_mode & 0o777 == 0o600
-    engine = create_engine(f"sqlite:///{copy}")
-    with engine.connect() as conn:
-        assert conn.execute(text("SELECT state FROM transactions")).scalars().all() == ["settled"]
-    engine.dispose()
 
 
 REFUSED = {

@@ -5,7 +5,6 @@ what is linked can be seen and ended there.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -16,27 +15,16 @@ from structlog.testing import capture_logs
 
 from tests.fakes.payments import Payments, person
 from tests.fakes.slack_accounts import OTHER_TEAM, TEAM, account
-from tests.fakes.world import World, running
-from tests.integration.service.slack_links import MALLORY, MAYA, Workspace, with_slack
+from tests.fakes.world import running
+from tests.integration.service.slack_links import MALLORY, MAYA, Workspace
 from tests.integration.service.stepping_up import Holder, told
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def bank(tmp_path: Path, folder: Payments, database: dict[str, str]) -> AsyncIterator[World]:
-    async with with_slack(tmp_path, folder.path, database) as started:
-        yield started
-
-
-@pytest.fixture
-async def here(bank: World) -> Workspace:
-    return Workspace(bank)
-
-
-@pytest.fixture
-async def maya(bank: World) -> Holder:
-    return Holder(await bank.person("maya"))
+async def maya(here: Workspace) -> Holder:
+    return Holder(await here.world.person("maya"))
 
 
 def at(secret: str) -> str:
@@ -58,20 +46,14 @@ async def linked(here: Workspace, holder: Holder) -> None:
     assert (answer.status_code, answer.headers["location"]) == (303, "/slack")
 
 
-async def test_opening_an_invitation_says_what_it_is_and_links_nothing(here: Workspace, maya: Holder) -> None:
+async def test_the_form_links_it_once(here: Workspace, maya: Holder) -> None:
     secret = await here.invited(replace(MAYA, email="maya@acme.example"))
     for _ in range(2):
         page = (await opened(maya, at(secret))).text
         for word in ("@maya", "U0MAYA", TEAM, "maya@acme.example", person("maya"), "decide in your name"):
             assert word in page
         assert "Link it only if you asked Slack for this link yourself, just now." in page
-    assert await here.rows() == []
-    assert await here.log() == []
-
-
-async def test_the_form_links_it_once(here: Workspace, maya: Holder) -> None:
-    secret = await here.invited(MAYA)
-    page = (await opened(maya, at(secret))).text
+    assert (await here.rows(), await here.log()) == ([], []), "opening it links nothing"
     assert re.search(rf'name="invitation" value="{re.escape(secret)}"', page)
     answer = await maya.send("/slack/link", invitation=secret)
     assert (answer.status_code, answer.headers["location"]) == (303, "/slack")
@@ -82,6 +64,19 @@ async def test_the_form_links_it_once(here: Workspace, maya: Holder) -> None:
     assert "/countersign link" in told(again)
     assert 'href="/slack"' in again.text
     assert len(await here.rows()) == 1
+
+
+async def test_no_page_of_an_invitation_holds_its_secret_but_for_the_form(
+    here: Workspace, maya: Holder
+) -> None:
+    """Nor is a name that is markup or hides letters anything but text: Slack lets people call themselves so."""
+    secret = await here.invited(account("U0EVIL", "<img src=x>\u202eayam"))
+    page = (await opened(maya, at(secret))).text
+    assert page.count(secret) == 1
+    answer = await maya.send("/slack/link", invitation=secret)
+    assert 'countersign_dev_invitation=""; ' in str(answer.headers.get_list("set-cookie"))
+    for text in (page, await maya.page("/slack")):
+        assert "<img" not in text and "\u202e" not in text
 
 
 async def test_whoever_is_not_signed_in_is_sent_to_sign_in_and_back_to_it(here: Workspace) -> None:
@@ -101,16 +96,6 @@ async def test_whoever_is_not_signed_in_is_sent_to_sign_in_and_back_to_it(here: 
     http.cookies.clear()
 
 
-async def test_no_page_of_an_invitation_holds_its_secret_but_for_the_form(
-    here: Workspace, maya: Holder
-) -> None:
-    secret = await here.invited(MAYA)
-    page = (await opened(maya, at(secret))).text
-    assert page.count(secret) == 1
-    answer = await maya.send("/slack/link", invitation=secret)
-    assert 'countersign_dev_invitation=""; ' in str(answer.headers.get_list("set-cookie"))
-
-
 async def test_a_hostile_invitation_leads_nowhere_else(here: Workspace) -> None:
     for secret in ("//evil.example", "x&next=//evil.example", "\r\nSet-Cookie: a=b", "é", ""):
         answer = await here.world.http.get(f"/slack/link?invitation={quote(secret)}")
@@ -124,14 +109,12 @@ async def test_an_invitation_that_is_none_is_refused(here: Workspace, maya: Hold
     old = await here.invited(MAYA)
     here.world.clock.pass_(minutes=here.app.link_minutes)
     maya.visitor = await here.world.person("maya")
-    cookie = maya.visitor.cookie
     for secret in ("", "x", "%00", "A" * 3_000, old):
         answer = await opened(maya, at(secret))
         assert answer.status_code == 400
         assert "No Slack account was linked" in answer.text
         assert "/countersign link" in told(answer)
         assert (await maya.send("/slack/link", invitation=secret)).status_code == 400
-    assert maya.visitor.cookie == cookie
     assert await here.rows() == []
 
 
@@ -150,15 +133,14 @@ async def test_mallorys_invitation_before_an_approver_is_refused_with_the_reason
 async def test_a_form_from_elsewhere_or_without_the_token_links_nothing(
     here: Workspace, maya: Holder
 ) -> None:
-    secret = await here.invited(MAYA)
-    headers = {"Cookie": f"countersign_dev={maya.visitor.cookie}", "Origin": "https://evil.example"}
-    form = {"csrf_token": maya.visitor.csrf, "invitation": secret}
-    foreign = await here.world.http.post("/slack/link", data=form, headers=headers)
-    own = headers | {"Origin": maya.visitor.origin}
-    forged = await here.world.http.post("/slack/link", data=form | {"csrf_token": "x"}, headers=own)
-    assert (foreign.status_code, forged.status_code) == (403, 403)
-    nobody = await here.world.http.post("/slack/link", data=form, headers={"Origin": maya.visitor.origin})
-    assert nobody.status_code == 401
+    form = {"csrf_token": maya.visitor.csrf, "invitation": await here.invited(MAYA)}
+    cookie, origin = {"Cookie": f"countersign_dev={maya.visitor.cookie}"}, {"Origin": maya.visitor.origin}
+    for headers, sent, status in (
+        (cookie | {"Origin": "https://evil.example"}, form, 403),
+        (cookie | origin, form | {"csrf_token": "x"}, 403),
+        (origin, form, 401),
+    ):
+        assert (await here.world.http.post("/slack/link", data=sent, headers=headers)).status_code == status
     assert await here.rows() == []
 
 
@@ -202,18 +184,6 @@ async def test_direct_messages_are_wished_for_and_not(here: Workspace, maya: Hol
         assert told_so in await maya.page("/slack")
     answer = await maya.send("/slack/direct", team_id=TEAM, user_id="U0MAYA", wanted="perhaps")
     assert answer.status_code == 400
-
-
-async def test_a_name_that_is_markup_or_hides_letters_is_text(here: Workspace, maya: Holder) -> None:
-    """Slack lets people call themselves what they like."""
-    name = "<img src=x>\u202eayam"
-    secret = await here.invited(account("U0EVIL", name))
-    assert "<img" not in (await opened(maya, at(secret))).text
-    assert "\u202e" not in (await opened(maya, at(secret))).text
-    await maya.send("/slack/link", invitation=secret)
-    page = await maya.page("/slack")
-    assert "<img" not in page
-    assert "\u202e" not in page
 
 
 async def test_without_an_app_there_are_no_such_pages(tmp_path: Path, folder: Payments) -> None:

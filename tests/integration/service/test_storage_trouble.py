@@ -9,7 +9,7 @@ import asyncio
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +24,21 @@ from tests.integration.service.effects import mail, pay
 
 pytestmark = pytest.mark.anyio
 
-BUSY_MS = 100
-
 
 @pytest.fixture
-async def bank(tmp_path: Path) -> AsyncIterator[World]:
+async def bank(tmp_path: Path, folder: Payments) -> AsyncIterator[World]:
     """A service that waits only a moment for locks."""
-    folder = Payments(tmp_path / "bundle")
-    async with running(tmp_path / "data", folder.path, busy_timeout_ms=BUSY_MS) as started:
+    async with running(tmp_path / "data", folder.path, busy_timeout_ms=100) as started:
         yield started
-
-
-def file_of(bank: World) -> Path:
-    return bank.settings.data_dir / "countersign.db"
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Another process writes, and takes its time."""
-    other = sqlite3.connect(path, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    try:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
         yield
-    finally:
         other.execute("ROLLBACK")
-        other.close()
 
 
 async def writes(bank: World, robot: Agent) -> dict[str, Any]:
@@ -71,16 +61,16 @@ async def writes(bank: World, robot: Agent) -> dict[str, Any]:
 
 
 async def test_what_cannot_be_written_is_refused_whole_and_can_be_sent_again(bank: World) -> None:
-    robot = await bank.agent("robot")
+    robot, file = await bank.agent("robot"), bank.settings.data_dir / "countersign.db"
     for what, send in (await writes(bank, robot)).items():
-        before = _content(file_of(bank))
-        with locked(file_of(bank)):
+        before = _content(file)
+        with locked(file):
             answer: httpx2.Response = await send()
             assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable"), what
             assert "sqlite" not in answer.text.lower()
-        assert _content(file_of(bank)) == before, what
+        assert _content(file) == before, what
         assert (await send()).is_success, what
-        assert _content(file_of(bank)) != before, what
+        assert _content(file) != before, what
     assert await bank.service.db.read(faults_of_log) == []
 
 
@@ -89,45 +79,41 @@ def _content(path: Path) -> dict[str, list[str]]:
     are numbered when it suits the sequencer.
     """
     tables = ("transactions", "effects", "decisions", "reviews", "votes", "attempts", "redemptions", "tasks")
-    other = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as other:
         rows = {name: sorted(map(repr, other.execute(f"SELECT * FROM {name}"))) for name in tables}
         return rows | {"audit": [str(other.execute("SELECT count(*) FROM audit").fetchone()[0])]}
-    finally:
-        other.close()
 
 
-async def test_a_lock_that_is_given_back_in_time_is_waited_for(tmp_path: Path) -> None:
-    async with running(tmp_path / "data", Payments(tmp_path / "bundle").path) as bank:
-        robot = await bank.agent("robot")
-        effect = await pay(bank)
-        with locked(file_of(bank)):
-            sent = asyncio.create_task(robot.submit(effect))
-            await asyncio.sleep(0.3)
-            assert not sent.done()
-        assert (await sent).status_code == 201
-
-
-async def test_pages_that_rot_while_it_runs_are_503_and_never_an_answer(tmp_path: Path) -> None:
+async def test_pages_that_rot_while_it_runs_are_503_and_never_an_answer(
+    tmp_path: Path, folder: Payments
+) -> None:
+    """Before, a lock that is given back in time is waited for."""
+    file = tmp_path / "data" / "countersign.db"
     # Where lines of its log are left to be numbered it cannot do that either, and says so when it ends.
     with suppress(StorageUnavailableError):
-        async with running(tmp_path / "data", Payments(tmp_path / "bundle").path) as bank:
-            robot = await bank.agent("robot")
-            views = [(await robot.submit(await pay(bank), run_key=f"r-{n}")).json() for n in range(30)]
+        async with running(tmp_path / "data", folder.path) as bank:
+            robot, effect = await bank.agent("robot"), await pay(bank)
+            with locked(file):
+                sent = asyncio.create_task(robot.submit(effect))
+                await asyncio.sleep(0.3)
+                assert not sent.done()
+            assert (await sent).status_code == 201
+            views = [(await robot.submit(effect, run_key=f"r-{n}")).json() for n in range(30)]
             tokens = (await robot.release(views[0])).json()["releases"]
-            _rot(file_of(bank))
+            _rot(file)
             for answer in (
                 await robot.redeem(tokens, "a-1"),
                 await robot.send("GET", f"/v1/transactions/{views[1]['txn']}"),
-                await robot.submit(await pay(bank), run_key="another"),
+                await robot.submit(effect, run_key="another"),
             ):
                 assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
                 assert "malformed" not in answer.text
             assert (await bank.http.get("/readyz")).status_code == 503
 
 
-async def test_a_service_does_not_start_on_pages_that_rotted_while_it_was_down(tmp_path: Path) -> None:
-    folder = Payments(tmp_path / "bundle")
+async def test_a_service_does_not_start_on_pages_that_rotted_while_it_was_down(
+    tmp_path: Path, folder: Payments
+) -> None:
     async with running(tmp_path / "data", folder.path) as bank:
         robot = await bank.agent("robot")
         for n in range(30):
@@ -140,13 +126,10 @@ async def test_a_service_does_not_start_on_pages_that_rotted_while_it_was_down(t
 
 def _rot(path: Path) -> None:
     """Everything is moved from the log into the file, and the file's pages but the first two are noise from then on."""
-    other = sqlite3.connect(path)
-    other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    size = other.execute("PRAGMA page_size").fetchone()[0]
-    other.close()
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        size = other.execute("PRAGMA page_size").fetchone()[0]
     with path.open("r+b") as file:
-        file.seek(0, os.SEEK_END)
-        end = file.tell()
         file.seek(2 * size)
-        file.write(os.urandom(end - 2 * size))
+        file.write(os.urandom(path.stat().st_size - 2 * size))
         os.fsync(file.fileno())

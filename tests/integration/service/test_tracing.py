@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -22,21 +24,32 @@ from tests.integration.service.test_costs import REDEEMED_LATER, Statements
 pytestmark = pytest.mark.anyio
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
 CALLER = f"00-{TRACE}-{SPAN}-01"
+
 BAD = (
-    "",
-    "00",
-    "nonsense",
-    f"00-{'0' * 32}-{SPAN}-01",
-    f"00-{TRACE}-{'0' * 16}-01",
-    f"ff-{TRACE}-{SPAN}-01",
-    f"01-{TRACE}-{SPAN}-01-more",
-    f"00-{TRACE.upper()}-{SPAN}-01",
-    f"00-{TRACE}-{SPAN}-01\u00e9",
-    f"{CALLER},{CALLER}",
-    "0" * 60_000,
-    f"00-{TRACE}-{SPAN}-\u0660\u0661",
-)
+    "", "00", "nonsense", f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"ff-{TRACE}-{SPAN}-01",
+    f"01-{TRACE}-{SPAN}-01-more", f"00-{TRACE.upper()}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01\u00e9",
+    f"{CALLER},{CALLER}", "0" * 60_000, f"00-{TRACE}-{SPAN}-\u0660\u0661",
+)  # fmt: skip
+
+
+def requests_of(exporter: InMemorySpanExporter) -> list[tuple[str, int, int | None]]:
+    return [
+        (one.name, one.context.trace_id, one.parent.span_id if one.parent is not None else None)
+        for one in exporter.get_finished_spans()
+        if one.name.startswith("POST ")
+    ]
+
+
+async def test_a_request_joins_the_trace_it_names_and_takes_nothing_else_along(
+    bank: World, robot: Agent, exported: InMemorySpanExporter
+) -> None:
+    exported.clear()
+    extra = ((b"traceparent", CALLER.encode()), (b"tracestate", b"x=hunter2"), (b"baggage", b"y=hunter2"))
+    assert await submitted(bank, robot, *extra) == 201
+    assert set(requests_of(exported)) == {("POST /v1/transactions", int(TRACE, 16), int(SPAN, 16))}
+    assert "hunter2" not in "".join(one.to_json() for one in exported.get_finished_spans())
 
 
 @pytest.fixture
@@ -65,23 +78,6 @@ async def submitted(bank: World, robot: Agent, *headers: tuple[bytes, bytes]) ->
         bank.http.event_hooks = hooks
 
 
-def requests_of(exporter: InMemorySpanExporter) -> list[tuple[str, int, int | None]]:
-    return [
-        (one.name, one.context.trace_id, one.parent.span_id if one.parent is not None else None)
-        for one in exporter.get_finished_spans()
-        if one.name.startswith("POST ")
-    ]
-
-
-async def test_a_request_joins_the_trace_it_names(
-    bank: World, robot: Agent, exported: InMemorySpanExporter
-) -> None:
-    exported.clear()
-    assert await submitted(bank, robot, (b"traceparent", CALLER.encode())) == 201
-    joined = ("POST /v1/transactions", int(TRACE, 16), int(SPAN, 16))
-    assert set(requests_of(exported)) == {joined}
-
-
 async def test_a_bad_traceparent_joins_nothing_and_fails_nothing(
     bank: World, robot: Agent, exported: InMemorySpanExporter
 ) -> None:
@@ -92,16 +88,6 @@ async def test_a_bad_traceparent_joins_nothing_and_fails_nothing(
     assert found == {("POST /v1/transactions", None)}
 
 
-async def test_tracestate_and_baggage_are_not_taken_along(
-    bank: World, robot: Agent, exported: InMemorySpanExporter
-) -> None:
-    extra = ((b"traceparent", CALLER.encode()), (b"tracestate", b"x=hunter2"), (b"baggage", b"y=hunter2"))
-    assert await submitted(bank, robot, *extra) == 201
-    spans = exported.get_finished_spans()
-    assert spans
-    assert "hunter2" not in "".join(one.to_json() for one in spans)
-
-
 async def test_a_span_holds_no_path_no_query_and_no_header(
     bank: World, exported: InMemorySpanExporter
 ) -> None:
@@ -110,12 +96,8 @@ async def test_a_span_holds_no_path_no_query_and_no_header(
     await bank.http.get("/hunter2")
     await bank.http.request("HUNTER2", "/v1/audit")
     spans = exported.get_finished_spans()
-    assert {one.name for one in spans} == {
-        "GET /sign-in/dev",
-        "GET /sign-in/{name}/callback",
-        "GET (none)",
-        "(other) /v1/audit",
-    }
+    names = {"GET /sign-in/dev", "GET /sign-in/{name}/callback", "GET (none)", "(other) /v1/audit"}
+    assert {one.name for one in spans} == names
     assert "hunter2" not in "".join(one.to_json() for one in spans).lower()
 
 
@@ -138,13 +120,14 @@ async def test_a_redemption_that_is_traced_asks_the_log_once_where_it_was_submit
     assert (await robot.redeem(tokens)).json()["redeemed"] is True
     # asked after the unit has done its work, so the table of costs is the same, traced or not
     assert statements.sent == Counter(REDEEMED_LATER)
-    spent = next(one for one in exported.get_finished_spans() if one.name == "countersign effect_redeemed")
-    (began,) = [
-        one
-        for one in exported.get_finished_spans()
-        if one.name == "POST /v1/transactions" and (one.attributes or {})["http.response.status_code"] == 201
-    ]
+    spans = exported.get_finished_spans()
+    spent = next(one for one in spans if one.name == "countersign effect_redeemed")
+    posts = [one for one in spans if one.name == "POST /v1/transactions"]
+    (began,) = [one for one in posts if (one.attributes or {})["http.response.status_code"] == 201]
     assert [link.context.span_id for link in spent.links] == [began.context.span_id]
+
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}
 
 
 # -- on and off --------------------------------------------------------------------------------------------------
@@ -156,10 +139,10 @@ async def test_a_redemption_that_is_traced_asks_the_log_once_where_it_was_submit
         ({}, False),
         ({"OTEL_SERVICE_NAME": "x"}, False),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, True),
+        (ENDPOINT, True),
         ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/v1/traces"}, True),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_SDK_DISABLED": "true"}, False),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_TRACES_EXPORTER": "none"}, False),
+        (ENDPOINT | {"OTEL_SDK_DISABLED": "true"}, False),
+        (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, False),
     ],
 )
 async def test_the_standard_variables_switch_it_on(
@@ -174,34 +157,31 @@ async def test_the_standard_variables_switch_it_on(
 
 
 async def test_an_endpoint_without_the_exporter_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setitem(
-        __import__("sys").modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None
-    )
+    monkeypatch.setenv(*next(iter(ENDPOINT.items())))
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     with pytest.raises(StartError, match=r"install countersign-service\[otel\]"):
         tracing.start()
-
-
-def sampled(sampler: AtMost, parent: SpanContext | None) -> bool:
-    from opentelemetry import trace
-
-    context = None if parent is None else trace.set_span_in_context(trace.NonRecordingSpan(parent))
-    return sampler.should_sample(context, 1, "POST").decision.is_sampled()
-
-
-def caller(flags: int, *, remote: bool = True) -> SpanContext:
-    return SpanContext(int(TRACE, 16), int(SPAN, 16), is_remote=remote, trace_flags=TraceFlags(flags))
 
 
 async def test_nobody_makes_the_service_record_more_than_its_limit() -> None:
     now = [0.0]
     sampler = AtMost(3, lambda: now[0])
-    wishes = [caller(1), None, caller(1), caller(1), None]
-    assert [sampled(sampler, one) for one in wishes] == [True, True, True, False, False]
-    assert sampled(sampler, caller(1, remote=False)), "what belongs to a recorded request is recorded"
-    assert not sampled(sampler, caller(0, remote=False))
-    assert not sampled(sampler, caller(0)), "a caller that records nothing"
+
+    def sampled(flags: int | None = None, *, remote: bool = True) -> bool:
+        """Whether a request is recorded whose caller has those flags; nobody's where it has none."""
+        context = None
+        if flags is not None:
+            parent = SpanContext(
+                int(TRACE, 16), int(SPAN, 16), is_remote=remote, trace_flags=TraceFlags(flags)
+            )
+            context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
+        return sampler.should_sample(context, 1, "POST").decision.is_sampled()
+
+    assert [sampled(one) for one in (1, None, 1, 1, None)] == [True, True, True, False, False]
+    assert sampled(1, remote=False), "what belongs to a recorded request is recorded"
+    assert not sampled(0, remote=False)
+    assert not sampled(0), "a caller that records nothing"
     now[0] = 1 / 3
-    assert [sampled(sampler, caller(1)) for _ in range(2)] == [True, False]
+    assert [sampled(1), sampled(1)] == [True, False]
     now[0] = 1_000.0
-    assert [sampled(sampler, None) for _ in range(4)] == [True, True, True, False], "nothing is saved up"
+    assert [sampled() for _ in range(4)] == [True, True, True, False], "nothing is saved up"

@@ -12,9 +12,10 @@ from countersign.contract import ToolManifest
 from policy_service.errors import StartError
 from policy_service.settings import load_settings
 from tests.fakes.payments import Payments
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent, running
 
 pytestmark = pytest.mark.anyio
+
 NUKE = ToolManifest.model_validate(
     {
         "tool": "nuke",
@@ -24,28 +25,21 @@ NUKE = ToolManifest.model_validate(
         "sentence": "Nuke {site}",
     }
 )
+
 UNKNOWN: dict[str, Any] = {"tool": "nuke", "args": {"site": "mars"}, "tool_digest": NUKE.digest}
-
-
-async def test_everywhere_else_it_is_denied_with_the_command_that_helps(bank: World, robot: Agent) -> None:
-    view = (await robot.submit(UNKNOWN)).json()
-    reason = view["effects"][0]["decision"]["reasons"][0]
-    assert (view["state"], reason["code"]) == ("ended", "unknown_tool")
-    assert "countersign tools export" in reason["advice"] and "tools/nuke.json" in reason["advice"]
 
 
 async def test_in_dev_it_is_asked_loudly_seen_whole_and_denied_by_a_service_that_is_not(
     tmp_path: Path, folder: Payments
 ) -> None:
     async with running(tmp_path / "data", folder.path, environment="dev") as dev:
-        robot = await dev.agent("robot")
+        robot, ingrid = await dev.agent("robot"), await dev.person("ingrid")
         with capture_logs() as logs:
             spent = (await robot.submit(UNKNOWN)).json()
         view = (await robot.submit(UNKNOWN, run_key="run-2")).json()
         assert (spent["state"], view["state"]) == ("review", "review")
         loud = [entry for entry in logs if entry["event"] == "UNKNOWN_TOOL_IN_DEV"]
         assert [(entry["tool"], entry["log_level"]) for entry in loud] == [("nuke", "warning")]
-        ingrid = await dev.person("ingrid")
         page = await ingrid.get("/reviews/" + view["effects"][0]["review"]["review_id"])
         assert "UNKNOWN TOOL. No bundle describes nuke" in page.text
         assert "mars" in page.text and "hidden value" not in page.text
@@ -61,6 +55,10 @@ async def test_in_dev_it_is_asked_loudly_seen_whole_and_denied_by_a_service_that
         seen = await later.see(view["txn"])
         assert (seen["state"], seen["effects"][0]["state"]) == ("ended", "denied")
         assert seen["effects"][0]["decision"]["reasons"][0]["code"] == "tool_changed"
+        new = (await later.submit(UNKNOWN, run_key="run-3")).json()
+        reason = new["effects"][0]["decision"]["reasons"][0]
+        assert (new["state"], reason["code"]) == ("ended", "unknown_tool")
+        assert "countersign tools export" in reason["advice"] and "tools/nuke.json" in reason["advice"]
 
 
 async def test_dev_is_for_loopback_only(tmp_path: Path) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import httpx2
+from sqlalchemy import select
 
-from tests.fakes.payments import ANYBODY, PEOPLE, Payments
+from policy_service.storage.core import table
+from policy_service.storage.tables import TaskRow
+from policy_service.workflow.reviews.voter import Voter
+from tests.fakes.payments import ANYBODY, PEOPLE, Payments, person
 from tests.fakes.world import Agent, Visitor, World
+from tests.integration.service.effects import pay
 
 
 @dataclass
@@ -25,7 +33,13 @@ class Bank(World):
     tomas: Visitor = field(init=False)
     ingrid: Visitor = field(init=False)
     jonas: Visitor = field(init=False)
+    _numbers: Iterator[int] = field(init=False, default_factory=lambda: itertools.count(1))
     _signed_in: dict[str, tuple[datetime, Visitor]] = field(init=False, default_factory=dict)
+
+    async def fresh(self) -> Agent:
+        """Another agent from here on, which has submitted nothing."""
+        self.robot = await self.agent(f"robot-{next(self._numbers)}")
+        return self.robot
 
     async def sign_in(self) -> None:
         """Give the four people sessions that are young and in force."""
@@ -37,9 +51,51 @@ class Bank(World):
                 self._signed_in[name] = (self.clock(), visitor)
             setattr(self, name, replace(visitor))
 
+    async def asks(self, amount: int = 500, *, robot: Agent | None = None, **members: Any) -> dict[str, Any]:
+        """The agent submits a payment, of which finance is asked unless it is a small one."""
+        view: dict[str, Any] = (await (robot or self.robot).submit(await pay(self, amount), **members)).json()
+        return view
+
+    async def released(
+        self, *effects: dict[str, Any], robot: Agent | None = None, **members: Any
+    ) -> tuple[dict[str, Any], list[str]]:
+        """A transaction that needs nobody, and its tokens."""
+        robot = robot or self.robot
+        view = (await robot.submit(*effects, **members)).json()
+        return view, await self.tokens(view, robot)
+
+    async def tokens(self, view: dict[str, Any], robot: Agent | None = None) -> list[str]:
+        """The releases of a transaction as it is now."""
+        robot = robot or self.robot
+        tokens: list[str] = (await robot.release(await robot.see(view["txn"]))).json()["releases"]
+        return tokens
+
+    async def states(self, view: dict[str, Any], robot: Agent | None = None) -> list[str]:
+        """The states of a transaction and of its effects."""
+        seen = await (robot or self.robot).see(view["txn"])
+        return [seen["state"], *(effect["state"] for effect in seen["effects"])]
+
+    async def tasks(self, robot: Agent | None = None) -> list[str]:
+        """The kinds of the open tasks about what an agent has submitted, oldest first."""
+        row = table(TaskRow).c
+        mine = select(row.kind).where(row.txn.in_((robot or self.robot).txns), row.state == "open")
+        query = mine.order_by(row.task_id)
+        return await self.service.db.read(lambda conn: list(conn.execute(query).scalars()))
+
     async def withdraw(self, view: dict[str, Any], **said: str) -> httpx2.Response:
         """The agent takes a transaction back."""
         return await self.robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", said)
+
+    @asynccontextmanager
+    async def revoked(self, *names: str) -> AsyncIterator[None]:
+        """These people are out of every decision meanwhile."""
+        for name in names:
+            await self.operator("revoke-approver", {"person": person(name), "reason": "left"})
+        try:
+            yield
+        finally:
+            for name in names:
+                await self.operator("reinstate-approver", {"person": person(name)})
 
     async def rules(self, *added: str) -> None:
         """The usual rules and these."""
@@ -64,6 +120,12 @@ class Bank(World):
         """One file of the bundle."""
         self.folder.write(file, content)
         await self.activate()
+
+
+def voter(name: str, step_up: str | None = None) -> Voter:
+    """Somebody as a channel knows them that can ask for a passkey."""
+    iss, _, sub = person(name).rpartition("|")
+    return Voter(iss, sub, name.title(), "oidc", step_up=step_up)
 
 
 def refusal(answer: httpx2.Response) -> tuple[int, str]:

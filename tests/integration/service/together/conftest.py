@@ -6,7 +6,6 @@ votes or attempts, it says about its own agent's.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -22,11 +21,11 @@ from tests.integration.service.together.bank import Bank
 _RACES = {
     "test_sixteen_redeemers_at_once_get_exactly_one_receipt",
     "test_ten_browsers_of_one_person_at_once_are_one_person",
+    "test_the_winner_of_two_answers_at_once_is_one_of_them",
     "test_of_an_accept_a_vote_a_withdrawal_and_a_rerun_at_once_one_outcome_stands",
 }
 
 _HERE = Path(__file__).parent
-_names = (f"robot-{n}" for n in itertools.count(1))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,7 +58,7 @@ async def bank_of_all(
 @pytest.fixture
 async def bank(bank_of_all: Bank) -> AsyncIterator[Bank]:
     """The service under the usual rules, an agent of the test's own, and the four people, signed in."""
-    bank_of_all.robot = await bank_of_all.agent(next(_names))
+    await bank_of_all.fresh()
     await bank_of_all.sign_in()
     yield bank_of_all
     bank_of_all.clock.go_on()

@@ -19,18 +19,13 @@ from tests.integration.service.together.bank import Bank, refusal
 
 pytestmark = pytest.mark.anyio
 
-PROMPT = 5.0  # seconds: far less than the wait asked for, far more than a busy machine needs
-
-
-async def asked(bank: Bank, robot: Agent | None = None) -> dict[str, Any]:
-    """A payment that waits for finance."""
-    view: dict[str, Any] = (await (robot or bank.robot).submit(await pay(bank, 500))).json()
-    return view
-
 
 def review_of(view: dict[str, Any], effect: int = 0) -> str:
     review: str = view["effects"][effect]["review"]["review_id"]
     return review
+
+
+PROMPT = 5.0  # seconds: far less than the wait asked for, far more than a busy machine needs
 
 
 async def write(who: Visitor, review_id: str, text: str, **more: Any) -> httpx2.Response:
@@ -39,7 +34,7 @@ async def write(who: Visitor, review_id: str, text: str, **more: Any) -> httpx2.
     return await who.http.post(f"/v1/reviews/{review_id}/comments", content=body, headers=who.headers())
 
 
-async def ask(who: Visitor, review_id: str, text: str) -> str:
+async def ask(who: Visitor, review_id: str, text: str = "which invoice?") -> str:
     """A question; its id."""
     answer = await write(who, review_id, text, question=True)
     assert answer.status_code == 200, answer.text
@@ -47,18 +42,17 @@ async def ask(who: Visitor, review_id: str, text: str) -> str:
     return found
 
 
-async def say(robot: Agent, review_id: str, question_id: str, text: str) -> httpx2.Response:
+async def say(robot: Agent, review_id: str, question_id: str, text: str = "number 4711") -> httpx2.Response:
     """The agent's answer."""
-    return await robot.send(
-        "POST", f"/v1/reviews/{review_id}/answers", {"question_id": question_id, "text": text}
-    )
+    said = {"question_id": question_id, "text": text}
+    return await robot.send("POST", f"/v1/reviews/{review_id}/answers", said)
 
 
 # ------------------------------------------------------------------------------------------------------- comments
 
 
 async def test_a_comment_is_read_by_the_others_and_decides_nothing(bank: Bank) -> None:
-    view = await asked(bank)
+    view = await bank.asks()
     answer = await write(bank.maya, review_of(view), "  the invoice\r\nis in the file ")
     (one,) = answer.json()["comments"]
     told = {name: value for name, value in one.items() if name not in ("comment_id", "at")}
@@ -71,30 +65,35 @@ async def test_a_comment_is_read_by_the_others_and_decides_nothing(bank: Bank) -
     assert (seen["state"], seen["questions"], answer.json()["votes"]) == ("review", [], [])
 
 
-async def test_the_log_tells_who_and_when_and_not_what(bank: Bank) -> None:
-    view = await asked(bank)
+async def test_the_log_and_the_events_tell_who_and_when_and_not_what(bank: Bank) -> None:
+    view = await bank.asks()
     await write(bank.maya, review_of(view), "the customer is my neighbour")
-    question = await ask(bank.maya, review_of(view), "which invoice?")
-    await say(bank.robot, review_of(view), question, "number 4711")
+    question = await ask(bank.maya, review_of(view))
+    await say(bank.robot, review_of(view), question)
     log = [line for line in await bank.log(view["txn"]) if line[0].startswith(("comment", "question"))]
     assert [kind for kind, _ in log] == ["comment_written", "question_asked", "question_answered"]
     assert log[1][1]["comment_id"] == log[2][1]["comment_id"] == question
     assert log[0][1]["channel"] == "api"
     for words in ("neighbour", "which invoice", "4711"):
         assert words not in str(log)
+    await bank.service.sequencer.number()
+    await bank.service.feed.refresh()
+    (event,) = [
+        one
+        for one in await bank.service.feed.events_after(0, 10_000)
+        if (one.txn, one.kind) == (view["txn"], "question_asked")
+    ]
+    assert (event.review_id, bank.robot.name in event.parties) == (review_of(view), True)
 
 
 async def test_who_may_not_vote_may_not_write_but_for_the_owner_of_the_agent(bank: Bank) -> None:
-    mine = await bank.agent(f"{bank.robot.name}-mine", owner=person("jonas"))
-    view = await asked(bank, mine)
+    view = await bank.asks(robot=await bank.agent(f"{bank.robot.name}-mine", owner=person("jonas")))
     for question in (False, True):
         refused = await write(bank.ingrid, review_of(view), "let me in", question=question)
         assert refusal(refused) == (403, "not_eligible")
         assert "only people in finance decide this" in refused.json()["detail"]
-    await bank.operator("revoke-approver", {"person": person("maya"), "reason": "left"})
-    revoked = await write(bank.maya, review_of(view), "one more thing")
-    await bank.operator("reinstate-approver", {"person": person("maya")})
-    assert revoked.status_code in {401, 403}
+    async with bank.revoked("maya"):
+        assert (await write(bank.maya, review_of(view), "one more thing")).status_code in {401, 403}
     answer = await write(bank.jonas, review_of(view), "I asked for this")
     assert [one["for_requester"] for one in answer.json()["comments"]] == [True]
     to_it = await write(bank.jonas, review_of(view), "is it so?", question=True)
@@ -102,67 +101,56 @@ async def test_who_may_not_vote_may_not_write_but_for_the_owner_of_the_agent(ban
     assert refusal(await bank.jonas.vote(view)) == (403, "not_eligible")
 
 
-ENDS = {
-    # how it ended: in the words of the refusal, and as the agent sees its transaction
-    "denied": ("denied", "ended"),
-    "expired": ("over", "ended"),
-    "withdrawn": ("withdrawn", "ended"),
-    "superseded": ("replaced by revision 2", "review"),
-    "met": ("approved", "ready"),
-}
-
-
-@pytest.mark.parametrize("how", ENDS)
-async def test_nothing_is_added_to_what_nobody_decides_any_more(bank: Bank, how: str) -> None:
-    view = await asked(bank)
-    question = await ask(bank.maya, review_of(view), "which invoice?")
-    match how:
-        case "denied":
-            await bank.maya.vote(view, "deny", reason="no")
-        case "met":
-            await bank.maya.vote(view)
-        case "expired":
+async def test_nothing_is_added_to_what_nobody_decides_any_more(bank: Bank) -> None:
+    for how, words, state in (
+        ("denied", "denied", "ended"),
+        ("withdrawn", "withdrawn", "ended"),
+        ("superseded", "replaced by revision 2", "review"),
+        ("met", "approved", "ready"),
+        ("expired", "over", "ended"),
+    ):
+        await bank.fresh()
+        view = await bank.asks()
+        question = await ask(bank.maya, review_of(view))
+        if how == "expired":
             bank.clock.pass_(hours=25)  # and nobody sweeps
             await bank.sign_in()
-        case "withdrawn":
-            await bank.robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
-        case "superseded":
-            await bank.robot.submit(await pay(bank, 600))
-    for refused in (
-        await write(bank.maya, review_of(view), "too late?"),
-        await say(bank.robot, review_of(view), question, "number 4711"),
-    ):
-        assert refusal(refused) == (409, "review_closed")
-        assert ENDS[how][0] in refused.json()["detail"]
-    assert (await bank.robot.see(view["txn"]))["state"] == ENDS[how][1]
+        elif how == "withdrawn":
+            await bank.withdraw(view)
+        elif how == "superseded":
+            await bank.asks(600)
+        else:
+            await bank.maya.vote(view, "deny" if how == "denied" else "approve", reason="so be it")
+        late = await write(bank.maya, review_of(view), "too late?")
+        for refused in (late, await say(bank.robot, review_of(view), question)):
+            assert refusal(refused) == (409, "review_closed")
+            assert words in refused.json()["detail"]
+        assert (await bank.states(view))[0] == state
 
 
 async def test_the_same_words_again_are_the_same_comment(bank: Bank) -> None:
-    view = await asked(bank)
+    view = await bank.asks()
     for who in (bank.maya, bank.maya, bank.tomas):
         await write(who, review_of(view), "look twice")
     for _ in range(2):
         answer = await write(bank.maya, review_of(view), "why so much?", question=True)
     kinds = [(one["kind"], one["name"]) for one in answer.json()["comments"]]
     assert kinds == [("comment", "Maya"), ("comment", "Tomas"), ("question", "Maya")]
-    await say(bank.robot, review_of(view), answer.json()["comments"][-1]["comment_id"], "because")
+    await say(bank.robot, review_of(view), answer.json()["comments"][-1]["comment_id"])
     again = await write(bank.maya, review_of(view), "why so much?", question=True)
     assert len(again.json()["comments"]) == 4, "what was answered may be asked anew"
 
 
-async def test_words_are_bounded(bank: Bank) -> None:
-    view = await asked(bank)
-    question = await ask(bank.maya, review_of(view), "why?")
+async def test_words_are_bounded(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = await bank.asks()
+    question = await ask(bank.maya, review_of(view))
     for text in ("", " \n\t ", "x" * 4_001, "x" * 300_000):
         assert refusal(await write(bank.maya, review_of(view), text)) == (400, "invalid_request")
         assert refusal(await say(bank.robot, review_of(view), question, text)) == (400, "invalid_request")
     assert (await bank.robot.see(view["txn"]))["questions"][0].get("answer") is None
-
-
-async def test_one_person_and_one_review_hold_so_many(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comment, "MAX_OF_A_PERSON", 2)
     monkeypatch.setattr(comment, "MAX_ON_A_REVIEW", 3)
-    view = await asked(bank)
+    view = await bank.asks(run_key="so many")
     codes = [(await write(bank.maya, review_of(view), f"word {n}")).status_code for n in range(3)]
     codes += [(await write(bank.tomas, review_of(view), f"word {n}")).status_code for n in range(2)]
     assert codes == [200, 200, 429, 200, 429]
@@ -173,110 +161,82 @@ async def test_one_person_and_one_review_hold_so_many(bank: Bank, monkeypatch: p
 
 
 async def test_a_question_reaches_the_agent_and_its_answer_the_people(bank: Bank) -> None:
-    view = await asked(bank)
-    question = await ask(bank.maya, review_of(view), "which invoice?")
-    (seen,) = (await bank.robot.see(view["txn"]))["questions"]
+    view = await bank.asks()
+    question = await ask(bank.maya, review_of(view))
+    asked = await bank.robot.see(view["txn"])
+    (seen,) = asked["questions"]
     told = {name: seen[name] for name in ("question_id", "review_id", "effect_id", "text", "asked_by")}
     assert told == {
         "question_id": question, "review_id": review_of(view), "effect_id": view["effects"][0]["effect_id"],
         "text": "which invoice?", "asked_by": "Maya",
     }  # fmt: skip
     assert "answer" not in seen
-    answered = await say(bank.robot, review_of(view), question, "number 4711")
+    assert asked["effects"][0]["review"]["answer_by"] == view["effects"][0]["review"]["answer_by"]
+    answered = await say(bank.robot, review_of(view), question)
     assert [one["answer"] for one in answered.json()["questions"]] == ["number 4711"]
     (one,) = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()["comments"]
     assert (one["answer"], "answered_at" in one) == ("number 4711", True)
     assert answered.json()["state"] == "review"
+    await ask(bank.maya, review_of(view), "and which customer?")  # an open question stops no vote
+    assert (await bank.maya.vote(view)).json()["state"] == "met"
 
 
 async def test_a_waiting_agent_is_woken_by_a_question_and_not_by_a_comment(bank: Bank) -> None:
-    view = await asked(bank)
+    view = await bank.asks()
     waiting = asyncio.create_task(bank.robot.see(view["txn"], wait=30))
     await asyncio.sleep(0.1)
     await write(bank.maya, review_of(view), "let us see")
     await asyncio.sleep(0.3)
     assert not waiting.done()
-    await ask(bank.maya, review_of(view), "which invoice?")
+    question = await ask(bank.maya, review_of(view))
     async with asyncio.timeout(PROMPT):
         seen = await waiting
     assert (seen["state"], [one["text"] for one in seen["questions"]]) == ("review", ["which invoice?"])
-
-
-async def test_a_question_asked_between_two_waits_is_not_slept_through(bank: Bank) -> None:
-    view = await asked(bank)
-    question = await ask(bank.maya, review_of(view), "which invoice?")
-    path = f"/v1/transactions/{view['txn']}?asked_after="
-    begun = time.monotonic()
+    # one that was asked between two waits is not slept through
+    path, begun = f"/v1/transactions/{view['txn']}?asked_after=", time.monotonic()
     async with asyncio.timeout(PROMPT):
         await bank.robot.send("GET", path, headers={"Prefer": "wait=30"})
-    seen = await bank.robot.send("GET", path + quote(question), headers={"Prefer": "wait=1"})
+    again = await bank.robot.send("GET", path + quote(question), headers={"Prefer": "wait=1"})
     assert 0.9 < time.monotonic() - begun < 2 * PROMPT, "the one that was seen ends no wait"
-    assert seen.json()["questions"][0]["question_id"] == question
+    assert again.json()["questions"][0]["question_id"] == question
 
 
 async def test_an_answer_stands_and_may_be_repeated(bank: Bank) -> None:
-    view = await asked(bank)
-    question = await ask(bank.maya, review_of(view), "which invoice?")
-    codes = [
-        (await say(bank.robot, review_of(view), question, text)).status_code for text in ("a", " a ", "b")
-    ]
-    assert codes == [200, 200, 409]
+    view = await bank.asks()
+    question = await ask(bank.maya, review_of(view))
+    for text in ("a", " a "):
+        assert (await say(bank.robot, review_of(view), question, text)).status_code == 200
     assert refusal(await say(bank.robot, review_of(view), question, "b")) == (409, "already_answered")
     await bank.maya.vote(view, "deny", reason="no")
-    assert (await say(bank.robot, review_of(view), question, "a")).status_code == 200, (
-        "a lost answer is told again"
-    )
-    log = [kind for kind, _ in await bank.log(view["txn"])]
-    assert log.count("question_answered") == 1
+    lost = await say(bank.robot, review_of(view), question, "a")
+    assert lost.status_code == 200, "a lost answer is told again"
+    assert [kind for kind, _ in await bank.log(view["txn"])].count("question_answered") == 1
 
 
 async def test_nobody_else_answers(bank: Bank) -> None:
+    await bank.rules(gate("ship-needs", "finance", action="ship"))
     view = (await bank.robot.submit(await pay(bank, 500), await pay(bank, 600))).json()
-    question = await ask(bank.maya, review_of(view), "which invoice?")
+    question = await ask(bank.maya, review_of(view))
     stranger = await bank.agent(f"{bank.robot.name}-stranger")
-    foreign = await say(stranger, review_of(view), question, "4711")
-    nowhere = await say(stranger, "rev_none", question, "4711")
+    foreign = await say(stranger, review_of(view), question)
+    nowhere = await say(stranger, "rev_none", question)
     assert refusal(foreign) == refusal(nowhere) == (404, "not_found")
     assert foreign.json()["detail"].replace(review_of(view), "rev_none") == nowhere.json()["detail"]
     path = f"/v1/reviews/{review_of(view)}/answers"
     body = json.dumps({"question_id": question, "text": "4711"}).encode()
-    as_person = await bank.maya.http.post(path, content=body, headers=bank.maya.headers())
-    assert as_person.status_code == 401
-    elsewhere = await say(bank.robot, review_of(view, 1), question, "4711")
+    assert (await bank.maya.http.post(path, content=body, headers=bank.maya.headers())).status_code == 401
     comment_id = (await write(bank.maya, review_of(view), "hm")).json()["comments"][-1]["comment_id"]
-    no_question = await say(bank.robot, review_of(view), comment_id, "4711")
-    assert refusal(elsewhere) == refusal(no_question) == (404, "not_found")
+    shipped = (await bank.robot.submit(await ship(bank), run_key="shipped")).json()
+    where_to = await ask(bank.maya, review_of(shipped), "where to?")
+    for no_answer in (
+        await say(bank.robot, review_of(view, 1), question),  # another review's
+        await say(bank.robot, review_of(view), comment_id),  # no question
+        await say(await bank.agent("warehouse"), review_of(shipped), where_to),  # the redeemer's
+    ):
+        assert refusal(no_answer) == (404, "not_found")
     await bank.operator("freeze", {"agent": bank.robot.name})
-    assert refusal(await say(bank.robot, review_of(view), question, "4711")) == (403, "frozen")
+    assert refusal(await say(bank.robot, review_of(view), question)) == (403, "frozen")
     assert "answer" not in (await bank.robot.see(view["txn"]))["questions"][0]
-
-
-async def test_the_redeemer_of_an_effect_does_not_answer_for_its_agent(bank: Bank) -> None:
-    await bank.rules(gate("ship-needs", "finance", action="ship"))
-    warehouse = await bank.agent("warehouse")
-    view = (await bank.robot.submit(await ship(bank))).json()
-    question = await ask(bank.maya, review_of(view), "where to?")
-    assert refusal(await say(warehouse, review_of(view), question, "home")) == (404, "not_found")
-
-
-async def test_an_open_question_stops_no_clock_and_no_vote(bank: Bank) -> None:
-    view = await asked(bank)
-    await ask(bank.maya, review_of(view), "which invoice?")
-    seen = await bank.robot.see(view["txn"])
-    assert seen["effects"][0]["review"]["answer_by"] == view["effects"][0]["review"]["answer_by"]
-    await bank.maya.vote(view)
-    assert (await bank.robot.see(view["txn"]))["state"] == "ready"
-
-
-async def test_events_tell_that_something_was_asked_and_not_what(bank: Bank) -> None:
-    view = await asked(bank)
-    await ask(bank.maya, review_of(view), "which invoice?")
-    await bank.service.sequencer.number()
-    await bank.service.feed.refresh()
-    events = [e for e in await bank.service.feed.events_after(0, 10_000) if e.txn == view["txn"]]
-    assert [
-        (e.kind, e.review_id, bank.robot.name in e.parties) for e in events if e.kind == "question_asked"
-    ] == [("question_asked", review_of(view), True)]
 
 
 # ------------------------------------------------------------------------------------------ a transaction as a whole

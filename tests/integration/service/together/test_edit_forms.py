@@ -12,7 +12,7 @@ import pytest
 from tests.fakes.payments import person
 from tests.fakes.world import Visitor
 from tests.integration.service.together.bank import Bank
-from tests.integration.service.together.test_edits import LESS, asked, states
+from tests.integration.service.together.test_edits import LESS, states
 
 pytestmark = pytest.mark.anyio
 
@@ -34,15 +34,12 @@ def fields_of(html: str, action: str) -> dict[str, str]:
     hidden = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form))
     lines = dict(re.findall(r'<input class="input mono" id="\w+" name="(value_\d+)" value="([^"]*)"', form))
     areas = dict(re.findall(r'<textarea[^>]* name="(value_\d+)"[^>]*>\n(.*?)</textarea>', form, re.DOTALL))
-    ticks = re.findall(r'name="(out_\d+)" value="1" checked', form)
-    return {name: unescape(value) for name, value in (hidden | lines | areas).items()} | dict.fromkeys(
-        ticks, "1"
-    )
+    ticks = dict.fromkeys(re.findall(r'name="(out_\d+)" value="1" checked', form), "1")
+    return {name: unescape(value) for name, value in (hidden | lines | areas | ticks).items()}
 
 
 async def test_a_hidden_character_is_written_out_pointed_at_and_sent_as_it_is(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
-    path = address(old)
+    path = address(await bank.asks())
     fields = fields_of((await bank.maya.get(f"{path}/propose")).text, f"{path}/propose")
     looked = await send(bank.maya, f"{path}/propose", fields | {"value_0": f"ac{OVERRIDE}me"})
     assert looked.status_code == 200
@@ -54,16 +51,24 @@ async def test_a_hidden_character_is_written_out_pointed_at_and_sent_as_it_is(ba
     assert open_["args"]["account"] == f"ac{OVERRIDE}me"
 
 
-async def test_an_argument_of_300_kb_is_refused_and_stays_in_the_form(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
+async def test_what_is_refused_stays_in_the_form(bank: Bank) -> None:
+    old = await bank.asks()
     path = address(old)
     fields = fields_of((await bank.maya.get(f"{path}/propose")).text, f"{path}/propose")
     refused = await send(bank.maya, f"{path}/propose", fields | {"value_0": "a" * 300_000})
     assert refused.status_code == 413
-    assert "Nothing was proposed." in refused.text
-    assert "bytes" in refused.text
-    assert "a" * 300_000 in refused.text  # what was typed is not lost
+    assert "Nothing was proposed." in refused.text and "bytes" in refused.text
+    assert "a" * 300_000 in refused.text
+    looked = await send(bank.maya, f"{path}/propose", fields | {"value_1": "300"})
+    wish = fields_of(looked.text, f"{path}/proposals")
+    refused = await send(bank.maya, f"{path}/proposals", wish | {"reason": "  "})
+    assert (refused.status_code, "Say why" in refused.text) == (400, True)
+    again = fields_of(refused.text, f"{path}/proposals")
+    assert again == wish
+    assert fields_of(refused.text, f"{path}/propose")["value_1"] == "300"
     assert await states(bank, old) == []
+    assert (await send(bank.maya, f"{path}/proposals", again | {"reason": "half of it"})).status_code == 303
+    assert await states(bank, old) == ["open"]
 
 
 FOREIGN: list[tuple[dict[str, str], dict[str, str], int]] = [
@@ -76,28 +81,11 @@ FOREIGN: list[tuple[dict[str, str], dict[str, str], int]] = [
 
 
 async def test_an_answer_that_is_not_from_our_own_page_changes_nothing(bank: Bank) -> None:
-    owned = await bank.agent("owned-by-form", owner=person("jonas"))
-    old = await asked(bank, owned)
+    old = await bank.asks(robot=await bank.agent("owned-by-form", owner=person("jonas")))
     proposal = await bank.maya.proposed(old, LESS)
     for way in ("accept", "decline"):
         for fields, headers, status in FOREIGN:
             sent = {"csrf_token": bank.jonas.csrf} | fields
             answer = await send(bank.jonas, f"/proposals/{proposal}/{way}", sent, **headers)
             assert answer.status_code == status, (way, fields, headers)
-    assert await states(bank, old) == ["open"]
-
-
-async def test_a_reason_of_spaces_is_asked_for_again_with_the_difference(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
-    path = address(old)
-    fields = fields_of((await bank.maya.get(f"{path}/propose")).text, f"{path}/propose")
-    looked = await send(bank.maya, f"{path}/propose", fields | {"value_1": "300"})
-    wish = fields_of(looked.text, f"{path}/proposals")
-    refused = await send(bank.maya, f"{path}/proposals", wish | {"reason": "  "})
-    assert refused.status_code == 400
-    assert "Say why" in refused.text
-    again = fields_of(refused.text, f"{path}/proposals")
-    assert again == wish
-    assert fields_of(refused.text, f"{path}/propose")["value_1"] == "300"  # nothing of it is lost
-    assert (await send(bank.maya, f"{path}/proposals", again | {"reason": "half of it"})).status_code == 303
     assert await states(bank, old) == ["open"]

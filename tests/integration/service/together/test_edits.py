@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 import httpx2
@@ -15,7 +14,7 @@ from policy_service.storage.proposals import ProposalRow
 from policy_service.storage.reservations import ReservationRow
 from policy_service.workflow.reviews.impossible import watch_quorums
 from tests.fakes.payments import ANYBODY, GROUPS, gate, person, plain_forbid
-from tests.fakes.world import Agent, Visitor
+from tests.fakes.world import Visitor
 from tests.integration.service.effects import pay
 from tests.integration.service.metered import ASKS, CAPS, METERS, counted_pay
 from tests.integration.service.together.bank import Bank, refusal
@@ -24,13 +23,6 @@ from tests.integration.service.together.test_compensation import fired, undone
 pytestmark = pytest.mark.anyio
 
 LESS = {"account": "acme", "amount": 300}
-
-
-async def asked(bank: Bank, robot: Agent, amount: int = 500, **args: Any) -> dict[str, Any]:
-    """A payment that waits for one person of finance."""
-    view: dict[str, Any] = (await robot.submit(await pay(bank, amount, **args))).json()
-    assert view["state"] == "review"
-    return view
 
 
 async def states(bank: Bank, view: dict[str, Any]) -> list[str]:
@@ -56,15 +48,8 @@ async def press_accept(visitor: Visitor, proposal: str) -> httpx2.Response:
     return await visitor.http.post(f"/proposals/{proposal}/accept", data=form, headers=headers)
 
 
-async def withdraw(robot: Agent, view: dict[str, Any]) -> None:
-    await robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
-
-
-# -- the way it goes ---------------------------------------------------------------------------------------------------
-
-
 async def test_an_accepted_change_is_a_new_revision_decided_anew_and_fires_once(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
+    old = await bank.asks()
     taken = await bank.maya.propose(old, LESS)
     assert taken.status_code == 201
     (open_,) = taken.json()["effect"]["review"]["proposals"]
@@ -76,8 +61,7 @@ async def test_an_accepted_change_is_a_new_revision_decided_anew_and_fires_once(
     before, after = old["effects"][0], new["effects"][0]
     assert after["args"] == LESS
     assert (after["call_key"], after["effect_id"]) == (before["call_key"], before["effect_id"])
-    for digest in ("args_digest", "effect_digest"):
-        assert after[digest] != before[digest]
+    assert [after[name] != before[name] for name in ("args_digest", "effect_digest")] == [True, True]
     assert new["txn_digest"] != old["txn_digest"]
     (edit,) = after["edits"]
     assert (edit["name"], edit["decided_by"], edit["became_rev"]) == ("Maya", f"agent:{bank.robot.name}", 2)
@@ -89,22 +73,20 @@ async def test_an_accepted_change_is_a_new_revision_decided_anew_and_fires_once(
 
 
 async def test_a_change_that_needs_nobody_is_released_and_one_the_policy_forbids_ends(bank: Bank) -> None:
-    small = await changed(bank, await asked(bank, bank.robot), 5, "other")
+    small = await changed(bank, await bank.asks(), 5, "other")
     assert (small["state"], small["effects"][0]["edits"][0]["state"]) == ("ready", "accepted")
     assert small["effects"][0]["resource"] == {"type": "Account", "id": "other"}
     await bank.rules(plain_forbid("never-evil", 'context.input.account == "evil"'))
-    other = (await bank.robot.submit(await pay(bank, 700), run_key="run-2")).json()
-    ended = await changed(bank, other, 700, "evil")
+    ended = await changed(bank, await bank.asks(700, run_key="run-2"), 700, "evil")
     assert (ended["state"], ended["effects"][0]["state"]) == ("ended", "denied")
 
 
 async def test_every_vote_and_release_of_the_old_revision_is_dead(bank: Bank) -> None:
-    old = await asked(bank, bank.robot, 5_000)
+    old = await bank.asks(5_000)
     await bank.tomas.vote(old)
-    new = await changed(bank, old, 200)
-    assert new["effects"][0]["review"]["needs"][0]["have"] == 0
+    assert (await changed(bank, old, 200))["effects"][0]["review"]["needs"][0]["have"] == 0
     stale = await bank.tomas.vote(old)
-    assert (stale.status_code, stale.json()["code"], stale.json()["rev"]) == (409, "stale_review", 2)
+    assert (refusal(stale), stale.json()["rev"]) == ((409, "stale_review"), 2)
     assert stale.json()["changed"] == [{"name": "amount", "read": "5000", "now": "200"}]
     assert refusal(await bank.robot.release(old)) == (409, "superseded")
 
@@ -113,20 +95,20 @@ async def test_the_whole_list_is_decided_anew_and_the_editor_votes_on_none_of_it
     old = (await bank.robot.submit(await pay(bank, 500), await pay(bank, 600, "other"))).json()
     await bank.tomas.vote(old, effect=1)
     new = await changed(bank, old)
-    assert [effect["state"] for effect in new["effects"]] == ["review", "review"]
+    assert await bank.states(new) == ["review", "review", "review"]
     assert new["effects"][1]["effect_digest"] == old["effects"][1]["effect_digest"]
     for place in (0, 1):
         refused = await bank.maya.vote(new, effect=place)
-        assert (refused.status_code, refused.json()["code"]) == (403, "not_eligible")
+        assert refusal(refused) == (403, "not_eligible")
         assert "you changed its arguments" in refused.json()["detail"]
-    assert (await bank.tomas.vote(new, effect=0)).json()["state"] == "met"
-    assert (await bank.tomas.vote(new, effect=1)).json()["state"] == "met"
-    assert (await bank.robot.see(new["txn"]))["state"] == "ready"
+    for place in (0, 1):
+        assert (await bank.tomas.vote(new, effect=place)).json()["state"] == "met"
+    assert (await bank.states(new))[0] == "ready"
 
 
 async def test_the_owner_may_accept_for_the_agent(bank: Bank) -> None:
     owned = await bank.agent("owned", owner=person("jonas"))
-    old = await asked(bank, owned)
+    old = await bank.asks(robot=owned)
     page = await press_accept(bank.jonas, await bank.maya.proposed(old, LESS))
     assert page.status_code == 303, page.text
     new = await owned.see(old["txn"])
@@ -138,59 +120,53 @@ async def test_meters_see_the_change_as_a_fresh_call(bank: Bank) -> None:
     """A thousand may be spent in a day: 900 and then 700 fits only where the first is given back."""
     bank.folder.write("tools/pay.json", counted_pay()).write("meters.toml", METERS)
     await bank.policies(ANYBODY + ASKS + CAPS)
-    old = await asked(bank, bank.robot, 900)
-    new = await changed(bank, old, 700)
+    new = await changed(bank, await bank.asks(900), 700)
     assert new["state"] == "review"
-    columns = table(ReservationRow).c
-    held = select(columns.rev, columns.amount).where(
-        columns.effect_id == new["effects"][0]["effect_id"],
-        columns.field == "/amount",
-        columns.given_back_at.is_(None),
+    row = table(ReservationRow).c
+    mine = (
+        row.effect_id == new["effects"][0]["effect_id"],
+        row.field == "/amount",
+        row.given_back_at.is_(None),
     )
-    rows = await bank.service.db.read(lambda conn: [tuple(row) for row in conn.execute(held)])
-    assert rows == [(2, 700)]
+    held = select(row.rev, row.amount).where(*mine)
+    assert await bank.service.db.read(lambda conn: [tuple(row) for row in conn.execute(held)]) == [(2, 700)]
 
 
 # -- a rerun ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["goes on", "withdrawn", "expired", "another list"])
-async def test_a_change_stands_for_its_call_after_its_revision_has_ended(bank: Bank, how: str) -> None:
+async def test_a_change_stands_for_its_call_after_its_revision_has_ended(bank: Bank) -> None:
     """And the staged list finds the change, not the staged bytes, while it goes on."""
-    old = await asked(bank, bank.robot)
-    await changed(bank, old)
-    if how == "withdrawn":
-        await withdraw(bank.robot, old)
-    elif how == "another list":
-        await bank.robot.submit(await pay(bank, 900))
-    elif how == "expired":
-        bank.clock.pass_(days=2)
-        await bank.sweep()
-        await bank.sign_in()
-    answer = await bank.robot.submit(await pay(bank, 500))
-    new = answer.json()
-    if how == "goes on":
-        assert (answer.status_code, new["rev"]) == (200, 2)
-    assert new["effects"][0]["args"] == LESS
-    assert (await bank.maya.vote(new)).json()["code"] == "not_eligible"
-    assert (await bank.tomas.vote(new)).json()["state"] == "met"
+    for how in ("goes on", "withdrawn", "another list", "expired"):
+        await bank.fresh()
+        old = await bank.asks()
+        await changed(bank, old)
+        if how == "withdrawn":
+            await bank.withdraw(old)
+        elif how == "another list":
+            await bank.asks(900)
+        elif how == "expired":
+            bank.clock.pass_(days=2)
+            await bank.sweep()
+            await bank.sign_in()
+        new = await bank.asks()
+        assert new["rev"] == {"goes on": 2, "another list": 4}.get(how, 3)
+        assert new["effects"][0]["args"] == LESS, how
+        assert refusal(await bank.maya.vote(new)) == (403, "not_eligible")
+        assert (await bank.tomas.vote(new)).json()["state"] == "met"
 
 
 async def test_changed_bytes_are_never_spent_in_the_round_trip_of_a_submission(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
+    old = await bank.asks()
     await changed(bank, old, 5)
-    await withdraw(bank.robot, old)
-    new = (await bank.robot.submit(await pay(bank, 500), attempt_id="at-once-" + bank.robot.name)).json()
+    await bank.withdraw(old)
+    new = await bank.asks(attempt_id="at-once-" + bank.robot.name)
     assert (new["rev"], new["state"], new["releases"], new.get("receipt")) == (3, "ready", [], None)
     assert (await bank.robot.spend(new))["redeemed"] is True
-
-
-async def test_a_persons_deny_of_the_changed_list_is_answered_again(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
-    new = await changed(bank, old)
-    await bank.tomas.vote(new, "deny", reason="not at all")
-    again = (await bank.robot.submit(await pay(bank, 500))).json()
-    assert (again["rev"], again["state"]) == (2, "ended")
+    denied = await changed(bank, await bank.asks(run_key="denied"))
+    await bank.tomas.vote(denied, "deny", reason="not at all")
+    again = await bank.asks(run_key="denied")
+    assert (again["rev"], again["state"]) == (2, "ended"), "a person's deny is answered again"
 
 
 # -- who may not -------------------------------------------------------------------------------------------------------
@@ -198,7 +174,7 @@ async def test_a_persons_deny_of_the_changed_list_is_answered_again(bank: Bank) 
 
 async def test_only_whoever_may_vote_may_propose(bank: Bank) -> None:
     await bank.rules(gate("large-too", "finance|cfo", "context.input.amount > 100"))
-    old = await asked(bank, await bank.agent("owned-2", owner=person("tomas")))
+    old = await bank.asks(robot=await bank.agent("owned-2", owner=person("tomas")))
     for somebody, words in (
         (bank.jonas, "only people in cfo or finance decide this"),
         (bank.tomas, "nobody approves their own side"),
@@ -210,8 +186,7 @@ async def test_only_whoever_may_vote_may_propose(bank: Bank) -> None:
 
 
 async def test_only_the_agent_or_its_owner_answers(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
-    stranger = await bank.agent("stranger")
+    old, stranger = await bank.asks(), await bank.agent("stranger")
     proposal = await bank.maya.proposed(old, LESS)
     for verb in (stranger.accept, stranger.decline):
         assert refusal(await verb(proposal)) == (404, "not_found")
@@ -223,7 +198,7 @@ async def test_only_the_agent_or_its_owner_answers(bank: Bank) -> None:
 
 async def test_the_editor_cannot_change_it_back_nor_vote_after_another_did(bank: Bank) -> None:
     await bank.people(GROUPS | {"finance": ("maya", "tomas", "ingrid")})
-    old = await asked(bank, bank.robot)
+    old = await bank.asks()
     first, second = old["effects"][0], await changed(bank, old)
     assert refusal(await bank.maya.propose(second, first["args"])) == (403, "not_eligible")
     third = (await bank.robot.accept(await bank.tomas.proposed(second, first["args"]))).json()
@@ -236,24 +211,23 @@ async def test_the_editor_cannot_change_it_back_nor_vote_after_another_did(bank:
 
 async def test_a_question_only_the_editor_could_answer_is_told_as_impossible(bank: Bank) -> None:
     await bank.people(GROUPS | {"finance": ("maya",)})
-    old = await asked(bank, bank.robot)
-    new = await changed(bank, old)
+    new = await changed(bank, await bank.asks())
     await watch_quorums(bank.service.ctx)
-    task = await bank.ingrid.task(new, "impossible_quorum")
-    assert "can give 0 of 1" in json.dumps(task)
+    assert "can give 0 of 1" in (await bank.ingrid.task(new, "impossible_quorum"))["task"]["text"]
 
 
-BAD: dict[str, tuple[dict[str, Any], str, str]] = {
-    "the same arguments": ({"account": "acme", "amount": 500}, "invalid_request", "as they are now"),
-    "a fraction": ({"account": "acme", "amount": 1.5}, "invalid_request", "amount"),
-    "text for a number": ({"account": "acme", "amount": "300"}, "invalid_request", "amount"),
-    "one missing": ({"account": "acme"}, "invalid_request", "amount"),
-    "one nobody declared": ({**LESS, "to": "me"}, "invalid_request", "to"),
-    "a reserved key": ({**LESS, "__entity": {"type": "User"}}, "reserved_key", "__entity"),
-    "too large": ({"account": "a" * 300_000, "amount": 1}, "too_large", "bytes"),
-    "too long for the schema": ({"account": "a" * 6_000, "amount": 1}, "invalid_request", "account"),
-    "no resource": ({"account": "", "amount": 1}, "invalid_request", "account"),
-}
+BAD: list[tuple[dict[str, Any], str, str]] = [
+    ({"account": "acme", "amount": 500}, "invalid_request", "as they are now"),
+    ({"account": "acme", "amount": 1.5}, "invalid_request", "amount"),
+    ({"account": "acme", "amount": "300"}, "invalid_request", "amount"),
+    ({"account": "acme"}, "invalid_request", "amount"),
+    ({**LESS, "to": "me"}, "invalid_request", "to"),
+    ({**LESS, "__entity": {"type": "User"}}, "reserved_key", "__entity"),
+    ({"account": "a" * 300_000, "amount": 1}, "too_large", "bytes"),
+    ({"account": "a" * 6_000, "amount": 1}, "invalid_request", "account"),
+    ({"account": "", "amount": 1}, "invalid_request", "account"),  # no resource
+]
+
 MISREAD: list[tuple[dict[str, Any], tuple[int, str]]] = [
     ({"reason": None}, (400, "reason_required")),
     ({"reason": ""}, (400, "reason_required")),
@@ -266,11 +240,11 @@ MISREAD: list[tuple[dict[str, Any], tuple[int, str]]] = [
 
 
 async def test_what_cannot_be_proposed_is_refused_by_name(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
-    for what, (args, code, words) in BAD.items():
+    old = await bank.asks()
+    for args, code, words in BAD:
         refused = await bank.maya.propose(old, args)
-        assert refused.is_client_error, what
-        assert (refused.json()["code"], words in refused.json()["detail"]) == (code, True), what
+        assert refused.is_client_error
+        assert (refused.json()["code"], words in refused.json()["detail"]) == (code, True), str(args)[:99]
     for said, refused_as in MISREAD:
         assert refusal(await bank.maya.propose(old, LESS, **said)) == refused_as, said
     bank.maya.csrf = "another"
@@ -280,63 +254,66 @@ async def test_what_cannot_be_proposed_is_refused_by_name(bank: Bank) -> None:
     assert await states(bank, old) == []
 
 
-async def test_a_settled_question_takes_no_proposal_and_lets_the_open_ones_lapse(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
-    proposal = await bank.maya.proposed(old, LESS)
-    await bank.tomas.vote(old)
-    assert await states(bank, old) == ["lapsed"]
-    late = await bank.robot.accept(proposal)
-    assert (late.status_code, late.json()["code"], late.json()["state"]) == (409, "proposal_closed", "lapsed")
-    assert refusal(await bank.maya.propose(old, LESS)) == (409, "review_closed")
-    assert (await bank.robot.see(old["txn"]))["rev"] == 1
-
-
-@pytest.mark.parametrize("how", ["denied", "withdrawn", "another list", "expired", "time is over"])
-async def test_nothing_is_accepted_once_its_revision_is_no_more(bank: Bank, how: str) -> None:
-    old = await asked(bank, bank.robot)
-    proposal = await bank.maya.proposed(old, LESS)
-    if how == "denied":
-        await bank.tomas.vote(old, "deny", reason="no")
-    elif how == "withdrawn":
-        await withdraw(bank.robot, old)
-    elif how == "another list":
-        await bank.robot.submit(await pay(bank, 900))
-    else:
-        bank.clock.pass_(days=2)
-        if how == "expired":
-            await bank.sweep()
-    assert refusal(await bank.robot.accept(proposal)) == (409, "proposal_closed")
-    now = await bank.robot.see(old["txn"])
-    assert all(effect["edits"] == [] for effect in now["effects"])
+async def test_nothing_is_accepted_once_its_revision_is_no_more(bank: Bank) -> None:
+    for how in ("met", "denied", "withdrawn", "another list", "expired", "time is over"):
+        await bank.fresh()
+        old = await bank.asks()
+        proposal = await bank.maya.proposed(old, LESS)
+        if how == "met":
+            await bank.tomas.vote(old)
+            assert await states(bank, old) == ["lapsed"]
+            assert refusal(await bank.maya.propose(old, LESS)) == (409, "review_closed")
+        elif how == "denied":
+            await bank.tomas.vote(old, "deny", reason="no")
+        elif how == "withdrawn":
+            await bank.withdraw(old)
+        elif how == "another list":
+            await bank.asks(900)
+        else:
+            bank.clock.pass_(days=2)
+            await bank.sign_in()
+            if how == "expired":
+                await bank.sweep()
+        late = await bank.robot.accept(proposal)
+        assert refusal(late) == (409, "proposal_closed"), how
+        assert late.json().get("state") == (None if how == "time is over" else "lapsed"), how
+        now = await bank.robot.see(old["txn"])
+        assert now["rev"] == (2 if how == "another list" else 1)
+        assert [effect["edits"] for effect in now["effects"]] == [[]]
 
 
 async def test_a_frozen_agent_and_a_stopped_tool_take_no_change(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
-    proposal = await bank.maya.proposed(old, LESS)
-    await bank.operator("stop", {"tool": "pay", "reason": "look"})
-    assert refusal(await bank.robot.accept(proposal)) == (403, "frozen")
-    await bank.operator("go-on", {"tool": "pay"})
-    assert (await bank.robot.accept(proposal)).json()["rev"] == 2
+    owned = await bank.agent(f"{bank.robot.name}-owned", owner=person("jonas"))
+    for verb, what, end in (
+        ("stop", {"tool": "pay"}, "go-on"),
+        ("freeze", {"agent": owned.name}, "unfreeze"),
+    ):
+        old = await bank.asks(robot=owned, run_key=verb)
+        proposal = await bank.maya.proposed(old, LESS)
+        await bank.operator(verb, what | {"reason": "look"})
+        refused = await owned.accept(proposal), await press_accept(bank.jonas, proposal)
+        assert (refusal(refused[0]), refused[1].status_code) == ((403, "frozen"), 403)
+        await bank.operator(end, what)
+        assert (await press_accept(bank.jonas, proposal)).status_code == 303
+        assert (await owned.see(old["txn"]))["rev"] == 2
 
 
 async def test_what_a_revoked_person_proposed_is_not_taken(bank: Bank) -> None:
     await bank.people(GROUPS | {"finance": ("maya", "ingrid")})
-    old = await asked(bank, bank.robot)
-    proposal = await bank.ingrid.proposed(old, LESS)
-    await bank.operator("revoke-approver", {"person": person("ingrid"), "reason": "left"})
-    assert refusal(await bank.robot.accept(proposal)) == (409, "proposal_closed")
-    await bank.operator("reinstate-approver", {"person": person("ingrid")})
+    proposal = await bank.ingrid.proposed(await bank.asks(), LESS)
+    async with bank.revoked("ingrid"):
+        assert refusal(await bank.robot.accept(proposal)) == (409, "proposal_closed")
 
 
 # -- more than one at a time ------------------------------------------------------------------------------------------
 
 
 async def test_a_person_has_one_open_proposal_and_the_newest_counts(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
+    old = await bank.asks()
     first = await bank.maya.proposed(old, LESS)
     assert await bank.maya.proposed(old, LESS) == first
-    second = await bank.maya.proposed(old, {"account": "acme", "amount": 200})
-    other = await bank.tomas.proposed(old, {"account": "acme", "amount": 100})
+    second = await bank.maya.proposed(old, LESS | {"amount": 200})
+    other = await bank.tomas.proposed(old, LESS | {"amount": 100})
     assert await states(bank, old) == ["lapsed", "open", "open"]
     assert (await bank.robot.accept(first)).json()["code"] == "proposal_closed"
     assert (await bank.robot.decline(other, "no")).json()["rev"] == 1
@@ -349,52 +326,60 @@ async def test_of_one_person_a_review_takes_so_many_proposals(
 ) -> None:
     """Whatever became of them: each is a line of the story, and asks the agent's side."""
     monkeypatch.setattr("policy_service.workflow.edits.propose.MAX_OF_A_PERSON", 3)
-    old = await asked(bank, bank.robot)
+    old = await bank.asks()
     for amount in (300, 200):
-        last = await bank.maya.proposed(old, {"account": "acme", "amount": amount})
+        last = await bank.maya.proposed(old, LESS | {"amount": amount})
     await bank.robot.decline(last, "no")
     kept = await bank.maya.proposed(old, LESS)
-    assert refusal(await bank.maya.propose(old, {"account": "acme", "amount": 100})) == (429, "rate_limited")
+    assert refusal(await bank.maya.propose(old, LESS | {"amount": 100})) == (429, "rate_limited")
     assert await bank.maya.proposed(old, LESS) == kept, "the same again is the same"
-    await bank.tomas.proposed(old, {"account": "acme", "amount": 100})
+    await bank.tomas.proposed(old, LESS | {"amount": 100})
     assert await states(bank, old) == ["lapsed", "declined", "open", "open"]
 
 
 async def test_declining_and_taking_back_leave_the_question_as_it_was(bank: Bank) -> None:
-    old = await asked(bank, bank.robot, 5_000)
+    old = await bank.asks(5_000)
     await bank.tomas.vote(old)
     proposal = await bank.maya.proposed(old, LESS)
     for _ in range(2):
         answer = await bank.robot.decline(proposal, "it was all delivered")
         assert (answer.status_code, answer.json()["effects"][0]["review"]["proposals"]) == (200, [])
     assert refusal(await bank.robot.accept(proposal)) == (409, "proposal_closed")
-    answer = await bank.maya.vote(old)
-    assert answer.json()["state"] == "met", "who proposed and was declined has changed nothing"
+    assert (await bank.maya.vote(old)).json()["state"] == "met", "who was declined has changed nothing"
 
 
 async def test_accepting_twice_is_accepting_once(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
-    proposal = await bank.maya.proposed(old, LESS)
+    proposal = await bank.maya.proposed(await bank.asks(), LESS)
     first, second = await asyncio.gather(bank.robot.accept(proposal), bank.robot.accept(proposal))
     assert {first.json()["rev"], second.json()["rev"]} == {2}
     assert (await bank.robot.decline(proposal)).json()["code"] == "proposal_closed"
 
 
 async def test_of_an_accept_a_vote_a_withdrawal_and_a_rerun_at_once_one_outcome_stands(bank: Bank) -> None:
-    old = await asked(bank, bank.robot)
-    proposal = await bank.maya.proposed(old, LESS)
-    other = await bank.another_key(bank.robot)
-    rerun = other.submit(await pay(bank, 900))
-    await asyncio.gather(bank.robot.accept(proposal), bank.tomas.vote(old), rerun)
-    now = await bank.robot.see(old["txn"])
-    (state,) = await states(bank, old)
-    assert (state, now["rev"]) in {("accepted", 3), ("lapsed", 2), ("accepted", 2)}
-    assert now["state"] == "review"
+    """Either these bytes were approved, or they are dead: never both."""
+    for rerun in (True, False):
+        old = await bank.asks(robot=await bank.fresh())
+        proposal = await bank.maya.proposed(old, LESS)
+        asked = [bank.robot.accept(proposal), bank.tomas.vote(old)]
+        if rerun:
+            asked.append((await bank.another_key(bank.robot)).submit(await pay(bank, 900)))
+        accepted, voted, *_ = await asyncio.gather(*asked)
+        now = await bank.robot.see(old["txn"])
+        (state,) = await states(bank, old)
+        if rerun:
+            assert (state, now["rev"]) in {("accepted", 3), ("lapsed", 2), ("accepted", 2)}
+            assert now["state"] == "review"
+        elif state == "accepted":
+            assert (accepted.status_code, voted.status_code) == (200, 409)
+            assert (now["rev"], now["state"]) == (2, "review"), "an old vote is live"
+        else:
+            assert (accepted.status_code, voted.status_code) == (409, 200)
+            assert (await bank.robot.spend(now))["redeemed"] is True
 
 
 async def test_an_agent_that_waits_hears_of_a_proposal_and_of_what_its_owner_accepted(bank: Bank) -> None:
     owned = await bank.agent("owned-3", owner=person("jonas"))
-    old = await asked(bank, owned)
+    old = await bank.asks(robot=owned)
     waiting = asyncio.create_task(owned.see(old["txn"], wait=20))
     await asyncio.sleep(0.2)
     proposal = await bank.maya.proposed(old, LESS)

@@ -9,17 +9,11 @@ from urllib.parse import quote
 import pytest
 
 from tests.fakes.payments import gate, person
-from tests.fakes.world import URL, Agent, Visitor
+from tests.fakes.world import URL, Visitor
 from tests.integration.service.effects import pay
 from tests.integration.service.together.bank import Bank, refusal
 
 pytestmark = pytest.mark.anyio
-
-
-async def waiting(bank: Bank, robot: Agent | None = None, **members: Any) -> dict[str, Any]:
-    """A payment finance is asked about."""
-    view: dict[str, Any] = (await (robot or bank.robot).submit(await pay(bank, 500), **members)).json()
-    return view
 
 
 def ballot(view: dict[str, Any], **other: Any) -> dict[str, Any]:
@@ -34,14 +28,13 @@ def votes_path(view: dict[str, Any]) -> str:
 
 async def test_a_review_shows_what_is_asked_of_whom_and_by_when(bank: Bank) -> None:
     owned = await bank.agent("owned", owner=person("jonas"))
-    view = await waiting(bank, owned, claimed={"purpose": "the invoice of May"})
+    view = await bank.asks(robot=owned, claimed={"purpose": "the invoice of May"})
     shown = (await bank.ingrid.get(f"/v1/reviews/{view['effects'][0]['review']['review_id']}")).json()
     assert (shown["state"], shown["title"]) == ("open", "Pay")
     assert (shown["agent"], shown["owner"]) == ("owned", person("jonas"))
     assert shown["effect"]["args"] == {"account": "acme", "amount": 500}
-    assert shown["needs"] == [
-        {"gates": ["large"], "groups": ["finance"], "quorum": 1, "have": 0, "shared": False, "added": []}
-    ]
+    need = {"gates": ["large"], "groups": ["finance"], "quorum": 1, "have": 0, "shared": False, "added": []}
+    assert shown["needs"] == [need]
     assert shown["claimed"] == {"purpose": "the invoice of May"}
     assert shown["url"] == f"{URL}/reviews/{shown['review_id']}"
     assert shown["answer_by"] > shown["opened_at"] and shown["votes"] == []
@@ -49,7 +42,7 @@ async def test_a_review_shows_what_is_asked_of_whom_and_by_when(bank: Bank) -> N
 
 async def test_the_queue_is_read_by_key_those_that_expire_first_in_front(bank: Bank) -> None:
     await bank.rules(gate("hurry", "finance", 'context.input.account == "soon"', answer_within="5m"))
-    views = [await waiting(bank, run_key=f"r{n}") for n in range(5)]
+    views = [await bank.asks(run_key=f"r{n}") for n in range(5)]
     soon = (await bank.robot.submit(await pay(bank, 500, account="soon"), run_key="soon")).json()
     found: list[str] = []
     query: str | None = ""
@@ -63,11 +56,9 @@ async def test_the_queue_is_read_by_key_those_that_expire_first_in_front(bank: B
 
 
 async def test_a_review_that_does_not_exist_is_not_found(bank: Bank) -> None:
-    view = await waiting(bank)
+    vote, headers = ballot(await bank.asks()), bank.maya.headers()
     assert refusal(await bank.maya.get("/v1/reviews/rev_0")) == (404, "not_found")
-    nowhere = await bank.maya.http.post(
-        "/v1/reviews/rev_0/votes", json=ballot(view), headers=bank.maya.headers()
-    )
+    nowhere = await bank.maya.http.post("/v1/reviews/rev_0/votes", json=vote, headers=headers)
     assert refusal(nowhere) == (404, "not_found")
     for query in ("cursor=x", "cursor=~", "cursor=2026-01-01~r", "limit=0", "limit=x", "limit=9999"):
         assert refusal(await bank.maya.get(f"/v1/reviews?{query}")) == (400, "invalid_request"), query
@@ -81,77 +72,41 @@ async def sent(maya: Visitor, view: dict[str, Any], **headers: Any) -> tuple[int
     return answer.status_code, code
 
 
-FORGED: dict[str, tuple[dict[str, Any], int, str]] = {
-    "no session": ({"Cookie": None}, 401, "unauthenticated"),
-    "a session nobody has": ({"Cookie": "countersign_dev=made-up"}, 401, "unauthenticated"),
-    "no form token": ({"X-CSRF-Token": None}, 403, "csrf"),
-    "another form token": ({"X-CSRF-Token": "made-up"}, 403, "csrf"),
-    "a form token that is no ASCII": ({"X-CSRF-Token": b"caf\xe9"}, 403, "csrf"),
-    "no origin": ({"Origin": None}, 403, "csrf"),
-    "another origin": ({"Origin": "https://evil.example"}, 403, "csrf"),
-    "the null origin": ({"Origin": "null"}, 403, "csrf"),
-    "another port": ({"Origin": "http://127.0.0.1:9999"}, 403, "csrf"),
-    "another site, says the browser": ({"Sec-Fetch-Site": "cross-site"}, 403, "csrf"),
-    "a sibling site, says the browser": ({"Sec-Fetch-Site": "same-site"}, 403, "csrf"),
-    "a script, says the browser": ({"Sec-Fetch-Mode": "cors"}, 403, "csrf"),
-    "another host": ({"Host": "evil.example"}, 421, "misdirected_host"),
-    "a form instead of JSON": ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "unsupported_media_type"),
-}  # fmt: skip
+FORGED: list[tuple[dict[str, Any], int, str]] = [
+    ({"Cookie": None}, 401, "unauthenticated"),
+    ({"Cookie": "countersign_dev=made-up"}, 401, "unauthenticated"),
+    ({"X-CSRF-Token": None}, 403, "csrf"),
+    ({"X-CSRF-Token": "made-up"}, 403, "csrf"),
+    ({"X-CSRF-Token": b"caf\xe9"}, 403, "csrf"),
+    ({"Origin": None}, 403, "csrf"),
+    ({"Origin": "https://evil.example"}, 403, "csrf"),
+    ({"Origin": "null"}, 403, "csrf"),
+    ({"Origin": "http://127.0.0.1:9999"}, 403, "csrf"),
+    ({"Sec-Fetch-Site": "cross-site"}, 403, "csrf"),
+    ({"Sec-Fetch-Site": "same-site"}, 403, "csrf"),
+    ({"Sec-Fetch-Mode": "cors"}, 403, "csrf"),
+    ({"Host": "evil.example"}, 421, "misdirected_host"),
+    ({"Content-Type": "application/x-www-form-urlencoded"}, 415, "unsupported_media_type"),
+]
+
+BALLOTS: list[tuple[dict[str, Any], str]] = [
+    ({"verdict": "maybe"}, "invalid_request"),
+    ({"rev": 0}, "invalid_request"),
+    ({"effect_digest": "x"}, "invalid_request"),
+    ({"reason": 1}, "invalid_request"),
+    ({"reason": "r" * 4_001}, "invalid_request"),
+    ({"person": "tomas"}, "unknown_field"),
+]
 
 
 async def test_a_vote_that_our_own_page_did_not_send_is_refused(bank: Bank) -> None:
-    view = await waiting(bank)
+    view = await bank.asks()
     assert await sent(bank.maya, view, **{"X-CSRF-Token": bank.tomas.csrf}) == (403, "csrf")
-    for what, (headers, status, code) in FORGED.items():
-        assert await sent(bank.maya, view, **headers) == (status, code), what
-    assert (await bank.robot.see(view["txn"]))["state"] == "review"
+    for headers, status, code in FORGED:
+        assert await sent(bank.maya, view, **headers) == (status, code), headers
+    for other, code in BALLOTS:
+        vote, own = ballot(view, **other), bank.maya.headers()
+        answer = await bank.maya.http.post(votes_path(view), json=vote, headers=own)
+        assert refusal(answer) == (400, code), other
+    assert (await bank.states(view))[0] == "review"
     assert (await sent(bank.maya, view))[0] == 200
-
-
-BALLOTS: dict[str, tuple[dict[str, Any], str]] = {
-    "a verdict we do not know": ({"verdict": "maybe"}, "invalid_request"),
-    "a revision of zero": ({"rev": 0}, "invalid_request"),
-    "a digest that is none": ({"effect_digest": "x"}, "invalid_request"),
-    "a reason that is no text": ({"reason": 1}, "invalid_request"),
-    "a very long reason": ({"reason": "r" * 4_001}, "invalid_request"),
-    "another person's name": ({"person": "tomas"}, "unknown_field"),
-}
-
-
-async def test_a_ballot_that_cannot_be_is_refused(bank: Bank) -> None:
-    view = await waiting(bank)
-    for what, (other, code) in BALLOTS.items():
-        vote = ballot(view, **other)
-        answer = await bank.maya.http.post(votes_path(view), json=vote, headers=bank.maya.headers())
-        assert refusal(answer) == (400, code), what
-
-
-async def test_a_session_ends_by_idleness_by_age_and_by_signing_out(bank: Bank) -> None:
-    bank.clock.pass_(minutes=59)
-    assert (await bank.maya.get("/v1/reviews")).status_code == 200
-    bank.clock.pass_(minutes=2)
-    assert (await bank.maya.get("/v1/reviews")).status_code == 200
-    assert (await bank.tomas.get("/v1/reviews")).status_code == 401
-    for _ in range(12):
-        bank.clock.pass_(minutes=58)
-        await bank.maya.get("/v1/reviews")
-    assert (await bank.maya.get("/v1/reviews")).status_code == 401
-    again = await bank.person("maya")
-    await bank.service.sessions.sign_out(again.cookie)
-    assert (await again.get("/v1/reviews")).status_code == 401
-
-
-async def test_a_sign_in_link_works_once_and_not_for_long(bank: Bank) -> None:
-    async def spend(link: str) -> int:
-        token = link.partition("token=")[2]
-        answer = await bank.http.post("/sign-in/dev", data={"token": token}, headers={"Origin": URL})
-        bank.http.cookies.clear()
-        return answer.status_code
-
-    link = (await bank.operator("sign-in-link", {"sub": "maya", "name": "Maya"}))["url"]
-    assert await spend(link) == 303
-    assert 400 <= await spend(link) < 500
-    old = (await bank.operator("sign-in-link", {"sub": "maya", "name": "Maya"}))["url"]
-    bank.clock.pass_(minutes=11)
-    assert 400 <= await spend(old) < 500
-    assert 400 <= await spend(link + "x") < 500

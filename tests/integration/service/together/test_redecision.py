@@ -10,24 +10,21 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.payments import ANYBODY, GROUPS, LARGE, Payments, gate, person, plain_forbid
+from tests.fakes.payments import ANYBODY, GROUPS, Payments, gate, person, plain_forbid
 from tests.fakes.world import running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.together.bank import Bank, refusal
 
 pytestmark = pytest.mark.anyio
 
+ONLY_TOMAS = GROUPS | {"finance": ("tomas",)}
 
-async def approved(bank: Bank) -> dict[str, Any]:
+
+async def approved(bank: Bank, **members: Any) -> dict[str, Any]:
     """A payment Maya approved, ready."""
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    view = await bank.asks(**members)
     await bank.maya.vote(view)
     return await bank.robot.see(view["txn"])
-
-
-async def tokens_of(bank: Bank, view: dict[str, Any]) -> list[str]:
-    tokens: list[str] = (await bank.robot.release(view)).json()["releases"]
-    return tokens
 
 
 async def swapped_unseen(bank: Bank) -> None:
@@ -35,111 +32,100 @@ async def swapped_unseen(bank: Bank) -> None:
     assert (await bank.service.active.reload()).changed
 
 
+async def needs(bank: Bank, view: dict[str, Any]) -> tuple[str, dict[str, int]]:
+    """The state of a transaction, and how many people each gate's first group has given."""
+    seen = await bank.robot.see(view["txn"])
+    have = {need["groups"][0]: need["have"] for need in seen["effects"][0]["review"]["needs"]}
+    return seen["state"], have
+
+
 async def test_a_new_plain_forbid_wins_at_redemption_and_nothing_is_spent(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank), await mail(bank))).json()
-    tokens = await tokens_of(bank, view)
+    _, tokens = await bank.released(await pay(bank), await mail(bank))
     bank.folder.rules(plain_forbid("no-more-mail", action="mail"))
     await swapped_unseen(bank)
-    answer = (await bank.robot.redeem(tokens, bank.robot.attempt)).json()
+    answer = (await bank.robot.redeem(tokens)).json()
     assert answer["redeemed"] is False and "receipt" not in answer
     assert [seen["state"] for seen in answer["transaction"]["effects"]] == ["withdrawn", "denied"]
     assert answer["transaction"]["effects"][1]["decision"]["reasons"][0]["policy"] == "no-more-mail"
-    again = await bank.robot.redeem(tokens, bank.robot.attempt)
-    assert refusal(again) == (409, "not_ready"), "no attempt was recorded"
+    assert refusal(await bank.robot.redeem(tokens)) == (409, "not_ready"), "no attempt was recorded"
 
 
 async def test_a_new_plain_forbid_ends_what_is_open_when_its_bundle_is_activated(bank: Bank) -> None:
-    ready = (await bank.robot.submit(await pay(bank))).json()
-    waiting = (await bank.robot.submit(await pay(bank, 500), run_key="other")).json()
-    await bank.rules(plain_forbid("stop"))
-    for view in (ready, waiting):
-        ended = await bank.robot.see(view["txn"])
-        assert (ended["state"], ended["effects"][0]["state"]) == ("ended", "denied")
-    assert (await bank.maya.vote(waiting)).json()["state"] == "denied"
-
-
-async def test_a_forbid_no_vote_can_lift_wins_over_a_vote_that_would_settle(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    ready, waiting = await bank.asks(10), await bank.asks(run_key="other")
+    unseen = await bank.asks(run_key="unseen")
     bank.folder.rules(plain_forbid("stop"))
     await swapped_unseen(bank)
-    assert (await bank.maya.vote(view)).json()["state"] == "denied"
-    assert (await bank.robot.see(view["txn"]))["state"] == "ended"
+    assert (await bank.maya.vote(unseen)).json()["state"] == "denied", "it wins over a vote that would settle"
+    await bank.rules(plain_forbid("stop"), "// read again\n")
+    for view in (unseen, ready, waiting):
+        assert await bank.states(view) == ["ended", "denied"]
+    assert (await bank.maya.vote(waiting)).json()["state"] == "denied"
 
 
 @pytest.mark.parametrize("told", [True, False])
 async def test_a_gate_that_fires_late_brings_a_released_effect_back_to_people(bank: Bank, told: bool) -> None:
-    view = (await bank.robot.submit(await pay(bank))).json()
-    tokens = await tokens_of(bank, view)
+    view, tokens = await bank.released(await pay(bank))
     bank.folder.rules(gate("legal-too", "legal", answer_within="2h"))
     await (bank.activate() if told else swapped_unseen(bank))
-    answer = await bank.robot.redeem(tokens, bank.robot.attempt)
-    if told:
-        assert (answer.status_code, answer.json()["code"]) == (409, "not_ready")
-    else:
-        assert answer.json()["redeemed"] is False
+    answer = await bank.robot.redeem(tokens)
+    assert (answer.json().get("code"), answer.json().get("redeemed")) == (
+        ("not_ready", None) if told else (None, False)
+    )
     back = await bank.robot.see(view["txn"])
     assert (back["state"], back["effects"][0]["state"]) == ("review", "review")
     assert back["effects"][0]["review"]["needs"][0]["groups"] == ["legal"]
     assert (await bank.ingrid.vote(back)).json()["state"] == "met"
-    assert refusal(await bank.robot.redeem(tokens, bank.robot.attempt)) == (409, "superseded")
-    assert (await bank.robot.spend(await bank.robot.see(view["txn"]), bank.robot.attempt))["redeemed"] is True
+    assert refusal(await bank.robot.redeem(tokens)) == (409, "superseded")
+    assert (await bank.robot.spend(await bank.robot.see(view["txn"])))["redeemed"] is True
 
 
 async def test_a_late_gate_reopens_a_settled_review_and_its_votes_stay(bank: Bank) -> None:
+    """One whose people have voted already is met at once, and remembered."""
     ready = await approved(bank)
     await bank.rules(gate("legal-too", "legal"))
+    assert await needs(bank, ready) == ("review", {"finance": 1, "legal": 0})
     back = await bank.robot.see(ready["txn"])
-    assert back["state"] == "review"
     assert back["effects"][0]["review"]["review_id"] == ready["effects"][0]["review"]["review_id"]
-    have = {need["groups"][0]: need["have"] for need in back["effects"][0]["review"]["needs"]}
-    assert have == {"finance": 1, "legal": 0}
     assert (await bank.ingrid.vote(back)).json()["state"] == "met"
-    assert (await bank.robot.see(ready["txn"]))["state"] == "ready"
-
-
-async def test_a_late_gate_whose_people_have_voted_already_is_met_at_once_and_remembered(bank: Bank) -> None:
-    ready = await approved(bank)
+    assert (await bank.states(ready))[0] == "ready"
+    await bank.rules()
+    ready = await approved(bank, run_key="met")
     await bank.rules(gate("second-look", "finance", valid_for="10m"))
     seen = await bank.robot.see(ready["txn"])
     assert seen["state"] == "ready"
-    assert seen["effects"][0]["decision"]["gates"] == ["large", "second-look"]
     assert seen["valid_until"] < ready["valid_until"]
-    await bank.rules()
-    assert (await bank.robot.see(ready["txn"]))["effects"][0]["decision"]["gates"] == ["large", "second-look"]
+    for _ in range(2):
+        seen = await bank.robot.see(ready["txn"])
+        assert seen["effects"][0]["decision"]["gates"] == ["large", "second-look"]
+        await bank.rules()
 
 
 async def test_a_release_never_outlives_a_valid_for_that_became_shorter(bank: Bank) -> None:
     ready = await approved(bank)
-    tokens = await tokens_of(bank, ready)
+    tokens = await bank.tokens(ready)
     bank.folder.rules(gate("second-look", "finance", valid_for="1m"))
     bank.clock.pass_(seconds=90)
     await bank.activate()
-    answer = await bank.robot.redeem(tokens)
-    assert answer.json().get("redeemed") is not True
-    assert (await bank.robot.see(ready["txn"]))["state"] == "ended"
+    assert (await bank.robot.redeem(tokens)).json().get("redeemed") is not True
+    assert (await bank.states(ready))[0] == "ended"
 
 
 async def test_a_laxer_bundle_frees_nobody_from_the_gates_of_a_revision(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    view, other = await bank.asks(), await bank.asks(run_key="other")
+    await bank.only(gate("large", "finance", "context.input.amount > 100", quorum="2"))
     await bank.policies(ANYBODY)
-    assert (await bank.robot.see(view["txn"]))["state"] == "review"
+    assert (await bank.states(view))[0] == "review"
     await bank.withdraw(view)
-    again = (await bank.robot.submit(await pay(bank, 500))).json()
+    again = await bank.asks()
     assert (again["rev"], again["state"]) == (2, "ready")
-
-
-async def test_a_gate_that_changed_its_wording_asks_as_its_strictest_wording(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
-    await bank.policies(ANYBODY + gate("large", "finance", "context.input.amount > 100", quorum="2"))
-    await bank.policies(ANYBODY + LARGE)
-    assert (await bank.maya.vote(view)).json()["state"] == "open"
-    assert (await bank.tomas.vote(view)).json()["state"] == "met"
+    assert (await bank.maya.vote(other)).json()["state"] == "open", "it asks as its strictest wording"
+    assert (await bank.tomas.vote(other)).json()["state"] == "met"
 
 
 async def test_a_person_who_left_the_group_leaves_the_count(bank: Bank) -> None:
     ready = await approved(bank)
-    tokens = await tokens_of(bank, ready)
-    bank.folder.people(GROUPS | {"finance": ("tomas",)})
+    tokens = await bank.tokens(ready)
+    bank.folder.people(ONLY_TOMAS)
     await swapped_unseen(bank)
     answer = (await bank.robot.redeem(tokens)).json()
     assert answer["redeemed"] is False
@@ -147,73 +133,67 @@ async def test_a_person_who_left_the_group_leaves_the_count(bank: Bank) -> None:
     have = back["review"]["needs"][0]["have"]
     assert (back["state"], back["review"]["state"], have) == ("review", "open", 0)
     assert (await bank.tomas.vote(ready)).json()["state"] == "met"
-    released = (await bank.robot.release(await bank.robot.see(ready["txn"]))).json()["releases"]
-    assert len(bank.release_of(released[0]).decision.votes) == 1
+    assert len(bank.release_of((await bank.tokens(ready))[0]).decision.votes) == 1
 
 
 @pytest.mark.parametrize("unseen", [False, True])
 async def test_a_person_who_comes_back_to_the_group_counts_again(bank: Bank, unseen: bool) -> None:
     ready = await approved(bank)
-    await bank.people(GROUPS | {"finance": ("tomas",)})
-    assert (await bank.robot.see(ready["txn"]))["state"] == "review"
+    await bank.people(ONLY_TOMAS)
+    assert (await bank.states(ready))[0] == "review"
     bank.folder.people(GROUPS)
     if unseen:  # the same vote again settles what it meets by now
         await swapped_unseen(bank)
         assert (await bank.maya.vote(ready)).json()["state"] == "met"
     else:
         await bank.activate()
-    assert (await bank.robot.see(ready["txn"]))["state"] == "ready"
+    assert (await bank.states(ready))[0] == "ready"
 
 
-async def test_a_vote_that_came_late_may_be_cast_in_time_when_the_review_is_open_again(bank: Bank) -> None:
+async def test_what_leaves_the_count_opens_the_review_again_for_others(bank: Bank) -> None:
+    """Also for a vote that came late at first."""
     ready = await approved(bank)
     assert (await bank.tomas.vote(ready)).json()["state"] == "met"  # too late: it is settled
-    await bank.people(GROUPS | {"finance": ("tomas",)})
-    back = await bank.robot.see(ready["txn"])
-    assert back["effects"][0]["review"]["needs"][0]["have"] == 0
-    answer = await bank.tomas.vote(back)
+    await bank.people(ONLY_TOMAS)
+    assert (await needs(bank, ready))[1] == {"finance": 0}
+    answer = await bank.tomas.vote(ready)
     assert (answer.status_code, answer.json()["state"]) == (200, "met"), answer.text
-    assert (await bank.robot.see(ready["txn"]))["state"] == "ready"
-
-
-async def test_an_approval_the_rules_no_longer_permit_leaves_the_count(bank: Bank) -> None:
-    ready = await approved(bank)
+    assert (await bank.states(ready))[0] == "ready"
+    await bank.people(GROUPS)
+    ready = await approved(bank, run_key="forbidden")
     await bank.rules(
         '@id("people-may") permit (principal, action == Action::"approve", resource);\n'
         f'@id("not-maya") forbid (principal == User::"{person("maya")}", action == Action::"approve", resource);\n'
     )
-    back = await bank.robot.see(ready["txn"])
-    assert (back["state"], back["effects"][0]["review"]["needs"][0]["have"]) == ("review", 0)
-    assert (await bank.tomas.vote(back)).json()["state"] == "met"
+    assert await needs(bank, ready) == ("review", {"finance": 0})
+    assert (await bank.tomas.vote(ready)).json()["state"] == "met"
 
 
 @pytest.mark.parametrize("asked_before", [False, True])
 async def test_a_reopened_question_has_its_own_time(bank: Bank, asked_before: bool) -> None:
-    ready = await approved(bank) if asked_before else (await bank.robot.submit(await pay(bank))).json()
+    ready = await approved(bank) if asked_before else await bank.asks(10)
     bank.clock.pass_(minutes=50)
     await bank.rules(gate("legal-too", "legal", answer_within="30m"))
-    bank.clock.pass_(minutes=20)
-    await bank.sweep()
-    assert (await bank.robot.see(ready["txn"]))["state"] == "review"
-    bank.clock.pass_(minutes=10)
-    await bank.sweep()
-    assert (await bank.robot.see(ready["txn"]))["effects"][0]["state"] == "expired"
+    for minutes, state in ((20, "review"), (10, "expired")):
+        bank.clock.pass_(minutes=minutes)
+        await bank.sweep()
+        assert (await bank.states(ready))[1] == state
 
 
 async def test_a_tool_the_bundle_no_longer_holds_is_denied_whatever_was_voted(bank: Bank) -> None:
     ready = await approved(bank)
     manifest = (bank.folder.path / "tools/pay.json").read_text()
     await bank.write("tools/pay.json", manifest.replace('"Pay"', '"Pay somebody"'))
-    ended = await bank.robot.see(ready["txn"])
-    assert (ended["state"], ended["effects"][0]["state"]) == ("ended", "denied")
-    assert ended["effects"][0]["decision"]["reasons"][0]["code"] == "tool_changed"
+    assert await bank.states(ready) == ["ended", "denied"]
+    ended = (await bank.robot.see(ready["txn"]))["effects"][0]
+    assert ended["decision"]["reasons"][0]["code"] == "tool_changed"
 
 
 async def test_a_bundle_that_does_not_load_leaves_the_last_good_one_in_force(bank: Bank) -> None:
     before = bank.service.active.current.digest
     bank.folder.policies("permit (principal, action, resource")
     assert await bank.activate() is False
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
+    view = await bank.asks()
     assert view["state"] == "review" and view["effects"][0]["decision"]["bundle"] == before
     health = await bank.http.get("/readyz")
     assert (health.status_code, health.json()["status"]) == (200, "degraded")

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-import httpx2
 import pytest
 from sqlalchemy import select
 
@@ -28,28 +27,21 @@ from tests.integration.service.together.bank import Bank, refusal
 pytestmark = pytest.mark.anyio
 
 
-async def spent(bank: Bank, robot: Agent) -> tuple[int, int]:
+async def spent(bank: Bank, robot: Agent | None = None) -> tuple[int, int]:
     """How many attempts an agent has made, and how many effects they redeemed."""
+    name = (robot or bank.robot).name
     attempts, redemptions = table(AttemptRow).c, table(RedemptionRow).c
     query = (
         select(attempts.attempt_id, redemptions.effect_id)
         .join(table(RedemptionRow), redemptions.attempt_id == attempts.attempt_id)
-        .where(attempts.redeemer == robot.name, redemptions.redeemer == robot.name)
+        .where(attempts.redeemer == name, redemptions.redeemer == name)
     )
     found = await bank.service.db.read(lambda conn: [(one, two) for one, two in conn.execute(query)])
     return len({attempt for attempt, _ in found}), len(found)
 
 
-async def released(
-    robot: Agent, *effects: dict[str, Any], **members: Any
-) -> tuple[dict[str, Any], list[str]]:
-    view: dict[str, Any] = (await robot.submit(*effects, **members)).json()
-    tokens: list[str] = (await robot.release(view)).json()["releases"]
-    return view, tokens
-
-
 async def test_a_release_says_exactly_what_may_fire_for_whom_and_until_when(bank: Bank) -> None:
-    view, tokens = await released(bank.robot, await pay(bank))
+    view, tokens = await bank.released(await pay(bank))
     claims, seen = bank.release_of(tokens[0]), view["effects"][0]
     assert (claims.iss, claims.aud, claims.sub) == (bank.settings.iss, bank.robot.name, bank.robot.name)
     assert (claims.txn, claims.txn_digest, claims.kind) == (view["txn"], view["txn_digest"], "effect")
@@ -60,17 +52,17 @@ async def test_a_release_says_exactly_what_may_fire_for_whom_and_until_when(bank
     assert (claims.decision.mode, claims.decision.rev, claims.decision.votes) == ("auto", 1, ())
     assert claims.decision.assurance == "none"
     assert claims.decision.bundle == bank.service.active.current.digest
+    bank.clock.pass_(minutes=59, seconds=30)  # it never outlives the time releases may be used
+    claims = bank.release_of((await bank.tokens(view))[0])
+    assert 0 < claims.exp - claims.iat <= 30
 
 
 async def test_the_receipt_proves_this_attempt_and_no_other(bank: Bank) -> None:
-    view, tokens = await released(bank.robot, await pay(bank), await mail(bank))
-    answer = (await bank.robot.redeem(tokens, bank.robot.attempt)).json()
+    view, tokens = await bank.released(await pay(bank), await mail(bank))
+    answer = (await bank.robot.redeem(tokens)).json()
     receipt = bank.receipt_of(answer)
-    assert (receipt.attempt, receipt.txn, receipt.txn_digest) == (
-        bank.robot.attempt,
-        view["txn"],
-        view["txn_digest"],
-    )
+    assert (receipt.attempt, receipt.txn) == (bank.robot.attempt, view["txn"])
+    assert receipt.txn_digest == view["txn_digest"]
     assert receipt.fire_by - receipt.iat == bank.settings.fire_window_s
     assert [e.effect_id for e in receipt.effects] == [e["effect_id"] for e in view["effects"]]
     assert [e.jti for e in receipt.effects] == [bank.release_of(token).jti for token in tokens]
@@ -78,7 +70,7 @@ async def test_the_receipt_proves_this_attempt_and_no_other(bank: Bank) -> None:
 
 
 async def test_the_same_attempt_again_gets_the_same_effects_and_receipt(bank: Bank) -> None:
-    _, tokens = await released(bank.robot, await pay(bank))
+    _, tokens = await bank.released(await pay(bank))
     first = bank.receipt_of((await bank.robot.redeem(tokens)).json())
     other = await bank.another_key(bank.robot)
     for key, given, minutes in ((bank.robot, tokens, 10), (bank.robot, ["a.b.c"], 0), (other, tokens, 0)):
@@ -86,103 +78,79 @@ async def test_the_same_attempt_again_gets_the_same_effects_and_receipt(bank: Ba
         assert (again.effects, again.fire_by, again.attempt) == (first.effects, first.fire_by, first.attempt)
         assert again.cnf_jkt == key.key.public.kid
         bank.clock.pass_(minutes=minutes)  # the tokens are long over
-    assert await spent(bank, bank.robot) == (1, 1)
+    assert await spent(bank) == (1, 1)
 
 
 async def test_another_attempt_is_refused_with_the_outcome_known_so_far(bank: Bank) -> None:
-    view, tokens = await released(bank.robot, await pay(bank))
-    _, more = await released(bank.robot, await pay(bank))
-    fired = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
-    attempt = bank.robot.attempt
-    await bank.robot.redeem(tokens, attempt)
+    view, tokens = await bank.released(await pay(bank))
+    more, attempt = await bank.tokens(view), bank.robot.attempt
+    await bank.robot.redeem(tokens)
     for used in (tokens, more):
         answer = await bank.robot.redeem(used, f"{attempt}-2")
         assert refusal(answer) == (409, "already_redeemed")
         assert answer.json()["effects"][0]["state"] == "redeemed"
-    await bank.robot.report(attempt, fired)
-    answer = await bank.robot.redeem(tokens, f"{attempt}-3")
-    assert answer.json()["effects"][0]["state"] == "fired"
-    assert await spent(bank, bank.robot) == (1, 1)
+    await bank.robot.report(attempt, {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"})
+    assert (await bank.robot.redeem(tokens, f"{attempt}-3")).json()["effects"][0]["state"] == "fired"
+    assert await spent(bank) == (1, 1)
 
 
 async def test_sixteen_redeemers_at_once_get_exactly_one_receipt(bank: Bank) -> None:
-    _, tokens = await released(bank.robot, await pay(bank), await mail(bank))
-    answers = await asyncio.gather(
-        *(bank.robot.redeem(tokens, f"{bank.robot.attempt}-{n}") for n in range(16))
-    )
+    _, tokens = await bank.released(await pay(bank), await mail(bank))
+    attempts = [f"{bank.robot.attempt}-{n}" for n in range(16)]
+    answers = await asyncio.gather(*(bank.robot.redeem(tokens, attempt) for attempt in attempts))
     codes = sorted(answer.json().get("code", "receipt") for answer in answers)
     assert codes == ["already_redeemed"] * 15 + ["receipt"]
-    assert await spent(bank, bank.robot) == (1, 2)
+    assert await spent(bank) == (1, 2)
 
 
 async def test_sixteen_repeats_of_one_attempt_at_once_get_the_same_receipt(bank: Bank) -> None:
-    _, tokens = await released(bank.robot, await pay(bank))
-    answers = await asyncio.gather(*(bank.robot.redeem(tokens, bank.robot.attempt) for _ in range(16)))
+    _, tokens = await bank.released(await pay(bank))
+    answers = await asyncio.gather(*(bank.robot.redeem(tokens) for _ in range(16)))
     assert {answer.status_code for answer in answers} == {200}
     assert len({bank.receipt_of(answer.json()).effects for answer in answers}) == 1
-    assert await spent(bank, bank.robot) == (1, 1)
+    assert await spent(bank) == (1, 1)
 
 
 async def test_no_party_can_take_or_touch_the_attempt_names_of_another(bank: Bank) -> None:
     """Names of attempts are each party's own: one that another used first is neither refused nor answered."""
-    attempt = bank.robot.attempt
-    view, tokens = await released(bank.robot, await pay(bank))
-    await bank.robot.redeem(tokens, attempt)
-    other = await bank.agent("of-the-same-word")
-    theirs, more = await released(other, await pay(bank))
+    attempt, other = bank.robot.attempt, await bank.agent("of-the-same-word")
+    view, tokens = await bank.released(await pay(bank))
+    await bank.robot.redeem(tokens)
+    theirs, more = await bank.released(await pay(bank), robot=other)
     mine, other_effect = view["effects"][0]["effect_id"], theirs["effects"][0]["effect_id"]
     lie = await other.report(attempt, {"effect_id": mine, "outcome": "failed"})
     longer = await other.send("POST", f"/v1/redemptions/{attempt}/renew", {"effect_ids": [mine]})
     assert [refusal(lie), refusal(longer)] == [(404, "unknown_attempt")] * 2
-    answer = await other.redeem(more, attempt)
-    assert bank.receipt_of(answer.json()).effects[0].effect_id == other_effect
-    assert (await spent(bank, bank.robot), await spent(bank, other)) == ((1, 1), (1, 1))
+    assert bank.receipt_of((await other.redeem(more, attempt)).json()).effects[0].effect_id == other_effect
+    assert (await spent(bank), await spent(bank, other)) == ((1, 1), (1, 1))
     await other.report(attempt, {"effect_id": other_effect, "outcome": "fired"})
-    assert (await bank.robot.see(view["txn"]))["effects"][0]["state"] == "redeemed"
-    again = await bank.robot.redeem(tokens, attempt)
-    assert bank.receipt_of(again.json()).effects[0].effect_id == mine
+    assert await bank.states(view) == ["redeemed", "redeemed"]
+    assert bank.receipt_of((await bank.robot.redeem(tokens)).json()).effects[0].effect_id == mine
     third = await bank.agent("of-the-same-word-at-once")
-    at_once = (await third.submit(await pay(bank), attempt_id=attempt)).json()
+    at_once = await bank.asks(10, robot=third, attempt_id=attempt)
     assert (at_once["state"], bool(at_once["receipt"])) == ("redeemed", True)
 
 
 async def test_tokens_of_another_key_or_agent_are_refused(bank: Bank) -> None:
-    _, tokens = await released(bank.robot, await pay(bank))
-    for thief in (await bank.another_key(bank.robot), await bank.agent("thief")):
-        assert refusal(await thief.redeem(tokens)) == (403, "not_redeemer")
-    assert await spent(bank, bank.robot) == (0, 0)
-
-
-async def test_revoking_the_key_that_asked_ends_its_releases(bank: Bank) -> None:
-    view, tokens = await released(bank.robot, await pay(bank))
+    view, tokens = await bank.released(await pay(bank))
     other = await bank.another_key(bank.robot)
+    for thief in (other, await bank.agent("thief")):
+        assert refusal(await thief.redeem(tokens)) == (403, "not_redeemer")
     await bank.operator("agent-key-revoke", {"kid": bank.robot.key.public.kid})
     assert (await bank.robot.redeem(tokens)).status_code == 401
-    assert (await other.redeem(tokens)).json()["code"] == "not_redeemer"
+    assert refusal(await other.redeem(tokens)) == (403, "not_redeemer")
+    assert await spent(bank) == (0, 0)
     assert (await other.spend(view))["redeemed"] is True  # the approval belongs to the agent, not to a key
 
 
-AGES = {"just before": (119, None), "exactly then": (120, "expired_token"), "after": (121, "expired_token")}
-
-
-@pytest.mark.parametrize(("seconds", "code"), AGES.values(), ids=AGES)
-async def test_a_release_ends_after_two_minutes(bank: Bank, seconds: int, code: str | None) -> None:
-    bank.clock.stop_at(bank.clock().replace(microsecond=0))
-    view, tokens = await released(bank.robot, await pay(bank))
-    bank.clock.pass_(seconds=seconds)
-    answer = await bank.robot.redeem(tokens)
-    assert answer.json().get("code") == code
-    if code is not None:
-        assert answer.status_code == 400
-        assert (await bank.robot.spend(view))["redeemed"] is True  # fresh ones may be had
-
-
-async def test_a_release_never_outlives_the_time_releases_may_be_used(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank))).json()
-    bank.clock.pass_(minutes=59, seconds=30)
-    tokens = (await bank.robot.release(view)).json()["releases"]
-    claims = bank.release_of(tokens[0])
-    assert 0 < claims.exp - claims.iat <= 30
+async def test_a_release_ends_after_two_minutes(bank: Bank) -> None:
+    for seconds, code in ((119, None), (120, "expired_token"), (121, "expired_token")):
+        bank.clock.stop_at(bank.clock().replace(microsecond=0))
+        view, tokens = await bank.released(await pay(bank), run_key=f"after-{seconds}")
+        bank.clock.pass_(seconds=seconds)
+        answer = await bank.robot.redeem(tokens, f"{bank.robot.attempt}-{seconds}")
+        assert (answer.status_code, answer.json().get("code")) == (400 if code else 200, code)
+    assert (await bank.robot.spend(view))["redeemed"] is True  # fresh ones may be had
 
 
 def tampered(token: str, **claims: Any) -> str:
@@ -193,7 +161,7 @@ def tampered(token: str, **claims: Any) -> str:
 
 
 async def test_a_token_that_is_not_ours_is_no_token(bank: Bank) -> None:
-    _, tokens = await released(bank.robot, await pay(bank))
+    _, tokens = await bank.released(await pay(bank))
     real = bank.release_of(tokens[0])
     pen, stranger = bank.service.ctx.signer, PrivateKey.generate()
     bad = {
@@ -209,18 +177,18 @@ async def test_a_token_that_is_not_ours_is_no_token(bank: Bank) -> None:
     }
     for what, token in bad.items():
         assert refusal(await bank.robot.redeem([token])) == (400, "bad_token"), what
-    assert await spent(bank, bank.robot) == (0, 0)
+    assert await spent(bank) == (0, 0)
 
 
 async def test_a_receipt_is_no_release(bank: Bank) -> None:
-    _, tokens = await released(bank.robot, await pay(bank))
+    _, tokens = await bank.released(await pay(bank))
     receipt = (await bank.robot.redeem(tokens)).json()["receipt"]
     assert refusal(await bank.robot.redeem([receipt], f"{bank.robot.attempt}-2")) == (400, "bad_token")
 
 
 async def test_all_or_nothing(bank: Bank) -> None:
-    _, tokens = await released(bank.robot, await pay(bank), await mail(bank))
-    _, others = await released(bank.robot, await pay(bank, 11), run_key="other")
+    _, tokens = await bank.released(await pay(bank), await mail(bank))
+    _, others = await bank.released(await pay(bank, 11), run_key="other")
     one, two = tokens
     lists = {
         "the second is missing": [one],
@@ -233,84 +201,68 @@ async def test_all_or_nothing(bank: Bank) -> None:
         "one of them no token": [one, "a.b.c"],
     }
     for what, given in lists.items():
-        assert refusal(await bank.robot.redeem(given, bank.robot.attempt)) == (400, "bad_token"), what
-    assert await spent(bank, bank.robot) == (0, 0)
-    assert (await bank.robot.redeem(tokens, bank.robot.attempt)).json()["redeemed"] is True
+        assert refusal(await bank.robot.redeem(given)) == (400, "bad_token"), what
+    assert await spent(bank) == (0, 0)
+    assert (await bank.robot.redeem(tokens)).json()["redeemed"] is True
 
 
 async def test_tokens_minted_at_different_times_belong_together(bank: Bank) -> None:
-    view, first = await released(bank.robot, await pay(bank), await mail(bank))
-    second = (await bank.robot.release(view)).json()["releases"]
-    assert (await bank.robot.redeem([first[0], second[1]])).json()["redeemed"] is True
+    view, first = await bank.released(await pay(bank), await mail(bank))
+    assert (await bank.robot.redeem([first[0], (await bank.tokens(view))[1]])).json()["redeemed"] is True
 
 
 async def test_no_token_before_every_effect_may_be_released(bank: Bank) -> None:
-    effects = [await pay(bank), await pay(bank, 500)]
-    view = (await bank.robot.submit(*effects, attempt_id=bank.robot.attempt)).json()
+    effects, attempt = [await pay(bank), await pay(bank, 500)], bank.robot.attempt
+    view = (await bank.robot.submit(*effects, attempt_id=attempt)).json()
     assert (view["state"], view["releases"]) == ("review", [])
     answer = await bank.robot.release(view)
     assert refusal(answer) == (409, "not_ready")
     assert answer.json()["waiting"] == [view["effects"][1]["effect_id"]]
-    assert await spent(bank, bank.robot) == (0, 0)
-
-
-async def withdraw(robot: Agent, view: dict[str, Any]) -> httpx2.Response:
-    return await robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
+    assert await spent(bank) == (0, 0)
+    await bank.maya.vote(view, effect=1)
+    again = (await bank.robot.submit(*effects, attempt_id=attempt)).json()
+    assert again["state"] == "ready" and "receipt" not in again  # what waited is redeemed by asking alone
+    assert (await bank.robot.spend(again))["redeemed"] is True
 
 
 async def test_what_ended_releases_nothing(bank: Bank) -> None:
-    view, tokens = await released(bank.robot, await pay(bank))
-    await withdraw(bank.robot, view)
+    view, tokens = await bank.released(await pay(bank))
+    await bank.withdraw(view)
     for answer in (await bank.robot.release(view), await bank.robot.redeem(tokens)):
         assert refusal(answer) == (409, "not_ready")
-    assert await spent(bank, bank.robot) == (0, 0)
-
-
-async def test_what_is_redeemed_is_released_no_more_and_cannot_be_withdrawn(bank: Bank) -> None:
-    view, tokens = await released(bank.robot, await pay(bank))
+    assert await spent(bank) == (0, 0)
+    view, tokens = await bank.released(await pay(bank), run_key="redeemed")
     await bank.robot.redeem(tokens)
     assert refusal(await bank.robot.release(view)) == (409, "not_ready")
-    assert refusal(await withdraw(bank.robot, view)) == (409, "already_redeemed")
+    assert refusal(await bank.withdraw(view)) == (409, "already_redeemed")
 
 
 async def test_an_attempt_name_used_for_another_transaction_redeems_nothing_of_it(bank: Bank) -> None:
-    one, tokens = await released(bank.robot, await pay(bank))
-    two, others = await released(bank.robot, await pay(bank), run_key="other")
-    await bank.robot.redeem(tokens, bank.robot.attempt)
-    answer = (await bank.robot.redeem(others, bank.robot.attempt)).json()
+    one, tokens = await bank.released(await pay(bank))
+    two, others = await bank.released(await pay(bank), run_key="other")
+    await bank.robot.redeem(tokens)
+    answer = (await bank.robot.redeem(others)).json()
     assert answer["transaction"]["txn"] == one["txn"]  # the attempt's own, and its receipt says so
     assert bank.receipt_of(answer).txn == one["txn"]
-    assert (await bank.robot.see(two["txn"]))["state"] == "ready"
-    third = await bank.robot.submit(await pay(bank), run_key="third", attempt_id=bank.robot.attempt)
-    assert (third.status_code, third.json()["state"], third.json()["releases"]) == (201, "ready", [])
-    assert "receipt" not in third.json()
-
-
-async def test_a_resubmission_of_what_waited_is_redeemed_only_by_asking_for_releases(bank: Bank) -> None:
-    effect = await pay(bank, 500)
-    view = (await bank.robot.submit(effect, attempt_id=bank.robot.attempt)).json()
-    await bank.maya.vote(view)
-    again = (await bank.robot.submit(effect, attempt_id=bank.robot.attempt)).json()
-    assert again["state"] == "ready" and "receipt" not in again
-    assert (await bank.robot.spend(again, bank.robot.attempt))["redeemed"] is True
+    assert (await bank.states(two))[0] == "ready"
+    third = await bank.asks(10, run_key="third", attempt_id=bank.robot.attempt)
+    assert (third["state"], third["releases"], "receipt" in third) == ("ready", [], False)
 
 
 async def test_the_longest_list_has_a_receipt_that_is_read(bank: Bank) -> None:
     effects = [await pay(bank, account=f"account-{n}") for n in range(100)]
-    view, tokens = await released(bank.robot, *effects)
+    view, tokens = await bank.released(*effects)
     receipt = bank.receipt_of((await bank.robot.redeem(tokens)).json())
     assert [one.effect_id for one in receipt.effects] == [one["effect_id"] for one in view["effects"]]
 
 
-SOUND = ["a", "-", "_", "~", "a..b", "A.b-c_d~9", "-" * 200]
-UNSOUND = [
-    "a/b", "/", ".", "..", "...", ".a", "../x", "a b", " ", "a%2Fb", "%2e%2e", "a?b", "a#b", "a;b", "a:b", "a\\b",
-    "a\n", "a\x00", "\xe9", "\N{FULLWIDTH SOLIDUS}", "\N{RIGHT-TO-LEFT OVERRIDE}a", "a" * 201,
-]  # fmt: skip
+# More of each in the unit tests of the contract.
+SOUND = ["-", "A.b-c_d~9", "-" * 200]
+UNSOUND = ["a/b", "..", "a b", "a%2Fb", "a\n", "\xe9", "a" * 201]
 
 
 async def test_an_attempt_that_no_path_can_name_is_refused_where_it_enters(bank: Bank) -> None:
-    view, tokens = await released(bank.robot, await pay(bank))
+    view, tokens = await bank.released(await pay(bank))
     body = {"effect_ids": [view["effects"][0]["effect_id"]]}
     for attempt in UNSOUND:
         at_once = await bank.robot.submit(await mail(bank), run_key="other", attempt_id=attempt)
@@ -319,13 +271,13 @@ async def test_an_attempt_that_no_path_can_name_is_refused_where_it_enters(bank:
         assert refusal(await bank.robot.redeem(tokens, attempt)) == (400, "invalid_request"), attempt
         renewed = await bank.robot.send("POST", f"/v1/redemptions/{quote(attempt, safe='')}/renew", body)
         assert renewed.status_code in {400, 404, 405}, attempt
-    assert await spent(bank, bank.robot) == (0, 0)
+    assert await spent(bank) == (0, 0)
     assert (await bank.robot.redeem(tokens)).json()["redeemed"] is True
 
 
 async def test_whatever_attempt_is_redeemed_can_be_renewed_and_reported(bank: Bank) -> None:
     for attempt in SOUND:
-        view, tokens = await released(bank.robot, await pay(bank), run_key=f"run of {attempt}"[:50])
+        view, tokens = await bank.released(await pay(bank), run_key=f"run of {attempt}"[:50])
         assert (await bank.robot.redeem(tokens, attempt)).json()["redeemed"] is True, attempt
         effect = view["effects"][0]["effect_id"]
         renewed = await bank.robot.send("POST", f"/v1/redemptions/{attempt}/renew", {"effect_ids": [effect]})

@@ -17,15 +17,23 @@ pytestmark = pytest.mark.anyio
 
 
 async def renewed(robot: Agent, *effect_ids: str, attempt_id: str | None = None) -> httpx2.Response:
-    return await robot.send(
-        "POST", f"/v1/redemptions/{attempt_id or robot.attempt}/renew", {"effect_ids": list(effect_ids)}
-    )
+    path = f"/v1/redemptions/{attempt_id or robot.attempt}/renew"
+    return await robot.send("POST", path, {"effect_ids": list(effect_ids)})
 
 
 async def spent(robot: Agent, *effects: dict[str, Any]) -> dict[str, Any]:
     view: dict[str, Any] = (await robot.submit(*effects, attempt_id=robot.attempt)).json()
     assert view["state"] == "redeemed"
     return view
+
+
+async def approved(bank: Bank, amount: int) -> str:
+    """The effect of a payment that Maya approved and the agent redeemed."""
+    view = await bank.asks(amount)
+    await bank.maya.vote(view)
+    await bank.robot.spend(await bank.robot.see(view["txn"]))
+    effect_id: str = view["effects"][0]["effect_id"]
+    return effect_id
 
 
 async def test_a_renewal_gives_a_fresh_fire_by_for_what_was_named(bank: Bank) -> None:
@@ -38,16 +46,11 @@ async def test_a_renewal_gives_a_fresh_fire_by_for_what_was_named(bank: Bank) ->
     assert [e.effect_id for e in after.effects] == [view["effects"][1]["effect_id"]]
     assert after.effects[0] == before.effects[1]
     assert 20 <= after.fire_by - before.fire_by <= 22
-
-
-async def test_a_renewal_moves_the_time_at_which_silence_becomes_unknown(bank: Bank) -> None:
-    view = await spent(bank.robot, await pay(bank), await mail(bank))
-    bank.clock.pass_(seconds=80)
+    bank.clock.pass_(seconds=60)
     await renewed(bank.robot, view["effects"][1]["effect_id"])
-    bank.clock.pass_(seconds=50)
+    bank.clock.pass_(seconds=50)  # it moves the time at which silence becomes unknown
     await bank.sweep()
-    seen = await bank.robot.see(view["txn"])
-    assert [effect["state"] for effect in seen["effects"]] == ["unknown", "redeemed"]
+    assert (await bank.states(view))[1:] == ["unknown", "redeemed"]
 
 
 async def test_a_renewal_of_one_effect_is_none_of_the_others(bank: Bank) -> None:
@@ -57,49 +60,43 @@ async def test_a_renewal_of_one_effect_is_none_of_the_others(bank: Bank) -> None
     await bank.rules(plain_forbid("no-more-pay"))
     bank.clock.pass_(seconds=25)
     assert (await renewed(bank.robot, view["effects"][1]["effect_id"])).json()["redeemed"] is True
-    refused = (await renewed(bank.robot, *(e["effect_id"] for e in view["effects"]))).json()
-    assert refused["redeemed"] is False
+    assert (await renewed(bank.robot, *(e["effect_id"] for e in view["effects"]))).json()["redeemed"] is False
     again = bank.receipt_of((await bank.robot.redeem(["a.b.c"], bank.robot.attempt)).json())
     assert again.fire_by == before.fire_by and len(again.effects) == 2
 
 
-@pytest.mark.parametrize("rule", [plain_forbid("stop"), gate("late", "legal")])
-async def test_a_policy_that_would_not_release_it_now_renews_nothing(bank: Bank, rule: str) -> None:
-    view = await spent(bank.robot, await pay(bank))
-    await bank.rules(rule)
-    answer = (await renewed(bank.robot, view["effects"][0]["effect_id"])).json()
-    assert answer["redeemed"] is False and "receipt" not in answer
-    assert answer["transaction"]["effects"][0]["state"] == "redeemed"  # only the redeemer knows what fired
-    unused = {"effect_id": view["effects"][0]["effect_id"], "outcome": "unused"}
-    assert (await bank.robot.report(bank.robot.attempt, unused)).json()["state"] == "ended"
+async def test_a_policy_that_would_not_release_it_now_renews_nothing(bank: Bank) -> None:
+    for rule in (plain_forbid("stop"), gate("late", "legal")):
+        robot = await bank.fresh()
+        view = await spent(robot, await pay(bank))
+        effect_id = view["effects"][0]["effect_id"]
+        await bank.rules(rule)
+        answer = (await renewed(robot, effect_id)).json()
+        assert answer["redeemed"] is False and "receipt" not in answer
+        assert (
+            answer["transaction"]["effects"][0]["state"] == "redeemed"
+        )  # only the redeemer knows what fired
+        unused = await robot.report(robot.attempt, {"effect_id": effect_id, "outcome": "unused"})
+        assert unused.json()["state"] == "ended"
+        await bank.rules()
 
 
 async def test_a_person_who_left_ends_the_renewals_of_what_they_approved(bank: Bank) -> None:
-    view = (await bank.robot.submit(await pay(bank, 500))).json()
-    await bank.maya.vote(view)
-    await bank.robot.spend(await bank.robot.see(view["txn"]), bank.robot.attempt)
+    effect_id = await approved(bank, 500)
     await bank.people(GROUPS | {"finance": ("tomas",)})
-    assert (await renewed(bank.robot, view["effects"][0]["effect_id"])).json()["redeemed"] is False
-
-
-@pytest.mark.parametrize(
-    ("valid_for", "seconds", "then"),
-    [("1m", 50, ("1m", 11)), ("1h", 300, ("1m", 0))],
-    ids=["over", "shorter"],
-)
-async def test_nothing_is_renewed_after_the_time_its_release_might_be_used(
-    bank: Bank, valid_for: str, seconds: int, then: tuple[str, int]
-) -> None:
-    await bank.rules(gate("brief", "finance", valid_for=valid_for))
-    view = (await bank.robot.submit(await pay(bank))).json()
-    await bank.maya.vote(view)
-    await bank.robot.spend(await bank.robot.see(view["txn"]), bank.robot.attempt)
-    effect_id = view["effects"][0]["effect_id"]
-    bank.clock.pass_(seconds=seconds)
-    assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is True
-    await bank.rules(gate("brief", "finance", valid_for=then[0]))
-    bank.clock.pass_(seconds=then[1])
     assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is False
+
+
+async def test_nothing_is_renewed_after_the_time_its_release_might_be_used(bank: Bank) -> None:
+    for valid_for, seconds, shorter, later in (("1m", 50, "1m", 11), ("1h", 300, "1m", 0)):
+        await bank.fresh()
+        await bank.rules(gate("brief", "finance", valid_for=valid_for))
+        effect_id = await approved(bank, 10)
+        bank.clock.pass_(seconds=seconds)
+        assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is True
+        await bank.rules(gate("brief", "finance", valid_for=shorter))
+        bank.clock.pass_(seconds=later)
+        assert (await renewed(bank.robot, effect_id)).json()["redeemed"] is False
 
 
 async def test_a_compensation_is_renewed_within_its_own_time_and_then_somebody_is_told(bank: Bank) -> None:
@@ -117,12 +114,12 @@ async def test_a_compensation_is_renewed_within_its_own_time_and_then_somebody_i
     assert await (await bank.person("tomas")).task(view, "unknown")
 
 
-@pytest.mark.parametrize("outcome", ["fired", "failed", "unknown", "unused"])
-async def test_what_has_an_outcome_is_not_renewed(bank: Bank, outcome: str) -> None:
-    view = await spent(bank.robot, await pay(bank))
-    effect_id = view["effects"][0]["effect_id"]
-    await bank.robot.report(bank.robot.attempt, {"effect_id": effect_id, "outcome": outcome})
-    assert refusal(await renewed(bank.robot, effect_id)) == (409, "illegal_state")
+async def test_what_has_an_outcome_is_not_renewed(bank: Bank) -> None:
+    for outcome in ("fired", "failed", "unknown", "unused"):
+        robot = await bank.fresh()
+        effect_id = (await spent(robot, await pay(bank)))["effects"][0]["effect_id"]
+        await robot.report(robot.attempt, {"effect_id": effect_id, "outcome": outcome})
+        assert refusal(await renewed(robot, effect_id)) == (409, "illegal_state")
 
 
 async def test_only_what_the_attempt_redeemed_is_renewed_and_the_log_tells_of_it(bank: Bank) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlmodel import col
 
 from policy_service.errors import ConflictError, NotFoundError, ServiceError
 from policy_service.storage.core import table
+from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.tables import DecisionRow
 from tests.fakes.payments import gate, person
 from tests.fakes.world import Agent
@@ -19,12 +21,8 @@ from tests.integration.service.together.test_compensation import fired, undone
 from tests.integration.service.together.test_outcomes import redeemed, told
 
 pytestmark = pytest.mark.anyio
+
 WHY = {"reason": "the card was stolen"}
-
-
-async def states(robot: Agent, txn: str) -> tuple[str, ...]:
-    view = await robot.see(txn)
-    return (view["state"], *(effect["state"] for effect in view["effects"]))
 
 
 async def ready(bank: Bank, robot: Agent | None = None, **members: Any) -> dict[str, Any]:
@@ -34,18 +32,12 @@ async def ready(bank: Bank, robot: Agent | None = None, **members: Any) -> dict[
     return view
 
 
-async def waiting(bank: Bank, amount: int = 500, **members: Any) -> dict[str, Any]:
-    view: dict[str, Any] = (await bank.robot.submit(await pay(bank, amount), **members)).json()
-    assert view["state"] == "review"
-    return view
-
-
 async def test_a_released_effect_is_revoked_with_its_transaction(bank: Bank) -> None:
     view = await ready(bank)
-    tokens = (await bank.robot.release(view)).json()["releases"]
+    tokens = await bank.tokens(view)
     done = await bank.operator("revoke-effect", {"effect_id": view["effects"][1]["effect_id"], **WHY})
     assert done == {"txn": view["txn"]}
-    assert await states(bank.robot, view["txn"]) == ("ended", "withdrawn", "revoked")
+    assert await bank.states(view) == ["ended", "withdrawn", "revoked"]
     assert refusal(await bank.robot.redeem(tokens)) == (409, "not_ready")
     assert (await bank.robot.release(view)).status_code == 409
     log = [body for kind, body in await bank.log(view["txn"]) if kind == "effect_revoked"]
@@ -53,30 +45,27 @@ async def test_a_released_effect_is_revoked_with_its_transaction(bank: Bank) -> 
 
 
 async def test_a_waiting_effect_is_revoked_and_its_review_with_it(bank: Bank) -> None:
-    view = await waiting(bank)
+    view = await bank.asks()
     await bank.operator("revoke-transaction", {"txn": view["txn"], **WHY})
-    assert await states(bank.robot, view["txn"]) == ("ended", "revoked")
+    assert await bank.states(view) == ["ended", "revoked"]
     late = (await bank.maya.vote(view)).json()
     assert (late["state"], [vote["counted"] for vote in late["votes"]]) == ("revoked", [False])
-    assert await states(bank.robot, view["txn"]) == ("ended", "revoked")
+    assert await bank.states(view) == ["ended", "revoked"]
 
 
 async def test_what_was_redeemed_is_past_stopping_and_told_so(bank: Bank) -> None:
     view = await ready(bank)
     await bank.robot.spend(view)
-    for verb, args in (
-        ("revoke-effect", {"effect_id": view["effects"][0]["effect_id"]}),
-        ("revoke-transaction", {"txn": view["txn"]}),
-    ):
+    effect, txn = {"effect_id": view["effects"][0]["effect_id"]}, {"txn": view["txn"]}
+    for verb, args in (("revoke-effect", effect), ("revoke-transaction", txn)):
         with pytest.raises(ConflictError, match="redeemed"):
             await bank.operator(verb, args | WHY)
-    assert not (await bank.operator("revoke-transaction-if-open", {"txn": view["txn"], **WHY}))["ended"]
-    assert (await states(bank.robot, view["txn"]))[0] == "redeemed"
+    assert not (await bank.operator("revoke-transaction-if-open", txn | WHY))["ended"]
+    assert (await bank.states(view))[0] == "redeemed"
 
 
-@pytest.mark.parametrize(
-    ("verb", "args"),
-    [
+async def test_what_is_not_there_cannot_be_revoked(bank: Bank) -> None:
+    for verb, args in (
         ("revoke-effect", {"effect_id": "0" * 64}),
         ("revoke-transaction", {"txn": "0" * 64}),
         ("revoke-transaction-if-open", {"txn": "0" * 64}),
@@ -84,11 +73,15 @@ async def test_what_was_redeemed_is_past_stopping_and_told_so(bank: Bank) -> Non
         ("revoke-agent", {"agent": "nobody"}),
         ("revoke-commit", {"commit": "never"}),
         ("reinstate-approver", {"person": person("jonas")}),
-    ],
-)
-async def test_what_is_not_there_cannot_be_revoked(bank: Bank, verb: str, args: dict[str, str]) -> None:
-    with pytest.raises(NotFoundError):
-        await bank.operator(verb, args | WHY)
+    ):
+        with pytest.raises(NotFoundError):
+            await bank.operator(verb, args | WHY)
+    for slip in ("maya", "|maya", "https://idp.example|", ""):
+        with pytest.raises(ServiceError, match="is not a person"):
+            await bank.operator("revoke-approver", {"person": slip, **WHY})
+    for tool in ("", "two words", "x" * 201, "a\nb"):
+        with pytest.raises(ServiceError, match="cannot be a tool"):
+            await bank.operator("stop", {"tool": tool, **WHY})
 
 
 async def test_a_revoked_agent_proves_nothing_and_leaves_nothing_open(bank: Bank) -> None:
@@ -101,23 +94,22 @@ async def test_a_revoked_agent_proves_nothing_and_leaves_nothing_open(bank: Bank
     for txn in done["open"]:
         assert (await bank.operator("revoke-transaction-if-open", {"txn": txn, **WHY}))["ended"]
     back = await bank.another_key(bank.robot)
-    assert await states(back, gone["txn"]) == ("ended", "revoked", "withdrawn")
-    assert (await states(back, spent["txn"]))[0] == "redeemed"
+    assert await bank.states(gone, back) == ["ended", "revoked", "withdrawn"]
+    assert (await bank.states(spent, back))[0] == "redeemed"
     assert (await back.submit(await mail(bank), run_key="next")).json()["code"] == "frozen"
-    assert (await states(other, stays["txn"]))[0] == "ready"
+    assert (await bank.states(stays, other))[0] == "ready"
 
 
 async def test_a_revoked_approver_is_out_of_every_decision(bank: Bank) -> None:
-    by_maya, by_both = await waiting(bank, run_key="a"), await waiting(bank, 5_000, run_key="b")
+    by_maya, by_both = await bank.asks(run_key="a"), await bank.asks(5_000, run_key="b")
     for view in (by_maya, by_both):
         assert (await bank.maya.vote(view)).json()["votes"][0]["counted"]
-    tokens = (await bank.robot.release(by_maya)).json()["releases"]
+    tokens = await bank.tokens(by_maya)
     done = await bank.operator("revoke-approver", {"person": person("maya"), **WHY})
     try:
         assert done["votes"] >= 2
-        refused = (await bank.robot.redeem(tokens)).json()
-        assert refused["redeemed"] is False
-        assert await states(bank.robot, by_maya["txn"]) == ("review", "review")
+        assert (await bank.robot.redeem(tokens)).json()["redeemed"] is False
+        assert await bank.states(by_maya) == ["review", "review"]
         assert (await bank.maya.vote(by_maya)).status_code == 401, "her session ended"
         with pytest.raises(AssertionError, match="taken you out"):
             await bank.person("maya")
@@ -128,9 +120,7 @@ async def test_a_revoked_approver_is_out_of_every_decision(bank: Bank) -> None:
     again = await bank.person("maya")
     answer = (await again.vote(by_both)).json()
     assert answer["state"] == "met", "a new word of hers counts"
-    assert [vote["counted"] for vote in answer["votes"]] == [False, True, True], (
-        "what left the count stays out"
-    )
+    assert [vote["counted"] for vote in answer["votes"]] == [False, True, True], "the old one stays out"
 
 
 async def test_a_person_who_never_signed_in_is_refused_when_they_come(bank: Bank) -> None:
@@ -148,39 +138,34 @@ async def test_a_person_who_never_signed_in_is_refused_when_they_come(bank: Bank
         await bank.person(name)
 
 
-async def test_what_can_be_no_person_and_no_tool_is_refused(bank: Bank) -> None:
-    for slip in ("maya", "|maya", "https://idp.example|", ""):
-        with pytest.raises(ServiceError, match="is not a person"):
-            await bank.operator("revoke-approver", {"person": slip, **WHY})
-    for tool in ("", "two words", "x" * 201, "a\nb"):
-        with pytest.raises(ServiceError, match="cannot be a tool"):
-            await bank.operator("stop", {"tool": tool, **WHY})
-
-
 async def test_a_compensation_only_a_revoked_person_approved_is_asked_about_again(bank: Bank) -> None:
     text = (bank.folder.path / "tools/pay.json").read_text()
     bank.folder.write("tools/pay.json", text.replace("result:/id", "args:/account"))
     await bank.rules(gate("u", "finance", action="unpay"))
     view = await fired(bank, bank.robot, amount=500, approve=True)
-    await bank.operator("revoke-approver", {"person": person("maya"), **WHY})
-    await bank.operator("reinstate-approver", {"person": person("maya")})
+    async with bank.revoked("maya"):
+        pass
     assert (await undone(bank.robot, view)).json()["effect"]["state"] == "review"
 
 
 async def test_a_revoked_commit_ends_what_it_decided_last(bank: Bank) -> None:
     before, other = await ready(bank, run_key="before"), await ready(bank, run_key="other")
+    view = await fired(bank, bank.robot)
+    undo = (await undone(bank.robot, view)).json()
     commit = before["effects"][0]["decision"]["commit"]
     decided = [effect["decision"]["decision_id"] for effect in other["effects"]]
     rows = update(table(DecisionRow)).where(col(DecisionRow.decision_id).in_(decided))
     await bank.service.db.write(lambda tx: tx.conn.execute(rows.values(commit="another")).rowcount)
     open_ones = (await bank.operator("revoke-commit", {"commit": commit, **WHY}))["open"]
-    assert {effect["effect_id"] for effect in before["effects"]} <= set(open_ones)
+    assert {effect["effect_id"] for effect in [*before["effects"], undo["effect"]]} <= set(open_ones)
     assert not {effect["effect_id"] for effect in other["effects"]} & set(open_ones)
     ended = [await if_open(bank, effect["effect_id"]) for effect in before["effects"]]
     assert ended == [True, False], "the second ended with the first"
     for effect_id in open_ones:
         await if_open(bank, effect_id)
-    assert (await states(bank.robot, before["txn"]))[0] == "ended"
+    assert (await bank.states(before))[0] == "ended"
+    assert (await bank.robot.redeem([undo["release"]], f"{bank.robot.name}-undo")).status_code == 409
+    assert await bank.maya.task(view, "compensation_failed")
     assert (await bank.operator("revoke-commit", {"commit": commit, **WHY}))["open"] == []
     # git's name is unknown where the bundle's folder is no repository, as in a container
     with pytest.raises(NotFoundError, match=rf"lately decided: .*{commit}"):
@@ -192,62 +177,64 @@ async def if_open(bank: Bank, effect_id: str) -> bool:
     return done["ended"]
 
 
-async def test_a_revoked_commit_ends_the_compensations_it_decided(bank: Bank) -> None:
+async def test_a_stop_holds_compensations_too(bank: Bank) -> None:
     view = await fired(bank, bank.robot)
-    undo = (await undone(bank.robot, view)).json()
-    assert undo["effect"]["state"] == "released"
-    commit = undo["effect"]["decision"]["commit"]
-    open_ones = (await bank.operator("revoke-commit", {"commit": commit, **WHY}))["open"]
-    assert undo["effect"]["effect_id"] in open_ones
-    assert await if_open(bank, undo["effect"]["effect_id"])
-    assert (await bank.robot.redeem([undo["release"]], f"{bank.robot.name}-undo")).status_code == 409
-    assert await bank.maya.task(view, "compensation_failed")
+    for tool in ("unpay", None):
+        await bank.operator("stop", {"tool": tool, **WHY})
+        refused = await undone(bank.robot, view)
+        await bank.operator("go-on", {"tool": tool})
+        assert refusal(refused) == (403, "frozen")
+        assert (await bank.states(view))[1] == "fired"
+    assert (await undone(bank.robot, view)).json()["release"] is not None
 
 
-STOPPED = [("pay", "tool pay"), (None, "everything")]
-
-
-@pytest.mark.parametrize(("tool", "named"), STOPPED)
-async def test_what_is_stopped_neither_begins_nor_goes_on_until_it_is_unfrozen(
-    bank: Bank, tool: str | None, named: str
+@pytest.mark.parametrize("what", ["tool pay", "everything", "agent"])
+async def test_what_is_stopped_or_frozen_neither_begins_nor_goes_on_until_it_is_unfrozen(
+    bank: Bank, what: str
 ) -> None:
-    fresh, tokens_view = await waiting(bank, run_key="a"), await ready(bank, run_key="b")
-    tokens = (await bank.robot.release(tokens_view)).json()["releases"]
-    effect_ids = await redeemed(bank.robot, await pay(bank), await mail(bank), run_key="c")
-    await told(bank.robot, (effect_ids[1], "unused"))
+    robot, named = bank.robot, f"agent {bank.robot.name}" if what == "agent" else what
+    args: dict[str, Any] = {"tool": "pay" if what == "tool pay" else None}
+    verb, end = ("stop", "go-on")
+    if what == "agent":
+        verb, end, args = "freeze", "unfreeze", {"agent": robot.name}
+    waits, held = await bank.asks(run_key="a"), await ready(bank, run_key="b")
+    tokens = await bank.tokens(held)
+    effect_ids = await redeemed(robot, await pay(bank), await mail(bank), run_key="c")
+    await told(robot, (effect_ids[1], "unused"))
 
     async def asked() -> list[Any]:
-        renew = f"/v1/redemptions/{bank.robot.attempt}/renew"
+        renew = f"/v1/redemptions/{robot.attempt}/renew"
         return [
-            await bank.robot.submit(await pay(bank), run_key="d"),
-            await bank.robot.release(tokens_view),
-            await bank.robot.redeem(tokens, bank.robot.attempt + "-2"),
-            await bank.robot.send("POST", renew, {"effect_ids": effect_ids[:1]}),
+            await robot.submit(await pay(bank), run_key="d"),
+            await robot.release(held),
+            await robot.redeem(tokens, robot.attempt + "-2"),
+            await robot.send("POST", renew, {"effect_ids": effect_ids[:1]}),
         ]
 
-    assert (await bank.operator("stop", {"tool": tool, **WHY}))["began"]
+    began = [await bank.operator(verb, args | WHY) for _ in range(2)]
     try:
         answers = await asked()
         assert [refusal(one) for one in answers] == [(403, "frozen")] * 4
         assert all(f"policy-service unfreeze {named}" in one.json()["detail"] for one in answers)
-        voted = await bank.tomas.vote(fresh)
-        assert voted.json()["state"] == "met", "people may go on deciding"
-        mailed = await bank.robot.submit(await mail(bank), run_key="e")
-        assert mailed.status_code == (201 if tool else 403), "another tool goes on, unless everything stops"
-        assert not (await bank.operator("stop", {"tool": tool, **WHY}))["began"], "it is stopped already"
+        assert (await bank.tomas.vote(waits)).json()["state"] == "met", "people may go on deciding"
+        mailed = await robot.submit(await mail(bank), run_key="e")
+        assert mailed.status_code == (201 if what == "tool pay" else 403), "another tool goes on"
+        if what != "everything":
+            other = await bank.agent(f"{robot.name}-other")
+            paid = await other.submit(await pay(bank))
+            assert paid.status_code == (201 if what == "agent" else 403), "another agent goes on"
     finally:
-        assert (await bank.operator("go-on", {"tool": tool}))["ended"]
+        ended = [await bank.operator(end, args) for _ in range(2)]
     assert all(one.is_success for one in await asked())
-    assert not (await bank.operator("go-on", {"tool": tool}))["ended"]
-
-
-@pytest.mark.parametrize("tool", ["unpay", None])
-async def test_a_stop_holds_compensations_too(bank: Bank, tool: str | None) -> None:
-    view = await fired(bank, bank.robot)
-    await bank.operator("stop", {"tool": tool, **WHY})
-    try:
-        assert refusal(await undone(bank.robot, view)) == (403, "frozen")
-        assert (await states(bank.robot, view["txn"]))[1] == "fired"
-    finally:
-        await bank.operator("go-on", {"tool": tool})
-    assert (await undone(bank.robot, view)).json()["release"] is not None
+    if what == "agent":
+        log = table(AuditRow).c
+        query = select(log.kind, log.actor, log.body).where(log.kind.like("agent_%frozen"))
+        lines = await bank.service.db.read(lambda conn: conn.execute(query.order_by(log.audit_id)).all())
+        said = [(kind, actor, json.loads(body)) for kind, actor, body in lines]
+        told_of = [line for line in said if line[2]["agent"] == robot.name]
+        assert told_of == [
+            ("agent_frozen", "operator", args | WHY),
+            ("agent_unfrozen", "operator", args),
+        ]
+    else:
+        assert [one["began"] for one in began] == [one["ended"] for one in ended] == [True, False]

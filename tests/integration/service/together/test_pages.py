@@ -1,0 +1,312 @@
+"""What a review's page says: what was shown goes into every vote, what was denied before, what became of a press."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from typing import Any
+
+import httpx2
+import pytest
+
+from policy_service.storage.core import find
+from policy_service.storage.proof_tables import ViewRow
+from policy_service.storage.tables import VoteRow
+from policy_service.workflow.reviews.shown import View
+from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, gate, person, plain_forbid
+from tests.fakes.world import Visitor
+from tests.integration.service.effects import mail, pay
+from tests.integration.service.stepping_up import Holder, review_of
+from tests.integration.service.stepping_up import told as refused_with
+from tests.integration.service.test_plans import plans
+from tests.integration.service.together.bank import Bank, refusal
+from tests.integration.service.together.test_edit_forms import address, send
+from tests.integration.service.together.test_edits import LESS
+
+pytestmark = pytest.mark.anyio
+
+TOLD = "The rules changed while this waited."
+
+
+async def staged(bank: Bank) -> tuple[dict[str, Any], Holder, str]:
+    """A payment beside a mail, who is asked about it, and where votes on it go."""
+    view: dict[str, Any] = (await bank.robot.submit(await pay(bank, 500), await mail(bank))).json()
+    return view, Holder(bank.maya), f"/reviews/{review_of(view)}/votes"
+
+
+async def votes_on(bank: Bank, view: dict[str, Any]) -> list[VoteRow]:
+    return await bank.service.db.read(lambda conn: find(conn, VoteRow, review_id=review_of(view)))
+
+
+async def test_a_vote_names_what_was_shown(bank: Bank) -> None:
+    view, maya, votes = await staged(bank)
+    form = await maya.form(review_of(view))
+    unnamed = {name: value for name, value in form.items() if name != "view_digest"}
+    answer = await maya.send(votes, **unnamed)
+    assert (answer.status_code, "does not say what was read" in refused_with(answer)) == (400, True)
+    assert (await maya.send(votes, **form)).status_code == 303
+    (vote,) = await votes_on(bank, view)
+    digest = form["view_digest"]
+    (kept,) = await bank.service.db.read(lambda conn: find(conn, ViewRow, view_digest=digest))
+    assert vote.view_digest == digest == View(json.loads(kept.material)).digest
+    recorded = [body for kind, body in await bank.log(view["txn"]) if kind == "vote_recorded"]
+    assert recorded[0]["view_digest"] == digest
+
+
+async def test_a_page_whose_rules_changed_is_stale(bank: Bank) -> None:
+    view, maya, votes = await staged(bank)
+    read, denial = await maya.form(review_of(view)), await maya.form(review_of(view), "deny")
+    await bank.rules(gate("more", "finance", "context.input.amount > 200"))
+    answer = await maya.send(votes, **read)
+    assert answer.status_code == 409
+    assert "Something else on the page is another now: the rules that ask" in refused_with(answer)
+    # a denial is never refused for what was shown; it then names no view
+    assert (await maya.send(votes, **denial, reason="no")).status_code == 303
+    (vote,) = await votes_on(bank, view)
+    assert (vote.verdict, vote.view_digest) == ("deny", None)
+
+
+async def test_a_stale_page_names_the_revision_that_was_read_and_keeps_its_counts(bank: Bank) -> None:
+    view, maya, votes = await staged(bank)
+    form = await maya.form(review_of(view))
+    assert (await bank.asks(600))["rev"] == 2
+    answer = await maya.send(votes, **form)
+    assert answer.status_code == 409
+    assert "You were reading revision 1. It has changed since: revision 2 is the newest." in answer.text
+    pages = (
+        f"/reviews/{review_of(view)}",
+        "/passkeys",
+        "/reviews/none",
+        "/stop",
+        "/policies",
+        "/agents",
+        "/audit",
+    )
+    for page in (answer, *[await maya.visitor.get(path) for path in pages]):
+        assert "to settle" in page.text, page.url
+
+
+async def test_a_program_reads_its_view_and_may_name_it(bank: Bank) -> None:
+    view, _, _ = await staged(bank)
+    shown = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()
+    stale = await bank.maya.vote(view, view_digest="0" * 64)
+    assert refusal(stale) == (409, "stale_review")
+    assert (stale.json()["read_rev"], stale.json()["rev"]) == (1, 1)
+    answer = await bank.maya.vote(view, view_digest=shown["view_digest"])
+    assert answer.json()["votes"][0]["view_digest"] == shown["view_digest"]
+
+
+async def test_a_folded_argument_is_not_approved(bank: Bank) -> None:
+    view = (await bank.robot.submit(await pay(bank, 500, account="a" * 400))).json()
+    maya, path = Holder(bank.maya), f"/reviews/{review_of(view)}"
+    assert "Nobody approves what they have not opened" in await maya.page(path)
+    folded = await maya.form(review_of(view), "deny", query="")
+    answer = await maya.send(f"{path}/votes", **(folded | {"verdict": "approve"}))
+    assert (answer.status_code, "Account stood folded" in refused_with(answer)) == (400, True)
+    assert (await maya.send(f"{path}/votes", **await maya.form(review_of(view)))).status_code == 303
+
+
+# -- a bundle comes into force while people are asked ----------------------------------------------------------------
+
+
+async def notes(bank: Bank, view: dict[str, Any]) -> list[str]:
+    """What the page of the review says of new rules, the newest first."""
+    page = (await bank.maya.get(f"/reviews/{review_of(view)}")).text
+    found = re.findall(rf"<p><b>{re.escape(TOLD)}</b> (.*?)\. <span", page, re.DOTALL)
+    return [unescape(re.sub(r"<[^>]+>", "", note)) for note in found]
+
+
+async def test_a_gate_that_came_or_went_and_a_forbid_are_named(bank: Bank) -> None:
+    view = await bank.asks()
+    await bank.write("notes.cedar", "// says nothing new\n")
+    assert await notes(bank, view) == []
+    late = ANYBODY + gate("large", "finance", "context.input.amount > 900")
+    await bank.policies(late + gate("counsel", "legal", title="Legal reads it"))
+    assert await notes(bank, view) == ["People are now asked by Legal reads it"]
+    await bank.policies(late)
+    assert await notes(bank, view) == [
+        "No rule asks any more what counsel asked; this revision still waits for it",
+        "People are now asked by counsel",
+    ]
+    assert (await bank.states(view))[0] == "review"
+    await bank.policies(ANYBODY + LARGE + HUGE + plain_forbid("stop"))
+    assert (await notes(bank, view))[0] == "It is forbidden now, by stop"
+
+
+async def test_a_tool_that_is_another_one_now_is_named_and_not_the_rules(bank: Bank) -> None:
+    view = await bank.asks()
+    await bank.write("tools/pay.json", PAY | {"title": "Pay them"})
+    (said,) = await notes(bank, view)
+    was = r"It is forbidden now: this effect was staged for the manifest \w{12} of 'pay'; the active one is \w{12}"
+    assert re.fullmatch(was, said)
+
+
+# -- who is asked again about what somebody denied is told so --------------------------------------------------------
+
+WHY = "wrong customer <b>cus_17</b>"
+
+
+async def denied(bank: Bank, amount: int = 500, **more: Any) -> dict[str, Any]:
+    view: dict[str, Any] = (await bank.robot.submit(await pay(bank, amount, **more), run_key="first")).json()
+    assert (await bank.maya.vote(view, "deny", reason=WHY)).status_code == 200
+    return view
+
+
+async def told(bank: Bank, view: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the wire says, which must be the same in the list and alone."""
+    alone = (await bank.maya.get(f"/v1/reviews/{review_of(view)}")).json()
+    listed = (await bank.maya.get("/v1/reviews?limit=200")).json()["reviews"]
+    found: list[dict[str, Any]] = alone["earlier_denials"]
+    for one in listed:
+        if one["review_id"] == alone["review_id"]:
+            assert one["earlier_denials"] == found
+    return found
+
+
+async def denied_part(bank: Bank, view: dict[str, Any]) -> str:
+    answer = await bank.maya.get(f"/reviews/{review_of(view)}")
+    assert answer.status_code == 200
+    found = re.search(r'<section class="denied-before".*?</section>', answer.text, re.DOTALL)
+    return re.sub(r"\s+", " ", found.group()) if found else ""
+
+
+async def test_the_same_asked_again_in_other_words_says_who_said_no_and_what_differs(bank: Bank) -> None:
+    before = await denied(bank)
+    bank.clock.pass_(hours=2)
+    await bank.sign_in()
+    again = (await bank.robot.submit(await pay(bank, 499), await mail(bank), run_key="another-way")).json()
+    assert again["state"] == "review"
+    with plans(bank) as found:
+        (denial,) = await told(bank, again)
+    lines = [line for line, asked in found if "effects.state = 'denied'" in asked]
+    assert [line for line in lines if "ix_effects_denied" in line], lines
+    assert denial["review_id"] == review_of(before)
+    assert (denial["person"], denial["reason"], denial["differs"]) == (person("maya"), WHY, ["amount"])
+    drawn = await denied_part(bank, again)
+    for words in ("Denied before", f'href="/reviews/{review_of(before)}"', "Maya", "<code>amount</code>"):
+        assert words in drawn
+    assert "<b>cus_17</b>" not in drawn and WHY in unescape(drawn)
+    # context and nothing else: it is approved as ever
+    assert (await bank.maya.vote(again)).json()["state"] == "met"
+
+
+async def test_exactly_the_same_under_another_key_says_so(bank: Bank) -> None:
+    await denied(bank, items=["a"])
+    again = (await bank.robot.submit(await pay(bank, 500, items=["a"]), run_key="another-key")).json()
+    assert [one["differs"] for one in await told(bank, again)] == [[]]
+    assert "Every argument is the same" in await denied_part(bank, again)
+    other = await bank.asks(501, run_key="again")
+    assert [one["differs"] for one in await told(bank, other)] == [["amount", "items"]]
+
+
+async def test_nothing_is_said_of_what_was_not_denied_by_a_person_about_the_same(bank: Bank) -> None:
+    pair = [await pay(bank, 500), await pay(bank, 500, "beta")]
+    view = (await bank.robot.submit(*pair, run_key="pair")).json()
+    await bank.maya.vote(view, "deny", reason="no")
+    sibling = (await bank.robot.submit(await pay(bank, 500, "beta"), run_key="sibling")).json()
+    assert await told(bank, sibling) == []
+    stranger = await bank.asks(robot=await bank.agent(f"{bank.robot.name}-other"))
+    assert await told(bank, stranger) == []
+    assert await denied_part(bank, stranger) == ""
+
+
+async def test_what_was_withdrawn_expired_or_approved_is_no_denial(bank: Bank) -> None:
+    await bank.withdraw(await bank.asks(run_key="taken-back"))
+    good = await bank.asks(run_key="approved")
+    await bank.maya.vote(good)
+    await bank.asks(run_key="expired")
+    bank.clock.pass_(hours=25)
+    await bank.sweep()
+    await bank.sign_in()
+    now = await bank.asks(run_key="now")
+    assert await told(bank, now) == []
+    await denied(bank)
+    assert await told(bank, good) == [], "what comes later is not written into the past"
+    assert len(await told(bank, now)) == 1
+    assert len((await bank.maya.vote(now)).json()["earlier_denials"]) == 1
+    bank.clock.pass_(hours=24, seconds=5)  # and after the period it is forgotten
+    await bank.sign_in()
+    assert await told(bank, await bank.asks(501, run_key="later")) == []
+
+
+async def test_many_denials_are_five_lines_the_newest_first(bank: Bank) -> None:
+    for n in range(7):
+        view = await bank.asks(500 + n, run_key=f"try-{n}")
+        await bank.maya.vote(view, "deny", reason=f"no {n}")
+        bank.clock.pass_(seconds=1)
+    again = await bank.asks(600, run_key="again")
+    assert [one["reason"] for one in await told(bank, again)] == ["no 6", "no 5", "no 4", "no 3", "no 2"]
+    assert "Denied 5 times before" in await denied_part(bank, again)
+
+
+# -- what a person is told after they pressed ------------------------------------------------------------------------
+
+ALONE = (
+    '@id("captain") permit (principal in Group::"cfo", action == Action::"break_glass_alone", resource);\n'
+)
+
+
+async def form_of(visitor: Visitor, view: dict[str, Any], act: str) -> dict[str, str]:
+    html = (await visitor.get(address(view))).text.split(f'id="{act}"')[1].split("</form>")[0]
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', html))
+
+
+async def press(
+    visitor: Visitor, view: dict[str, Any], form: dict[str, str], verdict: str
+) -> httpx2.Response:
+    fields = form | {"verdict": verdict, "reason": "as it was agreed"}
+    return await send(visitor, f"{address(view)}/votes", fields)
+
+
+async def test_whoever_votes_too_late_is_told_and_led_to_the_review(bank: Bank) -> None:
+    view = await bank.asks()
+    late, form = await form_of(bank.tomas, view, "approve"), await form_of(bank.maya, view, "deny")
+    for _ in range(2):  # a second press of the same button is no late vote
+        assert (await press(bank.maya, view, form, "deny")).status_code == 303
+    answer = await press(bank.tomas, view, late, "approve")
+    assert answer.status_code == 409
+    assert "Your vote was not counted" in answer.text
+    assert "This was denied already" in answer.text
+    assert f'href="{address(view)}">Open the review<' in answer.text
+
+
+async def test_an_opening_is_nowhere_told_as_an_approval(bank: Bank) -> None:
+    await bank.policies(ANYBODY + LARGE + ALONE)
+    view = await bank.asks()
+    form = await form_of(bank.tomas, view, "break-glass")
+    assert (await press(bank.tomas, view, form, "break_glass")).status_code == 303
+    page = (await bank.tomas.get(address(view))).text
+    assert "Approved and released" not in page
+    assert "Nobody&#39;s approval let it go" in page
+    decided = (await bank.tomas.get(f"/?tab=decided&agent={bank.robot.name}")).text
+    assert "Break-glass</span>" in decided
+    assert "Approved</span>" not in decided
+    task = await bank.maya.task(view, "break_glass_review")
+    text = (await bank.maya.get(f"/tasks/{task['task']['task_id']}")).text
+    assert "The policy, without asking anybody" not in text
+    assert "In an emergency, without the people its gates ask" in text
+    assert "as it was agreed" in text
+    assert "?." not in text
+
+
+async def test_a_replaced_revision_leads_to_the_one_that_stands(bank: Bank) -> None:
+    owned = await bank.agent("replaced", owner=person("jonas"))
+    old = await bank.asks(robot=owned)
+    await owned.accept(await bank.maya.proposed(old, LESS))
+    new = await owned.see(old["txn"])
+    text = (await bank.jonas.get(address(old))).text
+    assert f'<a href="{address(new)}">Read revision 2</a>' in text
+    assert "The agent replaced it" not in text
+    assert "Not Maya, on the asking side" in (await bank.jonas.get(address(new))).text
+
+
+async def test_what_is_stopped_is_not_told_as_about_to_fire(bank: Bank) -> None:
+    loop = await bank.agent("in-a-loop")
+    view = await bank.asks(robot=loop)
+    form = await form_of(bank.maya, view, "approve")
+    assert (await press(bank.maya, view, form, "approve")).status_code == 303
+    assert "it does not fire until" not in (await bank.maya.get(address(view))).text
+    stop = {"csrf_token": bank.maya.csrf, "what": "agent", "name": "in-a-loop", "reason": "refunds in a loop"}
+    assert (await send(bank.maya, "/stop", stop)).status_code == 303
+    assert "it does not fire until" in (await bank.maya.get(address(view))).text
