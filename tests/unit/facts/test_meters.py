@@ -36,10 +36,7 @@ def test_a_meter_counts_tools_and_groups_for_somebody_over_a_time(folder: Bundle
     folder.write("meters.toml", SPENT + CALLS)
     spent, calls = meters(folder, "pay").values()
     told = [(one.name, one.field, one.per, sorted(one.tools)) for one in (spent, calls)]
-    assert told == [
-        ("spent", "/amount", "principal", ["pay"]),
-        ("calls", "", "resource", ["look", "pay"]),
-    ]
+    assert told == [("spent", "/amount", "principal", ["pay"]), ("calls", "", "resource", ["look", "pay"])]
     assert (spent.words, calls.words) == ("spent (per principal, 24h)", "calls (per resource, day, UTC)")
     assert meters(folder, "look").keys() == {"calls"}
 
