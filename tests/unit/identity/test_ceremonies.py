@@ -21,15 +21,11 @@ from policy_service.identity.ceremonies import (
 from tests.fakes.authenticator import Passkey
 
 VOTE: dict[str, Any] = {
-    "review": "rev_01",
-    "rev": 2,
-    "txn_digest": "a" * 64,
-    "effect_digest": "b" * 64,
-    "view_digest": "c" * 64,
-    "person": "https://login.example.com|maya",
-    "verdict": "approve",
-    "nonce": "n" * 43,
-}
+    "review": "rev_01", "rev": 2, "txn_digest": "a" * 64, "effect_digest": "b" * 64, "view_digest": "c" * 64,
+    "person": "https://login.example.com|maya", "verdict": "approve", "nonce": "n" * 43,
+}  # fmt: skip
+
+
 PINNED = "cf29bd8c0f71bdd59cae7b359a202617f20e321d30f126e836688ae30f7382cd"
 
 
@@ -41,19 +37,12 @@ def test_the_challenge_is_the_digest_of_the_whole_vote() -> None:
     assert set(SIGNED) == set(VOTE)
 
 
-@pytest.mark.parametrize("member", VOTE)
-def test_every_member_is_in_it(member: str) -> None:
-    other = 3 if member == "rev" else VOTE[member] + "x"
-    assert step_up_challenge(VOTE | {member: other}) != step_up_challenge(VOTE)
-
-
-@pytest.mark.parametrize("member", VOTE)
-def test_none_may_be_missing(member: str) -> None:
-    with pytest.raises(ValueError, match="a step-up signs"):
-        step_up_challenge({name: value for name, value in VOTE.items() if name != member})
-
-
-def test_no_other_member_may_be_in_it() -> None:
+def test_every_member_is_in_it_and_no_other() -> None:
+    for member in VOTE:
+        other = 3 if member == "rev" else VOTE[member] + "x"
+        assert step_up_challenge(VOTE | {member: other}) != step_up_challenge(VOTE)
+        with pytest.raises(ValueError, match="a step-up signs"):
+            step_up_challenge({name: value for name, value in VOTE.items() if name != member})
     with pytest.raises(ValueError, match="a step-up signs"):
         step_up_challenge(VOTE | {"reason": "fits"})
 

@@ -79,8 +79,8 @@ async def test_a_link_is_spent_once_and_nothing_else_opens_anything(terminal: Te
 async def test_of_many_who_open_a_link_at_once_one_gets_in(terminal: Terminal) -> None:
     token = token_of(terminal.link())
     outcomes = await asyncio.gather(*(terminal.open(token) for _ in range(8)), return_exceptions=True)
-    assert sum(isinstance(one, SignedIn) for one in outcomes) == 1
-    assert {type(one) for one in outcomes} == {SignedIn, InvalidRequestError}
+    names = sorted(type(one).__name__ for one in outcomes)
+    assert names == ["InvalidRequestError"] * 7 + ["SignedIn"]
 
 
 @pytest.mark.parametrize(("after_s", "code"), [(599, None), (600, "expired_token"), (601, "expired_token")])
@@ -112,7 +112,7 @@ async def test_making_and_using_a_link_is_logged_without_the_token(terminal: Ter
     token = token_of(terminal.link())
     await terminal.open(token)
     logged = lines(terminal.db)
-    assert [(kind, actor) for kind, actor, _ in logged] == [
+    assert [line[:2] for line in logged] == [
         ("sign_in_link_made", "operator"),
         ("signed_in", "person:urn:countersign:dev|ada"),
     ]
