@@ -16,28 +16,22 @@ from policy_service.storage.sqlite import copy_to
 def database(tmp_path: Path) -> Path:
     path = tmp_path / "countersign.db"
     with closing(sqlite3.connect(path)) as made:
-        made.execute("CREATE TABLE secrets (word TEXT)")
-        made.execute("INSERT INTO secrets VALUES ('sesame')")
-        made.commit()
+        made.executescript("CREATE TABLE secrets (word TEXT); INSERT INTO secrets VALUES ('sesame')")
     return path
-
-
-def words(path: Path) -> list[tuple[str]]:
-    with closing(sqlite3.connect(path)) as there:
-        return there.execute("SELECT word FROM secrets").fetchall()
-
-
-def require_sound(backup: Path) -> None:
-    assert words(backup) == [("sesame",)]
-    assert stat.S_IMODE(backup.lstat().st_mode) == 0o600
-    assert stat.S_ISREG(backup.lstat().st_mode)
-    assert sorted(one.name for one in backup.parent.iterdir()) == [backup.name]
 
 
 @pytest.fixture
 def backup(tmp_path: Path) -> Path:
     (tmp_path / "backups").mkdir()
     return tmp_path / "backups" / "taken.db"
+
+
+def require_sound(backup: Path) -> None:
+    with closing(sqlite3.connect(backup)) as there:
+        assert there.execute("SELECT word FROM secrets").fetchall() == [("sesame",)]
+    assert stat.S_IMODE(backup.lstat().st_mode) == 0o600
+    assert stat.S_ISREG(backup.lstat().st_mode)
+    assert sorted(one.name for one in backup.parent.iterdir()) == [backup.name]
 
 
 @pytest.mark.parametrize("plant", [Path.symlink_to, Path.hardlink_to], ids=["a link", "a second name"])

@@ -12,8 +12,8 @@ import pytest
 
 from policy_service.errors import StartError
 from policy_service.storage.lockfile import ProcessLock, lock_path
+from tests.house.repository import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 HOLD = """
 import sys
 from pathlib import Path
@@ -29,41 +29,25 @@ def path(tmp_path: Path) -> Path:
     return lock_path(tmp_path / "data" / "countersign.db")
 
 
-def hold_in_another_process(path: Path) -> subprocess.Popen[str]:
+def test_a_second_process_is_refused_until_the_first_has_ended_however_it_ends(path: Path) -> None:
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
     child = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], cwd=ROOT, env=environment, text=True,
+        [sys.executable, "-c", HOLD, path], cwd=ROOT, env=environment, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
     )  # fmt: skip
-    assert child.stdout is not None
-    assert child.stdout.readline() == "held\n"
-    return child
-
-
-def end(child: subprocess.Popen[str]) -> None:
-    child.kill()
-    child.communicate()
-
-
-def test_a_second_process_is_refused_and_told_who_holds_it(path: Path) -> None:
-    child = hold_in_another_process(path)
     try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
         with pytest.raises(StartError, match=rf"pid {child.pid} \(policy-service serve\)") as caught:
             ProcessLock(path).acquire()
         assert str(path) in str(caught.value)
     finally:
-        end(child)
-
-
-def test_the_lock_ends_with_its_holder_however_that_ends(path: Path) -> None:
-    end(hold_in_another_process(path))
+        child.kill()
+        child.communicate()
     with ProcessLock(path):
         assert str(os.getpid()) in path.read_text()
-
-
-def test_a_second_lock_in_the_same_process_is_refused_too(path: Path) -> None:
-    with ProcessLock(path), pytest.raises(StartError, match=r"in use .* or use another folder"):
-        ProcessLock(path).acquire()
+        with pytest.raises(StartError, match=r"in use .* or use another folder"):
+            ProcessLock(path).acquire()
 
 
 def test_it_can_be_taken_again_after_letting_go(path: Path) -> None:
