@@ -88,7 +88,7 @@ def test_every_table_has_rows_to_damage() -> None:
     assert {table for table, _, rows in _columns() if rows} == set(TABLES)
 
 
-@settings(max_examples=1_000 if LONG else 100)
+@settings(max_examples=1_000 if LONG else 50)
 @given(data=st.data())
 def test_an_edited_column_is_found(data: st.DataObject) -> None:
     table, column, rows = data.draw(st.sampled_from(_columns()))

@@ -166,7 +166,7 @@ def bytes_behind(text: str, page: ReviewPage) -> bytes:
     return f"{{{','.join(members)}}}".encode()
 
 
-@settings(max_examples=2_000 if LONG else 25)
+@settings(max_examples=2_000 if LONG else 15)
 @given(pages())
 @example(reviews.refund())
 @example(reviews.deploy())
@@ -192,7 +192,7 @@ plain_values = st.recursive(
 )
 
 
-@settings(max_examples=2_000 if LONG else 50)
+@settings(max_examples=2_000 if LONG else 30)
 @given(st.lists(plain_values, max_size=12), st.lists(st.booleans(), min_size=12, max_size=12))
 def test_what_is_plain_and_short_is_shown_exactly_and_can_be_decided(
     values: list[Any], secret: list[bool]
@@ -215,6 +215,7 @@ def now_is_late(page: ReviewPage) -> bool:
     return page.answer_by <= NOW
 
 
+@settings(max_examples=2_000 if LONG else 30)
 @given(heads())
 def test_a_form_keeps_the_limits(page: ReviewPage) -> None:
     for form in (modals.deny_modal, modals.ask_modal, modals.approve_modal):
@@ -223,13 +224,14 @@ def test_a_form_keeps_the_limits(page: ReviewPage) -> None:
         assert view["private_metadata"] == POINTER.value
 
 
+@settings(max_examples=2_000 if LONG else 40)
 @given(long, long, long, st.none() | long)
 def test_a_reply_keeps_the_limits(text: str, actor: str, channel: str, words: str | None) -> None:
     line = EventLine(NOW, "vote_recorded", text, actor, channel, actor)
     require_sound(reply(line, words, review_id="r" * 40, rev=1, outbox_id="o" * 40, public_url=URL))
 
 
-@settings(max_examples=2_000 if LONG else 25)
+@settings(max_examples=2_000 if LONG else 12)
 @given(few(heads(), 2, 40), st.integers(0, 10**6), st.booleans())
 def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
@@ -241,6 +243,7 @@ def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped
     assert refused_view(view) == []
 
 
+@settings(max_examples=2_000 if LONG else 30)
 @given(long, names, few(long), st.sampled_from(["release", "review", "deny"]))
 def test_an_answer_keeps_the_limits(
     text: str, unseen: tuple[str, ...], told: tuple[str, ...], outcome: Any

@@ -190,5 +190,6 @@ class Spending(RuleBasedStateMachine):
         self.journal.close()
 
 
+LONG = profile().max_examples > 1_000  # HYPOTHESIS_PROFILE=long
 TestSpending = Spending.TestCase
-TestSpending.settings = profile(profile(), stateful_step_count=40)
+TestSpending.settings = profile(max_examples=2_000 if LONG else 40, stateful_step_count=40)

@@ -11,30 +11,14 @@ from countersign.contract import (
     EffectDetail,
     Mode,
     PrivateKey,
-    ReceiptClaims,
-    ReleaseClaims,
     VerificationError,
     make_proof,
     verify_proof,
 )
-from tests.unit.contract.reading import Vector, check_receipt, expectation, params, read
-from tests.unit.contract.test_verify import check_release
+from tests.unit.contract.reading import expectation, read
 
 KEY = PrivateKey.from_seed(bytes(32))
 REQUEST: dict[str, Any] = {"method": "POST", "url_path": "/v1/redemptions", "query": "a=b", "body": b"{}"}
-
-
-@pytest.mark.parametrize("vector", params("tokens/good"))
-def test_release_claims_are_written_as_they_are_read(vector: Vector) -> None:
-    claims = check_release(vector).claims
-    assert ReleaseClaims.from_claims(claims.to_claims()) == claims
-
-
-@pytest.mark.parametrize("vector", params("receipts/good"))
-def test_receipt_claims_are_written_as_they_are_read(vector: Vector) -> None:
-    claims = check_receipt(vector)
-    assert isinstance(claims, ReceiptClaims)
-    assert ReceiptClaims.from_claims(claims.to_claims()) == claims
 
 
 def test_a_detail_describes_the_effect_it_was_made_of() -> None:

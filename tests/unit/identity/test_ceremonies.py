@@ -20,10 +20,9 @@ from policy_service.identity.ceremonies import (
 )
 from tests.fakes.authenticator import Passkey
 
-VOTE: dict[str, Any] = {
-    "review": "rev_01", "rev": 2, "txn_digest": "a" * 64, "effect_digest": "b" * 64, "view_digest": "c" * 64,
-    "person": "https://login.example.com|maya", "verdict": "approve", "nonce": "n" * 43,
-}  # fmt: skip
+DIGESTS = {"txn_digest": "a" * 64, "effect_digest": "b" * 64, "view_digest": "c" * 64}
+CAST = {"person": "https://login.example.com|maya", "verdict": "approve", "nonce": "n" * 43}
+VOTE: dict[str, Any] = {"review": "rev_01", "rev": 2} | DIGESTS | CAST
 
 
 PINNED = "cf29bd8c0f71bdd59cae7b359a202617f20e321d30f126e836688ae30f7382cd"

@@ -16,10 +16,9 @@ from policy_service.issuers import SignInProvider
 pytestmark = pytest.mark.anyio
 
 
-TABLE: dict[str, Any] = {
-    "name": "github", "title": "GitHub", "kind": "github", "issuer": "https://github.com", "client_id": "c",
-    "client_secret": "s", "groups_claim": "teams", "members_of": ["acme/team-1"],
-}  # fmt: skip
+CLIENT = {"client_id": "c", "client_secret": "s"}
+GITHUB = {"name": "github", "title": "GitHub", "kind": "github", "issuer": "https://github.com"}
+TABLE: dict[str, Any] = GITHUB | CLIENT | {"groups_claim": "teams", "members_of": ["acme/team-1"]}
 
 
 async def asked(answers: dict[str, Any], **more: Any) -> Account:
