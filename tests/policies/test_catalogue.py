@@ -103,18 +103,10 @@ def test_a_rule_may_weigh_what_a_manifest_of_the_catalogue_names(
     starter_folder: Path, tmp_path: Path
 ) -> None:
     folder = _with_the_catalogue(tmp_path / "policies")
-    for file in (
-        "rules.cedar",
-        "groups.toml",
-        "facts.toml",
-        "facts/customers.json",
-        "tools/send_message.json",
-    ):
+    files = "rules.cedar groups.toml facts.toml facts/customers.json tools/send_message.json"
+    for file in (*files.split(), "tools/read_history.json"):
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_bytes((starter_folder / file).read_bytes())
-    (folder / "tools/read_history.json").write_bytes(
-        (starter_folder / "tools/read_history.json").read_bytes()
-    )
     (folder / "amounts.cedar").write_text(AMOUNTS)
     bundle, args = load_bundle(folder), sample(EVERY["payments.refund"].manifest)
     small = decided(bundle, "payments.refund", args | {"amount_cents": 5_000}, "agent")
