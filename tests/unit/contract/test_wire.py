@@ -1,12 +1,18 @@
 """Requests and answers: strict on the way in, the same on the way out and back."""
 
+from __future__ import annotations
+
 import json
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from urllib.parse import quote
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from countersign.commit.unwinding import _ATTEMPT_BYTES
 from countersign.contract import (
     AdmissionError,
     EffectState,
@@ -19,7 +25,8 @@ from countersign.contract import (
     WireError,
     wire,
 )
-from countersign.contract.wire import WireModel, dump, parse
+from countersign.contract.keys import encode_base64url
+from countersign.contract.wire import AttemptId, WireModel, dump, parse
 from countersign.contract.wire.base import format_instant
 from tests.unit.contract.reading import read
 
@@ -267,3 +274,27 @@ def test_a_problem_may_carry_more() -> None:
 def test_admission_codes_are_problem_codes() -> None:
     codes = {case["code"] for case in read("admission/refused.json")["cases"]}
     assert {*codes, "not_a_json_value", "float_refused", "unknown_field", "invalid_request"} <= set(ErrorCode)
+
+
+_IDS: TypeAdapter[str] = TypeAdapter(AttemptId)
+
+
+@given(st.binary(min_size=_ATTEMPT_BYTES, max_size=_ATTEMPT_BYTES))
+def test_what_the_sdk_makes_is_one(random: bytes) -> None:
+    assert _IDS.validate_python(encode_base64url(random))
+
+
+@given(st.text(max_size=250))
+def test_one_is_the_same_in_a_path(text: str) -> None:
+    try:
+        name = _IDS.validate_python(text)
+    except ValidationError:
+        return
+    assert quote(name, safe="") == name
+    assert name not in {".", ".."} and 1 <= len(name) <= 200
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "a\n", "", "a" * 201, "\xe9"])
+def test_no_other_is(name: str) -> None:
+    with pytest.raises(ValidationError):
+        _IDS.validate_python(name)
