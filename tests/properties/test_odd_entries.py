@@ -50,13 +50,12 @@ def test_odd_keys_never_hide_a_sound_one_and_are_named(before: list[Any], after:
     listed = [*before, *sound, *after]
     published = read_keys({"keys": listed})
     assert len(published.usable) + len(published.refused) == len(listed)
-    assert [public_part(key) for key in sound] == [
-        public_part(dict(key.as_dict())) for key in published.usable if key.kid == "shared"
-    ][: len(sound)]
+    shared = [public_part(dict(key.as_dict())) for key in published.usable if key.kid == "shared"]
+    assert shared[: len(sound)] == [public_part(key) for key in sound]
     for entry in published.refused:
-        assert entry.why
-        assert 0 <= int(entry.pointer.removeprefix("/keys/")) < len(listed)
-        assert not len(before) <= int(entry.pointer.removeprefix("/keys/")) < len(before) + len(sound)
+        at = int(entry.pointer.removeprefix("/keys/"))
+        assert entry.why and 0 <= at < len(listed)
+        assert not len(before) <= at < len(before) + len(sound)
 
 
 @given(listed=st.lists(odd_keys, max_size=6))
