@@ -78,12 +78,8 @@ def condition(random: Random, depth: int = 3) -> str:
         case 7:
             parts = [condition(random, depth - 1) for _ in range(3)]
             return f"(if {parts[0]} then {parts[1]} else {parts[2]})"
-    left, word, right = (
-        condition(random, depth - 1),
-        random.choice(["&&", "&&", "||"]),
-        condition(random, depth - 1),
-    )
-    return f"({left} {word} {right})"
+    left, word = condition(random, depth - 1), random.choice(["&&", "&&", "||"])
+    return f"({left} {word} {condition(random, depth - 1)})"
 
 
 ASKED = {"principal": 'Agent::"r"', "action": 'Action::"pay"', "resource": 'Account::"x"'}

@@ -21,25 +21,14 @@ def settings(folder: Path, **given: Any) -> Settings:
 
 
 def test_a_provider_and_an_issuer_are_read_from_the_file(tmp_path: Path) -> None:
-    (tmp_path / "countersign.toml").write_text(
-        """
-[[providers]]
-name = "acme"
-title = "Acme"
-issuer = "https://login.acme.example"
-client_id = "c"
-client_secret = "very-secret"
-groups_claim = "groups"
-groups = { "9f2c" = "finance" }
-
-[[trusted_issuers]]
-name = "mesh"
-kind = "spiffe"
-trust_domain = "acme.example"
-jwks_url = "https://spire.acme.example/keys"
-agents = [{ agent = "desk", claims = { sub = "spiffe://acme.example/desk" } }]
-"""
-    )
+    provider = PROVIDER | {"groups_claim": "groups"}
+    mesh = {"name": "mesh", "kind": "spiffe", "trust_domain": "acme.example"}
+    mesh["jwks_url"] = "https://spire.acme.example/keys"
+    lines = ["[[providers]]", *(f'{name} = "{value}"' for name, value in provider.items())]
+    lines += ['groups = { "9f2c" = "finance" }', "[[trusted_issuers]]"]
+    lines += [f'{name} = "{value}"' for name, value in mesh.items()]
+    lines += ['agents = [{ agent = "desk", claims = { sub = "spiffe://acme.example/desk" } }]']
+    (tmp_path / "countersign.toml").write_text("\n".join(lines))
     read = settings(tmp_path)
     assert read.providers[0].groups == {"9f2c": "finance"}
     assert read.trusted_issuers[0].trust_domain == "acme.example"

@@ -65,18 +65,11 @@ def test_a_refusal_uses_little_memory(case: dict[str, Any]) -> None:
 
 
 NO_VALUES: list[object] = [
-    *(
-        (1, 2),
-        {1, 2},
-        b"bytes",
-        bytearray(b"x"),
-        Decimal("1.5"),
-        datetime(2026, 1, 1, tzinfo=UTC),
-        1j,
-        object(),
-    ),
-    *(Word.ONE, Number.ONE, Named(a=1), {1: "a"}, {Word.ONE: 1}, {None: 1}),
+    *((1, 2), {1, 2}, b"bytes", bytearray(b"x"), Decimal("1.5"), datetime(2026, 1, 1, tzinfo=UTC)),
+    *(1j, object(), Word.ONE, Number.ONE, Named(a=1), {1: "a"}, {Word.ONE: 1}, {None: 1}),
 ]
+
+
 FROM_PYTHON: list[tuple[object, str]] = [
     *((value, "not_a_json_value") for value in NO_VALUES),
     (float("nan"), "not_finite"),
@@ -225,32 +218,26 @@ def _both(raw: bytes, limits: Limits) -> tuple[str, str]:
     return _answer(raw, limits), _answer(b" " + raw, roomy)
 
 
-NEARLY_CANONICAL = [
-    b'{"a":1,"a":1}',
-    b'{"b":1,"a":2}',
-    b'{"a":1.0}',
-    b'{"a":1.5}',
-    b'{"a":[1e400]}',
-    b'{"a":-0}',
-    b'{"a":9007199254740991}',
-    b'{"a":9007199254740992}',
-    b'{"a":[18446744073709551616]}',
-    b'{"a":"\\u0041"}',
-    b'{"a":"\\ud800"}',
-    b'{"a":{"__entity":1}}',
-    b'{"__extn":1}',
-    b'{"a":[{"__expr":1}]}',
-    b'{"a":"\xff"}',
-    b'{"a":1}\n',
-    b'{"a":NaN}',
-    b'{"\xef\xac\xb3":1,"\xf0\x9f\x98\x80":2}',
-    b'{"":[],"\x7f":{}}',
-    b'{"a":[[[[[[[1]]]]]]]}',
-    b'{"a":[[[[[[[[1]]]]]]]]}',
-    b'{"a":[1,2,3,4,5,6,7,8]}',
-    b'{"a":[1,2,3,4,5,6,7,8,9]}',
-    b'{"a":["1","2","3","4","5","6","7","8","9"]}',
+NUMBERS = [
+    b"1.0",
+    b"1.5",
+    b"[1e400]",
+    b"-0",
+    b"9007199254740991",
+    b"9007199254740992",
+    b"[18446744073709551616]",
 ]
+TEXTS = [b'"\\u0041"', b'"\\ud800"', b'"\xff"', b"NaN"]
+DEEP = [b"[" * depth + b"1" + b"]" * depth for depth in (7, 8)]
+LONG = [b"[1,2,3,4,5,6,7,8]", b"[1,2,3,4,5,6,7,8,9]", b'["1","2","3","4","5","6","7","8","9"]']
+RESERVED = [b'{"__entity":1}', b'[{"__expr":1}]']
+NEARLY_CANONICAL = [
+    *(b'{"a":' + value + b"}" for value in NUMBERS + TEXTS + DEEP + LONG + RESERVED),
+    *(b'{"a":1,"a":1}', b'{"b":1,"a":2}', b'{"__extn":1}', b'{"a":1}\n', b'{"":[],"\x7f":{}}'),
+    b'{"\xef\xac\xb3":1,"\xf0\x9f\x98\x80":2}',
+]
+
+
 TIGHT = [
     Limits(),
     Limits(floats=False),

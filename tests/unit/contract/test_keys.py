@@ -18,16 +18,11 @@ SIGNING_INPUT = b"eyJhbGciOiJFZERTQSJ9.RXhhbXBsZSBvZiBFZDI1NTE5IHNpZ25pbmc"
 SIGNATURE = "hgyY0il_MGCjP0JzlnLWG1PPOt7-09PGcvMg3AIbQR6dWbhijcNR4ki4iylGjg5BhVsPt9g7sVvpAr_MuM0KAg"
 
 
+OWN = {"kty": "OKP", "crv": "Ed25519", "x": X, "kid": THUMBPRINT, "use": "sig", "alg": "Ed25519"}
+
+
 def jwk(**changed: Any) -> dict[str, Any]:
-    own = {
-        "kty": "OKP",
-        "crv": "Ed25519",
-        "x": X,
-        "kid": THUMBPRINT,
-        "use": "sig",
-        "alg": "Ed25519",
-    } | changed
-    return {name: value for name, value in own.items() if value is not ...}
+    return {name: value for name, value in {**OWN, **changed}.items() if value is not ...}
 
 
 def test_the_key_of_rfc8037_signs_and_is_named_as_printed_there() -> None:

@@ -21,14 +21,9 @@ from countersign.contract import (
 )
 from tests.unit.contract.reading import cases, effect, read
 
-VALUES = "args effect txn tool".split()
-NAMES = {
-    "call_key": "call",
-    "txn_id": "txn-id",
-    "effect_id": "effect-id",
-    "compensation_call_key": "compensate",
-}
-NAMES |= {f"{value}_digest": value for value in VALUES}
+NAMES = {f"{value}_digest": value for value in ("args", "effect", "txn", "tool")}
+NAMES |= {"call_key": "call", "txn_id": "txn-id", "effect_id": "effect-id"}
+NAMES["compensation_call_key"] = "compensate"
 LABELS = {name: f"countersign/{label}/v1\n" for name, label in NAMES.items()}
 
 

@@ -11,13 +11,10 @@ from countersign.contract import PointerError, compensation_args, pointer_tokens
 
 PLAIN = {"c%d": 2, "e^f": 3, "g|h": 4, "i\\j": 5, 'k"l': 6, " ": 7, "10": "ten"}
 DOCUMENT: Any = {"foo": ["bar", "baz"], "": 0, "a/b": 1, "m~n": 8, **PLAIN}
+
+
 NAMED = [
-    ("", DOCUMENT),
-    ("/foo", ["bar", "baz"]),
-    ("/foo/0", "bar"),
-    ("/", 0),
-    ("/a~1b", 1),
-    ("/m~0n", 8),
+    *(("", DOCUMENT), ("/foo", ["bar", "baz"]), ("/foo/0", "bar"), ("/", 0), ("/a~1b", 1), ("/m~0n", 8)),
     *((f"/{name}", value) for name, value in PLAIN.items()),
 ]
 

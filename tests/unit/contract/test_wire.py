@@ -77,14 +77,10 @@ def test_a_submission_is_read_as_it_was_meant() -> None:
     assert repr(effect.args) == "{'a': 0, 'b': 1, 'z': None}", "args arrive as their canonical value"
 
 
-TASK: dict[str, Any] = {
-    "task_id": "t",
-    "kind": TaskKind.UNKNOWN,
-    "text": "x",
-    "opened_at": AT,
-    "state": "open",
-}
-ABOUT: dict[str, Any] = {"url": "http://127.0.0.1/tasks/t", "txn": HEX, "effect_id": HEX, "rev": 1}
+TASK: dict[str, Any] = {"task_id": "t", "kind": TaskKind.UNKNOWN, "text": "x", "state": "open", "rev": 1}
+TASK |= {"opened_at": AT, "url": "http://127.0.0.1/tasks/t", "txn": HEX, "effect_id": HEX}
+
+
 FINDING = wire.HealthFinding(check="log", stops=True, wrong="w", since=AT, do="d")
 ROW = wire.AuditRow(index=0, at=AT, kind="k", actor={"a": 1}, body={"b": None})
 ANSWERS = [
@@ -92,7 +88,7 @@ ANSWERS = [
     wire.RedemptionView(attempt_id="a", redeemed=False, transaction=TRANSACTION),
     wire.CompensationView(effect=EFFECT, release="a.b.c"),
     wire.EvaluationView(effects=(wire.EvaluatedEffect(tool="t", decision=DECISION),)),
-    wire.TaskPage(tasks=(wire.TaskView(**TASK, **ABOUT, agent="a", tool="t"),)),
+    wire.TaskPage(tasks=(wire.TaskView(**TASK, agent="a", tool="t"),)),
     wire.AuditPage(rows=(ROW,), next=0),
     wire.ReviewPageView(reviews=()),
     wire.Health(status="down", findings=(FINDING,)),

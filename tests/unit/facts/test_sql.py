@@ -19,12 +19,10 @@ from tests.counterparts import postgres, require
 SECOND: Final = timedelta(seconds=1)
 
 
-VALUES: Final = {
-    "args": '{"flights":[{"cost":5},{"cost":7}]}',
-    "resource_id": "r1",
-    "agent": "a",
-    "tool": "t",
-}
+VALUES = {"args": '{"flights":[{"cost":5},{"cost":7}]}'}
+VALUES |= {"resource_id": "r1", "agent": "a", "tool": "t", "now": ""}
+
+
 ROWS: Final = (
     "CREATE TABLE r (id TEXT, cabin TEXT, bags INTEGER)",
     "INSERT INTO r VALUES ('r1', 'economy', 2)",
@@ -65,7 +63,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 def read(url: str, query: str, timeout: timedelta = SECOND, **values: str) -> list[dict[str, object]]:
     with closing(SqlReader(url, query, timeout)) as reader:
-        return [dict(row) for row in reader.read({"now": ""} | VALUES | values)]
+        return [dict(row) for row in reader.read(VALUES | values)]
 
 
 def test_a_value_is_never_part_of_the_statement(url: str) -> None:
@@ -132,7 +130,7 @@ def test_sqlite_follows_a_file_that_was_replaced(tmp_path: Path) -> None:
         for state in ("open", "closed"):
             filled(fresh, f"CREATE TABLE t AS SELECT '{state}' AS state")
             fresh.rename(file)
-            assert reader.read({"now": ""} | VALUES) == [{"state": state}]
+            assert reader.read(VALUES) == [{"state": state}]
 
 
 def test_sqlite_in_wal_mode_is_read_beside_its_writer_and_without_one(tmp_path: Path) -> None:

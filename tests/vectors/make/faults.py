@@ -20,17 +20,9 @@ Fault = tuple[str, str, int, str]
 
 _L = 2**252 + 27742317777372353535851937790883648493  # order of the base point (RFC 8032 section 5.1)
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-FOREIGN = {
-    "jku": "https://attacker.example/jwks.json",
-    "jwk": STRANGER.public.jwk(),
-    "x5u": "https://attacker.example/cert.pem",
-    "x5c": ["MIIB"],
-    "x5t": "AAAA",
-    "crit": ["exp"],
-    "b64": False,
-    "zip": "DEF",
-    "cty": "JWT",
-}
+FOREIGN = {"jku": "https://attacker.example/jwks.json", "jwk": STRANGER.public.jwk()}
+FOREIGN |= {"x5u": "https://attacker.example/cert.pem", "x5c": ["MIIB"], "x5t": "AAAA"}
+FOREIGN |= {"crit": ["exp"], "b64": False, "zip": "DEF", "cty": "JWT"}
 
 
 def gate_faults(
