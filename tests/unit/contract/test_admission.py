@@ -53,15 +53,17 @@ def test_good_bytes_are_admitted_and_canonical_bytes_load_as_themselves(case: di
     assert repr(load(canonical)) == repr(_sorted(value))
 
 
-@pytest.mark.parametrize("case", cases("admission/refused.json"))
-def test_a_refusal_uses_little_memory(case: dict[str, Any]) -> None:
-    hostile = raw(case)
-    tracemalloc.start()
-    with pytest.raises(AdmissionError):
-        load(hostile)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 20_000_000
+def test_a_refusal_uses_little_memory() -> None:
+    hostile = [raw(case) for case in read("admission/refused.json")["cases"]]
+    large = [one for one in hostile if len(one) > 10_000]
+    assert len(large) > 10
+    for one in large:
+        tracemalloc.start()
+        with pytest.raises(AdmissionError):
+            load(one)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 20_000_000
 
 
 NO_VALUES: list[object] = [
