@@ -56,9 +56,7 @@ PAYEES = {"settled": True, "waiting": False, "never": False, "nobody": None, "no
 
 
 @pytest.mark.parametrize(("payee", "paid"), PAYEES.items())
-async def test_only_a_settled_payment_makes_a_payee_known(
-    asked: Asked, payee: str, paid: bool | None
-) -> None:
+async def test_a_settled_payment_makes_a_payee_known(asked: Asked, payee: str, paid: bool | None) -> None:
     """Without a row or an account they are not known at all."""
     pay = {"payee": payee, "amount_cents": 1, "reference": ""}
     facts = await asked.facts("first-recipient", "LEDGER_URL", LEDGER, "pay", **pay)
@@ -91,9 +89,7 @@ HOURS = [
 
 
 @pytest.mark.parametrize(("now", "is_open"), HOURS)
-async def test_the_office_is_open_as_the_calendar_says_across_summer_time(
-    asked: Asked, now: str, is_open: bool
-) -> None:
+async def test_the_office_is_open_as_the_calendar_says(asked: Asked, now: str, is_open: bool) -> None:
     deploy = ("office-hours", "CALENDAR_URL", CALENDAR, "deploy", datetime.fromisoformat(now))
     facts = await asked.facts(*deploy, service="billing", version="v1")
     assert (facts.failed, facts.agent["office_open"]) == (None, is_open)
@@ -117,9 +113,7 @@ TEXTS = [("m1", "prefers tea", 42), ("m1", "Überprüfung 💡", 42), ("m2", "x"
 
 
 @pytest.mark.parametrize(("memory", "text", "stored"), TEXTS)
-async def test_a_text_is_measured_in_bytes_and_a_memory_by_its_own_entries(
-    asked: Asked, memory: str, text: str, stored: int
-) -> None:
+async def test_a_text_and_its_memory_are_measured(asked: Asked, memory: str, text: str, stored: int) -> None:
     said = {"memory": memory, "text": text, "bytes": 1}
     facts = await asked.facts("memory", "MEMORY_URL", MEMORIES, "remember", **said)
     assert facts.failed is None

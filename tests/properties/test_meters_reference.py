@@ -155,7 +155,7 @@ SPEND = [("submit", [(400, "a")]), ("submit", [(600, "a")]), ("submit", [(401, "
 @example(steps=[("submit", [(600, "a")]), ("deny", 0), ("submit", [(501, "a"), (400, "b")]), ("approve", 1)])
 @example(steps=[SPEND[0], ("wait", 120), SPEND[1], ("wait", -240), SPEND[2]])
 @given(steps=st.lists(STEP, min_size=4, max_size=16))
-def test_the_sums_are_those_of_a_naive_account(
+def test_the_sums_are_those_of_an_account(
     world: World, runner: asyncio.Runner, steps: list[tuple[str, Any]]
 ) -> None:
     async def told() -> None:

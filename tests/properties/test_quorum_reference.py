@@ -113,9 +113,7 @@ def test_one_more_person_helps_where_one_more_vote_fills_one_more_place(
 
 
 @given(fired, one_vote_each)
-def test_a_place_is_filled_from_the_gates_that_another_vote_can_reach_it_from(
-    gates: list[Gate], votes: list[BallotVote]
-) -> None:
+def test_a_place_is_filled_from_where_a_vote_can_reach_it(gates: list[Gate], votes: list[BallotVote]) -> None:
     merged, found = merge(gates), fillers(merge(gates), votes)
     per_gate = {entry.gate.key: entry for entry in tally(merged, votes).per_gate}
     assert found.keys() == {key for key, entry in per_gate.items() if not entry.met}

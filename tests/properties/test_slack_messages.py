@@ -194,9 +194,7 @@ plain_values = st.recursive(
 
 @settings(max_examples=2_000 if LONG else 30)
 @given(st.lists(plain_values, max_size=12), st.lists(st.booleans(), min_size=12, max_size=12))
-def test_what_is_plain_and_short_is_shown_exactly_and_can_be_decided(
-    values: list[Any], secret: list[bool]
-) -> None:
+def test_what_is_plain_is_shown_exactly_and_can_be_decided(values: list[Any], secret: list[bool]) -> None:
     rows = (
         reviews.arg(f"arg{i}", one, "string", secret=hidden)
         for i, (one, hidden) in enumerate(zip(values, secret, strict=False))

@@ -60,9 +60,7 @@ WRONG_PROVIDERS = {
 
 
 @pytest.mark.parametrize(("wrong", "told"), WRONG_PROVIDERS.values(), ids=WRONG_PROVIDERS.keys())
-def test_a_provider_that_could_not_be_trusted_stops_the_start(
-    tmp_path: Path, wrong: dict[str, Any], told: str
-) -> None:
+def test_a_provider_nobody_could_trust_is_refused(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(StartError, match=told) as caught:
         settings(tmp_path, providers=[PROVIDER | wrong])
     assert "very-secret" not in str(caught.value)
@@ -80,9 +78,7 @@ WRONG_ISSUERS = {
 
 
 @pytest.mark.parametrize(("wrong", "told"), WRONG_ISSUERS.values(), ids=WRONG_ISSUERS.keys())
-def test_an_issuer_of_agents_that_could_not_be_trusted_stops_the_start(
-    tmp_path: Path, wrong: dict[str, Any], told: str
-) -> None:
+def test_an_issuer_nobody_could_trust_is_refused(tmp_path: Path, wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(StartError, match=told):
         settings(tmp_path, trusted_issuers=[TRUSTED | wrong])
 
@@ -99,9 +95,7 @@ def test_a_password_in_an_address_is_not_quoted(tmp_path: Path) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_table_in_the_environment_that_is_no_json_ends_in_a_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_in_the_environment_is_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTERSIGN_PROVIDERS", "[{very-secret")
     with pytest.raises(StartError, match="JSON") as caught:
         settings(tmp_path)

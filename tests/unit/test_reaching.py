@@ -201,7 +201,7 @@ async def test_a_rest_may_be_a_date(receiver: Receiver) -> None:
     assert 364 < rest.total_seconds() / 86_400 <= 365
 
 
-async def test_no_proxy_of_the_environment_is_asked(
+async def test_no_proxy_of_the_environment_is_used(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Receiver() as proxy:

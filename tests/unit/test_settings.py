@@ -46,7 +46,7 @@ def test_environment_beats_file_beats_default(tmp_path: Path, monkeypatch: pytes
     assert (settings.port, settings.max_wait_s, settings.release_ttl_s) == (9002, 7, 120)
 
 
-def test_the_file_is_the_one_that_is_named_or_that_of_the_data_dir(
+def test_the_file_is_the_one_that_is_named_or_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "countersign.toml").write_text("port = 9001\n")

@@ -130,9 +130,7 @@ WRONG_SUBMISSIONS: dict[str, tuple[dict[str, Any], str, str]] = {
 @pytest.mark.parametrize(
     ("changed", "code", "pointer"), WRONG_SUBMISSIONS.values(), ids=WRONG_SUBMISSIONS.keys()
 )
-def test_a_wrong_submission_is_refused_and_told_where(
-    changed: dict[str, Any], code: str, pointer: str
-) -> None:
+def test_a_wrong_submission_is_refused_by_place(changed: dict[str, Any], code: str, pointer: str) -> None:
     with pytest.raises(WireError, match="the body is not a SubmitRequest") as refused:
         parse(wire.SubmitRequest, body({**SUBMIT, **changed}))
     assert refused.value.code == code

@@ -109,9 +109,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("how", "why"), FAULTS.items())
-async def test_a_fault_of_the_host_denies_and_is_the_operators_to_read(
-    folder: BundleFolder, host: Host, how: str, why: str
-) -> None:
+async def test_a_fault_of_the_host_denies(folder: BundleFolder, host: Host, how: str, why: str) -> None:
     bundle = bank(folder, host)
     host.how = how
     facts = await gather(bundle)
@@ -194,7 +192,7 @@ async def by_name(folder: BundleFolder, host: Host, *addresses: str, **more: Any
 
 
 @pytest.mark.parametrize("there", [["127.0.0.1"], ["fe80::1%eth0"], ["93.184.215.14", "10.1.2.3"]])
-async def test_a_name_that_leads_into_the_network_is_not_followed(
+async def test_a_name_that_leads_inside_is_not_followed(
     folder: BundleFolder, host: Host, there: list[str]
 ) -> None:
     """Which addresses those are is told in unit/test_reaching.py."""
@@ -202,9 +200,7 @@ async def test_a_name_that_leads_into_the_network_is_not_followed(
     assert host.asked == []
 
 
-async def test_tls_is_verified_for_the_name_at_the_address_that_was_looked_at(
-    folder: BundleFolder, tmp_path: Path
-) -> None:
+async def test_tls_is_verified_for_the_name_that_is_asked(folder: BundleFolder, tmp_path: Path) -> None:
     local = {"addresses": ("127.0.0.0/8",)}
     with Host(open_account, certificate(tmp_path, NAME)) as host:
         facts = await by_name(folder, host, "127.0.0.1", ca_file=host.certificate, **local)
@@ -222,9 +218,7 @@ async def test_tls_is_verified_for_the_name_at_the_address_that_was_looked_at(
 # -------------------------------------------------------------------------------------------------- kept answers
 
 
-async def test_an_answer_is_served_again_with_its_age_and_never_for_longer(
-    folder: BundleFolder, host: Host
-) -> None:
+async def test_an_answer_is_served_again_and_never_for_longer(folder: BundleFolder, host: Host) -> None:
     bundle = bank(folder, host, cache='"30s"')
     await gather(bundle)
     host.answer = lambda asked: (200, {"state": "closed"})
@@ -243,9 +237,7 @@ async def test_without_cache_every_question_asks(folder: BundleFolder, host: Hos
     assert len(host.asked) == 2
 
 
-async def test_other_args_are_another_question_and_no_answer_of_the_future_is_served(
-    folder: BundleFolder, host: Host
-) -> None:
+async def test_what_is_kept_answers_its_own_question_alone(folder: BundleFolder, host: Host) -> None:
     bundle = bank(folder, host, cache='"30s"')
     await gather(bundle, amount=1)
     await gather(bundle, amount=2)
@@ -268,9 +260,7 @@ async def test_no_answer_is_kept_for_a_second_at_most(folder: BundleFolder, host
     assert (await gather(bundle, now=NOW + timedelta(seconds=1))).failed is None
 
 
-async def test_the_answers_own_time_counts_and_a_stale_one_is_a_denial(
-    folder: BundleFolder, host: Host
-) -> None:
+async def test_an_answers_own_time_counts_and_a_stale_one_denies(folder: BundleFolder, host: Host) -> None:
     bundle = bank(folder, host, cache='"60s"', max_age='"60s"', as_of='"seen_at"')
     written = NOW - timedelta(seconds=50)
     host.answer = lambda asked: (200, {"state": "open", "seen_at": written.isoformat()})
@@ -281,9 +271,7 @@ async def test_the_answers_own_time_counts_and_a_stale_one_is_a_denial(
     assert len(host.asked) == 2
 
 
-async def test_who_asks_the_same_at_once_asks_once_also_when_the_first_hangs_up(
-    folder: BundleFolder, host: Host
-) -> None:
+async def test_the_same_at_once_is_asked_once(folder: BundleFolder, host: Host) -> None:
     host.how = "a while"
     bundle = bank(folder, host, cache='"30s"')
     first = asyncio.create_task(gather(bundle))

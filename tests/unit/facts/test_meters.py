@@ -106,9 +106,7 @@ MAY_BE_SUMMED: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize(("amount", "may"), MAY_BE_SUMMED.values(), ids=MAY_BE_SUMMED)
-def test_only_whole_numbers_that_are_never_negative_are_summed(
-    folder: BundleFolder, amount: Any, may: bool
-) -> None:
+def test_only_whole_numbers_from_zero_are_summed(folder: BundleFolder, amount: Any, may: bool) -> None:
     problems = folder.write("tools/pay.json", manifest(amount=amount)).write("meters.toml", SPENT).problems()
     assert (problems == []) is may, problems
 

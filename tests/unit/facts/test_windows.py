@@ -50,9 +50,7 @@ NEXT = {
 
 
 @pytest.mark.parametrize(("window", "zone", "now", "following"), NEXT.values(), ids=NEXT)
-def test_a_calendar_window_ends_where_the_next_begins(
-    window: str, zone: str | None, now: str, following: str
-) -> None:
+def test_a_window_ends_where_the_next_begins(window: str, zone: str | None, now: str, following: str) -> None:
     found = parse_window(window, zone)
     assert found.ends(at(now)) == at(following)
     assert found.first(at(following)) == at(following)

@@ -130,9 +130,7 @@ PATHS: dict[str, tuple[str, dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize(("path", "claims", "value"), PATHS.values(), ids=PATHS.keys())
-def test_a_claim_is_found_by_its_name_and_then_by_its_path(
-    path: str, claims: dict[str, Any], value: Any
-) -> None:
+def test_a_claim_is_found_by_its_name_then_by_its_path(path: str, claims: dict[str, Any], value: Any) -> None:
     assert claim_at(claims, path) == value
 
 

@@ -128,9 +128,7 @@ async def test_the_log_names_the_key_that_did_not_sign(header: dict[str, Any], w
         (lambda token: "é" + token, "malformed: it is no signed token, or too long a one"),
     ],
 )  # fmt: skip
-async def test_the_log_names_what_is_wrong_with_a_damaged_token(
-    damage: Callable[[str], str], why: str
-) -> None:
+async def test_the_log_names_what_a_damaged_token_lacks(damage: Callable[[str], str], why: str) -> None:
     browser = Browser()
     whole = browser.provider.token
     browser.but(token=lambda nonce, access_token: damage(whole(nonce, access_token)))

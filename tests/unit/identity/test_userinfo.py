@@ -22,9 +22,7 @@ def asking(**given: Any) -> Browser:
 
 
 @pytest.mark.parametrize("how", ["down", "never", "redirect", "endless", "no JSON", "500"])
-async def test_userinfo_that_fails_leaves_what_the_id_token_proved(
-    monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+async def test_userinfo_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(issuer_keys, "PATIENCE_S", 0.2)
     browser = asking().failing("/userinfo", how)
     with capture_logs() as logged:
@@ -65,7 +63,7 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("header", "more", "why"), BAD.values(), ids=BAD.keys())
-async def test_signed_userinfo_that_does_not_hold_is_not_used(
+async def test_userinfo_badly_signed_is_not_used(
     header: dict[str, Any], more: dict[str, Any], why: str
 ) -> None:
     browser = asking().but(signs_userinfo=True, userinfo=GROUPS | more)

@@ -202,7 +202,7 @@ def test_a_server_that_acknowledges_what_it_may_lose_is_refused(postgres_url: st
 
 
 @pytest.mark.anyio
-async def test_a_connection_that_dies_in_the_middle_acknowledges_nothing_and_the_next_unit_works(
+async def test_a_connection_that_dies_in_the_middle_acknowledges_nothing(
     postgres_url: str,
 ) -> None:
     """N6."""
@@ -223,7 +223,7 @@ async def test_a_connection_that_dies_in_the_middle_acknowledges_nothing_and_the
 
 
 @pytest.mark.parametrize(("failures", "kept"), [(2, [3]), (3, [])])
-def test_a_unit_that_fails_to_serialize_is_run_again_and_given_up_at_last(
+def test_a_unit_that_cannot_be_serialized_is_run_again(
     postgres_url: str, failures: int, kept: list[int]
 ) -> None:
     runs: list[int] = []

@@ -85,7 +85,7 @@ async def test_a_unit_that_raises_sends_nothing(timed: Database) -> None:
     assert await rows(timed) == []
 
 
-async def test_messages_leave_oldest_first_and_one_that_fails_holds_up_none(
+async def test_messages_leave_oldest_first_and_none_waits_for_a_failed_one(
     timed: Database, clock: Clock
 ) -> None:
     await put(timed, *"abcd", clock=clock)
@@ -95,9 +95,7 @@ async def test_messages_leave_oldest_first_and_one_that_fails_holds_up_none(
     assert receiver.got == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
 
 
-async def test_it_is_tried_again_after_a_growing_pause_and_then_set_aside(
-    timed: Database, clock: Clock
-) -> None:
+async def test_it_is_tried_again_after_growing_pauses_and_set_aside(timed: Database, clock: Clock) -> None:
     await put(timed, "bad")
     receiver = Receiver("bad")
     assert await receiver.drains(timed) == Drained(failed=1)
@@ -118,9 +116,7 @@ def test_the_pause_doubles_up_to_its_limit(attempt: int, seconds: float) -> None
     assert RETRY.pause(attempt) == timedelta(seconds=seconds)
 
 
-async def test_a_process_that_dies_while_delivering_leaves_the_message_due_again(
-    timed: Database, clock: Clock
-) -> None:
+async def test_what_a_process_that_died_was_delivering_is_due_again(timed: Database, clock: Clock) -> None:
     await put(timed, "a")
     # it is taken, and nothing more is heard of it
     assert len(await timed.write(lambda tx: outbox.claim(tx, 10, RETRY))) == 1
@@ -139,9 +135,7 @@ async def test_two_who_drain_at_once_do_not_take_the_same_message(timed: Databas
     assert len(receiver.got) == len(set(receiver.got)) == 20
 
 
-async def test_what_was_sent_is_forgotten_after_a_while_and_what_waits_is_not(
-    timed: Database, clock: Clock
-) -> None:
+async def test_what_was_sent_is_forgotten_and_what_waits_is_not(timed: Database, clock: Clock) -> None:
     await put(timed, "a", "bad")
     await Receiver("bad").drains(timed)
     assert await timed.write(lambda tx: outbox.forget_sent(tx, START)) == 0
@@ -150,9 +144,7 @@ async def test_what_was_sent_is_forgotten_after_a_while_and_what_waits_is_not(
     assert [row["kind"] for row in await rows(timed)] == ["bad"]
 
 
-async def test_what_a_lane_gave_up_is_forgotten_at_last_and_nothing_else(
-    timed: Database, clock: Clock
-) -> None:
+async def test_what_a_lane_gave_up_is_forgotten_and_nothing_else(timed: Database, clock: Clock) -> None:
     await timed.write(owe("old", lane="webhook a", hours=1))
     await timed.write(owe("gone", lane="webhook b", hours=1))
     await put(timed, "own")
@@ -166,7 +158,7 @@ async def test_what_a_lane_gave_up_is_forgotten_at_last_and_nothing_else(
     assert list(left.values()) == ["waiting"]
 
 
-async def test_an_attempt_that_took_longer_than_its_claim_says_nothing_of_the_one_after_it(
+async def test_an_attempt_longer_than_its_claim_says_nothing_of_the_next(
     timed: Database, clock: Clock
 ) -> None:
     """In a lane that keeps its order; the one that was begun last says what came of the message."""

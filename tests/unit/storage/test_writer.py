@@ -130,9 +130,7 @@ def test_a_trigger_that_rolls_everything_back_acknowledges_nothing(db: Database,
 
 
 @pytest.mark.parametrize("writes_on", [True, False])
-def test_a_unit_that_hides_the_lost_transaction_does_not_save_the_batch(
-    db: Database, writes_on: bool
-) -> None:
+def test_a_unit_that_hides_the_lost_transaction_saves_no_batch(db: Database, writes_on: bool) -> None:
     """The author caught the error and wrote on: outside any transaction, each statement its own commit."""
     execute(db, BOMB)
     execute(db, "INSERT INTO notes (word) VALUES ('there')")
@@ -155,9 +153,7 @@ def test_a_unit_that_ends_the_transaction_by_hand_fails_its_batch(db: Database, 
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_unit_that_ends_the_transaction_through_the_library_is_refused_alone(
-    db: Database, end: str
-) -> None:
+def test_a_unit_that_ends_it_through_the_library_is_refused_alone(db: Database, end: str) -> None:
     def ends(tx: Tx) -> None:
         note("half")(tx)
         getattr(tx.conn, end)()
