@@ -122,15 +122,11 @@ CUTS = st.lists(
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(SCRIPTS, CUTS, st.booleans(), st.booleans(), st.booleans())
+@given(SCRIPTS, CUTS, st.tuples(st.booleans(), st.booleans(), st.booleans()))
 def test_cut_anywhere_each_call_happens_exactly_once(
-    journal: Journal,
-    script: list[list[str]],
-    cuts: list[tuple[str, int, int, int]],
-    equal_ids: bool,
-    equal_answers: bool,
-    equal_words: bool,
+    journal: Journal, script: list[list[str]], cuts: list[tuple[str, int, int, int]], equal: tuple[bool, ...]
 ) -> None:
+    equal_ids, equal_answers, equal_words = equal
     key, world = next(KEYS), World(equal_answers)
     model = Model(script, equal_ids, world.cutter)
     said = ["Once more." if equal_words else f"Word {at}." for at in range(len(script))]

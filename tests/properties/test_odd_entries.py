@@ -30,13 +30,11 @@ json_values = st.recursive(
     max_leaves=6,
 )
 # a key that is almost sound: some members of a sound one changed or dropped, or no key at all
+changes = st.dictionaries(st.sampled_from(MEMBERS), json_values, max_size=3)
+dropped = st.sets(st.sampled_from(MEMBERS), max_size=2)
+changed_keys = st.builds(lambda key, more: key | more, st.sampled_from(SOUND_KEYS), changes)
 odd_keys = json_values | st.builds(
-    lambda key, changes, dropped: {
-        name: value for name, value in (key | changes).items() if name not in dropped
-    },
-    st.sampled_from(SOUND_KEYS),
-    st.dictionaries(st.sampled_from(MEMBERS), json_values, max_size=3),
-    st.sets(st.sampled_from(MEMBERS), max_size=2),
+    lambda key, gone: {name: value for name, value in key.items() if name not in gone}, changed_keys, dropped
 )
 
 
