@@ -99,7 +99,7 @@ async def sent(webhook: Webhook, *answers: Sequence[str]) -> Answer:
 
 async def here(receiver: Receiver, *plan: Step) -> Answer:
     """One delivery to this receiver, which answers by the plan."""
-    receiver.plan = list(plan)
+    receiver.plan = list(plan) or receiver.plan
     return await sent(hook(receiver.url, addresses=LOOPBACK))
 
 

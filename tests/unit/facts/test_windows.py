@@ -62,7 +62,7 @@ def test_a_rolling_window_never_ends_at_once() -> None:
 
 def test_no_moment_of_two_years_is_before_its_own_window() -> None:
     many = {"day": range(731, 735), "week": range(104, 108), "month": range(24, 27)}
-    for zone in "UTC Europe/Berlin America/Havana Africa/Cairo Australia/Lord_Howe Asia/Kolkata".split():
+    for zone in "Europe/Berlin America/Havana Africa/Cairo Australia/Lord_Howe".split():
         for unit, expected in many.items():
             window, begins = parse_window(unit, zone), set()
             for hour in range(2 * 366 * 24):

@@ -114,20 +114,27 @@ async def test_the_log_names_the_key_that_did_not_sign(header: dict[str, Any], w
     assert await refused_because(Browser().but(signed_with=signer, header=header).through()) == why
 
 
+def cut(token: str) -> str:
+    """The token without its signature."""
+    return token.rpartition(".")[0]
+
+
+HOLDS_NOT, MALFORMED = "its signature does not hold", "malformed: it is no signed token"
+NO_BASE64 = "malformed: its signature is no base64url"
+DAMAGES: list[tuple[Callable[[str], str], str]] = [
+    (lambda token: token[:-4] + ("AAAA" if token[-4:] != "AAAA" else "BBBB"), HOLDS_NOT),
+    (lambda token: cut(token) + ".", HOLDS_NOT),
+    (lambda token: cut(token) + ".!", NO_BASE64),
+    (lambda token: token + "=", NO_BASE64),
+    (cut, MALFORMED),
+    (lambda token: token + ".x.y", "it is encrypted, which is not supported"),
+    (lambda token: "ImFsZyBiNjQi." + token.partition(".")[2], MALFORMED),
+    (lambda token: "é" + token, "malformed: it is no signed token, or too long a one"),
+]
+
+
 @pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("damage", "why"),
-    [
-        (lambda token: token[:-4] + ("AAAA" if token[-4:] != "AAAA" else "BBBB"), "its signature does not hold"),
-        (lambda token: token.rpartition(".")[0] + ".", "its signature does not hold"),
-        (lambda token: token.rpartition(".")[0] + ".!", "malformed: its signature is no base64url"),
-        (lambda token: token + "=", "malformed: its signature is no base64url"),
-        (lambda token: token.rpartition(".")[0], "malformed: it is no signed token"),
-        (lambda token: token + ".x.y", "it is encrypted, which is not supported"),
-        (lambda token: "ImFsZyBiNjQi." + token.partition(".")[2], "malformed: it is no signed token"),
-        (lambda token: "é" + token, "malformed: it is no signed token, or too long a one"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("damage", "why"), DAMAGES)
 async def test_the_log_names_what_a_damaged_token_lacks(damage: Callable[[str], str], why: str) -> None:
     browser = Browser()
     whole = browser.provider.token
