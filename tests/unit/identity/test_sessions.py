@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +45,8 @@ class Browser:
 
 
 @pytest.fixture
-def browser(migrated_url: str, tmp_path: Path) -> Iterator[Browser]:
-    clock = Clock()
-    with Database.open(migrated_url, clock=clock) as db:
-        yield Browser(db, clock, tmp_path)
+def browser(timed: Database, clock: Clock, tmp_path: Path) -> Browser:
+    return Browser(timed, clock, tmp_path)
 
 
 async def test_every_sign_in_makes_another_cookie_and_another_form_token(browser: Browser) -> None:

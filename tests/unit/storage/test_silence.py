@@ -88,8 +88,11 @@ async def test_a_server_that_falls_silent_is_not_waited_for(
 # -- more than can be served -----------------------------------------------------------------------------------------
 
 
+Busy = tuple[Database, threading.Event]
+
+
 @pytest.fixture
-def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Database, threading.Event]]:
+def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
     """A database with a table, all of whose writing waits until it is told to go on."""
     go, begun = threading.Event(), threading.Event()
 
@@ -107,9 +110,7 @@ def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[D
         go.set()
 
 
-async def test_what_would_wait_too_long_is_refused_and_leaves_nothing(
-    busy: tuple[Database, threading.Event],
-) -> None:
+async def test_what_would_wait_too_long_is_refused_and_leaves_nothing(busy: Busy) -> None:
     db, go = busy
     waiting = [asyncio.create_task(db.write(add(n))) for n in range(_ROOM)]
     await asyncio.sleep(0)
@@ -123,9 +124,7 @@ async def test_what_would_wait_too_long_is_refused_and_leaves_nothing(
     assert await db.read(numbers) == list(range(2 * _ROOM))
 
 
-async def test_what_has_waited_too_long_is_refused_and_not_run(
-    busy: tuple[Database, threading.Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_has_waited_too_long_is_not_run(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
     db, go = busy
     stale = [asyncio.create_task(db.write(add(n))) for n in range(3)]
     await asyncio.sleep(0)
