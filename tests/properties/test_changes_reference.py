@@ -36,9 +36,8 @@ def mutated(text: str, dice: random.Random) -> str:
     elif kind == 2:
         rules[index] = rules[index].replace('"finance"', '"finance|cfo"').replace("when", "unless")
     elif kind == 3:
-        rules[index] = (
-            rules[index].replace('principal in Role::"desk"', "principal").replace('"EUR"', '"USD"')
-        )
+        looser = rules[index].replace('principal in Role::"desk"', "principal")
+        rules[index] = looser.replace('"EUR"', '"USD"')
     else:
         rules[index] = random_policies(dice, 1).replace('"p0"', f'"p{index}"')
     return "\n".join(rules)

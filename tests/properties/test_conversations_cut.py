@@ -59,9 +59,8 @@ class World:
         self, calls: Sequence[ModelCall], *, key: str, said: str, later: Iterable[str]
     ) -> tuple[Answer, ...]:
         (call,) = calls
-        assert key in self.done or self.done.keys().isdisjoint(later), (
-            "a turn is done after one that follows it"
-        )
+        in_order = key in self.done or self.done.keys().isdisjoint(later)
+        assert in_order, "a turn is done after one that follows it"
         assert self.done.get(key, call.arguments) == call.arguments, "the key was spent on other calls"
         self.cutter.passes("before it fires")
         self.done[key] = str(call.arguments)
@@ -123,21 +122,15 @@ CUTS = st.lists(
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(SCRIPTS, CUTS, st.booleans(), st.booleans(), st.booleans())
+@given(SCRIPTS, CUTS, st.tuples(st.booleans(), st.booleans(), st.booleans()))
 def test_cut_anywhere_each_call_happens_exactly_once(
-    journal: Journal,
-    script: list[list[str]],
-    cuts: list[tuple[str, int, int, int]],
-    equal_ids: bool,
-    equal_answers: bool,
-    equal_words: bool,
+    journal: Journal, script: list[list[str]], cuts: list[tuple[str, int, int, int]], equal: tuple[bool, ...]
 ) -> None:
+    equal_ids, equal_answers, equal_words = equal
     key, world = next(KEYS), World(equal_answers)
     model = Model(script, equal_ids, world.cutter)
-    words = [
-        {"role": "user", "content": "Once more." if equal_words else f"Word {at}."}
-        for at in range(len(script))
-    ]
+    said = ["Once more." if equal_words else f"Word {at}." for at in range(len(script))]
+    words = [{"role": "user", "content": one} for one in said]
     messages: list[Message] = [words[0]]
     told_apart, least = not (equal_ids and equal_answers), 1  # what was shortened loses nothing any more
     for world.cutter.place, world.cutter.left, lost, left_out in [*cuts, *WHOLE]:
@@ -183,15 +176,9 @@ def _talk(journal: Journal, model: Model, world: World, key: str, messages: list
         world.cutter.passes("as it is heard")
 
     dialect = OpenAIChat()
-    loop = Loop(
-        dialect,
-        cast("ModelClient", model),
-        cast("StepTaker", world),
-        key,
-        list(messages),
-        Numbering(journal.conversations, key, dialect),
-        on_message=hear,
-    )
+    numbers = Numbering(journal.conversations, key, dialect)
+    both = (cast("ModelClient", model), cast("StepTaker", world))
+    loop = Loop(dialect, *both, key, list(messages), numbers, on_message=hear)
     try:
         return run(loop.run()).messages
     except CutError:

@@ -75,12 +75,10 @@ class Reference:
         resource = tool.manifest.resource_of(question.args)
         request = request_for(question, tool, resource, tool.codec.encode(question.args))
         context = json.loads(request.context) | {"cleared": sorted(cleared)}
-        entities = Entities.from_json_str(
-            json.dumps(entities_for(question, bundle.rules, resource)), self.schema
-        )
-        asked = {
-            "principal": request.principal, "action": request.action, "resource": request.resource, "context": context,
-        }  # fmt: skip
+        known = json.dumps(entities_for(question, bundle.rules, resource))
+        entities = Entities.from_json_str(known, self.schema)
+        asked = {name: getattr(request, name) for name in ("principal", "action", "resource")}
+        asked["context"] = context
         return is_authorized(asked, self.policies, entities, self.schema)
 
 
@@ -117,16 +115,11 @@ def test_guards_and_gates_agree_with_standard_cedar(tmp_path: Path) -> None:
 def test_a_naive_reading_of_gates_would_disagree(tmp_path: Path) -> None:
     """ "A gate among the reasons of a deny means: ask people" asks about effects that nothing permits."""
     wrong = 0
-    for seed in range(12):
+    for seed in range(6):
         folder = random_folder(tmp_path / str(seed), seed)
         bundle, reference = folder.load(), Reference.of(folder)
-        for question in random_questions(folder, seed, 10):
+        for question in random_questions(folder, seed, 20):
             first = reference._ask(bundle, question, frozenset())
             naive = bool(reference.gates.intersection(first.diagnostics.reasons))
             wrong += naive and reference.verdict(bundle, question)[0] is Verdict.DENY
     assert wrong > 6
-
-
-def test_a_seed_names_one_bundle(tmp_path: Path) -> None:
-    first, second = random_folder(tmp_path / "a", 7), random_folder(tmp_path / "b", 7)
-    assert first.load().digest == second.load().digest

@@ -15,19 +15,18 @@ from tests.fakes.echo_server import EchoServer, Seen, echo_server
 
 pytestmark = pytest.mark.anyio
 
+Pairs = list[tuple[bytes, bytes]]
 HEAD = [(b"host", b"here"), (b"transfer-encoding", b"chunked"), (b"connection", b"close")]
 TOKEN = st.text("abcXYZ09-_", min_size=1, max_size=12).map(str.encode)
 VALUE = st.text('abc 09;:,"=/', max_size=40).map(str.strip).map(str.encode)
-NAME = TOKEN | st.sampled_from(
-    b"Host Content-Type Agent-Proof Idempotency-Key Origin Cookie Expect Upgrade".split()
-)
+KNOWN = b"Host Content-Type Agent-Proof Idempotency-Key Origin Cookie Expect Upgrade"
+NAME = TOKEN | st.sampled_from(KNOWN.split())
 # What no trailer may be named.
 FRAMING = st.sampled_from([b"Content-Length", b"Transfer-Encoding", b"Connection"])
 EXTENSION = st.builds(lambda name, value: b";" + name + b"=" + value, TOKEN, TOKEN)
 CHUNK = st.tuples(st.binary(min_size=1, max_size=300), st.lists(EXTENSION, max_size=3).map(b"".join))
-TRAILERS = st.lists(st.tuples(NAME, VALUE), max_size=4) | st.integers(MAX_FIELDS - 10, MAX_FIELDS + 10).map(
-    lambda count: [(b"a", b"")] * count
-)
+MANY = st.integers(MAX_FIELDS - 10, MAX_FIELDS + 10).map(lambda count: [(b"a", b"")] * count)
+TRAILERS = st.lists(st.tuples(NAME, VALUE), max_size=4) | MANY
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +35,12 @@ async def server() -> AsyncIterator[EchoServer]:
         yield started
 
 
-def encoded(chunks: list[tuple[bytes, bytes]], trailers: list[tuple[bytes, bytes]]) -> bytes:
+def encoded(chunks: Pairs, trailers: Pairs) -> bytes:
     lines = [b"%x%s\r\n%s\r\n" % (len(data), extension, data) for data, extension in chunks]
     return b"".join([*lines, b"0\r\n", fields(trailers), b"\r\n"])
 
 
-def fields(named: list[tuple[bytes, bytes]]) -> bytes:
+def fields(named: Pairs) -> bytes:
     return b"".join(name + b": " + value + b"\r\n" for name, value in named)
 
 
@@ -64,10 +63,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=6)
 
 @given(st.lists(CHUNK, max_size=6), TRAILERS, CUTS)
 async def test_a_chunked_body_is_what_it_says_and_trailers_are_no_headers(
-    server: EchoServer,
-    chunks: list[tuple[bytes, bytes]],
-    trailers: list[tuple[bytes, bytes]],
-    cuts: list[int],
+    server: EchoServer, chunks: Pairs, trailers: Pairs, cuts: list[int]
 ) -> None:
     whole = await seen_of(server, request(encoded(chunks, trailers)), cuts)
     if len(HEAD) + len(trailers) > MAX_FIELDS:
@@ -78,45 +74,34 @@ async def test_a_chunked_body_is_what_it_says_and_trailers_are_no_headers(
 
 @given(st.lists(CHUNK, max_size=3), st.integers(0, 2), st.integers(-3_000, 3_000), CUTS)
 async def test_what_frames_a_body_has_one_limit_wherever_it_is(
-    server: EchoServer, chunks: list[tuple[bytes, bytes]], where: int, beyond: int, cuts: list[int]
+    server: EchoServer, chunks: Pairs, where: int, beyond: int, cuts: list[int]
 ) -> None:
     """What shares a piece with the end of the request may be counted late."""
     long = b"a" * (MAX_HEAD_BYTES + PIECE_BYTES + beyond if beyond > 0 else MAX_HEAD_BYTES - 2_000 + beyond)
     chunks = [(data, b"") for data, _ in chunks]
-    if where == 0:
-        sent = request(encoded([(b"x", b";a=" + long), *chunks], []))
-    elif where == 1:
-        sent = request(encoded(chunks, [(b"X-Long", long)]))
-    else:
-        sent = request(encoded(chunks, [(long, b"")]))
-    whole = await seen_of(server, sent, cuts)
+    places = [([(b"x", b";a=" + long), *chunks], []), (chunks, [(b"X-Long", long)]), (chunks, [(long, b"")])]
+    whole = await seen_of(server, request(encoded(*places[where])), cuts)
     assert (whole == []) == (beyond > 0)
 
 
-@given(
-    st.lists(CHUNK, max_size=3),
-    FRAMING,
-    VALUE | st.sampled_from([b"5", b"chunked", b"close", b"upgrade"]),
-    CUTS,
-)
+FRAMED = VALUE | st.sampled_from([b"5", b"chunked", b"close", b"upgrade"])
+
+
+@given(st.lists(CHUNK, max_size=3), FRAMING, FRAMED, CUTS)
 async def test_a_trailer_that_would_frame_the_body_does_not(
-    server: EchoServer, chunks: list[tuple[bytes, bytes]], name: bytes, value: bytes, cuts: list[int]
+    server: EchoServer, chunks: Pairs, name: bytes, value: bytes, cuts: list[int]
 ) -> None:
     """It is dropped, or the request is refused."""
     for seen in await seen_of(server, request(encoded(chunks, [(name, value)])), cuts):
         assert (seen.body, seen.headers) == (b"".join(data for data, _ in chunks), HEAD)
 
 
-@given(
-    st.lists(CHUNK, max_size=4), TRAILERS, st.integers(0, 10_000), st.sampled_from(b"\r\n;: \t0a\0-"), CUTS
-)
+DAMAGE = st.sampled_from(b"\r\n;: \t0a\0-")
+
+
+@given(st.lists(CHUNK, max_size=4), TRAILERS, st.integers(0, 10_000), DAMAGE, CUTS)
 async def test_a_damaged_body_is_read_as_another_parser_reads_it_or_refused(
-    server: EchoServer,
-    chunks: list[tuple[bytes, bytes]],
-    trailers: list[tuple[bytes, bytes]],
-    place: int,
-    byte: int,
-    cuts: list[int],
+    server: EchoServer, chunks: Pairs, trailers: Pairs, place: int, byte: int, cuts: list[int]
 ) -> None:
     body = bytearray(encoded(chunks, trailers))
     body[place % len(body)] = byte

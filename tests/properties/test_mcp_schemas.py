@@ -18,15 +18,13 @@ SCALARS = st.sampled_from(["s", "t", 1, 2, True, None])
 DEFINED = ("A", "B")
 Json = dict[str, Any]
 
+TYPES = [{"type": "string"}, {"type": "integer"}, {"type": ["object", "null"]}, {"minLength": 2}]
+REFS = [f"#/$defs/{name}" for name in DEFINED]
 leaves = st.one_of(
-    st.sampled_from(
-        [{"type": "string"}, {"type": "integer"}, {"type": ["object", "null"]}, {"minLength": 2}]
-    ),
+    st.sampled_from([*TYPES, *({"$ref": ref} for ref in REFS)]),
     st.builds(lambda value: {"const": value}, SCALARS),
     st.builds(lambda value: {"enum": [value, {"a": 1}]}, SCALARS),
-    st.sampled_from([{"$ref": f"#/$defs/{name}"} for name in DEFINED]),
-    st.booleans(),
-    st.just({}),
+    st.booleans() | st.just({}),
 )
 
 
@@ -55,26 +53,23 @@ def composed(inner: st.SearchStrategy[Any], beside: st.SearchStrategy[Json]) -> 
             "allOf": many, "anyOf": many, "oneOf": many, "not": inner, "if": inner, "then": inner, "else": inner,
             "dependentSchemas": st.dictionaries(st.sampled_from(NAMES), inner, max_size=1),
             "items": inner, "prefixItems": many, "contains": inner,
-            "$ref": st.sampled_from([f"#/$defs/{name}" for name in DEFINED]),
+            "$ref": st.sampled_from(REFS),
         },
     )  # fmt: skip
     return st.builds(lambda one, other: {**one, **other}, beside, applicators)
 
 
 schemas = st.recursive(leaves, objects, max_leaves=8)
-roots = st.builds(
-    lambda root, definitions: {**root, "type": "object", "$defs": definitions},
-    objects(schemas),
-    st.fixed_dictionaries(dict.fromkeys(DEFINED, schemas)),
-)
-values = st.recursive(
-    SCALARS,
-    lambda inner: st.one_of(
-        st.dictionaries(st.sampled_from((*NAMES, "z")), inner, max_size=3), st.lists(inner, max_size=2)
-    ),
-    max_leaves=5,
-)
-calls = st.dictionaries(st.sampled_from((*NAMES, "z")), values, max_size=3)
+definitions = st.fixed_dictionaries(dict.fromkeys(DEFINED, schemas))
+roots = st.builds(lambda root, defs: {**root, "type": "object", "$defs": defs}, objects(schemas), definitions)
+
+
+def members(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Json]:
+    return st.dictionaries(st.sampled_from((*NAMES, "z")), inner, max_size=3)
+
+
+values = st.recursive(SCALARS, lambda inner: members(inner) | st.lists(inner, max_size=2), max_leaves=5)
+calls = members(values)
 
 
 def drafted(schema: Any) -> McpDraft:

@@ -35,13 +35,8 @@ def votes_of(
     )  # fmt: skip
 
 
-ballots = st.lists(
-    votes_of(
-        st.sampled_from(["approve", "approve", "approve", "deny"]),
-        permitted=st.sampled_from([True, True, True, False]),
-    ),
-    max_size=6,
-)
+verdicts = st.sampled_from(["approve", "approve", "approve", "deny"])
+ballots = st.lists(votes_of(verdicts, permitted=st.sampled_from([True, True, True, False])), max_size=6)
 one_vote_each = st.lists(votes_of(st.just("approve")), max_size=4, unique_by=lambda vote: vote.person)
 
 
@@ -113,9 +108,7 @@ def test_one_more_person_helps_where_one_more_vote_fills_one_more_place(
 
 
 @given(fired, one_vote_each)
-def test_a_place_is_filled_from_the_gates_that_another_vote_can_reach_it_from(
-    gates: list[Gate], votes: list[BallotVote]
-) -> None:
+def test_a_place_is_filled_from_where_a_vote_can_reach_it(gates: list[Gate], votes: list[BallotVote]) -> None:
     merged, found = merge(gates), fillers(merge(gates), votes)
     per_gate = {entry.gate.key: entry for entry in tally(merged, votes).per_gate}
     assert found.keys() == {key for key, entry in per_gate.items() if not entry.met}
@@ -126,10 +119,9 @@ def test_a_place_is_filled_from_the_gates_that_another_vote_can_reach_it_from(
         wanted = tuple(per_gate[gate.key].have + (gate is short) for gate in unshared)
         helping = set()
         for gate in unshared:
-            newcomer = BallotVote("new", "newcomer", frozenset({"only here"}), "approve", "passkey")
-            widened = tuple(
-                replace(each, added=frozenset({"only here"})) if each is gate else each for each in merged
-            )
+            here = frozenset({"only here"})
+            newcomer = BallotVote("new", "newcomer", here, "approve", "passkey")
+            widened = tuple(replace(each, added=here) if each is gate else each for each in merged)
             if wanted in brute_force_places(widened, [*votes, newcomer]):
                 helping.add(gate.key)
         assert found[short.key] == helping

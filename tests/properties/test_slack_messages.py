@@ -44,18 +44,18 @@ honest = st.sampled_from(["finance", "pay_1", "Ana Ito"])
 short = st.one_of(st.sampled_from(HOSTILE), st.text(chars, max_size=30), honest)
 long = st.builds(lambda text, times: text * times, short, st.sampled_from([1, 1, 1, 20, 100]))
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-(10**12), 10**12), long)
-json_values = st.recursive(
-    scalars,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(short, inner, max_size=3),
-    max_leaves=5,
-)
+
+
+def containers(keys: st.SearchStrategy[str], inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3)
+
+
+json_values = st.recursive(scalars, lambda inner: containers(short, inner), max_leaves=5)
 times = st.integers(-5_000, 5_000).map(lambda minutes: NOW + timedelta(minutes=minutes))
 pieces = st.builds(Piece, long, st.booleans(), st.sampled_from(["text", "money", "recipient", "value"]))
 
 
-def few(
-    strategy: st.SearchStrategy[Any], usual: int = 2, many: int = 45
-) -> st.SearchStrategy[tuple[Any, ...]]:
+def few(strategy: st.SearchStrategy[Any], usual: int = 2, many: int = 45) -> st.SearchStrategy[Any]:
     """Mostly a few; now and then many of the same."""
     several = st.lists(strategy, max_size=usual).map(tuple)
     return several | st.builds(lambda one, number: (one,) * number, strategy, st.integers(1, many))
@@ -78,6 +78,18 @@ rows = st.dictionaries(short, json_values, max_size=5) | st.builds(
 )
 
 
+STANDING = st.fixed_dictionaries(
+    {
+        "state": st.sampled_from(["open", "open", "open", "open", *SETTLED]),
+        "effect_state": st.sampled_from("review released redeemed fired failed unknown denied".split()),
+        "superseded_by": st.sampled_from([None, None, None, 2]),
+        "replaced_by": st.sampled_from(["", "rev_2"]),
+        **dict.fromkeys(("reason_required", "undoable"), st.booleans()),
+        "answer_by": times,
+    }
+)
+
+
 @st.composite
 def arg_rows(draw: st.DrawFn) -> tuple[ArgRow, ...]:
     found = []
@@ -96,20 +108,8 @@ def pages(draw: st.DrawFn) -> ReviewPage:
     data: dict[str, Any] = {row.name: json.loads(row.value_json) for row in args}
     ordered = dict(sorted(data.items(), key=lambda item: item[0].encode("utf-16-be")))
     whole = json.dumps(ordered, ensure_ascii=False, separators=(",", ":")).encode()
-    page = replace(
-        reviews.refund(),
-        args=args,
-        canonical=whole if exact else whole[:-1],
-        state=draw(st.sampled_from(["open", "open", "open", "open", *SETTLED])),
-        effect_state=draw(
-            st.sampled_from(["review", "released", "redeemed", "fired", "failed", "unknown", "denied"])
-        ),
-        superseded_by=draw(st.sampled_from([None, None, None, 2])),
-        replaced_by=draw(st.sampled_from(["", "rev_2"])),
-        reason_required=draw(st.booleans()),
-        undoable=draw(st.booleans()),
-        answer_by=draw(times),
-    )
+    canonical = whole if exact else whole[:-1]
+    page = replace(reviews.refund(), args=args, canonical=canonical, **draw(STANDING))
     if draw(st.booleans()):
         return page
     return replace(
@@ -136,14 +136,12 @@ def heads(draw: st.DrawFn) -> ReviewPage:
 
 def require_sound(message: Drawn) -> None:
     assert refused(message.blocks) == []
-    assert "<" not in message.text
-    assert ">" not in message.text
+    assert not {"<", ">"} & set(message.text)
     for node in nodes(message.blocks):
         assert len(node.get("value") or "") <= 2_000
         assert str(node.get("url", URL)).startswith("https://")
-    for found in nodes(message.blocks):
-        if found.get("type") == "button" and found["action_id"] in ("approve", "deny", "ask"):
-            assert found["value"] == POINTER.value
+        if node.get("type") == "button" and node["action_id"] in ("approve", "deny", "ask"):
+            assert node["value"] == POINTER.value
 
 
 def bytes_behind(text: str, page: ReviewPage) -> bytes:
@@ -166,7 +164,7 @@ def bytes_behind(text: str, page: ReviewPage) -> bytes:
     return f"{{{','.join(members)}}}".encode()
 
 
-@settings(max_examples=2_000 if LONG else 25)
+@settings(max_examples=2_000 if LONG else 15)
 @given(pages())
 @example(reviews.refund())
 @example(reviews.deploy())
@@ -177,7 +175,7 @@ def test_a_card_keeps_the_limits_and_has_buttons_only_over_the_exact_bytes(page:
     require_sound(message)
     require_sound(bare_card(page, outbox_id="o" * 40, public_url=URL, now=NOW))
     asks = {"approve", "deny", "ask"} & set(buttons(message.blocks))
-    if buttons_withheld(page) is not None or now_is_late(page):
+    if buttons_withheld(page) is not None or page.answer_by <= NOW:
         assert not asks
         return
     assert asks == {"approve", "deny", "ask"}
@@ -185,22 +183,15 @@ def test_a_card_keeps_the_limits_and_has_buttons_only_over_the_exact_bytes(page:
 
 
 letters = st.text("abcdefghij XYZ éöüß 0123456789.,:;!?'\"\\/(){}[]@#*_~`&", max_size=40).map(str.strip)
-plain_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | letters,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(letters, inner, max_size=3),
-    max_leaves=4,
-)
+plain_scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | letters
+plain_values = st.recursive(plain_scalars, lambda inner: containers(letters, inner), max_leaves=4)
 
 
-@settings(max_examples=2_000 if LONG else 50)
+@settings(max_examples=2_000 if LONG else 30)
 @given(st.lists(plain_values, max_size=12), st.lists(st.booleans(), min_size=12, max_size=12))
-def test_what_is_plain_and_short_is_shown_exactly_and_can_be_decided(
-    values: list[Any], secret: list[bool]
-) -> None:
-    rows = (
-        reviews.arg(f"arg{i}", one, "string", secret=hidden)
-        for i, (one, hidden) in enumerate(zip(values, secret, strict=False))
-    )
+def test_what_is_plain_is_shown_exactly_and_can_be_decided(values: list[Any], secret: list[bool]) -> None:
+    pairs = enumerate(zip(values, secret, strict=False))
+    rows = (reviews.arg(f"arg{i}", one, "string", secret=hidden) for i, (one, hidden) in pairs)
     page = reviews.with_args(reviews.refund(), *rows)
     told = buttons_withheld(page)
     if told is not None:
@@ -211,10 +202,7 @@ def test_what_is_plain_and_short_is_shown_exactly_and_can_be_decided(
     assert bytes_behind(code(message.blocks), page) == page.canonical
 
 
-def now_is_late(page: ReviewPage) -> bool:
-    return page.answer_by <= NOW
-
-
+@settings(max_examples=2_000 if LONG else 30)
 @given(heads())
 def test_a_form_keeps_the_limits(page: ReviewPage) -> None:
     for form in (modals.deny_modal, modals.ask_modal, modals.approve_modal):
@@ -223,13 +211,14 @@ def test_a_form_keeps_the_limits(page: ReviewPage) -> None:
         assert view["private_metadata"] == POINTER.value
 
 
+@settings(max_examples=2_000 if LONG else 40)
 @given(long, long, long, st.none() | long)
 def test_a_reply_keeps_the_limits(text: str, actor: str, channel: str, words: str | None) -> None:
     line = EventLine(NOW, "vote_recorded", text, actor, channel, actor)
     require_sound(reply(line, words, review_id="r" * 40, rev=1, outbox_id="o" * 40, public_url=URL))
 
 
-@settings(max_examples=2_000 if LONG else 25)
+@settings(max_examples=2_000 if LONG else 12)
 @given(few(heads(), 2, 40), st.integers(0, 10**6), st.booleans())
 def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
@@ -241,6 +230,7 @@ def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped
     assert refused_view(view) == []
 
 
+@settings(max_examples=2_000 if LONG else 30)
 @given(long, names, few(long), st.sampled_from(["release", "review", "deny"]))
 def test_an_answer_keeps_the_limits(
     text: str, unseen: tuple[str, ...], told: tuple[str, ...], outcome: Any

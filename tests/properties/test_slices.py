@@ -27,19 +27,18 @@ def whole_set(folder: BundleFolder) -> tuple[PolicySet, dict[str, Policy]]:
 @pytest.mark.timeout(1_200)
 def test_leaving_out_policies_of_other_actions_changes_no_answer(tmp_path: Path) -> None:
     left_out = asked = 0
-    for seed in range(1000, 1000 + CASES // 20):
+    for seed in range(1000, 1000 + CASES // 40):
         folder = random_folder(tmp_path / str(seed), seed)
         bundle, (whole, policies) = folder.load(), whole_set(folder)
-        for question in random_questions(folder, seed, 20):
+        for question in random_questions(folder, seed, 40):
             tool = bundle.rules.tools[question.tool]
             resource = tool.manifest.resource_of(question.args)
             request = request_for(question, tool, resource, tool.codec.encode(question.args))
             entities = entities_of(entities_for(question, bundle.rules, resource), tool.schema)
             sliced = ask(tool.everything, request, entities, tool.schema)
             full = ask(whole, request, entities, tool.schema)
-            assert (sliced.allowed, sliced.reasons, sorted(sliced.errors)) == (
-                full.allowed, full.reasons, sorted(full.errors),
-            )  # fmt: skip
+            assert (sliced.allowed, sliced.reasons) == (full.allowed, full.reasons)
+            assert sorted(sliced.errors) == sorted(full.errors)
             left_out += len(policies) - len(tool.everything)
             asked += 1
     assert asked == CASES
@@ -47,16 +46,14 @@ def test_leaving_out_policies_of_other_actions_changes_no_answer(tmp_path: Path)
 
 
 def test_guards_and_gates_are_the_whole_slice_and_share_nothing(tmp_path: Path) -> None:
-    for seed in range(12):
+    for seed in range(6):
         bundle = random_folder(tmp_path / str(seed), seed).load()
         for name, tool in bundle.rules.tools.items():
             guards = set(tool.guards.to_pst().static_policies)
             everything = set(tool.everything.to_pst().static_policies)
             assert guards | tool.gates == everything
             assert not guards & tool.gates
-            assert all(
-                (bundle.policies[policy].gate is not None) is (policy in tool.gates) for policy in everything
-            )
+            assert {name for name in everything if bundle.policies[name].gate is not None} == tool.gates
             assert set(tool.permits) <= guards
             assert name in TOOLS
 

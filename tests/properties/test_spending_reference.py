@@ -5,7 +5,8 @@ I-10: of a budget never more is spent and reserved than its limit, as long as no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -47,18 +48,15 @@ class Call:
     asked: dict[tuple[str, str], int]
 
 
-@dataclass
-class Account:
-    """Per (budget, period): what is gone and what is held, as anybody would add it up."""
-
-    spent: dict[tuple[str, str], int] = field(default_factory=dict)
-    held: dict[tuple[str, str], int] = field(default_factory=dict)
+PRICED = {
+    "example-small": (Decimal("0.15"), Decimal("0.60")),
+    "example-opus-1": (Decimal("6.25"), Decimal(25)),
+}
 
 
 def asked_of(budget: Budget, model: str, bounds: Bounds) -> int:
     given, output = bounds.input_tokens or 0, bounds.output_tokens or 0
-    dearest = {"example-small": Decimal("0.15"), "example-opus-1": Decimal("6.25")}[model]
-    out = {"example-small": Decimal("0.60"), "example-opus-1": Decimal(25)}[model]
+    dearest, out = PRICED[model]
     return {
         "calls": 1,
         "tokens": given + output,
@@ -76,14 +74,13 @@ class Spending(RuleBasedStateMachine):
     def begin(self) -> None:
         self.clock = TickingClock(datetime(2026, 11, 23, 12, tzinfo=UTC).timestamp())
         self.journal = Journal(":memory:", clock=self.clock)
-        where: dict[str, Any] = {
-            "key_path": Path("none"),
-            "journal_path": Path("none"),
-            "prices_path": PRICES,
-        }
+        where: dict[str, Any] = dict.fromkeys(("key_path", "journal_path"), Path("none"))
+        where["prices_path"] = PRICES
         given = Settings(url="http://127.0.0.1", agent="a", budgets=BUDGETS, **where)
         self.ledger = Ledger(given, self.journal, self.clock)
-        self.account = Account()
+        # per (budget, period): what is gone and what is held, as anybody would add it up
+        self.spent: Counter[tuple[str, str]] = Counter()
+        self.held: Counter[tuple[str, str]] = Counter()
 
     @rule(
         target=calls,
@@ -95,11 +92,8 @@ class Spending(RuleBasedStateMachine):
     )
     def ask(self, model: str, run: str, given: int, output: int, seconds: int) -> Call | None:
         bounds = Bounds(given, output, seconds)
-        asked = {
-            (one.name, self.period(one, run)): asked_of(one, model, bounds)
-            for one in BUDGETS
-            if one.applies_to(model)
-        }
+        budgets = [one for one in BUDGETS if one.applies_to(model)]
+        asked = {(one.name, self.period(one, run)): asked_of(one, model, bounds) for one in budgets}
         short = [key for key, amount in asked.items() if self.taken(key) + amount > self.limit(key)]
         if short:
             with pytest.raises(BudgetExceeded) as refused:
@@ -109,8 +103,7 @@ class Spending(RuleBasedStateMachine):
             assert error.spent + error.reserved + error.asked > error.limit
             return None
         reserved = self.ledger.reserve(model, run, bounds, ())
-        for key, amount in asked.items():
-            self.account.held[key] = self.account.held.get(key, 0) + amount
+        self.held.update(asked)
         return Call(reserved, bounds, asked)
 
     @rule(call=consumes(calls), part=st.integers(0, 4), cached=st.booleans(), known=st.booleans())
@@ -131,10 +124,8 @@ class Spending(RuleBasedStateMachine):
         for key, held in call.asked.items():
             measure = next(one.measure for one in BUDGETS if one.name == key[0])
             unknown = not known and measure in {"tokens", "money"}
-            self.account.held[key] -= held
-            self.account.spent[key] = self.account.spent.get(key, 0) + (
-                held if unknown else took[measure] or 0
-            )
+            self.held[key] -= held
+            self.spent[key] += held if unknown else took[measure] or 0
 
     @rule(call=consumes(calls))
     def take_back(self, call: Call | None) -> None:
@@ -142,8 +133,7 @@ class Spending(RuleBasedStateMachine):
         if call is None:
             return
         self.ledger.release(call.reserved.call_id, "never sent")
-        for key, held in call.asked.items():
-            self.account.held[key] -= held
+        self.held.subtract(call.asked)
 
     @rule(call=consumes(calls), told=st.booleans())
     def lose(self, call: Call | None, told: bool) -> None:
@@ -161,9 +151,8 @@ class Spending(RuleBasedStateMachine):
             for row in self.journal.spending.periods(budget["name"], 1000):
                 key = (budget["name"], row["period"])
                 assert row["spent"] + row["reserved"] <= budget["most"]
-                assert row["spent"] == self.account.spent.get(key, 0)
-                assert row["reserved"] == self.account.held.get(key, 0)
-                assert (row["spent"], row["reserved"]) == self.added_up(key)
+                told = (row["spent"], row["reserved"])
+                assert told == (self.spent[key], self.held[key]) == self.added_up(key)
 
     def added_up(self, key: tuple[str, str]) -> tuple[int, int]:
         """The counters again, from the single calls."""
@@ -176,12 +165,11 @@ class Spending(RuleBasedStateMachine):
         return row["spent"], row["held"]
 
     def period(self, budget: Budget, run: str) -> str:
-        return (
-            run if budget.per == "run" else datetime.fromtimestamp(self.clock.wall(), UTC).date().isoformat()
-        )
+        today = datetime.fromtimestamp(self.clock.wall(), UTC).date()
+        return run if budget.per == "run" else today.isoformat()
 
     def taken(self, key: tuple[str, str]) -> int:
-        return self.account.spent.get(key, 0) + self.account.held.get(key, 0)
+        return self.spent[key] + self.held[key]
 
     def limit(self, key: tuple[str, str]) -> int:
         return next(one.units for one in BUDGETS if one.name == key[0])
@@ -190,5 +178,6 @@ class Spending(RuleBasedStateMachine):
         self.journal.close()
 
 
+LONG = profile().max_examples > 1_000  # HYPOTHESIS_PROFILE=long
 TestSpending = Spending.TestCase
-TestSpending.settings = profile(profile(), stateful_step_count=40)
+TestSpending.settings = profile(max_examples=2_000 if LONG else 40, stateful_step_count=40)

@@ -25,73 +25,46 @@ from tests.unit.tokens.test_webhook_keys import SHARED
 
 pytestmark = pytest.mark.anyio
 
+
 PUBLIC = (
     "93.184.215.14 2606:2800:21f:cb07:6820:80da:af6b:8b2c ::ffff:93.184.215.14 64:ff9b::5db8:d70e".split()
 )
+
+
 INSIDE = {
-    "loopback": "127.0.0.1",
-    "all of loopback": "127.255.255.254",
-    "ten": "10.0.0.1",
-    "one seven two": "172.31.255.255",
-    "one nine two": "192.168.1.1",
-    "carrier's own": "100.64.0.1",
-    "metadata": "169.254.169.254",
-    "link": "169.254.0.1",
-    "the platform of Azure": "168.63.129.16",
-    "nothing": "0.0.0.0",
-    "this network": "0.1.2.3",
-    "multicast": "224.0.0.1",
-    "reserved": "240.0.0.1",
-    "broadcast": "255.255.255.255",
-    "benchmarks": "198.18.0.1",
-    "assignments": "192.0.0.8",
-    "documentation": "192.0.2.1",
-    "a relay": "192.88.99.1",
-    "loopback 6": "::1",
-    "nothing 6": "::",
-    "mapped loopback": "::ffff:127.0.0.1",
-    "mapped ten": "::ffff:10.0.0.1",
-    "mapped metadata": "::ffff:169.254.169.254",
-    "compatible": "::7f00:1",
-    "NAT64 of ten": "64:ff9b::a00:1",
-    "NAT64 of metadata": "64:ff9b::a9fe:a9fe",
-    "NAT64 of one's own": "64:ff9b:1::1",
-    "6to4 of ten": "2002:a00:1::1",
-    "6to4 of metadata": "2002:a9fe:a9fe::1",
-    "Teredo": "2001:0:4136:e378:8000:63bf:3fff:fdd2",
-    "unique local": "fd00::1",
-    "metadata 6": "fd00:ec2::254",
-    "link 6": "fe80::1",
-    "site": "fec0::1",
-    "multicast 6": "ff02::1",
-    "documentation 6": "2001:db8::1",
-    "new documentation 6": "3fff::1",
-    "discard": "100::1",
-    "segments": "5f00::1",
+    "loopback and this network": "127.0.0.1 127.255.255.254 0.0.0.0 0.1.2.3 ::1 ::",
+    "private": "10.0.0.1 172.31.255.255 192.168.1.1 100.64.0.1 fd00::1 fec0::1",
+    "metadata and the link": "169.254.169.254 169.254.0.1 168.63.129.16 fd00:ec2::254 fe80::1",
+    "multicast and broadcast": "224.0.0.1 255.255.255.255 ff02::1",
+    "reserved": "240.0.0.1 198.18.0.1 192.0.0.8 192.88.99.1 100::1 5f00::1",
+    "documentation": "192.0.2.1 2001:db8::1 3fff::1",
+    "mapped": "::ffff:127.0.0.1 ::ffff:10.0.0.1 ::ffff:169.254.169.254 ::7f00:1",
+    "NAT64": "64:ff9b::a00:1 64:ff9b::a9fe:a9fe 64:ff9b:1::1",
+    "6to4 and Teredo": "2002:a00:1::1 2002:a9fe:a9fe::1 2001:0:4136:e378:8000:63bf:3fff:fdd2",
 }
 
 
-@pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_is_open(address: str) -> None:
-    assert is_open(ip_address(address))
+def test_a_public_address_is_open() -> None:
+    for address in PUBLIC:
+        assert is_open(ip_address(address)), address
 
 
-@pytest.mark.parametrize("address", INSIDE.values(), ids=INSIDE.keys())
+@pytest.mark.parametrize("address", " ".join(INSIDE.values()).split())
 def test_an_inner_address_is_not(address: str) -> None:
     assert not is_open(ip_address(address))
 
 
-@pytest.mark.parametrize(
-    ("address", "network", "may"),
-    [
-        ("10.1.2.3", "10.1.0.0/16", True),
-        ("10.2.2.3", "10.1.0.0/16", False),
-        ("::ffff:10.1.2.3", "10.1.0.0/16", True),  # the same place
-        ("10.1.2.3", "::/0", False),
-        ("fd00::7", "fd00::/64", True),
-        ("fd00::7", "0.0.0.0/0", False),
-    ],
-)
+NETWORKS = [
+    ("10.1.2.3", "10.1.0.0/16", True),
+    ("10.2.2.3", "10.1.0.0/16", False),
+    ("::ffff:10.1.2.3", "10.1.0.0/16", True),  # the same place
+    ("10.1.2.3", "::/0", False),
+    ("fd00::7", "fd00::/64", True),
+    ("fd00::7", "0.0.0.0/0", False),
+]
+
+
+@pytest.mark.parametrize(("address", "network", "may"), NETWORKS)
 def test_a_network_that_is_named_opens_itself_alone(address: str, network: str, may: bool) -> None:
     assert is_open(ip_address(address), [ip_network(network)]) is may
 
@@ -108,10 +81,9 @@ def receiver() -> Iterator[Receiver]:
         yield started
 
 
-def hook(url: str, **more: Any) -> Webhook:
-    return Webhook.model_validate(
-        {"name": "billing", "url": url, "secret_files": ["x"], "timeout_s": 1, **more}
-    )
+def hook(url: str = "https://hooks.example/x", **more: Any) -> Webhook:
+    given = {"name": "billing", "url": url, "secret_files": ["x"], "timeout_s": 1}
+    return Webhook.model_validate(given | more)
 
 
 async def sent(webhook: Webhook, *answers: Sequence[str]) -> Answer:
@@ -125,8 +97,14 @@ async def sent(webhook: Webhook, *answers: Sequence[str]) -> Answer:
     return await deliver(webhook, [WebhookKey(SHARED)], "evt_1", {"type": "task_opened"}, NOW, **more)
 
 
+async def here(receiver: Receiver, *plan: Step) -> Answer:
+    """One delivery to this receiver, which answers by the plan."""
+    receiver.plan = list(plan) or receiver.plan
+    return await sent(hook(receiver.url, addresses=LOOPBACK))
+
+
 async def test_the_address_that_is_named_is_reached(receiver: Receiver) -> None:
-    assert await sent(hook(receiver.url, addresses=LOOPBACK)) == Answer(204)
+    assert await here(receiver) == Answer(204)
     (got,) = receiver.got
     assert (got.method, got.path, got.headers["content-type"]) == ("POST", "/hook", "application/json")
 
@@ -186,15 +164,13 @@ FAILS: dict[str, tuple[Step, str]] = {
 
 @pytest.mark.parametrize(("step", "error"), FAILS.values(), ids=FAILS.keys())
 async def test_whatever_is_not_taken_has_failed(step: Step, error: str, receiver: Receiver) -> None:
-    receiver.plan = [step]
     async with asyncio.timeout(3):
-        assert (await sent(hook(receiver.url, addresses=LOOPBACK))).error == error
+        assert (await here(receiver, step)).error == error
     assert len(receiver.got) == 1, "it was followed elsewhere"
 
 
 async def test_an_answer_without_end_is_not_read(receiver: Receiver) -> None:
-    receiver.plan = ["endless"]
-    assert await sent(hook(receiver.url, addresses=LOOPBACK)) == Answer(200)
+    assert await here(receiver, "endless") == Answer(200)
 
 
 async def test_nobody_there_is_a_failure_that_quotes_no_address() -> None:
@@ -214,25 +190,24 @@ RESTS = {
 
 @pytest.mark.parametrize(("step", "seconds"), RESTS.values(), ids=RESTS.keys())
 async def test_a_receiver_may_ask_for_a_rest(step: Step, seconds: int | None, receiver: Receiver) -> None:
-    receiver.plan = [step]
-    answer = await sent(hook(receiver.url, addresses=LOOPBACK))
+    answer = await here(receiver, step)
     assert (None if answer.rest is None else answer.rest.total_seconds()) == seconds
 
 
 async def test_a_rest_may_be_a_date(receiver: Receiver) -> None:
-    receiver.plan = [(429, {"Retry-After": format_datetime(NOW + timedelta(days=365), usegmt=True)})]
-    rest = (await sent(hook(receiver.url, addresses=LOOPBACK))).rest
+    date = format_datetime(NOW + timedelta(days=365), usegmt=True)
+    rest = (await here(receiver, (429, {"Retry-After": date}))).rest
     assert rest is not None
     assert 364 < rest.total_seconds() / 86_400 <= 365
 
 
-async def test_no_proxy_of_the_environment_is_asked(
+async def test_no_proxy_of_the_environment_is_used(
     receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Receiver() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        assert await sent(hook(receiver.url, addresses=LOOPBACK)) == Answer(204)
+        assert await here(receiver) == Answer(204)
         assert proxy.got == []
 
 
@@ -261,15 +236,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize(("change", "why"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_setting_that_leads_astray_is_refused(change: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError, match=why):
-        hook(**{"url": "https://hooks.example/x"} | change)
+        hook(**change)
 
 
 def test_which_events_are_wanted() -> None:
-    asked = hook("https://hooks.example/x", kinds=["review", "task_opened"])
-    assert [asked.wants(kind) for kind in ("review_opened", "task_opened", "task_settled", "reviewer_left")] == [
-        True, True, False, False,
-    ]  # fmt: skip
-    everything = hook("https://hooks.example/x")
+    asked, everything = hook(kinds=["review", "task_opened"]), hook()
+    wanted = {"review_opened": True, "task_opened": True, "task_settled": False, "reviewer_left": False}
+    assert {kind: asked.wants(kind) for kind in wanted} == wanted
     assert everything.wants("effect_fired")
     assert not everything.wants("signed_in")
     assert not everything.wants("decision_made")

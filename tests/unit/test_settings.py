@@ -21,16 +21,12 @@ def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_nothing_set_is_safe(tmp_path: Path) -> None:
-    settings = load_settings()
-    assert settings.loopback
-    assert not settings.dev_signin
-    assert not settings.api_keys
-    assert settings.environment == "production"
-    assert settings.durability == "full"
+    settings, data = load_settings(), tmp_path / "countersign-data"
+    assert (settings.loopback, settings.dev_signin, settings.api_keys) == (True, False, False)
+    assert (settings.environment, settings.durability) == ("production", "full")
     assert settings.public_url == settings.iss == f"http://127.0.0.1:{settings.port}"
-    assert settings.data_dir == tmp_path / "countersign-data"
-    assert settings.key_dir == tmp_path / "countersign-data" / "keys"
-    assert settings.database_url == f"sqlite:///{tmp_path}/countersign-data/countersign.db"
+    assert (settings.data_dir, settings.key_dir) == (data, data / "keys")
+    assert settings.database_url == f"sqlite:///{data}/countersign.db"
 
 
 def test_every_setting_says_what_it_is() -> None:
@@ -50,20 +46,16 @@ def test_environment_beats_file_beats_default(tmp_path: Path, monkeypatch: pytes
     assert (settings.port, settings.max_wait_s, settings.release_ttl_s) == (9002, 7, 120)
 
 
-def test_the_file_is_looked_for_in_the_data_dir_that_is_set(
+def test_the_file_is_the_one_that_is_named_or_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "countersign.toml").write_text("port = 9001\n")
-    assert load_settings(data_dir=tmp_path / "elsewhere").port == 9001
-    monkeypatch.setenv("COUNTERSIGN_DATA_DIR", str(tmp_path / "elsewhere"))
+    (tmp_path / "countersign.toml").write_text("port = 9001\n")
+    assert load_settings(data_dir=tmp_path).port == 9001
+    monkeypatch.setenv("COUNTERSIGN_DATA_DIR", str(tmp_path))
     assert load_settings().port == 9001
-
-
-def test_a_named_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my.toml").write_text("port = 9001\n")
+    (tmp_path / "my.toml").write_text("port = 9003\n")
     monkeypatch.setenv("COUNTERSIGN_CONFIG", str(tmp_path / "my.toml"))
-    assert load_settings().port == 9001
+    assert load_settings().port == 9003
 
 
 FILES_OF_SECRETS = {"bot_token_file": "/secrets/bot", "signing_secret_file": "/secrets/signing"}
@@ -120,35 +112,27 @@ def test_a_wrong_file_is_refused(
         load_settings()
 
 
+ELSEWHERE = [
+    ("0.0.0.0", "https://x.example"),
+    ("127.0.0.1", "https://x.example"),
+    ("0.0.0.0", "http://127.0.0.1:8420"),
+    ("::", "http://localhost:8420"),
+    ("localhost.example", "http://localhost:8420"),
+]
+
+
 @pytest.mark.parametrize("name", ["dev_signin", "api_keys"])
-@pytest.mark.parametrize(
-    "where",
-    [
-        {"host": "0.0.0.0", "public_url": "https://x.example"},
-        {"host": "127.0.0.1", "public_url": "https://x.example"},
-        {"host": "0.0.0.0", "public_url": "http://127.0.0.1:8420"},
-        {"host": "::", "public_url": "http://localhost:8420"},
-        {"host": "localhost.example", "public_url": "http://localhost:8420"},
-    ],
-)
-def test_what_is_for_loopback_is_refused_anywhere_else(name: str, where: dict[str, str]) -> None:
-    with pytest.raises(StartError):
-        load_settings(**where, **{name: True})
+def test_what_is_for_loopback_is_refused_anywhere_else(name: str) -> None:
+    for host, url in ELSEWHERE:
+        with pytest.raises(StartError):
+            load_settings(host=host, public_url=url, **{name: True})
+    for host in ("127.0.0.1", "localhost", "::1"):
+        assert getattr(load_settings(host=host, dev_signin=True, api_keys=True), name)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
-def test_what_is_for_loopback_is_allowed_there(host: str) -> None:
-    settings = load_settings(host=host, dev_signin=True, api_keys=True)
-    assert settings.dev_signin
-
-
-def test_an_address_of_version_six_is_bracketed() -> None:
+def test_addresses_that_are_fine() -> None:
     assert load_settings(host="::1", port=1).public_url == "http://[::1]:1"
-
-
-def test_a_proxy_with_tls_in_front_is_fine() -> None:
-    settings = load_settings(host="0.0.0.0", public_url="https://x.example")
-    assert (settings.iss, settings.loopback) == ("https://x.example", False)
+    assert load_settings(host="0.0.0.0", public_url="https://x.example")  # a proxy with TLS in front
 
 
 def test_a_refusal_does_not_quote_the_value_of_another_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,35 +142,27 @@ def test_a_refusal_does_not_quote_the_value_of_another_setting(monkeypatch: pyte
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "given", ["postgresql://u:canary@db/x?sslmode=require", "postgres://u:canary@db/x?sslmode=require"]
-)
-def test_a_postgresql_address_gets_the_driver_this_service_has(given: str) -> None:
+def test_a_postgresql_address_gets_the_driver_this_service_has() -> None:
     ours = "postgresql+psycopg://u:canary@db/x?sslmode=require"
-    assert load_settings(database_url=given).database_url == ours
-    assert load_settings(database_url=ours).database_url == ours
+    for scheme in ("postgresql", "postgres", "postgresql+psycopg"):
+        given = f"{scheme}://u:canary@db/x?sslmode=require"
+        assert load_settings(database_url=given).database_url == ours
 
 
-@pytest.mark.parametrize(
-    "given",
-    ["mysql://u:canary@db/x", "postgresql+asyncpg://u:canary@db/x", "canary", "sqlite+aiosqlite:///canary"],
-)
+OTHER_DATABASES = "mysql://u:canary@db/x postgresql+asyncpg://u:canary@db/x canary sqlite+aiosqlite:///canary"
+
+
+@pytest.mark.parametrize("given", OTHER_DATABASES.split())
 def test_another_database_is_refused_without_quoting_its_password(given: str) -> None:
     with pytest.raises(StartError, match=r"write sqlite:///FILE or postgresql://") as caught:
         load_settings(database_url=given)
     assert "canary" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("[::1]", True), ("localhost", True),
-        ("0.0.0.0", False), ("::", False), ("", False), ("localhost.example", False), ("127.0.0.1.example", False),
-        ("192.168.0.1", False), ("::ffff:192.168.0.1", False), ("LOCALHOST.", False),
-    ],
-)  # fmt: skip
-def test_only_this_machine_is_loopback(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
+def test_only_this_machine_is_loopback() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost")))
+    others = ("0.0.0.0", "::", "", "localhost.example", "127.0.0.1.example", "192.168.0.1")
+    assert not any(map(is_loopback, (*others, "::ffff:192.168.0.1", "LOCALHOST.")))
 
 
 def test_decisions_may_be_lost_in_a_trial_only() -> None:

@@ -50,16 +50,11 @@ def raw(case: Vector) -> bytes:
 def effect(value: Vector) -> Effect:
     """The effect a vector describes."""
     undo = value.get("compensation")
+    names = ("agent", "txn", "effect_id", "seq", "tool", "tool_digest", "call_key")
     return Effect(
-        agent=value["agent"],
-        txn=value["txn"],
-        effect_id=value["effect_id"],
-        seq=value["seq"],
-        tool=value["tool"],
-        tool_digest=value["tool_digest"],
+        **{name: value[name] for name in names},
         resource=Resource(**value["resource"]),
         args_bytes=canonicalize(value["args"]),
-        call_key=value["call_key"],
         compensation=Compensation(**undo) if undo else None,
     )
 
@@ -73,18 +68,18 @@ def expectation(vector: Vector) -> Expectation:
 
 def receipt_expectation(vector: Vector) -> ReceiptExpectation:
     """What the verifier of a receipt vector knows."""
-    known = dict(vector["expectation"])
-    jwks = known.pop("jwks")
-    effects = tuple(ReceiptEffect(**item) for item in known["effects"])
-    return ReceiptExpectation(**{**known, "keys": KeySet.from_jwks(jwks), "effects": effects})
+    return ReceiptExpectation(**_known_of_receipt(vector))
 
 
 def check_receipt(vector: Vector) -> object:
     """Verify a receipt vector by the public function."""
+    return verify_receipt(vector["token"], **_known_of_receipt(vector))
+
+
+def _known_of_receipt(vector: Vector) -> Vector:
     known = dict(vector["expectation"])
-    jwks = known.pop("jwks")
-    effects = [ReceiptEffect(**item) for item in known["effects"]]
-    return verify_receipt(vector["token"], **{**known, "keys": KeySet.from_jwks(jwks), "effects": effects})
+    keys = KeySet.from_jwks(known.pop("jwks"))
+    return known | {"keys": keys, "effects": tuple(ReceiptEffect(**item) for item in known["effects"])}
 
 
 def proof_arguments(vector: Vector) -> Vector:

@@ -11,30 +11,14 @@ from countersign.contract import (
     EffectDetail,
     Mode,
     PrivateKey,
-    ReceiptClaims,
-    ReleaseClaims,
     VerificationError,
     make_proof,
     verify_proof,
 )
-from tests.unit.contract.reading import Vector, check_receipt, expectation, params, read
-from tests.unit.contract.test_verify import check_release
+from tests.unit.contract.reading import expectation, read
 
 KEY = PrivateKey.from_seed(bytes(32))
 REQUEST: dict[str, Any] = {"method": "POST", "url_path": "/v1/redemptions", "query": "a=b", "body": b"{}"}
-
-
-@pytest.mark.parametrize("vector", params("tokens/good"))
-def test_release_claims_are_written_as_they_are_read(vector: Vector) -> None:
-    claims = check_release(vector).claims
-    assert ReleaseClaims.from_claims(claims.to_claims()) == claims
-
-
-@pytest.mark.parametrize("vector", params("receipts/good"))
-def test_receipt_claims_are_written_as_they_are_read(vector: Vector) -> None:
-    claims = check_receipt(vector)
-    assert isinstance(claims, ReceiptClaims)
-    assert ReceiptClaims.from_claims(claims.to_claims()) == claims
 
 
 def test_a_detail_describes_the_effect_it_was_made_of() -> None:
@@ -48,13 +32,11 @@ def test_a_detail_describes_the_effect_it_was_made_of() -> None:
 DECISION = DecisionClaims("d", Mode.REVIEW, "c", "b", ("p",), (), 1, "oidc")
 
 
-@pytest.mark.parametrize(
-    ("votes", "named", "more"), [(0, 0, 0), (1, 1, 0), (20, 20, 0), (21, 20, 1), (50, 20, 30)]
-)
-def test_twenty_votes_are_named_and_the_rest_counted(votes: int, named: int, more: int) -> None:
+@pytest.mark.parametrize(("votes", "named"), [(0, 0), (1, 1), (20, 20), (21, 20), (50, 20)])
+def test_twenty_votes_are_named_and_the_rest_counted(votes: int, named: int) -> None:
     decision = replace(DECISION, votes=tuple(f"v{n}" for n in range(votes)))
     written = DecisionClaims.from_json(decision.to_json())
-    assert (len(written.votes), written.more) == (named, more)
+    assert (len(written.votes), written.more) == (named, votes - named)
     assert DecisionClaims.from_json(written.to_json()) == written
 
 
@@ -68,33 +50,33 @@ def test_text_in_a_token_has_a_sane_length(length: int, fits: bool) -> None:
             DecisionClaims.from_json(written)
 
 
+def proof(**changed: Any) -> str:
+    return make_proof(KEY, agent="bot", nonce="n", now=1000, **REQUEST | changed)
+
+
 @pytest.mark.parametrize("body", [b"", b"{}", bytes(range(256))])
 def test_a_proof_made_for_a_request_is_accepted_with_it(body: bytes) -> None:
-    request = {**REQUEST, "body": body}
-    token = make_proof(KEY, agent="bot", nonce="n", now=1000, **request)
-    claims = verify_proof(token, key_for=_key, accept_nonce="n".__eq__, now=1030, **request)
+    request = REQUEST | {"body": body}
+    claims = verify_proof(proof(body=body), key_for=_key, accept_nonce="n".__eq__, now=1030, **request)
     assert (claims.agent, claims.kid, claims.iat, claims.nonce) == ("bot", KEY.public.kid, 1000, "n")
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"method": "GET"}, {"url_path": "/v1/outcomes"}, {"query": ""}, {"body": b"{ }"}],
-    ids=lambda changed: next(iter(changed)),
-)
+OTHER_REQUESTS = [{"method": "GET"}, {"url_path": "/v1/outcomes"}, {"query": ""}, {"body": b"{ }"}]
+
+
+@pytest.mark.parametrize("changed", OTHER_REQUESTS)
 def test_a_proof_goes_with_its_own_request_only(changed: dict[str, Any]) -> None:
-    token = make_proof(KEY, agent="bot", nonce="n", now=1000, **REQUEST)
     with pytest.raises(VerificationError):
-        verify_proof(token, key_for=_key, accept_nonce=lambda nonce: True, now=1000, **{**REQUEST, **changed})
+        verify_proof(proof(), key_for=_key, accept_nonce=lambda nonce: True, now=1000, **REQUEST | changed)
 
 
 def test_two_proofs_never_share_an_id() -> None:
-    made = {make_proof(KEY, agent="bot", nonce="n", now=1000, **REQUEST) for _ in range(10)}
-    assert len(made) == 10
+    assert len({proof() for _ in range(10)}) == 10
 
 
 def test_a_proof_nobody_would_read_is_not_made() -> None:
     with pytest.raises(ContractError) as refused:
-        make_proof(KEY, agent="bot", nonce="n", now=1000, **{**REQUEST, "query": "x" * 8000})
+        proof(query="x" * 8000)
     assert refused.value.code == "token_too_large"
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from countersign.contract import PublicKey, ed25519
@@ -91,15 +91,11 @@ def test_a_signature_has_64_bytes_wherever_it_is_cut(primitive: Maker) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("part", range(1, 8))
-def test_an_r_outside_the_group_is_refused(primitive: Maker, part: int) -> None:
-    assert not primitive()(KEY)(signed(12345, r_part=part), TEXT)
-
-
-@BOTH
-@pytest.mark.parametrize("part", range(8))
-def test_an_r_of_small_order_is_refused(primitive: Maker, part: int) -> None:
-    assert not primitive()(KEY)(signed(0, r_part=part), TEXT)
+def test_an_r_outside_the_group_or_of_small_order_is_refused(primitive: Maker) -> None:
+    verify = primitive()(KEY)
+    for part in range(8):
+        assert not verify(signed(0, r_part=part), TEXT)
+        assert part == 0 or not verify(signed(12345, r_part=part), TEXT)
 
 
 def test_why_an_r_of_small_order_is_refused_here() -> None:
@@ -108,14 +104,14 @@ def test_why_an_r_of_small_order_is_refused_here() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("times_order", range(1, 16))
-def test_an_s_that_is_not_reduced_is_refused(primitive: Maker, times_order: int) -> None:
+def test_an_s_that_is_not_reduced_is_refused(primitive: Maker) -> None:
     good = signed(12345)
-    s = int.from_bytes(good[32:], "little") + times_order * ORDER
-    if s < 2**256:
-        assert not primitive()(KEY)(good[:32] + s.to_bytes(32, "little"), TEXT)
+    s = int.from_bytes(good[32:], "little")
+    for more in range(s + ORDER, 2**256, ORDER):
+        assert not primitive()(KEY)(good[:32] + more.to_bytes(32, "little"), TEXT)
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 2**64), st.integers(0, 7), st.integers(0, 7))
 def test_both_judge_alike_whatever_the_holder_of_a_key_does(nonce: int, a_part: int, r_part: int) -> None:
     key = encoded(add(times(SECRET, BASE), times(a_part, OF_ORDER_8)))

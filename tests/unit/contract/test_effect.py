@@ -24,18 +24,9 @@ EFFECTS = [case["value"] for case in read("names/effect_digest.json")["cases"]]
 
 
 def stage(args: object = None, **changed: Any) -> Effect:
-    members: dict[str, Any] = {
-        "agent": "bot",
-        "txn": HEX,
-        "call_key": "cd" * 32,
-        "seq": 1,
-        "tool": "refund",
-        "tool_digest": "ef" * 32,
-        "resource": Resource("Account", "acc-17"),
-        "args": {"amount": 5} if args is None else args,
-        **changed,
-    }
-    return Effect.stage(**members)
+    members: dict[str, Any] = {"agent": "bot", "txn": HEX, "call_key": "cd" * 32, "seq": 1, "tool": "refund"}
+    members |= {"tool_digest": "ef" * 32, "resource": Resource("Account", "acc-17")}
+    return Effect.stage(**members | {"args": {"amount": 5} if args is None else args} | changed)
 
 
 def test_mutating_what_was_staged_changes_nothing() -> None:
@@ -64,47 +55,27 @@ def test_splicing_the_args_gives_canonical_bytes(args: dict[str, Any], agent: st
     except AdmissionError:
         return
     whole = {"v": 1, "agent": agent, "args": staged.args, "resource": staged.resource.to_json()}
-    whole |= {
-        name: getattr(staged, name) for name in ("txn", "effect_id", "seq", "tool", "tool_digest", "call_key")
-    }
-    assert staged.canonical == canonicalize(whole)
+    names = ("txn", "effect_id", "seq", "tool", "tool_digest", "call_key")
+    assert staged.canonical == canonicalize(whole | {name: getattr(staged, name) for name in names})
 
 
-UNDO = Compensation("undo", HEX, {"id": "result:/id"})
+TAKEN = {"id": "result:/id"}
+UNDO = Compensation("undo", HEX, TAKEN)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"agent": "other"},
-        {"txn": "cd" * 32},
-        {"call_key": "ab" * 32},
-        {"seq": 2},
-        {"tool": "other"},
-        {"tool_digest": HEX},
-        {"resource": Resource("Account", "acc-18")},
-        {"resource": Resource("User", "acc-17")},
-        {"args": {"amount": 6}},
-        {"compensation": UNDO},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_every_member_is_in_the_digest(changed: dict[str, Any]) -> None:
-    args = changed.pop("args", None)
-    assert stage(args, **changed).digest != stage().digest
+CHANGES: list[dict[str, Any]] = [
+    *({"agent": "other"}, {"txn": "cd" * 32}, {"call_key": "ab" * 32}, {"seq": 2}, {"tool": "other"}),
+    *({"resource": Resource("Account", "acc-18")}, {"resource": Resource("User", "acc-17")}),
+    *({"tool_digest": HEX}, {"args": {"amount": 6}}, {"compensation": UNDO}),
+]
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        Compensation("undo2", HEX, {"id": "result:/id"}),
-        Compensation("undo", "cd" * 32, {"id": "result:/id"}),
-        Compensation("undo", HEX, {"id": "args:/id"}),
-        Compensation("undo", HEX, {}),
-    ],
-)
-def test_every_part_of_the_compensation_is_in_the_digest(other: Compensation) -> None:
-    assert stage(compensation=other).digest != stage(compensation=UNDO).digest
+def test_every_member_is_in_the_digest() -> None:
+    for changed in CHANGES:
+        assert stage(**changed).digest != stage().digest, changed
+    for other in (("undo2", HEX, TAKEN), ("undo", "cd" * 32, TAKEN), ("undo", HEX, {"id": "args:/id"})):
+        assert stage(compensation=Compensation(*other)).digest != stage(compensation=UNDO).digest
+    assert stage(compensation=Compensation("undo", HEX, {})).digest != stage(compensation=UNDO).digest
 
 
 def test_a_compensation_keeps_its_own_copy_of_the_map() -> None:
@@ -114,28 +85,22 @@ def test_a_compensation_keeps_its_own_copy_of_the_map() -> None:
     assert undo == UNDO
 
 
-@pytest.mark.parametrize(
-    ("changed", "code"),
-    [
-        ({"agent": ""}, "bad_name"),
-        ({"tool": "x" * 1025}, "bad_name"),
-        ({"txn": "ab"}, "bad_digest"),
-        ({"txn": HEX.upper()}, "bad_digest"),
-        ({"effect_id": HEX}, "effect_id_mismatch"),
-        ({"call_key": HEX}, "effect_id_mismatch"),
-        ({"tool_digest": HEX + "0"}, "bad_digest"),
-        ({"tool_digest": HEX + "\n"}, "bad_digest"),
-        ({"seq": 0}, "bad_seq"),
-        ({"seq": True}, "bad_seq"),
-        ({"seq": "1"}, "bad_seq"),
-        ({"args_bytes": b'{ "amount":5}'}, "not_canonical"),
-        ({"args_bytes": b'{"amount":5.0}'}, "not_canonical"),
-        ({"args_bytes": b'{"b":1,"a":2}'}, "not_canonical"),
-        ({"args_bytes": b"[1]"}, "not_canonical"),
-        ({"args_bytes": b'{"a":1,"a":1}'}, "duplicate_key"),
-        ({"args_bytes": b'{"__entity":1}'}, "reserved_key"),
-    ],
-)
+NOT_CANONICAL = (b'{ "amount":5}', b'{"amount":5.0}', b'{"b":1,"a":2}', b"[1]")
+INCONSISTENT: list[tuple[dict[str, Any], str]] = [
+    ({"agent": ""}, "bad_name"),
+    ({"tool": "x" * 1025}, "bad_name"),
+    *(({"txn": other}, "bad_digest") for other in ("ab", HEX.upper())),
+    *(({"tool_digest": HEX + more}, "bad_digest") for more in ("0", "\n")),
+    ({"effect_id": HEX}, "effect_id_mismatch"),
+    ({"call_key": HEX}, "effect_id_mismatch"),
+    *(({"seq": seq}, "bad_seq") for seq in (0, True, "1")),
+    *(({"args_bytes": other}, "not_canonical") for other in NOT_CANONICAL),
+    ({"args_bytes": b'{"a":1,"a":1}'}, "duplicate_key"),
+    ({"args_bytes": b'{"__entity":1}'}, "reserved_key"),
+]
+
+
+@pytest.mark.parametrize(("changed", "code"), INCONSISTENT)
 def test_an_inconsistent_effect_cannot_be_made(changed: dict[str, Any], code: str) -> None:
     with pytest.raises(ContractError) as refused:
         replace(stage(), **changed)
@@ -149,14 +114,12 @@ def test_a_compensation_names_a_reviewed_tool(tool: str, digest: str, code: str)
     assert refused.value.code == code
 
 
-def test_names_may_be_as_long_as_they_may_be() -> None:
+def test_a_resource_needs_a_type_and_an_id() -> None:
     assert Resource("A", "x" * 1024).id == "x" * 1024
-
-
-@pytest.mark.parametrize(("kind", "name"), [("", "a"), ("A", ""), ("A", "x" * 1025), (None, "a"), ("A", 7)])
-def test_a_resource_needs_a_type_and_an_id(kind: Any, name: Any) -> None:
-    with pytest.raises(ContractError, match="1 to 1024 characters"):
-        Resource(kind, name)
+    others: list[Any] = [("", "a"), ("A", ""), ("A", "x" * 1025), (None, "a"), ("A", 7)]
+    for other in others:
+        with pytest.raises(ContractError, match="1 to 1024 characters"):
+            Resource(*other)
 
 
 @pytest.mark.parametrize(

@@ -21,12 +21,8 @@ EVIL = {
 }
 
 
-@pytest.mark.parametrize("pattern", EVIL.values(), ids=EVIL.keys())
-def test_a_pattern_that_takes_back_steps_elsewhere_is_answered_at_once(pattern: str) -> None:
-    assert not found_by(pattern)(LONG)
-
-
 FOUND: dict[str, tuple[str, str, bool]] = {
+    **{what: (pattern, LONG, False) for what, pattern in EVIL.items()},  # answered at once
     "anywhere in the text": ("b", "abc", True),
     "nowhere": ("x", "abc", False),
     "from beginning to end": ("^[A-Z]{3}$", "USD", True),
@@ -65,15 +61,14 @@ def test_a_long_pattern_is_not_told_whole() -> None:
 
 
 BAD = {"type": "string", "pattern": "(?=a)"}
+
+
 PLACES: dict[str, tuple[dict[str, Any], str]] = {
-    "an argument": ({"properties": {"x": BAD}}, "args/properties/x/pattern: "),
-    "an item of a list": (
-        {"properties": {"x": {"type": "array", "items": BAD}}},
-        "args/properties/x/items/pattern: ",
-    ),
-    "a definition": ({"$defs": {"Name": BAD}}, "args/$defs/Name/pattern: "),
-    "the names of free keys": ({"patternProperties": {"(?=a)": {}}}, "args/patternProperties: "),
-    "one of several": ({"anyOf": [{"type": "null"}, BAD]}, "args/anyOf/1/pattern: "),
+    "an argument": ({"properties": {"x": BAD}}, "properties/x/pattern: "),
+    "an item": ({"properties": {"x": {"type": "array", "items": BAD}}}, "properties/x/items/pattern: "),
+    "a definition": ({"$defs": {"Name": BAD}}, "$defs/Name/pattern: "),
+    "the names of free keys": ({"patternProperties": {"(?=a)": {}}}, "patternProperties: "),
+    "one of several": ({"anyOf": [{"type": "null"}, BAD]}, "anyOf/1/pattern: "),
 }
 
 
@@ -81,7 +76,7 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {
 def test_a_schema_with_such_a_pattern_is_refused_by_its_place(schema: dict[str, Any], place: str) -> None:
     with pytest.raises(ContractError) as refused:
         require_patterns(schema)
-    assert str(refused.value).startswith(place)
+    assert str(refused.value).startswith(f"args/{place}")
 
 
 def test_an_argument_may_be_called_pattern() -> None:
@@ -99,9 +94,7 @@ UNEVALUATED: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("keyword", UNEVALUATED)
-def test_what_is_left_over_is_refused_and_no_pattern_is_run_for_it(
-    keyword: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_pattern_is_run_for_what_is_left_over(keyword: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A belt: such a schema is refused where it is read. jsonschema would run its patterns with `re`."""
     schema, value = UNEVALUATED[keyword]
     run: list[str] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import pkgutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -28,19 +27,21 @@ from tests.unit.contract.test_reference_verifier import LATER
 
 SOURCE = Path(reference_verifier.__file__).read_text(encoding="utf-8")
 IN_A_LOOP = range(22, 28)  # one line for six members
-BAD, GOOD = vectors("tokens/bad"), vectors("tokens/good")
+
+
+TOKENS = {**vectors("tokens/bad"), **vectors("tokens/good")}
 
 
 def tables(package: ModuleType) -> dict[str, tuple[Step[Any], ...]]:
     """Every numbered list of steps in a package."""
-    modules = (one.name for one in pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
-    found = {
-        name: value
-        for module in modules
-        if not module.endswith("__main__") and ".migrations." not in module
-        for name, value in vars(importlib.import_module(module)).items()
-        if isinstance(value, tuple) and value and all(isinstance(one, Step) for one in value)
-    }
+    folder, found = Path(package.__path__[0]), dict[str, tuple[Step[Any], ...]]()
+    for path in folder.rglob("*.py"):
+        if "Step(" not in path.read_text(encoding="utf-8"):
+            continue
+        parts = path.relative_to(folder).with_suffix("").parts
+        module = importlib.import_module(".".join([package.__name__, *parts]))
+        values = {name: value for name, value in vars(module).items() if isinstance(value, tuple) and value}
+        found |= {name: one for name, one in values.items() if all(isinstance(step, Step) for step in one)}
     return found
 
 
@@ -60,31 +61,24 @@ class Without(ast.NodeTransformer):
     def __init__(self, line: int) -> None:
         self.line = line
 
-    def visit_Expr(self, node: ast.Expr) -> ast.AST:
-        return ast.copy_location(ast.Pass(), node) if node.lineno == self.line else node
-
-    def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        return ast.copy_location(ast.Pass(), node) if node.lineno == self.line else node
-
-
-def _verify_of(tree: ast.Module) -> ast.FunctionDef:
-    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "verify")
-    return function
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if isinstance(node, ast.Expr | ast.Raise) and node.lineno == self.line:
+            return ast.copy_location(ast.Pass(), node)
+        return super().generic_visit(node)
 
 
 def checks() -> list[tuple[str, int]]:
     """Every check of the program: its step, and the line it begins on."""
+    tree = ast.parse(SOURCE)
+    (verify,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "verify")
     found = []
-    for node in ast.walk(_verify_of(ast.parse(SOURCE))):
-        if isinstance(node, ast.Expr) and _called(node.value) == "require":
-            found.append((ast.unparse(node.value.args[0]), node.lineno))  # type: ignore[attr-defined]
-        elif isinstance(node, ast.Raise) and _called(node.exc) == "RefusedError":
-            found.append((ast.unparse(node.exc.args[0]), node.lineno))  # type: ignore[union-attr]
+    for node in ast.walk(verify):
+        called = (
+            node.value if isinstance(node, ast.Expr) else node.exc if isinstance(node, ast.Raise) else None
+        )
+        if isinstance(called, ast.Call) and ast.unparse(called.func) in {"require", "RefusedError"}:
+            found.append((ast.unparse(called.args[0]), node.lineno))
     return sorted(found, key=lambda one: one[1])
-
-
-def _called(node: ast.AST | None) -> str | None:
-    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
 
 
 def program(line: int | None, off: int | None) -> tuple[Callable[..., Any], type[Exception]]:
@@ -102,8 +96,10 @@ def program(line: int | None, off: int | None) -> tuple[Callable[..., Any], type
 def red(line: int | None = None, *, off: int | None = None) -> str | None:
     """A vector that is answered otherwise than it should be, if there is one."""
     verify, refused = program(line, off)
-    every = {**BAD, **GOOD}.items()
-    return next((name for name, vector in every if _answer(verify, refused, vector) != _right(name)), None)
+    for name, vector in TOKENS.items():
+        if _answer(verify, refused, vector) != LATER.get(name, vector["answer"].get("step", "accepted")):
+            return name
+    return None
 
 
 def _answer(verify: Callable[..., Any], refused: type[Exception], vector: Any) -> object:
@@ -114,10 +110,6 @@ def _answer(verify: Callable[..., Any], refused: type[Exception], vector: Any) -
     except (ValueError, LookupError, TypeError, AttributeError, NameError, RecursionError) as error:
         return type(error).__name__  # it fell over what it should have refused
     return "accepted"
-
-
-def _right(name: str) -> object:
-    return LATER.get(name, BAD[name]["answer"]["step"]) if name in BAD else "accepted"
 
 
 def test_the_program_with_all_its_checks_is_green() -> None:

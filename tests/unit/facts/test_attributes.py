@@ -1,74 +1,55 @@
-"""Looked-up values in their declared types: taken as they are, or refused."""
+"""Looked-up values in their declared types: taken as they are, or refused; and the schema that is made of them."""
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import cedarpy
 import pytest
 
 from policy_service.facts.attributes import moment_of, parse_attribute_type
+from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
 
-def extension(function: str, text: str) -> dict[str, Any]:
-    return {"__extn": {"fn": function, "arg": text}}
+def decimal(text: str) -> dict[str, Any]:
+    return {"__extn": {"fn": "decimal", "arg": text}}
 
 
-TAKEN: dict[str, tuple[str, object, object]] = {
-    "a text": ("String", "open", "open"),
-    "a text that looks like an entity stays a text": ("String", '{"__entity": 1}', '{"__entity": 1}'),
-    "a number": ("Long", -5, -5),
-    "the largest number": ("Long", 2**63 - 1, 2**63 - 1),
-    "true": ("Bool", True, True),
-    "SQLite's true": ("Bool", 1, True),
-    "SQLite's false": ("Bool", 0, False),
-    "a decimal as text": ("decimal", "1.50", extension("decimal", "1.5")),
-    "a decimal as the driver has it": ("decimal", Decimal("1.5"), extension("decimal", "1.5")),
-    "a decimal that is whole": ("decimal", 3, extension("decimal", "3.0")),
-    "a float by its shortest digits": ("decimal", 0.1, extension("decimal", "0.1")),
-    "a time": ("datetime", AT, extension("datetime", "2026-01-31T12:00:00.000Z")),
-    "a time as text": ("datetime", "2026-01-31T13:00:00+01:00", extension("datetime", "2026-01-31T12:00:00.000Z")),
-    "a time as seconds": ("datetime", int(AT.timestamp()), extension("datetime", "2026-01-31T12:00:00.000Z")),
-    "a set": ("Set<String>", ["a", "b"], ["a", "b"]),
-    "a set as JSON text": ("Set<String>", '["a"]', ["a"]),
-    "an empty set": ("Set<String>", "[]", []),
-}  # fmt: skip
-
-REFUSED: dict[str, tuple[str, object]] = {
-    "a number for a text": ("String", 5),
-    "bytes for a text": ("String", b"open"),
-    "a text for a number": ("Long", "5"),
-    "a float for a number": ("Long", 5.0),
-    "a truth value for a number": ("Long", True),
-    "a number beyond 64 bits": ("Long", 2**63),
-    "two for a truth value": ("Bool", 2),
-    "a text for a truth value": ("Bool", "true"),
-    "a float for a truth value": ("Bool", 1.0),
-    "five places": ("decimal", "0.00001"),
-    "a float that is not what it seems": ("decimal", 0.1 + 0.2),
-    "not a number": ("decimal", "NaN"),
-    "a word for a decimal": ("decimal", "much"),
-    "a truth value for a decimal": ("decimal", True),
-    "a time without a zone": ("datetime", "2026-01-31T12:00:00"),
-    "a day for a time": ("datetime", "2026-01-31"),
-    "a word for a time": ("datetime", "yesterday"),
-    "a truth value for a time": ("datetime", True),
-    "a set with a number": ("Set<String>", ["a", 1]),
-    "a text for a set": ("Set<String>", "a,b"),
-    "an object for a set": ("Set<String>", '{"a": 1}'),
+JSON_TEXT = '{"__entity": 1}'  # a text that looks like an entity stays a text
+TIME = {"__extn": {"fn": "datetime", "arg": "2026-01-31T12:00:00.000Z"}}
+TAKEN: dict[str, list[tuple[object, object]]] = {
+    "String": [("open", "open"), (JSON_TEXT, JSON_TEXT)],
+    "Long": [(-5, -5), (2**63 - 1, 2**63 - 1)],
+    "Bool": [(True, True), (1, True), (0, False)],  # numbers are SQLite's
+    "decimal": [
+        *((value, decimal("1.5")) for value in ("1.50", Decimal("1.5"))),
+        (3, decimal("3.0")),
+        (0.1, decimal("0.1")),
+    ],
+    "datetime": [(AT, TIME), ("2026-01-31T13:00:00+01:00", TIME), (int(AT.timestamp()), TIME)],
+    "Set<String>": [(["a", "b"], ["a", "b"]), ('["a"]', ["a"]), ("[]", [])],
+}
+REFUSED: dict[str, list[object]] = {
+    "String": [5, b"open"],
+    "Long": ["5", 5.0, True, 2**63],
+    "Bool": [2, "true", 1.0],
+    "decimal": ["0.00001", 0.1 + 0.2, "NaN", "much", True],
+    "datetime": ["2026-01-31T12:00:00", "2026-01-31", "yesterday", True],
+    "Set<String>": [["a", 1], "a,b", '{"a": 1}'],
 }
 
 
-@pytest.mark.parametrize(("kind", "value", "written"), TAKEN.values(), ids=TAKEN)
-def test_a_value_of_its_type_is_written(kind: str, value: object, written: object) -> None:
-    assert parse_attribute_type(kind).encode(value) == written
-
-
-@pytest.mark.parametrize(("kind", "value"), REFUSED.values(), ids=REFUSED)
-def test_a_value_of_another_type_is_refused(kind: str, value: object) -> None:
-    with pytest.raises(ValueError):
-        parse_attribute_type(kind).encode(value)
+@pytest.mark.parametrize("kind", TAKEN)
+def test_a_value_of_its_type_is_written_and_one_of_another_refused(kind: str) -> None:
+    for value, written in TAKEN[kind]:
+        encoded = parse_attribute_type(kind).encode(value)
+        assert (encoded, type(encoded)) == (written, type(written))
+    for other in REFUSED[kind]:
+        with pytest.raises(ValueError):
+            parse_attribute_type(kind).encode(other)
 
 
 def test_a_question_mark_makes_an_attribute_optional() -> None:
@@ -85,3 +66,51 @@ def test_an_unknown_type_is_refused(name: str) -> None:
 
 def test_a_moment_is_always_aware() -> None:
     assert moment_of("2026-01-31T12:00:00Z") == moment_of(int(AT.timestamp())) == moment_of(AT) == AT
+
+
+INPUT = {"type": "Record", "attributes": {"amount": {"type": "Long", "required": True}}}
+PAY = ToolShape("pay", ("money", "writes"), "Account", INPUT)
+
+
+def handle(schema: dict[str, Any]) -> cedarpy.Schema:
+    return cedarpy.Schema.from_json_str(json.dumps(schema))
+
+
+def test_cedar_takes_it_and_prints_it_for_people() -> None:
+    text = str(handle(tools_schema([PAY], {"Account": {"state": parse_attribute_type("String?")}})))
+    for line in (
+        'action "pay" in [Action::"money", Action::"writes"]',
+        "entity Agent in [Role, Group]",
+        "owner?: User",
+        "state?: __cedar::String",
+        "on_behalf_of?: User",
+        "now: __cedar::datetime",
+        "amount: __cedar::Long",
+    ):
+        assert line in text
+
+
+def test_names_of_tools_need_no_mangling() -> None:
+    odd = ToolShape("billing.pay-out_2", ("a.b-c",), "Account", INPUT)
+    assert '"billing.pay-out_2" in [Action::"a.b-c"]' in str(handle(tools_schema([odd], {})))
+
+
+def test_resource_types_may_have_a_namespace() -> None:
+    shape = ToolShape("pay", (), "Shop::Billing::Account", INPUT)
+    assert "namespace Shop::Billing" in str(handle(tools_schema([shape], {})))
+
+
+def test_a_declared_type_without_a_tool_is_in_it_too() -> None:
+    schema = tools_schema([PAY], {"Other": {"x": parse_attribute_type("Long")}}, ["Other"])
+    assert "entity Other" in str(handle(schema))
+
+
+def test_a_bundle_without_tools_has_a_schema() -> None:
+    handle(tools_schema([], {}))
+
+
+def test_votes_have_a_schema_of_their_own() -> None:
+    text = str(handle(approval_schema()))
+    assert 'action "approve"' in text
+    assert "principal: [User]" in text
+    assert 'action "pay"' not in text

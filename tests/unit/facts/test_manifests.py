@@ -57,7 +57,7 @@ SEEN: dict[str, tuple[dict[str, Any], Any, dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize(("schema", "value", "cedar_type", "written"), SEEN.values(), ids=SEEN)
-def test_a_field_has_the_type_its_manifest_gives(
+def test_a_field_is_typed(
     schema: dict[str, Any], value: Any, cedar_type: dict[str, Any], written: Any
 ) -> None:
     it = codec({"x": schema})
@@ -131,9 +131,7 @@ REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
 
 
 @pytest.mark.parametrize(("schema", "value", "place"), REFUSED.values(), ids=REFUSED)
-def test_what_does_not_fit_the_manifest_is_refused_by_place(
-    schema: dict[str, Any], value: Any, place: str
-) -> None:
+def test_what_does_not_fit_is_refused_by_place(schema: dict[str, Any], value: Any, place: str) -> None:
     with pytest.raises(ArgsRefusedError, match=f"^{place}: "):
         codec({"x": schema}).encode({"account": "a", "x": value})
 
@@ -229,7 +227,7 @@ SCHEMAS_REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("properties", "extra", "message"), SCHEMAS_REFUSED.values(), ids=SCHEMAS_REFUSED)
-def test_an_unusable_schema_is_refused_when_it_is_loaded(
+def test_an_unusable_schema_is_refused(
     properties: dict[str, Any], extra: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

@@ -36,10 +36,7 @@ def test_a_meter_counts_tools_and_groups_for_somebody_over_a_time(folder: Bundle
     folder.write("meters.toml", SPENT + CALLS)
     spent, calls = meters(folder, "pay").values()
     told = [(one.name, one.field, one.per, sorted(one.tools)) for one in (spent, calls)]
-    assert told == [
-        ("spent", "/amount", "principal", ["pay"]),
-        ("calls", "", "resource", ["look", "pay"]),
-    ]
+    assert told == [("spent", "/amount", "principal", ["pay"]), ("calls", "", "resource", ["look", "pay"])]
     assert (spent.words, calls.words) == ("spent (per principal, 24h)", "calls (per resource, day, UTC)")
     assert meters(folder, "look").keys() == {"calls"}
 
@@ -109,9 +106,7 @@ MAY_BE_SUMMED: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize(("amount", "may"), MAY_BE_SUMMED.values(), ids=MAY_BE_SUMMED)
-def test_only_whole_numbers_that_are_never_negative_are_summed(
-    folder: BundleFolder, amount: Any, may: bool
-) -> None:
+def test_only_whole_numbers_from_zero_are_summed(folder: BundleFolder, amount: Any, may: bool) -> None:
     problems = folder.write("tools/pay.json", manifest(amount=amount)).write("meters.toml", SPENT).problems()
     assert (problems == []) is may, problems
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from policy_service.facts.sql import SourceFailedError
 from policy_service.health import Health
 from policy_service.lookups import DirectoryApi
 from tests.fakes.lookups import Host, Scim
+from tests.unit.storage.databases import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -47,24 +48,14 @@ async def read(host: Host, *names: str, person: str = f"{ISSUER}|{{value}}") -> 
     return dict((await read_groups(place(host, person), frozenset(names))).members)
 
 
-async def test_members_are_people_of_the_issuer(host: Host) -> None:
-    assert await read(host, "Finance", "CFO") == {"Finance": people("maya", "tomas"), "CFO": people("tomas")}
+async def test_members_are_people_of_the_issuer(host: Host, scim: Scim) -> None:
+    scim.put("finance", "mallory")  # a name in another case is another group
+    scim.put("Empty")
+    found = await read_groups(place(host), frozenset({"Finance", "CFO", "Empty", "Gone"}))
+    there = {"Finance": people("maya", "tomas"), "CFO": people("tomas")}
+    assert found.members == there | {"Empty": frozenset(), "Gone": frozenset()}
+    assert found.missing == ("Gone",)
     assert {asked.headers["authorization"] for asked in host.asked} == {"Bearer the-token"}
-
-
-async def test_a_group_that_is_not_there_is_empty_and_told(host: Host) -> None:
-    found = await read_groups(place(host), frozenset({"Finance", "Gone"}))
-    assert (found.members["Gone"], found.missing) == (frozenset(), ("Gone",))
-
-
-async def test_a_group_without_members_is_empty(host: Host, scim: Scim) -> None:
-    scim.put("Finance")
-    assert await read(host, "Finance") == {"Finance": frozenset()}
-
-
-async def test_a_name_in_another_case_is_another_group(host: Host, scim: Scim) -> None:
-    scim.put("finance", "mallory")
-    assert await read(host, "Finance") == {"Finance": people("maya", "tomas")}
 
 
 @pytest.mark.parametrize("name", ["Buchhaltung Zürich", "財務部", 'a "quoted" one', "back\\slash", "a&b=c"])
@@ -79,12 +70,8 @@ async def test_a_huge_group_is_read_whole(host: Host, scim: Scim) -> None:
 
 
 async def test_a_nested_group_and_what_is_no_subject_are_passed_over(host: Host, scim: Scim) -> None:
-    scim.groups["Finance"] += [
-        {"value": "g1", "type": "Group"},
-        {"value": "with space", "type": "User"},
-        {"value": 7},
-        {"display": "no value"},
-    ]
+    nested, spaced = {"value": "g1", "type": "Group"}, {"value": "with space", "type": "User"}
+    scim.groups["Finance"] += [nested, spaced, {"value": 7}, {"display": "no value"}]
     assert await read(host, "Finance") == {"Finance": people("maya", "tomas")}
 
 
@@ -120,9 +107,10 @@ async def test_a_broken_answer_is_none(host: Host, scim: Scim, changes: dict[str
         await read(host, "Finance")
 
 
-@pytest.mark.parametrize(
-    "how", ["401", "500", "truncated", "redirect", "wrong type", "no JSON", "compressed"]
-)
+HOW = ["401", "500", "truncated", "redirect", "wrong type", "no JSON", "compressed"]
+
+
+@pytest.mark.parametrize("how", HOW)
 async def test_a_fault_of_the_host_is_no_answer(host: Host, how: str) -> None:
     host.how = how
     with pytest.raises(SourceFailedError) as failed:
@@ -134,13 +122,6 @@ async def test_a_list_that_never_ends_is_no_answer(host: Host, scim: Scim) -> No
     scim.says = {"totalResults": 10**9}
     with pytest.raises(SourceFailedError, match="but ends after 1"):
         await read(host, "Finance")
-
-
-class Clock:
-    now = datetime(2026, 11, 21, tzinfo=UTC)
-
-    def __call__(self) -> datetime:
-        return self.now
 
 
 def reader(host: Host) -> tuple[DirectoryReader, Clock, Health]:

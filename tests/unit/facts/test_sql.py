@@ -17,15 +17,26 @@ from policy_service.facts.sql import SourceFailedError, SqlReader
 from tests.counterparts import postgres, require
 
 SECOND: Final = timedelta(seconds=1)
-VALUES: Final = {
-    "args": '{"flights":[{"cost":5},{"cost":7}]}',
-    "resource_id": "r1",
-    "agent": "a",
-    "tool": "t",
-    "now": "",
-}
-ROWS: Final = ("CREATE TABLE r (id TEXT, cabin TEXT, bags INTEGER)", "INSERT INTO r VALUES ('r1', 'economy', 2)",
-               "INSERT INTO r VALUES ('r2', 'x', 0), ('r2', 'y', 0), ('r2', 'z', 0)")  # fmt: skip
+
+
+VALUES = {"args": '{"flights":[{"cost":5},{"cost":7}]}'}
+VALUES |= {"resource_id": "r1", "agent": "a", "tool": "t", "now": ""}
+
+
+ROWS: Final = (
+    "CREATE TABLE r (id TEXT, cabin TEXT, bags INTEGER)",
+    "INSERT INTO r VALUES ('r1', 'economy', 2)",
+    "INSERT INTO r VALUES ('r2', 'x', 0), ('r2', 'y', 0), ('r2', 'z', 0)",
+)
+
+
+def filled(file: Path, *statements: str) -> str:
+    """The URL of a SQLite file in which these statements were run."""
+    with closing(sqlite3.connect(file)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+    return f"sqlite:///{file}"
 
 
 @pytest.fixture(scope="module")
@@ -47,25 +58,19 @@ BOTH = pytest.mark.parametrize("url", ["sqlite", pytest.param("postgresql", mark
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "postgresql":
         return str(request.getfixturevalue("postgres_url"))
-    file = tmp_path / "facts of the desk.sqlite"
-    with closing(sqlite3.connect(file)) as connection:
-        for statement in ROWS:
-            connection.execute(statement)
-        connection.commit()
-    return f"sqlite:///{file}"
+    return filled(tmp_path / "facts of the desk.sqlite", *ROWS)
 
 
 def read(url: str, query: str, timeout: timedelta = SECOND, **values: str) -> list[dict[str, object]]:
-    reader = SqlReader(url, query, timeout)
-    try:
+    with closing(SqlReader(url, query, timeout)) as reader:
         return [dict(row) for row in reader.read(VALUES | values)]
-    finally:
-        reader.close()
 
 
-def test_a_row_is_found_by_the_resource(url: str) -> None:
-    assert read(url, "SELECT cabin, bags FROM r WHERE id = :resource_id") == [{"cabin": "economy", "bags": 2}]
-    assert read(url, "SELECT cabin FROM r WHERE id = :resource_id", resource_id="nobody") == []
+def test_a_value_is_never_part_of_the_statement(url: str) -> None:
+    query = "SELECT cabin, bags FROM r WHERE id = :resource_id"
+    assert read(url, query) == [{"cabin": "economy", "bags": 2}]
+    for nobody in ("nobody", "' OR '1'='1"):
+        assert read(url, query, resource_id=nobody) == []
 
 
 def test_the_args_arrive_as_one_json_text_a_query_can_weigh(url: str) -> None:
@@ -75,10 +80,6 @@ def test_the_args_arrive_as_one_json_text_a_query_can_weigh(url: str) -> None:
         "FROM jsonb_array_elements(CAST(:args AS jsonb)->'flights') AS item",
     }
     assert read(url, queries[make_url(url).get_backend_name()]) == [{"total": 12}]
-
-
-def test_a_value_is_never_part_of_the_statement(url: str) -> None:
-    assert read(url, "SELECT cabin FROM r WHERE id = :resource_id", resource_id="' OR '1'='1") == []
 
 
 @BOTH
@@ -124,16 +125,12 @@ def test_a_failure_tells_the_drivers_sentence_without_statement_or_values(url: s
 
 
 def test_sqlite_follows_a_file_that_was_replaced(tmp_path: Path) -> None:
-    file = tmp_path / "facts.sqlite"
-    reader = SqlReader(f"sqlite:///{file}", "SELECT state FROM t", SECOND)
-    for state in ("open", "closed"):
-        fresh = tmp_path / "fresh.sqlite"
-        with closing(sqlite3.connect(fresh)) as connection:
-            connection.execute("CREATE TABLE t AS SELECT ? AS state", [state])
-            connection.commit()
-        fresh.rename(file)
-        assert reader.read(VALUES) == [{"state": state}]
-    reader.close()
+    file, fresh = tmp_path / "facts.sqlite", tmp_path / "fresh.sqlite"
+    with closing(SqlReader(f"sqlite:///{file}", "SELECT state FROM t", SECOND)) as reader:
+        for state in ("open", "closed"):
+            filled(fresh, f"CREATE TABLE t AS SELECT '{state}' AS state")
+            fresh.rename(file)
+            assert reader.read(VALUES) == [{"state": state}]
 
 
 def test_sqlite_in_wal_mode_is_read_beside_its_writer_and_without_one(tmp_path: Path) -> None:
@@ -147,13 +144,10 @@ def test_sqlite_in_wal_mode_is_read_beside_its_writer_and_without_one(tmp_path: 
 
 
 def test_sqlite_is_read_only_twice_over(tmp_path: Path) -> None:
-    file = tmp_path / "facts.sqlite"
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("CREATE TABLE t AS SELECT 1 AS x")
-        connection.commit()
-    assert read(f"sqlite:///{file}", "SELECT query_only FROM pragma_query_only") == [{"query_only": 1}]
+    url = filled(tmp_path / "facts.sqlite", "CREATE TABLE t AS SELECT 1 AS x")
+    assert read(url, "SELECT query_only FROM pragma_query_only") == [{"query_only": 1}]
     with pytest.raises(SourceFailedError, match="readonly"):  # what query_only would not stop
-        read(f"sqlite:///{file}", "PRAGMA main.user_version = 7")
+        read(url, "PRAGMA main.user_version = 7")
 
 
 def test_a_database_that_is_not_there_is_a_failure_and_not_a_new_file(tmp_path: Path) -> None:

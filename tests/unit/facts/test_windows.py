@@ -50,9 +50,7 @@ NEXT = {
 
 
 @pytest.mark.parametrize(("window", "zone", "now", "following"), NEXT.values(), ids=NEXT)
-def test_a_calendar_window_ends_where_the_next_begins(
-    window: str, zone: str | None, now: str, following: str
-) -> None:
+def test_a_window_ends_where_the_next_begins(window: str, zone: str | None, now: str, following: str) -> None:
     found = parse_window(window, zone)
     assert found.ends(at(now)) == at(following)
     assert found.first(at(following)) == at(following)
@@ -64,7 +62,7 @@ def test_a_rolling_window_never_ends_at_once() -> None:
 
 def test_no_moment_of_two_years_is_before_its_own_window() -> None:
     many = {"day": range(731, 735), "week": range(104, 108), "month": range(24, 27)}
-    for zone in "UTC Europe/Berlin America/Havana Africa/Cairo Australia/Lord_Howe Asia/Kolkata".split():
+    for zone in "Europe/Berlin America/Havana Africa/Cairo Australia/Lord_Howe".split():
         for unit, expected in many.items():
             window, begins = parse_window(unit, zone), set()
             for hour in range(2 * 366 * 24):

@@ -1,31 +1,8 @@
-"""Databases."""
+"""The databases of the identity tests, on one engine."""
 
 import pytest
 
-from tests.unit.storage.databases import (
-    database_url,
-    db,
-    migrated_file,
-    migrated_template,
-    migrated_url,
-    postgres_server,
-    postgres_url,
-    sqlite_url,
-    store,
-)
-
-__all__ = [
-    "database_url",
-    "db",
-    "engine",
-    "migrated_file",
-    "migrated_template",
-    "migrated_url",
-    "postgres_server",
-    "postgres_url",
-    "sqlite_url",
-    "store",
-]
+from tests.unit.storage.databases import *  # noqa: F403
 
 
 @pytest.fixture

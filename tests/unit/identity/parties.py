@@ -1,8 +1,7 @@
-"""What the identity tests share: a clock that moves when told, settings, and the lines of the log."""
+"""What the identity tests share: settings, and the lines of the log."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +12,11 @@ from policy_service.settings import Settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.plumbing import AuditRow
+from tests.unit.storage.databases import START, Clock
+
+__all__ = ["START", "Clock", "lines", "settings"]
 
 AUDIT = table(AuditRow)
-START = datetime(2026, 11, 21, 12, tzinfo=UTC)
-
-
-class Clock:
-    """A clock that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def later(self, seconds: float) -> None:
-        """Let time pass."""
-        self.now += timedelta(seconds=seconds)
 
 
 def settings(folder: Path, **given: Any) -> Settings:

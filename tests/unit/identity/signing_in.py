@@ -15,7 +15,11 @@ from policy_service.issuers import SignInProvider
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET, Provider
 
 NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
+
+
 HERE = "https://countersign.example"
+DISCOVERY = "/.well-known/openid-configuration"
+TABLE = {"name": "acme", "title": "Acme", "issuer": ISSUER, "client_id": CLIENT, "client_secret": SECRET}
 
 
 class Browser:
@@ -24,26 +28,27 @@ class Browser:
     def __init__(self, **configured: Any) -> None:
         self.now = NOW
         self.provider = Provider(int(NOW.timestamp()))
-        table = SignInProvider(
-            **{
-                "name": "acme",
-                "title": "Acme",
-                "issuer": ISSUER,
-                "client_id": CLIENT,
-                "client_secret": SECRET,
-            }
-            | configured
-        )
-        others = table.model_copy(update={"name": "other", "issuer": "https://other.example"})
-        self.table = table
-        self.sign_in = SignIn(
-            {"acme": (table, configured.get("client_secret", SECRET)), "other": (others, SECRET)},
-            HERE,
-            b"x" * 32,
-            lambda: self.now,
-            self.provider.transport,
-        )
+        self.table = SignInProvider(**TABLE | configured)
+        others = self.table.model_copy(update={"name": "other", "issuer": "https://other.example"})
+        providers = {"acme": (self.table, configured.get("client_secret", SECRET)), "other": (others, SECRET)}
+        self.sign_in = SignIn(providers, HERE, b"x" * 32, lambda: self.now, self.provider.transport)
+        self.keys = self.sign_in._keys["acme"]
         self.note: str | None = None
+
+    def but(self, **faults: Any) -> Browser:
+        """The same, with the provider's attributes changed."""
+        for name, value in faults.items():
+            setattr(self.provider, name, value)
+        return self
+
+    def failing(self, path: str, how: str) -> Browser:
+        """The same, with a provider that is down at this path, or answers there in another way than it should."""
+        return self.but(down={path}) if how == "down" else self.but(odd={path: how})
+
+    def wait(self, seconds: float) -> None:
+        """Let the time pass that the keys and the metadata are cached by."""
+        now = self.keys._monotonic()
+        self.keys._monotonic = lambda: now + seconds
 
     async def leave(self) -> dict[str, str]:
         """Begin, and sign in over there: what the provider sends the browser back with."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -19,41 +20,32 @@ KEY = PrivateKey.from_seed(bytes(range(32))).public
 
 @pytest.fixture
 def store(store: Database) -> Database:
-    store.write_sync(
-        lambda tx: agents.enroll(tx, "billing-bot", owner="https://idp|42", roles=["support-agent"])
-    )
+    owned = {"owner": "https://idp|42", "roles": ["support-agent"]}
+    store.write_sync(lambda tx: agents.enroll(tx, "billing-bot", **owned))
     store.write_sync(lambda tx: agents.enroll(tx, "other-bot"))
     return store
 
 
+def agent(db: Database, name: str) -> Any:
+    return db.read_sync(lambda conn: agents.find_agent(conn, name))
+
+
+def key(db: Database, kid: str) -> Any:
+    return db.read_sync(lambda conn: agents.find_key(conn, kid, NOW))
+
+
 def test_an_enrolled_agent_is_found_as_it_was_enrolled(store: Database) -> None:
-    found, other = (
-        store.read_sync(lambda conn, name=name: agents.find_agent(conn, name))
-        for name in ("billing-bot", "other-bot")
-    )
-    assert found is not None and other is not None
+    found = agent(store, "billing-bot")
     assert (found.owner, found.roles, found.teams) == ("https://idp|42", ["support-agent"], [])
-    assert (found.frozen_at, other.owner) == (None, None)
-    assert store.read_sync(lambda conn: agents.find_agent(conn, "Billing-bot")) is None
+    assert (found.frozen_at, agent(store, "other-bot").owner) == (None, None)
+    assert agent(store, "Billing-bot") is None
     assert [row.name for row in store.read_sync(agents.list_agents)] == ["billing-bot", "other-bot"]
 
 
-BAD_NAMES = [
-    "",
-    " ",
-    "a b",
-    "-a",
-    ".a",
-    "a/b",
-    "a|b",
-    "a\n",
-    "a\x00",
-    "ä",
-    "a" * 101,
-    "../a",
-    "a:b",
-    "\u202ebot",
-]
+BAD_NAMES = (
+    *("", " ", "a b", "-a", ".a", "a/b", "a|b", "a\n", "a\x00", "ä"),
+    *("a" * 101, "../a", "a:b", "\u202ebot"),
+)
 
 
 def test_a_name_that_cannot_be_one_is_refused_and_quoted(store: Database) -> None:
@@ -69,9 +61,7 @@ def test_a_name_that_cannot_be_one_is_refused_and_quoted(store: Database) -> Non
 def test_a_name_is_enrolled_once_and_the_first_enrolment_stays(store: Database) -> None:
     with pytest.raises(ConflictError, match="billing-bot"):
         store.write_sync(lambda tx: agents.enroll(tx, "billing-bot", owner="https://idp|666"))
-    found = store.read_sync(lambda conn: agents.find_agent(conn, "billing-bot"))
-    assert found is not None
-    assert found.owner == "https://idp|42"
+    assert agent(store, "billing-bot").owner == "https://idp|42"
 
 
 @pytest.mark.anyio
@@ -85,10 +75,9 @@ async def test_of_two_who_enrol_a_name_at_once_one_is_told(store: Database) -> N
 
 def test_a_key_leads_to_its_party(store: Database) -> None:
     store.write_sync(lambda tx: agents.add_key(tx, "billing-bot", KEY))
-    found = store.read_sync(lambda conn: agents.find_key(conn, KEY.kid, NOW))
-    assert found is not None
+    found = key(store, KEY.kid)
     assert (found.agent, found.key.kid, found.key.raw) == ("billing-bot", KEY.kid, KEY.raw)
-    assert store.read_sync(lambda conn: agents.find_key(conn, KEY.kid[:-1], NOW)) is None
+    assert key(store, KEY.kid[:-1]) is None
     unknown = PrivateKey.generate().public
     with pytest.raises(NotFoundError, match="agent enroll nobody"):
         store.write_sync(lambda tx: agents.add_key(tx, "nobody", unknown))
@@ -98,13 +87,12 @@ def test_a_key_leads_to_its_party(store: Database) -> None:
 
 def test_a_party_has_several_keys_and_loses_one_alone(store: Database) -> None:
     second = PrivateKey.generate().public
-    for key in (KEY, second):
-        store.write_sync(lambda tx, key=key: agents.add_key(tx, "billing-bot", key))
+    for one in (KEY, second):
+        store.write_sync(lambda tx, one=one: agents.add_key(tx, "billing-bot", one))
     store.write_sync(lambda tx: agents.revoke_key(tx, KEY.kid))
-    assert store.read_sync(lambda conn: agents.find_key(conn, KEY.kid, NOW)) is None
-    assert store.read_sync(lambda conn: agents.find_key(conn, second.kid, NOW)) is not None
+    assert (key(store, KEY.kid), key(store, second.kid) is None) == (None, False)
     keys = store.read_sync(lambda conn: agents.list_keys(conn, "billing-bot"))
-    assert {key.kid: key.revoked_at is not None for key in keys} == {KEY.kid: True, second.kid: False}
+    assert {one.kid: one.revoked_at is not None for one in keys} == {KEY.kid: True, second.kid: False}
 
 
 @pytest.mark.parametrize("again", ["billing-bot", "other-bot"])
@@ -117,8 +105,8 @@ def test_a_key_is_given_once(store: Database, again: str, revoked: bool) -> None
         store.write_sync(lambda tx: agents.revoke_key(tx, KEY.kid))
     with pytest.raises(ConflictError, match=KEY.kid):
         store.write_sync(lambda tx: agents.add_key(tx, again, KEY))
-    found = store.read_sync(lambda conn: agents.find_key(conn, KEY.kid, NOW))
-    assert found is None if revoked else found is not None and found.agent == "billing-bot"
+    found = key(store, KEY.kid)
+    assert found is None if revoked else found.agent == "billing-bot"
 
 
 def test_each_change_is_one_line_of_the_log_and_a_refusal_is_none(store: Database) -> None:

@@ -9,10 +9,7 @@ from structlog.testing import capture_logs
 
 from policy_service.identity.claims import claim_at, counting_groups, listed_groups
 from policy_service.issuers import SignInProvider
-from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
-from tests.unit.identity.signing_in import Browser, refusal
-
-TABLE = {"name": "acme", "title": "Acme", "issuer": ISSUER, "client_id": CLIENT, "client_secret": SECRET}
+from tests.unit.identity.signing_in import TABLE, Browser, refusal
 
 
 def provider(**given: Any) -> SignInProvider:
@@ -62,55 +59,45 @@ LEFT_OUT: dict[str, tuple[Any, str]] = {
 def test_an_entry_that_names_no_group_is_left_out_by_pointer(odd: Any, why: str) -> None:
     with capture_logs() as logged:
         names, problem = read(["finance", odd, "ops"])
-    assert (names, problem) == (
-        {"finance", "ops"},
-        f"1 of 3 entries in 'groups' of Acme are left out: {why}",
-    )
+    assert (names, problem) == ({"finance", "ops"}, f"1 of 3 entries in 'groups' of Acme are left out: {why}")
     assert [(line["event"], line["claim"], line["why"]) for line in logged] == [
         ("groups_not_usable", "groups", problem)
     ]
 
 
-WHY_NONE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "no claim": ({}, {}, "Acme sent no claim 'groups'"),
-    "null": ({"groups": None}, {}, "Acme sent no claim 'groups'"),
-    "an empty list": ({"groups": []}, {}, "Acme lists no group for you"),
-    "an object": ({"groups": {"a": 1}}, {}, "the claim 'groups' of Acme is an object, not a list of texts"),
-    "a number": ({"groups": 7}, {}, "the claim 'groups' of Acme is a number, not a list of texts"),
-    "true": ({"groups": True}, {}, "the claim 'groups' of Acme is true or false, not a list of texts"),
-    "an empty text": ({"groups": ""}, {}, "1 of 1 entries in 'groups' of Acme are left out: /0 cannot be read"),
-    "objects alone": (
-        {"groups": [{"id": "a"}] * 5},
-        {},
-        "5 of 5 entries in 'groups' of Acme are left out: /0 is an object, /1 is an object, /2 is an object and 2 more",
-    ),
-    "Entra's overage": (
-        {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {"endpoint": "https://graph.example"}}},
-        {},
-        "Acme left your groups out because they are too many (overage); an operator assigns fewer of them to the "
-        "application there",
-    ),
-    "Entra's overage, in short": (
-        {"hasgroups": True},
-        {},
-        "Acme left your groups out because they are too many (overage); an operator assigns fewer of them to the "
-        "application there",
-    ),
-    "none that the settings name": (
-        {"groups": ["b", "c", "d", "e"]},
-        {"groups": {"a": "finance"}},
-        "the settings' groups of Acme hold none of those it lists for you: 'b', 'c', 'd' and 1 more",
-    ),
-    "an overage of something else": ({"_claim_names": {"roles": "src1"}}, {}, "Acme sent no claim 'groups'"),
-}  # fmt: skip
+OVERAGE = (
+    "Acme left your groups out because they are too many (overage); an operator assigns fewer of them to the "
+    "application there"
+)
+SOURCES = {"src1": {"endpoint": "https://graph.example"}}
+ODD_FORM = "the claim 'groups' of Acme is {}, not a list of texts"
+FEW = "5 of 5 entries in 'groups' of Acme are left out: /0 is an object, /1 is an object, /2 is an object and 2 more"
+WHY_NONE: dict[str, tuple[dict[str, Any], str]] = {
+    "no claim": ({}, "Acme sent no claim 'groups'"),
+    "null": ({"groups": None}, "Acme sent no claim 'groups'"),
+    "an overage of something else": ({"_claim_names": {"roles": "src1"}}, "Acme sent no claim 'groups'"),
+    "an empty list": ({"groups": []}, "Acme lists no group for you"),
+    "an object": ({"groups": {"a": 1}}, ODD_FORM.format("an object")),
+    "a number": ({"groups": 7}, ODD_FORM.format("a number")),
+    "true": ({"groups": True}, ODD_FORM.format("true or false")),
+    "an empty text": ({"groups": ""}, "1 of 1 entries in 'groups' of Acme are left out: /0 cannot be read"),
+    "objects alone": ({"groups": [{"id": "a"}] * 5}, FEW),
+    "Entra's overage": ({"_claim_names": {"groups": "src1"}, "_claim_sources": SOURCES}, OVERAGE),
+    "Entra's overage, in short": ({"hasgroups": True}, OVERAGE),
+}
 
 
-@pytest.mark.parametrize(("claims", "given", "why"), WHY_NONE.values(), ids=WHY_NONE.keys())
-def test_the_reason_for_no_groups_is_named(claims: dict[str, Any], given: dict[str, Any], why: str) -> None:
-    table = provider(**given)
+@pytest.mark.parametrize(("claims", "why"), WHY_NONE.values(), ids=WHY_NONE.keys())
+def test_the_reason_for_no_groups_is_named(claims: dict[str, Any], why: str) -> None:
+    table = provider()
     with capture_logs() as logged:
         assert counting_groups(table, listed_groups(table, [claims])) == (frozenset(), why)
     assert [line["why"] for line in logged] == [why]
+
+
+def test_groups_that_the_settings_do_not_name_are_told() -> None:
+    why = "the settings' groups of Acme hold none of those it lists for you: 'b', 'c', 'd' and 1 more"
+    assert read(["b", "c", "d", "e"], groups={"a": "finance"}) == (frozenset(), why)
 
 
 def test_of_too_many_groups_the_first_count_unless_the_settings_name_them() -> None:
@@ -143,9 +130,7 @@ PATHS: dict[str, tuple[str, dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize(("path", "claims", "value"), PATHS.values(), ids=PATHS.keys())
-def test_a_claim_is_found_by_its_name_and_then_by_its_path(
-    path: str, claims: dict[str, Any], value: Any
-) -> None:
+def test_a_claim_is_found_by_its_name_then_by_its_path(path: str, claims: dict[str, Any], value: Any) -> None:
     assert claim_at(claims, path) == value
 
 
@@ -154,30 +139,27 @@ def test_a_claim_is_found_by_its_name_and_then_by_its_path(
     "offered", [None, "groups", ["openid"], [["groups"], {}, None], ["openid", "groups"]]
 )
 async def test_a_claim_that_no_scope_brings_is_named_with_the_scopes(offered: Any) -> None:
-    browser = Browser(groups_claim="groups")
-    browser.provider.metadata = {"scopes_supported": offered}
+    browser = Browser(groups_claim="groups").but(metadata={"scopes_supported": offered})
     told = " in the ID token or userinfo; requested scopes: openid profile email; the provider may need another scope"
     if offered == ["openid", "groups"]:
         told = ": its scope 'groups' is not among the scopes of the settings (requested scopes: openid profile email)"
-    problem = (await browser.through()).groups_problem
-    assert str(problem).startswith("Acme sent no claim 'groups'" + told)
+    assert str((await browser.through()).groups_problem).startswith("Acme sent no claim 'groups'" + told)
 
 
 @pytest.mark.anyio
 async def test_what_the_id_token_lists_wins_over_userinfo_by_name_and_by_path() -> None:
     browser = Browser(groups_claim="realm_access.roles")
-    browser.provider.id_token = {"realm_access": {"other": []}}
-    browser.provider.userinfo = {"sub": "248", "realm_access": {"roles": ["cfo"]}}
+    browser.but(id_token={"realm_access": {"other": []}})
+    browser.but(userinfo={"sub": "248", "realm_access": {"roles": ["cfo"]}})
     assert (await browser.through()).groups == {"cfo"}
-    browser.provider.id_token = {"realm_access": {"roles": ["finance"]}}
-    browser.provider.userinfo = {"sub": "248", "realm_access.roles": ["cfo"]}
+    browser.but(id_token={"realm_access": {"roles": ["finance"]}})
+    browser.but(userinfo={"sub": "248", "realm_access.roles": ["cfo"]})
     assert (await browser.through()).groups == {"finance"}
 
 
 @pytest.mark.anyio
 async def test_unknown_groups_refuse_membership_and_the_page_names_the_reason() -> None:
     browser = Browser(groups_claim="groups", members_of=["staff"])
-    browser.provider.claims |= {"_claim_names": {"groups": "src1"}}
-    assert (await refusal(browser.through())).startswith(
-        "forbidden: Acme knows you, but you are in none of the groups that may sign in here: Acme left your groups out"
-    )
+    told = await refusal(browser.but(id_token={"_claim_names": {"groups": "src1"}}).through())
+    assert told.startswith("forbidden: Acme knows you, but you are in none of the groups")
+    assert "Acme left your groups out" in told

@@ -16,20 +16,9 @@ from policy_service.issuers import SignInProvider
 pytestmark = pytest.mark.anyio
 
 
-def provider(**more: Any) -> SignInProvider:
-    return SignInProvider(
-        **{
-            "name": "github",
-            "title": "GitHub",
-            "kind": "github",
-            "issuer": "https://github.com",
-            "client_id": "c",
-            "client_secret": "s",
-            "groups_claim": "teams",
-            "members_of": ["acme/team-1"],
-        }
-        | more
-    )
+CLIENT = {"client_id": "c", "client_secret": "s"}
+GITHUB = {"name": "github", "title": "GitHub", "kind": "github", "issuer": "https://github.com"}
+TABLE: dict[str, Any] = GITHUB | CLIENT | {"groups_claim": "teams", "members_of": ["acme/team-1"]}
 
 
 async def asked(answers: dict[str, Any], **more: Any) -> Account:
@@ -39,10 +28,11 @@ async def asked(answers: dict[str, Any], **more: Any) -> Account:
         return httpx2.Response(404) if found is None else httpx2.Response(200, json=found)
 
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
-        return await identify(client, provider(**more), "token")
+        return await identify(client, SignInProvider(**TABLE | more), "token")
 
 
-API = "https://api.github.com"
+USER = "https://api.github.com/user"
+PAGE = f"{USER}/teams?per_page=100&page="
 
 
 def team(number: int) -> dict[str, Any]:
@@ -50,25 +40,17 @@ def team(number: int) -> dict[str, Any]:
 
 
 async def test_an_account_is_its_number_and_its_teams_are_read_to_the_end() -> None:
-    account = await asked(
-        {
-            f"{API}/user": {"id": 7, "login": "maya", "name": "Maya Okafor"},
-            f"{API}/user/teams?per_page=100&page=1": [team(n) for n in range(100)],
-            f"{API}/user/teams?per_page=100&page=2": [team(100)],
-        }
-    )
+    pages = {f"{PAGE}1": [team(n) for n in range(100)], f"{PAGE}2": [team(100)]}
+    account = await asked({USER: {"id": 7, "login": "maya", "name": "Maya Okafor"}} | pages)
     assert account.sub == "7"
     assert account.claims["teams"] == [f"acme/team-{n}" for n in range(101)]
     assert (account.claims["name"], account.claims["preferred_username"]) == ("Maya Okafor", "maya")
 
 
 async def test_more_teams_than_can_count_are_seen() -> None:
-    pages = {
-        f"{API}/user/teams?per_page=100&page={n}": [team(100 * n + m) for m in range(100)]
-        for n in range(1, 9)
-    }
-    account = await asked({f"{API}/user": {"id": 7}} | pages)
-    table = provider()
+    pages = {f"{PAGE}{n}": [team(100 * n + m) for m in range(100)] for n in range(1, 9)}
+    account = await asked({USER: {"id": 7}} | pages)
+    table = SignInProvider(**TABLE)
     _, problem = counting_groups(table, listed_groups(table, [account.claims]))
     assert problem == "GitHub lists 600 groups for you; the first 500 count"
 
@@ -82,22 +64,15 @@ async def test_a_server_of_ones_own_has_its_own_api() -> None:
 @pytest.mark.parametrize("user", [{}, {"id": None}, {"id": "7"}, {"id": True}, {"id": 0}, ["id"]])
 async def test_no_number_is_no_account(user: Any) -> None:
     with pytest.raises(UntrustedTokenError):
-        await asked({f"{API}/user": user})
+        await asked({USER: user})
 
 
 async def test_a_team_without_a_name_does_not_hide_the_others() -> None:
-    odd = [
-        {"slug": "x"},
-        None,
-        {"slug": 7, "organization": {"login": "acme"}},
-        {"slug": "x", "organization": []},
-    ]
-    account = await asked(
-        {f"{API}/user": {"id": 7}, f"{API}/user/teams?per_page=100&page=1": [*odd, team(1)]}
-    )
+    odd = [{"slug": "x"}, None, team(1) | {"slug": 7}, {"slug": "x", "organization": []}]
+    account = await asked({USER: {"id": 7}, f"{PAGE}1": [*odd, team(1)]})
     assert account.claims["teams"] == [None] * 4 + ["acme/team-1"]
 
 
 async def test_teams_it_may_not_read_are_an_error_and_not_no_teams() -> None:
     with pytest.raises(WorldError):
-        await asked({f"{API}/user": {"id": 7}})
+        await asked({USER: {"id": 7}})

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from policy_service.errors import StartError
 from policy_service.identity.issuer_keys import IssuerKeys
 from policy_service.identity.key_sets import read_keys
-from tests.fakes.identity_provider import ABSENT
+from tests.fakes.identity_provider import ABSENT, Provider
 from tests.unit.identity.signing_in import Browser, refusal, refused_because
 
 RSA = RSAKey.generate_key(2048).as_dict(private=False)
@@ -81,66 +81,48 @@ def test_unused_members_do_not_refuse_a_key(entry: Any) -> None:
 
 @pytest.mark.anyio
 async def test_the_log_names_each_entry_that_is_left_out() -> None:
-    browser = Browser()
-    browser.provider.more_keys = [SHORT | {"kid": "old"}, {"kty": "oct", "kid": 7}]
+    browser = Browser().but(more_keys=[SHORT | {"kid": "old"}, {"kty": "oct", "kid": 7}])
     with capture_logs() as logged:
         await browser.through()
     refused = [line for line in logged if line["event"] == "issuer_key_refused"]
-    assert [(line["issuer"], line["key"], line["kid"]) for line in refused] == [
-        ("acme", "/keys/1", "'old'"),
-        ("acme", "/keys/2", "7"),
-    ]
+    told = [(line["issuer"], line["key"], line["kid"]) for line in refused]
+    assert told == [("acme", "/keys/1", "'old'"), ("acme", "/keys/2", "7")]
 
 
 @pytest.mark.anyio
 async def test_a_token_of_a_refused_key_is_refused_for_that_keys_fault() -> None:
-    browser = Browser()
-    browser.provider.signed_with = "k2"
-    browser.provider.more_keys = [SHORT | {"kid": "k2"}]
-    why = await refused_because(browser.through())
-    assert (
-        why == "the key 'k2' of 'acme' is refused (/keys/1): it is an RSA key of 1024 bits; 2048 is the least"
-    )
+    browser = Browser().but(signed_with="k2", more_keys=[SHORT | {"kid": "k2"}])
+    why = "the key 'k2' of 'acme' is refused (/keys/1): it is an RSA key of 1024 bits; 2048 is the least"
+    assert await refused_because(browser.through()) == why
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("order", [("k1", "k2", "ec"), ("ec", "k2", "k1")])
-@pytest.mark.parametrize(
-    ("signer", "alg"), [("k1", "RS256"), ("k2", "RS256"), ("k2", "PS256"), ("ec", "ES256")]
-)
-async def test_keys_that_share_an_id_are_each_tried(order: tuple[str, ...], signer: str, alg: str) -> None:
-    browser = Browser()
-    browser.provider.published = ()
-    browser.provider.more_keys = [browser.provider.key(kid) | {"kid": "one"} for kid in order]
-    browser.provider.signed_with, browser.provider.header = signer, {"kid": "one", "alg": alg}
-    assert (await browser.through()).sub == "248"
+async def test_keys_that_share_an_id_are_each_tried(order: tuple[str, ...]) -> None:
+    browser = Browser().but(published=(), more_keys=[Provider.key(kid) | {"kid": "one"} for kid in order])
+    for signer, alg in (("k1", "RS256"), ("k2", "RS256"), ("k2", "PS256"), ("ec", "ES256")):
+        browser.but(signed_with=signer, header={"kid": "one", "alg": alg})
+        assert (await browser.through()).sub == "248"
 
 
 @pytest.mark.anyio
 async def test_a_key_that_shares_an_id_is_tried_for_its_own_algorithm_alone() -> None:
-    browser = Browser()
-    browser.provider.published = ()
-    kept = browser.provider.key("k1") | {"kid": "one", "alg": "PS256"}
-    browser.provider.more_keys = [kept, browser.provider.key("k2") | {"kid": "one"}]
-    browser.provider.header = {"kid": "one"}  # RS256
+    keys = [Provider.key("k1") | {"kid": "one", "alg": "PS256"}, Provider.key("k2") | {"kid": "one"}]
+    browser = Browser().but(published=(), more_keys=keys, header={"kid": "one"})  # RS256
     assert (await refused_because(browser.through())).startswith("its signature does not hold")
 
 
 @pytest.mark.anyio
 async def test_a_token_without_a_key_id_is_tried_under_every_key() -> None:
-    browser = Browser()
-    browser.provider.published, browser.provider.more_keys = ("k2", "ec"), [SHORT, browser.provider.key("k1")]
-    browser.provider.header = {"kid": ABSENT}
+    keys = [SHORT, Provider.key("k1")]
+    browser = Browser().but(published=("k2", "ec"), more_keys=keys, header={"kid": ABSENT})
     assert (await browser.through()).sub == "248"
 
 
 @pytest.mark.anyio
 async def test_a_set_of_which_nothing_can_be_used_is_unavailable() -> None:
-    browser = Browser()
-    browser.provider.published, browser.provider.more_keys = (), [SHORT]
-    assert await refusal(browser.through()) == (
-        "issuer_unavailable: the keys of 'acme' hold none that verifies a signature; try again later"
-    )
+    told = await refusal(Browser().but(published=(), more_keys=[SHORT]).through())
+    assert told.startswith("issuer_unavailable: the keys of 'acme' hold none that verifies a signature")
 
 
 def test_a_file_of_keys_is_read_by_the_same_rule(tmp_path: Path) -> None:

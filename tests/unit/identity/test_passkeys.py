@@ -1,43 +1,44 @@
-"""A challenge serves one person in one session for one thing, once; a passkey's counter is noted once."""
+"""Passkeys: what one signs for a vote, and that a challenge serves one person once; and the nonces of proofs."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from policy_service.errors import ForbiddenError
+from policy_service.identity.ceremonies import (
+    SIGNED,
+    Party,
+    UnprovenError,
+    ask_to_enrol,
+    ask_to_sign,
+    read_assertion,
+    step_up_challenge,
+    verify_assertion,
+)
+from policy_service.identity.nonces import Nonces
 from policy_service.identity.passkeys import Spent, require_for, used
 from policy_service.storage.core import find_one, insert_row
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.proof_tables import PasskeyRow
+from tests.fakes.authenticator import Passkey
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 SPENT = Spent("vote", "https://idp.example|maya", "session", "about", NOW + timedelta(seconds=1))
 HERS: dict[str, Any] = {"purpose": "vote", "person": SPENT.person, "session": SPENT.session, "now": NOW}
 
 
-def test_whoever_began_it_goes_on() -> None:
+def test_it_is_nobody_elses_for_nothing_else_and_once() -> None:
     assert require_for(SPENT, **HERS) is SPENT
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"person": "https://idp.example|tomas"},
-        {"session": "another"},
-        {"purpose": "enrol"},
-        {"now": SPENT.expires_at},
-    ],
-    ids=["another person", "another session", "another purpose", "too late"],
-)
-def test_it_is_nobody_elses_and_for_nothing_else(other: dict[str, Any]) -> None:
-    with pytest.raises(ForbiddenError):
-        require_for(SPENT, **HERS | other)
-
-
-def test_one_that_was_spent_serves_nobody() -> None:
+    others = {"person": "https://idp.example|tomas", "session": "another", "purpose": "enrol"}
+    others |= {"now": SPENT.expires_at}
+    for member, other in others.items():
+        with pytest.raises(ForbiddenError):
+            require_for(SPENT, **HERS | {member: other})
     with pytest.raises(ForbiddenError):
         require_for(None, **HERS)
 
@@ -61,3 +62,97 @@ def test_of_two_answers_read_at_the_same_counter_one_counts(store: Database) -> 
         assert kept.sign_count == 5
 
     store.write_sync(twice)
+
+
+DIGESTS = {"txn_digest": "a" * 64, "effect_digest": "b" * 64, "view_digest": "c" * 64}
+CAST = {"person": "https://login.example.com|maya", "verdict": "approve", "nonce": "n" * 43}
+VOTE: dict[str, Any] = {"review": "rev_01", "rev": 2} | DIGESTS | CAST
+
+
+PINNED = "cf29bd8c0f71bdd59cae7b359a202617f20e321d30f126e836688ae30f7382cd"
+
+
+def test_the_challenge_is_the_digest_of_the_whole_vote() -> None:
+    canonical = json.dumps(VOTE, sort_keys=True, separators=(",", ":")).encode()
+    digest = hashlib.sha256(b"countersign/step-up/v1\n" + canonical)
+    assert step_up_challenge(VOTE) == digest.digest()
+    assert digest.hexdigest() == PINNED
+    assert set(SIGNED) == set(VOTE)
+
+
+def test_every_member_is_in_it_and_no_other() -> None:
+    for member in VOTE:
+        other = 3 if member == "rev" else VOTE[member] + "x"
+        assert step_up_challenge(VOTE | {member: other}) != step_up_challenge(VOTE)
+        with pytest.raises(ValueError, match="a step-up signs"):
+            step_up_challenge({name: value for name, value in VOTE.items() if name != member})
+    with pytest.raises(ValueError, match="a step-up signs"):
+        step_up_challenge(VOTE | {"reason": "fits"})
+
+
+HERE = Party("localhost", "http://localhost:8420")
+CHALLENGE = bytes(range(32))
+
+
+def test_both_questions_ask_for_the_person_and_not_only_for_the_device() -> None:
+    made = json.loads(ask_to_enrol(HERE, CHALLENGE, handle=b"h", name="maya", known=(), timeout_s=300))
+    assert made["authenticatorSelection"]["userVerification"] == "required"
+    assert made["attestation"] == "none"
+    assert json.loads(ask_to_sign(HERE, CHALLENGE, known=(), timeout_s=300))["userVerification"] == "required"
+
+
+@pytest.mark.parametrize("kind", ["ES256", "EdDSA", "RS256"])
+def test_a_key_of_ours_proves_the_challenge(kind: str) -> None:
+    assert answered(Passkey(kind=kind)) == 1
+
+
+def test_a_key_of_another_algorithm_proves_nothing_however_good_its_signature() -> None:
+    """A stored key is read again each time: a database somebody wrote to names no algorithm of its own choice."""
+    with pytest.raises(UnprovenError, match="not taken here"):
+        answered(Passkey(kind="ES384"))
+
+
+def answered(passkey: Passkey) -> int:
+    """The counter a passkey's honest answer brings."""
+    asked = ask_to_sign(HERE, CHALLENGE, known=[passkey.id], timeout_s=300)
+    return verify_assertion(HERE, CHALLENGE, read_assertion(passkey.get(asked)), passkey.public_key)
+
+
+PERIOD = 60
+MINUTE = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)  # a whole number of periods since 1970
+NONCES = Nonces(b"s" * 32, PERIOD)
+
+
+TIMES = {
+    "at once": (0, 0, True),
+    "at the end of its minute": (0, 59.999, True),
+    "in the next minute": (0, 60, True),
+    "at the very end of the next minute": (0, 119.999, True),
+    "two minutes on": (0, 120, False),
+    "made late, shown in the minute after the next": (59.9, 120, False),
+    "from the future": (60, 59, False),
+}
+
+
+@pytest.mark.parametrize(("made_at_s", "shown_at_s", "accepted"), TIMES.values(), ids=TIMES.keys())
+def test_two_minutes_are_valid(made_at_s: float, shown_at_s: float, accepted: bool) -> None:
+    nonce = NONCES.current(MINUTE + timedelta(seconds=made_at_s))
+    assert NONCES.accepts(nonce, MINUTE + timedelta(seconds=shown_at_s)) is accepted
+
+
+def test_the_same_minute_has_one_nonce_and_the_next_another() -> None:
+    first = NONCES.current(MINUTE)
+    assert first == NONCES.current(MINUTE + timedelta(seconds=59))
+    assert first != NONCES.current(MINUTE + timedelta(seconds=60))
+
+
+def test_replicas_with_the_same_secret_alone_take_each_others_nonces() -> None:
+    assert Nonces(b"s" * 32, PERIOD).accepts(NONCES.current(MINUTE), MINUTE)
+    assert not Nonces(b"t" * 32, PERIOD).accepts(NONCES.current(MINUTE), MINUTE)
+
+
+@pytest.mark.parametrize(
+    "nonce", ["", "x", "ä" * 24, "\udc80", NONCES.current(MINUTE)[:-1], NONCES.current(MINUTE) + "="]
+)
+def test_anything_else_is_refused(nonce: str) -> None:
+    assert not NONCES.accepts(nonce, MINUTE)

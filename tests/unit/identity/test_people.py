@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -18,63 +19,59 @@ IDP = "https://idp.example"
 MAX_AGE = 43_200
 
 
+ADA = {"email": "ada@x.example", "groups": ["finance"]}
+
+
 def find(db: Database, sub: str = "42", iss: str = IDP) -> Person | None:
     now = db.write_sync(lambda tx: tx.now)
     return db.read_sync(lambda conn: find_person(conn, iss, sub, "oidc", now, MAX_AGE))
 
 
-def test_a_person_is_found_by_issuer_and_subject(store: Database) -> None:
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada", email="ada@x.example", groups=["finance"]))
-    found = find(store)
-    assert found == Person(IDP, "42", "Ada", "oidc", frozenset({"finance"}))
-    assert found.key == "https://idp.example|42"
+def signed_in(db: Database, name: str = "Ada", sub: str = "42", **said: Any) -> datetime:
+    return db.write_sync(lambda tx: (remember(tx, IDP, sub, name, **said), tx.now)[1])
 
 
 def test_the_same_subject_elsewhere_or_the_address_is_nobody(store: Database) -> None:
     """F7."""
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada", email="ada@x.example"))
+    signed_in(store, **ADA)
+    found = find(store)
+    assert found == Person(IDP, "42", "Ada", "oidc", frozenset({"finance"}))
+    assert found.key == "https://idp.example|42"
     for iss, sub in (("https://other.example", "42"), (IDP, "43"), (IDP, "ada@x.example")):
         assert find(store, sub, iss) is None
 
 
 def test_an_address_that_moves_to_another_person_moves_nothing_else(store: Database) -> None:
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada", email="ada@x.example", groups=["finance"]))
-    store.write_sync(lambda tx: remember(tx, IDP, "43", "Eve", email="ada@x.example"))
-    eve = find(store, "43")
-    assert eve is not None
-    assert eve.groups == frozenset()
+    signed_in(store, **ADA)
+    signed_in(store, "Eve", "43", email="ada@x.example")
+    assert find(store, "43") == Person(IDP, "43", "Eve", "oidc", frozenset())
 
 
 @pytest.mark.parametrize("engine", SHORT_ON_SQLITE)
-def test_a_later_sign_in_brings_the_newest_name_and_groups(store: Database) -> None:
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada", groups=["finance", "cfo"]))
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada L.", groups=["finance"]))
+def test_a_later_sign_in_brings_the_newest_name_groups_and_reason_for_none(store: Database) -> None:
+    signed_in(store, groups=["finance", "cfo"])
+    signed_in(store, "Ada L.", groups=["finance"])
     assert find(store) == Person(IDP, "42", "Ada L.", "oidc", frozenset({"finance"}))
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada"))
+    signed_in(store, groups=[], groups_problem="no claim 'groups'")
+    found = find(store)
+    assert found is not None
+    assert (found.name, found.groups, found.groups_problem) == ("Ada", frozenset(), "no claim 'groups'")
+    signed_in(store, groups=["finance"])
+    assert find(store) == Person(IDP, "42", "Ada", "oidc", frozenset({"finance"}))
+    signed_in(store)
     assert find(store) == Person(IDP, "42", "Ada", "oidc", frozenset())
 
 
-@pytest.mark.parametrize("engine", SHORT_ON_SQLITE)
-def test_the_reason_for_missing_groups_is_that_of_the_last_sign_in(store: Database) -> None:
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada", groups=[], groups_problem="no claim 'groups'"))
-    found = find(store)
-    assert found is not None
-    assert (found.groups, found.groups_problem) == (frozenset(), "no claim 'groups'")
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada", groups=["finance"]))
-    assert find(store) == Person(IDP, "42", "Ada", "oidc", frozenset({"finance"}))
-
-
 def test_groups_end_exactly_at_the_limit(store: Database) -> None:
-    signed_in = store.write_sync(lambda tx: (remember(tx, IDP, "42", "Ada", groups=["finance"]), tx.now)[1])
+    at = signed_in(store, groups=["finance"])
     for seconds, groups in ((MAX_AGE - 0.000001, {"finance"}), (MAX_AGE, set()), (MAX_AGE + 60, set())):
-        now = signed_in + timedelta(seconds=seconds)
+        now = at + timedelta(seconds=seconds)
         found = store.read_sync(lambda conn, now=now: find_person(conn, IDP, "42", "oidc", now, MAX_AGE))
-        assert found is not None
-        assert found.groups == groups
+        assert found is not None and found.groups == groups
 
 
 def test_somebody_who_was_revoked_is_nobody(store: Database) -> None:
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada"))
+    signed_in(store)
     gone = update(table(PersonRow))
     store.write_sync(lambda tx: tx.conn.execute(gone.values(revoked_at=tx.now)).rowcount)
     assert find(store) is None

@@ -22,15 +22,9 @@ def asking(**given: Any) -> Browser:
 
 
 @pytest.mark.parametrize("how", ["down", "never", "redirect", "endless", "no JSON", "500"])
-async def test_userinfo_that_fails_leaves_what_the_id_token_proved(
-    monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+async def test_userinfo_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(issuer_keys, "PATIENCE_S", 0.2)
-    browser = asking()
-    if how == "down":
-        browser.provider.down = {"/userinfo"}
-    else:
-        browser.provider.odd = {"/userinfo": how}
+    browser = asking().failing("/userinfo", how)
     with capture_logs() as logged:
         who = await browser.through()
     assert (who.sub, who.name, who.groups) == ("248", "Maya Okafor", frozenset())
@@ -40,29 +34,18 @@ async def test_userinfo_that_fails_leaves_what_the_id_token_proved(
     assert "/elsewhere" not in browser.provider.asked
 
 
-UNUSABLE: dict[str, tuple[Any, str]] = {
-    "no subject": ({"groups": ["finance"]}, "it names no subject"),
-    "a subject that is a number": ({"sub": 248, "groups": ["finance"]}, "it names no subject"),
-    "no object": ([GROUPS], "it names no subject"),
-    "a text": ("248", "it names no subject"),
-}
-
-
-@pytest.mark.parametrize(("said", "why"), UNUSABLE.values(), ids=UNUSABLE.keys())
-async def test_userinfo_without_a_subject_is_not_used(said: Any, why: str) -> None:
-    browser = asking()
-    browser.provider.userinfo = said
-    who = await browser.through()
+@pytest.mark.parametrize(
+    "said", [{"groups": ["finance"]}, {"sub": 248, "groups": ["finance"]}, [GROUPS], "248"]
+)
+async def test_userinfo_without_a_subject_is_not_used(said: Any) -> None:
+    who = await asking().but(userinfo=said).through()
     assert who.groups == frozenset()
-    assert who.groups_problem is not None
-    assert who.groups_problem.endswith(f"userinfo of Acme cannot be used: {why}")
+    assert str(who.groups_problem).endswith("userinfo of Acme cannot be used: it names no subject")
 
 
 @pytest.mark.parametrize("more", [{}, {"iss": ISSUER, "aud": CLIENT}, {"aud": ["x", CLIENT], "exp": 2**40}])
 async def test_signed_userinfo_counts_when_its_signature_holds(more: dict[str, Any]) -> None:
-    browser = asking()
-    browser.provider.signs_userinfo, browser.provider.userinfo = True, GROUPS | more
-    who = await browser.through()
+    who = await asking().but(signs_userinfo=True, userinfo=GROUPS | more).through()
     assert (who.groups, who.groups_problem) == ({"finance"}, None)
 
 
@@ -80,48 +63,39 @@ BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("header", "more", "why"), BAD.values(), ids=BAD.keys())
-async def test_signed_userinfo_that_does_not_hold_is_not_used(
+async def test_userinfo_badly_signed_is_not_used(
     header: dict[str, Any], more: dict[str, Any], why: str
 ) -> None:
-    browser = asking()
+    browser = asking().but(signs_userinfo=True, userinfo=GROUPS | more)
     honest = browser.provider.token
-    browser.provider.signs_userinfo, browser.provider.userinfo = True, GROUPS | more
 
     def token_then_fault(nonce: str | None, access_token: str) -> str:
         token = honest(nonce, access_token)
-        browser.provider.header = header  # of userinfo alone
+        browser.but(header=header)  # of userinfo alone
         return token
 
-    browser.provider.token = token_then_fault  # type: ignore[method-assign]
-    who = await browser.through()
+    who = await browser.but(token=token_then_fault).through()
     assert (who.sub, who.groups) == ("248", frozenset())
     assert f"userinfo of Acme cannot be used: {why}" in str(who.groups_problem)
 
 
 @pytest.mark.parametrize("signs", [False, True])
 async def test_userinfo_of_another_subject_refuses_the_sign_in(signs: bool) -> None:
-    browser = asking()
-    browser.provider.signs_userinfo = signs
-    browser.provider.userinfo = {"sub": "666", "groups": ["finance"]}
+    browser = asking().but(signs_userinfo=signs, userinfo={"sub": "666", "groups": ["finance"]})
     assert await refused_because(browser.through()) == "userinfo speaks of somebody else"
 
 
-async def test_membership_is_refused_while_userinfo_fails() -> None:
-    browser = asking(members_of=["staff"])
-    browser.provider.down = {"/userinfo"}
-    assert "userinfo of Acme does not answer" in await refusal(browser.through())
-
-
-async def test_a_claim_the_settings_require_is_still_required_while_userinfo_fails() -> None:
-    browser = asking(required={"hd": "acme.example"})
-    browser.provider.down = {"/userinfo"}
-    assert "hd = 'acme.example'" in await refusal(browser.through())
+async def test_what_the_settings_ask_for_is_refused_while_userinfo_fails() -> None:
+    for given, told in (
+        ({"members_of": ["staff"]}, "userinfo of Acme does not answer"),
+        ({"required": {"hd": "acme.example"}}, "hd = 'acme.example'"),
+    ):
+        assert told in await refusal(asking(**given).failing("/userinfo", "down").through())
 
 
 async def test_userinfo_is_not_fetched_when_the_id_token_has_every_claim() -> None:
-    browser = asking()
-    browser.provider.id_token = {"email": "maya@acme.example", "groups": ["finance"]}
-    browser.provider.down = {"/userinfo"}
+    browser = asking().failing("/userinfo", "down")
+    browser.but(id_token={"email": "maya@acme.example", "groups": ["finance"]})
     who = await browser.through()
     assert (who.groups, who.groups_problem) == ({"finance"}, None)
     assert "/userinfo" not in browser.provider.asked

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import make_url, text
 
 from policy_service.storage.database import Database
 from policy_service.storage.migrations import migrate
@@ -19,7 +21,30 @@ from tests.counterparts import postgres, require
 
 _GROUP = pytest.mark.xdist_group("postgresql")
 BOTH = ["sqlite", pytest.param("postgresql", marks=_GROUP)]
+
+
 SHORT_ON_SQLITE = ["sqlite", pytest.param("postgresql", marks=[_GROUP, pytest.mark.long])]
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def later(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of `timed`."""
+    return Clock()
 
 
 @pytest.fixture(params=BOTH)
@@ -103,3 +128,20 @@ def store(migrated_url: str) -> Iterator[Database]:
     """An open database with the service's tables, on each engine."""
     with Database.open(migrated_url) as database:
         yield database
+
+
+@pytest.fixture
+def timed(migrated_url: str, clock: Clock) -> Iterator[Database]:
+    """As `store`, by the clock of the test."""
+    with Database.open(migrated_url, clock=clock) as database:
+        yield database
+
+
+def execute(db: Database, sql: str, **values: object) -> int:
+    """Run one statement as a unit; how many rows it reached."""
+    return db.write_sync(lambda tx: tx.conn.execute(text(sql), values).rowcount)
+
+
+def column(db: Database, sql: str) -> list[Any]:
+    """The first column of what a query finds."""
+    return db.read_sync(lambda conn: list(conn.scalars(text(sql))))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import bindparam, update
 
 from policy_service.storage.core import (
     change,
@@ -21,11 +21,11 @@ from policy_service.storage.core import (
     table,
     write,
 )
-from policy_service.storage.database import Database, Tx
-from policy_service.storage.migrations import migrate
+from policy_service.storage.database import Database
 from policy_service.storage.plumbing import MetaRow
 from policy_service.storage.tables import AgentRow
 from tests.house.repository import ROOT
+from tests.unit.storage.databases import column
 
 META = table(MetaRow)
 NOW = datetime(2026, 11, 21, 22, 0, 0, 123456, tzinfo=UTC)
@@ -52,99 +52,70 @@ def test_a_row_is_made_of_all_its_columns_and_no_other(columns: dict[str, Any]) 
         AgentRow(**columns)
 
 
-def test_changing_a_row_changes_memory_only(store: Database) -> None:
-    row = agent("one")
-    store.write_sync(lambda tx: insert_row(tx.conn, row))
-    row.owner = "iss|sub"
-    assert row.owner == "iss|sub"
-    found = store.read_sync(lambda conn: find_one(conn, AgentRow, name="one"))
-    assert found is not None and found.owner is None
-
-
-# -------------------------------------------------------------------------------------------- statements
+def one(db: Database, name: str = "one") -> Any:
+    return db.read_sync(lambda conn: find_one(conn, AgentRow, name=name))
 
 
 def test_what_is_inserted_is_found_as_it_was(store: Database) -> None:
     rows = [agent("one", roles=["a", "b"], owner="iss|sub"), agent("two", owner="iss|sub"), agent("three")]
     for row in rows:
         store.write_sync(lambda tx, row=row: insert_row(tx.conn, row))
+        row.owner = "changed in memory only"
     found = store.read_sync(lambda conn: find(conn, AgentRow, owner="iss|sub"))
-    assert {row.name: (row.roles, row.enrolled_at) for row in found} == {
-        "one": (["a", "b"], NOW),
-        "two": ([], NOW),
-    }
-    assert store.read_sync(lambda conn: find_one(conn, AgentRow, name="four")) is None
+    times = {row.name: (row.roles, row.enrolled_at) for row in found}
+    assert times == {"one": (["a", "b"], NOW), "two": ([], NOW)}
+    assert one(store, "four") is None
+
+
+# -------------------------------------------------------------------------------------------- statements
 
 
 def test_a_statement_sent_without_one_of_its_values_is_an_error_and_no_null(store: Database) -> None:
     ended = update(META).where(META.c.name == bindparam("asked")).values(value=bindparam("said"))
-
-    def end(tx: Tx, **values: str) -> int:
-        return write(tx.conn, ended, values)
-
     with pytest.raises(KeyError, match="said"):
-        store.write_sync(lambda tx: end(tx, asked="epoch"))
-    assert store.write_sync(lambda tx: end(tx, asked="nobody", said="x")) == 0
+        store.write_sync(lambda tx: write(tx.conn, ended, {"asked": "epoch"}))
+    assert store.write_sync(lambda tx: write(tx.conn, ended, {"asked": "nobody", "said": "x"})) == 0
 
 
 def test_a_change_reaches_the_rows_that_are_as_they_were_and_says_how_many(store: Database) -> None:
     store.write_sync(lambda tx: insert_row(tx.conn, agent("one")))
-
-    def thaw(was: datetime | None) -> int:
-        where = {"name": "one", "frozen_at": was}
-        return store.write_sync(
-            lambda tx: change(tx.conn, AgentRow, where, {"frozen_at": None, "owner": "x"})
-        )
-
     store.write_sync(lambda tx: change(tx.conn, AgentRow, {"name": "one"}, {"frozen_at": NOW}))
-    assert thaw(NOW) == 1
-    assert thaw(NOW) == 0  # somebody was first
-    found = store.read_sync(lambda conn: find_one(conn, AgentRow, name="one"))
-    assert found is not None and (found.owner, found.frozen_at) == ("x", None)
+    was, thawed = {"name": "one", "frozen_at": NOW}, {"frozen_at": None, "owner": "x"}
+    for reached in (1, 0):  # somebody was first
+        assert store.write_sync(lambda tx: change(tx.conn, AgentRow, was, thawed)) == reached
+    assert (one(store).owner, one(store).frozen_at) == ("x", None)
 
 
 def test_a_row_is_inserted_unless_its_key_is_taken(store: Database) -> None:
-    unit = lambda owner: lambda tx: insert_unless_taken(tx.conn, agent("one", owner=owner))  # noqa: E731
-    assert store.write_sync(unit("first")) is True
-    assert store.write_sync(unit("second")) is False
-    found = store.read_sync(lambda conn: find_one(conn, AgentRow, name="one"))
-    assert found is not None and found.owner == "first"
+    for owner, inserted in (("first", True), ("second", False)):
+        row = agent("one", owner=owner)
+        assert store.write_sync(lambda tx, row=row: insert_unless_taken(tx.conn, row)) is inserted
+    assert one(store).owner == "first"
 
 
-def test_a_process_that_never_made_a_row_reads_them(sqlite_url: str) -> None:
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_process_that_never_made_a_row_reads_them(store: Database, migrated_url: str) -> None:
     """As `policy-service people` does: it begins with a query."""
-    migrate(sqlite_url)
-    with Database.open(sqlite_url) as db:
-        db.write_sync(lambda tx: insert_row(tx.conn, agent("one")))
+    store.write_sync(lambda tx: insert_row(tx.conn, agent("one")))
     reads = (
         "import sys; from policy_service.storage.core import find; "
         "from policy_service.storage.database import Database; from policy_service.storage.tables import AgentRow; "
         "db = Database.open(sys.argv[1]); print(db.read_sync(lambda conn: find(conn, AgentRow)[0].name)); db.close()"
     )
-    done = subprocess.run([sys.executable, "-c", reads, sqlite_url], cwd=ROOT,
+    done = subprocess.run([sys.executable, "-c", reads, migrated_url], cwd=ROOT,
                           env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                           capture_output=True, text=True, check=False)  # fmt: skip
     assert (done.stdout, done.stderr) == ("one\n", "")
 
 
-# ------------------------------------------------------------------------------- an insert that yields
-
-
-def put(value: str):  # type: ignore[no-untyped-def]
-    def unit(tx: Tx) -> int:
-        statement = insert_unless_there(tx.conn, META).values(name="epoch", value=value)
-        return int(tx.conn.execute(statement).rowcount)
-
-    return unit
-
-
 def test_the_first_is_written_and_the_second_yields(store: Database) -> None:
-    assert store.write_sync(put("1")) == 1
-    assert store.write_sync(put("2")) == 0
-    assert store.read_sync(lambda conn: conn.execute(select(META.c.value)).scalar_one()) == "1"
+    def put(value: str | None) -> int:
+        row = {"name": "epoch", "value": value}
+        return store.write_sync(
+            lambda tx: tx.conn.execute(insert_unless_there(tx.conn, META).values(row)).rowcount
+        )
 
-
-@pytest.mark.anyio
-async def test_a_broken_rule_other_than_the_key_is_still_an_error(store: Database) -> None:
-    with pytest.raises(Exception, match=r"(?i)null"):
-        await store.write(put(None))  # type: ignore[arg-type]
+    with pytest.raises(Exception, match=r"(?i)null"):  # another rule than the key's
+        put(None)
+    assert (put("1"), put("2")) == (1, 0)
+    assert column(store, "SELECT value FROM meta") == ["1"]

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection
@@ -25,21 +26,10 @@ AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 LARGEST = 2**53 - 1
 
 
-def hold(
-    tx: Tx, n: int, amount: int = 1, *, tool: str = "pay", agent: str = "robot", at: datetime = AT
-) -> None:
-    put(
-        tx,
-        effect_id=f"{n:064}",
-        rev=1,
-        field="/amount",
-        tool=tool,
-        agent=agent,
-        resource=resource_digest("Account", "acme"),
-        amount=amount,
-        reserved_at=at,
-        given_back_at=None,
-    )
+def hold(tx: Tx, n: int, amount: int = 1, **other: Any) -> None:
+    acme = resource_digest("Account", "acme")
+    held = {"tool": "pay", "agent": "robot", "resource": acme, "reserved_at": AT, "given_back_at": None}
+    put(tx, effect_id=f"{n:064}", rev=1, field="/amount", amount=amount, **held | other)
 
 
 def of_robot(conn: Connection, *tools: str, first: datetime = AT, before: int = NEWEST) -> int:
@@ -51,7 +41,7 @@ def test_a_total_is_of_one_subject_its_tools_and_its_time(store: Database) -> No
         hold(tx, 1, 10)
         hold(tx, 2, 100, tool="ship")
         hold(tx, 3, 1_000, agent="other")
-        hold(tx, 4, 10_000, at=AT - timedelta(microseconds=1))
+        hold(tx, 4, 10_000, reserved_at=AT - timedelta(microseconds=1))
         hold(tx, 5, 0)
         acme = resource_digest("Account", "acme")
         return [
@@ -69,7 +59,7 @@ def test_a_total_is_of_one_subject_its_tools_and_its_time(store: Database) -> No
 
 def test_a_total_leaves_out_what_is_not_before_an_ordinal_and_what_came_back(store: Database) -> None:
     def work(tx: Tx) -> list[int]:
-        hold(tx, 1, 10, at=AT + timedelta(hours=1))  # the clock was put back after it
+        hold(tx, 1, 10, reserved_at=AT + timedelta(hours=1))  # the clock was put back after it
         hold(tx, 2, 100)
         ordinal = held_by(tx.conn, f"{2:064}", 1)["/amount"].ordinal
         assert ordinal is not None

@@ -11,12 +11,13 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, make_url, text
+from sqlalchemy import Connection, make_url, text
 
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage import database, postgres, unit
 from policy_service.storage.database import Database, StorageLimits, Tx
 from tests.fakes.silent import Silent
+from tests.unit.storage.databases import execute
 
 pytestmark = pytest.mark.anyio
 
@@ -24,15 +25,8 @@ _ROOM = 5
 _BOUND_S = 20.0  # well above what each test waits for, far below what TCP would
 
 
-def create(db: Database) -> None:
-    db.write_sync(lambda tx: tx.conn.execute(text("CREATE TABLE t (n INTEGER)")).rowcount)
-
-
-def add(n: int) -> Callable[[Tx], None]:
-    def unit(tx: Tx) -> None:
-        tx.conn.execute(text("INSERT INTO t VALUES (:n)"), {"n": n})
-
-    return unit
+def add(n: int) -> Callable[[Tx], int]:
+    return lambda tx: tx.conn.execute(text("INSERT INTO t VALUES (:n)"), {"n": n}).rowcount
 
 
 def numbers(conn: Connection) -> list[int]:
@@ -42,27 +36,19 @@ def numbers(conn: Connection) -> list[int]:
 # -- a server that has gone ------------------------------------------------------------------------------------------
 
 
-def options_of(engine: Engine) -> dict[str, int]:
-    """What the kernel was told of a connection's socket."""
-    with engine.connect() as conn:
-        driver: Any = conn.connection.driver_connection
-        with socket.socket(fileno=os.dup(driver.pgconn.socket)) as ours:
-            names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
-            found = {name: ours.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names}
-            return found | {"SO_KEEPALIVE": ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)}
+TCP = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 2, "TCP_USER_TIMEOUT": 30_000}
 
 
 def test_a_host_that_has_gone_is_noticed_by_the_socket_of_every_connection(postgres_url: str) -> None:
     with Database.open(postgres_url) as db:
         assert len(db._pools) == 2
         for pool in db._pools:
-            assert options_of(pool) == {
-                "TCP_KEEPIDLE": 10,
-                "TCP_KEEPINTVL": 10,
-                "TCP_KEEPCNT": 2,
-                "TCP_USER_TIMEOUT": 30_000,
-                "SO_KEEPALIVE": 1,
-            }
+            with pool.connect() as conn:
+                driver: Any = conn.connection.driver_connection
+                with socket.socket(fileno=os.dup(driver.pgconn.socket)) as ours:
+                    assert ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                    for name, value in TCP.items():
+                        assert ours.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) == value, name
 
 
 @pytest.fixture
@@ -80,7 +66,7 @@ async def test_a_server_that_falls_silent_is_not_waited_for(
     monkeypatch.setattr(postgres, "_SILENCE_S", 2)
     url = make_url(postgres_url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
     with Database.open(url, limits=StorageLimits(busy_timeout_ms=100)) as db:
-        create(db)
+        execute(db, "CREATE TABLE t (n INTEGER)")
 
         def silenced(tx: Tx) -> None:
             add(1)(tx)
@@ -102,8 +88,11 @@ async def test_a_server_that_falls_silent_is_not_waited_for(
 # -- more than can be served -----------------------------------------------------------------------------------------
 
 
+Busy = tuple[Database, threading.Event]
+
+
 @pytest.fixture
-def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Database, threading.Event]]:
+def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Busy]:
     """A database with a table, all of whose writing waits until it is told to go on."""
     go, begun = threading.Event(), threading.Event()
 
@@ -113,7 +102,7 @@ def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[D
 
     monkeypatch.setattr(database, "MOST_WAITING", _ROOM)
     with Database.open(database_url, limits=StorageLimits(pool_size=1)) as db:
-        create(db)
+        execute(db, "CREATE TABLE t (n INTEGER)")
         held: Future[None] = Future()
         db._writer.submit(hold, held)
         assert begun.wait(_BOUND_S)
@@ -121,9 +110,7 @@ def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[D
         go.set()
 
 
-async def test_what_would_wait_too_long_is_refused_and_leaves_nothing(
-    busy: tuple[Database, threading.Event],
-) -> None:
+async def test_what_would_wait_too_long_is_refused_and_leaves_nothing(busy: Busy) -> None:
     db, go = busy
     waiting = [asyncio.create_task(db.write(add(n))) for n in range(_ROOM)]
     await asyncio.sleep(0)
@@ -137,9 +124,7 @@ async def test_what_would_wait_too_long_is_refused_and_leaves_nothing(
     assert await db.read(numbers) == list(range(2 * _ROOM))
 
 
-async def test_what_has_waited_too_long_is_refused_and_not_run(
-    busy: tuple[Database, threading.Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_has_waited_too_long_is_not_run(busy: Busy, monkeypatch: pytest.MonkeyPatch) -> None:
     db, go = busy
     stale = [asyncio.create_task(db.write(add(n))) for n in range(3)]
     await asyncio.sleep(0)

@@ -1,23 +1,22 @@
-"""Times come back as they went in, sort as text as they sort as times, and never without a zone."""
+"""Times come back as they went in and sort as text as they sort as times; ids sort by time."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, insert, select, text
+from sqlalchemy import Column, Integer, MetaData, Table, insert, select
 from sqlalchemy.exc import StatementError
 
 from policy_service.storage.database import Database
+from policy_service.storage.ids import first_id, new_id
 from policy_service.storage.types import TIME_TEXT_LENGTH, Json, UtcDateTime, time_text
+from tests.unit.storage.databases import column
 
-MOMENTS = Table(
-    "moments",
-    MetaData(),
-    Column("n", Integer, primary_key=True),
-    Column("at", UtcDateTime),
-    Column("doc", Json),
-)
+COLUMNS = (Column("n", Integer, primary_key=True), Column("at", UtcDateTime), Column("doc", Json))
+MOMENTS = Table("moments", MetaData(), *COLUMNS)
+
+
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
 
@@ -27,27 +26,30 @@ def moments(db: Database) -> Database:
     return db
 
 
-@pytest.mark.parametrize(
-    "moment",
-    {
-        "whole second": NOON,
-        "one microsecond": NOON + timedelta(microseconds=1),
-        "another zone": datetime(2026, 11, 21, 12, tzinfo=timezone(timedelta(hours=-7, minutes=-30))),
-        "long ago": datetime(1, 1, 2, tzinfo=UTC),
-        "far away": datetime(9999, 12, 30, tzinfo=UTC),
-    }.values(),
-)
-def test_a_time_comes_back_as_aware_utc(moments: Database, moment: datetime) -> None:
-    moments.write_sync(lambda tx: tx.conn.execute(insert(MOMENTS), {"n": 1, "at": moment}).rowcount)
-    found = moments.read_sync(lambda conn: conn.execute(select(MOMENTS.c.at)).scalar_one())
-    assert found == moment
-    assert found.tzinfo is UTC
+def put(db: Database, *rows: dict[str, object]) -> None:
+    db.write_sync(lambda tx: tx.conn.execute(insert(MOMENTS), rows).rowcount)
+
+
+TIMES = {
+    "whole second": NOON,
+    "one microsecond": NOON + timedelta(microseconds=1),
+    "another zone": datetime(2026, 11, 21, 12, tzinfo=timezone(timedelta(hours=-7, minutes=-30))),
+    "long ago": datetime(1, 1, 2, tzinfo=UTC),
+    "far away": datetime(9999, 12, 30, tzinfo=UTC),
+}
+
+
+def test_a_time_comes_back_as_aware_utc(moments: Database) -> None:
+    put(moments, *({"n": n, "at": moment} for n, moment in enumerate(TIMES.values())))
+    times = select(MOMENTS.c.at).order_by(MOMENTS.c.n)
+    found = moments.read_sync(lambda conn: list(conn.scalars(times)))
+    assert found == list(TIMES.values())
+    assert {moment.tzinfo for moment in found} == {UTC}
 
 
 def test_times_compare_in_the_database_as_in_python(moments: Database) -> None:
     times = [NOON + timedelta(microseconds=n) for n in (-1_000_000, -1, 0, 1, 999_999, 1_000_000)]
-    rows = [{"n": n, "at": at} for n, at in enumerate(times)]
-    moments.write_sync(lambda tx: tx.conn.execute(insert(MOMENTS), rows).rowcount)
+    put(moments, *({"n": n, "at": at} for n, at in enumerate(times)))
     statement = select(MOMENTS.c.n).where(MOMENTS.c.at <= NOON).order_by(MOMENTS.c.at.desc())
     assert moments.read_sync(lambda conn: list(conn.scalars(statement))) == [2, 1, 0]
 
@@ -57,7 +59,7 @@ def test_a_naive_time_is_refused(moments: Database) -> None:
     with pytest.raises(ValueError, match="no zone"):
         time_text(naive)
     with pytest.raises(StatementError, match="no zone"):
-        moments.write_sync(lambda tx: tx.conn.execute(insert(MOMENTS), {"n": 1, "at": naive}).rowcount)
+        put(moments, {"n": 1, "at": naive})
 
 
 def test_the_text_has_one_width() -> None:
@@ -66,9 +68,15 @@ def test_the_text_has_one_width() -> None:
     assert {len(one) for one in texts} == {TIME_TEXT_LENGTH}
 
 
-@pytest.mark.parametrize("value", [{"a": [1, "é", None]}, [], "text", None])
-def test_json_comes_back_and_none_is_null_and_not_a_word(moments: Database, value: object) -> None:
-    moments.write_sync(lambda tx: tx.conn.execute(insert(MOMENTS), {"n": 1, "doc": value}).rowcount)
-    assert moments.read_sync(lambda conn: conn.execute(select(MOMENTS.c.doc)).scalar_one()) == value
-    count = text("SELECT COUNT(*) FROM moments WHERE doc IS NULL")
-    assert moments.read_sync(lambda conn: conn.execute(count).scalar_one()) == (value is None)
+def test_json_comes_back_and_none_is_null_and_not_a_word(moments: Database) -> None:
+    values = [{"a": [1, "é", None]}, [], "text", None]
+    put(moments, *({"n": n, "doc": value} for n, value in enumerate(values)))
+    docs = select(MOMENTS.c.doc).order_by(MOMENTS.c.n)
+    assert moments.read_sync(lambda conn: list(conn.scalars(docs))) == values
+    assert column(moments, "SELECT n FROM moments WHERE doc IS NULL") == [3]
+
+
+def test_every_id_of_a_moment_or_later_is_not_less_than_its_first() -> None:
+    now, step = NOON + timedelta(microseconds=1500), timedelta(milliseconds=1)
+    assert first_id("dec", now) <= new_id("dec", now) < first_id("dec", now + step)
+    assert new_id("dec", now - step) < first_id("dec", now)

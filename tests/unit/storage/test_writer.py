@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,16 +19,18 @@ from sqlalchemy.exc import IntegrityError
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage.database import Database, StorageLimits, Tx
 from policy_service.storage.writer import SqliteWriter, TransactionLostError
+from tests.unit.storage.databases import column, execute
 
 Unit = Callable[[Tx], Any]
+
+
+NOTES = "CREATE TABLE notes (id INTEGER PRIMARY KEY, word TEXT UNIQUE NOT NULL, body BLOB)"
 
 
 @pytest.fixture
 def db(sqlite_url: str) -> Iterator[Database]:
     with Database.open(sqlite_url) as database:
-        database.write_sync(
-            run("CREATE TABLE notes (id INTEGER PRIMARY KEY, word TEXT UNIQUE NOT NULL, body BLOB)")
-        )
+        execute(database, NOTES)
         yield database
 
 
@@ -40,23 +43,34 @@ def note(word: str, size: int = 0) -> Unit:
 
 
 def words(db: Database) -> list[str]:
-    return db.read_sync(lambda conn: list(conn.scalars(text("SELECT word FROM notes ORDER BY id"))))
+    return column(db, "SELECT word FROM notes ORDER BY id")
+
+
+def submit(db: Database, *units: Unit) -> list[Future[Any]]:
+    """Send the units to the writer."""
+    futures: list[Future[Any]] = [Future() for _ in units]
+    for unit, future in zip(units, futures, strict=True):
+        writer(db).submit(unit, future)
+    return futures
+
+
+def hold(db: Database) -> tuple[threading.Event, Future[Any]]:
+    """Hold the writer up until the event is set."""
+    held, go = threading.Event(), threading.Event()
+
+    def wait(_tx: Tx) -> None:
+        held.set()
+        go.wait(10)
+
+    (first,) = submit(db, wait)
+    assert held.wait(10)
+    return go, first
 
 
 def one_batch(db: Database, *units: Unit) -> list[Future[Any]]:
     """Send the units while the writer is held up, so that they meet in the next batch."""
-    held, go = threading.Event(), threading.Event()
-
-    def hold(_tx: Tx) -> None:
-        held.set()
-        go.wait(10)
-
-    first: Future[Any] = Future()
-    writer(db).submit(hold, first)
-    assert held.wait(10)
-    futures: list[Future[Any]] = [Future() for _ in units]
-    for unit, future in zip(units, futures, strict=True):
-        writer(db).submit(unit, future)
+    go, first = hold(db)
+    futures = submit(db, *units)
     go.set()
     first.result(10)
     return futures
@@ -85,20 +99,14 @@ def test_a_unit_that_raises_is_undone_alone_and_its_neighbours_are_committed(db:
         raise LookupError("no such thing")
 
     before = writer(db).commits
-    outcomes = [outcome(one) for one in one_batch(db, note("a"), half, note("b"))]
-    assert outcomes == [1, LookupError, 1]
+    outcomes = [outcome(one) for one in one_batch(db, note("a"), half, note("a"), note("b"))]
+    assert outcomes == [1, LookupError, IntegrityError, 1]
     assert words(db) == ["a", "b"]
-    assert writer(db).commits == before + 2, "the three met in one batch"
-
-
-def test_a_broken_constraint_reaches_its_author_as_it_is(db: Database) -> None:
-    outcomes = [outcome(one) for one in one_batch(db, note("a"), note("a"), note("b"))]
-    assert outcomes == [1, IntegrityError, 1]
-    assert words(db) == ["a", "b"]
+    assert writer(db).commits == before + 2, "the four met in one batch"
 
 
 def test_a_full_disk_in_the_middle_of_a_batch_acknowledges_nothing(db: Database) -> None:
-    pages = db.read_sync(lambda conn: conn.execute(text("PRAGMA page_count")).scalar_one())
+    (pages,) = column(db, "PRAGMA page_count")
     db.write_sync(lambda tx: tx.conn.execute(text(f"PRAGMA max_page_count = {pages + 4}")).scalar_one())
     futures = one_batch(db, note("a"), note("huge", 1_000_000), note("b"))
     assert [cause(one) for one in futures] == [TransactionLostError] * 3
@@ -107,29 +115,25 @@ def test_a_full_disk_in_the_middle_of_a_batch_acknowledges_nothing(db: Database)
     assert words(db) == ["after"]
 
 
+BOMB = "CREATE TRIGGER bomb BEFORE DELETE ON notes BEGIN SELECT RAISE(ROLLBACK, 'boom'); END"
+
+
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_a_trigger_that_rolls_everything_back_acknowledges_nothing(db: Database, position: int) -> None:
-    db.write_sync(
-        run(
-            "CREATE TRIGGER bomb BEFORE INSERT ON notes WHEN NEW.word = 'bomb' "
-            "BEGIN SELECT RAISE(ROLLBACK, 'boom'); END"
-        )
-    )
+    execute(db, BOMB)
+    execute(db, "INSERT INTO notes (word) VALUES ('there')")
     units = [note("a"), note("b")]
-    units.insert(position, note("bomb"))
+    units.insert(position, run("DELETE FROM notes"))
     assert [cause(one) for one in one_batch(db, *units)] == [TransactionLostError] * 3
-    assert words(db) == []
     db.write_sync(note("after"))
-    assert words(db) == ["after"]
+    assert words(db) == ["there", "after"]
 
 
 @pytest.mark.parametrize("writes_on", [True, False])
-def test_a_unit_that_hides_the_lost_transaction_does_not_save_the_batch(
-    db: Database, writes_on: bool
-) -> None:
+def test_a_unit_that_hides_the_lost_transaction_saves_no_batch(db: Database, writes_on: bool) -> None:
     """The author caught the error and wrote on: outside any transaction, each statement its own commit."""
-    db.write_sync(run("CREATE TRIGGER bomb BEFORE DELETE ON notes BEGIN SELECT RAISE(ROLLBACK, 'boom'); END"))
-    db.write_sync(note("there"))
+    execute(db, BOMB)
+    execute(db, "INSERT INTO notes (word) VALUES ('there')")
 
     def hide(tx: Tx) -> int:
         with pytest.raises(IntegrityError):
@@ -149,9 +153,7 @@ def test_a_unit_that_ends_the_transaction_by_hand_fails_its_batch(db: Database, 
 
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_a_unit_that_ends_the_transaction_through_the_library_is_refused_alone(
-    db: Database, end: str
-) -> None:
+def test_a_unit_that_ends_it_through_the_library_is_refused_alone(db: Database, end: str) -> None:
     def ends(tx: Tx) -> None:
         note("half")(tx)
         getattr(tx.conn, end)()
@@ -162,27 +164,24 @@ def test_a_unit_that_ends_the_transaction_through_the_library_is_refused_alone(
 
 def test_a_commit_that_fails_acknowledges_nothing(db: Database) -> None:
     """A deferred foreign key is looked at by COMMIT alone."""
-    db.write_sync(
-        run("CREATE TABLE replies (note INTEGER REFERENCES notes (id) DEFERRABLE INITIALLY DEFERRED)")
-    )
+    execute(db, "CREATE TABLE replies (note INTEGER REFERENCES notes (id) DEFERRABLE INITIALLY DEFERRED)")
     orphan = run("INSERT INTO replies VALUES (999)")
     assert [outcome(one) for one in one_batch(db, note("a"), orphan)] == [StorageUnavailableError] * 2
     assert words(db) == []
-    assert not driver(db).in_transaction
+    conn = writer(db)._conn
+    assert conn is not None
+    driver = conn.connection.driver_connection
+    assert isinstance(driver, sqlite3.Connection) and not driver.in_transaction
 
 
 def test_a_savepoint_inside_a_unit_works(db: Database) -> None:
-    def tries(tx: Tx) -> str:
+    def tries(tx: Tx) -> None:
         note("a")(tx)
-        try:
-            with tx.conn.begin_nested():
-                note("b")(tx)
-                note("a")(tx)
-        except IntegrityError:
-            return "kept a"
-        return "no error"
+        with pytest.raises(IntegrityError), tx.conn.begin_nested():
+            note("b")(tx)
+            note("a")(tx)
 
-    assert db.write_sync(tries) == "kept a"
+    db.write_sync(tries)
     assert words(db) == ["a"]
 
 
@@ -197,22 +196,17 @@ def test_nothing_a_unit_raises_ends_the_writer(db: Database, raised: type[BaseEx
     assert words(db) == ["after"]
 
 
-def test_an_async_unit_is_refused(db: Database) -> None:
+def test_an_async_unit_or_an_open_result_is_refused_and_nothing_of_the_unit_stays(db: Database) -> None:
     async def late(tx: Tx) -> None:
         note("late")(tx)
 
-    with pytest.raises(TypeError, match="async"):
-        db.write_sync(late)
-    assert words(db) == []
-
-
-def test_an_open_result_is_refused_and_nothing_of_the_unit_stays(db: Database) -> None:
     def leaky(tx: Tx) -> object:
         note("leaky")(tx)
         return tx.conn.execute(text("SELECT 1"))
 
-    with pytest.raises(TypeError, match="open result"):
-        db.write_sync(leaky)
+    for unit, why in ((late, "async"), (leaky, "open result")):
+        with pytest.raises(TypeError, match=why):
+            db.write_sync(unit)
     assert words(db) == []
 
 
@@ -234,7 +228,7 @@ async def test_many_concurrent_units_land_in_few_commits(db: Database) -> None:
 
 def test_a_batch_is_never_longer_than_its_limit(sqlite_url: str) -> None:
     with Database.open(sqlite_url, limits=StorageLimits(max_batch=2)) as db:
-        db.write_sync(run("CREATE TABLE notes (id INTEGER PRIMARY KEY, word TEXT, body BLOB)"))
+        execute(db, NOTES)
         before = writer(db).commits
         for one in one_batch(db, *(note(str(n)) for n in range(5))):
             one.result(10)
@@ -272,76 +266,59 @@ def test_a_listener_hears_of_commits_and_cannot_end_the_writer(db: Database) -> 
 
 def test_another_process_that_holds_the_lock_makes_the_batch_fail_and_only_that(sqlite_url: str) -> None:
     with Database.open(sqlite_url, limits=StorageLimits(busy_timeout_ms=50)) as db:
-        db.write_sync(run("CREATE TABLE notes (id INTEGER PRIMARY KEY, word TEXT, body BLOB)"))
-        other = sqlite3.connect(db.url.database or "", isolation_level=None)
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StorageUnavailableError):
-            db.write_sync(note("a"))
-        other.execute("ROLLBACK")
-        other.close()
+        execute(db, NOTES)
+        with closing(sqlite3.connect(db.url.database or "", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StorageUnavailableError):
+                db.write_sync(note("a"))
         db.write_sync(note("b"))
         assert words(db) == ["b"]
 
 
-def test_a_closed_database_refuses_and_what_waited_was_finished(sqlite_url: str) -> None:
-    db = Database.open(sqlite_url)
-    db.write_sync(run("CREATE TABLE notes (id INTEGER PRIMARY KEY, word TEXT, body BLOB)"))
-    held, go = threading.Event(), threading.Event()
-    writer(db).submit(lambda _tx: (held.set(), go.wait(10)), Future())
-    assert held.wait(10)
-    waiting: list[Future[Any]] = [Future(), Future()]
-    for unit, future in zip((note("a"), note("b")), waiting, strict=True):
-        writer(db).submit(unit, future)
-    closing = threading.Thread(target=db.close)
-    closing.start()
+def test_a_closed_database_refuses_and_what_waited_was_finished(db: Database) -> None:
+    go, _ = hold(db)
+    waiting = submit(db, note("a"), note("b"))
+    closing_it = threading.Thread(target=db.close)
+    closing_it.start()
     while not writer(db)._closed:
         time.sleep(0.001)
     with pytest.raises(StorageUnavailableError, match="stopping"):
         db.write_sync(note("c"))
     go.set()
-    closing.join(10)
-    assert not closing.is_alive()
+    closing_it.join(10)
+    assert not closing_it.is_alive()
     assert [outcome(one) for one in waiting] == [1, 1]
 
 
 @pytest.mark.anyio
 async def test_read_modify_write_units_lose_no_update(db: Database) -> None:
     """The driver's own transactions lose three in five of these without an error."""
-    db.write_sync(run("CREATE TABLE counter (n INTEGER)"))
-    db.write_sync(run("INSERT INTO counter VALUES (0)"))
+    execute(db, "CREATE TABLE counter (n INTEGER)")
+    execute(db, "INSERT INTO counter VALUES (0)")
 
     def add(tx: Tx) -> None:
         n = tx.conn.execute(text("SELECT n FROM counter")).scalar_one()
-        tx.conn.execute(text("UPDATE counter SET n = :n"), {"n": n + 1})
+        run("UPDATE counter SET n = :n", n=n + 1)(tx)
 
     await asyncio.gather(*(db.write(add) for _ in range(200)))
-    assert db.read_sync(lambda conn: conn.execute(text("SELECT n FROM counter")).scalar_one()) == 200
+    assert column(db, "SELECT n FROM counter") == [200]
 
 
-def test_two_processes_that_read_and_write_lose_no_update(sqlite_url: str) -> None:
+def test_two_processes_that_read_and_write_lose_no_update(db: Database, sqlite_url: str) -> None:
     """Two databases on one file stand for two processes: BEGIN IMMEDIATE lines them up before they read."""
-    with Database.open(sqlite_url) as one, Database.open(sqlite_url) as two:
-        one.write_sync(run("CREATE TABLE counter (n INTEGER)"))
-        one.write_sync(run("INSERT INTO counter VALUES (0)"))
-        has_read = threading.Event()
+    execute(db, "CREATE TABLE counter (n INTEGER)")
+    execute(db, "INSERT INTO counter VALUES (0)")
+    has_read = threading.Event()
 
-        def add(tx: Tx) -> None:
-            n = tx.conn.execute(text("SELECT n FROM counter")).scalar_one()
-            has_read.set()
-            time.sleep(0.1)  # long enough for the other to come in between, if it could
-            tx.conn.execute(text("UPDATE counter SET n = :n"), {"n": n + 1})
+    def add(tx: Tx) -> None:
+        n = tx.conn.execute(text("SELECT n FROM counter")).scalar_one()
+        has_read.set()
+        time.sleep(0.1)  # long enough for the other to come in between, if it could
+        run("UPDATE counter SET n = :n", n=n + 1)(tx)
 
-        first: Future[Any] = Future()
-        writer(one).submit(add, first)
+    with Database.open(sqlite_url) as other:
+        (first,) = submit(db, add)
         assert has_read.wait(10)
-        two.write_sync(add)
+        other.write_sync(add)
         first.result(10)
-        assert one.read_sync(lambda conn: conn.execute(text("SELECT n FROM counter")).scalar_one()) == 2
-
-
-def driver(db: Database) -> sqlite3.Connection:
-    conn = writer(db)._conn
-    assert conn is not None
-    found = conn.connection.driver_connection
-    assert isinstance(found, sqlite3.Connection)
-    return found
+    assert column(db, "SELECT n FROM counter") == [2]

@@ -17,34 +17,17 @@ NONCE = "bm9uY2U.1"
 
 def claims(**changed: Any) -> Claims:
     """Good claims of a proof."""
-    value = {
-        "sub": world.AGENT,
-        "htm": "POST",
-        "path": "/v1/transactions",
-        "query": "",
-        "bd": body_digest(BODY.encode()),
-        "iat": NOW,
-        "jti": JTI,
-        "nonce": NONCE,
-        **changed,
-    }
+    request = {"htm": "POST", "path": "/v1/transactions", "query": "", "bd": body_digest(BODY.encode())}
+    value = {"sub": world.AGENT, "iat": NOW, "jti": JTI, "nonce": NONCE} | request | changed
     return {name: item for name, item in value.items() if item is not ...}
 
 
 def expectation(**changed: Any) -> Claims:
     """The request as the service received it."""
-    return {
-        "jwks": KeySet([AGENT_KEY.public, world.OTHER_AGENT_KEY.public]).to_jwks(),
-        "method": "POST",
-        "url_path": "/v1/transactions",
-        "query": "",
-        "body": BODY,
-        "accepted_nonces": [NONCE],
-        "now": NOW,
-        "max_age": 60,
-        "leeway": world.LEEWAY,
-        **changed,
-    }
+    jwks = KeySet([AGENT_KEY.public, world.OTHER_AGENT_KEY.public]).to_jwks()
+    request = {"method": "POST", "url_path": "/v1/transactions", "query": "", "body": BODY}
+    state = {"accepted_nonces": [NONCE], "now": NOW, "max_age": 60, "leeway": world.LEEWAY}
+    return {"jwks": jwks} | request | state | changed
 
 
 def good() -> Iterator[tuple[str, str, Claims]]:

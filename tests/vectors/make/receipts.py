@@ -13,41 +13,26 @@ Claims = dict[str, Any]
 
 def expectation(**changed: Any) -> Claims:
     """What the redeemer knows by itself."""
-    return {
-        "iss": world.ISS,
-        "aud": world.AGENT,
-        "agent": world.AGENT,
-        "jwks": world.KEYS.to_jwks(),
-        "txn": world.TXN,
-        "txn_digest": world.TXN_DIGEST,
-        "attempt": world.ATTEMPT,
-        "effects": receipt()["effects"],
-        "now": NOW,
-        "epoch_at_least": world.EPOCH,
-        "my_key_jkt": world.AGENT_KEY.public.kid,
-        "kind": "effect",
-        "leeway": world.LEEWAY,
-        **changed,
-    }
+    here = {"iss": world.ISS, "aud": world.AGENT, "agent": world.AGENT, "jwks": world.KEYS.to_jwks()}
+    spent = {"txn": world.TXN, "txn_digest": world.TXN_DIGEST, "attempt": world.ATTEMPT}
+    state = {"now": NOW, "epoch_at_least": world.EPOCH, "leeway": world.LEEWAY}
+    mine = {"my_key_jkt": world.AGENT_KEY.public.kid, "kind": "effect", "effects": receipt()["effects"]}
+    return here | spent | state | mine | changed
 
 
 def good() -> Iterator[tuple[str, str, Claims]]:
     """(name, token, expectation) of receipts that may be fired on."""
     first = {name: value for name, value in receipt()["effects"][0].items() if name != "jti"}
+    alone, hundred = receipt()["effects"][:1], _effects(100)
     yield "redeemed", _sign(receipt()), expectation()
     yield "renewed_for_one_effect", _sign(_with(effects=[first])), expectation(effects=[first])
-    yield (
-        "jti_not_compared_when_unknown",
-        _sign(_with(effects=receipt()["effects"][:1])),
-        expectation(effects=[first]),
-    )
+    yield "jti_not_compared_when_unknown", _sign(_with(effects=alone)), expectation(effects=[first])
     yield "last_second", _sign(receipt()), expectation(now=NOW + 29)
     yield "issued_at_the_leeway", _sign(_with(iat=NOW + 5)), expectation()
     yield "longest_window", _sign(_with(fire_by=NOW + 300)), expectation()
     yield "compensation", _sign(_with(kind="compensate")), expectation(kind="compensate")
     yield "no_key_and_none_expected", _sign(_with(cnf="none")), expectation(my_key_jkt=None)
     yield "epoch_above_the_known", _sign(_with(epoch=world.EPOCH + 1)), expectation()
-    hundred = _effects(100)
     yield "a_hundred_effects", _sign(_with(effects=hundred)), expectation(effects=hundred)
 
 
@@ -67,14 +52,9 @@ def bad() -> Iterator[tuple[str, str, Claims, int, str]]:
         yield name, text, expectation(), step, code
     for name, claims, step, code in _claims():
         yield name, _sign(claims), expectation(), step, code
-    yield (
-        "another_process_fires_on_it",
-        _sign(receipt()),
-        expectation(attempt="attempt-0002"),
-        20,
-        "wrong_attempt",
-    )
-    yield "cnf_although_i_have_no_key", _sign(receipt()), expectation(my_key_jkt=None), 24, "wrong_cnf"
+    whole, elsewhere = _sign(receipt()), expectation(attempt="attempt-0002")
+    yield "another_process_fires_on_it", whole, elsewhere, 20, "wrong_attempt"
+    yield "cnf_although_i_have_no_key", whole, expectation(my_key_jkt=None), 24, "wrong_cnf"
 
 
 def _sign(claims: Claims) -> str:

@@ -1,7 +1,7 @@
 """Release tokens: good ones, and one file for each fault (steps 10 to 32 of `countersign.contract.STEPS`)."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,21 +17,16 @@ Claims = dict[str, Any]
 
 def expectation(effect: Effect | Claims = world.REFUND, **changed: Any) -> Claims:
     """What the verifier of these vectors knows by itself."""
-    return {
-        "iss": world.ISS,
-        "aud": world.AGENT,
-        "jwks": world.KEYS.to_jwks(),
-        "effect": world.effect_json(effect) if isinstance(effect, Effect) else effect,
-        "txn_digest": world.TXN_DIGEST,
-        "epoch_at_least": world.EPOCH,
-        "now": NOW,
+    shown = world.effect_json(effect) if isinstance(effect, Effect) else effect
+    here = {"iss": world.ISS, "aud": world.AGENT, "jwks": world.KEYS.to_jwks(), "now": NOW}
+    state = {"txn_digest": world.TXN_DIGEST, "epoch_at_least": world.EPOCH, "leeway": world.LEEWAY}
+    mine = {
         "my_key_jkt": world.AGENT_KEY.public.kid,
         "allow_dev": False,
         "kind": "effect",
         "compensates": None,
-        "leeway": world.LEEWAY,
-        **changed,
     }
+    return here | state | mine | {"effect": shown} | changed
 
 
 UNDO = {"kind": "compensate", "compensates": world.REFUND.effect_id}
@@ -89,94 +84,84 @@ def _sign_unsorted(claims: Claims) -> str:
 
 
 def _with(**changed: Any) -> Claims:
-    return {**release(), **changed}
+    return _kept({**release(), **changed})
 
 
-def _without(name: str) -> Claims:
-    claims = release()
-    del claims[name]
-    return claims
+def _kept(members: Claims) -> Claims:
+    """Without those that `...` leaves out."""
+    return {name: value for name, value in members.items() if value is not ...}
 
 
 def _detail(**changed: Any) -> Claims:
-    detail = {**release()["authorization_details"][0], **changed}
-    return _with(authorization_details=[{name: value for name, value in detail.items() if value is not ...}])
+    return _with(authorization_details=[_kept({**release()["authorization_details"][0], **changed})])
 
 
 def _decision(**changed: Any) -> Claims:
-    decision = {**release()["decision"], **changed}
-    return _with(decision={name: value for name, value in decision.items() if value is not ...})
+    return _with(decision=_kept({**release()["decision"], **changed}))
 
 
 def _shapes() -> Iterator[tuple[str, Claims, str]]:
+    detail = release()["authorization_details"][0]
     for name in release():
-        yield f"missing_{name}", _without(name), "missing_claim"
-    for name in release()["authorization_details"][0]:
+        yield f"missing_{name}", _with(**{name: ...}), "missing_claim"
+    for name in detail:
         yield f"missing_detail_{name}", _detail(**{name: ...}), "missing_claim"
     for name in release()["decision"]:
         yield f"missing_decision_{name}", _decision(**{name: ...}), "missing_claim"
-    yield "unknown_claim", _with(scope="everything"), "unknown_claim"
-    yield "unknown_detail_member", _detail(actions=["*"]), "unknown_claim"
-    yield "unknown_decision_member", _decision(override=True), "unknown_claim"
-    yield (
-        "unknown_resource_member",
-        _detail(resource={"type": "Account", "id": "acc-17", "all": True}),
-        "unknown_claim",
-    )
-    detail = release()["authorization_details"][0]
-    odd: dict[str, Callable[[], Claims]] = {
-        "aud_list": lambda: _with(aud=[world.AGENT]),
-        "iss_empty": lambda: _with(iss=""),
-        "exp_text": lambda: _with(exp=str(NOW + 120)),
-        "exp_bool": lambda: _with(exp=True),
-        "exp_null": lambda: _with(exp=None),
-        "exp_negative": lambda: _with(exp=-1),
-        "nbf_text": lambda: _with(nbf=str(NOW)),
-        "jti_short": lambda: _with(jti="abc"),
-        "jti_number": lambda: _with(jti=12345678901234),
-        "txn_short": lambda: _with(txn=world.TXN[:-1]),
-        "txn_capitals": lambda: _with(txn=world.TXN.upper()),
-        "epoch_text": lambda: _with(epoch="3"),
-        "cnf_unknown_word": lambda: _with(cnf="any"),
-        "cnf_null": lambda: _with(cnf=None),
-        "cnf_not_a_thumbprint": lambda: _with(cnf={"jkt": "short"}),
-        "kind_unknown": lambda: _with(kind="probe"),
-        "compensates_not_a_digest": lambda: _with(compensates="x"),
-        "details_object": lambda: _with(authorization_details=detail),
-        "details_empty": lambda: _with(authorization_details=[]),
-        "details_two_effects": lambda: _with(authorization_details=[detail, detail]),
-        "details_other_type": lambda: _detail(type="urn:countersign:effect:2"),
-        "seq_zero": lambda: _detail(seq=0),
-        "seq_bool": lambda: _detail(seq=True),
-        "votes_more_than_20": lambda: _decision(votes=[f"vote-{n}" for n in range(21)]),
-        "votes_text": lambda: _decision(votes="vote-01"),
-        "more_zero": lambda: _decision(more=0),
-        "mode_unknown": lambda: _decision(mode="manual"),
-        "rev_zero": lambda: _decision(rev=0),
-        "assurance_unknown": lambda: _decision(assurance="high"),
-        "grant_empty": lambda: _decision(grant=""),
-    }
-    for name, make in odd.items():
-        yield name, make(), "bad_claim"
-    yield "cnf_with_a_key_in_it", _with(cnf={"jkt": world.AGENT_KEY.public.kid, "jwk": {}}), "unknown_claim"
+    resource, bound = {"type": "Account", "id": "acc-17", "all": True}, world.AGENT_KEY.public.kid
+    for name, claims in {
+        "unknown_claim": _with(scope="everything"),
+        "unknown_detail_member": _detail(actions=["*"]),
+        "unknown_decision_member": _decision(override=True),
+        "unknown_resource_member": _detail(resource=resource),
+        "cnf_with_a_key_in_it": _with(cnf={"jkt": bound, "jwk": {}}),
+    }.items():
+        yield name, claims, "unknown_claim"
+    for name, claims in {
+        "aud_list": _with(aud=[world.AGENT]),
+        "iss_empty": _with(iss=""),
+        "exp_text": _with(exp=str(NOW + 120)),
+        "exp_bool": _with(exp=True),
+        "exp_null": _with(exp=None),
+        "exp_negative": _with(exp=-1),
+        "nbf_text": _with(nbf=str(NOW)),
+        "jti_short": _with(jti="abc"),
+        "jti_number": _with(jti=12345678901234),
+        "txn_short": _with(txn=world.TXN[:-1]),
+        "txn_capitals": _with(txn=world.TXN.upper()),
+        "epoch_text": _with(epoch="3"),
+        "cnf_unknown_word": _with(cnf="any"),
+        "cnf_null": _with(cnf=None),
+        "cnf_not_a_thumbprint": _with(cnf={"jkt": "short"}),
+        "kind_unknown": _with(kind="probe"),
+        "compensates_not_a_digest": _with(compensates="x"),
+        "details_object": _with(authorization_details=detail),
+        "details_empty": _with(authorization_details=[]),
+        "details_two_effects": _with(authorization_details=[detail, detail]),
+        "details_other_type": _detail(type="urn:countersign:effect:2"),
+        "seq_zero": _detail(seq=0),
+        "seq_bool": _detail(seq=True),
+        "votes_more_than_20": _decision(votes=[f"vote-{n}" for n in range(21)]),
+        "votes_text": _decision(votes="vote-01"),
+        "more_zero": _decision(more=0),
+        "mode_unknown": _decision(mode="manual"),
+        "rev_zero": _decision(rev=0),
+        "assurance_unknown": _decision(assurance="high"),
+        "grant_empty": _decision(grant=""),
+    }.items():
+        yield name, claims, "bad_claim"
 
 
 def _claims() -> Iterator[tuple[str, Claims, int, str]]:
-    for name, iss in {
-        "iss_other": "https://other.example",
-        "iss_trailing_slash": world.ISS + "/",
-        "iss_case": world.ISS.upper(),
-        "iss_http": world.ISS.replace("https", "http"),
-    }.items():
-        yield name, _with(iss=iss), 11, "wrong_iss"
-    for name, aud in {
-        "aud_other": "other-bot",
-        "aud_trailing_slash": world.AGENT + "/",
-        "aud_case": world.AGENT.upper(),
-        "aud_prefix": world.AGENT[:-1],
-        "aud_space": world.AGENT + " ",
-    }.items():
-        yield name, _with(aud=aud), 12, "wrong_aud"
+    yield "iss_other", _with(iss="https://other.example"), 11, "wrong_iss"
+    yield "iss_trailing_slash", _with(iss=world.ISS + "/"), 11, "wrong_iss"
+    yield "iss_case", _with(iss=world.ISS.upper()), 11, "wrong_iss"
+    yield "iss_http", _with(iss=world.ISS.replace("https", "http")), 11, "wrong_iss"
+    yield "aud_other", _with(aud="other-bot"), 12, "wrong_aud"
+    yield "aud_trailing_slash", _with(aud=world.AGENT + "/"), 12, "wrong_aud"
+    yield "aud_case", _with(aud=world.AGENT.upper()), 12, "wrong_aud"
+    yield "aud_prefix", _with(aud=world.AGENT[:-1]), 12, "wrong_aud"
+    yield "aud_space", _with(aud=world.AGENT + " "), 12, "wrong_aud"
     yield "iat_in_the_future", _with(iat=NOW + 6), 13, "issued_in_future"
     yield "nbf_in_the_future", _with(nbf=NOW + 6), 13, "not_yet_valid"
     yield "exp_now", _with(iat=NOW - 120, nbf=NOW - 120, exp=NOW), 14, "expired"
@@ -187,12 +172,8 @@ def _claims() -> Iterator[tuple[str, Claims, int, str]]:
     yield "nbf_after_exp", _with(nbf=NOW + 4, exp=NOW + 3), 15, "times_out_of_order"
     yield "nbf_at_exp", _with(nbf=NOW + 3, exp=NOW + 3), 15, "times_out_of_order"
     yield "iat_at_exp", _with(iat=NOW + 4, exp=NOW + 4), 15, "times_out_of_order"
-    yield (
-        "effect_naming_what_it_compensates",
-        _with(compensates=world.MAIL.effect_id),
-        17,
-        "wrong_compensates",
-    )
+    naming = _with(compensates=world.MAIL.effect_id)
+    yield "effect_naming_what_it_compensates", naming, 17, "wrong_compensates"
     yield "sub_other_agent", _with(sub="other-bot"), 18, "wrong_sub"
     yield "txn_other", _with(txn="0" * 64), 19, "wrong_txn"
     for name, digests in {
@@ -240,8 +221,5 @@ def _situations() -> Iterator[tuple[str, str, Claims, int, str]]:
     yield "args_changed_after_approval", refund, expectation(effect=changed), 28, "wrong_args_digest"
     yield "compensation_dropped_after_approval", refund, expectation(effect=lost), 29, "wrong_effect_digest"
     yield "cnf_although_i_have_no_key", refund, expectation(my_key_jkt=None), 30, "wrong_cnf"
-    yield "resource_moved", refund, expectation(effect=_moved()), 26, "wrong_resource"
-
-
-def _moved() -> Claims:
-    return world.effect_json(replace(world.REFUND, resource=Resource("Account", "acc-18")))
+    moved = replace(world.REFUND, resource=Resource("Account", "acc-18"))
+    yield "resource_moved", refund, expectation(moved), 26, "wrong_resource"

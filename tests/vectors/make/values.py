@@ -133,19 +133,17 @@ ADMITTED_IN_PIECES: dict[str, list[list[Any]]] = {
     "nodes_10000_of_empty_arrays": _raw(b"[", (b"[],", 9_998), b"[]]"),
 }
 
+
+_PROPERTIES = {
+    "account": {"type": "string"},
+    "amount_cents": {"type": "integer", "minimum": 1},
+    "note": {"type": "string"},
+}
+_OBJECT = {"type": "object", "additionalProperties": False}
 MANIFEST = {
     "tool": "refund",
     "title": "Refund a customer",
-    "args": {
-        "type": "object",
-        "properties": {
-            "account": {"type": "string"},
-            "amount_cents": {"type": "integer", "minimum": 1},
-            "note": {"type": "string"},
-        },
-        "required": ["account", "amount_cents"],
-        "additionalProperties": False,
-    },
+    "args": {**_OBJECT, "properties": _PROPERTIES, "required": ["account", "amount_cents"]},
     "resource": {"type": "Account", "id": "/account"},
     "money": [{"amount": "/amount_cents", "currency": "const:USD"}],
     "compensation": {"tool": "cancel_refund", "map": {"refund": "result:/refund_id"}},
@@ -154,34 +152,31 @@ MANIFEST = {
 }
 
 
+def _cases(about: str, cases: list[Case], **more: Any) -> dict[str, Any]:
+    return {"about": about, "cases": cases, **more}
+
+
 def admission() -> dict[str, Any]:
     """admission/*.json"""
     refused = [{"name": name, "pieces": raw, "code": code} for name, (code, raw) in REFUSED.items()]
+    admitted = [_admitted(name, _raw(raw)) for name, raw in ADMITTED.items()]
+    large = [_admitted(name, pieces) for name, pieces in ADMITTED_IN_PIECES.items()]
+    at_the_limits = (
+        "Bytes at the limits, which strict admission lets in, and SHA-256 of their canonical bytes."
+    )
+    let_in = "Bytes strict admission lets in, and the canonical bytes of what they hold."
     return {
-        "admission/refused.json": {
-            "about": "Bytes strict admission refuses, with the code.",
-            "cases": refused,
-        },
-        "admission/admitted.json": {
-            "about": "Bytes strict admission lets in, and the canonical bytes of what they hold.",
-            "cases": [_admitted(name, _raw(raw)) for name, raw in ADMITTED.items()],
-        },
-        "admission/admitted_large.json": {
-            "about": "Bytes at the limits, which strict admission lets in, and SHA-256 of their canonical bytes.",
-            "cases": [_admitted(name, pieces) for name, pieces in ADMITTED_IN_PIECES.items()],
-        },
+        "admission/refused.json": _cases("Bytes strict admission refuses, with the code.", refused),
+        "admission/admitted.json": _cases(let_in, admitted),
+        "admission/admitted_large.json": _cases(at_the_limits, large),
     }
 
 
 def _admitted(name: str, pieces: list[list[Any]]) -> Case:
     canonical = canonicalize(load(_joined(pieces)))
     short = {"canonical_hex": canonical.hex()} if name in ADMITTED else {}
-    return {
-        "name": name,
-        "pieces": pieces,
-        **short,
-        "canonical_sha256": hashlib.sha256(canonical).hexdigest(),
-    }
+    digest = hashlib.sha256(canonical).hexdigest()
+    return {"name": name, "pieces": pieces, **short, "canonical_sha256": digest}
 
 
 def _joined(pieces: list[list[Any]]) -> bytes:
@@ -191,37 +186,21 @@ def _joined(pieces: list[list[Any]]) -> bytes:
 def canonical() -> dict[str, Any]:
     """canonical/*.json: the number table of RFC 8785 appendix B, strings and sorting."""
     numbers = [{"ieee754": ieee, "canonical": text} for ieee, text in _APPENDIX_B]
-    keys = [
-        "\u20ac",
-        "\r",
-        "\ufb33",
-        "1",
-        "\U0001f600",
-        "\u0080",
-        "\u00f6",
-        "",
-        "a",
-        "A",
-        "aa",
-        "\ud7ff",
-        "\ue000",
-    ]
+    keys = "\u20ac \r \ufb33 1 \U0001f600 \u0080 \u00f6  a A aa \ud7ff \ue000".split(" ")
     sorting = {key: index for index, key in enumerate(keys)}
     characters = [chr(code) for code in [*range(0x20), 0x22, 0x2F, 0x5C, 0x7F, 0x80, 0x2028, 0xFFFE, 0x1F600]]
+    texts = [{"text": text, "canonical_hex": canonicalize(text).hex()} for text in characters]
+    doubles = "Doubles as 16 hex digits and their canonical text (RFC 8785 appendix B)."
     return {
-        "canonical/numbers.json": {
-            "about": "Doubles as 16 hex digits and their canonical text (RFC 8785 appendix B).",
-            "cases": numbers,
-        },
+        "canonical/numbers.json": _cases(doubles, numbers),
         "canonical/sorting.json": {
             "about": "Keys are sorted by UTF-16 unit (RFC 8785 section 3.2.3).",
             "value": sorting,
             "canonical_hex": canonicalize(sorting).hex(),
         },
-        "canonical/strings.json": {
-            "about": "One character each, and its canonical text (RFC 8785 section 3.2.2.2).",
-            "cases": [{"text": text, "canonical_hex": canonicalize(text).hex()} for text in characters],
-        },
+        "canonical/strings.json": _cases(
+            "One character each, and its canonical text (RFC 8785 section 3.2.2.2).", texts
+        ),
     }
 
 
@@ -269,121 +248,84 @@ def _call(args: Any, n: int, about: str, agent: str = world.AGENT, run_key: str 
     return _named(labels.CALL_LABEL, digest, value, about)
 
 
-def _names_of_calls() -> dict[str, list[Case]]:
+def _names_of_calls() -> dict[str, tuple[bytes, list[Case]]]:
     key = call_key(**_PLACE, tool="refund", args=_ARGS)
     independent = {**_PLACE, "call_key": key}
     undo = {"effect_id": world.REFUND.effect_id, "tool": "cancel_refund"}
     here = {"txn": world.TXN, "call_key": key}
+    calls = [
+        _call(_ARGS, 0, "a call"),
+        _call(_ARGS, 1, "an intended repeat of it in the same run"),
+        _call({**_ARGS, "amount_cents": 124001}, 0, "one cent more is another call"),
+        _call(_ARGS, 0, "another run key is another call", run_key="ticket-4712"),
+        _call(_ARGS, 0, "another agent's same words are another call", agent="other-bot"),
+    ]
+    of_txns = [
+        (txn_id(**_PLACE), _PLACE, "a transaction"),
+        (independent_txn_id(**independent), independent, "an independent effect's"),
+    ]
+    of_undo = (compensation_call_key(**undo), undo, "the call that takes an effect back")
     return {
-        "call_key": [
-            _call(_ARGS, 0, "a call"),
-            _call(_ARGS, 1, "an intended repeat of it in the same run"),
-            _call({**_ARGS, "amount_cents": 124001}, 0, "one cent more is another call"),
-            _call(_ARGS, 0, "another run key is another call", run_key="ticket-4712"),
-            _call(_ARGS, 0, "another agent's same words are another call", agent="other-bot"),
-        ],
-        "txn_id": [
-            _named(labels.TXN_ID_LABEL, txn_id(**_PLACE), _PLACE, "a transaction"),
-            _named(
-                labels.TXN_ID_LABEL, independent_txn_id(**independent), independent, "an independent effect's"
-            ),
-        ],
-        "effect_id": [_named(labels.EFFECT_ID_LABEL, effect_id(**here), here, "an effect of a transaction")],
-        "compensation_call_key": [
-            _named(
-                labels.COMPENSATE_LABEL,
-                compensation_call_key(**undo),
-                undo,
-                "the call that takes an effect back",
-            )
-        ],
+        "call_key": (labels.CALL_LABEL, calls),
+        "txn_id": _all_named(labels.TXN_ID_LABEL, of_txns),
+        "effect_id": _all_named(
+            labels.EFFECT_ID_LABEL, [(effect_id(**here), here, "an effect of a transaction")]
+        ),
+        "compensation_call_key": _all_named(labels.COMPENSATE_LABEL, [of_undo]),
     }
 
 
-def _names_of_values() -> dict[str, list[Case]]:
-    digests = [world.REFUND.digest, world.MAIL.digest]
+def _all_named(label: bytes, those: list[tuple[str, Any, str]]) -> tuple[bytes, list[Case]]:
+    return label, [_named(label, *one) for one in those]
+
+
+def _names_of_values() -> dict[str, tuple[bytes, list[Case]]]:
+    every_type = {"x": [1, 1.5, None, True, "für Zoë \U0001f600"]}
+    args = [({}, "no args"), (_ARGS, "two args"), (every_type, "every type")]
+    effects = [
+        (world.REFUND, "with compensation"),
+        (world.MAIL, "without compensation"),
+        (world.COMPENSATING, "a compensating effect"),
+    ]
+    both = [world.REFUND.digest, world.MAIL.digest]
+    lists = [(both, "two effects"), (both[::-1], "reordered"), (both[:1], "one dropped")]
+    of_args = [(args_digest(args=value), value, about) for value, about in args]
+    of_effects = [(effect.digest, world.effect_json(effect), about) for effect, about in effects]
+    of_lists = [(txn_digest(effect_digests=some), some, about) for some, about in lists]
     return {
-        "args_digest": [
-            _named(labels.ARGS_LABEL, args_digest(args=args), args, about)
-            for args, about in (
-                ({}, "no args"),
-                (_ARGS, "two args"),
-                ({"x": [1, 1.5, None, True, "für Zoë \U0001f600"]}, "every type"),
-            )
-        ],
-        "effect_digest": [
-            _named(labels.EFFECT_LABEL, effect.digest, world.effect_json(effect), about)
-            for effect, about in (
-                (world.REFUND, "with compensation"),
-                (world.MAIL, "without compensation"),
-                (world.COMPENSATING, "a compensating effect"),
-            )
-        ],
-        "txn_digest": [
-            _named(labels.TXN_LABEL, txn_digest(effect_digests=some), some, about)
-            for some, about in (
-                (digests, "two effects"),
-                (digests[::-1], "reordered"),
-                (digests[:1], "one dropped"),
-            )
-        ],
+        "args_digest": _all_named(labels.ARGS_LABEL, of_args),
+        "effect_digest": _all_named(labels.EFFECT_LABEL, of_effects),
+        "txn_digest": _all_named(labels.TXN_LABEL, of_lists),
     }
 
 
 def _manifests() -> dict[str, Any]:
     shipped = load_manifest(canonicalize(MANIFEST))
-    explicit = {
-        **MANIFEST,
-        "lane": "staged",
-        "idempotent": False,
-        "groups": [],
-        "timeout_seconds": 60,
-        "aud": None,
-    }
+    defaults = {"lane": "staged", "idempotent": False, "groups": [], "timeout_seconds": 60, "aud": None}
+    explicit = {**MANIFEST, **defaults}
     if load_manifest(canonicalize(explicit)).digest != shipped.digest:
         raise AssertionError("a default written out changed the digest")
     covered = shipped.to_json()
-    return {
-        "about": "A tool manifest's digest covers it without the members that equal their default.",
-        "label": labels.TOOL_LABEL.decode(),
-        "cases": [
-            {
-                "about": about,
-                "manifest": manifest,
-                **_named(labels.TOOL_LABEL, tool_digest(covered), covered, about),
-            }
-            for about, manifest in (("as written", MANIFEST), ("with defaults written out", explicit))
-        ],
-    }
+    cases = [
+        {"manifest": manifest, **_named(labels.TOOL_LABEL, tool_digest(covered), covered, about)}
+        for about, manifest in (("as written", MANIFEST), ("with defaults written out", explicit))
+    ]
+    about = "A tool manifest's digest covers it without the members that equal their default."
+    return _cases(about, cases, label=labels.TOOL_LABEL.decode())
 
 
 def names() -> dict[str, Any]:
     """names/*.json"""
-    cases = {**_names_of_calls(), **_names_of_values()}
-    label = {
-        "args_digest": labels.ARGS_LABEL,
-        "call_key": labels.CALL_LABEL,
-        "txn_id": labels.TXN_ID_LABEL,
-        "effect_id": labels.EFFECT_ID_LABEL,
-        "effect_digest": labels.EFFECT_LABEL,
-        "txn_digest": labels.TXN_LABEL,
-        "compensation_call_key": labels.COMPENSATE_LABEL,
-    }
+    about = "digest = SHA-256(label + canonical), lower-case hex; canonical = JCS(value)."
+    named = {**_names_of_calls(), **_names_of_values()}
     files = {
-        f"names/{name}.json": {
-            "about": "digest = SHA-256(label + canonical), lower-case hex; canonical = JCS(value).",
-            "label": label[name].decode(),
-            "cases": cases[name],
-        }
-        for name in label
+        f"names/{name}.json": _cases(about, cases, label=label.decode())
+        for name, (label, cases) in named.items()
     }
     bodies = [{"body": body, "digest": body_digest(body.encode())} for body in ("", "{}", '{"a":"Zoë"}')]
-    files["names/tool_digest.json"] = _manifests()
-    files["names/body_digest.json"] = {
-        "about": "digest = base64url without padding of SHA-256(body), as `bd` of a proof carries it.",
-        "cases": bodies,
-    }
-    return files
+    of_bodies = "digest = base64url without padding of SHA-256(body), as `bd` of a proof carries it."
+    tools = {"names/tool_digest.json": _manifests()}
+    return files | tools | {"names/body_digest.json": _cases(of_bodies, bodies)}
 
 
 def check() -> None:

@@ -5,6 +5,7 @@ Nothing random and no clock: a rerun writes the same bytes. The keys are public 
 
 import copy
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 from countersign.contract import (
@@ -51,40 +52,24 @@ BUNDLE = hashlib.sha256(b"bundle").hexdigest()
 TXN = txn_id(agent=AGENT, run_key=RUN_KEY)
 
 
-def _effect(
-    seq: int, tool: str, digest: str, resource: Resource, args: Any, undo: Compensation | None
-) -> Effect:
-    return Effect.stage(
-        agent=AGENT,
-        txn=TXN,
-        call_key=call_key(agent=AGENT, run_key=RUN_KEY, tool=tool, args=args),
-        seq=seq,
-        tool=tool,
-        tool_digest=digest,
-        resource=resource,
-        args=args,
-        compensation=undo,
-    )
+ACCOUNT = Resource("Account", "acc-17")
 
 
+def _effect(seq: int, tool: str, digest: str, args: Any, undo: Compensation | None = None) -> Effect:
+    key = call_key(agent=AGENT, run_key=RUN_KEY, tool=tool, args=args)
+    called = {"tool": tool, "tool_digest": digest, "resource": ACCOUNT, "args": args}
+    return Effect.stage(agent=AGENT, txn=TXN, call_key=key, seq=seq, **called, compensation=undo)
+
+
+_REFUND = {"account": "acc-17", "amount_cents": 124000, "note": "für Zoë \U0001f600 \u2028 <b>"}
 UNDO = Compensation("cancel_refund", UNDO_DIGEST, {"refund": "result:/refund_id", "why": 'const:"undone"'})
-REFUND = _effect(
-    1,
-    "refund",
-    TOOL_DIGEST,
-    Resource("Account", "acc-17"),
-    {"account": "acc-17", "amount_cents": 124000, "note": "für Zoë \U0001f600 \u2028 <b>"},
-    UNDO,
-)
-MAIL = _effect(
-    2,
-    "send_mail",
-    MAIL_DIGEST,
-    Resource("Account", "acc-17"),
-    {"account": "acc-17", "to": ["zoe@example.com"], "text": "done"},
-    None,
-)
+REFUND = _effect(1, "refund", TOOL_DIGEST, _REFUND, UNDO)
+_MAIL = {"account": "acc-17", "to": ["zoe@example.com"], "text": "done"}
+MAIL = _effect(2, "send_mail", MAIL_DIGEST, _MAIL)
+
+
 TXN_DIGEST = txn_digest(effect_digests=[REFUND.digest, MAIL.digest])
+
 
 COMPENSATING = Effect.stage(
     agent=AGENT,
@@ -93,52 +78,37 @@ COMPENSATING = Effect.stage(
     seq=1,
     tool="cancel_refund",
     tool_digest=UNDO_DIGEST,
-    resource=Resource("Account", "acc-17"),
+    resource=ACCOUNT,
     args={"refund": "re_1", "why": "undone"},
 )
 
+
+_MAY = ("support-may-refund",)
 DECISION = DecisionClaims(
     id="dec-01",
     mode=Mode.REVIEW,
     commit="4f1c2ab09d",
     bundle=BUNDLE,
-    policies=("support-may-refund", "refund-needs-finance"),
+    policies=(*_MAY, "refund-needs-finance"),
     votes=("vote-01", "vote-02"),
     rev=1,
     assurance="oidc",
 )
-AUTO = DecisionClaims(
-    id="dec-02",
-    mode=Mode.AUTO,
-    commit="4f1c2ab09d",
-    bundle=BUNDLE,
-    policies=("support-may-refund",),
-    votes=(),
-    rev=1,
-    assurance="none",
-)
+AUTO = replace(DECISION, id="dec-02", mode=Mode.AUTO, policies=_MAY, votes=(), assurance="none")
+
+
 JTI = encode_base64url(hashlib.sha256(b"jti").digest()[:16])
 OTHER_JTI = encode_base64url(hashlib.sha256(b"other jti").digest()[:16])
 
 
+_BOUND: dict[str, Any] = {"iss": ISS, "aud": AGENT, "sub": AGENT, "iat": NOW, "epoch": EPOCH}
+_BOUND |= {"txn": TXN, "txn_digest": TXN_DIGEST, "cnf_jkt": AGENT_KEY.public.kid}
+
+
 def release(effect: Effect = REFUND, decision: DecisionClaims = DECISION) -> dict[str, Any]:
     """Good claims of a release, free to be spoiled."""
-    claims = ReleaseClaims(
-        iss=ISS,
-        aud=AGENT,
-        sub=AGENT,
-        iat=NOW,
-        nbf=NOW,
-        exp=NOW + 120,
-        jti=JTI,
-        txn=TXN,
-        txn_digest=TXN_DIGEST,
-        epoch=EPOCH,
-        cnf_jkt=AGENT_KEY.public.kid,
-        detail=EffectDetail.of(effect),
-        decision=decision,
-    )
-    return copy.deepcopy(claims.to_claims())
+    of_it = {"jti": JTI, "detail": EffectDetail.of(effect), "decision": decision}
+    return copy.deepcopy(ReleaseClaims(**_BOUND, nbf=NOW, exp=NOW + 120, **of_it).to_claims())
 
 
 def compensation() -> dict[str, Any]:
@@ -148,40 +118,17 @@ def compensation() -> dict[str, Any]:
 
 def receipt() -> dict[str, Any]:
     """Good claims of a receipt for both effects."""
-    effects = (
-        ReceiptEffect(REFUND.effect_id, REFUND.digest, JTI),
-        ReceiptEffect(MAIL.effect_id, MAIL.digest, OTHER_JTI),
-    )
-    claims = ReceiptClaims(
-        iss=ISS,
-        aud=AGENT,
-        sub=AGENT,
-        iat=NOW,
-        fire_by=NOW + 30,
-        epoch=EPOCH,
-        txn=TXN,
-        txn_digest=TXN_DIGEST,
-        attempt=ATTEMPT,
-        cnf_jkt=AGENT_KEY.public.kid,
-        effects=effects,
-    )
+    jtis = ((REFUND, JTI), (MAIL, OTHER_JTI))
+    effects = tuple(ReceiptEffect(effect.effect_id, effect.digest, jti) for effect, jti in jtis)
+    claims = ReceiptClaims(**_BOUND, fire_by=NOW + 30, attempt=ATTEMPT, effects=effects)
     return copy.deepcopy(claims.to_claims())
 
 
 def effect_json(effect: Effect) -> dict[str, Any]:
     """An effect as its digest covers it."""
-    value: dict[str, Any] = {
-        "v": 1,
-        "agent": effect.agent,
-        "txn": effect.txn,
-        "effect_id": effect.effect_id,
-        "seq": effect.seq,
-        "tool": effect.tool,
-        "tool_digest": effect.tool_digest,
-        "resource": effect.resource.to_json(),
-        "args": effect.args,
-        "call_key": effect.call_key,
-    }
+    names = ("agent", "txn", "effect_id", "seq", "tool", "tool_digest", "args", "call_key")
+    value: dict[str, Any] = {"v": 1, "resource": effect.resource.to_json()}
+    value |= {name: getattr(effect, name) for name in names}
     if effect.compensation is not None:
         value["compensation"] = effect.compensation.to_json()
     return value
