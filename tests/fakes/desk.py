@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from countersign import (
     FilesAdapter,
     Placeholder,
+    ReviewPending,
     Runtime,
     Settings,
     SQLiteAdapter,
@@ -83,6 +86,20 @@ class Desk:
         """A transaction in this world."""
         return transaction(key, runtime=self.runtime, **options)
 
+    def run(self, *calls: tuple[Any, ...], key: str = "t-1", raises: Any = None, **options: Any) -> Any:
+        """The transaction of a step that makes these calls (each a tool and its arguments) and raises this."""
+        with pytest.raises(raises) if raises else nullcontext(), self.step(key, **options) as txn:
+            for call, *args in calls:
+                call(*args)
+        return txn
+
+    def approved(self, *keys: str) -> None:
+        """Leave refunds that wait for people, and are approved by now."""
+        refund = refund_tool(self)
+        for key in keys:
+            txn = self.run((refund, f"o-{key}", 90_000), key=key, raises=ReviewPending)
+            self.service.approve(txn.txn)
+
     def another_process(self) -> Runtime:
         """A runtime of the same agent with the same journal, as a restarted process has it."""
         return make_runtime(self.runtime.settings, self.face, self.registry, self.clock)
@@ -132,6 +149,17 @@ def write_key(path: Path, key: PrivateKey) -> Path:
     with os.fdopen(descriptor, "wb") as file:
         file.write(key.to_pem())
     return path
+
+
+def operators_environment(desk: Desk, url: str) -> dict[str, str]:
+    """The variables an operator sets for this agent, with its service at an address."""
+    settings = desk.runtime.settings
+    return {
+        "COUNTERSIGN_URL": url,
+        "COUNTERSIGN_AGENT": settings.agent,
+        "COUNTERSIGN_KEY": str(settings.key_path),
+        "COUNTERSIGN_JOURNAL": getattr(settings.journal_path, "secret", str(settings.journal_path)),
+    }
 
 
 def refund_tool(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[str, str]]]:

@@ -153,8 +153,8 @@ def test_what_a_tool_says_of_an_unknown_outcome_stays_readable(desk: Desk, error
         return raised
 
     notify = failing_tool(desk, as_failure())
-    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
+    with pytest.raises(OutcomeUnknown) as unknown:
+        desk.run((notify, "o-1"))
     assert states(desk) == {"notify": "unknown"}
     assert is_storable(str(unknown.value))
 
@@ -169,9 +169,8 @@ def test_a_compensation_that_says_so_did_not_happen(desk: Desk, error: NotDone) 
     desk.publish(void)
     charge = charge_undone_by_void(desk)
     notify = failing_tool(desk, NotDone("full"), acts=False)
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
-        charge("o-1")
-        notify("o-1")
+    with pytest.raises(EffectFailed) as failed:
+        desk.run((charge, "o-1"), (notify, "o-1"))
     assert states(desk) == {"charge": "compensation_failed", "notify": "failed"}
     assert is_storable(str(failed.value))
 
@@ -202,8 +201,7 @@ def test_a_probe_may_say_anything_of_why_it_cannot_tell(desk: Desk, why: Any) ->
         return Unsure(why)
 
     notify = failing_tool(desk, TimeoutError("slow"), probe="look")
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
+    desk.run((notify, "o-1"), raises=OutcomeUnknown)
     assert states(desk) == {"notify": "unknown"}
 
 
@@ -214,8 +212,7 @@ def test_a_probe_that_raises_cannot_tell(desk: Desk, error: NotDone) -> None:
         raise error
 
     notify = failing_tool(desk, TimeoutError("slow"), probe="look")
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
+    desk.run((notify, "o-1"), raises=OutcomeUnknown)
     assert states(desk) == {"notify": "unknown"}
 
 
@@ -236,9 +233,8 @@ def test_a_live_adapter_that_cannot_commit_may_say_so_in_any_words(
         memory["note"] = text
 
     charge = charge_tools(desk)
-    with pytest.raises(LiveCommitFailed) as failed, transaction("t-1", runtime=desk.runtime):
-        note("hello")
-        charge("o-1", 100)
+    with pytest.raises(LiveCommitFailed) as failed:
+        desk.run((note, "hello"), (charge, "o-1", 100))
     assert states(desk)["charge"] == "compensated"
     assert is_storable(str(failed.value))
 
@@ -331,8 +327,7 @@ def test_an_interrupt_while_a_result_is_written_leaves_the_effect_fired(
 
     charge = charge_tools(desk)
     monkeypatch.setattr("countersign.tools.results.canonicalize", interrupted)
-    with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 100)
+    desk.run((charge, "o-1", 100), raises=KeyboardInterrupt)
     assert states(desk) == {"charge": "fired"}
 
 
@@ -384,9 +379,8 @@ def test_any_text_and_result_of_tools_leaves_what_is_known_of_them_known(desk: D
     def holds(text: str, result: Any) -> None:
         said.update(text=text, result=result)
         key = f"t-{len(desk.face.log)}"
-        with pytest.raises(EffectFailed) as failed, transaction(key, runtime=desk.runtime):
-            charge("o-1")
-            notify("o-1")
+        with pytest.raises(EffectFailed) as failed:
+            desk.run((charge, "o-1"), (notify, "o-1"), key=key)
         assert states(desk, key) == {"charge": "compensated", "notify": "failed"}
         assert is_storable(str(failed.value))
 

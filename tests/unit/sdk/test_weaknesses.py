@@ -91,27 +91,24 @@ def test_scenario_5_the_order_in_which_tools_are_registered_does_not_matter(desk
 
     desk.publish(charge, void)
     notify = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        charge("o-1")
-        notify("o-1")
+    desk.run((charge, "o-1"), (notify, "o-1"), raises=EffectFailed)
     assert desk.done == [("charge", "o-1"), ("void", "o-1")]
 
 
 def test_scenario_9_that_something_can_be_taken_back_is_no_permission(desk: Desk) -> None:
     charge = charge_tools(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 90_000)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((charge, "o-1", 90000))
     assert desk.done == []
     desk.service.deny(pending.value.txn)
-    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 90_000)
+    desk.run((charge, "o-1", 90000), raises=Denied)
     assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
 
 
 def test_scenario_14_a_question_nobody_answered_in_time_ends_with_that_reason(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 90_000)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((refund, "o-1", 90000))
     (held,) = desk.service.latest(pending.value.txn).held
     held.state = EffectState.EXPIRED
     held.reasons = (Reason(code=DenyCode.EXPIRED, text="nobody answered within 4 hours"),)
@@ -157,11 +154,9 @@ def test_scenario_23_a_compensator_that_is_missing_at_recovery_waits_and_holds_u
 ) -> None:
     charge, refund = charge_tools(desk), refund_tool(desk)
     slow = failing_tool(desk, TimeoutError("slow"), name="slow")
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime) as torn:
-        charge("o-1", 100)
-        slow("o-1")
-    with pytest.raises(ReviewPending) as pending, transaction("t-2", runtime=desk.runtime):
-        refund("o-2", 90_000)
+    torn = desk.run((charge, "o-1", 100), (slow, "o-1"), raises=OutcomeUnknown)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((refund, "o-2", 90000), key="t-2")
     desk.service.settle(torn.txn, torn.effects[1].effect_id, EffectState.FAILED)
     desk.service.approve(pending.value.txn)
 
@@ -214,13 +209,15 @@ def test_scenario_28_of_three_steps_the_last_fails_and_files_and_rows_are_as_bef
     before = notes.read_bytes()
     save, note = save_tool(desk, FilesAdapter(root)), note_tool(desk, SQLiteAdapter(notes))
     charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        save("old", "new")
-        save("made", "new")
-        note("o-1", "hello")
-        charge("o-1", 100)
-        charge("o-2", 200)
-        notify("o-1")
+    desk.run(
+        (save, "old", "new"),
+        (save, "made", "new"),
+        (note, "o-1", "hello"),
+        (charge, "o-1", 100),
+        (charge, "o-2", 200),
+        (notify, "o-1"),
+        raises=EffectFailed,
+    )
     assert desk.done[2:] == [("void", "c-o-2", 200), ("void", "c-o-1", 100)]
     assert {path.name: path.read_text() for path in root.iterdir() if path.is_file()} == {"old": "old"}
     assert notes.read_bytes() == before
@@ -236,9 +233,7 @@ def test_scenario_29_what_is_known_not_to_have_happened_is_not_compensated(desk:
             raise NotDone("the card was refused")
 
     desk.before_fire = refuses
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 100)
-        charge("o-2", 200)
+    desk.run((charge, "o-1", 100), (charge, "o-2", 200), raises=EffectFailed)
     assert [one[:2] for one in desk.done] == [("charge", "o-1"), ("void", "c-o-1")][: 2 * at]
     assert states(desk) == [["failed", "unused"], ["compensated", "failed"]][at]
     assert [path.endswith("/compensate") for _, path in desk.face.log].count(True) == at  # nor asked for
@@ -345,8 +340,7 @@ def test_scenario_64_whatever_stands_in_an_argument_is_data(desk: Desk, text: st
         return words
 
     desk.publish(tell)
-    with transaction("t-1", runtime=desk.runtime):
-        tell("o-1", text)
+    desk.run((tell, "o-1", text))
     with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as txn:
         again = tell("o-1", text)
     assert (seen, again.result, txn.replayed) == ([text], text, True)
@@ -422,9 +416,7 @@ def test_w10_a_live_commit_that_fails_leaves_no_lock_no_open_transaction_and_not
     note, charge = note_tool(desk, Full(notes)), charge_tools(desk)
 
     def step() -> None:
-        with transaction("t-1", runtime=desk.runtime):
-            note("o-1", "hello")
-            charge("o-1", 100)
+        desk.run((note, "o-1", "hello"), (charge, "o-1", 100))
 
     with pytest.raises(LiveCommitFailed, match="disk is full") as failed:
         step()
@@ -448,11 +440,7 @@ def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk:
         seen.append(((root / "state").read_text(), (root / "made").exists()))
 
     desk.before_fire = look
-    with transaction("t-1", runtime=desk.runtime):
-        save("state", "new")
-        save("made", "new")
-        look()
-        refund("o-1", 100)
+    desk.run((save, "state", "new"), (save, "made", "new"), (look,), (refund, "o-1", 100))
     look()
     assert seen == [("old", False), ("old", False), ("new", True)]
 
@@ -498,9 +486,8 @@ def test_w25_what_could_not_be_taken_back_is_told_apart_from_what_was(desk: Desk
             raise NotDone("it was settled with the bank")
 
     desk.before_fire = refuses
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
-        charge("o-1", 100)
-        notify("o-1")
+    with pytest.raises(EffectFailed) as failed:
+        txn = desk.run((charge, "o-1", 100), (notify, "o-1"))
     assert states(desk) == ["compensation_failed" if failing else "compensated", "failed"]
     assert txn.state == ("unsettled" if failing else "settled")
     assert ("Still standing and not undone: charge#1" in str(failed.value)) == failing

@@ -38,12 +38,7 @@ def remember_tool(desk: Desk, adapter: Any = None, **options: Any) -> Callable[[
     kept = MemoryAdapter(name="notes") if adapter is None else adapter
 
     @tool(
-        "remember",
-        lane="live",
-        adapter=kept,
-        resource=("Note", "where"),
-        registry=desk.registry,
-        **options,
+        "remember", lane="live", adapter=kept, resource=("Note", "where"), registry=desk.registry, **options
     )
     def remember(where: str, text: str) -> None:
         """Remember something."""
@@ -101,8 +96,7 @@ def test_what_the_service_s_manifest_calls_secret_of_a_live_call_stands_nowhere(
 ) -> None:
     remember = remember_tool(desk)
     desk.publish(remember, ask=ask, secret=("/text",))
-    with transaction("t-1", runtime=desk.runtime):
-        remember("here", SECRET)
+    desk.run((remember, "here", SECRET))
     (row,) = shown(desk, "t-1", "live")
     assert (row.has_secrets, row.args) == (True, {"where": "here", "text": HIDDEN})
     assert found_in({"show": told_of(desk, "t-1").encode()}) == []
@@ -113,8 +107,7 @@ def test_a_live_call_that_nobody_calls_secret_is_in_clear(desk: Desk) -> None:
     """So the hunt above would have found it."""
     remember = remember_tool(desk)
     desk.publish(remember)
-    with transaction("t-1", runtime=desk.runtime):
-        remember("here", SECRET)
+    desk.run((remember, "here", SECRET))
     assert not shown(desk, "t-1", "live")[0].has_secrets
     assert in_journal(desk) != []
 
@@ -139,8 +132,7 @@ def test_what_code_file_and_service_call_secret_of_a_live_call_is_taken_together
     draft = tool_of(remember).draft_manifest()
     beside.write_bytes(manifest_json(changed(draft, secret=("/b",))))
     desk.service.review([changed(draft, secret=("/c",))])
-    with transaction("t-1", runtime=desk.runtime):
-        remember("1", "2", "3", "4")
+    desk.run((remember, "1", "2", "3", "4"))
     assert shown(desk, "t-1", "live")[0].args == {"a": HIDDEN, "b": HIDDEN, "c": HIDDEN, "d": "4"}
 
 
@@ -169,8 +161,7 @@ def test_a_denial_in_another_thread_does_not_make_a_released_call_s_secret_unkno
         return Verdict.RELEASE
 
     desk.service.policy = policy
-    with transaction("t-1", runtime=desk.runtime):
-        remember("here", SECRET)
+    desk.run((remember, "here", SECRET))
     assert shown(desk, "t-1", "live")[0].args == {"where": "here", "text": HIDDEN}
 
 
@@ -179,13 +170,11 @@ def test_what_is_secret_is_what_the_last_look_said(desk: Desk, then: str) -> Non
     remember, lies = remember_tool(desk), ((), ("/text",))
     before, after = lies if then == "called secret" else lies[::-1]
     desk.publish(remember, secret=before)
-    with transaction("t-1", runtime=desk.runtime):
-        remember("here", "a")
+    desk.run((remember, "here", "a"))
     desk.service.manifests.pop("remember")
     desk.publish(remember, secret=after)
     desk.clock.advance(60)
-    with transaction("t-2", runtime=desk.runtime):
-        remember("here", "b")
+    desk.run((remember, "here", "b"), key="t-2")
     rows = [shown(desk, key, "live")[0].has_secrets for key in ("t-1", "t-2")]
     assert rows == [bool(before), bool(after)]
 
@@ -193,8 +182,7 @@ def test_what_is_secret_is_what_the_last_look_said(desk: Desk, then: str) -> Non
 def test_a_dry_run_hides_what_the_service_calls_secret_of_a_live_call(desk: Desk) -> None:
     remember = remember_tool(desk)
     desk.publish(remember, secret=("/text",))
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as trial:
-        remember("here", SECRET)
+    trial = desk.run((remember, "here", SECRET), dry_run=True)
     told = f"{trial.result}{trial.result!r}{trial.result.to_json()}"
     assert found_in({"dry run": told.encode()}) == []
     assert [one.args for one in trial.result.live] == [{"where": "here", "text": HIDDEN}]
@@ -215,8 +203,7 @@ def secrets_of(now: list[str], desk: Desk, secret: list[str]) -> Callable[[str],
 def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(desk: Desk) -> None:
     now = [f"passport {SECRET}"]
     find = secrets_of(now, desk, ["who"])
-    with transaction("t-1", runtime=desk.runtime):
-        find("ada")
+    desk.run((find, "ada"))
     assert found_in({"show": told_of(desk, "t-1").encode()}) == []
     assert in_journal(desk) == []
     rebuilt = replay("t-1", lambda _: find("ada"), mode="reconstruct", runtime=desk.runtime)
@@ -272,9 +259,7 @@ def test_where_a_live_result_cannot_be_sealed_it_is_not_kept_and_nothing_else_is
     def away(*_: Any) -> Any:
         raise JournalSealed("the key is not here", "k")
 
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        find("ada")
-        monkeypatch.setattr(Seals, "_sealing_key", away)
+    txn = desk.run((find, "ada"), (monkeypatch.setattr, Seals, "_sealing_key", away))
     assert txn.state == "settled"
     (row,) = shown(desk, "t-1", "live")
     assert (row.state.value, row.result, row.result_sealed) == ("kept", None, False)
@@ -288,10 +273,8 @@ def test_a_replay_hides_what_this_process_has_looked_up_of_a_live_call(desk: Des
     pay = pay_tool(desk)
     desk.publish(remember, secret=("/text",))
     desk.publish(pay)
-    with transaction("seen", runtime=desk.runtime):
-        remember("here", SECRET)
-    with transaction("t-1", runtime=desk.runtime):
-        pay("o-1", SECRET)
+    desk.run((remember, "here", SECRET), key="seen")
+    desk.run((pay, "o-1", SECRET))
 
     def step(_: Any) -> None:
         pay("o-1", SECRET)
@@ -318,8 +301,7 @@ def test_a_replay_hides_what_the_manifest_beside_the_code_calls_secret(
     beside.write_bytes(manifest_json(reviewed))
     pay = pay_tool(desk)
     desk.publish(pay)
-    with transaction("t-1", runtime=desk.runtime):
-        pay("o-1", SECRET)
+    desk.run((pay, "o-1", SECRET))
 
     def step(_: Any) -> None:
         pay("o-1", SECRET)
@@ -342,12 +324,10 @@ def test_what_the_code_alone_calls_secret_of_a_staged_call_stands_nowhere(
     reviewed = changed(tool_of(pay).draft_manifest(), secret=())
     beside.write_bytes(manifest_json(reviewed))
     desk.service.review([reviewed])
-    with transaction("t-1", runtime=desk.runtime):
-        pay("o-1", SECRET)
-    with transaction("t-2", runtime=desk.runtime):
-        pay("o-2", SECRET)
-    with pytest.raises(EffectFailed) as failed, transaction("t-3", runtime=desk.runtime):
-        pay("refused", SECRET)
+    desk.run((pay, "o-1", SECRET))
+    desk.run((pay, "o-2", SECRET), key="t-2")
+    with pytest.raises(EffectFailed) as failed:
+        desk.run((pay, "refused", SECRET), key="t-3")
     assert [shown(desk, f"t-{n}", "staged")[0].args["pin"] for n in (1, 2, 3)] == [HIDDEN] * 3  # type: ignore[index,call-overload]
     assert shown(desk, "t-3", "staged")[0].error == "NotDone"
     assert found_in({"error": "".join(traceback.format_exception(failed.value)).encode()}) == []
@@ -394,8 +374,8 @@ def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
 
 def test_the_exit_of_a_tool_without_secrets_is_its_own(desk: Desk) -> None:
     exits = failing_tool(desk, SystemExit("the disk is full"))
-    with pytest.raises(SystemExit, match="the disk is full"), transaction("t-1", runtime=desk.runtime):
-        exits("o-1")
+    with pytest.raises(SystemExit, match="the disk is full"):
+        desk.run((exits, "o-1"))
 
 
 def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None:
@@ -407,18 +387,14 @@ def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None
     desk.publish(void, secret=())
     charge = charge_undone_by_void(desk)
     fails = failing_tool(desk, NotDone("mailbox full"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        charge("o-1")
-        fails("o-1")
+    desk.run((charge, "o-1"), (fails, "o-1"), raises=EffectFailed)
     (row,) = shown(desk, "t-1", "compensate")
     assert (row.args, row.error) == ({"charge_id": HIDDEN}, "NotDone")
 
 
 def test_a_compensation_that_nobody_calls_secret_says_why_it_failed(desk: Desk) -> None:
     charge, fails = charge_tools(desk), failing_tool(desk, NotDone("mailbox full"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 5)
-        fails("o-1")
+    desk.run((charge, "o-1", 5), (fails, "o-1"), raises=EffectFailed)
     (row,) = shown(desk, "t-1", "compensate")
     assert row.args == {"charge_id": "c-o-1", "amount_cents": 5}
 
@@ -434,8 +410,7 @@ def test_a_dry_run_hides_what_the_code_alone_calls_secret_of_a_staged_call(
     desk.service.review([reviewed])
     if away:
         desk.face.faults["/v1/"] = ["lost_request"] * 99
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as trial:
-        pay("o-1", SECRET)
+    trial = desk.run((pay, "o-1", SECRET), dry_run=True)
     (foreseen,) = trial.result.effects
     assert foreseen.args == {"order_id": "o-1", "pin": HIDDEN}
     assert found_in({"dry run": repr(trial.result.to_json()).encode()}) == []

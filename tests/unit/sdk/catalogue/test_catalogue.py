@@ -11,14 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import MisuseError, ToolRegistry, tool
-from countersign.catalogue.reading import (
-    Entry,
-    Instead,
-    acts_without_compensation,
-    catalogue,
-    having,
-    taken,
-)
+from countersign.catalogue.reading import Entry, Instead, acts_without_compensation, catalogue, having, taken
 from countersign.cli.app import app
 from countersign.contract import load_manifest, manifest_file
 from countersign.contract.manifest import Lane

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from countersign import MisuseError, ReviewPending, transaction
+from countersign import MisuseError, ReviewPending
 from countersign.cli.app import app
 from countersign.journal.place import JournalUrl
 from countersign.rehearsal.recorded import from_export
@@ -40,10 +40,7 @@ A_CALL = {
     ),
 }
 NO_TEXT = "CAST(x'ff' AS TEXT)"  # SQLite keeps it, PostgreSQL does not
-ON_SQLITE = {
-    ("transactions", "note"): "could not decode",
-    ("effects", "error"): "could not decode",
-}
+ON_SQLITE = {("transactions", "note"): "could not decode", ("effects", "error"): "could not decode"}
 
 
 @pytest.fixture
@@ -51,9 +48,7 @@ def damaged(desk: Desk, engine: str) -> Callable[[str], Desk]:
     """A journal of two steps, and this done to it."""
     refund = refund_tool(desk)
     for key in ("t-1", "t-2"):
-        with transaction(key, runtime=desk.runtime):
-            refund(f"o-{key}", 100)
-            refund(f"p-{key}", 100)
+        desk.run((refund, f"o-{key}", 100), (refund, f"p-{key}", 100), key=key)
 
     def change(sql: str) -> Desk:
         words = {
@@ -105,10 +100,7 @@ def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str
     require_told(result, why)
     (one,) = json.loads(result.stdout)
     assert [(call["seq"], call["state"]) for call in one["effects"]] == [(1, "damaged"), (2, "fired")]
-    assert (one["state"], one["effects"][1]["args"]) == (
-        "settled",
-        '{"amount_cents":100,"order_id":"p-t-1"}',
-    )
+    assert (one["state"], one["effects"][1]["args"]) == ("settled", '{"amount_cents":100,"order_id":"p-t-1"}')
     (told,) = one["unreadable"]
     assert told.startswith("staged 1: ")
     text = said(desk, "show", "t-1")
@@ -173,8 +165,8 @@ def test_nor_does_text_that_is_none(damaged: Callable[[str], Desk], table: str, 
 @pytest.mark.tampers
 def test_a_note_of_changes_that_is_none_hides_no_call(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 90_000)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((refund, "o-1", 90000))
     desk.runtime.journal.edits.note(pending.value.txn, [])
     with desk.runtime.journal.database.unit(durable=True) as unit:
         assert unit.execute("UPDATE meta SET value = '[' WHERE substr(name, 1, 6) = 'edited'").rowcount == 1
@@ -185,8 +177,7 @@ def test_a_note_of_changes_that_is_none_hides_no_call(desk: Desk) -> None:
 
 def test_a_sound_journal_says_nothing_of_it(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     for args in (["list"], ["filter"], ["show", "t-1"], ["export"]):
         result = said(desk, *args)
         assert (result.exit_code, result.stderr, "damaged" in result.stdout) == (0, "", False)

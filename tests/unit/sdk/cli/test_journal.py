@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from countersign import ReviewPending, resume, tool, transaction
+from countersign import ReviewPending, resume, tool
 from countersign.cli.app import app
 from countersign.clock import SystemClock
 from countersign.journal import Journal
@@ -113,8 +113,7 @@ def test_everything_that_is_said_must_be_true(request: pytest.FixtureRequest, en
 def test_a_duration_counts_back_from_now(desk: Desk, args: tuple[str, ...], found: set[str]) -> None:
     desk.clock.time = time.time() - 3 * 3600
     refund = refund_tool(desk)
-    with transaction("earlier", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100), key="earlier")
     assert keys(desk.folder / "journal.db", *args) == found
 
 
@@ -155,8 +154,7 @@ def staged_by_a_bad_agent(desk: Desk) -> Path:
         return f"=1+{order_id}"
 
     desk.publish(pay)
-    with transaction('=HYPERLINK("x")|`\x1b[2J[a](http://b)', runtime=desk.runtime):
-        pay("| <img src=x> |", 5, "4111 1111")
+    desk.run((pay, "| <img src=x> |", 5, "4111 1111"), key='=HYPERLINK("x")|`\x1b[2J[a](http://b)')
     return desk.runtime.settings.journal_path
 
 
@@ -230,8 +228,8 @@ def test_stats_count_what_happened(whole: Path) -> None:
 def test_stats_know_how_long_people_took(desk: Desk) -> None:
     refund = refund_tool(desk)
     for key, minutes in (("a", 1), ("b", 2), ("c", 9)):
-        with pytest.raises(ReviewPending) as pending, transaction(key, runtime=desk.runtime):
-            refund("o-1", 90_000)
+        with pytest.raises(ReviewPending) as pending:
+            desk.run((refund, "o-1", 90000), key=key)
         desk.clock.advance(60 * minutes)
         desk.service.approve(pending.value.txn)
         resume(desk.runtime)
@@ -334,11 +332,10 @@ def test_a_time_may_be_said_as_how_long_ago(text: str, ago: int) -> None:
 
 def test_stats_count_an_answer_that_a_rerun_found(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("a", runtime=desk.runtime):
-        refund("o-1", 90_000)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((refund, "o-1", 90000), key="a")
     desk.clock.advance(60)
     desk.service.approve(pending.value.txn)
-    with transaction("a", runtime=desk.runtime):
-        refund("o-1", 90_000)
+    desk.run((refund, "o-1", 90000), key="a")
     people = json.loads(run(desk.runtime.settings.journal_path, "stats", "--json").output)["people"]
     assert people == {"asked": 1, "answered": 1, "median_seconds": 60.0, "longest_seconds": 60.0}

@@ -143,10 +143,7 @@ def test_a_plan_that_would_go_through_ends_with_zero_and_leaves_nothing(served: 
     (effect,) = plan["effects"]
     assert effect["args"] == {"order_id": "o-1", "amount_cents": 100, "card": "(secret)"}
     assert plan["changes"] == [
-        {
-            "adapter": "notebook",
-            "changes": [{"key": "note", "what": "new", "before": None, "after": "hello"}],
-        }
+        {"adapter": "notebook", "changes": [{"key": "note", "what": "new", "before": None, "after": "hello"}]}
     ]
     for word in ("rehearsed_refund", "release", "notebook: note new", "nothing fired"):
         assert word in shown.stdout
@@ -156,8 +153,7 @@ def test_a_plan_that_would_go_through_ends_with_zero_and_leaves_nothing(served: 
 
 
 @pytest.mark.parametrize(
-    ("step", "status", "decisions"),
-    [("large", 3, ["release", "review"]), ("huge", 1, ["review", "deny"])],
+    ("step", "status", "decisions"), [("large", 3, ["release", "review"]), ("huge", 1, ["review", "deny"])]
 )
 def test_the_exit_status_says_who_is_in_the_way(
     served: Desk, agent: Path, step: str, status: int, decisions: list[str]

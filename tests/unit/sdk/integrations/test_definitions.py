@@ -71,10 +71,7 @@ def test_definitions_are_the_schema_of_the_manifest_with_the_vendors_names() -> 
     schema = args_schema(tool_of(one))
     assert schema == tool_of(one).draft_manifest().args
     assert openai_tools([one]) == [
-        {
-            "type": "function",
-            "function": {"name": "mail_send", "description": "Act.", "parameters": schema},
-        }
+        {"type": "function", "function": {"name": "mail_send", "description": "Act.", "parameters": schema}}
     ]
     assert anthropic_tools([one]) == [{"name": "mail_send", "description": "Act.", "input_schema": schema}]
 

@@ -15,13 +15,13 @@ from tests.unit.sdk.integrations.talks import BOTH, REFUND
 
 
 @pytest.fixture(params=ALL)
-def talk(request: pytest.FixtureRequest) -> Talk:
-    return Talk(request.param)
+def talk(request: pytest.FixtureRequest, desk: Desk) -> Talk:
+    return Talk(request.param, runtime=desk.runtime)
 
 
 def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
-    end = talk.run([talk.calls(("refund", REFUND)), talk.says("Done.")], [refund], runtime=desk.runtime)
+    end = talk.turn([("refund", REFUND)], [refund])
     assert (end.text, end.pending) == ("Done.", None)
     assert desk.done == [("refund", "o-4", 1200)]
     assert talk.vendor.answers() == ['{"refund_id":"r-o-4-1200"}']
@@ -32,7 +32,7 @@ def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk) -> 
 
 def test_the_model_is_told_the_tools_as_their_manifests_have_them(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
-    talk.run([talk.says("Hello.")], [refund], runtime=desk.runtime)
+    talk.run([talk.says("Hello.")], [refund])
     (told,) = talk.vendor.sent[0]["tools"]
     schema = told["function"]["parameters"] if talk.is_openai else told["input_schema"]
     name = (told["function"] if talk.is_openai else told)["name"]
@@ -43,7 +43,7 @@ def test_the_model_is_told_the_tools_as_their_manifests_have_them(desk: Desk, ta
 
 
 def test_without_tools_it_is_a_conversation(desk: Desk, talk: Talk) -> None:
-    end = talk.run([talk.says("Hello.")], [], runtime=desk.runtime)
+    end = talk.run([talk.says("Hello.")], [])
     assert (end.text, end.steps) == ("Hello.", ())
     assert "tools" not in talk.vendor.sent[0]
 
@@ -51,7 +51,7 @@ def test_without_tools_it_is_a_conversation(desk: Desk, talk: Talk) -> None:
 def test_two_messages_are_two_transactions(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     script = [talk.calls(("refund", REFUND)), talk.calls(("refund", REFUND)), talk.says("Twice.")]
-    end = talk.run(script, [refund], runtime=desk.runtime)
+    end = talk.run(script, [refund])
     assert [step.key for step in end.steps] == ["case-1/turn-1", "case-1/turn-2"]
     assert len(desk.done) == 2 and len(set(desk.keys)) == 2
 
@@ -59,7 +59,7 @@ def test_two_messages_are_two_transactions(desk: Desk, talk: Talk) -> None:
 def test_calls_of_one_message_go_together_in_their_order(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     calls = [("refund", {"order_id": f"o-{n}", "amount_cents": n}) for n in (3, 1, 2)]
-    talk.run([talk.calls(*calls), talk.says("Done.")], [refund], runtime=desk.runtime)
+    talk.turn(calls, [refund])
     assert [one[1] for one in desk.done] == ["o-3", "o-1", "o-2"]
     assert [answer[14:19] for answer in talk.vendor.answers()] == ["r-o-3", "r-o-1", "r-o-2"]
     assert desk.face.asked("/v1/transactions") == 1
@@ -67,11 +67,7 @@ def test_calls_of_one_message_go_together_in_their_order(desk: Desk, talk: Talk)
 
 def test_equal_calls_of_one_message_are_one_and_the_model_is_told(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
-    talk.run(
-        [talk.calls(("refund", REFUND), ("refund", REFUND)), talk.says("Done.")],
-        [refund],
-        runtime=desk.runtime,
-    )
+    talk.turn([("refund", REFUND), ("refund", REFUND)], [refund])
     first, second = talk.vendor.answers()
     assert len(desk.done) == 1
     assert first == '{"refund_id":"r-o-4-1200"}'
@@ -98,16 +94,16 @@ def test_misuse_is_told_before_the_model_is_asked(
     given: dict[str, Any], says: str, desk: Desk, talk: Talk
 ) -> None:
     with pytest.raises(MisuseError, match=says):
-        talk.run([], [], runtime=desk.runtime, **given)
+        talk.run([], [], **given)
     assert talk.vendor.sent == []
 
 
 def test_tools_that_do_not_fit_are_told_before_the_model_is_asked(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     with pytest.raises(MisuseError, match="names 'refund' twice"):
-        talk.run([], [refund, refund], runtime=desk.runtime)
+        talk.run([], [refund, refund])
     with pytest.raises(RegistrationError, match="is not a tool"):
-        talk.run([], [len], runtime=desk.runtime)
+        talk.run([], [len])
     assert talk.vendor.sent == []
 
 
@@ -122,9 +118,9 @@ def test_an_async_tool_needs_the_async_client(desk: Desk, talk: Talk) -> None:
     script = [talk.calls(("send", {"order_id": "o-4"})), talk.says("Sent.")]
     if not talk.is_async:
         with pytest.raises(MisuseError, match="send is async"):
-            talk.run(script, [send], runtime=desk.runtime)
+            talk.run(script, [send])
         return
-    assert talk.run(script, [send], runtime=desk.runtime).text == "Sent."
+    assert talk.run(script, [send]).text == "Sent."
     assert talk.vendor.answers() == ["sent"] and desk.done == [("send", "o-4")]
 
 

@@ -131,9 +131,8 @@ def test_so_do_its_probe_and_its_compensation(make: Make) -> None:
 
     desk.publish(keep, forget)
     fails = failing_tool(desk, NotDone("no such order"), acts=False)
-    with pytest.raises(Exception, match="did not happen"), transaction("t-1", runtime=desk.runtime):
-        keep("o-1")
-        fails("o-2")
+    with pytest.raises(Exception, match="did not happen"):
+        desk.run((keep, "o-1"), (fails, "o-2"))
     assert (runs(desk), desk.done[-1]) == (["t-1", "t-1"], ("forget", "o-1"))
 
 
@@ -156,8 +155,7 @@ def test_a_rehearsal_spends_the_day_and_leaves_the_run_of_its_key_as_it_was(make
     body = step(desk)
     for _ in range(2):
         run_transaction(body, key="t-1", runtime=desk.runtime, dry_run=True)
-    with transaction("t-1", runtime=desk.runtime, dry_run=True):
-        ask_here()
+    desk.run((ask_here,), dry_run=True)
     assert (stands(desk, "a-run", "t-1"), stands(desk, "a-day")) == ((0, 0), (3, 0))
     run_transaction(body, key="t-1", runtime=desk.runtime)
     for _ in range(2):

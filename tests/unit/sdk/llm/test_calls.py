@@ -532,8 +532,7 @@ def test_a_limit_may_change_and_counts_what_was_spent(make: Make) -> None:
 def test_a_journal_of_before_budgets_is_given_their_tables(make: Make) -> None:
     desk = make(CALLS)
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     desk.runtime.close()
     old = sqlite3.connect(desk.runtime.settings.journal_path)
     for table in ("llm_holds", "llm_calls", "spent", "budgets"):
@@ -543,8 +542,7 @@ def test_a_journal_of_before_budgets_is_given_their_tables(make: Make) -> None:
     with desk.restarted() as later:
         ask(later, Vendor())
         assert stands(later, "calls") == (1, 0)
-        with transaction("t-1", runtime=later.runtime) as txn:
-            refund("o-1", 100)
+        txn = later.run((refund, "o-1", 100))
         assert txn.replayed
 
 

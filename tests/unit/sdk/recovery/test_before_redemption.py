@@ -21,9 +21,7 @@ def step(desk: Desk, files: FilesAdapter, refund: Callable[..., object]) -> Call
     save = save_tool(desk, files)
 
     def run() -> None:
-        with desk.step():
-            save("a", "new")
-            refund("o-1", 90_000)
+        desk.run((save, "a", "new"), (refund, "o-1", 90000))
 
     return run
 
@@ -76,8 +74,7 @@ def test_what_the_service_ended_has_ended_here_though_its_tool_has_changed_since
     desk: Desk, refund: Callable[..., object], step: Callable[[], None], *, parked: bool
 ) -> None:
     def parks() -> None:
-        with desk.step():
-            refund("o-1", 90_000)
+        desk.run((refund, "o-1", 90000))
 
     txn = waits(parks if parked else step).txn
     desk.publish(refund, title="New")
@@ -151,13 +148,11 @@ def test_a_step_that_died_as_it_was_submitted_stands_as_the_service_says(
 ) -> None:
     """Its program stages nothing the next time: what people are asked is taken back."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
-    with pytest.raises(ServiceUnavailable), desk.step():
-        refund("o-1", 90_000)
+    desk.run((refund, "o-1", 90000), raises=ServiceUnavailable)
     desk.face.faults.clear()
     assert told(resume(desk.runtime)) == [("review", True, False)]
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state, record.parked) == ("review", False)
-    with desk.step():
-        pass
+    desk.run()
     assert desk.service.latest(record.txn).state == "ended"
     assert (resume(desk.runtime), desk.done) == ([], [])

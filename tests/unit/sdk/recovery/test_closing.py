@@ -152,10 +152,8 @@ def test_a_key_that_looks_like_an_id_names_none(desk: Desk) -> None:
 
 def test_what_is_not_unsettled_is_refused(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with desk.step("settled") as settled:
-        refund("o-1", 100)
-    with pytest.raises(ReviewPending), desk.step("parked") as parked:
-        refund("o-1", 90_000)
+    settled = desk.run((refund, "o-1", 100), key="settled")
+    parked = desk.run((refund, "o-1", 90000), key="parked", raises=ReviewPending)
     with pytest.raises(ZeroDivisionError), desk.step("ended") as ended:
         raise ZeroDivisionError
     for one, state in ((settled, "settled"), (parked, "review"), (ended, "ended")):
@@ -167,8 +165,7 @@ def test_what_is_not_unsettled_is_refused(desk: Desk) -> None:
 
 def test_what_is_unsettled_for_another_reason_is_the_services(desk: Desk) -> None:
     notify = failing_tool(desk, ZeroDivisionError())
-    with pytest.raises(OutcomeUnknown), desk.step() as txn:
-        notify("o-1")
+    txn = desk.run((notify, "o-1"), raises=OutcomeUnknown)
     with pytest.raises(MisuseError, match=r"there is still notify#1 unknown: people settle that in the serv"):
         closed(desk, txn.txn)
     ((_, revisions),) = desk.service.revisions.items()
@@ -178,9 +175,7 @@ def test_what_is_unsettled_for_another_reason_is_the_services(desk: Desk) -> Non
 def test_nor_what_fired_and_could_not_be_taken_back_without_any_live_work(desk: Desk) -> None:
     refund = refund_tool(desk)
     notify = failing_tool(desk, ZeroDivisionError(), failure_means="not_done", acts=False)
-    with pytest.raises(CountersignError), desk.step() as txn:
-        refund("o-1", 100)
-        notify("o-1")
+    txn = desk.run((refund, "o-1", 100), (notify, "o-1"), raises=CountersignError)
     assert txn.state == "unsettled"
     with pytest.raises(MisuseError, match="is not unsettled for its live effects; people settle it"):
         closed(desk, txn.txn)
@@ -232,9 +227,8 @@ def test_what_was_not_begun_is_unused_and_the_service_hears_it(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
-    with full_after(desk.runtime.journal, 0), pytest.raises(JournalError), desk.step() as txn:
-        note("o-1", "hello")
-        refund("o-1", 100)
+    with full_after(desk.runtime.journal, 0):
+        txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), raises=JournalError)
     monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("unsettled", [])
@@ -280,8 +274,8 @@ def test_what_no_adapter_can_tell_is_closed_and_what_all_of_them_can_is_resumed(
 ) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     for key in ("t-1", "t-2"):
-        with full_after(desk.runtime.journal, 0), pytest.raises(JournalError), desk.step(key) as txn:
-            note(key, "hello")
+        with full_after(desk.runtime.journal, 0):
+            txn = desk.run((note, key, "hello"), key=key, raises=JournalError)
         with monkeypatch.context() as silent:
             silent.setattr(SQLiteAdapter, "landed", lambda *_: None)
             (found,) = resume(desk.runtime)

@@ -29,9 +29,7 @@ def test_scenario_20_a_compensation_cut_by_a_crash_is_called_again_with_its_key_
     desk.publish(void)
     charge = charge_undone_by_void(desk)
     notify = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(JournalError), desk.step():
-        charge("o-1")
-        notify("o-1")
+    desk.run((charge, "o-1"), (notify, "o-1"), raises=JournalError)
     desk.runtime.journal.leases.close()
     assert desk.done == [("charge", "o-1"), ("void", "c-o-1")]
     with desk.restarted() as later:

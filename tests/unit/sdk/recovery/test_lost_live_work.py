@@ -43,9 +43,8 @@ def died(desk: Desk) -> Die:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
 
     def die(body: Body, *, begun: int = 1) -> Callable[[str, str], int]:
-        with full_after(desk.runtime.journal, begun), pytest.raises(OutcomeUnknown), desk.step():
-            note("o-1", "paying")
-            body()
+        with full_after(desk.runtime.journal, begun):
+            desk.run((note, "o-1", "paying"), (body,), raises=OutcomeUnknown)
         assert notes_in(desk.folder / "notes.db") == []
         return note
 
@@ -160,8 +159,6 @@ def test_what_is_not_called_or_in_doubt_again_is_unknown(desk: Desk, died: Die, 
 def test_a_rerun_of_the_program_brings_the_live_work_back_and_goes_on(desk: Desk, died: Die) -> None:
     pay = pay_tool(desk)
     note = died(lambda: pay("o-1"))
-    with desk.step():
-        note("o-1", "paying")
-        pay("o-1")
+    desk.run((note, "o-1", "paying"), (pay, "o-1"))
     assert (states(desk), live_states(desk)) == ({"pay#1": "fired"}, ["kept"])
     assert notes_in(desk.folder / "notes.db") == [("o-1", "paying")]

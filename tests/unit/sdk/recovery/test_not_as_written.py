@@ -48,9 +48,7 @@ def step(desk: Desk) -> Step:
     charge, label = charge_tools(desk), answering_tool(desk, None, name="label", idempotent=True)
 
     def pays() -> None:
-        with desk.step():
-            charge("o-1", 100)
-            label("o-1")
+        desk.run((charge, "o-1", 100), (label, "o-1"))
 
     return pays
 
@@ -67,8 +65,8 @@ def died(desk: Desk, step: Step) -> None:
 def left_approved(desk: Desk, *keys: str) -> None:
     refund = refund_tool(desk)
     for key in keys:
-        with pytest.raises(ReviewPending) as pending, desk.step(key):
-            refund(f"o-{key}", 90_000)
+        with pytest.raises(ReviewPending) as pending:
+            desk.run((refund, f"o-{key}", 90000), key=key)
         desk.service.approve(pending.value.txn)
 
 

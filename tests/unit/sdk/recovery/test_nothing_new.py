@@ -57,8 +57,7 @@ def not_to_be_taken_back(desk: Desk) -> None:
 
 @pytest.mark.parametrize("body", [unknown, parked, beside_live_work, not_taken_back, not_to_be_taken_back])
 def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) -> None:
-    with pytest.raises(CountersignError), desk.step():
-        body(desk)
+    desk.run((body, desk), raises=CountersignError)
     first = resume(desk.runtime)
     before = written(desk)
     for _ in range(3):
@@ -67,8 +66,7 @@ def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) 
 
 
 def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Desk) -> None:
-    with pytest.raises(ReviewPending), desk.step():
-        beside_live_work(desk)
+    desk.run((beside_live_work, desk), raises=ReviewPending)
     desk.service.approve(TXN)
     first = resume(desk.runtime)
     before = written(desk)
@@ -76,8 +74,7 @@ def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Des
 
 
 def test_what_is_not_known_is_noted_in_the_words_of_whoever_found_out(desk: Desk) -> None:
-    with pytest.raises(OutcomeUnknown), desk.step():
-        unknown(desk)
+    desk.run((unknown, desk), raises=OutcomeUnknown)
     (found,) = resume(desk.runtime)
     assert desk.runtime.journal.transactions.require(TXN).note == "TimeoutError: slow"
     assert "is not known whether notify#1 happened (TimeoutError: slow)" in found.note

@@ -66,8 +66,8 @@ def as_live(desk: Desk, name: str, *arguments: str) -> Any:
 
 def test_what_was_staged_is_not_fired_by_a_tool_that_is_live_since(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step():
-        refund("o-1", 90_000)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((refund, "o-1", 90000))
     desk.service.approve(pending.value.txn)
     with redeclared(desk) as later:
         as_live(later, "refund")
@@ -83,8 +83,8 @@ def test_what_was_staged_is_not_fired_by_a_tool_that_is_live_since(desk: Desk) -
 def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
     """It may be called again with its key: by what it was."""
     refund = refund_tool(desk, idempotent=True)
-    with full_after(desk.runtime.journal, 1), pytest.raises(OutcomeUnknown), desk.step():
-        refund("o-1", 100)
+    with full_after(desk.runtime.journal, 1):
+        desk.run((refund, "o-1", 100), raises=OutcomeUnknown)
     with redeclared(desk) as later:
         as_live(later, "refund")
         (found,) = resume(later.runtime)
@@ -107,9 +107,7 @@ def test_what_was_staged_and_fired_is_not_taken_back_by_a_tool_that_is_live_sinc
 
     with monkeypatch.context() as broken:
         broken.setattr(desk.runtime.journal.firing, "begin_compensation", full)
-        with pytest.raises(JournalError), desk.step():
-            charge("o-1", 100)
-            notify("o-1")
+        desk.run((charge, "o-1", 100), (notify, "o-1"), raises=JournalError)
     with redeclared(desk) as later, caplog.at_level(logging.WARNING, "countersign"):
         charge_alone(later)
         failing_tool(later, ZeroDivisionError(), failure_means="not_done", acts=False)
@@ -138,8 +136,8 @@ def test_no_live_tool_is_a_compensation(desk: Desk) -> None:
         as_live(later, "void", "charge_id", "amount_cents")
         charge = charge_alone(later)
         refused = pytest.raises(RegistrationError, match="'void' is live here, but the manifest of 'charge'")
-        with refused, later.step():
-            charge("o-1", 100)
+        with refused:
+            later.run((charge, "o-1", 100))
         assert desk.done == []
 
 
@@ -174,8 +172,7 @@ def test_what_ran_live_is_looked_at_by_no_tool_that_is_staged_since(
 
 def test_a_rerun_that_stages_what_ran_live_is_another_list(desk: Desk) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
-    with desk.step():
-        note("o-1", "hello")
+    desk.run((note, "o-1", "hello"))
     with redeclared(desk) as later:
 
         @tool("note", resource=("Order", "order_id"), registry=later.registry)
@@ -185,6 +182,6 @@ def test_a_rerun_that_stages_what_ran_live_is_another_list(desk: Desk) -> None:
             return 1
 
         later.publish(staged_note)
-        with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"), later.step():
-            staged_note("o-1", "hello")
+        with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"):
+            later.run((staged_note, "o-1", "hello"))
         assert desk.done == []

@@ -48,9 +48,7 @@ def test_what_was_kept_is_found_done_and_so_is_a_part_of_it(
     desk: Desk, note: Note, again: tuple[tuple[str, str], ...], replayed: bool
 ) -> None:
     refund = refund_tool(desk)
-    with desk.step():
-        note("o-1", "old")
-        refund("o-1", 5)
+    desk.run((note, "o-1", "old"), (refund, "o-1", 5))
 
     with nullcontext() if replayed else pytest.raises(AlreadyRedeemed, match=OTHER), desk.step() as txn:
         for one in again:
@@ -71,12 +69,9 @@ def test_a_step_whose_live_work_landed_is_finished_before_other_work_is_refused(
 
     with monkeypatch.context() as death, pytest.raises(SystemExit):
         death.setattr(Transactions, "end", died)
-        with desk.step():
-            note("o-1", "old")
-            refund("o-1", 5)
-    with pytest.raises(AlreadyRedeemed, match=OTHER), desk.step():
-        note("o-2", "new")
-        refund("o-1", 5)
+        desk.run((note, "o-1", "old"), (refund, "o-1", 5))
+    with pytest.raises(AlreadyRedeemed, match=OTHER):
+        desk.run((note, "o-2", "new"), (refund, "o-1", 5))
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state.value, kept(desk), len(desk.done)) == ("settled", [("o-1", "old")], 1)
     assert list(resume(desk.runtime)) == []

@@ -109,9 +109,7 @@ def test_a_part_that_stands_is_never_told_as_undone_nor_as_settled(
 
 def test_live_work_of_which_nothing_landed_is_undone(desk: Desk, both: tuple[Live, Live]) -> None:
     charge, live = charge_tools(desk), both[1]
-    with pytest.raises(LiveCommitFailed), desk.step() as txn:
-        live("o-1", "hello")
-        charge("o-1", 100)
+    txn = desk.run((live, "o-1", "hello"), (charge, "o-1", 100), raises=LiveCommitFailed)
     assert (txn.state, live_states(desk), resume(desk.runtime)) == ("settled", ["undone"], [])
 
 
@@ -120,9 +118,7 @@ def dies_before_files_commit(desk: Desk, files: FilesAdapter) -> None:
     note, save = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), save_tool(desk, files)
     if (pid := os.fork()) == 0:
         pytest.MonkeyPatch().setattr(FilesSession, "commit", lambda *_: os._exit(7))
-        with desk.step():
-            note("o-1", "hello")
-            save("a")
+        desk.run((note, "o-1", "hello"), (save, "a"))
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 

@@ -31,8 +31,8 @@ def left_firing(desk: Desk, answer: Any, **options: Any) -> Callable[..., Placeh
     """A call that has acted and whose outcome never reached the disk; what its probe says."""
     pay = answering_tool(desk, "paid", name="pay", probe="find_pay", **options)
     probe("find_pay", registry=desk.registry)(lambda: answer)
-    with full_after(desk.runtime.journal, 1), pytest.raises(OutcomeUnknown), desk.step():
-        pay("o-1")
+    with full_after(desk.runtime.journal, 1):
+        desk.run((pay, "o-1"), raises=OutcomeUnknown)
     assert states(desk) == {"pay#1": "firing"}
     return pay
 
@@ -98,9 +98,7 @@ def test_a_compensation_nobody_knows_of_is_asked_of_its_own_probe(
         return answer
 
     charge, notify = probed_void(desk, voided)
-    with pytest.raises(EffectFailed), desk.step() as txn:
-        charge("o-1")
-        notify("o-1")
+    txn = desk.run((charge, "o-1"), (notify, "o-1"), raises=EffectFailed)
     assert (states(desk)["charge#1"], txn.state) == (state, after)
     assert keys == [desk.keys[1]] != [desk.keys[0]]
     assert [one[0] for one in desk.done] == ["charge", "void"]
@@ -116,9 +114,7 @@ def test_a_compensation_that_was_unknown_is_settled_by_whoever_resumes(
 ) -> None:
     answers: list[Any] = [Unsure()]
     charge, notify = probed_void(desk, lambda: answers[-1])
-    with pytest.raises(EffectFailed), desk.step() as txn:
-        charge("o-1")
-        notify("o-1")
+    txn = desk.run((charge, "o-1"), (notify, "o-1"), raises=EffectFailed)
     answers.append(DidNotHappen())
     desk.clock.advance(59)
     resume(desk.runtime)
@@ -137,8 +133,7 @@ def test_a_compensation_that_was_unknown_is_settled_by_whoever_resumes(
 
 def test_the_moment_a_call_has_ended_is_never_taken_too_early(desk: Desk) -> None:
     payments = payment(desk, Unsure())
-    with pytest.raises(OutcomeUnknown), desk.step():
-        payments.pay("o-1", 100)
+    desk.run((payments.pay, "o-1", 100), raises=OutcomeUnknown)
     (row,) = effect_rows(desk)
     call: Any = SimpleNamespace(manifest=SimpleNamespace(timeout_seconds=60))
     assert Doubt.of(row, call, 0.0) == Doubt(row.updated_at)

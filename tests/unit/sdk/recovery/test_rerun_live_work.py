@@ -59,8 +59,7 @@ def in_force(desk: Desk) -> list[tuple[str, str]]:
 @pytest.fixture
 def paid(desk: Desk, pay: Callable[[str], Any]) -> Callable[[str], Any]:
     """A list of that payment alone is not finished, and people know that it happened."""
-    with pytest.raises(OutcomeUnknown), desk.step():
-        pay("o-1")
+    desk.run((pay, "o-1"), raises=OutcomeUnknown)
     settled(desk, EffectState.FIRED)
     return pay
 
@@ -68,9 +67,7 @@ def paid(desk: Desk, pay: Callable[[str], Any]) -> Callable[[str], Any]:
 def test_live_work_that_only_the_rerun_does_is_kept(
     desk: Desk, note: Note, paid: Callable[[str], Any]
 ) -> None:
-    with desk.step() as txn:
-        note("o-1", "paid")
-        paid("o-1")
+    txn = desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (txn.state, txn.replayed, desk.done) == ("settled", True, [("pay", "o-1")])
     assert notes_in(desk.folder / "notes.db") == [("o-1", "paid")]
     assert in_force(desk) == [("note", "kept")]
@@ -84,9 +81,8 @@ def test_it_is_not_taken_in_where_the_rerun_fails_before_it_commits(
     """What the first run had asked for goes on without it."""
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(desk.runtime.journal.reruns, "take_in", _full)
-        with pytest.raises(JournalError, match="full"), desk.step():
-            note("o-1", "paid")
-            paid("o-1")
+        with pytest.raises(JournalError, match="full"):
+            desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (notes_in(desk.folder / "notes.db"), live_rows(desk)) == ([], [(2, "note", "undone")])
     (found,) = resume(desk.runtime)
     assert (found.after, in_force(desk), desk.done) == ("settled", [], [("pay", "o-1")])
@@ -103,10 +99,7 @@ def test_a_rerun_that_dies_between_its_commits_is_finished(
     """The database has committed, and the files are prepared."""
 
     def step() -> Any:
-        with desk.step() as txn:
-            note("o-1", "paid")
-            save("a")
-            paid("o-1")
+        txn = desk.run((note, "o-1", "paid"), (save, "a"), (paid, "o-1"))
         return txn
 
     def dies(*_: object) -> None:
@@ -133,15 +126,10 @@ def test_what_the_rerun_brought_back_is_kept_and_what_it_did_not_is_undone(
 ) -> None:
     """The first run's live work was lost with its process, before the payment was begun."""
     pay = answering_tool(desk, None, name="pay")
-    with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, 0), desk.step():
-        note("o-1", "paying")
-        note("o-2", "paying")
-        pay("o-1")
+    with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, 0):
+        desk.run((note, "o-1", "paying"), (note, "o-2", "paying"), (pay, "o-1"))
     assert live_rows(desk) == [(1, "note", "live")] * 2
-    with desk.step():
-        note("o-2", "paying")
-        save("a")
-        pay("o-1")
+    desk.run((note, "o-2", "paying"), (save, "a"), (pay, "o-1"))
     assert live_rows(desk) == [
         *((1, "note", "undone"), (1, "note", "kept"), (1, "save", "kept")),
         *((2, "note", "relisted"), (2, "save", "relisted")),
@@ -156,12 +144,9 @@ def test_it_stands_also_where_nothing_else_of_the_list_does(
 ) -> None:
     """The payment may fail, and did."""
     desk.publish(pay, on_exhausted="tool")
-    with pytest.raises(OutcomeUnknown), desk.step():
-        pay("o-1")
+    desk.run((pay, "o-1"), raises=OutcomeUnknown)
     settled(desk, EffectState.FAILED)
-    with desk.step() as again:
-        note("o-1", "tried")
-        pay("o-1")
+    again = desk.run((note, "o-1", "tried"), (pay, "o-1"))
     assert (again.state, in_force(desk)) == ("settled", [("note", "kept")])
 
 
@@ -196,12 +181,9 @@ def test_a_rerun_that_fails_is_undone_in_its_own_list(
     desk: Desk, note: Note, pay: Callable[[str], Any]
 ) -> None:
     """People say that nothing happened, so the list did not go through, and nothing is committed."""
-    with pytest.raises(OutcomeUnknown), desk.step():
-        pay("o-1")
+    desk.run((pay, "o-1"), raises=OutcomeUnknown)
     settled(desk, EffectState.FAILED)
-    with pytest.raises(EffectFailed), desk.step():
-        note("o-1", "paid")
-        pay("o-1")
+    desk.run((note, "o-1", "paid"), (pay, "o-1"), raises=EffectFailed)
     assert (live_rows(desk), notes_in(desk.folder / "notes.db")) == ([(2, "note", "undone")], [])
 
 

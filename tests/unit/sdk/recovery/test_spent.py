@@ -18,9 +18,8 @@ def twice(desk: Desk, first: Callable[..., Any], then: Callable[..., Any]) -> li
     raised = []
     for _ in range(2):
         done = list(desk.done)
-        with pytest.raises(CountersignError) as told, desk.step():
-            first("o-1", 100)
-            then("o-1")
+        with pytest.raises(CountersignError) as told:
+            desk.run((first, "o-1", 100), (then, "o-1"))
         raised.append(told.value)
     assert desk.done == done
     return raised

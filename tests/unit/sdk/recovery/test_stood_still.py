@@ -114,8 +114,7 @@ def test_live_work_that_recovery_has_undone_is_not_committed(
     """It stands still before it has prepared anything: nobody can see that it is about to."""
     put, standing = put_tool(desk, kind)
     still = Still(desk, monkeypatch, KINDS[kind][1], "prepare")
-    with pytest.raises(LeaseLost), desk.step():
-        put("a")
+    desk.run((put, "a"), raises=LeaseLost)
     assert [after for after, _ in still.found] == ["ended"]
     assert (standing(), live_states(desk), settle(desk)) == ([], ["undone"], [])
 
@@ -151,7 +150,5 @@ def test_a_journal_that_is_away_keeps_nothing_from_being_committed_beside_what_f
         raise JournalError("the disk is full")
 
     journal.leases.renew = away  # type: ignore[method-assign]
-    with desk.step():
-        put("a")
-        charge("o-1", 100)
+    desk.run((put, "a"), (charge, "o-1", 100))
     assert (standing(), live_states(desk)) == (["a"], ["kept"])

@@ -58,8 +58,8 @@ def left_live(desk: Desk, save: Callable[..., None]) -> None:
 
 def left_approved(desk: Desk, key: str) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step(key):
-        refund(f"o-{key}", 90_000)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((refund, f"o-{key}", 90000), key=key)
     desk.service.approve(pending.value.txn)
 
 

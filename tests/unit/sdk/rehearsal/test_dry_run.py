@@ -158,25 +158,17 @@ def test_scenario_56_holds_in_every_journal_mode_of_sqlite(desk: Desk, tmp_path:
 def test_scenario_57_a_denial_does_not_stop_the_body_of_a_dry_run(desk: Desk) -> None:
     desk.service.policy = policy
     refund, after = refund_tool(desk), []
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        refund("o-1", 600_000)
-        after.append("went on")
-        refund("o-2", 700_000)
+    txn = desk.run((refund, "o-1", 600000), (after.append, "went on"), (refund, "o-2", 700000), dry_run=True)
     assert (after, len(txn.result.denials)) == (["went on"], 2)
-    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 600_000)
+    desk.run((refund, "o-1", 600000), raises=Denied)
 
 
 def test_the_journal_knows_nothing_of_a_dry_run_and_the_key_is_free(desk: Desk) -> None:
     refund, charge = refund_tool(desk), charge_tools(desk)
     desk.runtime.journal.close()
-    with transaction("t-1", dry_run=True, runtime=desk.runtime):
-        refund("o-1", 100)
-        charge("o-1", 100)
+    desk.run((refund, "o-1", 100), (charge, "o-1", 100), dry_run=True)
     assert not desk.runtime.settings.journal_path.exists()
-    with transaction("t-1", runtime=desk.runtime) as real:
-        refund("o-1", 100)
-        charge("o-1", 100)
+    real = desk.run((refund, "o-1", 100), (charge, "o-1", 100))
     assert (real.state, len(desk.done), real.replayed) == ("settled", 2, False)
 
 
@@ -185,8 +177,7 @@ def test_a_dry_run_of_a_key_that_was_spent_leaves_it_as_it_is(desk: Desk) -> Non
     with transaction("t-1", runtime=desk.runtime) as real:
         fired = refund("o-1", 100)
     rows = desk.runtime.journal.database.rows("SELECT * FROM chain")
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        refund("o-1", 100)
+    txn = desk.run((refund, "o-1", 100), dry_run=True)
     assert desk.runtime.journal.database.rows("SELECT * FROM chain") == rows
     assert (txn.result.effects[0].effect_id, len(desk.done)) == (fired.effect_id, 1)
     assert (real.state, txn.state) == ("settled", "ended")
@@ -204,9 +195,7 @@ def test_secrets_of_the_reviewed_manifest_are_hidden(desk: Desk) -> None:
         """Keep a token."""
 
     desk.publish(login)
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        login("ada", "hunter2")
-        remember("t0ps3cret", "here")
+    txn = desk.run((login, "ada", "hunter2"), (remember, "t0ps3cret", "here"), dry_run=True)
     assert txn.result.effects[0].args == {"user": "ada", "password": "(secret)"}
     assert txn.result.live[0].args == {"token": "(secret)", "at": "here"}
     told = f"{txn.result}{txn.result.to_json()}"
@@ -223,8 +212,7 @@ def test_where_the_service_is_away_decisions_are_unknown_and_without_a_manifest_
 ) -> None:
     refund = refund_tool(desk)
     desk.face.faults[path] = ["lost_request"] * 9
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        refund("o-1", 100)
+    txn = desk.run((refund, "o-1", 100), dry_run=True)
     (one,) = txn.result.effects
     assert (one.args, one.decision, txn.result.is_clean) == (args, "unknown", False)
     assert one.why is not None
@@ -234,12 +222,7 @@ def test_a_refusal_of_the_question_itself_is_raised_with_live_work_undone(desk: 
     notes = notes_database(desk.folder)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
     desk.service.agents.clear()
-    with (
-        pytest.raises(ServiceRefused),
-        transaction("t-1", dry_run=True, runtime=desk.runtime) as txn,
-    ):
-        note("o-1", "hello")
-        refund("o-1", 100)
+    txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), dry_run=True, raises=ServiceRefused)
     assert notes_in(notes) == []
     with pytest.raises(MisuseError, match="ended by an exception"):
         _ = txn.result
@@ -267,9 +250,7 @@ def test_live_work_is_undone_before_the_service_is_asked(desk: Desk) -> None:
         return Verdict.RELEASE
 
     desk.service.policy = look
-    with transaction("t-1", dry_run=True, runtime=desk.runtime):
-        note("o-1", "hello")
-        refund("o-1", 100)
+    desk.run((note, "o-1", "hello"), (refund, "o-1", 100), dry_run=True)
     assert free == [True]
 
 
@@ -277,23 +258,22 @@ def test_what_moved_under_the_live_work_is_raised_as_in_a_commit(desk: Desk, tmp
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "a.txt").write_text("a")
     write = live_writer(desk, FilesAdapter(tmp_path / "root"))
-    with pytest.raises(Moved), transaction("t-1", dry_run=True, runtime=desk.runtime):
-        write("a.txt", "mine")
-        (tmp_path / "root" / "a.txt").write_text("theirs")
+    desk.run(
+        (write, "a.txt", "mine"),
+        ((tmp_path / "root" / "a.txt").write_text, "theirs"),
+        dry_run=True,
+        raises=Moved,
+    )
     assert (tmp_path / "root" / "a.txt").read_text() == "theirs"
 
 
 def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(NotStageable), transaction("t-1", dry_run=True, runtime=desk.runtime):
-        refund("o-1", 12.5)
+    desk.run((refund, "o-1", 12.5), dry_run=True, raises=NotStageable)
     desk.publish(refund, aud="a-gateway")
     desk.runtime.manifests.forget("refund")
-    with (
-        pytest.raises(NotStageable, match="a-gateway"),
-        transaction("t-2", dry_run=True, runtime=desk.runtime),
-    ):
-        refund("o-1", 100)
+    with pytest.raises(NotStageable, match="a-gateway"):
+        desk.run((refund, "o-1", 100), key="t-2", dry_run=True)
 
 
 def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk) -> None:
@@ -308,16 +288,13 @@ def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk) -> None:
 def test_independent_effects_are_asked_about_each_alone(desk: Desk) -> None:
     desk.service.policy = policy
     refund = refund_tool(desk)
-    with transaction("t-1", dry_run=True, independent=True, runtime=desk.runtime) as txn:
-        refund("o-1", 100)
-        refund("o-2", 600_000)
+    txn = desk.run((refund, "o-1", 100), (refund, "o-2", 600000), dry_run=True, independent=True)
     assert [one.decision for one in txn.result.effects] == ["release", "deny"]
     assert desk.face.asked("/v1/evaluations") == 2
 
 
 def test_a_real_transaction_has_no_result_of_its_own(desk: Desk) -> None:
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        pass
+    txn = desk.run()
     with pytest.raises(MisuseError, match="no dry run"):
         _ = txn.result
 
@@ -338,8 +315,7 @@ def test_a_dry_run_waits_for_no_lease_of_a_real_run_of_its_key(desk: Desk) -> No
     refund, found = refund_tool(desk), []
 
     def rehearse() -> None:
-        with transaction("t-1", dry_run=True, runtime=desk.runtime) as dry:
-            refund("o-1", 100)
+        dry = desk.run((refund, "o-1", 100), dry_run=True)
         found.append(dry.result.is_clean)
 
     with transaction("t-1", runtime=desk.runtime) as real:
@@ -369,10 +345,7 @@ def test_scenario_56_holds_for_a_dry_run_that_is_killed(desk: Desk, tmp_path: Pa
     assert (notes_in(notes), (root / "a.txt").read_text(), desk.done) == ([], "a", [])
     assert notes.read_bytes() == database
     assert not desk.runtime.settings.journal_path.exists()
-    with transaction("t-1", runtime=desk.runtime) as real:
-        note("o-1", "hello")
-        write("a.txt", "mine")
-        refund("o-1", 100)
+    real = desk.run((note, "o-1", "hello"), (write, "a.txt", "mine"), (refund, "o-1", 100))
     assert (real.state, real.replayed, (root / "a.txt").read_text()) == ("settled", False, "mine")
     assert list((root / ".countersign").rglob("new")) == []
 
@@ -511,9 +484,7 @@ def test_where_a_live_tool_has_secrets_keys_and_values_of_what_it_changes_are_hi
         """Remember a fact."""
         memory.remember(fact)
 
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        swap("t0ps3cret")
-        learn("blue")
+    txn = desk.run((swap, "t0ps3cret"), (learn, "blue"), dry_run=True)
     hidden, open_to_all = txn.result.changes
     assert hidden.changes is not None and open_to_all.changes is not None
     assert {(one.key, one.before, one.after) for one in hidden.changes} == {

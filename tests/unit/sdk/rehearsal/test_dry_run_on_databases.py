@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from countersign import PostgresAdapter, SQLiteAdapter, ToolRaised, tool, transaction
+from countersign import PostgresAdapter, SQLiteAdapter, ToolRaised, tool
 from tests.counterparts import postgres, require
 from tests.fakes.desk import Desk
 
@@ -48,11 +48,8 @@ def test_a_deferred_constraint_is_broken_in_a_dry_run_as_in_a_real_one(
     desk: Desk, bank: PostgresAdapter, dry_run: bool
 ) -> None:
     adopt = adopting(desk, bank, [])
-    with (
-        pytest.raises(psycopg.errors.ForeignKeyViolation, match=r"Key \(p\)=\(nobody\) is not present"),
-        transaction("t-1", dry_run=dry_run, runtime=desk.runtime),
-    ):
-        adopt("nobody")
+    with pytest.raises(psycopg.errors.ForeignKeyViolation, match="Key \\(p\\)=\\(nobody\\) is not present"):
+        desk.run((adopt, "nobody"), dry_run=dry_run)
 
 
 @pytest.mark.parametrize("dry_run", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -60,11 +57,8 @@ def test_where_the_tool_has_secrets_what_is_broken_is_told_by_its_kind_alone(
     desk: Desk, bank: PostgresAdapter, dry_run: bool
 ) -> None:
     adopt = adopting(desk, bank, ["/parent"])
-    with (
-        pytest.raises(ToolRaised, match="'bank' raised ForeignKeyViolation") as told,
-        transaction("t-1", dry_run=dry_run, runtime=desk.runtime),
-    ):
-        adopt("t0ps3cret")
+    with pytest.raises(ToolRaised, match="'bank' raised ForeignKeyViolation") as told:
+        desk.run((adopt, "t0ps3cret"), dry_run=dry_run)
     assert "t0ps3cret" not in f"{told.value}{told.value.__cause__}{told.value.__context__}"
 
 
@@ -90,20 +84,15 @@ def test_a_reference_of_sqlite_is_broken_in_a_dry_run_as_in_a_real_one(
     desk: Desk, family: Path, dry_run: bool
 ) -> None:
     adopt = adopting_on_sqlite(desk, SQLiteAdapter(family, foreign_keys=True))
-    with (
-        pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY constraint failed"),
-        transaction("t-1", dry_run=dry_run, runtime=desk.runtime),
-    ):
-        adopt("nobody")
+    with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY constraint failed"):
+        desk.run((adopt, "nobody"), dry_run=dry_run)
 
 
 def test_a_reference_that_sqlite_does_not_look_at_is_told_and_stands(desk: Desk, family: Path) -> None:
     adopt = adopting_on_sqlite(desk, SQLiteAdapter(family))
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as trial:
-        adopt("nobody")
+    trial = desk.run((adopt, "nobody"), dry_run=True)
     ((change,),) = [one.changes for one in trial.result.changes if one.changes is not None]
     assert change.key == "child[1]"
-    with transaction("t-1", runtime=desk.runtime):
-        adopt("nobody")
+    desk.run((adopt, "nobody"))
     with closing(sqlite3.connect(family)) as connection:
         assert connection.execute("SELECT * FROM child").fetchall() == [(1, "nobody")]

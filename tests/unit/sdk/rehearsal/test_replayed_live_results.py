@@ -333,15 +333,11 @@ def test_what_a_rerun_did_and_returned_is_what_is_kept(desk: Desk, engine: str) 
     desk.publish(pay)
     world = World(1)
     look = look_tool(desk, world, int)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        look("only then")
-        pay("o-1")
+    desk.run((look, "only then"), (pay, "o-1"), raises=OutcomeUnknown)
     ((txn, revisions),) = desk.service.revisions.items()
     desk.service.settle(txn, revisions[-1].held[0].effect.effect_id, EffectState.FIRED)
     world.now = 2
-    with transaction("t-1", runtime=desk.runtime):
-        look("ada")
-        pay("o-1")
+    desk.run((look, "ada"), (pay, "o-1"))
     (record,) = desk.runtime.journal.transactions.find("t-1")
     rows = desk.runtime.journal.transactions.live(record)
     assert [(row.args, row.state.value, row.result) for row in rows][-1] == ({"who": "ada"}, "kept", b"2")
@@ -353,18 +349,11 @@ def test_a_call_that_a_rerun_brought_back_is_kept_with_what_it_returned_now(desk
     """Its row stays, and what it had returned was lost with the first run's process."""
     world = World(1)
     look, refund = look_tool(desk, world, int), refund_tool(desk)
-    with (
-        pytest.raises((JournalError, OutcomeUnknown)),
-        full_after(desk.runtime.journal, 0),
-        transaction("t-1", runtime=desk.runtime),
-    ):
-        look()
-        refund("o-1", 100)
+    with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, 0):
+        desk.run((look,), (refund, "o-1", 100))
     assert kept(desk) == [b"1"]
     world.now = 2
-    with transaction("t-1", runtime=desk.runtime):
-        look()
-        refund("o-1", 100)
+    desk.run((look,), (refund, "o-1", 100))
     assert kept(desk) == [b"2"]
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert [row.state.value for row in desk.runtime.journal.transactions.live(record)] == ["kept"]

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from countersign import ReviewPending, SQLiteAdapter, Transaction, resume, run_transaction, transaction
+from countersign import ReviewPending, SQLiteAdapter, Transaction, resume, run_transaction
 from countersign.commit.asking import pause_seconds
 from countersign.contract import txn_id
 from tests.fakes.desk import AGENT, Desk, note_tool, notes_database, notes_in, refund_tool
-from tests.unit.sdk.recovery.test_worker import Yard, said, yard
+from tests.unit.sdk.recovery.test_worker import Yard, yard
 
 __all__ = ["yard"]
 
@@ -38,8 +38,7 @@ def away(desk: Desk, then: Callable[[], object] = lambda: None, *, seconds: floa
 def test_a_short_outage_does_not_end_a_wait(desk: Desk) -> None:
     refund = refund_tool(desk)
     away(desk, lambda: desk.service.approve(TXN))
-    with transaction("t-1", wait=600, runtime=desk.runtime):
-        refund("o-1", 90_000)
+    desk.run((refund, "o-1", 90000), wait=600)
     assert desk.done == [("refund", "o-1", 90_000)]
     assert desk.face.asked(LOOK) > AWAY
 
@@ -49,8 +48,8 @@ def test_a_service_that_is_still_away_when_the_time_is_up_is_said_and_what_waits
 ) -> None:
     refund = refund_tool(desk)
     away(desk, seconds=10)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", wait=60, runtime=desk.runtime):
-        refund("o-1", 90_000)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((refund, "o-1", 90000), wait=60)
     assert pending.value.parked
     assert "could not be asked when the time was up" in str(pending.value)
     assert "nobody listens" in str(pending.value)
@@ -65,8 +64,8 @@ def test_a_service_that_is_still_away_when_the_time_is_up_is_said_and_what_waits
 def test_a_service_that_came_back_is_not_told_as_away(desk: Desk) -> None:
     refund = refund_tool(desk)
     away(desk, lambda: desk.clock.advance(600))
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", wait=60, runtime=desk.runtime):
-        refund("o-1", 90_000)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((refund, "o-1", 90000), wait=60)
     assert "reached" not in str(pending.value)
 
 
@@ -106,8 +105,7 @@ def test_what_waits_is_parked_before_anybody_is_waited_for(desk: Desk) -> None:
 
     desk.service.wait = lambda txn, _: desk.service.view(desk.service.latest(txn))  # type: ignore[method-assign]
     desk.face.faults[LOOK] = [interrupt]
-    with pytest.raises(KeyboardInterrupt), transaction("t-1", wait=60, runtime=desk.runtime):
-        refund("o-1", 90_000)
+    desk.run((refund, "o-1", 90000), wait=60, raises=KeyboardInterrupt)
     assert [one.waiting for one in resume(desk.runtime)] == [True]
     desk.service.approve(TXN)
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
@@ -137,8 +135,8 @@ def test_what_a_killed_agent_waited_for_is_fired_once_by_a_worker(yard: Yard) ->
         killed.kill()
         killed.wait()
     yard.desk.service.approve(TXN)
-    said(yard.worker("--once"))
-    said(yard.worker("--once"))
+    yard.resume()
+    yard.resume()
     assert [line.split()[0] for line in yard.lines()] == ["o-1"]
     assert yard.state("t-1") == "settled"
 

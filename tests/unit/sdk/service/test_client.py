@@ -46,12 +46,10 @@ def test_a_first_request_is_told_the_nonce_and_repeated_once(desk: Desk) -> None
 
 def test_a_nonce_that_went_stale_costs_one_more_round(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     before = len(desk.face.log)
     desk.face.nonce = "nonce-2"
-    with transaction("t-2", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100), key="t-2")
     assert len(desk.face.log) - before == 3
 
 
@@ -72,8 +70,7 @@ def test_a_service_that_never_likes_our_nonce_is_not_asked_for_ever(desk: Desk) 
 def test_a_lost_answer_is_asked_for_again_under_the_same_idempotency_key(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.face.faults["/v1/transactions"] = ["lost_answer"]
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     keys = {headers["idempotency-key"] for headers in desk.face.headers if "idempotency-key" in headers}
     assert (desk.face.asked("/v1/transactions"), len(keys)) == (2, 1)
     assert desk.done == [("refund", "o-1", 100)]
@@ -84,8 +81,7 @@ def refunding(desk: Desk) -> Callable[[int], None]:
     refund = refund_tool(desk)
 
     def step(amount: int) -> None:
-        with transaction("t-1", runtime=desk.runtime):
-            refund("o-1", amount)
+        desk.run((refund, "o-1", amount))
 
     return step
 
@@ -135,11 +131,10 @@ def test_a_lost_redemption_is_not_forgotten_when_the_rerun_stages_another_list(d
 def test_an_overloaded_service_is_tried_again_and_then_given_up(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.face.faults["/v1/transactions"] = [503, 503]
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     desk.face.faults["/v1/transactions"] = [503] * 10
-    with pytest.raises(ServiceUnavailable, match="disk full"), transaction("t-2", runtime=desk.runtime):
-        refund("o-2", 100)
+    with pytest.raises(ServiceUnavailable, match="disk full"):
+        desk.run((refund, "o-2", 100), key="t-2")
     assert desk.done == [("refund", "o-1", 100)]
     assert len(desk.face.faults["/v1/transactions"]) == 10 - 1 - desk.runtime.settings.retries
 
@@ -170,8 +165,8 @@ def test_what_is_too_much_for_a_moment_is_sent_again_when_the_service_says(
 def test_what_is_too_much_for_longer_ends_at_once_in_an_error_that_says_so(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.face.faults["/v1/transactions"] = [over(60)]
-    with pytest.raises(OverQuota) as refused, transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    with pytest.raises(OverQuota) as refused:
+        desk.run((refund, "o-1", 100))
     assert (refused.value.problem_code, refused.value.retry_after) == ("too_many_open", 60)
     assert refused.value.setting == "open_reviews_per_agent"
     assert desk.face.asked("/v1/transactions") == 1
@@ -184,8 +179,7 @@ def test_what_is_too_much_for_longer_ends_at_once_in_an_error_that_says_so(desk:
 def test_a_service_that_is_never_free_is_given_up(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.face.faults["/v1/transactions"] = [over(0)] * 10
-    with pytest.raises(OverQuota), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100), raises=OverQuota)
     assert len(desk.face.faults["/v1/transactions"]) == 10 - 1 - desk.runtime.settings.retries
     assert desk.done == []
 
@@ -299,8 +293,7 @@ def test_keys_that_are_not_a_sound_key_set_are_refused(desk: Desk, response: htt
 @pytest.mark.anyio
 async def test_the_async_client_speaks_the_same(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        refund("o-1", 100)
+    txn = desk.run((refund, "o-1", 100))
     async with desk.runtime.async_client() as client:
         view = await client.view(txn.txn)
         with pytest.raises(ServiceRefused):

@@ -70,11 +70,8 @@ RECEIPTS = {
 
 def refused_release(desk: Desk, refund: Callable[..., Any]) -> ReleaseRefused:
     """Nothing fires on what the service signs now."""
-    with (
-        pytest.raises(ReleaseRefused, match="Nothing was fired") as refused,
-        transaction("t-1", runtime=desk.runtime),
-    ):
-        refund("o-1", 100)
+    with pytest.raises(ReleaseRefused, match="Nothing was fired") as refused:
+        desk.run((refund, "o-1", 100))
     assert desk.done == []
     return refused.value
 
@@ -129,20 +126,18 @@ def test_a_release_whose_votes_came_from_development_sign_in_needs_to_be_allowed
 def test_a_key_the_service_does_not_publish_signs_nothing(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.service.published = [PrivateKey.generate().public]
-    with pytest.raises(ReleaseRefused, match="step 8"), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    with pytest.raises(ReleaseRefused, match="step 8"):
+        desk.run((refund, "o-1", 100))
     assert desk.done == []
 
 
 def test_a_new_key_is_fetched_when_it_is_first_seen(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     desk.service.key = PrivateKey.generate()
     desk.service.published.append(desk.service.key.public)
     desk.clock.advance(desk.runtime.settings.jwks_retry_seconds + 1)
-    with transaction("t-2", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100), key="t-2")
     assert len(desk.done) == 2
 
 
@@ -204,30 +199,26 @@ def test_a_flood_of_unknown_keys_causes_one_fetch(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.service.key = PrivateKey.generate()
     for key in range(5):
-        with pytest.raises(ReleaseRefused), transaction(f"t-{key}", runtime=desk.runtime):
-            refund("o-1", 100)
+        desk.run((refund, "o-1", 100), key=f"t-{key}", raises=ReleaseRefused)
     assert desk.face.asked("/.well-known/jwks.json") == 1
 
 
 def test_old_keys_are_not_used_when_new_ones_cannot_be_had(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     desk.clock.advance(desk.runtime.settings.jwks_seconds + 1)
     desk.face.faults["/.well-known"] = ["lost_request"] * 10
-    with pytest.raises(ServiceUnavailable), transaction("t-2", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100), key="t-2", raises=ServiceUnavailable)
     assert len(desk.done) == 1
 
 
 def test_a_release_from_before_a_restore_is_refused_for_ever(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.service.epoch = 2
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     desk.service.epoch = 1
-    with pytest.raises(ReleaseRefused, match="old_epoch"), transaction("t-2", runtime=desk.runtime):
-        refund("o-1", 100)
+    with pytest.raises(ReleaseRefused, match="old_epoch"):
+        desk.run((refund, "o-1", 100), key="t-2")
     with (
         desk.restarted() as restarted,
         pytest.raises(ReleaseRefused, match="old_epoch"),
@@ -244,16 +235,13 @@ def test_a_wall_clock_that_jumps_after_the_receipt_does_not_lengthen_the_time_to
         desk.clock.advance(3_600)
 
     desk.before_fire = asleep
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-        refund("o-2", 100)
+    desk.run((refund, "o-1", 100), (refund, "o-2", 100))
     assert desk.face.asked("/v1/redemptions/") == 1  # the second fire asked for more time first
 
 
 def test_the_same_key_on_another_host_finds_it_spent_and_fires_nothing(desk: Desk, tmp_path: Any) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     with runtime_with(desk, journal_path=tmp_path / "another.db") as elsewhere:
         with pytest.raises(AlreadyRedeemed, match="fired"), transaction("t-1", runtime=elsewhere):
             refund("o-1", 100)
