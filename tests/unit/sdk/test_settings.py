@@ -48,9 +48,7 @@ def test_a_missing_variable_is_named(missing: str) -> None:
         Settings.from_env({name: value for name, value in ENV.items() if name != missing})
 
 
-def test_where_dev_was_a_missing_variable_says_how_to_take_what_it_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_dev_was_its_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError) as elsewhere:
         Settings.from_env({})

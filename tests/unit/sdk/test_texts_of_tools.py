@@ -201,7 +201,7 @@ def test_a_probe_may_say_anything_of_why_it_cannot_tell(desk: Desk, answer: Any)
 
 
 @A_FEW
-def test_a_live_adapter_that_cannot_commit_may_say_so_in_any_words(
+def test_an_adapter_may_fail_in_any_words(
     desk: Desk, error: NotDone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = MemoryAdapter()
@@ -283,9 +283,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-def test_a_result_that_cannot_be_written_leaves_the_effect_fired(
-    desk: Desk, result: Callable[[], Any]
-) -> None:
+def test_an_unwritable_result_leaves_it_fired(desk: Desk, result: Callable[[], Any]) -> None:
     value = result()
     look = answering_tool(desk, value, name="look")
     with desk.step() as txn:
@@ -298,9 +296,7 @@ def test_a_result_that_cannot_be_written_leaves_the_effect_fired(
     assert resume(desk.runtime) == []
 
 
-def test_an_interrupt_while_a_result_is_written_leaves_the_effect_fired(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_at_the_result_leaves_it_fired(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> bytes:
         raise KeyboardInterrupt
 

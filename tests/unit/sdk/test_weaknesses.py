@@ -25,13 +25,10 @@ from countersign import (
     OutcomeUnknown,
     ReviewPending,
     SQLiteAdapter,
-    StepsRefused,
     ToolRegistry,
     Transaction,
     replay,
     resume,
-    run_steps,
-    run_steps_async,
     tool,
     tool_of,
     transaction,
@@ -88,9 +85,7 @@ def test_scenario_14_a_question_nobody_answered_in_time_ends_with_that_reason(de
 
 
 @pytest.mark.parametrize("index", range(3))
-def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once_by_the_next_pass(
-    desk: Desk, index: int
-) -> None:
+def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once(desk: Desk, index: int) -> None:
     charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
     asked = []
     compensate = desk.service.compensate
@@ -118,9 +113,7 @@ def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once_by_the_next_
     assert (resume(desk.runtime), desk.done) == ([], done)
 
 
-def test_scenario_23_a_compensator_that_is_missing_at_recovery_waits_and_holds_up_nobody(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     charge = charge_tools(desk)
     slow = failing_tool(desk, TimeoutError("slow"), name="slow")
     torn = desk.run((charge, "o-1", 100), (slow, "o-1"), raises=OutcomeUnknown)
@@ -141,9 +134,7 @@ def test_scenario_23_a_compensator_that_is_missing_at_recovery_waits_and_holds_u
 
 
 @pytest.mark.anyio
-async def test_scenario_27_a_task_that_is_cancelled_undoes_its_live_work_and_frees_the_lock(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_scenario_27_a_cancelled_task_frees_its_locks(desk: Desk, tmp_path: Path) -> None:
     notes = notes_database(tmp_path)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
     locked: list[bool] = []
@@ -250,9 +241,7 @@ def test_scenario_64_whatever_stands_in_an_argument_is_data(desk: Desk, text: st
     assert json.loads(row.args) == {"order_id": "o-1", "words": text}
 
 
-def test_scenario_64_an_argument_of_a_megabyte_is_refused_when_it_is_staged_and_nothing_is_kept(
-    desk: Desk,
-) -> None:
+def test_scenario_64_an_argument_of_a_megabyte_is_refused_as_it_is_staged(desk: Desk) -> None:
     refund = refund_tool(desk)
     with transaction("t-1", runtime=desk.runtime):
         with pytest.raises(NotStageable, match=r"'refund' .* more than 262144 bytes"):
@@ -263,9 +252,7 @@ def test_scenario_64_an_argument_of_a_megabyte_is_refused_when_it_is_staged_and_
 
 
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_w6_what_stands_since_the_database_committed_is_never_taken_back(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, then: str
-) -> None:
+def test_w6_what_committed_is_not_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
     """The process died between the database's commit and the line about it in the journal."""
     notes = notes_database(desk.folder)
     note, charge = note_tool(desk, SQLiteAdapter(notes)), charge_tools(desk)
@@ -292,9 +279,7 @@ def test_w6_what_stands_since_the_database_committed_is_never_taken_back(
     assert (staged_states(desk), notes_in(notes)) == (["fired"], [("o-1", "hello")])
 
 
-def test_w10_a_live_commit_that_fails_leaves_no_lock_no_open_transaction_and_nothing_to_recover(
-    desk: Desk,
-) -> None:
+def test_w10_a_live_commit_that_fails_leaves_no_lock_and_nothing_to_recover(desk: Desk) -> None:
     class Full(SQLiteAdapter):
         """Its commit fails, and leaves the database's own transaction open."""
 

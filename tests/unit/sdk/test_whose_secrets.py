@@ -91,9 +91,7 @@ def in_journal(desk: Desk) -> list[str]:
 
 
 @pytest.mark.parametrize("ask", [None, "live"])
-def test_what_the_service_s_manifest_calls_secret_of_a_live_call_stands_nowhere(
-    desk: Desk, ask: str | None
-) -> None:
+def test_what_the_service_calls_secret_of_a_live_call_is_hidden(desk: Desk, ask: str | None) -> None:
     remember = remember_tool(desk)
     desk.publish(remember, ask=ask, secret=("/text",))
     desk.run((remember, "here", SECRET))
@@ -112,9 +110,7 @@ def test_a_live_call_that_nobody_calls_secret_is_in_clear(desk: Desk) -> None:
     assert in_journal(desk) != []
 
 
-def test_what_code_file_and_service_call_secret_of_a_live_call_is_taken_together(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_what_code_file_and_service_call_secret_is_taken_together(desk: Desk, tmp_path: Path) -> None:
     beside = tmp_path / "remember.json"
 
     @tool(
@@ -251,9 +247,7 @@ def test_what_was_taken_back_before_still_hides_what_was_found_for_it(desk: Desk
     assert in_journal(desk) == []
 
 
-def test_where_a_live_result_cannot_be_sealed_it_is_not_kept_and_nothing_else_is_lost(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_live_result_that_cannot_be_sealed_is_dropped(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     find = secrets_of([SECRET], desk, ["who"])
 
     def away(*_: Any) -> Any:
@@ -287,9 +281,7 @@ def test_a_replay_hides_what_this_process_has_looked_up_of_a_live_call(desk: Des
 
 
 @pytest.mark.parametrize("lane", ["live", "staged"])
-def test_a_replay_hides_what_the_manifest_beside_the_code_calls_secret(
-    desk: Desk, tmp_path: Path, lane: Any
-) -> None:
+def test_a_replay_hides_what_the_file_calls_secret(desk: Desk, tmp_path: Path, lane: Any) -> None:
     beside = tmp_path / "tell.json"
     where = {"lane": "live", "adapter": MemoryAdapter()} if lane == "live" else {}
 
@@ -316,9 +308,7 @@ def test_a_replay_hides_what_the_manifest_beside_the_code_calls_secret(
 
 
 @pytest.mark.parametrize("reviewed_by", ["the service", "a file beside it"])
-def test_what_the_code_alone_calls_secret_of_a_staged_call_stands_nowhere(
-    desk: Desk, tmp_path: Path, reviewed_by: str
-) -> None:
+def test_what_the_code_alone_calls_secret_is_hidden(desk: Desk, tmp_path: Path, reviewed_by: str) -> None:
     beside = tmp_path / "pay.json"
     pay = pay_tool(desk, **({} if reviewed_by == "the service" else {"manifest": beside}))
     reviewed = changed(tool_of(pay).draft_manifest(), secret=())
@@ -400,9 +390,7 @@ def test_a_compensation_that_nobody_calls_secret_says_why_it_failed(desk: Desk) 
 
 
 @pytest.mark.parametrize("away", [False, True])
-def test_a_dry_run_hides_what_the_code_alone_calls_secret_of_a_staged_call(
-    desk: Desk, tmp_path: Path, away: bool
-) -> None:
+def test_a_dry_run_hides_what_the_code_calls_secret(desk: Desk, tmp_path: Path, away: bool) -> None:
     beside = tmp_path / "pay.json"
     pay = pay_tool(desk, manifest=beside)
     reviewed = changed(tool_of(pay).draft_manifest(), secret=())

@@ -110,9 +110,7 @@ def test_a_word_finds_by_name_title_group_and_example() -> None:
     assert having("frobnicate") == []
 
 
-def test_the_list_has_every_name_whole_on_a_narrow_terminal(
-    terminal: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_has_every_name_whole_when_narrow(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     told = terminal("catalogue")
     assert told.exit_code == 0
@@ -217,9 +215,7 @@ def test_it_may_have_a_name_of_your_own(terminal: Any, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_taken_is_refused_with_what_to_write(
-    terminal: Any, tmp_path: Path, words: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_is_refused(terminal: Any, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     told = terminal("take", *words)
     assert (told.exit_code, told.stdout, said in told.stderr) == (1, "", True)
     assert list(tmp_path.iterdir()) == []

@@ -83,7 +83,7 @@ def test_resume_fires_what_was_approved_since(operated: Desk, module: Path) -> N
 
 
 @pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")], ids=" ".join)
-def test_the_tools_of_several_programs_are_named_one_by_one(
+def test_tools_of_several_programs_are_each_named(
     operated: Desk, module: Path, verb: tuple[str, ...]
 ) -> None:
     """They share an agent and its journal, as the scripts of one folder do."""
@@ -100,7 +100,7 @@ def test_the_tools_of_several_programs_are_named_one_by_one(
 
 
 @pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")], ids=" ".join)
-def test_what_waits_for_people_ends_with_0_and_what_something_else_keeps_with_3(
+def test_waiting_ends_with_0_and_being_kept_with_3(
     operated: Desk, module: Path, verb: tuple[str, ...]
 ) -> None:
     module.write_text(MODULE.replace('return f"r-{order_id}"', 'raise ConnectionError("no answer")'))
@@ -235,9 +235,7 @@ def test_a_draft_nobody_reviewed_does_not_speak_for_the_tool(operated: Desk, mod
 
 @pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "forced"])
 @pytest.mark.parametrize("name", ["tools", "policies/tools", "link"])
-def test_export_never_writes_where_reviewed_manifests_lie(
-    module: Path, name: str, force: tuple[str, ...]
-) -> None:
+def test_export_keeps_off_reviewed_manifests(module: Path, name: str, force: tuple[str, ...]) -> None:
     reviewed = module.parent / ("policies/tools" if name == "policies/tools" else "tools")
     reviewed.mkdir(parents=True)
     (reviewed / "cli_refund.json").write_text("reviewed")

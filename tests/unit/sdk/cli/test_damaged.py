@@ -115,9 +115,7 @@ def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str
 
 @pytest.mark.tampers
 @pytest.mark.parametrize("what", [*ITSELF, *A_CALL])
-def test_an_export_tells_it_apart_so_that_the_others_can_be_replayed(
-    damaged: Callable[[str], Desk], what: str, tmp_path: Path
-) -> None:
+def test_an_export_tells_it_apart(damaged: Callable[[str], Desk], what: str, tmp_path: Path) -> None:
     sql, why = (A_CALL | ITSELF)[what]
     desk, out = damaged(sql), tmp_path / "export.json"
     result = said(desk, "export")

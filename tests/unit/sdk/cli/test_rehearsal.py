@@ -155,7 +155,7 @@ def test_a_plan_that_would_go_through_ends_with_zero_and_leaves_nothing(served: 
 @pytest.mark.parametrize(
     ("step", "status", "decisions"), [("large", 3, ["release", "review"]), ("huge", 1, ["review", "deny"])]
 )
-def test_the_exit_status_says_who_is_in_the_way(
+def test_the_exit_status_says_why(
     served: Desk, agent: Path, step: str, status: int, decisions: list[str]
 ) -> None:
     told = run("plan", f"{agent}:{step}", "--json", "--key", "case-1")
@@ -252,9 +252,7 @@ def step(txn):
     ("secret", "said"),
     [("[]", "Key (p)=(n0b0dy) is not present"), ('["/parent"]', "'bank' raised ForeignKeyViolation")],
 )
-def test_what_a_database_would_refuse_at_the_commit_ends_a_plan_with_two(
-    served: Desk, agent: Path, secret: str, said: str
-) -> None:
+def test_a_broken_constraint_ends_a_plan_with_two(served: Desk, agent: Path, secret: str, said: str) -> None:
     require("PostgreSQL", postgres.is_at_hand(), postgres.WAY_TO_GET)
     with postgres.server() as server, postgres.database(server) as url:
         conninfo = url.replace("+psycopg", "")
@@ -302,9 +300,7 @@ def test_a_replay_that_differs_ends_with_one_and_says_where(served: Desk, agent:
     assert [one["text"] for one in json.loads(told.stdout)["divergences"]] == [said]
 
 
-def test_a_replay_refuses_an_export_that_was_edited_and_says_what_it_could_not_check(
-    served: Desk, agent: Path
-) -> None:
+def test_a_replay_of_an_export_that_was_edited_is_refused(served: Desk, agent: Path) -> None:
     record(agent, "pays")
     out = agent.parent / "export.json"
     assert run("journal", "export", "--out", str(out)).exit_code == 0
@@ -336,7 +332,7 @@ def test_a_replay_refuses_an_export_that_was_edited_and_says_what_it_could_not_c
         (("case-1", "--step", "{agent}:pays", "--from", "{agent}"), "is no export of a journal"),
     ],
 )
-def test_a_replay_that_cannot_be_is_refused_in_a_sentence(
+def test_a_replay_that_cannot_be_is_refused(
     served: Desk, agent: Path, words: tuple[str, ...], said: str
 ) -> None:
     record(agent, "notes_a_length")
@@ -345,9 +341,7 @@ def test_a_replay_that_cannot_be_is_refused_in_a_sentence(
 
 
 @pytest.mark.parametrize("verb", [("journal", "recover"), ("journal", "resume"), ("resume",), ("recover",)])
-def test_recover_and_resume_are_one_verb_wherever_it_is_looked_for(
-    served: Desk, agent: Path, verb: tuple[str, ...]
-) -> None:
+def test_recover_and_resume_are_one_verb(served: Desk, agent: Path, verb: tuple[str, ...]) -> None:
     served.service.policy = lambda *_: Verdict.REVIEW
     with pytest.raises(ReviewPending) as pending:
         record(agent, "pays")

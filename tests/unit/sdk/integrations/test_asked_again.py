@@ -193,9 +193,7 @@ def test_turns_that_follow_one_another_tell_equal_ones_apart(desk: Desk) -> None
 
 
 @pytest.mark.parametrize("equal_answers", [True, False])
-def test_an_open_message_of_an_equal_point_is_the_one_that_called_this(
-    equal_answers: bool, desk: Desk
-) -> None:
+def test_an_open_message_is_the_one_that_called_this(equal_answers: bool, desk: Desk) -> None:
     """Turn 2 called something else at an equal point."""
     with program(desk, equal_ids=True, equal_answers=equal_answers) as one:
         told = one.run(
@@ -253,7 +251,7 @@ def test_a_word_that_was_typed_after_a_fault_carries_nothing_out_again(equal_ids
 
 @EQUAL_OR_NOT
 @pytest.mark.parametrize("equal_answers", [True, False])
-def test_whoever_went_back_and_runs_it_again_does_nothing_twice(
+def test_going_back_and_running_again_does_nothing_twice(
     equal_answers: bool, equal_ids: bool, desk: Desk
 ) -> None:
     with program(desk, equal_ids=equal_ids, equal_answers=equal_answers) as one:

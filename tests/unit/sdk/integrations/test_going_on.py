@@ -52,9 +52,7 @@ def keys(end: Any) -> list[str]:
 # --------------------------------------------------------------------------------------------------------- people
 
 
-def test_a_call_for_people_parks_the_conversation_and_it_goes_on_from_its_messages(
-    desk: Desk, talk: Talk
-) -> None:
+def test_a_call_for_people_parks_the_conversation(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     end = talk.run([talk.calls(("refund", LARGE), said="It was broken.")], [refund])
     txn = asked(end)
@@ -170,9 +168,7 @@ def test_a_failure_nobody_told_the_model_is_told_in_the_same_words(desk: Desk, t
 
 
 @pytest.mark.parametrize("secret", [False, True])
-def test_what_a_live_tool_answered_then_is_told_where_it_cannot_be_asked_again(
-    desk: Desk, talk: Talk, secret: bool
-) -> None:
+def test_what_a_live_tool_answered_then_is_told_again(desk: Desk, talk: Talk, secret: bool) -> None:
     """As it is in the journal: that nobody had kept it was told once."""
     database, refund = SQLiteAdapter(notes_database(desk.folder)), refund_tool(desk)
     world = {"left": 3}
@@ -252,9 +248,7 @@ def test_a_denial_is_told_again(by: str, desk: Desk, talk: Talk) -> None:
     [([FAILING], ("notify", {"order_id": "o-5"})), ([("charge", REFUND), FAILING], FAILING)],
     ids=["another call", "a part: nothing of it would seem to stand"],
 )
-def test_what_was_spent_on_other_calls_is_never_told_as_this_one(
-    spent: Any, asks: Any, desk: Desk, talk: Talk
-) -> None:
+def test_what_was_spent_on_other_calls_is_refused(spent: Any, asks: Any, desk: Desk, talk: Talk) -> None:
     tools = tools_of(desk)
     killed(talk, tools, talk.calls(*spent, turn="a"))
     with pytest.raises(AlreadyRedeemed, match="another list of calls"):
@@ -264,9 +258,7 @@ def test_what_was_spent_on_other_calls_is_never_told_as_this_one(
 # ------------------------------------------------------------------------------------------------------- the key
 
 
-def test_a_rerun_from_the_beginning_never_fires_twice_and_other_calls_are_refused(
-    desk: Desk, talk: Talk
-) -> None:
+def test_a_rerun_from_the_beginning_never_fires_twice(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     first = talk.turn([("refund", REFUND)], [refund])
     second = talk.turn([("refund", REFUND)], [refund])
@@ -277,9 +269,7 @@ def test_a_rerun_from_the_beginning_never_fires_twice_and_other_calls_are_refuse
     assert len(desk.done) == 1
 
 
-def test_asked_anew_at_the_same_point_the_same_calls_are_found_and_others_refused(
-    desk: Desk, talk: Talk
-) -> None:
+def test_asked_anew_the_same_calls_are_found_and_others_refused(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     calls = [talk.calls(*refunds("o-1"), turn="a"), talk.calls(*refunds("o-2"), turn="b")]
     lost = talk.run([*calls, talk.says("Done.")], [refund]).messages[:3]  # as far as the first answer
@@ -309,9 +299,7 @@ def test_a_shortened_conversation_takes_the_next_turn(desk: Desk, talk: Talk, ow
 
 
 @OWN_OR_EQUAL_IDS
-def test_a_message_that_waits_for_its_answers_keeps_its_key_in_a_shortened_conversation(
-    desk: Desk, talk: Talk, own_ids: bool
-) -> None:
+def test_an_open_message_keeps_its_key_when_shortened(desk: Desk, talk: Talk, own_ids: bool) -> None:
     """Counted in the list it would be turn 1, which was denied, and happen again under that key."""
     refund = refund_tool(desk)
     denied = talk.run([talk.calls(("refund", HUGE), turn="a" * own_ids), talk.says("No.")], [refund])
@@ -323,9 +311,7 @@ def test_a_message_that_waits_for_its_answers_keeps_its_key_in_a_shortened_conve
 
 
 @OWN_OR_EQUAL_IDS
-def test_run_again_from_the_same_messages_after_a_fault_it_takes_the_same_turn(
-    desk: Desk, talk: Talk, own_ids: bool
-) -> None:
+def test_run_again_after_a_fault_it_takes_the_same_turn(desk: Desk, talk: Talk, own_ids: bool) -> None:
     refund = refund_tool(desk)
     calls = [talk.calls(*refunds("o-1"), turn=one * own_ids) for one in "abcde"]
     first = talk.run([calls[0], talk.says("Done.")], [refund])

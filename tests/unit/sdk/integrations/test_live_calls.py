@@ -42,9 +42,7 @@ def test_live_work_beside_a_denied_call_is_undone_and_told_as_not_done(desk: Des
     assert not end.steps[0].answers[0].done and end.steps[0].answers[0].text.startswith("not done")
 
 
-def test_a_live_tool_that_raises_undoes_the_step_and_the_model_reads_why(
-    desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_live_tool_that_raises_undoes_it(desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
     path = notes_database(desk.folder)
     refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
     end = talk.turn([("refund", REFUND), ("note", {"order_id": "o-4", "text": "bad"})], [refund, note])
@@ -55,9 +53,7 @@ def test_a_live_tool_that_raises_undoes_the_step_and_the_model_reads_why(
 
 
 @pytest.mark.parametrize("secret", [False, True])
-def test_a_database_that_takes_all_of_the_live_work_back_is_told_the_model_as_any_refusal(
-    desk: Desk, talk: Talk, secret: bool
-) -> None:
+def test_a_database_that_rolls_all_back_is_told_as_a_refusal(desk: Desk, talk: Talk, secret: bool) -> None:
     """Its message would else stay unanswered, and its conversation could never go on."""
     path = notes_database(desk.folder)
     database = SQLiteAdapter(path)
@@ -102,9 +98,7 @@ def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_mod
 @pytest.mark.parametrize(
     ("verdict", "told"), [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would have to agree")]
 )
-def test_a_live_tool_that_may_not_run_undoes_the_step_and_the_model_reads_why(
-    desk: Desk, talk: Talk, verdict: Verdict, told: str
-) -> None:
+def test_a_live_tool_that_may_not_run_undoes_it(desk: Desk, talk: Talk, verdict: Verdict, told: str) -> None:
     path = notes_database(desk.folder)
     database, refund = SQLiteAdapter(path), refund_tool(desk)
 
@@ -156,9 +150,7 @@ def test_what_is_not_the_models_to_mend_is_raised(error: Exception, desk: Desk, 
         talk.run([talk.calls(("look", {"order_id": "o-4"}))], [raising(desk, error)])
 
 
-def test_live_work_of_a_parked_step_is_undone_and_done_again_with_the_approval(
-    desk: Desk, talk: Talk
-) -> None:
+def test_live_work_of_a_parked_step_is_done_again_with_the_approval(desk: Desk, talk: Talk) -> None:
     path = notes_database(desk.folder)
     refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
     end = talk.run([talk.calls(("note", NOTE), ("refund", LARGE))], [refund, note])
@@ -181,9 +173,7 @@ def test_serialize_waits_until_nobody_else_has_the_resource(desk: Desk, talk: Ta
     assert notes_in(path) == [("o-4", "late")]
 
 
-def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_told_the_key_is_spent(
-    desk: Desk, talk: Talk
-) -> None:
+def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_refused(desk: Desk, talk: Talk) -> None:
     path = notes_database(desk.folder)
     refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
     talk.turn([("note", {**NOTE, "text": "old"}), ("refund", REFUND)], [refund, note])
@@ -193,9 +183,7 @@ def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_told_the_key_is
 
 
 @pytest.mark.parametrize("staged", [False, True], ids=["alone", "beside a staged call"])
-def test_what_a_live_tool_answers_again_is_what_it_answered_when_it_was_kept(
-    desk: Desk, talk: Talk, staged: bool
-) -> None:
+def test_a_live_tool_answers_again_what_was_kept(desk: Desk, talk: Talk, staged: bool) -> None:
     """Run anew beside its own earlier work it answers as of both, and is undone."""
     path = notes_database(desk.folder)
     refund, database = refund_tool(desk), SQLiteAdapter(path)

@@ -90,9 +90,7 @@ MISUSE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("given", "says"), MISUSE.values(), ids=MISUSE.keys())
 @pytest.mark.parametrize("talk", BOTH, indirect=True)
-def test_misuse_is_told_before_the_model_is_asked(
-    given: dict[str, Any], says: str, desk: Desk, talk: Talk
-) -> None:
+def test_misuse_is_told_first(given: dict[str, Any], says: str, desk: Desk, talk: Talk) -> None:
     with pytest.raises(MisuseError, match=says):
         talk.run([], [], **given)
     assert talk.vendor.sent == []

@@ -55,9 +55,7 @@ def notes(desk: Desk) -> int:
 # ---------------------------------------------------------------------------------------------------------- it was
 
 
-def test_what_was_done_whole_is_told_as_done_also_where_its_live_work_cannot_be_done_again(
-    desk: Desk, talk: Talk
-) -> None:
+def test_what_was_done_is_told_as_done_where_live_work_cannot_be_redone(desk: Desk, talk: Talk) -> None:
     tools = [book_tool(desk), refund_tool(desk)]
     calls = (("book", {"order_id": "o-4"}), ("refund", REFUND), ("refund", REFUND))
     kept = killed(talk, tools, talk.calls(*calls))
@@ -84,9 +82,7 @@ def test_live_work_alone_that_was_kept_is_told_as_done(desk: Desk, talk: Talk) -
     assert end.steps[0].answers[0].done and notes(desk) == 1
 
 
-def test_live_work_alone_is_told_as_done_where_only_its_database_knows(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after the database had committed, and before the journal heard of it."""
     talk, book = Talk("openai", runtime=desk.runtime), book_tool(desk)
     heard: list[Any] = []
@@ -100,9 +96,7 @@ def test_live_work_alone_is_told_as_done_where_only_its_database_knows(
     assert end.steps[0].answers[0].done and notes(desk) == 1
 
 
-def test_what_was_taken_back_is_told_as_that_where_it_cannot_be_asked_for_again(
-    desk: Desk, talk: Talk
-) -> None:
+def test_what_was_taken_back_is_told_as_that_again(desk: Desk, talk: Talk) -> None:
     broken: list[str] = []
 
     @tool("look", lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), registry=desk.registry)
@@ -144,9 +138,7 @@ def test_other_calls_than_were_done_are_refused_and_not_told_as_not_done(desk: D
 
 
 @pytest.mark.parametrize("beside", ["live", "staged"])
-def test_what_may_fail_and_did_makes_nothing_of_what_stands_beside_it(
-    beside: str, desk: Desk, talk: Talk
-) -> None:
+def test_what_may_fail_and_did_leaves_what_stands_beside_it(beside: str, desk: Desk, talk: Talk) -> None:
     """Nobody is told that a person has to see to it, nor that nothing stands."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     mail = failing_tool(desk, NotDone("full"), "mail", on_exhausted="tool", acts=False)
@@ -193,9 +185,7 @@ def test_what_was_redeemed_and_lost_the_answer_is_raised_as_not_finished(desk: D
 
 
 @pytest.mark.parametrize("approved", ["before", "after"])
-def test_what_waits_for_people_is_withdrawn_before_it_is_told_as_not_done(
-    approved: str, desk: Desk, talk: Talk
-) -> None:
+def test_what_waits_is_withdrawn_before_it_is_told_as_undone(approved: str, desk: Desk, talk: Talk) -> None:
     """A deploy renamed the tool while people were asked."""
     refund = refund_tool(desk)
     end = talk.run([talk.calls(("refund", LARGE), turn="a")], [refund])
@@ -241,9 +231,7 @@ def test_a_service_that_is_away_leaves_the_model_without_an_answer(desk: Desk, t
     assert talk.vendor.sent == []
 
 
-def test_live_work_that_cannot_begin_takes_back_what_people_were_asked_beside_it(
-    desk: Desk, talk: Talk
-) -> None:
+def test_live_work_that_cannot_begin_takes_back_what_people_were_asked(desk: Desk, talk: Talk) -> None:
     tools = [refund_tool(desk), book_tool(desk)]
     calls = (("book", {"order_id": "o-4"}), ("refund", LARGE))
     end = talk.run([talk.calls(*calls, turn="a")], tools)
@@ -267,9 +255,7 @@ def test_what_somebody_else_is_doing_now_is_not_told_as_not_done(desk: Desk) -> 
         contextvars.Context().run(talk.run, [talk.calls(("transfer", {}))], [refund])
 
 
-def test_what_was_never_begun_is_told_as_not_done_and_the_service_hears_nothing(
-    desk: Desk, talk: Talk
-) -> None:
+def test_what_was_never_begun_is_told_as_not_done(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     desk.service.policy = lambda *_: Verdict.RELEASE
     script = [talk.calls(GARBAGE, turn="a"), talk.calls(("refund", REFUND), turn="b"), talk.says("Done.")]
@@ -290,7 +276,7 @@ def test_what_never_arrived_is_ended_and_told_as_not_done(desk: Desk, talk: Talk
     assert resume(runtime=desk.runtime) == [] and desk.done == []
 
 
-def test_a_service_that_does_not_take_it_back_leaves_the_model_without_an_answer(
+def test_a_refused_withdrawal_leaves_no_answer(
     desk: Desk, talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refund = refund_tool(desk)

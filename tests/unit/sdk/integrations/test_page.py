@@ -67,9 +67,7 @@ def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path: Path, monkeypatch: py
     assert len(desk.done) == 1
 
 
-def test_the_file_of_the_page_goes_on_wherever_it_ends(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_goes_on_anywhere(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import openai
 
     monkeypatch.chdir(tmp_path)
@@ -99,9 +97,7 @@ def test_the_file_of_the_page_goes_on_wherever_it_ends(
     assert len(desk.done) == 2
 
 
-def test_the_program_of_the_page_reads_and_talks_through_a_server(
-    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_program_uses_a_server(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import anthropic
     from mcp import ClientSession
     from mcp.client._memory import InMemoryTransport

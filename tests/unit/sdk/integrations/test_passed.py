@@ -68,9 +68,7 @@ PASSED: dict[str, tuple[Any, Any, list[list[bool]], str]] = {
 
 
 @pytest.mark.parametrize("row", PASSED)
-def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one_by_a_run_that_kept_nothing(
-    row: str, desk: Desk, talk: Talk
-) -> None:
+def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one(row: str, desk: Desk, talk: Talk) -> None:
     before, again, done, says = PASSED[row]
     refund = refund_tool(desk)
     desk.service.policy = lambda *_: Verdict.RELEASE
@@ -84,9 +82,7 @@ def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one_by_a_run_that_
 
 
 @pytest.mark.parametrize("first", [GARBAGE, DENIED], ids=["garbage", "denied"])
-def test_something_else_than_a_later_turn_has_done_is_not_done_beside_it(
-    first: Any, desk: Desk, talk: Talk
-) -> None:
+def test_something_else_than_a_later_turn_has_done_is_refused(first: Any, desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     if first is DENIED:
         first_is_denied(desk)
@@ -106,9 +102,7 @@ def test_nor_where_the_message_itself_was_kept_and_its_answer_was_not(desk: Desk
     assert not end.steps[0].answers[0].done and len(desk.done) == 1
 
 
-def test_nor_what_somebody_else_had_come_in_between(
-    desk: Desk, talk: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nor_what_moved_in_between(desk: Desk, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was told to run again, and did, in the next turn."""
     memory, refund = MemoryAdapter(), refund_tool(desk)
     unmoved, moved = LiveWork.verify_unmoved, iter([Moved("memory", "o-4", read=True, expected="1", now="2")])

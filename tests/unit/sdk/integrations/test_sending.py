@@ -98,7 +98,7 @@ SYSTEMS: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
 
 
 @pytest.mark.parametrize(("system", "refusal"), SYSTEMS.values(), ids=SYSTEMS.keys())
-def test_no_words_of_the_system_pass_a_budget_of_tokens(
+def test_no_system_passes_a_budget(
     system: Callable[[], Any], refusal: type[Exception], tmp_path: Path
 ) -> None:
     desk, talk = make_desk(tmp_path, budgets=(Budget("tokens", "tokens", 2_000, "run"),)), Talk("anthropic")

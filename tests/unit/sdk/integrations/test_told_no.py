@@ -49,7 +49,7 @@ BAD_CALLS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize(("name", "args", "says"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
-def test_a_call_that_does_not_fit_is_answered_and_nothing_is_done(
+def test_a_call_that_does_not_fit_is_answered(
     name: str, args: Any, says: str, desk: Desk, talk: Talk
 ) -> None:
     refund = refund_tool(desk)

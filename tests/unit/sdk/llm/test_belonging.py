@@ -173,9 +173,7 @@ def test_each_rehearsal_has_the_room_of_one_run(make: Make) -> None:
             ask_here()
 
 
-def test_a_document_is_replayed_where_no_environment_describes_an_agent(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_is_replayed_without_an_environment(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = make(RUN)
     body = step(desk)
     run_transaction(body, key="t-1", runtime=desk.runtime)
@@ -192,9 +190,7 @@ def test_a_document_is_replayed_where_no_environment_describes_an_agent(
 # ------------------------------------------------------------------------------------------------- reasoning, unsealed
 
 
-def test_a_call_that_was_made_is_counted_where_its_reasoning_cannot_be_kept(
-    make: Make, tmp_path: Path
-) -> None:
+def test_a_call_is_counted_where_its_reasoning_cannot_be_kept(make: Make, tmp_path: Path) -> None:
     """A journal that was sealed under a key that is gone; of one that machines share the key is not made in passing."""
     desk = make(DAY)
     record_llm(ANTHROPIC, model=MODEL, reasoning=True, runtime=desk.runtime)

@@ -104,9 +104,7 @@ def test_a_day_begins_at_midnight_utc(make: Make) -> None:
     assert (stands(desk, "one", TODAY), stands(desk, "one", TOMORROW)) == ((1, 0), (1, 0))
 
 
-def test_a_call_over_midnight_counts_for_the_day_it_began_at_the_price_of_that_day(
-    make: Make, tmp_path: Path
-) -> None:
+def test_a_call_over_midnight_counts_for_the_day_it_began(make: Make, tmp_path: Path) -> None:
     """Otherwise it could take more than was reserved for it."""
     desk = make(TOKENS, MONEY)
     dearer = PRICES.replace("input = 1\noutput = 10", "input = 7\noutput = 70")
@@ -182,9 +180,7 @@ LEFT_OPEN = {
 
 
 @pytest.mark.parametrize(("budget", "changes", "why"), LEFT_OPEN.values(), ids=LEFT_OPEN.keys())
-def test_what_a_budget_cannot_weigh_is_not_called(
-    make: Make, budget: Budget, changes: dict[str, Any], why: str
-) -> None:
+def test_what_cannot_be_weighed(make: Make, budget: Budget, changes: dict[str, Any], why: str) -> None:
     desk, vendor = make(budget), Vendor()
     with pytest.raises(MisuseError, match=why):
         ask(desk, vendor, **{"model": MODEL} | changes)
@@ -275,9 +271,7 @@ def budget_file(folder: Path, **changes: str | None) -> Path:
 
 
 @pytest.mark.parametrize("changes", BROKEN.values(), ids=BROKEN.keys())
-def test_budgets_that_cannot_be_taken_let_no_call_through(
-    make: Make, tmp_path: Path, changes: dict[str, str | None]
-) -> None:
+def test_broken_budgets_let_no_call_by(make: Make, tmp_path: Path, changes: dict[str, str | None]) -> None:
     desk, vendor = make(budgets_path=budget_file(tmp_path, **changes)), Vendor()
     for _ in range(2):
         with pytest.raises(SettingsError):

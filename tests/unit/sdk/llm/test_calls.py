@@ -309,9 +309,7 @@ UNSAID: dict[str, tuple[Any, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("response", "said", "why"), UNSAID.values(), ids=UNSAID.keys())
-def test_what_does_not_say_is_not_recorded_unless_that_is_taken(
-    make: Make, response: Any, said: dict[str, Any], why: str
-) -> None:
+def test_what_does_not_say_is_not_recorded(make: Make, response: Any, said: dict[str, Any], why: str) -> None:
     desk = make(CALLS)
     with pytest.raises(UsageUnknown, match=why) as unknown:
         record_llm(response, runtime=desk.runtime, **said)
@@ -321,9 +319,7 @@ def test_what_does_not_say_is_not_recorded_unless_that_is_taken(
 
 
 @pytest.mark.parametrize("wrong", [{"run": ""}, {"model": "m" * 201}, {"seconds": -1}], ids=str)
-def test_what_the_program_says_wrongly_is_refused_before_the_response_is_looked_at(
-    make: Make, wrong: dict[str, Any]
-) -> None:
+def test_what_the_program_says_wrongly_is_refused_first(make: Make, wrong: dict[str, Any]) -> None:
     desk = make(CALLS)
     with pytest.raises(MisuseError):
         record_llm(None, runtime=desk.runtime, **wrong)

@@ -123,9 +123,7 @@ def test_a_budget_that_was_passed_says_so(told: Desk) -> None:
     assert (today["spent"], today["left"], today["over"]) == ("15900", "0", True)
 
 
-def test_a_file_or_a_journal_that_is_not_there_is_a_sentence(
-    told: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_or_a_journal_that_is_gone_is_named(told: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("COUNTERSIGN_BUDGETS", "COUNTERSIGN_JOURNAL"):
         monkeypatch.setenv(variable, "/nowhere")
         result = CliRunner().invoke(app, ["budget", "list"])
@@ -143,9 +141,7 @@ def refused(*words: str) -> str:
     ("answer", "state", "spent", "reserved"),
     [("--made", "done", "2750", "0"), ("--not-made", "released", "2650", "0")],
 )
-def test_a_person_settles_a_call_that_nobody_knows_of(
-    told: Desk, answer: str, state: str, spent: str, reserved: str
-) -> None:
+def test_a_person_settles_a_call(told: Desk, answer: str, state: str, spent: str, reserved: str) -> None:
     unknown = said("calls")[0]
     (now,) = said("settle", unknown["call_id"][:8], answer)
     assert (now["call_id"], now["state"]) == (unknown["call_id"], state)

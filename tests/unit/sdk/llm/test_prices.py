@@ -115,9 +115,7 @@ ANSWERED = {
 
 
 @pytest.mark.parametrize(("asked", "answered", "known"), ANSWERED.values(), ids=ANSWERED.keys())
-def test_a_model_that_answers_for_another_has_no_price_by_it(
-    asked: str, answered: str | None, known: bool
-) -> None:
+def test_one_that_answers_for_another_has_no_price(asked: str, answered: str | None, known: bool) -> None:
     assert (Prices([price("m")]).of_answer(asked, answered, DAY) is not None) is known
 
 

@@ -135,9 +135,7 @@ def test_what_a_killed_process_had_reserved_is_nobodys(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_nobody_decides_on_what_another_is_about_to_take(
-    place: JournalPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_cannot_take_the_same(place: JournalPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """W13 again, with the moment between looking and taking held open: of a cap of 100, one of two 90s goes through."""
     cap = Hold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
     second_done = threading.Event()

@@ -160,9 +160,7 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("answer", "looked_for"), UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_what_does_not_say_is_an_error_that_names_what_was_looked_for_and_never_zero(
-    answer: Any, looked_for: str
-) -> None:
+def test_what_does_not_say_is_an_error_and_never_zero(answer: Any, looked_for: str) -> None:
     with pytest.raises(UsageUnknown) as error:
         read_usage(answer)
     assert looked_for in str(error.value)

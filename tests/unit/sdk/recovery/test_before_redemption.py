@@ -36,9 +36,7 @@ def told(found: list[Resumed]) -> list[tuple[str, bool, bool]]:
     return [(one.after, one.waiting, one.is_kept_up) for one in found]
 
 
-def test_a_step_with_live_work_waits_for_people_and_says_what_it_needs_then(
-    desk: Desk, step: Callable[[], None]
-) -> None:
+def test_a_step_with_live_work_says_what_it_waits_for(desk: Desk, step: Callable[[], None]) -> None:
     waits(step)
     for _ in range(2):
         found = resume(desk.runtime)
@@ -92,9 +90,7 @@ def test_what_the_service_ended_has_ended_here_though_its_tool_has_changed_since
     assert desk.done == []
 
 
-def test_what_another_journal_of_the_same_agent_redeemed_is_told_as_that(
-    desk: Desk, refund: Callable[..., object], step: Callable[[], None]
-) -> None:
+def test_redeemed_elsewhere(desk: Desk, refund: Callable[..., object], step: Callable[[], None]) -> None:
     desk.service.approve(waits(step).txn)
     settings = replace(desk.runtime.settings, journal_path=desk.folder / "other.db")
     elsewhere = make_runtime(settings, desk.face, desk.registry, desk.clock)
@@ -112,9 +108,7 @@ def lines(desk: Desk) -> int:
     return int(number)
 
 
-def test_looking_again_changes_nothing_and_what_is_over_is_not_said_any_more(
-    desk: Desk, step: Callable[[], None]
-) -> None:
+def test_looking_again_changes_nothing(desk: Desk, step: Callable[[], None]) -> None:
     txn = waits(step).txn
     resume(desk.runtime)
     asked = lines(desk)
@@ -131,9 +125,7 @@ def test_looking_again_changes_nothing_and_what_is_over_is_not_said_any_more(
     assert desk.runtime.journal.transactions.require(txn).note is None
 
 
-def test_a_step_without_a_key_that_no_other_run_can_find_again_ends(
-    desk: Desk, files: FilesAdapter, refund: Callable[..., object]
-) -> None:
+def test_a_step_without_a_key_ends(desk: Desk, files: FilesAdapter, refund: Callable[..., object]) -> None:
     save = save_tool(desk, files)
     with pytest.raises(ReviewPending), transaction(runtime=desk.runtime):
         save("b")
@@ -143,9 +135,7 @@ def test_a_step_without_a_key_that_no_other_run_can_find_again_ends(
     assert "without a key" in found[0].note
 
 
-def test_a_step_that_died_as_it_was_submitted_stands_as_the_service_says(
-    desk: Desk, refund: Callable[..., object]
-) -> None:
+def test_died_as_submitted_it_stands_as_the_service_says(desk: Desk, refund: Callable[..., object]) -> None:
     """Its program stages nothing the next time: what people are asked is taken back."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
     desk.run((refund, "o-1", 90000), raises=ServiceUnavailable)

@@ -80,9 +80,7 @@ def said(desk: Desk, *args: str) -> Result:
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("staged", ["nothing", "what fired and stands", "what was taken back"])
-def test_it_is_closed_with_who_when_and_why_and_its_key_runs_nothing_more(
-    desk: Desk, both: tuple[Live, Live], staged: str
-) -> None:
+def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live], staged: str) -> None:
     refund, charge, ran = refund_tool(desk), charge_tools(desk), list[Transaction]()
     calls: dict[str, Callable[[], object]] = {
         "nothing": lambda: None,
@@ -130,9 +128,7 @@ WRONG: list[tuple[dict[str, str], str]] = [
 ]
 
 
-def test_who_says_it_and_why_must_be_said_and_it_is_named_by_its_id(
-    desk: Desk, both: tuple[Live, Live]
-) -> None:
+def test_who_and_why_must_be_said_and_it_is_named_by_its_id(desk: Desk, both: tuple[Live, Live]) -> None:
     txn = left_in_part(desk, both)
     for changes, says in WRONG:
         with pytest.raises(MisuseError, match=says):
@@ -181,9 +177,7 @@ def test_nor_what_fired_and_could_not_be_taken_back_without_any_live_work(desk: 
         closed(desk, txn.txn)
 
 
-def test_what_is_being_taken_back_is_gone_on_with_first(
-    desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwinding_comes_first(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
     charge = charge_tools(desk)
     with monkeypatch.context() as broken:
         broken.setattr(Unwinding, "_permit", away)
@@ -223,9 +217,7 @@ def test_what_fired_and_will_not_be_taken_back_any_more_stands(desk: Desk, both:
     assert closed(desk, txn)[0] == "closed"
 
 
-def test_what_was_not_begun_is_unused_and_the_service_hears_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_not_begun_is_unused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
     with full_after(desk.runtime.journal, 0):
         txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), raises=JournalError)
@@ -269,9 +261,7 @@ def test_a_record_that_is_not_as_it_was_written_is_left(desk: Desk, both: tuple[
         closed(desk, txn)
 
 
-def test_what_no_adapter_can_tell_is_closed_and_what_all_of_them_can_is_resumed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_no_adapter_can_tell_is_closed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     for key in ("t-1", "t-2"):
         with full_after(desk.runtime.journal, 0):
@@ -288,7 +278,7 @@ def test_what_no_adapter_can_tell_is_closed_and_what_all_of_them_can_is_resumed(
     assert [(one.run_key, one.after) for one in resume(desk.runtime)] == [("t-2", "settled")]
 
 
-def test_what_was_prepared_is_undone_so_that_nothing_commits_later(
+def test_what_was_prepared_is_undone(
     desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dies_before_files_commit(desk, files)
@@ -302,9 +292,7 @@ def test_what_was_prepared_is_undone_so_that_nothing_commits_later(
     assert notes_in(desk.folder / "notes.db") == [("o-1", "hello")]
 
 
-def test_the_command_says_what_it_did_and_what_it_refuses(
-    desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_it(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
     txn = left_in_part(desk, both)
     monkeypatch.setattr(cli_closing, "load_tools", lambda _: None)
     monkeypatch.setattr(cli_closing.Runtime, "from_env", desk.another_process)

@@ -51,9 +51,7 @@ def died(desk: Desk) -> Die:
     return die
 
 
-def test_what_may_be_called_again_and_can_be_taken_back_is_called_and_taken_back(
-    desk: Desk, died: Die
-) -> None:
+def test_what_may_be_called_again_is_called_and_taken_back(desk: Desk, died: Die) -> None:
     pay = pay_tool(desk)
     died(lambda: pay("o-1"))
     assert (states(desk), live_states(desk)) == ({"pay#1": "firing"}, ["live"])
@@ -128,9 +126,7 @@ def test_where_people_are_asked_to_take_it_back_that_is_told_and_waited_for(desk
     ],
     ids=repr,
 )
-def test_its_probe_is_asked_before_it_is_called(
-    desk: Desk, died: Die, answer: Any, calls: list[str], state: str
-) -> None:
+def test_its_probe_is_asked_first(desk: Desk, died: Die, answer: Any, calls: list[str], state: str) -> None:
     probe("find_pay", registry=desk.registry)(lambda: answer)
     pay = pay_tool(desk, probe="find_pay")
     died(lambda: pay("o-1"))

@@ -142,9 +142,7 @@ def test_a_list_names_it_among_the_others(desk: Desk, sql: str, says: str) -> No
     assert "damaged" in CliRunner().invoke(app, ["journal", "list", "--journal", named]).stdout
 
 
-def test_a_journal_that_is_away_is_no_trouble_of_one_transaction(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_is_away_is_raised(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     left_approved(desk, "t-1")
     journal, engine = desk.runtime.journal, desk.runtime.engine(desk.runtime.sync_waits())
     (txn,) = journal.transactions.unfinished()

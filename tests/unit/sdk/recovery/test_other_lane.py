@@ -141,9 +141,7 @@ def test_no_live_tool_is_a_compensation(desk: Desk) -> None:
         assert desk.done == []
 
 
-def test_what_ran_live_is_looked_at_by_no_tool_that_is_staged_since(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing tells what it left where."""
     save = save_tool(desk, files)
 

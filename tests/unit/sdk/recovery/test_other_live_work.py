@@ -22,9 +22,7 @@ def kept(desk: Desk) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("first", [(), (("o-1", "old"),)], ids=["none", "one"])
-def test_other_live_work_beside_what_was_fired_is_refused_and_undone(
-    desk: Desk, note: Note, first: tuple[tuple[str, str], ...]
-) -> None:
+def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[str, str], ...]) -> None:
     """It was told as done: the block was left well, and nothing of it stood."""
     refund = refund_tool(desk)
     with desk.step():
@@ -58,9 +56,7 @@ def test_what_was_kept_is_found_done_and_so_is_a_part_of_it(
     assert (kept(desk), len(desk.done)) == ([("o-1", "old")], 1)
 
 
-def test_a_step_whose_live_work_landed_is_finished_before_other_work_is_refused(
-    desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
     """The crash is mended whatever the rerun asks for; that nobody reads its own work as kept is another matter."""
     refund = refund_tool(desk)
 

@@ -35,9 +35,7 @@ from tests.fakes.desk import (
 Live = Callable[[str, str], Any]
 
 
-def test_where_one_of_two_landed_neither_is_undone_as_what_fired_is_taken_back(
-    desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neither_is_undone(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process died as the charge was being taken back."""
     charge, journal = charge_tools(desk), desk.runtime.journal
     begin, begun = journal.firing.begin, list[int]()
@@ -84,7 +82,7 @@ def test_whoever_waits_for_what_nobody_will_settle_is_told_so(desk: Desk, both: 
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_part_that_stands_is_never_told_as_undone_nor_as_settled(
+def test_a_part_that_stands_is_never_told_as_undone(
     desk: Desk, both: tuple[Live, Live], staged: bool
 ) -> None:
     """Also where what fired could be taken back."""
@@ -123,7 +121,7 @@ def dies_before_files_commit(desk: Desk, files: FilesAdapter) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
-def test_what_was_prepared_and_cannot_be_committed_is_not_kept(
+def test_what_was_prepared_is_not_kept(
     desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its process died between the two commits, and the disk is full since."""

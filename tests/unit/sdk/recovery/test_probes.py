@@ -49,9 +49,7 @@ def test_what_was_firing_and_has_happened_is_not_called_again(desk: Desk, idempo
 
 
 @pytest.mark.parametrize("answer", [DidNotHappen(), DidNotHappen(final=True), Unsure()], ids=repr)
-def test_what_was_firing_and_may_be_called_again_is_called_with_its_key_unless_it_is_found(
-    desk: Desk, answer: Any
-) -> None:
+def test_what_was_firing_and_may_be_called_again_is_called_with_its_key(desk: Desk, answer: Any) -> None:
     left_firing(desk, answer, idempotent=True)
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
     assert (len(desk.keys), len(set(desk.keys)), states(desk)) == (2, 1, {"pay#1": "fired"})
@@ -67,9 +65,7 @@ def test_a_persons_word_goes_before_the_probe_also_where_it_was_firing(desk: Des
 @pytest.mark.parametrize(
     ("later", "after", "state"), [(119, "unsettled", "unknown"), (120, "ended", "failed")]
 )
-def test_what_was_firing_and_is_not_there_failed_once_nothing_can_be_on_its_way(
-    desk: Desk, later: int, after: str, state: str
-) -> None:
+def test_what_is_not_there_in_the_end_failed(desk: Desk, later: int, after: str, state: str) -> None:
     left_firing(desk, DidNotHappen())
     desk.clock.advance(later)
     (found,) = resume(desk.runtime)
@@ -88,7 +84,7 @@ def test_what_was_firing_and_is_not_there_failed_once_nothing_can_be_on_its_way(
     ],
     ids=["happened", "did not", "unsure"],
 )
-def test_a_compensation_nobody_knows_of_is_asked_of_its_own_probe(
+def test_an_unknown_compensation_is_asked_of_its_probe(
     desk: Desk, answer: Any, state: str, after: str
 ) -> None:
     keys: list[str] = []
@@ -109,9 +105,7 @@ def test_a_compensation_nobody_knows_of_is_asked_of_its_own_probe(
     [(Happened(), "compensated", "settled"), (DidNotHappen(), "compensation_failed", "unsettled")],
     ids=["happened", "did not"],
 )
-def test_a_compensation_that_was_unknown_is_settled_by_whoever_resumes(
-    desk: Desk, answer: Any, state: str, after: str
-) -> None:
+def test_an_unknown_compensation_is_settled_later(desk: Desk, answer: Any, state: str, after: str) -> None:
     answers: list[Any] = [Unsure()]
     charge, notify = probed_void(desk, lambda: answers[-1])
     txn = desk.run((charge, "o-1"), (notify, "o-1"), raises=EffectFailed)

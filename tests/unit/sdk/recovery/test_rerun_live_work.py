@@ -64,9 +64,7 @@ def paid(desk: Desk, pay: Callable[[str], Any]) -> Callable[[str], Any]:
     return pay
 
 
-def test_live_work_that_only_the_rerun_does_is_kept(
-    desk: Desk, note: Note, paid: Callable[[str], Any]
-) -> None:
+def test_live_work_of_the_rerun_alone_is_kept(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
     txn = desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (txn.state, txn.replayed, desk.done) == ("settled", True, [("pay", "o-1")])
     assert notes_in(desk.folder / "notes.db") == [("o-1", "paid")]
@@ -75,9 +73,7 @@ def test_live_work_that_only_the_rerun_does_is_kept(
     assert resume(desk.runtime) == []
 
 
-def test_it_is_not_taken_in_where_the_rerun_fails_before_it_commits(
-    desk: Desk, note: Note, paid: Callable[[str], Any]
-) -> None:
+def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
     """What the first run had asked for goes on without it."""
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(desk.runtime.journal.reruns, "take_in", _full)
@@ -121,9 +117,7 @@ def test_a_rerun_that_dies_between_its_commits_is_finished(
     assert {state for _, _, state in live_rows(desk)} == ends
 
 
-def test_what_the_rerun_brought_back_is_kept_and_what_it_did_not_is_undone(
-    desk: Desk, note: Note, save: Callable[[str], None]
-) -> None:
+def test_what_the_rerun_brought_back_is_kept(desk: Desk, note: Note, save: Callable[[str], None]) -> None:
     """The first run's live work was lost with its process, before the payment was begun."""
     pay = answering_tool(desk, None, name="pay")
     with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, 0):
@@ -139,9 +133,7 @@ def test_what_the_rerun_brought_back_is_kept_and_what_it_did_not_is_undone(
     assert resume(desk.runtime) == []
 
 
-def test_it_stands_also_where_nothing_else_of_the_list_does(
-    desk: Desk, note: Note, pay: Callable[[str], Any]
-) -> None:
+def test_it_stands_where_nothing_else_does(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
     """The payment may fail, and did."""
     desk.publish(pay, on_exhausted="tool")
     desk.run((pay, "o-1"), raises=OutcomeUnknown)
@@ -177,9 +169,7 @@ def test_where_the_first_runs_work_stands_the_reruns_own_is_told_as_undone(
     assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-1", "hello")], [])
 
 
-def test_a_rerun_that_fails_is_undone_in_its_own_list(
-    desk: Desk, note: Note, pay: Callable[[str], Any]
-) -> None:
+def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
     """People say that nothing happened, so the list did not go through, and nothing is committed."""
     desk.run((pay, "o-1"), raises=OutcomeUnknown)
     settled(desk, EffectState.FAILED)

@@ -88,9 +88,7 @@ def settle(desk: Desk) -> list[str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("staged", [True, False])
-def test_nothing_is_taken_back_beside_live_work_that_is_committed_after_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str, staged: bool
-) -> None:
+def test_nothing_is_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str, staged: bool) -> None:
     """It had its lease when it looked last, and stands still at its commit."""
     put, standing = put_tool(desk, kind)
     charge = charge_tools(desk)
@@ -108,9 +106,7 @@ def test_nothing_is_taken_back_beside_live_work_that_is_committed_after_it(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_live_work_that_recovery_has_undone_is_not_committed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_what_was_undone_is_not_committed(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """It stands still before it has prepared anything: nobody can see that it is about to."""
     put, standing = put_tool(desk, kind)
     still = Still(desk, monkeypatch, KINDS[kind][1], "prepare")
@@ -120,9 +116,7 @@ def test_live_work_that_recovery_has_undone_is_not_committed(
 
 
 @pytest.mark.parametrize("staged", [True, False])
-def test_a_lease_that_is_lost_as_the_last_effect_fires_keeps_live_work_from_being_committed(
-    desk: Desk, staged: bool
-) -> None:
+def test_a_lost_lease_keeps_live_work_from_being_committed(desk: Desk, staged: bool) -> None:
     put, standing = put_tool(desk, "sqlite")
     charge, journal = charge_tools(desk), desk.runtime.journal
     renew, lost = journal.leases.renew, list[int]()

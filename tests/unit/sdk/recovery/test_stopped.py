@@ -96,9 +96,7 @@ def test_nothing_of_it_fires_later(desk: Desk, stopped: Call, error: type[BaseEx
     assert (desk.done, notes_in(desk.folder / "notes.db")) == ([], [])
 
 
-def test_tried_again_under_another_key_it_happens_once_and_its_key_says_how_it_ended(
-    desk: Desk, stopped: Call
-) -> None:
+def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Call) -> None:
     stopped("t-1", KeyboardInterrupt)
     stopped("t-2")
     was_spent = spent(desk, "t-1")
@@ -159,9 +157,7 @@ def test_stopped_while_people_are_asked_it_is_left_to_a_worker(desk: Desk, refun
 
 
 @pytest.mark.parametrize("where", LIVE_PLACES.values(), ids=LIVE_PLACES)
-def test_stopped_once_people_have_agreed_it_is_left_to_its_program(
-    desk: Desk, refund: Call, where: tuple[str, bool]
-) -> None:
+def test_once_agreed_it_is_left_to_its_program(desk: Desk, refund: Call, where: tuple[str, bool]) -> None:
     pays(desk, "t-1", refund, cents=90_000, raises=ReviewPending)
     desk.service.approve(record_of(desk).txn)
     stop_at(desk, where)
@@ -175,9 +171,7 @@ def test_stopped_once_people_have_agreed_it_is_left_to_its_program(
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_stopped_at_the_end_of_its_wait_it_is_parked_no_more(
-    desk: Desk, refund: Call, answered: bool
-) -> None:
+def test_at_the_end_of_its_wait_it_is_parked_no_more(desk: Desk, refund: Call, answered: bool) -> None:
     desk.face.faults[RELEASE] = [lambda: desk.service.approve(record_of(desk).txn)]  # at the first look
     stop_at(desk, (REDEMPTION, answered))
     pays(desk, "t-1", refund, cents=90_000, wait=600, raises=KeyboardInterrupt)
@@ -187,9 +181,7 @@ def test_stopped_at_the_end_of_its_wait_it_is_parked_no_more(
     assert desk.done == []
 
 
-def test_another_list_under_the_key_of_a_stopped_one_that_was_spent_is_refused_and_loses_nothing_of_it(
-    desk: Desk, refund: Call
-) -> None:
+def test_another_list_under_the_key_of_one_that_was_spent_is_refused(desk: Desk, refund: Call) -> None:
     stop_at(desk, PLACES["as the submission was answered"])
     pays(desk, "t-1", refund, raises=KeyboardInterrupt)
     pays(desk, "t-1", refund, cents=200, raises=AlreadyRedeemed)
@@ -199,9 +191,7 @@ def test_another_list_under_the_key_of_a_stopped_one_that_was_spent_is_refused_a
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_people_who_were_asked_as_it_was_stopped_decide_nothing_without_its_program(
-    desk: Desk, refund: Call
-) -> None:
+def test_people_decide_nothing_without_its_program(desk: Desk, refund: Call) -> None:
     stop_at(desk, (SUBMISSION, True))
     pays(desk, "t-1", refund, cents=90_000, raises=KeyboardInterrupt)
     (found,) = resume(desk.runtime)
@@ -243,9 +233,7 @@ def test_what_had_all_fired_as_its_program_was_stopped_is_no_less_done(desk: Des
 
 
 @pytest.mark.parametrize("where", ["before the submission arrived", "as the submission was answered"])
-def test_a_rerun_that_asks_for_nothing_takes_back_what_it_had_asked(
-    desk: Desk, refund: Call, where: str
-) -> None:
+def test_a_rerun_without_calls_takes_back_what_was_asked(desk: Desk, refund: Call, where: str) -> None:
     """What people agree to meanwhile must not fire for a step that no longer wants it."""
     stop_at(desk, PLACES[where])
     pays(desk, "t-1", refund, cents=90_000, raises=KeyboardInterrupt)

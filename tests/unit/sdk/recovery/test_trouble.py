@@ -82,9 +82,7 @@ def test_what_an_adapter_raises_in_recovery_keeps_up_its_transaction_alone(
     assert told(resume(desk.runtime)) == [("t-1", "ended", False)]
 
 
-def test_what_it_says_of_a_transaction_with_secrets_is_told_nowhere(
-    desk: Desk, files: FilesAdapter, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_secrets_are_told_nowhere(desk: Desk, files: FilesAdapter, caplog: pytest.LogCaptureFixture) -> None:
     left_live(desk, save_tool(desk, files, secret=["text"]))
     found = resume(desk.runtime)
     assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
@@ -152,9 +150,7 @@ def test_a_refusal_that_names_what_a_call_was_about_is_not_told_where_there_are_
     assert "4111" not in found[0].note
 
 
-def test_a_journal_that_refuses_one_transaction_keeps_no_other_up(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_journal_that_refuses_one_keeps_no_other_up(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
     for key in ("t-1", "t-2"):
         left_approved(desk, key)
     with closing(sqlite3.connect(desk.runtime.settings.journal_path)) as behind:

@@ -192,7 +192,7 @@ def test_what_is_approved_while_it_runs_is_fired_and_each_change_is_told_once(de
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_a_stopped_worker_finishes_its_effect_and_the_next_one_goes_on_from_there(
+def test_stopped_it_ends_its_effect(
     desk: Desk, capfd: pytest.CaptureFixture[str], how: signal.Signals
 ) -> None:
     refund = refund_tool(desk)

@@ -207,9 +207,7 @@ def test_secrets_of_the_reviewed_manifest_are_hidden(desk: Desk) -> None:
     ("path", "args"),
     [("/v1/evaluations", {"order_id": "o-1", "amount_cents": 100}), ("/v1/tools", "(secret)")],
 )
-def test_where_the_service_is_away_decisions_are_unknown_and_without_a_manifest_arguments_are_hidden(
-    desk: Desk, path: str, args: Any
-) -> None:
+def test_where_the_service_is_away_decisions_are_unknown(desk: Desk, path: str, args: Any) -> None:
     refund = refund_tool(desk)
     desk.face.faults[path] = ["lost_request"] * 9
     txn = desk.run((refund, "o-1", 100), dry_run=True)
@@ -464,9 +462,7 @@ def changed_in_json(change: Change) -> dict[str, Any]:
     return dict(told)
 
 
-def test_where_a_live_tool_has_secrets_keys_and_values_of_what_it_changes_are_hidden(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_what_a_live_tool_with_secrets_changes_is_hidden(desk: Desk, tmp_path: Path) -> None:
     notes = notes_database(tmp_path)
     with closing(sqlite3.connect(notes, isolation_level=None)) as connection:
         connection.execute("INSERT INTO notes VALUES ('o-0', 'here'), ('o-9', 'there')")

@@ -44,18 +44,14 @@ def adopting(desk: Desk, bank: PostgresAdapter, secret: list[str]) -> Callable[[
 
 
 @pytest.mark.parametrize("dry_run", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_a_deferred_constraint_is_broken_in_a_dry_run_as_in_a_real_one(
-    desk: Desk, bank: PostgresAdapter, dry_run: bool
-) -> None:
+def test_a_deferred_constraint_is_broken_alike(desk: Desk, bank: PostgresAdapter, dry_run: bool) -> None:
     adopt = adopting(desk, bank, [])
     with pytest.raises(psycopg.errors.ForeignKeyViolation, match="Key \\(p\\)=\\(nobody\\) is not present"):
         desk.run((adopt, "nobody"), dry_run=dry_run)
 
 
 @pytest.mark.parametrize("dry_run", [True, pytest.param(False, marks=pytest.mark.long)])
-def test_where_the_tool_has_secrets_what_is_broken_is_told_by_its_kind_alone(
-    desk: Desk, bank: PostgresAdapter, dry_run: bool
-) -> None:
+def test_with_secrets_it_is_told_by_its_kind_alone(desk: Desk, bank: PostgresAdapter, dry_run: bool) -> None:
     adopt = adopting(desk, bank, ["/parent"])
     with pytest.raises(ToolRaised, match="'bank' raised ForeignKeyViolation") as told:
         desk.run((adopt, "t0ps3cret"), dry_run=dry_run)
@@ -80,9 +76,7 @@ def adopting_on_sqlite(desk: Desk, adapter: SQLiteAdapter) -> Callable[[str], No
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_reference_of_sqlite_is_broken_in_a_dry_run_as_in_a_real_one(
-    desk: Desk, family: Path, dry_run: bool
-) -> None:
+def test_a_reference_of_sqlite_is_broken_alike(desk: Desk, family: Path, dry_run: bool) -> None:
     adopt = adopting_on_sqlite(desk, SQLiteAdapter(family, foreign_keys=True))
     with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY constraint failed"):
         desk.run((adopt, "nobody"), dry_run=dry_run)

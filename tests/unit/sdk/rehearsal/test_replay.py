@@ -360,9 +360,7 @@ def test_a_result_that_is_not_of_the_tools_type_any_more_is_told(desk: Desk) -> 
     assert again(desk, lambda txn: None).outcomes[0].result == {"number": "n-o-1", "cents": 100}
 
 
-def test_an_export_replays_where_there_is_no_journal_and_no_service(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_replays_by_itself(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pay = receipt_tool(desk)
 
     def step(txn: Transaction) -> Placeholder[Receipt]:

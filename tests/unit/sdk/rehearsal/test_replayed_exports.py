@@ -95,15 +95,13 @@ def test_scenario_58_an_export_that_was_edited_is_refused(
     assert "Nothing is replayed from it" in str(told.value)
 
 
-def test_an_edit_of_another_transaction_refuses_the_document_as_well(
-    desk: Desk, step: Callable[[Transaction], Any], document: Document
-) -> None:
+def test_any_edit_refuses_it(desk: Desk, step: Callable[[Transaction], Any], document: Document) -> None:
     document["transactions"][1]["effects"][0]["result"] = "1"
     with pytest.raises(JournalError, match=document["transactions"][1]["txn"][:12]):
         replayed(desk, step, document)
 
 
-def test_one_that_was_written_before_there_were_digests_replays_with_a_word_about_it(
+def test_one_without_digests_replays(
     desk: Desk, step: Callable[[Transaction], Any], document: Document
 ) -> None:
     for one in document["transactions"]:
@@ -116,16 +114,14 @@ def test_one_that_was_written_before_there_were_digests_replays_with_a_word_abou
     )
 
 
-def test_one_digest_that_is_gone_where_others_stand_is_an_edit(
+def test_a_missing_digest_is_an_edit(
     desk: Desk, step: Callable[[Transaction], Any], document: Document
 ) -> None:
     with pytest.raises(JournalError, match="is not as it was exported: its digest is gone"):
         replayed(desk, step, edited(document, lambda one: one.pop("digest")))
 
 
-def test_whoever_knows_how_may_make_the_digest_anew_and_the_journal_shows_it_by_its_head(
-    desk: Desk, step: Callable[[Transaction], Any], document: Document
-) -> None:
+def test_a_digest_has_no_key(desk: Desk, step: Callable[[Transaction], Any], document: Document) -> None:
     """What a digest without a key proves, and what it does not."""
 
     def forge(one: Document) -> None:

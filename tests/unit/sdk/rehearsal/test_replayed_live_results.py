@@ -135,9 +135,7 @@ def test_where_live_results_differ_is_told(desk: Desk, then: Any, now: Any, told
         (Balance, Balance(owner="ada", cents=1), {"owner": "ada", "cents": 1}),
     ],
 )
-def test_live_results_that_are_equal_in_their_type_are_the_same(
-    desk: Desk, returns: Any, then: Any, now: Any
-) -> None:
+def test_results_that_are_equal_in_type_are_the_same(desk: Desk, returns: Any, then: Any, now: Any) -> None:
     world = World(then)
     look = look_tool(desk, world, returns)
     run(desk, look)
@@ -155,9 +153,7 @@ def test_of_several_live_calls_the_one_that_answers_otherwise_is_named(desk: Des
     assert one.kind == "changed", "of a call whose arguments differ, that alone is told"
 
 
-def test_what_a_journal_from_before_does_not_hold_is_said_to_be_unchecked(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_an_old_journal_lacks_is_unchecked(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     look = look_tool(desk, World(0), int)
     with monkeypatch.context() as before:
         before.setattr(Listing, "returned", {})
@@ -172,9 +168,7 @@ def test_what_a_journal_from_before_does_not_hold_is_said_to_be_unchecked(
         replay("t-1", lambda _: look(), mode="reconstruct", runtime=desk.runtime)
 
 
-def test_of_a_tool_that_answers_nothing_nothing_is_missed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_no_answer_nothing_is_missed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     look = look_tool(desk, World(None), None)
     with monkeypatch.context() as before:
         before.setattr(Listing, "returned", {})
@@ -254,9 +248,7 @@ def endless() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("make", [endless, lambda: [endless()], lambda: {"found": iter([1, 2])}, object])
-def test_what_has_no_json_form_is_not_kept_and_nothing_is_taken_from_it(
-    desk: Desk, make: Callable[[], Any]
-) -> None:
+def test_what_has_no_json_form_is_left_alone(desk: Desk, make: Callable[[], Any]) -> None:
     look = look_tool(desk, World(make))
     (found,) = run(desk, look)
     inner = found[0] if isinstance(found, list) else found["found"] if isinstance(found, dict) else found
@@ -266,9 +258,7 @@ def test_what_has_no_json_form_is_not_kept_and_nothing_is_taken_from_it(
     assert (again.status, len(again.unchecked)) == ("same", 1)
 
 
-def test_a_result_that_is_too_large_is_not_kept_and_neither_is_what_would_fill_the_journal(
-    desk: Desk,
-) -> None:
+def test_a_result_that_is_too_large_or_would_fill_the_journal_is_not_kept(desk: Desk) -> None:
     look = look_tool(desk, World("x" * 300_000))
     run(desk, look)
     assert kept(desk) == [None]

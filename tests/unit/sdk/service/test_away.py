@@ -43,9 +43,7 @@ def test_a_short_outage_does_not_end_a_wait(desk: Desk) -> None:
     assert desk.face.asked(LOOK) > AWAY
 
 
-def test_a_service_that_is_still_away_when_the_time_is_up_is_said_and_what_waits_stays_parked(
-    desk: Desk,
-) -> None:
+def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk) -> None:
     refund = refund_tool(desk)
     away(desk, seconds=10)
     with pytest.raises(ReviewPending) as pending:

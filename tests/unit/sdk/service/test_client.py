@@ -101,9 +101,7 @@ def test_a_lost_redemption_is_repeated_and_fires_once(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("path", "amount"), [("/v1/redemptions", 90_000), ("/v1/transactions", 100)])
-def test_a_request_whose_answers_all_get_lost_fires_nothing_until_the_rerun(
-    desk: Desk, path: str, amount: int
-) -> None:
+def test_lost_answers_fire_nothing_until_the_rerun(desk: Desk, path: str, amount: int) -> None:
     step = refunding(desk)
     if path == "/v1/redemptions":
         approved(desk, step, amount)
@@ -144,9 +142,7 @@ def over(seconds: int) -> Refused:
     return Refused(429, ErrorCode.TOO_MANY_OPEN, "so many", **more)
 
 
-def test_what_is_too_much_for_a_moment_is_sent_again_when_the_service_says(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_requests_are_sent_again_when_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("countersign.waiting.time.sleep", slept.append)
     asked = iter((1, 2))
@@ -250,9 +246,7 @@ HINTS = {
 
 
 @pytest.mark.parametrize(("off", "hint"), HINTS.values(), ids=HINTS)
-def test_a_refused_proof_says_what_was_signed_with_and_what_to_look_at(
-    desk: Desk, off: int | None, hint: str
-) -> None:
+def test_a_refused_proof_says_what_was_signed_with(desk: Desk, off: int | None, hint: str) -> None:
     headers = (
         {} if off is None else {"Date": format_datetime(datetime.fromtimestamp(desk.clock.wall() + off, UTC))}
     )

@@ -160,7 +160,7 @@ def test_a_key_set_without_a_pinned_key_verifies_nothing(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("typ", [TYP_RELEASE, TYP_RECEIPT])
-def test_a_published_key_that_is_not_pinned_signs_nothing(
+def test_a_key_that_is_not_pinned_signs_nothing(
     desk: Desk, typ: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refund, pinned, forged = refund_tool(desk), desk.service.key, PrivateKey.generate()

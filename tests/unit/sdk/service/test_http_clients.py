@@ -139,9 +139,7 @@ def test_https_uses_the_proxy_of_the_setting(secure: Secure) -> None:
     assert set(secure.proxy.asked) == {f"CONNECT {there}"}
 
 
-def test_an_authority_of_the_environment_is_not_trusted(
-    secure: Secure, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_authority_of_the_environment_counts(secure: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(secure.authority))
     monkeypatch.setenv("SSL_CERT_DIR", str(secure.authority.parent))
     with pytest.raises(ServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
