@@ -38,6 +38,7 @@ from countersign.recovery.recovery import resume_one
 from countersign.waiting import run
 from tests.fakes.desk import (
     Desk,
+    answering_tool,
     charge_tools,
     effect_rows,
     failing_tool,
@@ -57,13 +58,10 @@ SAID = {"by": "Ada", "why": "deleted the note by hand"}
 AS_NOTED = "closed by Ada at 2027-01-15T08:00:00Z: deleted the note by hand (before: "
 
 
-def left_in_part(desk: Desk, both: tuple[Live, Live], staged: Callable[[], object] = lambda: None) -> str:
-    with pytest.raises(LiveCommitFailed), desk.step() as txn:
-        for live in both:
-            live("o-1", "hello")
-        staged()
+def left_in_part(desk: Desk, both: tuple[Live, Live], *staged: tuple[Any, ...]) -> str:
+    txn = desk.run(*((live, "o-1", "hello") for live in both), *staged, raises=LiveCommitFailed)
     assert txn.state == "unsettled"
-    return txn.txn
+    return str(txn.txn)
 
 
 def closed(desk: Desk, txn: str, **changes: str) -> tuple[str, str | None]:
@@ -82,14 +80,13 @@ def said(desk: Desk, *args: str) -> Result:
 @pytest.mark.parametrize("staged", ["nothing", "what fired and stands", "what was taken back"])
 def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live], staged: str) -> None:
     refund, charge, ran = refund_tool(desk), charge_tools(desk), list[Transaction]()
-    calls: dict[str, Callable[[], object]] = {
-        "nothing": lambda: None,
-        "what fired and stands": lambda: refund("o-1", 100),
-        "what was taken back": lambda: charge("o-1", 100),
-    }
-    txn, done = left_in_part(desk, both, calls[staged]), len(desk.done)
-    state, note = closed(desk, txn)
+    calls = {"nothing": [], "what fired and stands": [refund], "what was taken back": [charge]}[staged]
+    txn, done = left_in_part(desk, both, *((call, "o-1", 100) for call in calls)), len(desk.done)
+    if staged == "nothing":
+        resume(desk.runtime)  # tells what stood before
+    state, note = closed(desk, txn[:8])
     assert (state, (note or "").startswith(AS_NOTED)) == ("closed", True), note
+    assert ("its live effects in notes stand, and those in other do not)" in str(note)) or staged != "nothing"
     row = desk.runtime.journal.database.row("SELECT kind FROM chain WHERE txn = ? ORDER BY id DESC", (txn,))
     assert row is not None and row["kind"] == "closed"
     assert verify(desk.runtime.settings.journal_path).sound
@@ -112,44 +109,37 @@ def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live],
     assert len(json.loads(said(desk, "filter", "--state", "closed", "--json").stdout)) == 1
 
 
-def test_who_reads_it_is_told_what_stood_before(desk: Desk, both: tuple[Live, Live]) -> None:
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ({"by": " "}, "say by"),
+        ({"why": ""}, "say why"),
+        ({"by": "a" * 201}, "in 200 characters at most"),
+        ({"why": "a" * 2001}, "in 2000 characters at most"),
+        ({"why": "\ud800"}, "written as UTF-8"),
+    ],
+)
+def test_who_and_why_must_be_said(
+    desk: Desk, both: tuple[Live, Live], said: dict[str, str], says: str
+) -> None:
     txn = left_in_part(desk, both)
-    resume(desk.runtime)
-    _, note = closed(desk, txn[:8])
-    assert note == f"{AS_NOTED}its live effects in notes stand, and those in other do not)"
-
-
-WRONG: list[tuple[dict[str, str], str]] = [
-    ({"by": " "}, "say by"),
-    ({"why": ""}, "say why"),
-    ({"by": "a" * 201}, "in 200 characters at most"),
-    ({"why": "a" * 2001}, "in 2000 characters at most"),
-    ({"why": "\ud800"}, "written as UTF-8"),
-]
-
-
-def test_who_and_why_must_be_said_and_it_is_named_by_its_id(desk: Desk, both: tuple[Live, Live]) -> None:
-    txn = left_in_part(desk, both)
-    for changes, says in WRONG:
-        with pytest.raises(MisuseError, match=says):
-            closed(desk, txn, **changes)
-    for name in ("", "t-1", "unsettled-1", "0" * 64, txn[:7]):
-        with pytest.raises(MisuseError, match="names no transaction of this journal"):
-            closed(desk, name)
+    with pytest.raises(MisuseError, match=says):
+        closed(desk, txn, **said)
     assert desk.runtime.journal.transactions.require(txn).state == "unsettled"
 
 
-def test_a_key_that_looks_like_an_id_names_none(desk: Desk) -> None:
-    with desk.step("abcdefgh"):
-        refund_tool(desk)("o-1", 100)
-    with pytest.raises(MisuseError, match="names no transaction"):
-        closed(desk, "abcdefgh")
+def test_it_is_named_by_its_id(desk: Desk, both: tuple[Live, Live]) -> None:
+    txn = left_in_part(desk, both)
+    desk.run((refund_tool(desk), "o-1", 100), key="abcdefgh")
+    for name in ("", "t-1", "unsettled-1", "0" * 64, txn[:7], "abcdefgh"):
+        with pytest.raises(MisuseError, match="names no transaction of this journal"):
+            closed(desk, name)
 
 
 def test_what_is_not_unsettled_is_refused(desk: Desk) -> None:
     refund = refund_tool(desk)
     settled = desk.run((refund, "o-1", 100), key="settled")
-    parked = desk.run((refund, "o-1", 90000), key="parked", raises=ReviewPending)
+    parked = desk.run((refund, "o-1", 90_000), key="parked", raises=ReviewPending)
     with pytest.raises(ZeroDivisionError), desk.step("ended") as ended:
         raise ZeroDivisionError
     for one, state in ((settled, "settled"), (parked, "review"), (ended, "ended")):
@@ -160,28 +150,23 @@ def test_what_is_not_unsettled_is_refused(desk: Desk) -> None:
 
 
 def test_what_is_unsettled_for_another_reason_is_the_services(desk: Desk) -> None:
-    notify = failing_tool(desk, ZeroDivisionError())
-    txn = desk.run((notify, "o-1"), raises=OutcomeUnknown)
+    """Also what fired and could not be taken back, without any live work."""
+    refund, unknown = refund_tool(desk), failing_tool(desk, ZeroDivisionError())
+    fails = failing_tool(desk, ZeroDivisionError(), "fails", failure_means="not_done", acts=False)
+    doubt = desk.run((unknown, "o-1"), raises=OutcomeUnknown)
+    stands = desk.run((refund, "o-1", 100), (fails, "o-1"), key="t-2", raises=CountersignError)
+    assert (doubt.state, stands.state) == ("unsettled", "unsettled")
     with pytest.raises(MisuseError, match=r"there is still notify#1 unknown: people settle that in the serv"):
-        closed(desk, txn.txn)
-    ((_, revisions),) = desk.service.revisions.items()
-    assert txn.state == "unsettled" and revisions
-
-
-def test_nor_what_fired_and_could_not_be_taken_back_without_any_live_work(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    notify = failing_tool(desk, ZeroDivisionError(), failure_means="not_done", acts=False)
-    txn = desk.run((refund, "o-1", 100), (notify, "o-1"), raises=CountersignError)
-    assert txn.state == "unsettled"
+        closed(desk, doubt.txn)
     with pytest.raises(MisuseError, match="is not unsettled for its live effects; people settle it"):
-        closed(desk, txn.txn)
+        closed(desk, stands.txn)
 
 
 def test_unwinding_comes_first(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
     charge = charge_tools(desk)
     with monkeypatch.context() as broken:
         broken.setattr(Unwinding, "_permit", away)
-        txn = left_in_part(desk, both, lambda: charge("o-1", 100))
+        txn = left_in_part(desk, both, (charge, "o-1", 100))
         with pytest.raises(MisuseError, match=r"still charge#1 compensating: .* `countersign resume --to"):
             closed(desk, txn)
     (found,) = resume(desk.runtime)
@@ -190,15 +175,11 @@ def test_unwinding_comes_first(desk: Desk, both: tuple[Live, Live], monkeypatch:
 
 
 def test_nor_is_what_a_person_has_to_settle_in_the_service(desk: Desk, both: tuple[Live, Live]) -> None:
-    charge = charge_tools(desk)
-
-    def refuses(name: str) -> None:
-        if name == "void":
-            raise NotDone("it is too late")
-
-    desk.before_fire = refuses
-    txn = left_in_part(desk, both, lambda: charge("o-1", 100))
-    with pytest.raises(MisuseError, match=r"there is still charge#1 compensation_failed: people settle that"):
+    answering_tool(desk, NotDone("it is too late"), name="void_late")
+    undone: Any = {"compensate": "void_late", "compensation_map": {"order_id": "args:/order_id"}}
+    charge = answering_tool(desk, None, name="charge_late", **undone)
+    txn = left_in_part(desk, both, (charge, "o-1"))
+    with pytest.raises(MisuseError, match=r"still charge_late#1 compensation_failed: people settle that"):
         closed(desk, txn)
 
 
@@ -210,7 +191,7 @@ def test_what_fired_and_will_not_be_taken_back_any_more_stands(desk: Desk, both:
     """Where live effects are in doubt, recovery takes nothing back that was not being taken back before."""
     charge = charge_tools(desk)
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 20
-    txn = left_in_part(desk, both, lambda: charge("o-1", 100))
+    txn = left_in_part(desk, both, (charge, "o-1", 100))
     desk.face.faults.clear()
     (found,) = resume(desk.runtime)
     assert (found.after, len(desk.done)) == ("unsettled", 1)
@@ -254,7 +235,7 @@ def test_after_a_refusal_it_is_nobodys(desk: Desk, both: tuple[Live, Live]) -> N
 
 @pytest.mark.tampers
 def test_a_record_that_is_not_as_it_was_written_is_left(desk: Desk, both: tuple[Live, Live]) -> None:
-    txn = left_in_part(desk, both, lambda: refund_tool(desk)("o-1", 100))
+    txn = left_in_part(desk, both, (refund_tool(desk), "o-1", 100))
     with desk.runtime.journal.database.unit(durable=True) as unit:
         unit.execute("UPDATE effects SET state = 'failed' WHERE lane = 'staged'")
     with pytest.raises(JournalError, match="is not as the SDK wrote it"):

@@ -67,21 +67,9 @@ def test_a_service_that_came_back_is_not_told_as_away(desk: Desk) -> None:
     assert "reached" not in str(pending.value)
 
 
-def test_a_rerun_waits_through_an_outage_too(desk: Desk, tmp_path: Path) -> None:
+def test_a_rerun_waits_through_an_outage_too_or_says_how_to_go_on(desk: Desk, tmp_path: Path) -> None:
     notes = notes_database(tmp_path)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-
-    def step(txn: Transaction) -> None:
-        note("o-1", "x")
-        refund("o-1", 90_000)
-
-    away(desk, lambda: desk.service.approve(TXN))
-    run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
-    assert (notes_in(notes), desk.done) == ([("o-1", "x")], [("refund", "o-1", 90_000)])
-
-
-def test_a_rerun_that_ends_during_an_outage_says_so_and_how_to_go_on(desk: Desk, tmp_path: Path) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
 
     def step(txn: Transaction) -> None:
         note("o-1", "x")
@@ -93,17 +81,16 @@ def test_a_rerun_that_ends_during_an_outage_says_so_and_how_to_go_on(desk: Desk,
     assert not pending.value.parked
     assert pending.value.reviews[0].tool == "refund"
     assert "run the same transaction again under key 't-1'" in str(pending.value)
+    away(desk, lambda: desk.service.approve(TXN))
+    run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
+    assert (notes_in(notes), desk.done) == ([("o-1", "x")], [("refund", "o-1", 90_000)])
 
 
 def test_what_waits_is_parked_before_anybody_is_waited_for(desk: Desk) -> None:
     refund = refund_tool(desk)
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
     desk.service.wait = lambda txn, _: desk.service.view(desk.service.latest(txn))  # type: ignore[method-assign]
-    desk.face.faults[LOOK] = [interrupt]
-    desk.run((refund, "o-1", 90000), wait=60, raises=KeyboardInterrupt)
+    desk.face.faults[LOOK] = [KeyboardInterrupt()]
+    desk.run((refund, "o-1", 90_000), wait=60, raises=KeyboardInterrupt)
     assert [one.waiting for one in resume(desk.runtime)] == [True]
     desk.service.approve(TXN)
     assert [one.after for one in resume(desk.runtime)] == ["settled"]

@@ -1,5 +1,6 @@
 """The client: proofs, nonces, retries, limits, and doubt that is a refusal."""
 
+import asyncio
 import json
 import tracemalloc
 import zlib
@@ -20,11 +21,12 @@ from countersign import (
     ServiceRefused,
     ServiceUnavailable,
     resume,
-    transaction,
 )
-from countersign.contract import ErrorCode, KeySet, PrivateKey, txn_id
+from countersign.contract import ErrorCode, KeySet, PrivateKey
+from countersign.exchange import Answered, Asked
 from countersign.service.client import Client
-from tests.fakes.desk import AGENT, Desk, refund_tool
+from countersign.waiting import AsyncWaits, SyncWaits, run
+from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.service import Refused
 
 UNKNOWN = "0" * 64
@@ -87,9 +89,9 @@ def refunding(desk: Desk) -> Callable[[int], None]:
 
 
 def approved(desk: Desk, step: Callable[[int], None], amount: int) -> None:
-    with pytest.raises(ReviewPending):
+    with pytest.raises(ReviewPending) as pending:
         step(amount)
-    desk.service.approve(txn_id(agent=AGENT, run_key="t-1"))
+    desk.service.approve(pending.value.txn)
 
 
 def test_a_lost_redemption_is_repeated_and_fires_once(desk: Desk) -> None:
@@ -126,17 +128,6 @@ def test_a_lost_redemption_is_not_forgotten_when_the_rerun_stages_another_list(d
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_an_overloaded_service_is_tried_again_and_then_given_up(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    desk.face.faults["/v1/transactions"] = [503, 503]
-    desk.run((refund, "o-1", 100))
-    desk.face.faults["/v1/transactions"] = [503] * 10
-    with pytest.raises(ServiceUnavailable, match="disk full"):
-        desk.run((refund, "o-2", 100), key="t-2")
-    assert desk.done == [("refund", "o-1", 100)]
-    assert len(desk.face.faults["/v1/transactions"]) == 10 - 1 - desk.runtime.settings.retries
-
-
 def over(seconds: int) -> Refused:
     more = {"setting": "open_reviews_per_agent", "limit": 200, "retry_after_seconds": seconds}
     return Refused(429, ErrorCode.TOO_MANY_OPEN, "so many", **more)
@@ -167,17 +158,21 @@ def test_what_is_too_much_for_longer_ends_at_once_in_an_error_that_says_so(desk:
     assert refused.value.setting == "open_reviews_per_agent"
     assert desk.face.asked("/v1/transactions") == 1
     assert desk.done == []
-    with transaction("t-1", runtime=desk.runtime):  # later, under the same key
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))  # later, under the same key
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_a_service_that_is_never_free_is_given_up(desk: Desk) -> None:
+@pytest.mark.parametrize(("busy", "error"), [(503, ServiceUnavailable), (over(0), OverQuota)])
+def test_an_overloaded_service_is_tried_again_and_then_given_up(
+    desk: Desk, busy: Any, error: type[Exception]
+) -> None:
     refund = refund_tool(desk)
-    desk.face.faults["/v1/transactions"] = [over(0)] * 10
-    desk.run((refund, "o-1", 100), raises=OverQuota)
+    desk.face.faults["/v1/transactions"] = [busy, busy]
+    desk.run((refund, "o-1", 100))
+    desk.face.faults["/v1/transactions"] = [busy] * 10
+    desk.run((refund, "o-2", 100), key="t-2", raises=error)
+    assert desk.done == [("refund", "o-1", 100)]
     assert len(desk.face.faults["/v1/transactions"]) == 10 - 1 - desk.runtime.settings.retries
-    assert desk.done == []
 
 
 @pytest.mark.parametrize(
@@ -301,21 +296,54 @@ def test_a_proof_covers_the_body(desk: Desk) -> None:
 
     def rewriting(request: httpx2.Request) -> httpx2.Response:
         if request.method == "POST":
-            body = json.loads(request.content)
-            body["run_key"] = "another"
+            body = json.dumps(json.loads(request.content) | {"run_key": "another"})
             headers = {k: v for k, v in request.headers.items() if k.lower() != "content-length"}
-            request = httpx2.Request("POST", request.url, headers=headers, content=json.dumps(body))
+            request = httpx2.Request("POST", request.url, headers=headers, content=body)
         return desk.face.answer(request)
 
-    runtime = Runtime(
-        desk.runtime.settings,
-        registry=desk.registry,
-        transport=httpx2.MockTransport(rewriting),
-        clock=desk.clock,
-    )
-    with runtime, pytest.raises(ServiceRefused, match="wrong_body"), transaction("t-1", runtime=runtime):
-        refund("o-1", 100)
+    given: Any = {
+        "registry": desk.registry,
+        "transport": httpx2.MockTransport(rewriting),
+        "clock": desk.clock,
+    }
+    with (
+        Runtime(desk.runtime.settings, **given) as runtime,
+        pytest.raises(ServiceRefused, match="wrong_body"),
+    ):
+        replace(desk, runtime=runtime).run((refund, "o-1", 100))
     assert desk.done == []
+
+
+# ------------------------------------------------------------------ what is read of an answer, by either way to wait
+
+MOST = 100
+ASKED = Asked("GET", "http://service/v1/keys", {}, b"", connect_seconds=1, read_seconds=1, max_bytes=MOST)
+Answer = Callable[[httpx2.Request], httpx2.Response]
+
+
+def blocking(answer: Answer) -> Answered:
+    with httpx2.Client(transport=httpx2.MockTransport(answer)) as http:
+        return run(SyncWaits(lambda: http).send(ASKED))
+
+
+def awaiting(answer: Answer) -> Answered:
+    def client() -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+
+    return asyncio.run(AsyncWaits(client).send(ASKED))
+
+
+@pytest.mark.parametrize("send", [blocking, awaiting])
+def test_an_answer_is_read_up_to_what_the_request_allows_and_not_unpacked(
+    send: Callable[[Answer], Answered],
+) -> None:
+    assert send(lambda _: httpx2.Response(200, content=b"x" * MOST)).body == b"x" * MOST
+    with pytest.raises(ServiceUnavailable, match="its answer is larger than 100 bytes") as away:
+        send(lambda _: httpx2.Response(200, content=b"x" * (MOST + 1)))
+    assert "GET http://service/v1/keys" in str(away.value)
+    packed = httpx2.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx2.ByteStream(b"x"))
+    with pytest.raises(ServiceUnavailable, match=r"its answer is compressed \('gzip'\)"):
+        send(lambda _: packed)
 
 
 @pytest.fixture(autouse=True)
