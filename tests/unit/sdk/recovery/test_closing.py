@@ -51,7 +51,7 @@ from tests.fakes.desk import (
 )
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
-from tests.unit.sdk.recovery.test_partly_landed import dies_before_files_commit
+from tests.unit.sdk.recovery.test_lost_live_work import dies_before_files_commit
 
 Live = Callable[[str, str], Any]
 SAID = {"by": "Ada", "why": "deleted the note by hand"}

@@ -11,17 +11,28 @@ from countersign import (
     DidNotHappen,
     EffectFailed,
     Happened,
+    JournalError,
+    NotDone,
     OutcomeUnknown,
     Placeholder,
     Unsure,
     current_effect,
     probe,
     resume,
+    tool,
 )
 from countersign.commit.probing import Doubt
 from countersign.contract import EffectState
 from countersign.journal import LocalState
-from tests.fakes.desk import Desk, answering_tool, charge_tools, effect_rows, states
+from tests.fakes.desk import (
+    Desk,
+    answering_tool,
+    charge_tools,
+    charge_undone_by_void,
+    effect_rows,
+    failing_tool,
+    states,
+)
 from tests.unit.sdk.commit.probed import payment, probed_void
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.transactions.looks import TXN
@@ -82,7 +93,7 @@ def test_what_is_not_there_in_the_end_failed(desk: Desk, later: int, after: str,
         (DidNotHappen(final=True), "compensation_failed", "unsettled"),
         (Unsure(), "compensating", "unsettled"),
     ],
-    ids=["happened", "did not", "unsure"],
+    ids=repr,
 )
 def test_an_unknown_compensation_is_asked_of_its_probe(
     desk: Desk, answer: Any, state: str, after: str
@@ -152,3 +163,33 @@ def test_what_is_firing_beside_a_no_is_unknown_and_nothing_is_taken_back(desk: D
         assert found.after == "unsettled"
         assert states(desk) == {"charge#1": "fired", "pay#2": "failed", "ship#3": "unknown"}
     assert "void" not in [one[0] for one in desk.done]
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "calls", "state", "after"),
+    [(True, 2, "compensated", "settled"), (False, 1, "compensating", "unsettled")],
+)
+def test_scenario_20_a_compensation_cut_by_a_crash_is_called_again_only_if_it_is_idempotent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, idempotent: bool, calls: int, state: str, after: str
+) -> None:
+    """It is called again with its call key, or a person is asked."""
+
+    def full(*_: object) -> None:
+        raise JournalError("the disk is full")
+
+    @tool("void", resource=("Charge", "charge_id"), idempotent=idempotent, registry=desk.registry)
+    def void(charge_id: str) -> None:
+        """Take a charge back."""
+        desk.act("void", charge_id)
+        monkeypatch.setattr(desk.runtime.journal.firing, "write", full)
+
+    desk.publish(void)
+    charge = charge_undone_by_void(desk)
+    desk.run((charge, "o-1"), (failing_tool(desk, NotDone("no"), acts=False), "o-1"), raises=JournalError)
+    desk.runtime.journal.leases.close()
+    with desk.restarted() as later:
+        (found,) = resume(later.runtime)
+        resume(later.runtime)
+    assert (found.after, states(desk)["charge#1"]) == (after, state)
+    assert desk.done == [("charge", "o-1"), *[("void", "c-o-1")] * calls]
+    assert len(set(desk.keys[1:])) == 1

@@ -40,11 +40,12 @@ def _fails(*_: object) -> None:
     raise sqlite3.IntegrityError(SAID)
 
 
-@pytest.fixture(autouse=True)
-def _cannot_undo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files can neither be undone nor looked at."""
+@pytest.fixture
+def files(files: FilesAdapter, monkeypatch: pytest.MonkeyPatch) -> FilesAdapter:
+    """Files that can neither be undone nor looked at."""
     monkeypatch.setattr(FilesSession, "undo", _fails)
     monkeypatch.setattr(FilesAdapter, "recover", _fails)
+    return files
 
 
 def left_live(desk: Desk, save: Callable[..., None]) -> list[Resumed]:
