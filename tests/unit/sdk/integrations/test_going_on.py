@@ -287,18 +287,6 @@ def shortened(messages: Sequence[dict[str, Any]], turns: int) -> list[dict[str, 
 
 
 @OWN_OR_EQUAL_IDS
-def test_a_shortened_conversation_takes_the_next_turn(desk: Desk, talk: Talk, own_ids: bool) -> None:
-    """Other words since may be those of somebody who went back: they tell no turn from an earlier one."""
-    refund, taken_for = refund_tool(desk), 4 if own_ids else 2
-    calls = [talk.calls(*refunds("o-1"), turn=one * own_ids) for one in "abcd"]
-    first = talk.run([*calls[:3], talk.says("Done.")], [refund])
-    more = [*shortened(first.messages, 2), said("And another.")]
-    end = talk.run([calls[3], talk.says("Done.")], [refund], messages=more)
-    assert keys(end) == [f"case-1/turn-{taken_for}"]
-    assert len(desk.done) == max(3, taken_for)
-
-
-@OWN_OR_EQUAL_IDS
 def test_an_open_message_keeps_its_key_when_shortened(desk: Desk, talk: Talk, own_ids: bool) -> None:
     """Counted in the list it would be turn 1, which was denied, and happen again under that key."""
     refund = refund_tool(desk)
@@ -308,19 +296,6 @@ def test_an_open_message_keeps_its_key_when_shortened(desk: Desk, talk: Talk, ow
     assert len(desk.done) == 1
     end = talk.run([talk.says("Done.")], [refund], messages=shortened(kept, 2))
     assert keys(end) == ["case-1/turn-2"] and len(desk.done) == 1 and end.steps[0].answers[0].done
-
-
-@OWN_OR_EQUAL_IDS
-def test_run_again_after_a_fault_it_takes_the_same_turn(desk: Desk, talk: Talk, own_ids: bool) -> None:
-    refund = refund_tool(desk)
-    calls = [talk.calls(*refunds("o-1"), turn=one * own_ids) for one in "abcde"]
-    first = talk.run([calls[0], talk.says("Done.")], [refund])
-    saved = [*json.loads(json.dumps(first.messages)), said("Once more, please.")]
-    killed(talk, [refund], calls[1], messages=saved)
-    for again in calls[2:]:
-        end = talk.run([again, talk.says("Done.")], [refund], messages=saved)
-        assert keys(end) == ["case-1/turn-2"]
-    assert len(desk.done) == 2
 
 
 def test_what_another_journal_carried_out_is_counted_where_it_stands(desk: Desk, talk: Talk) -> None:

@@ -253,10 +253,8 @@ def test_scenario_61_failed_and_compensated_calls_replay(desk: Desk) -> None:
         ("staged", "refund", "unused"),
         ("compensate", "void", "fired"),
     ]
-    assert (found.outcomes[0].result, found.outcomes[1].error) == (
-        {"charge_id": "c-o-1"},
-        "NotDone: mailbox full",
-    )
+    assert found.outcomes[0].result == {"charge_id": "c-o-1"}
+    assert found.outcomes[1].error == "NotDone: mailbox full"
 
 
 def test_scenario_61_an_unknown_outcome_and_a_denial_replay(desk: Desk) -> None:
@@ -276,10 +274,7 @@ def test_scenario_61_independent_effects_replay_in_whatever_order(desk: Desk) ->
     def step(txn: Transaction) -> list[Any]:
         return [refund(f"o-{n}", 900_000 if n == 2 else 100) for n in range(5)]
 
-    with (
-        pytest.raises(IndependentFailures),
-        transaction("t-1", independent=True, runtime=desk.runtime) as txn,
-    ):
+    with pytest.raises(IndependentFailures), desk.step(independent=True) as txn:
         step(txn)
     found = again(desk, step)
     assert found.status == "same"
@@ -313,13 +308,9 @@ def test_live_calls_run_again_and_are_undone_where_they_are_verified(desk: Desk)
 def test_a_reconstruction_runs_nothing_live(desk: Desk) -> None:
     notes = notes_database(desk.folder)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-
-    def step(txn: Transaction) -> Any:
-        refund("o-1", 100 * note("o-1", "hello"))
-
-    commit(desk, step)
+    commit(desk, lambda _: refund("o-1", 100 * note("o-1", "hello")))
     notes.unlink()  # not even there
-    found = again(desk, step, mode="reconstruct")
+    found = again(desk, lambda _: refund("o-1", 100 * note("o-1", "hello")), mode="reconstruct")
     assert (found.status, notes.exists()) == ("same", False)
 
 
@@ -381,6 +372,11 @@ def test_an_export_replays_by_itself(desk: Desk, tmp_path: Path, monkeypatch: py
     assert [one.kind for one in replay("t-1", step, export=vouched(tampered)).divergences] == ["changed"]
 
 
+def twice_and_another(document: dict[str, Any]) -> dict[str, Any]:
+    (one,) = document["transactions"]
+    return document | {"transactions": [one, one, one | {"agent": "x"}]}
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -388,32 +384,31 @@ def test_an_export_replays_by_itself(desk: Desk, tmp_path: Path, monkeypatch: py
         (lambda d: {"format": d["format"]}, "transactions: Field required"),
         (lambda d: d | {"transactions": [{}]}, "no export of a journal: transactions/0"),
         (lambda d: d | {"transactions": []}, "there is no transaction 't-1'"),
-        (
-            lambda d: d | {"transactions": d["transactions"] * 2 + [d["transactions"][0] | {"agent": "x"}]},
-            "several",
-        ),
+        (twice_and_another, "several"),
         (lambda d: d | {"transactions": [d["transactions"][0] | {"effects": []}]}, "nothing to replay"),
     ],
 )
-def test_what_is_no_export_is_refused(
-    desk: Desk, damage: Callable[[dict[str, Any]], dict[str, Any]], said: str
-) -> None:
+def test_what_is_no_export_is_refused(desk: Desk, damage: Any, said: str) -> None:
     pay = receipt_tool(desk)
     commit(desk, lambda txn: pay("o-1", 100))
     with pytest.raises(MisuseError, match=said):
         replay("t-1", lambda txn: None, export=vouched(damage(document(desk, "t-1"))), runtime=desk.runtime)
 
 
-def test_files_that_are_no_export_are_refused(desk: Desk, tmp_path: Path) -> None:
-    (bad := tmp_path / "bad.json").write_text('{"format": 1, "format": 2}')
-    (table := tmp_path / "journal.csv").write_text("txn,key\n")
-    for path, said in (
-        (tmp_path / "gone.json", "cannot be read"),
-        (bad, "is no export of a journal"),
-        (table, "is no export of a journal: .*; write one with `countersign journal export --format json`"),
-    ):
-        with pytest.raises(MisuseError, match=said):
-            replay("t-1", lambda txn: None, export=path, runtime=desk.runtime)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read"),
+        ('{"format": 1, "format": 2}', "is no export of a journal"),
+        ("txn,key\n", "is no export of a journal: .*; write one with `countersign journal export --format"),
+    ],
+)
+def test_files_that_are_no_export_are_refused(desk: Desk, text: str | None, said: str) -> None:
+    path = desk.folder / "export"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(MisuseError, match=said):
+        replay("t-1", lambda txn: None, export=path, runtime=desk.runtime)
 
 
 def test_what_was_never_submitted_or_is_not_there_is_refused(desk: Desk) -> None:
