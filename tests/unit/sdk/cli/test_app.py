@@ -163,8 +163,7 @@ def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: 
     first = run("tools", "export", "--tools", str(module))
     path = module.parent / "drafts" / "cli_refund.json"
     assert (first.exit_code, str(path) in first.output) == (0, True)
-    assert "review" in first.output
-    assert "tools/" in first.output
+    assert "review" in first.output and "tools/" in first.output
     assert load_manifest(path.read_bytes()).secret == ("/card",)
     path.write_text("{}")
     assert "kept" in run("tools", "export", "--tools", str(module)).output

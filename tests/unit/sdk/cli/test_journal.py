@@ -140,8 +140,7 @@ def test_an_export_is_one_document_for_its_reader_alone(whole: Path, tmp_path: P
     out = tmp_path / "export.json"
     assert run(whole, "export", "--tool", "charge", "--out", str(out)).output.startswith("1 transactions in")
     told = json.loads(out.read_text())
-    assert out.stat().st_mode & 0o077 == 0
-    assert (told["format"], len(told["transactions"])) == (FORMAT, 1)
+    assert (out.stat().st_mode & 0o077, told["format"], len(told["transactions"])) == (0, FORMAT, 1)
     assert [one["tool"] for one in told["transactions"][0]["effects"]] == ["charge", "notify", "void"]
 
 
@@ -162,8 +161,7 @@ def staged_by_a_bad_agent(desk: Desk) -> Path:
 def test_no_export_tells_a_secret_or_moves_a_cursor(desk: Desk, form: str) -> None:
     result = run(staged_by_a_bad_agent(desk), "export", "--format", form)
     assert result.exit_code == 0
-    assert "4111" not in result.output
-    assert "(secret)" in result.output
+    assert "4111" not in result.output and "(secret)" in result.output
     assert "\x1b" not in result.output
     if form == "csv":  # and no cell begins as a formula
         (row,) = csv.DictReader(io.StringIO(result.output))

@@ -179,8 +179,7 @@ def test_what_stands_before_tells_equal_points_apart(desk: Desk) -> None:
         for customer in ("c-1", "c-1", "c-2", "c-1"):
             messages = [*one.run(messages, one.calls(customer), last_word(), key="k").messages, MORE]
         end = one.run(messages[called(messages)[2] :], one.calls(), last_word(), key="k")
-        assert keys(end) == ["k/turn-5"]
-        assert len(one.done) == 5
+        assert (keys(end), len(one.done)) == (["k/turn-5"], 5)
 
 
 def test_turns_that_follow_one_another_tell_equal_ones_apart(desk: Desk) -> None:
@@ -276,8 +275,7 @@ def test_the_same_list_is_the_same_turn_whatever_was_asked_meanwhile(desk: Desk)
         one.cut(short, one.calls("c-7"), key="k", hears=2)
         one.run([*first.messages, says("Or so.")], one.calls(), last_word(), key="k")
         end = one.run(short, one.calls("c-7"), last_word(), key="k")
-        assert keys(end) == ["k/turn-4"]
-        assert one.done == ["c-9", "c-1", "c-7"]
+        assert (keys(end), one.done) == (["k/turn-4"], ["c-9", "c-1", "c-7"])
 
 
 def test_a_list_that_lacks_a_turn_in_the_middle_goes_on_after_its_last(desk: Desk) -> None:

@@ -62,8 +62,7 @@ def test_a_call_for_people_parks_the_conversation(desk: Desk, talk: Talk) -> Non
     assert asked(again) == txn and talk.vendor.sent == []  # nobody answered yet: nobody asks the model either
     desk.service.approve(txn)
     done = talk.run([talk.says("Refunded.")], [refund], messages=end.messages)
-    assert (done.text, done.pending) == ("Refunded.", None)
-    assert desk.done == [("refund", "o-4", 20_000)]
+    assert (done.text, done.pending, desk.done) == ("Refunded.", None, [("refund", "o-4", 20_000)])
     assert talk.vendor.answers() == ['{"refund_id":"r-o-4-20000"}']
     replayed = talk.run([talk.says("Yes.")], [refund], messages=end.messages)
     assert len(desk.done) == 1 and replayed.steps[0].answers == done.steps[0].answers
@@ -161,8 +160,7 @@ def test_a_failure_nobody_told_the_model_is_told_in_the_same_words(desk: Desk, t
     kept = killed(talk, tools, talk.calls(*calls))
     done = list(desk.done)
     end = talk.run([talk.says("I see.")], tools, messages=kept)
-    assert desk.done == done
-    assert end.steps[0].answers == other.steps[0].answers
+    assert (desk.done, end.steps[0].answers) == (done, other.steps[0].answers)
     assert [one.done for one in end.steps[0].answers] == [True, False, False]
     assert "no address" in end.steps[0].answers[2].text
 

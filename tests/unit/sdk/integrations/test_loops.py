@@ -22,8 +22,7 @@ def talk(request: pytest.FixtureRequest, desk: Desk) -> Talk:
 def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     end = talk.turn([("refund", REFUND)], [refund])
-    assert (end.text, end.pending) == ("Done.", None)
-    assert desk.done == [("refund", "o-4", 1200)]
+    assert (end.text, end.pending, desk.done) == ("Done.", None, [("refund", "o-4", 1200)])
     assert talk.vendor.answers() == ['{"refund_id":"r-o-4-1200"}']
     (step,) = end.steps
     assert (step.key, [one.done for one in step.answers]) == ("case-1/turn-1", [True])
@@ -69,8 +68,7 @@ def test_equal_calls_of_one_message_are_one_and_the_model_is_told(desk: Desk, ta
     refund = refund_tool(desk)
     talk.turn([("refund", REFUND), ("refund", REFUND)], [refund])
     first, second = talk.vendor.answers()
-    assert len(desk.done) == 1
-    assert first == '{"refund_id":"r-o-4-1200"}'
+    assert (len(desk.done), first) == (1, '{"refund_id":"r-o-4-1200"}')
     assert second.startswith("done once, as the equal call before it")
 
 

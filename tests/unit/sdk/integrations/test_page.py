@@ -43,8 +43,7 @@ def test_the_programs_of_the_page_run(
         monkeypatch.setenv("ANTHROPIC_BASE_URL", both.url)
         run(OPENAI, desk, refund=refund)
         run(ANTHROPIC, desk, refund=refund)
-    assert capsys.readouterr().out == "Done.\nDone.\n"
-    assert len(desk.done) == 2
+    assert (capsys.readouterr().out, len(desk.done)) == ("Done.\nDone.\n", 2)
 
 
 def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,8 +150,7 @@ def test_a_message_that_is_no_whole_one_is_not_carried_out(kind: str, reason: st
     talk, refund = Talk(kind, runtime=desk.runtime), refund_tool(desk)
     with pytest.raises(ModelStopped, match=reason) as caught:
         talk.run([cut(talk, reason)], [refund])
-    assert desk.done == []
-    assert (caught.value.reason, caught.value.messages) == (reason, ASK)
+    assert (desk.done, caught.value.reason, caught.value.messages) == ([], reason, ASK)
 
 
 def test_a_refusal_of_the_model_is_its_end_and_an_answer_without_a_choice_no_message(desk: Desk) -> None:
@@ -181,8 +180,7 @@ def test_a_paused_model_is_asked_again_with_its_thoughts_as_they_came(desk: Desk
     paused = {**talk.says("Wait."), "stop_reason": "pause_turn"}
     paused["content"] = [thought, *paused["content"]]
     end = talk.run([paused, talk.says("Here.")], [refund])
-    assert end.text == "Here."
-    assert talk.vendor.told()[-1]["content"][0] == thought
+    assert (end.text, talk.vendor.told()[-1]["content"][0]) == ("Here.", thought)
 
 
 def test_messages_may_be_objects_of_the_client(desk: Desk) -> None:

@@ -183,8 +183,7 @@ def test_a_document_is_replayed_without_an_environment(make: Make, monkeypatch: 
     monkeypatch.delenv("COUNTERSIGN_AGENT", raising=False)
     monkeypatch.setattr("countersign.runtime._default", None)  # what a test before this one may have left
     again = replay("t-1", body, export=document)
-    assert [one for one in again.divergences if one.kind == "raised"] == []
-    assert runs(desk) == ["t-1"]
+    assert ([one for one in again.divergences if one.kind == "raised"], runs(desk)) == ([], ["t-1"])
 
 
 # ------------------------------------------------------------------------------------------------- reasoning, unsealed

@@ -136,8 +136,7 @@ def test_died_as_submitted_it_stands_as_the_service_says(desk: Desk, refund: Cal
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state, record.parked) == ("review", False)
     desk.run()
-    assert desk.service.latest(record.txn).state == "ended"
-    assert (resume(desk.runtime), desk.done) == ([], [])
+    assert (desk.service.latest(record.txn).state, resume(desk.runtime), desk.done) == ("ended", [], [])
 
 
 # ----------------------------------------------------------------------------------- a look that finds nothing new

@@ -194,8 +194,7 @@ def test_what_fired_and_will_not_be_taken_back_any_more_stands(desk: Desk, both:
     txn = left_in_part(desk, both, (charge, "o-1", 100))
     desk.face.faults.clear()
     (found,) = resume(desk.runtime)
-    assert (found.after, len(desk.done)) == ("unsettled", 1)
-    assert closed(desk, txn)[0] == "closed"
+    assert (found.after, len(desk.done), closed(desk, txn)[0]) == ("unsettled", 1, "closed")
 
 
 def test_what_was_not_begun_is_unused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,12 +203,10 @@ def test_what_was_not_begun_is_unused(desk: Desk, monkeypatch: pytest.MonkeyPatc
         txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), raises=JournalError)
     monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
     (found,) = resume(desk.runtime)
-    assert (found.after, desk.done) == ("unsettled", [])
-    assert closed(desk, txn.txn)[0] == "closed"
+    assert (found.after, desk.done, closed(desk, txn.txn)[0]) == ("unsettled", [], "closed")
     (row,) = effect_rows(desk)
     assert (row.state, row.error) == ("unused", "a person closed its transaction before it was begun")
-    assert resume(desk.runtime) == []
-    assert (service_states(desk, txn.txn), desk.done) == (["unused"], [])
+    assert (resume(desk.runtime), service_states(desk, txn.txn), desk.done) == ([], ["unused"], [])
 
 
 def test_a_living_owner_keeps_it(desk: Desk, both: tuple[Live, Live]) -> None:

@@ -211,8 +211,7 @@ def test_whoever_waits_for_what_nobody_will_settle_is_told_so(desk: Desk, both: 
         run_transaction(step, key="t-1", runtime=desk.runtime)
     with pytest.raises(OutcomeUnknown, match="in notes stand, and those in other do not"):
         run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
-    assert len(ran) == 3
-    assert desk.done == [("refund", "o-1", 100)]
+    assert (len(ran), desk.done) == (3, [("refund", "o-1", 100)])
 
 
 @pytest.mark.parametrize("staged", [False, True])
@@ -332,8 +331,7 @@ def test_nothing_is_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind
     assert [what for what, *_ in desk.done] == (["charge"] if staged else [])
     ((_, note),) = still.found
     assert BUSY in note if kind == "sqlite" else "a living process" in note
-    assert standing() == ["a"]
-    assert settle(desk) == ["settled"]
+    assert (standing(), settle(desk)) == (["a"], ["settled"])
     assert (live_states(desk), [what for what, *_ in desk.done]) == (["kept"], ["charge"] if staged else [])
 
 

@@ -130,8 +130,7 @@ def test_an_unknown_compensation_is_settled_later(desk: Desk, answer: Any, state
     assert states(desk)["charge#1"] == state
     held = desk.service.latest(txn.txn).held[0]
     assert held.compensation is not None
-    assert held.state.value == state
-    assert [one[0] for one in desk.done] == ["charge", "void"]
+    assert (held.state.value, [one[0] for one in desk.done]) == (state, ["charge", "void"])
     resume(desk.runtime)
     assert (states(desk)["charge#1"], len(desk.done)) == (state, 2)
 

@@ -139,8 +139,7 @@ def test_what_the_rerun_brought_back_is_kept(desk: Desk, note: Note, save: Calla
         *((2, "note", "relisted"), (2, "save", "relisted")),
     ]
     assert in_force(desk) == [("note", "kept"), ("save", "kept")]
-    assert notes_in(desk.folder / "notes.db") == [("o-2", "paying")]
-    assert resume(desk.runtime) == []
+    assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-2", "paying")], [])
 
 
 def test_it_stands_where_nothing_else_does(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:

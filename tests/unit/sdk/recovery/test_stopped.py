@@ -92,8 +92,7 @@ def test_nothing_of_it_fires_later(desk: Desk, stopped: Call, error: type[BaseEx
     if was_spent:
         assert "its program was stopped before it was begun" in found.note
         assert service_states(desk, found.txn) == ["unused"]
-    assert resume(desk.runtime) == []
-    assert (desk.done, notes_in(desk.folder / "notes.db")) == ([], [])
+    assert (resume(desk.runtime), desk.done, notes_in(desk.folder / "notes.db")) == ([], [], [])
 
 
 def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Call) -> None:

@@ -70,8 +70,7 @@ def test_what_an_adapter_raises_in_recovery_keeps_up_its_transaction_alone(
     assert found[0].note.startswith(f"IntegrityError: {SAID} (at {Path(__file__)}:")
     assert found[0].note in caplog.text
     journal = desk.runtime.journal.transactions
-    assert journal.require(found[0].txn).note == found[0].note
-    assert len(desk.done) == 1
+    assert (journal.require(found[0].txn).note, len(desk.done)) == (found[0].note, 1)
     monkeypatch.undo()
     assert told(resume(desk.runtime)) == [("t-1", "ended", False)]
 

@@ -151,8 +151,7 @@ def test_scenario_56_holds_in_every_journal_mode_of_sqlite(desk: Desk, tmp_path:
             note(f"o-{n}", "x" * 200_000)
 
     run_transaction(fill, key="t-1", dry_run=True, runtime=desk.runtime)
-    assert notes.read_bytes() == before
-    assert notes_in(notes) == []
+    assert (notes.read_bytes(), notes_in(notes)) == (before, [])
 
 
 def test_scenario_57_a_denial_does_not_stop_the_body_of_a_dry_run(desk: Desk) -> None:
@@ -199,8 +198,7 @@ def test_secrets_of_the_reviewed_manifest_are_hidden(desk: Desk) -> None:
     assert txn.result.effects[0].args == {"user": "ada", "password": "(secret)"}
     assert txn.result.live[0].args == {"token": "(secret)", "at": "here"}
     told = f"{txn.result}{txn.result.to_json()}"
-    assert "hunter2" not in told
-    assert "t0ps3cret" not in told
+    assert "hunter2" not in told and "t0ps3cret" not in told
 
 
 @pytest.mark.parametrize(

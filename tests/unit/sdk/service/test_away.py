@@ -50,12 +50,10 @@ def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk) -
         desk.run((refund, "o-1", 90000), wait=60)
     assert pending.value.parked
     assert "could not be asked when the time was up" in str(pending.value)
-    assert "nobody listens" in str(pending.value)
-    assert "countersign resume" in str(pending.value)
+    assert "nobody listens" in str(pending.value) and "countersign resume" in str(pending.value)
     desk.face.faults.clear()
     desk.service.approve(TXN)
-    assert [one.after for one in resume(desk.runtime)] == ["settled"]
-    assert resume(desk.runtime) == []
+    assert ([one.after for one in resume(desk.runtime)], resume(desk.runtime)) == (["settled"], [])
     assert desk.done == [("refund", "o-1", 90_000)]
 
 
@@ -122,8 +120,7 @@ def test_what_a_killed_agent_waited_for_is_fired_once_by_a_worker(yard: Yard) ->
     yard.desk.service.approve(TXN)
     yard.resume()
     yard.resume()
-    assert [line.split()[0] for line in yard.lines()] == ["o-1"]
-    assert yard.state("t-1") == "settled"
+    assert ([line.split()[0] for line in yard.lines()], yard.state("t-1")) == (["o-1"], "settled")
 
 
 def test_the_pauses_grow_and_stay_within_a_long_poll(desk: Desk) -> None:

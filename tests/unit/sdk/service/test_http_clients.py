@@ -88,8 +88,7 @@ def test_async_clients_use_no_proxy_of_the_environment(
 ) -> None:
     between.set(monkeypatch, environment)
 
-    assert manifest_async(settings_of(between.desk)) == "refund"
-    assert between.forger.log == []
+    assert (manifest_async(settings_of(between.desk)), between.forger.log) == ("refund", [])
 
 
 # -- https -----------------------------------------------------------------------------------------------------------
@@ -124,15 +123,13 @@ def secure(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def test_https_goes_direct_unless_a_proxy_is_set(secure: Secure) -> None:
     assert secure.manifest(ca_file=secure.authority) == "refund"
-    assert secure.manifest_async(ca_file=secure.authority) == "refund"
-    assert secure.proxy.asked == []
+    assert (secure.manifest_async(ca_file=secure.authority), secure.proxy.asked) == ("refund", [])
 
 
 def test_https_uses_the_proxy_of_the_setting(secure: Secure) -> None:
     through = {"ca_file": secure.authority, "https_proxy": secure.proxy.url}
     there = secure.desk.service.iss.removeprefix("https://")
-    assert secure.manifest(**through) == "refund"
-    assert secure.manifest_async(**through) == "refund"
+    assert (secure.manifest(**through), secure.manifest_async(**through)) == ("refund", "refund")
     assert set(secure.proxy.asked) == {f"CONNECT {there}"}
 
 
