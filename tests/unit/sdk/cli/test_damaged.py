@@ -26,18 +26,13 @@ ITSELF = {
     "its time is none": ("UPDATE transactions SET created_at = 1e300 WHERE {}", "created_at is no time"),
 }
 A_CALL = {
-    "the state of a call is none": (
-        "UPDATE effects SET state = 'whatever' WHERE {} AND seq = 1",
-        "'whatever' is not a valid",
-    ),
-    "its arguments are others": (
-        "UPDATE effects SET args = CAST('{{}}' AS {bytes}) WHERE {} AND seq = 1",
-        "do not have the digest",
-    ),
-    "its result is no text": (
-        "UPDATE effects SET result = {broken} WHERE {} AND seq = 1",
-        "can't decode byte 0xff",
-    ),
+    "the state of a call is none": ("state = 'whatever'", "'whatever' is not a valid"),
+    "its arguments are others": ("args = CAST('{{}}' AS {bytes})", "do not have the digest"),
+    "its result is no text": ("result = {broken}", "can't decode byte 0xff"),
+}
+A_CALL = {
+    name: (f"UPDATE effects SET {change} WHERE {{}} AND seq = 1", why)
+    for name, (change, why) in A_CALL.items()
 }
 NO_TEXT = "CAST(x'ff' AS TEXT)"  # SQLite keeps it, PostgreSQL does not
 ON_SQLITE = {("transactions", "note"): "could not decode", ("effects", "error"): "could not decode"}
@@ -163,9 +158,8 @@ def test_nor_does_text_that_is_none(damaged: Callable[[str], Desk], table: str, 
 @pytest.mark.tampers
 def test_a_note_of_changes_that_is_none_hides_no_call(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending:
-        desk.run((refund, "o-1", 90000))
-    desk.runtime.journal.edits.note(pending.value.txn, [])
+    txn = desk.run((refund, "o-1", 90_000), raises=ReviewPending).txn
+    desk.runtime.journal.edits.note(txn, [])
     with desk.runtime.journal.database.unit(durable=True) as unit:
         assert unit.execute("UPDATE meta SET value = '[' WHERE substr(name, 1, 6) = 'edited'").rowcount == 1
     result = said(desk, "show", "t-1", "--json")

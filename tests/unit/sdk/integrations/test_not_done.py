@@ -21,7 +21,6 @@ from countersign import (
     TransactionBusy,
     resume,
     tool,
-    transaction,
 )
 from countersign.contract import ErrorCode, Verdict, txn_id
 from countersign.contract.states import EffectState
@@ -61,18 +60,10 @@ def test_what_was_done_is_told_as_done_where_live_work_cannot_be_redone(desk: De
     kept = killed(talk, tools, talk.calls(*calls))
     end = talk.run([talk.says("Done.")], tools, messages=kept)
     booked, refunded, equal = end.steps[0].answers
-    assert booked.done and refunded.done and equal.done
+    assert (booked.done, refunded.done, equal.done) == (True, True, True)
     assert booked.text == "booked" and refunded.text == '{"refund_id":"r-o-4-1200"}'
     assert equal.text.startswith("done once, as the equal call before it")
     assert (len(desk.done), notes(desk)) == (1, 1)
-
-
-class KilledError(BaseException):
-    """The process ends here."""
-
-
-def dies(*_: Any, **__: Any) -> Any:
-    raise KilledError
 
 
 def test_live_work_alone_that_was_kept_is_told_as_done(desk: Desk, talk: Talk) -> None:
@@ -84,11 +75,15 @@ def test_live_work_alone_that_was_kept_is_told_as_done(desk: Desk, talk: Talk) -
 
 def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after the database had committed, and before the journal heard of it."""
+
+    def dies(*_: Any, **__: Any) -> Any:
+        raise SystemExit
+
     talk, book = Talk("openai", runtime=desk.runtime), book_tool(desk)
     heard: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(desk.runtime.journal.transactions, "end_live", dies)
-        with pytest.raises(KilledError):
+        with pytest.raises(SystemExit):
             talk.run([talk.calls(("book", {"order_id": "o-4"}))], [book], on_message=heard.append)
     desk.clock.advance(3600)
     with desk.restarted() as later:
@@ -113,10 +108,8 @@ def test_what_was_taken_back_is_told_as_that_again(desk: Desk, talk: Talk) -> No
     end = talk.run([talk.says("I see.")], tools, messages=kept)
     looked, charged, notified = (one.text for one in end.steps[0].answers)
     assert looked.startswith("this one was undone again: notify did not happen")
-    assert (
-        charged.startswith("this one was done and has been taken back: notify did not happen")
-        and "no address" in charged
-    )
+    assert charged.startswith("this one was done and has been taken back: notify did not happen")
+    assert "no address" in charged
     assert notified.startswith("this one was not done")
     assert [one[0] for one in desk.done] == ["charge", "void"]
 
@@ -221,16 +214,6 @@ def test_what_a_worker_fired_meanwhile_is_never_told_as_not_done(desk: Desk, tal
     assert len(desk.done) == 1
 
 
-def test_a_service_that_is_away_leaves_the_model_without_an_answer(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    end = talk.run([talk.calls(("refund", LARGE))], [refund])
-    renamed = failing_tool(desk, NotDone("no"), "give_back")
-    desk.face.faults[f"/v1/transactions/{FIRST}/withdraw"] = ["lost_request"] * 50
-    with pytest.raises(ServiceUnavailable):
-        talk.run([], [renamed], messages=end.messages)
-    assert talk.vendor.sent == []
-
-
 def test_live_work_that_cannot_begin_takes_back_what_people_were_asked(desk: Desk, talk: Talk) -> None:
     tools = [refund_tool(desk), book_tool(desk)]
     calls = (("book", {"order_id": "o-4"}), ("refund", LARGE))
@@ -247,11 +230,7 @@ def test_live_work_that_cannot_begin_takes_back_what_people_were_asked(desk: Des
 
 def test_what_somebody_else_is_doing_now_is_not_told_as_not_done(desk: Desk) -> None:
     talk, refund = Talk("openai", runtime=desk.runtime), refund_tool(desk)
-    with (
-        desk.restarted() as other,
-        transaction("case-1/turn-1", runtime=other.runtime),
-        pytest.raises(TransactionBusy),
-    ):
+    with desk.restarted() as other, other.step("case-1/turn-1"), pytest.raises(TransactionBusy):
         contextvars.Context().run(talk.run, [talk.calls(("transfer", {}))], [refund])
 
 
@@ -276,16 +255,16 @@ def test_what_never_arrived_is_ended_and_told_as_not_done(desk: Desk, talk: Talk
     assert resume(runtime=desk.runtime) == [] and desk.done == []
 
 
-def test_a_refused_withdrawal_leaves_no_answer(
-    desk: Desk, talk: Talk, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("faults", "raised"),
+    [(["lost_request"] * 50, ServiceUnavailable), ([Refused(403, ErrorCode.FORBIDDEN)], ServiceRefused)],
+    ids=["away", "refused"],
+)
+def test_where_it_is_not_withdrawn_the_model_gets_no_answer(
+    desk: Desk, talk: Talk, faults: list[Any], raised: type[Exception]
 ) -> None:
-    refund = refund_tool(desk)
-    end = talk.run([talk.calls(("refund", LARGE))], [refund])
-
-    def refuses(*_: Any) -> Any:
-        raise Refused(403, ErrorCode.FORBIDDEN)
-
-    monkeypatch.setattr(desk.service, "withdraw", refuses)
-    with pytest.raises(ServiceRefused):
-        talk.run([], [failing_tool(desk, NotDone("no"))], messages=end.messages)
+    end = talk.run([talk.calls(("refund", LARGE))], [refund_tool(desk)])
+    desk.face.faults[f"/v1/transactions/{FIRST}/withdraw"] = list(faults)
+    with pytest.raises(raised):
+        talk.run([], [failing_tool(desk, NotDone("no"), "give_back")], messages=end.messages)
     assert talk.vendor.sent == []
