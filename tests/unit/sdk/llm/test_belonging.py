@@ -29,7 +29,7 @@ from countersign import (
 )
 from countersign.journal.exporting import exported
 from countersign.journal.telling import describe
-from tests.fakes.desk import Desk, failing_tool, make_desk, refund_tool
+from tests.fakes.desk import Desk, answering_tool, failing_tool, make_desk, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
 from tests.unit.sdk.llm.asking import MODEL, Make, calls, stands
 
@@ -117,19 +117,10 @@ def test_so_do_its_probe_and_its_compensation(make: Make) -> None:
         ask_here()
         desk.act("forget", order_id)
 
-    @tool(
-        "keep",
-        resource=("Order", "order_id"),
-        registry=desk.registry,
-        compensate="forget",
-        compensation_map={"order_id": "args:/order_id"},
-        probe="recall",
-    )
-    def keep(order_id: str) -> None:
-        """Keep something, and lose the answer."""
-        raise ConnectionResetError("the answer was lost")
-
-    desk.publish(keep, forget)
+    undone: Any = {"compensate": "forget", "compensation_map": {"order_id": "args:/order_id"}}
+    lost = ConnectionResetError("the answer was lost")
+    keep = answering_tool(desk, lost, name="keep", probe="recall", **undone)
+    desk.publish(forget)
     fails = failing_tool(desk, NotDone("no such order"), acts=False)
     with pytest.raises(Exception, match="did not happen"):
         desk.run((keep, "o-1"), (fails, "o-2"))
@@ -203,8 +194,5 @@ def test_a_call_is_counted_where_its_reasoning_cannot_be_kept(make: Make, tmp_pa
         (tmp_path / "kept").rename(key)
         call.record(ANTHROPIC)
     assert stands(desk, "a-day") == (3, 0)
-    assert [desk.runtime.journal.spending.reasoning(row["call_id"]) for row in calls(desk)] == [
-        SECRET,
-        SECRET,
-        None,
-    ]
+    kept = [desk.runtime.journal.spending.reasoning(row["call_id"]) for row in calls(desk)]
+    assert kept == [SECRET, SECRET, None]

@@ -54,17 +54,13 @@ LOCAL = Usage(
 )  # fmt: skip
 
 READ: dict[str, tuple[Any, Usage]] = {
-    "chat completions, a dict": (OPENAI_CHAT, CHAT),
-    "chat completions, an object": (as_object(OPENAI_CHAT), CHAT),
-    "responses, a dict": (OPENAI_RESPONSES, RESPONSES),
-    "responses, an object": (as_object(OPENAI_RESPONSES), RESPONSES),
-    "Anthropic, a dict": (ANTHROPIC, MESSAGE),
-    "Anthropic, an object": (as_object(ANTHROPIC), MESSAGE),
-    "Google, as over the wire": (GOOGLE, GEMINI),
-    "Google, as its client has it": (google_object(), GEMINI),
-    "Ollama, a dict": (OLLAMA, LOCAL),
-    "Ollama, an object": (as_object(OLLAMA), LOCAL),
+    "chat completions": (OPENAI_CHAT, CHAT),
+    "responses": (OPENAI_RESPONSES, RESPONSES),
+    "Anthropic": (ANTHROPIC, MESSAGE),
+    "Ollama": (OLLAMA, LOCAL),
 }
+OBJECTS = {f"{name}, an object": (as_object(answer), usage) for name, (answer, usage) in READ.items()}
+READ |= OBJECTS | {"Google, over the wire": (GOOGLE, GEMINI), "Google, its client": (google_object(), GEMINI)}
 
 
 @pytest.mark.parametrize(("answer", "expected"), READ.values(), ids=READ.keys())
@@ -91,21 +87,18 @@ def test_the_total_of_google_says_what_an_answer_without_candidates_took() -> No
 
 
 def test_several_choices_finish_for_several_reasons() -> None:
-    two = OPENAI_CHAT | {
-        "choices": [*OPENAI_CHAT["choices"], OPENAI_CHAT["choices"][0] | {"finish_reason": "length"}]
-    }
+    (one,) = OPENAI_CHAT["choices"]
+    two = OPENAI_CHAT | {"choices": [one, one | {"finish_reason": "length"}]}
     assert read_usage(two).finish_reasons == ("stop", "length")
 
 
+THOUGHT = {"message": {"content": "Done.", "reasoning_content": SECRET}}
 REASONED = {
     "responses": (OPENAI_RESPONSES, SECRET),
     "Anthropic": (as_object(ANTHROPIC), SECRET),
     "Google": (google_object(), SECRET),
     "Ollama": (OLLAMA, SECRET),
-    "chat completions of others": (
-        OPENAI_CHAT | {"choices": [{"message": {"content": "Done.", "reasoning_content": SECRET}}]},
-        SECRET,
-    ),
+    "chat completions of others": (OPENAI_CHAT | {"choices": [THOUGHT]}, SECRET),
     "chat completions keep theirs": (OPENAI_CHAT, None),
 }
 
@@ -129,10 +122,7 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
     "a chunk before the last": (OPENAI_STREAM_END | {"usage": None}, "usage.prompt_tokens"),
     "an event before the last": ({"type": "response.output_text.delta", "delta": "Do"}, "usage.input_tokens"),
     "a chunk of Ollama before the last": (OLLAMA | {"done": False}, "done=true"),
-    "chat without a completion": (
-        without(OPENAI_CHAT, "usage", "completion_tokens"),
-        "usage.completion_tokens",
-    ),
+    "chat without a completion": (without(OPENAI_CHAT, "usage", "completion_tokens"), "completion_tokens"),
     "a prompt of true tokens": (prompt(True), "usage.prompt_tokens"),
     "a prompt of -1 tokens": (prompt(-1), "usage.prompt_tokens"),
     "a prompt of 1.5 tokens": (prompt(1.5), "usage.prompt_tokens"),
@@ -143,14 +133,8 @@ UNREADABLE: dict[str, tuple[Any, str]] = {
         "usage.prompt_tokens",
     ),
     "a response without usage": (OPENAI_RESPONSES | {"usage": None}, "usage.input_tokens"),
-    "a response that lacks its input": (
-        without(OPENAI_RESPONSES, "usage", "input_tokens"),
-        "usage.input_tokens",
-    ),
-    "the beginning of a message": (
-        without(ANTHROPIC_STREAM_END, "usage", "input_tokens"),
-        'type="message" or "message_delta"',
-    ),
+    "a response that lacks its input": (without(OPENAI_RESPONSES, "usage", "input_tokens"), "input_tokens"),
+    "the beginning of a message": (without(ANTHROPIC_STREAM_END, "usage", "input_tokens"), '"message_delta"'),
     "usage that names no vendor": ({"usage": {"input_tokens": 1, "output_tokens": 1}}, 'object="response"'),
     "Google without candidates or total": (
         without(GOOGLE_BLOCKED, "usageMetadata", "totalTokenCount"),
@@ -235,15 +219,8 @@ def test_writing_to_a_cache_without_a_price_has_an_unknown_cost() -> None:
 def test_the_most_a_call_can_cost_takes_the_dearest_kind_of_input() -> None:
     row = price(cached_input="0.3", cache_write="6")
     assert row.most(1_000_000, 1_000_000) == 21 * PICOS
-    assert all(
-        (row.cost(one) or 0) <= row.most(100, 50)
-        for one in (
-            Billed(100, 0, 0, 50),
-            Billed(0, 100, 0, 50),
-            Billed(0, 0, 100, 50),
-            Billed(30, 30, 40, 50),
-        )
-    )
+    for billed in ((100, 0, 0, 50), (0, 100, 0, 50), (0, 0, 100, 50), (30, 30, 40, 50)):
+        assert (row.cost(Billed(*billed)) or 0) <= row.most(100, 50)
 
 
 LIST = Prices(
@@ -295,6 +272,7 @@ def test_the_model_that_answered_has_its_own_price_first() -> None:
 
 
 HEAD = '[[price]]\nmodels = "m"\ncurrency = "USD"\nvalid_from = 2026-01-01\n'
+WHOLE = HEAD + "input = 1\noutput = 1\n"
 REFUSED = {
     "no TOML": ("[[price]", "is no TOML"),
     "another table": ("[prices]\nx = 1\n", "nothing else"),
@@ -307,21 +285,12 @@ REFUSED = {
     "a word": (HEAD + 'input = "much"\noutput = 1\n', "is no number"),
     "finer than a millionth": (HEAD + "input = 0.0000001\noutput = 1\n", "decimal places"),
     "dearer than can be": (HEAD + "input = 10001\noutput = 1\n", "from 0 to 10000"),
-    "no currency": (HEAD.replace('"USD"', '""') + "input = 1\noutput = 1\n", "three capital letters"),
-    "a currency in small letters": (
-        HEAD.replace("USD", "usd") + "input = 1\noutput = 1\n",
-        "three capital letters",
-    ),
-    "a day as text": (
-        HEAD.replace("2026-01-01", '"2026-01-01"') + "input = 1\noutput = 1\n",
-        "must be a day",
-    ),
-    "a moment": (
-        HEAD.replace("2026-01-01", "2026-01-01T00:00:00Z") + "input = 1\noutput = 1\n",
-        "must be a day",
-    ),
-    "no models": (HEAD.replace('"m"', '""') + "input = 1\noutput = 1\n", "pattern"),
-    "the same twice": (2 * (HEAD + "input = 1\noutput = 1\n"), "stands there twice"),
+    "no currency": (WHOLE.replace('"USD"', '""'), "three capital letters"),
+    "a currency in small letters": (WHOLE.replace("USD", "usd"), "three capital letters"),
+    "a day as text": (WHOLE.replace("2026-01-01", '"2026-01-01"'), "must be a day"),
+    "a moment": (WHOLE.replace("2026-01-01", "2026-01-01T00:00:00Z"), "must be a day"),
+    "no models": (WHOLE.replace('"m"', '""'), "pattern"),
+    "the same twice": (2 * WHOLE, "stands there twice"),
 }
 
 

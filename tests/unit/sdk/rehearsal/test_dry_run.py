@@ -56,9 +56,7 @@ WRITING = ("transactions", "redemptions", "outcomes", "compensate", "withdraw", 
 def policy(_: str, args: dict[str, Any]) -> Verdict | tuple[Verdict, Reason]:
     """Small ones go, large ones are asked about, huge ones are not made."""
     if args.get("amount_cents", 0) > 500_000:
-        return Verdict.DENY, Reason(
-            code=DenyCode.FORBIDDEN_BY_POLICY, text="too much", policy="never-huge", advice="pay less"
-        )
+        return Verdict.DENY, Reason(code=DenyCode.FORBIDDEN_BY_POLICY, text="too much", policy="never-huge")
     return Verdict.REVIEW if args.get("amount_cents", 0) > 5_000 else Verdict.RELEASE
 
 
@@ -108,21 +106,15 @@ def test_scenario_56_a_dry_run_leaves_sql_and_files_byte_identical(desk: Desk, t
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
     write = live_writer(desk, files)
     before, database = bytes_below(root), notes.read_bytes()
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        assert note("o-1", "x" * 200_000) == 1  # more than one page, so that the file would grow
-        write("old.txt", "new")
-        write("deep/gone.txt", None)
-        write("made.txt", "made")
-        refund("o-1", 100)
+    long = "x" * 200_000  # more than one page, so that the file would grow
+    calls = [(write, "old.txt", "new"), (write, "deep/gone.txt", None), (write, "made.txt", "made")]
+    txn = desk.run((note, "o-1", long), *calls, (refund, "o-1", 100), dry_run=True)
     assert (bytes_below(root), notes.read_bytes()) == (before, database)
     assert (notes_in(notes), desk.done) == ([("o-0", "here")], [])
     sql, folder = txn.result.changes
-    assert sql.changes == (Change("notes[o-1]", None, {"order_id": "o-1", "note": "x" * 200_000}),)
-    assert folder.changes == (
-        Change("deep/gone.txt", b"gone", None),
-        Change("made.txt", None, b"made"),
-        Change("old.txt", b"old", b"new"),
-    )
+    assert sql.changes == (Change("notes[o-1]", None, {"order_id": "o-1", "note": long}),)
+    gone, made = Change("deep/gone.txt", b"gone", None), Change("made.txt", None, b"made")
+    assert folder.changes == (gone, made, Change("old.txt", b"old", b"new"))
     assert [one.tool for one in txn.result.live] == ["note", "write", "write", "write"]
 
 
@@ -254,13 +246,9 @@ def test_what_moved_under_the_live_work_is_raised_as_in_a_commit(desk: Desk, tmp
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "a.txt").write_text("a")
     write = live_writer(desk, FilesAdapter(tmp_path / "root"))
-    desk.run(
-        (write, "a.txt", "mine"),
-        ((tmp_path / "root" / "a.txt").write_text, "theirs"),
-        dry_run=True,
-        raises=Moved,
-    )
-    assert (tmp_path / "root" / "a.txt").read_text() == "theirs"
+    path = tmp_path / "root" / "a.txt"
+    desk.run((write, "a.txt", "mine"), (path.write_text, "theirs"), dry_run=True, raises=Moved)
+    assert path.read_text() == "theirs"
 
 
 def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk) -> None:
@@ -377,32 +365,20 @@ def test_an_async_step_is_rehearsed_on_the_event_loop(desk: Desk) -> None:
 
 
 def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
-    told = str(
-        DryRun(
-            "case-\x1b[2J",
-            (
-                ForeseenEffect("refund", "e-1", {"to": "a\nb"}, "release"),
-                ForeseenEffect("refund", "e-2", {}, "review", (Asks(("cfo", "finance"), 2, "passkey"),)),
-                ForeseenEffect("refund", "e-3", "(secret)", "unknown", why="nobody could be asked: away"),
-            ),
-            (RehearsedLive("note", {"text": "x"}),),
-            (
-                AdapterChanges("sql", None),
-                AdapterChanges(
-                    "files", (Change("a\x07.txt", None, b"1"), Change("b", b"1", None), Change("c", 1, 2))
-                ),
-                AdapterChanges("memory", ()),
-                AdapterChanges(
-                    "rows",
-                    (
-                        Change("t[1]", {"id": 1, "n": 1, "s": "a\x1b"}, {"id": 1, "n": 1.0, "s": "b"}),
-                        Change("t[2]", None, {"id": 2, "n": 500, "s": "x" * 130}),
-                        Change("t[3]", {"id": 3, "n": None}, None),
-                    ),
-                ),
-            ),
-        )
+    effects = (
+        ForeseenEffect("refund", "e-1", {"to": "a\nb"}, "release"),
+        ForeseenEffect("refund", "e-2", {}, "review", (Asks(("cfo", "finance"), 2, "passkey"),)),
+        ForeseenEffect("refund", "e-3", "(secret)", "unknown", why="nobody could be asked: away"),
     )
+    files = (Change("a\x07.txt", None, b"1"), Change("b", b"1", None), Change("c", 1, 2))
+    rows = (
+        Change("t[1]", {"id": 1, "n": 1, "s": "a\x1b"}, {"id": 1, "n": 1.0, "s": "b"}),
+        Change("t[2]", None, {"id": 2, "n": 500, "s": "x" * 130}),
+        Change("t[3]", {"id": 3, "n": None}, None),
+    )
+    by_adapter = {"sql": None, "files": files, "memory": (), "rows": rows}
+    changes = tuple(AdapterChanges(name, found) for name, found in by_adapter.items())
+    told = str(DryRun("case-\x1b[2J", effects, (RehearsedLive("note", {"text": "x"}),), changes))
     assert told.splitlines() == [
         r"dry run of 'case-\x1b[2J': nothing fired, nothing was kept",
         r'  1  refund {"to":"a\nb"}: release',
@@ -424,13 +400,8 @@ def test_a_row_in_json_is_an_object_whose_values_are_cut_each_alone() -> None:
     told = changed_in_json(Change("t[1]", before, after))
     cut = f"{'x' * 120}... (500 characters)"
     shown = {"id": 1, "note": cut, "raw": "\x00a", "amount": 1.5, "ok": True, "n": None, "last": "new"}
-    assert told == {
-        "key": "t[1]",
-        "what": "changed",
-        "columns": ["note", "last"],
-        "before": shown,
-        "after": shown | {"last": "paid"},
-    }
+    of = {"key": "t[1]", "what": "changed", "columns": ["note", "last"]}
+    assert told == of | {"before": shown, "after": shown | {"last": "paid"}}
 
 
 @pytest.mark.parametrize(
