@@ -142,9 +142,8 @@ def test_what_a_tool_says_of_an_unknown_outcome_stays_readable(desk: Desk, error
         raised.args = error.args
         return raised
 
-    notify = failing_tool(desk, as_failure())
     with pytest.raises(OutcomeUnknown) as unknown:
-        desk.run((notify, "o-1"))
+        desk.run((failing_tool(desk, as_failure()), "o-1"))
     assert states(desk) == {"notify#1": "unknown"}
     assert is_storable(str(unknown.value))
 
@@ -195,8 +194,7 @@ def test_a_probe_may_say_anything_of_why_it_cannot_tell(desk: Desk, answer: Any)
             raise answer
         return answer
 
-    notify = failing_tool(desk, TimeoutError("slow"), probe="look")
-    desk.run((notify, "o-1"), raises=OutcomeUnknown)
+    desk.run((failing_tool(desk, TimeoutError("slow"), probe="look"), "o-1"), raises=OutcomeUnknown)
     assert states(desk) == {"notify#1": "unknown"}
 
 
@@ -216,9 +214,8 @@ def test_an_adapter_may_fail_in_any_words(
         """Write a note."""
         memory["note"] = text
 
-    charge = charge_tools(desk)
     with pytest.raises(LiveCommitFailed) as failed:
-        desk.run((note, "hello"), (charge, "o-1", 100))
+        desk.run((note, "hello"), (charge_tools(desk), "o-1", 100))
     assert states(desk)["charge#1"] == "compensated"
     assert is_storable(str(failed.value))
 

@@ -61,8 +61,7 @@ def test_scenario_5_the_order_in_which_tools_are_registered_does_not_matter(desk
     undone: Any = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
     charge = answering_tool(desk, None, name="charge", **undone)
     answering_tool(desk, None, name="void")
-    notify = failing_tool(desk, NotDone("no"), acts=False)
-    desk.run((charge, "o-1"), (notify, "o-1"), raises=EffectFailed)
+    desk.run((charge, "o-1"), (failing_tool(desk, NotDone("no"), acts=False), "o-1"), raises=EffectFailed)
     assert desk.done == [("charge", "o-1"), ("void", "o-1")]
 
 
@@ -187,8 +186,7 @@ def test_scenario_29_what_is_known_not_to_have_happened_is_not_compensated(desk:
     assert [path.endswith("/compensate") for _, path in desk.face.log].count(True) == at  # nor asked for
 
 
-def test_scenario_61_what_ran_in_blocks_inside_and_at_the_same_time_replays(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_scenario_61_what_ran_in_blocks_inside_and_at_the_same_time_replays(desk: Desk, refund: Any) -> None:
 
     def step(txn: Transaction) -> list[Any]:
         kept = [refund("o-1", 100)]
@@ -241,8 +239,7 @@ def test_scenario_64_whatever_stands_in_an_argument_is_data(desk: Desk, text: st
     assert json.loads(row.args) == {"order_id": "o-1", "words": text}
 
 
-def test_scenario_64_an_argument_of_a_megabyte_is_refused_as_it_is_staged(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_scenario_64_an_argument_of_a_megabyte_is_refused_as_it_is_staged(desk: Desk, refund: Any) -> None:
     with transaction("t-1", runtime=desk.runtime):
         with pytest.raises(NotStageable, match=r"'refund' .* more than 262144 bytes"):
             refund("o" * 1_000_000, 100)
@@ -293,6 +290,7 @@ def test_w10_a_live_commit_that_fails_leaves_no_lock_and_nothing_to_recover(desk
             return session
 
     notes = notes_database(desk.folder)
+
     note, charge = note_tool(desk, Full(notes)), charge_tools(desk)
 
     def step() -> None:

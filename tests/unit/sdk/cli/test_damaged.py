@@ -157,8 +157,7 @@ def test_nor_does_text_that_is_none(damaged: Callable[[str], Desk], table: str, 
 
 @pytest.mark.tampers
 def test_a_note_of_changes_that_is_none_hides_no_call(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    txn = desk.run((refund, "o-1", 90_000), raises=ReviewPending).txn
+    txn = desk.run((refund_tool(desk), "o-1", 90_000), raises=ReviewPending).txn
     desk.runtime.journal.edits.note(txn, [])
     with desk.runtime.journal.database.unit(durable=True) as unit:
         assert unit.execute("UPDATE meta SET value = '[' WHERE substr(name, 1, 6) = 'edited'").rowcount == 1
@@ -168,8 +167,7 @@ def test_a_note_of_changes_that_is_none_hides_no_call(desk: Desk) -> None:
 
 
 def test_a_sound_journal_says_nothing_of_it(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    desk.run((refund, "o-1", 100))
+    desk.run((refund_tool(desk), "o-1", 100))
     for args in (["list"], ["filter"], ["show", "t-1"], ["export"]):
         result = said(desk, *args)
         assert (result.exit_code, result.stderr, "damaged" in result.stdout) == (0, "", False)

@@ -52,8 +52,7 @@ def keys(end: Any) -> list[str]:
 # --------------------------------------------------------------------------------------------------------- people
 
 
-def test_a_call_for_people_parks_the_conversation(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_a_call_for_people_parks_the_conversation(desk: Desk, refund: Any, talk: Talk) -> None:
     end = talk.run([talk.calls(("refund", LARGE), said="It was broken.")], [refund])
     txn = asked(end)
     assert txn == txn_id(agent=AGENT, run_key="case-1/turn-1")
@@ -226,8 +225,7 @@ def test_live_work_beside_a_failure_stays_undone_and_is_told_so(desk: Desk, talk
 
 
 @pytest.mark.parametrize("by", ["policy", "people"])
-def test_a_denial_is_told_again(by: str, desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_a_denial_is_told_again(by: str, desk: Desk, refund: Any, talk: Talk) -> None:
     if by == "policy":
         kept = killed(talk, [refund], talk.calls(("refund", HUGE)))
     else:
@@ -256,8 +254,7 @@ def test_what_was_spent_on_other_calls_is_refused(spent: Any, asks: Any, desk: D
 # ------------------------------------------------------------------------------------------------------- the key
 
 
-def test_a_rerun_from_the_beginning_never_fires_twice(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_a_rerun_from_the_beginning_never_fires_twice(desk: Desk, refund: Any, talk: Talk) -> None:
     first = talk.turn([("refund", REFUND)], [refund])
     second = talk.turn([("refund", REFUND)], [refund])
     assert len(desk.done) == 1 and second.steps[0].answers == first.steps[0].answers
@@ -267,8 +264,7 @@ def test_a_rerun_from_the_beginning_never_fires_twice(desk: Desk, talk: Talk) ->
     assert len(desk.done) == 1
 
 
-def test_asked_anew_the_same_calls_are_found_and_others_refused(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_asked_anew_the_same_calls_are_found_and_others_refused(desk: Desk, refund: Any, talk: Talk) -> None:
     calls = [talk.calls(*refunds("o-1"), turn="a"), talk.calls(*refunds("o-2"), turn="b")]
     lost = talk.run([*calls, talk.says("Done.")], [refund]).messages[:3]  # as far as the first answer
     end = talk.run([talk.calls(*refunds("o-2"), turn="c"), talk.says("Done.")], [refund], messages=lost)
@@ -296,8 +292,7 @@ def test_an_open_message_keeps_its_key_when_shortened(desk: Desk, talk: Talk, ow
     assert keys(end) == ["case-1/turn-2"] and len(desk.done) == 1 and end.steps[0].answers[0].done
 
 
-def test_what_another_journal_carried_out_is_counted_where_it_stands(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_what_another_journal_carried_out_is_counted_where_it_stands(refund: Any, talk: Talk) -> None:
     calls = [talk.calls(*refunds("o-1"), turn=one) for one in "abc"]
     theirs = talk.run([*calls[:2], talk.says("Done.")], [refund], key="theirs")
     more = [*theirs.messages, said("And another.")]
@@ -316,8 +311,7 @@ def partly(talk: Talk, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any
     return [*messages[:2], {**messages[2], "content": messages[2]["content"][:1]}]
 
 
-def test_what_was_said_since_comes_after_the_answers(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_what_was_said_since_comes_after_the_answers(desk: Desk, refund: Any, talk: Talk) -> None:
     whole = talk.turn(refunds("o-1", "o-2"), [refund])
     log = [*partly(talk, whole.messages), said("Hello?")]
     end = talk.run([talk.says("Hi.")], [refund], messages=list(log), on_message=log.append)
@@ -341,8 +335,7 @@ def test_answers_in_part_are_completed_from_the_journal_or_refused(desk: Desk, t
     assert len(desk.done) == 2 and talk.vendor.sent == []
 
 
-def test_a_call_that_nobody_has_begun_is_carried_out(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_a_call_that_nobody_has_begun_is_carried_out(desk: Desk, refund: Any, talk: Talk) -> None:
     whole = talk.turn(refunds("o-1", "o-2"), [refund])
     end = talk.run([talk.says("Done.")], [refund], messages=whole.messages[:2], key="another")
     assert keys(end) == ["another/turn-1"] and len(desk.done) == 4

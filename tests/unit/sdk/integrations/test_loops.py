@@ -19,8 +19,7 @@ def talk(request: pytest.FixtureRequest, desk: Desk) -> Talk:
     return Talk(request.param, runtime=desk.runtime)
 
 
-def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, refund: Any, talk: Talk) -> None:
     end = talk.turn([("refund", REFUND)], [refund])
     assert (end.text, end.pending, desk.done) == ("Done.", None, [("refund", "o-4", 1200)])
     assert talk.vendor.answers() == ['{"refund_id":"r-o-4-1200"}']
@@ -29,8 +28,7 @@ def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk) -> 
     assert end.messages[:1] == ASK and end.messages[-1]["role"] == "assistant"
 
 
-def test_the_model_is_told_the_tools_as_their_manifests_have_them(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_the_model_is_told_the_tools_as_their_manifests_have_them(refund: Any, talk: Talk) -> None:
     talk.run([talk.says("Hello.")], [refund])
     (told,) = talk.vendor.sent[0]["tools"]
     schema = told["function"]["parameters"] if talk.is_openai else told["input_schema"]
@@ -47,16 +45,14 @@ def test_without_tools_it_is_a_conversation(desk: Desk, talk: Talk) -> None:
     assert "tools" not in talk.vendor.sent[0]
 
 
-def test_two_messages_are_two_transactions(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_two_messages_are_two_transactions(desk: Desk, refund: Any, talk: Talk) -> None:
     script = [talk.calls(("refund", REFUND)), talk.calls(("refund", REFUND)), talk.says("Twice.")]
     end = talk.run(script, [refund])
     assert [step.key for step in end.steps] == ["case-1/turn-1", "case-1/turn-2"]
     assert len(desk.done) == 2 and len(set(desk.keys)) == 2
 
 
-def test_calls_of_one_message_go_together_in_their_order(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_calls_of_one_message_go_together_in_their_order(desk: Desk, refund: Any, talk: Talk) -> None:
     calls = [("refund", {"order_id": f"o-{n}", "amount_cents": n}) for n in (3, 1, 2)]
     talk.turn(calls, [refund])
     assert [one[1] for one in desk.done] == ["o-3", "o-1", "o-2"]
@@ -94,8 +90,7 @@ def test_misuse_is_told_first(given: dict[str, Any], says: str, desk: Desk, talk
     assert talk.vendor.sent == []
 
 
-def test_tools_that_do_not_fit_are_told_before_the_model_is_asked(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_tools_that_do_not_fit_are_told_before_the_model_is_asked(refund: Any, talk: Talk) -> None:
     with pytest.raises(MisuseError, match="names 'refund' twice"):
         talk.run([], [refund, refund])
     with pytest.raises(RegistrationError, match="is not a tool"):

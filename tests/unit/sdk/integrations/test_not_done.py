@@ -203,8 +203,7 @@ def test_what_waits_is_withdrawn_before_it_is_told_as_undone(approved: str, desk
     assert desk.done == [("give_back", "o-4", 1200)]
 
 
-def test_what_a_worker_fired_meanwhile_is_never_told_as_not_done(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_what_a_worker_fired_meanwhile_is_never_told_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
     end = talk.run([talk.calls(("refund", LARGE))], [refund])
     desk.service.approve(FIRST)
     with desk.restarted() as worker:
@@ -234,8 +233,7 @@ def test_what_somebody_else_is_doing_now_is_not_told_as_not_done(desk: Desk) -> 
         contextvars.Context().run(talk.run, [talk.calls(("transfer", {}))], [refund])
 
 
-def test_what_was_never_begun_is_told_as_not_done(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_what_was_never_begun_is_told_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
     desk.service.policy = lambda *_: Verdict.RELEASE
     script = [talk.calls(GARBAGE, turn="a"), talk.calls(("refund", REFUND), turn="b"), talk.says("Done.")]
     end = talk.run(script, [refund])

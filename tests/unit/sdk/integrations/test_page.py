@@ -30,9 +30,8 @@ def run(program: str, desk: Desk, **names: Any) -> dict[str, Any]:
 
 
 def test_the_programs_of_the_page_run(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    desk: Desk, refund: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refund = refund_tool(desk)
     call = ("refund", {"order_id": "o-4", "amount_cents": 1200})
     with vendor(
         openai_calls(call), openai_says("Done."), anthropic_calls(call), anthropic_says("Done.")

@@ -60,9 +60,8 @@ BAD_CALLS: dict[str, tuple[str, Any, str]] = {
 
 @pytest.mark.parametrize(("name", "args", "says"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
 def test_a_call_that_does_not_fit_is_answered(
-    name: str, args: Any, says: str, desk: Desk, talk: Talk
+    name: str, args: Any, says: str, desk: Desk, refund: Any, talk: Talk
 ) -> None:
-    refund = refund_tool(desk)
     fine = {"order_id": "o-5", "amount_cents": 5}
     held, wrong = talk.turn([("refund", fine), (name, args)], [refund]).steps[0].answers
     assert desk.done == [] and desk.face.asked("/v1/transactions") == 0

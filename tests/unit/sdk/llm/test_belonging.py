@@ -121,9 +121,8 @@ def test_so_do_its_probe_and_its_compensation(make: Make) -> None:
     lost = ConnectionResetError("the answer was lost")
     keep = answering_tool(desk, lost, name="keep", probe="recall", **undone)
     desk.publish(forget)
-    fails = failing_tool(desk, NotDone("no such order"), acts=False)
     with pytest.raises(Exception, match="did not happen"):
-        desk.run((keep, "o-1"), (fails, "o-2"))
+        desk.run((keep, "o-1"), (failing_tool(desk, NotDone("no such order"), acts=False), "o-2"))
     assert (runs(desk), desk.done[-1]) == (["t-1", "t-1"], ("forget", "o-1"))
 
 

@@ -136,8 +136,7 @@ def test_it_is_named_by_its_id(desk: Desk, both: tuple[Live, Live]) -> None:
             closed(desk, name)
 
 
-def test_what_is_not_unsettled_is_refused(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_what_is_not_unsettled_is_refused(desk: Desk, refund: Any) -> None:
     settled = desk.run((refund, "o-1", 100), key="settled")
     parked = desk.run((refund, "o-1", 90_000), key="parked", raises=ReviewPending)
     with pytest.raises(ZeroDivisionError), desk.step("ended") as ended:

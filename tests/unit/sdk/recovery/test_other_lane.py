@@ -74,9 +74,8 @@ def test_what_was_staged_is_not_fired_by_a_tool_that_is_live_since(desk: Desk) -
 
 def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
     """It may be called again with its key: by what it was."""
-    refund = refund_tool(desk, idempotent=True)
     with full_after(desk.runtime.journal, 1):
-        desk.run((refund, "o-1", 100), raises=OutcomeUnknown)
+        desk.run((refund_tool(desk, idempotent=True), "o-1", 100), raises=OutcomeUnknown)
     with redeclared(desk) as later:
         as_live(later, "refund")
         (found,) = resume(later.runtime)
@@ -161,8 +160,7 @@ def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: 
 
 
 def test_a_rerun_that_stages_what_ran_live_is_another_list(desk: Desk) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
-    desk.run((note, "o-1", "hello"))
+    desk.run((note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), "o-1", "hello"))
     with redeclared(desk) as later:
 
         @tool("note", resource=("Order", "order_id"), registry=later.registry)

@@ -227,9 +227,8 @@ def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[s
     ids=["less", "the same", "more"],
 )
 def test_what_was_kept_is_found_done_and_so_is_a_part_of_it(
-    desk: Desk, note: Note, again: tuple[tuple[str, str], ...], replayed: bool
+    desk: Desk, refund: Any, note: Note, again: tuple[tuple[str, str], ...], replayed: bool
 ) -> None:
-    refund = refund_tool(desk)
     desk.run((note, "o-1", "old"), (refund, "o-1", 5))
 
     with nullcontext() if replayed else pytest.raises(AlreadyRedeemed, match=OTHER), desk.step() as txn:

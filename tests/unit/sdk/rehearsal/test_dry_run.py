@@ -74,9 +74,8 @@ def asked(desk: Desk) -> list[str]:
     return [path for _, path in desk.face.log if any(one in path for one in WRITING)]
 
 
-def test_scenario_56_a_dry_run_lists_what_would_fire_and_fires_nothing(desk: Desk) -> None:
+def test_scenario_56_a_dry_run_lists_what_would_fire_and_fires_nothing(desk: Desk, refund: Any) -> None:
     desk.service.policy = policy
-    refund = refund_tool(desk)
     with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
         small, large, huge = refund("o-1", 100), refund("o-2", 6_000), refund("o-3", 600_000)
     found = txn.result
@@ -163,8 +162,7 @@ def test_the_journal_knows_nothing_of_a_dry_run_and_the_key_is_free(desk: Desk) 
     assert (real.state, len(desk.done), real.replayed) == ("settled", 2, False)
 
 
-def test_a_dry_run_of_a_key_that_was_spent_leaves_it_as_it_is(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_dry_run_of_a_key_that_was_spent_leaves_it_as_it_is(desk: Desk, refund: Any) -> None:
     with transaction("t-1", runtime=desk.runtime) as real:
         fired = refund("o-1", 100)
     rows = desk.runtime.journal.database.rows("SELECT * FROM chain")
@@ -251,8 +249,7 @@ def test_what_moved_under_the_live_work_is_raised_as_in_a_commit(desk: Desk, tmp
     assert path.read_text() == "theirs"
 
 
-def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk, refund: Any) -> None:
     desk.run((refund, "o-1", 12.5), dry_run=True, raises=NotStageable)
     desk.publish(refund, aud="a-gateway")
     desk.runtime.manifests.forget("refund")
@@ -260,8 +257,7 @@ def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk) ->
         desk.run((refund, "o-1", 100), key="t-2", dry_run=True)
 
 
-def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk, refund: Any) -> None:
     with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
         assert refund("o-1", 100) is refund(order_id="o-1", amount_cents=100)
         with txn.repeat():
@@ -269,9 +265,8 @@ def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk) -> None:
     assert len(txn.result.effects) == 2
 
 
-def test_independent_effects_are_asked_about_each_alone(desk: Desk) -> None:
+def test_independent_effects_are_asked_about_each_alone(desk: Desk, refund: Any) -> None:
     desk.service.policy = policy
-    refund = refund_tool(desk)
     txn = desk.run((refund, "o-1", 100), (refund, "o-2", 600000), dry_run=True, independent=True)
     assert [one.decision for one in txn.result.effects] == ["release", "deny"]
     assert desk.face.asked("/v1/evaluations") == 2
@@ -283,9 +278,8 @@ def test_a_real_transaction_has_no_result_of_its_own(desk: Desk) -> None:
         _ = txn.result
 
 
-def test_a_dry_run_inside_a_transaction_is_refused(desk: Desk) -> None:
+def test_a_dry_run_inside_a_transaction_is_refused(desk: Desk, refund: Any) -> None:
     """Its calls would be those of the outer one, and fire."""
-    refund = refund_tool(desk)
     with transaction("t-1", runtime=desk.runtime) as outer:
         with pytest.raises(MisuseError, match="inside transaction 't-1'"):
             transaction("t-2", dry_run=True, runtime=desk.runtime)

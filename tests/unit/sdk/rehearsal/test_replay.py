@@ -158,8 +158,7 @@ def test_scenario_58_a_tampered_journal_is_refused(desk: Desk, request: pytest.F
     assert again(desk, lambda txn: pay("o-1", 100), key="t-2").status == "same"
 
 
-def test_scenario_60_changed_arguments_are_reported(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_scenario_60_changed_arguments_are_reported(desk: Desk, refund: Any) -> None:
     commit(desk, lambda txn: (refund("o-1", 100), refund("o-2", 200)))
     found = again(desk, lambda txn: (refund("o-1", 100), refund("o-2", 250, ["late"])))
     (one,) = found.divergences
@@ -266,8 +265,7 @@ def test_scenario_61_an_unknown_outcome_and_a_denial_replay(desk: Desk) -> None:
     assert (found.status, found.value.outcome) == ("same", "denied")
 
 
-def test_scenario_61_independent_effects_replay_in_whatever_order(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_scenario_61_independent_effects_replay_in_whatever_order(desk: Desk, refund: Any) -> None:
 
     def step(txn: Transaction) -> list[Any]:
         return [refund(f"o-{n}", 900_000 if n == 2 else 100) for n in range(5)]
@@ -408,8 +406,7 @@ def test_files_that_are_no_export_are_refused(desk: Desk, text: str | None, said
         replay("t-1", lambda txn: None, export=path, runtime=desk.runtime)
 
 
-def test_what_was_never_submitted_or_is_not_there_is_refused(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_what_was_never_submitted_or_is_not_there_is_refused(desk: Desk, refund: Any) -> None:
     with pytest.raises(MisuseError, match="no journal"):
         replay("t-1", lambda txn: None, runtime=desk.runtime)
     assert not desk.runtime.settings.journal_path.exists()
@@ -457,8 +454,7 @@ def test_the_journal_and_the_tools_are_those_of_a_runtime_whose_service_is_not_t
         assert found.outcomes[0].result == Receipt(number="n-o-1", cents=100)
 
 
-def test_a_replay_inside_a_transaction_is_refused(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_replay_inside_a_transaction_is_refused(desk: Desk, refund: Any) -> None:
     commit(desk, lambda txn: refund("o-1", 100))
     with transaction("t-2", runtime=desk.runtime) as outer:
         with pytest.raises(MisuseError, match="inside transaction 't-2'"):
@@ -504,9 +500,8 @@ def test_an_async_step_replays_on_the_event_loop(desk: Desk) -> None:
     assert (len(desk.done), notes_in(notes)) == (1, [])
 
 
-def test_changed_arguments_of_an_accepted_edit_replay_as_the_body_called_it(desk: Desk) -> None:
+def test_changed_arguments_of_an_accepted_edit_replay_as_the_body_called_it(desk: Desk, refund: Any) -> None:
     """What people changed is told as the arguments in force, and is no divergence of the step."""
-    refund = refund_tool(desk)
     commit(desk, lambda txn: refund("o-1", 100))
     written = document(desk, "t-1")
     (effect,) = written["transactions"][0]["effects"]
@@ -518,8 +513,7 @@ def test_changed_arguments_of_an_accepted_edit_replay_as_the_body_called_it(desk
     assert "amount_cents was 100 and is 70" in str(one)
 
 
-def test_a_replay_reads_as_text(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_replay_reads_as_text(desk: Desk, refund: Any) -> None:
     commit(desk, lambda txn: refund("o-\x1b[2J", 100))
     found = again(desk, lambda txn: None)
     told = str(found).splitlines()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -35,16 +36,14 @@ def away(desk: Desk, then: Callable[[], object] = lambda: None, *, seconds: floa
     desk.face.faults[LOOK] = [nobody] * AWAY + [lambda: then() and None]
 
 
-def test_a_short_outage_does_not_end_a_wait(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_short_outage_does_not_end_a_wait(desk: Desk, refund: Any) -> None:
     away(desk, lambda: desk.service.approve(TXN))
     desk.run((refund, "o-1", 90000), wait=600)
     assert desk.done == [("refund", "o-1", 90_000)]
     assert desk.face.asked(LOOK) > AWAY
 
 
-def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk, refund: Any) -> None:
     away(desk, seconds=10)
     with pytest.raises(ReviewPending) as pending:
         desk.run((refund, "o-1", 90000), wait=60)
@@ -57,8 +56,7 @@ def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk) -
     assert desk.done == [("refund", "o-1", 90_000)]
 
 
-def test_a_service_that_came_back_is_not_told_as_away(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_service_that_came_back_is_not_told_as_away(desk: Desk, refund: Any) -> None:
     away(desk, lambda: desk.clock.advance(600))
     with pytest.raises(ReviewPending) as pending:
         desk.run((refund, "o-1", 90000), wait=60)
@@ -84,8 +82,7 @@ def test_a_rerun_waits_through_an_outage_too_or_says_how_to_go_on(desk: Desk, tm
     assert (notes_in(notes), desk.done) == ([("o-1", "x")], [("refund", "o-1", 90_000)])
 
 
-def test_what_waits_is_parked_before_anybody_is_waited_for(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_what_waits_is_parked_before_anybody_is_waited_for(desk: Desk, refund: Any) -> None:
     desk.service.wait = lambda txn, _: desk.service.view(desk.service.latest(txn))  # type: ignore[method-assign]
     desk.face.faults[LOOK] = [KeyboardInterrupt()]
     desk.run((refund, "o-1", 90_000), wait=60, raises=KeyboardInterrupt)

@@ -46,8 +46,7 @@ def test_a_first_request_is_told_the_nonce_and_repeated_once(desk: Desk) -> None
     assert len(desk.face.log) == 3
 
 
-def test_a_nonce_that_went_stale_costs_one_more_round(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_nonce_that_went_stale_costs_one_more_round(desk: Desk, refund: Any) -> None:
     desk.run((refund, "o-1", 100))
     before = len(desk.face.log)
     desk.face.nonce = "nonce-2"
@@ -69,8 +68,7 @@ def test_a_service_that_never_likes_our_nonce_is_not_asked_for_ever(desk: Desk) 
     assert len(asked) == 2
 
 
-def test_a_lost_answer_is_asked_for_again_under_the_same_idempotency_key(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_lost_answer_is_asked_for_again_under_the_same_idempotency_key(desk: Desk, refund: Any) -> None:
     desk.face.faults["/v1/transactions"] = ["lost_answer"]
     desk.run((refund, "o-1", 100))
     keys = {headers["idempotency-key"] for headers in desk.face.headers if "idempotency-key" in headers}
@@ -148,8 +146,7 @@ def test_too_many_requests_are_sent_again_when_told(desk: Desk, monkeypatch: pyt
     assert all(wanted <= pause <= 1.5 * wanted for wanted, pause in zip((1, 2), slept, strict=True))
 
 
-def test_what_is_too_much_for_longer_ends_at_once_in_an_error_that_says_so(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_what_is_too_much_for_longer_ends_at_once_in_an_error_that_says_so(desk: Desk, refund: Any) -> None:
     desk.face.faults["/v1/transactions"] = [over(60)]
     with pytest.raises(OverQuota) as refused:
         desk.run((refund, "o-1", 100))
@@ -162,9 +159,8 @@ def test_what_is_too_much_for_longer_ends_at_once_in_an_error_that_says_so(desk:
 
 @pytest.mark.parametrize(("busy", "error"), [(503, ServiceUnavailable), (over(0), OverQuota)])
 def test_an_overloaded_service_is_tried_again_and_then_given_up(
-    desk: Desk, busy: Any, error: type[Exception]
+    desk: Desk, refund: Any, busy: Any, error: type[Exception]
 ) -> None:
-    refund = refund_tool(desk)
     desk.face.faults["/v1/transactions"] = [busy, busy]
     desk.run((refund, "o-1", 100))
     desk.face.faults["/v1/transactions"] = [busy] * 10
@@ -279,8 +275,7 @@ def test_keys_that_are_not_a_sound_key_set_are_refused(desk: Desk, response: htt
 
 @pytest.mark.anyio
 async def test_the_async_client_speaks_the_same(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    txn = desk.run((refund, "o-1", 100))
+    txn = desk.run((refund_tool(desk), "o-1", 100))
     async with desk.runtime.async_client() as client:
         view = await client.view(txn.txn)
         with pytest.raises(ServiceRefused):
@@ -288,9 +283,8 @@ async def test_the_async_client_speaks_the_same(desk: Desk) -> None:
     assert view.state == "settled"
 
 
-def test_a_proof_covers_the_body(desk: Desk) -> None:
+def test_a_proof_covers_the_body(desk: Desk, refund: Any) -> None:
     """A proxy that rewrites a body is refused by the service, and nothing fires."""
-    refund = refund_tool(desk)
 
     def rewriting(request: httpx2.Request) -> httpx2.Response:
         if request.method == "POST":

@@ -73,21 +73,18 @@ def refused_release(desk: Desk, refund: Callable[..., Any]) -> ReleaseRefused:
 
 
 @pytest.mark.parametrize("what", RELEASES)
-def test_nothing_fires_on_a_release(desk: Desk, what: str) -> None:
-    refund = refund_tool(desk)
+def test_nothing_fires_on_a_release(desk: Desk, refund: Any, what: str) -> None:
     lie(desk, TYP_RELEASE, RELEASES[what])
     assert refused_release(desk, refund).step is not None
 
 
 @pytest.mark.parametrize("what", RECEIPTS)
-def test_nothing_fires_on_a_receipt(desk: Desk, what: str) -> None:
-    refund = refund_tool(desk)
+def test_nothing_fires_on_a_receipt(desk: Desk, refund: Any, what: str) -> None:
     lie(desk, TYP_RECEIPT, RECEIPTS[what])
     refused_release(desk, refund)
 
 
-def test_every_release_is_verified_before_the_first_effect_fires(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_every_release_is_verified_before_the_first_effect_fires(desk: Desk, refund: Any) -> None:
 
     def third(claims: dict[str, Any]) -> dict[str, Any]:
         is_third = claims["authorization_details"][0]["seq"] == 3
@@ -110,16 +107,14 @@ def test_a_release_whose_votes_came_from_development_sign_in_needs_to_be_allowed
     assert len(desk.done) == 1
 
 
-def test_a_key_the_service_does_not_publish_signs_nothing(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_key_the_service_does_not_publish_signs_nothing(desk: Desk, refund: Any) -> None:
     desk.service.published = [PrivateKey.generate().public]
     with pytest.raises(ReleaseRefused, match="step 8"):
         desk.run((refund, "o-1", 100))
     assert desk.done == []
 
 
-def test_a_new_key_is_fetched_when_it_is_first_seen(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_new_key_is_fetched_when_it_is_first_seen(desk: Desk, refund: Any) -> None:
     desk.run((refund, "o-1", 100))
     desk.service.key = PrivateKey.generate()
     desk.service.published.append(desk.service.key.public)
@@ -170,16 +165,14 @@ def test_a_rotation_to_a_pinned_key_needs_nothing(desk: Desk) -> None:
     assert len(desk.done) == 2
 
 
-def test_a_flood_of_unknown_keys_causes_one_fetch(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_flood_of_unknown_keys_causes_one_fetch(desk: Desk, refund: Any) -> None:
     desk.service.key = PrivateKey.generate()
     for key in range(5):
         desk.run((refund, "o-1", 100), key=f"t-{key}", raises=ReleaseRefused)
     assert desk.face.asked("/.well-known/jwks.json") == 1
 
 
-def test_old_keys_are_not_used_when_new_ones_cannot_be_had(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_old_keys_are_not_used_when_new_ones_cannot_be_had(desk: Desk, refund: Any) -> None:
     desk.run((refund, "o-1", 100))
     desk.clock.advance(desk.runtime.settings.jwks_seconds + 1)
     desk.face.faults["/.well-known"] = ["lost_request"] * 10
@@ -187,8 +180,7 @@ def test_old_keys_are_not_used_when_new_ones_cannot_be_had(desk: Desk) -> None:
     assert len(desk.done) == 1
 
 
-def test_a_release_from_before_a_restore_is_refused_for_ever(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_release_from_before_a_restore_is_refused_for_ever(desk: Desk, refund: Any) -> None:
     desk.service.epoch = 2
     desk.run((refund, "o-1", 100))
     desk.service.epoch = 1
