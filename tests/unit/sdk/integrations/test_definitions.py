@@ -33,11 +33,10 @@ def named(*names: str) -> list[Callable[..., Any]]:
     registry = ToolRegistry()
 
     def make(name: str) -> Callable[..., Any]:
-        @tool(name, resource=("Order", "order_id"), registry=registry)
         def act(order_id: str, note: str | None = None) -> None:
             """Act."""
 
-        return act
+        return tool(name, resource=("Order", "order_id"), registry=registry)(act)
 
     # each is a function of its own to the registry, which takes equal code for the same tool
     return [make(name) for name in names]
@@ -105,6 +104,9 @@ def test_an_argument_that_may_hold_anything_is_refused() -> None:
 
 MISSING = """
 import asyncio, sys
+import countersign.integrations as ours
+[getattr(ours, name) for name in ours.__all__]
+print({"openai", "anthropic", "mcp", "pytest"} & set(sys.modules))
 for package in ("openai", "anthropic", "mcp"):
     sys.modules[package] = None
 from countersign.integrations import PackageMissing, gate_mcp, run_anthropic, run_openai
@@ -121,34 +123,16 @@ for call in (
 """
 
 
-def test_a_missing_package_is_named_with_what_to_install() -> None:
-    told = _python(MISSING).splitlines()
-    assert [one.rpartition(": ")[2] for one in told] == [
-        f"countersign-sdk[{package}]" for package in ("openai", "anthropic", "mcp")
-    ]
-    assert told[0].startswith("the package 'openai' is not installed here; install it")
-
-
-def test_nothing_of_a_vendor_is_loaded_by_importing_ours() -> None:
-    told = _python(
-        "import sys, countersign.integrations as ours\n"
-        "[getattr(ours, name) for name in ours.__all__]\n"
-        "print({'openai', 'anthropic', 'mcp', 'pytest'} & set(sys.modules))"
-    )
-    assert told == "set()\n"
-
-
-def _python(script: str) -> str:
+def test_a_missing_package_is_named_with_what_to_install_and_none_is_loaded_by_importing_ours() -> None:
+    command = [sys.executable, "-c", MISSING]
     done = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=ROOT / "sdk/python",
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+        command, cwd=ROOT / "sdk/python", capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    loaded, *told = done.stdout.splitlines()
+    assert loaded == "set()"
+    extras = [f"countersign-sdk[{package}]" for package in ("openai", "anthropic", "mcp")]
+    assert [one.rpartition(": ")[2] for one in told] == extras
+    assert told[0].startswith("the package 'openai' is not installed here; install it")
 
 
 # ------------------------------------------------------------------------------------------------------ what is sent

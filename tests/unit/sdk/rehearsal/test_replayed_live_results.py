@@ -51,7 +51,7 @@ class World:
         return self.now() if callable(self.now) else self.now
 
 
-def look_tool(desk: Desk, world: World, returns: Any = Any, **options: Any) -> Callable[..., Any]:
+def look_tool(desk: Desk, world: World, returns: Any = Any) -> Callable[..., Any]:
     """A live tool that returns what the world holds."""
 
     def look(who: str = "ada") -> Any:
@@ -59,14 +59,14 @@ def look_tool(desk: Desk, world: World, returns: Any = Any, **options: Any) -> C
         return world.answer()
 
     look.__annotations__["return"] = returns
-    made: Callable[..., Any] = tool(
-        "look", lane="live", adapter=MemoryAdapter(), registry=desk.registry, **options
-    )(look)
+    desk.registry._tools.pop("look", None)
+    live: Any = {"lane": "live", "adapter": MemoryAdapter()}
+    made: Callable[..., Any] = tool("look", registry=desk.registry, **live)(look)
     return made
 
 
 def run(desk: Desk, *looks: Callable[[], Any], key: str = "t-1") -> list[Any]:
-    with transaction(key, runtime=desk.runtime):
+    with desk.step(key):
         return [look() for look in looks]
 
 
@@ -148,11 +148,15 @@ def test_of_several_live_calls_the_one_that_answers_otherwise_is_named(desk: Des
     assert one.kind == "changed", "of a call whose arguments differ, that alone is told"
 
 
-def test_what_an_old_journal_lacks_is_unchecked(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = look_tool(desk, World(0), int)
+def run_before_results_were_kept(desk: Desk, look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
         before.setattr(Listing, "returned", {})
         run(desk, look)
+
+
+def test_what_an_old_journal_lacks_is_unchecked(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = look_tool(desk, World(0), int)
+    run_before_results_were_kept(desk, look, monkeypatch)
     assert kept(desk) == [None]
     found = replay("t-1", lambda _: look(), runtime=desk.runtime)
     (told,) = found.unchecked
@@ -165,9 +169,7 @@ def test_what_an_old_journal_lacks_is_unchecked(desk: Desk, monkeypatch: pytest.
 
 def test_of_no_answer_nothing_is_missed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     look = look_tool(desk, World(None), None)
-    with monkeypatch.context() as before:
-        before.setattr(Listing, "returned", {})
-        run(desk, look)
+    run_before_results_were_kept(desk, look, monkeypatch)
     for mode in ("verify", "reconstruct"):
         found = replay("t-1", lambda _: look(), mode=mode, runtime=desk.runtime)  # type: ignore[call-overload]
         assert (found.status, found.unchecked) == ("same", ())
@@ -251,15 +253,10 @@ def test_a_result_that_is_too_large_or_would_fill_the_journal_is_not_kept(desk: 
     run(desk, look)
     assert kept(desk) == [None]
     world = World("x" * 200_000)
-    run(desk, *[look_tool_again(desk, world)] * 30, key="t-2")
+    run(desk, *[look_tool(desk, world)] * 30, key="t-2")
     held = [one for one in kept(desk, "t-2") if one is not None]
     assert 0 < sum(map(len, held)) <= 4 * 1024 * 1024
     assert len(held) < 30
-
-
-def look_tool_again(desk: Desk, world: World) -> Callable[[], Any]:
-    desk.registry._tools.clear()
-    return look_tool(desk, world)
 
 
 class Upset(UserDict[str, int]):
