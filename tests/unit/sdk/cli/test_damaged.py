@@ -30,9 +30,11 @@ A_CALL = {
     "its arguments are others": ("args = CAST('{{}}' AS {bytes})", "do not have the digest"),
     "its result is no text": ("result = {broken}", "can't decode byte 0xff"),
 }
-A_CALL = {
-    name: (f"UPDATE effects SET {change} WHERE {{}} AND seq = 1", why)
-    for name, (change, why) in A_CALL.items()
+ONE = "UPDATE effects SET {} WHERE {{}} AND seq = 1"
+A_CALL = {name: (ONE.format(change), why) for name, (change, why) in A_CALL.items()}
+WORDS = {
+    "sqlite": {"bytes": "BLOB", "broken": "x'ff'"},
+    "postgresql": {"bytes": "bytea", "broken": "decode('ff', 'hex')"},
 }
 NO_TEXT = "CAST(x'ff' AS TEXT)"  # SQLite keeps it, PostgreSQL does not
 ON_SQLITE = {("transactions", "note"): "could not decode", ("effects", "error"): "could not decode"}
@@ -46,10 +48,7 @@ def damaged(desk: Desk, engine: str) -> Callable[[str], Desk]:
         desk.run((refund, f"o-{key}", 100), (refund, f"p-{key}", 100), key=key)
 
     def change(sql: str) -> Desk:
-        words = {
-            "sqlite": {"bytes": "BLOB", "broken": "x'ff'"},
-            "postgresql": {"bytes": "bytea", "broken": "decode('ff', 'hex')"},
-        }[engine]
+        words = WORDS[engine]
         with desk.runtime.journal.database.unit(durable=True) as unit:
             assert unit.execute(sql.format(OF_IT, **words)).rowcount > 0
         return desk
@@ -60,9 +59,8 @@ def damaged(desk: Desk, engine: str) -> Callable[[str], Desk]:
 def said(desk: Desk, *args: str) -> Result:
     place = desk.runtime.settings.journal_path
     named = place.secret if isinstance(place, JournalUrl) else str(place)
-    return CliRunner().invoke(
-        app, ["journal", *args, "--journal", named], catch_exceptions=False, env={"COLUMNS": "250"}
-    )
+    command = ["journal", *args, "--journal", named]
+    return CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": "250"})
 
 
 def require_told(result: Result, why: str) -> None:

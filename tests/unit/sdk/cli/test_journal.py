@@ -161,16 +161,10 @@ def test_no_export_tells_a_secret_or_moves_a_cursor(desk: Desk, form: str) -> No
         assert (row["lane"], row["tool"], row["effect_state"]) == ("staged", "pay", "fired")
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain", "`plain`"),
-        ("a|b", "`a\\x7cb`"),
-        ("`", "`` ` ``"),
-        ("a``b`", "``` a``b` ```"),
-        ("\n", "`\\n`"),
-    ],
-)
+MARKUP = {"plain": "`plain`", "a|b": "`a\\x7cb`", "`": "`` ` ``", "a``b`": "``` a``b` ```", "\n": "`\\n`"}
+
+
+@pytest.mark.parametrize(("text", "shown"), MARKUP.items())
 def test_nothing_an_agent_wrote_is_markup(text: str, shown: str) -> None:
     names = ("lane", "seq", "tool", "state", "args", "result", "error", "settled")
     effect = dict.fromkeys(names) | {"args": text}

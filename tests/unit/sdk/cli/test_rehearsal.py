@@ -142,9 +142,9 @@ def test_a_plan_that_would_go_through_ends_with_zero_and_leaves_nothing(served: 
     assert (plan["format"], plan["clean"], plan["key"]) == ("countersign/plan/v1", True, "plan")
     (effect,) = plan["effects"]
     assert effect["args"] == {"order_id": "o-1", "amount_cents": 100, "card": "(secret)"}
-    assert plan["changes"] == [
-        {"adapter": "notebook", "changes": [{"key": "note", "what": "new", "before": None, "after": "hello"}]}
-    ]
+    (changed,) = plan["changes"]
+    made = {"key": "note", "what": "new", "before": None, "after": "hello"}
+    assert changed == {"adapter": "notebook", "changes": [made]}
     for word in ("rehearsed_refund", "release", "notebook: note new", "nothing fired"):
         assert word in shown.stdout
     assert "4111" not in shown.output + told.output
@@ -220,9 +220,8 @@ def test_what_is_no_step_is_refused_with_what_to_write(agent: Path, target: str,
 
 
 def test_a_step_that_raises_is_a_sentence_and_not_taken_for_a_denial(served: Desk, agent: Path) -> None:
-    (agent.parent / "raising.py").write_text(
-        "def step(txn):\n    vault = 'tok_SECRET'\n    raise ValueError('no vault')\n"
-    )
+    body = "def step(txn):\n    vault = 'tok_SECRET'\n    raise ValueError('no vault')\n"
+    (agent.parent / "raising.py").write_text(body)
     result = run("plan", f"{agent.parent}/raising.py:step")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "the step raised ValueError: no vault" in result.stderr

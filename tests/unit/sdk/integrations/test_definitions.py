@@ -79,9 +79,8 @@ def test_definitions_are_the_schema_of_the_manifest_with_the_vendors_names() -> 
     (one,) = named("mail.send")
     schema = args_schema(tool_of(one))
     assert schema == tool_of(one).draft_manifest().args
-    assert openai_tools([one]) == [
-        {"type": "function", "function": {"name": "mail_send", "description": "Act.", "parameters": schema}}
-    ]
+    function = {"name": "mail_send", "description": "Act.", "parameters": schema}
+    assert openai_tools([one]) == [{"type": "function", "function": function}]
     assert anthropic_tools([one]) == [{"name": "mail_send", "description": "Act.", "input_schema": schema}]
 
 

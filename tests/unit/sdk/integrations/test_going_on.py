@@ -296,9 +296,8 @@ def test_what_another_journal_carried_out_is_counted_where_it_stands(refund: Any
     calls = [talk.calls(*refunds("o-1"), turn=one) for one in "abc"]
     theirs = talk.run([*calls[:2], talk.says("Done.")], [refund], key="theirs")
     more = [*theirs.messages, said("And another.")]
-    assert keys(talk.run([calls[2], talk.says("Done.")], [refund], messages=more, key="ours")) == [
-        "ours/turn-3"
-    ]
+    end = talk.run([calls[2], talk.says("Done.")], [refund], messages=more, key="ours")
+    assert keys(end) == ["ours/turn-3"]
 
 
 # --------------------------------------------------------------------------------------------------- in its place

@@ -192,10 +192,8 @@ def test_a_live_tool_answers_again_what_was_kept(desk: Desk, talk: Talk, staged:
     def book(account: str, cents: int) -> int:
         """Book on an account, and answer what it has."""
         database.connection.execute("INSERT INTO notes VALUES (?, ?)", (account, str(cents)))
-        found = database.connection.execute(
-            "SELECT sum(note) FROM notes WHERE order_id = ?", (account,)
-        ).fetchone()
-        return int(found[0])
+        asked = "SELECT sum(note) FROM notes WHERE order_id = ?"
+        return int(database.connection.execute(asked, (account,)).fetchone()[0])
 
     calls = [("book", {"account": "a", "cents": 100}), *([("refund", REFUND)] if staged else [])]
     for _ in range(2):

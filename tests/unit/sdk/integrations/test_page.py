@@ -80,13 +80,8 @@ def test_the_file_goes_on_anywhere(desk: Desk, tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv("OPENAI_BASE_URL", f"{one.url}/v1")
         run(KEPT, desk, **names)
         whole = kept.read_text().splitlines()
-        assert [json.loads(line)["role"] for line in whole] == [
-            "user",
-            "assistant",
-            "tool",
-            "tool",
-            "assistant",
-        ]
+        roles = [json.loads(line)["role"] for line in whole]
+        assert roles == ["user", "assistant", "tool", "tool", "assistant"]
         for end in range(1, len(whole)):
             kept.write_text("".join(f"{line}\n" for line in whole[:end]))
             one.script[:] = script if end == 1 else script[1:]

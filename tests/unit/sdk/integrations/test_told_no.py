@@ -166,9 +166,8 @@ def test_a_refusal_of_the_model_is_its_end_and_an_answer_without_a_choice_no_mes
 def test_a_call_that_is_no_function_is_answered(desk: Desk) -> None:
     talk, refund = Talk("openai", runtime=desk.runtime), refund_tool(desk)
     said = talk.calls()
-    said["choices"][0]["message"]["tool_calls"] = [
-        {"id": "call_1", "type": "custom", "custom": {"name": "shell", "input": "rm"}}
-    ]
+    custom = {"id": "call_1", "type": "custom", "custom": {"name": "shell", "input": "rm"}}
+    said["choices"][0]["message"]["tool_calls"] = [custom]
     end = talk.run([said, talk.says("No.")], [refund])
     assert "'custom' is no call of a function" in end.steps[0].answers[0].text
 
@@ -187,15 +186,13 @@ def test_messages_may_be_objects_of_the_client(desk: Desk) -> None:
     import openai.types.chat
 
     said = openai.types.chat.ChatCompletionMessage(role="assistant", content="Hello.")
-    end = Talk("openai", runtime=desk.runtime).run(
-        [Talk("openai", runtime=desk.runtime).says("Hi.")], [], messages=[*ASK, said, *ASK]
-    )
+    talk = Talk("openai", runtime=desk.runtime)
+    end = talk.run([talk.says("Hi.")], [], messages=[*ASK, said, *ASK])
     assert end.messages[1] == {"role": "assistant", "content": "Hello."}
     block = anthropic.types.TextBlock(type="text", text="Hello.")
     given = [*ASK, {"role": "assistant", "content": [block]}, *ASK]
-    end = Talk("anthropic", runtime=desk.runtime).run(
-        [Talk("anthropic", runtime=desk.runtime).says("Hi.")], [], messages=given
-    )
+    talk = Talk("anthropic", runtime=desk.runtime)
+    end = talk.run([talk.says("Hi.")], [], messages=given)
     assert end.messages[1]["content"] == [{"type": "text", "text": "Hello."}]
 
 

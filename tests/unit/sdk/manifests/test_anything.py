@@ -71,18 +71,18 @@ def test_an_argument_that_no_schema_describes_is_told_with_its_tool(hint: object
         drafted(hint)
 
 
-@pytest.mark.parametrize(
-    "hint",
-    [
-        list[str],
-        tuple[int, str],
-        tuple[()],
-        Sequence[int],
-        dict[str, list[int]],
-        Literal["a", "b"],
-        str | None,
-    ],
-)
+SAID = [
+    list[str],
+    tuple[int, str],
+    tuple[()],
+    Sequence[int],
+    dict[str, list[int]],
+    Literal["a", "b"],
+    str | None,
+]
+
+
+@pytest.mark.parametrize("hint", SAID)
 def test_what_says_what_it_holds_is_drafted(hint: object) -> None:
     assert drafted(hint)
 

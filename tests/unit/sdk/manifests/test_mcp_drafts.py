@@ -403,16 +403,9 @@ def test_what_no_call_is_held_against_may_hold_anything() -> None:
     assert manifest is not None and manifest.args["properties"] == {"x": {"type": "integer"}}
 
 
-NAMELESS: dict[str, Any] = {
-    "half a character": {"name": "\ud800"},
-    "a text": "refund",
-    "no name": {"inputSchema": {}},
-    "a number for a name": {"name": 5},
-    "null": None,
-}
-
-
-@pytest.mark.parametrize("entry", NAMELESS.values(), ids=NAMELESS)
+@pytest.mark.parametrize(
+    "entry", [{"name": "\ud800"}, "refund", {"inputSchema": {}}, {"name": 5}, None], ids=repr
+)
 def test_an_entry_without_a_name_is_named_by_pointer(entry: Any) -> None:
     drafts, _ = mcp_drafts(listing(REFUND, entry))
     assert drafts[0].manifest is not None
@@ -479,9 +472,8 @@ def test_export_writes_drafts_and_says_what_to_review(file: Path, tmp_path: Path
 
 
 def test_a_tool_without_a_draft_is_named_and_the_others_are_written(file: Path, tmp_path: Path) -> None:
-    file.write_bytes(
-        listing(REFUND, schema(x={"$dynamicRef": "#a"}), {"name": "\x1b[2J", "inputSchema": OBJECT})
-    )
+    odd = [schema(x={"$dynamicRef": "#a"}), {"name": "\x1b[2J", "inputSchema": OBJECT}]
+    file.write_bytes(listing(REFUND, *odd))
     done = run("--mcp", file, "--out", tmp_path / "out")
     assert done.exit_code == 1
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["refund.json"]

@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import ReviewPending, Runtime, Settings, resume, transaction
+from countersign import ReviewPending, Runtime, Settings, resume
 from countersign.recovery.recovery import Resumed
 from countersign.recovery.worker import Told, _Stop, work
 from countersign.tools.registry import default_registry
@@ -68,14 +69,12 @@ class Yard:
         default_registry._tools.pop("append")
         self.desk.registry._tools["append"] = tool_of(append)
         self.desk.service.review([tool_of(append).draft_manifest()])
-        with (
-            self.runtime() as runtime,
-            pytest.raises(ReviewPending) as pending,
-            transaction(key, runtime=runtime),
-        ):
-            append(order, 90_000)
+        with self.runtime() as runtime:
+            txn = replace(self.desk, runtime=runtime).run(
+                (append, order, 90_000), key=key, raises=ReviewPending
+            )
         if approve:
-            self.desk.service.approve(pending.value.txn)
+            self.desk.service.approve(txn.txn)
 
     def worker(self, *more: str, host: str | None = None) -> subprocess.Popen[str]:
         named = f"import socket; socket.gethostname = lambda: {host!r}; " if host else ""

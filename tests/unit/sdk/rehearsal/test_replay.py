@@ -123,10 +123,9 @@ def test_scenario_58_the_same_step_matches_and_nothing_fires_again(desk: Desk, m
     found = again(desk, step, mode=mode)
     assert (found.status, found.divergences, len(desk.done)) == ("same", (), 2)
     found.raise_on_divergence()
-    assert [(one.tool, one.outcome, one.result) for one in found.outcomes] == [
-        ("pay", "fired", Receipt(number="n-o-1", cents=100)),
-        ("pay", "fired", Receipt(number="n-o-2", cents=200)),
-    ]
+    assert {(one.tool, one.outcome) for one in found.outcomes} == {("pay", "fired")}
+    receipts = [Receipt(number=f"n-o-{n}", cents=n * 100) for n in (1, 2)]
+    assert [one.result for one in found.outcomes] == receipts
 
 
 def test_scenario_59_a_replay_returns_the_typed_value_and_leaves_the_run_as_it_is(desk: Desk) -> None:

@@ -109,9 +109,8 @@ def test_one_without_digests_replays(
         one["effects"][0]["result"] = '"tampered with"'
     found = replayed(desk, step, document)
     assert found.outcomes[0].recorded == '"tampered with"'
-    assert found.unchecked == (
-        "the export of 't-1' has no digest, so nothing vouches for it: one that was edited replays as well",
-    )
+    (told,) = found.unchecked
+    assert told.startswith("the export of 't-1' has no digest, so nothing vouches for it")
 
 
 def test_a_missing_digest_is_an_edit(
@@ -131,9 +130,7 @@ def test_a_digest_has_no_key(desk: Desk, step: Callable[[Transaction], Any], doc
     assert replayed(desk, step, edited(document, forge)).unchecked == ()
     heads = {chain.key: chain.head for chain in verify(desk.runtime.settings.journal_path, "t-1").chains}
     assert heads == {"t-1": document["transactions"][0]["chain"]}
-    with transaction(
-        "t-1", runtime=desk.runtime
-    ) as txn:  # run again: the journal goes on, and the export does not
+    with desk.step() as txn:  # run again: the journal goes on, and the export does not
         step(txn)
     (chain,) = verify(desk.runtime.settings.journal_path, "t-1").chains
     assert chain.head != document["transactions"][0]["chain"]
