@@ -86,12 +86,12 @@ class Desk:
 
     def run(self, *calls: tuple[Any, ...], key: str = "t-1", raises: Any = None, **options: Any) -> Any:
         """The transaction of a step that makes these calls (each a tool and its arguments) and raises this."""
-        txn = None
+        txn, expected = None, raises or ()
         try:
             with self.step(key, **options) as txn:
                 for call, *args in calls:
                     call(*args)
-        except raises or ():
+        except expected:
             return txn
         assert not raises, f"it did not raise {raises}"
         return txn
