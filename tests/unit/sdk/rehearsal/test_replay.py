@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -253,13 +252,11 @@ def test_scenario_61_failed_and_compensated_calls_replay(desk: Desk) -> None:
     assert found.outcomes[1].error == "NotDone: mailbox full"
 
 
-def test_scenario_61_an_unknown_outcome_and_a_denial_replay(desk: Desk) -> None:
-    slow, refund = failing_tool(desk, TimeoutError("slow"), name="slow"), refund_tool(desk)
-    with pytest.raises(OutcomeUnknown):
-        commit(desk, lambda txn: slow("o-1"))
+def test_scenario_61_an_unknown_outcome_and_a_denial_replay(desk: Desk, refund: Any) -> None:
+    slow = failing_tool(desk, TimeoutError("slow"), name="slow")
+    desk.run((slow, "o-1"), raises=OutcomeUnknown)
     assert again(desk, lambda txn: slow("o-1")).value.outcome == "unknown"
-    with pytest.raises(Denied):
-        commit(desk, lambda txn: refund("o-1", 900_000), key="t-2")
+    desk.run((refund, "o-1", 900_000), key="t-2", raises=Denied)
     found = again(desk, lambda txn: refund("o-1", 900_000), key="t-2")
     assert (found.status, found.value.outcome) == ("same", "denied")
 
@@ -345,27 +342,6 @@ def test_a_result_that_is_not_of_the_tools_type_any_more_is_told(desk: Desk) -> 
     assert again(desk, lambda txn: None).outcomes[0].result == {"number": "n-o-1", "cents": 100}
 
 
-def test_an_export_replays_by_itself(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pay = receipt_tool(desk)
-
-    def step(txn: Transaction) -> Placeholder[Receipt]:
-        return pay("o-1", 100)
-
-    commit(desk, step)
-    commit(desk, step, key="t-2")
-    whole = document(desk, "t-1", "t-2")
-    (path := tmp_path / "export.json").write_text(json.dumps(whole))
-    monkeypatch.setattr("countersign.rehearsal.replay.default_registry", desk.registry)
-    monkeypatch.delenv("COUNTERSIGN_URL", raising=False)
-    desk.runtime.close()
-    for export in (whole, path):
-        found = replay("t-1", step, export=export)
-        assert (found.status, found.value.result) == ("same", Receipt(number="n-o-1", cents=100))
-    tampered = json.loads(json.dumps(whole))
-    tampered["transactions"][0]["effects"][0]["call_key"] = "0" * 64
-    assert [one.kind for one in replay("t-1", step, export=vouched(tampered)).divergences] == ["changed"]
-
-
 def twice_and_another(document: dict[str, Any]) -> dict[str, Any]:
     (one,) = document["transactions"]
     return document | {"transactions": [one, one, one | {"agent": "x"}]}
@@ -406,14 +382,13 @@ def test_files_that_are_no_export_are_refused(desk: Desk, text: str | None, said
 
 
 def test_what_was_never_submitted_or_is_not_there_is_refused(desk: Desk, refund: Any) -> None:
-    with pytest.raises(MisuseError, match="no journal"):
-        replay("t-1", lambda txn: None, runtime=desk.runtime)
-    assert not desk.runtime.settings.journal_path.exists()
-
     def broken(txn: Transaction) -> None:
         refund("o-1", 100)
         raise KeyError
 
+    with pytest.raises(MisuseError, match="no journal"):
+        replay("t-1", broken, runtime=desk.runtime)
+    assert not desk.runtime.settings.journal_path.exists()
     with pytest.raises(KeyError):
         commit(desk, broken)
     with pytest.raises(MisuseError, match="no list of calls was ever submitted"):
@@ -424,15 +399,6 @@ def test_what_was_never_submitted_or_is_not_there_is_refused(desk: Desk, refund:
         replay("t-1", broken, mode="guess", runtime=desk.runtime)  # type: ignore[arg-type]
 
 
-def test_another_journal_is_named_by_its_path(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    refund = refund_tool(desk)
-    commit(desk, lambda txn: refund("o-1", 100))
-    desk.runtime.close()
-    monkeypatch.setattr("countersign.rehearsal.replay.default_registry", desk.registry)
-    found = replay("t-1", lambda txn: refund("o-1", 100), journal=desk.runtime.settings.journal_path)
-    assert found.status == "same"
-
-
 def test_what_is_no_step_is_refused_before_anything_is_read(desk: Desk) -> None:
     told = r"^replay takes .* without calling step|^replay calls <lambda> with the transaction"
     for no_step in (7, lambda: None):
@@ -441,16 +407,21 @@ def test_what_is_no_step_is_refused_before_anything_is_read(desk: Desk) -> None:
     assert not desk.runtime.settings.journal_path.exists()
 
 
-def test_the_journal_and_the_tools_are_those_of_a_runtime_whose_service_is_not_touched(desk: Desk) -> None:
+def test_the_journal_and_the_tools_are_those_of_a_runtime_whose_service_is_not_touched(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another journal is named by its path."""
     pay = receipt_tool(desk)
     commit(desk, lambda txn: pay("o-1", 100))
     with Runtime(desk.runtime.settings, registry=desk.registry) as unreachable:
-        given = replay("t-1", lambda txn: pay("o-1", 100), runtime=unreachable)
+        found = [replay("t-1", lambda txn: pay("o-1", 100), runtime=unreachable)]
         with use_runtime(unreachable):
-            of_the_process = replay("t-1", lambda txn: pay("o-1", 100))
+            found.append(replay("t-1", lambda txn: pay("o-1", 100)))
         assert unreachable._http is None
-    for found in (given, of_the_process):
-        assert found.outcomes[0].result == Receipt(number="n-o-1", cents=100)
+    desk.runtime.close()
+    monkeypatch.setattr("countersign.rehearsal.replay.default_registry", desk.registry)
+    found.append(replay("t-1", lambda txn: pay("o-1", 100), journal=desk.runtime.settings.journal_path))
+    assert [one.outcomes[0].result for one in found] == [Receipt(number="n-o-1", cents=100)] * 3
 
 
 def test_a_replay_inside_a_transaction_is_refused(desk: Desk, refund: Any) -> None:
@@ -488,14 +459,11 @@ def test_an_async_step_replays_on_the_event_loop(desk: Desk) -> None:
             await step(txn)
         with closing(sqlite3.connect(notes, isolation_level=None)) as db:
             db.execute("DELETE FROM notes")  # or the same row could not be written again
-        return (
-            await replay("t-1", step, runtime=desk.runtime),
-            await replay("t-1", step, mode="reconstruct", runtime=desk.runtime),
-        )
+        verified = await replay("t-1", step, runtime=desk.runtime)
+        return verified, await replay("t-1", step, mode="reconstruct", runtime=desk.runtime)
 
-    verified, reconstructed = asyncio.run(both())
-    assert (verified.status, reconstructed.status) == ("same", "same")
-    assert verified.value.result == reconstructed.value.result == Receipt(number="o-1", cents=0)
+    for found in asyncio.run(both()):
+        assert (found.status, found.value.result) == ("same", Receipt(number="o-1", cents=0))
     assert (len(desk.done), notes_in(notes)) == (1, [])
 
 
