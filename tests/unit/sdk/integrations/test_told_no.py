@@ -126,29 +126,22 @@ def test_a_model_that_never_ends_is_stopped_with_everything_answered(desk: Desk,
     assert end.text == "Enough." and len(desk.done) == 3
 
 
-def cut(talk: Talk, reason: str) -> dict[str, Any]:
-    """A message with a whole call in it that ends by another reason than its calls."""
+REASONS = [("openai", one) for one in ("length", "content_filter", "function_call", "new_word")]
+TOO_MUCH = "model_context_window_exceeded"
+REASONS += [("anthropic-async", one) for one in ("max_tokens", "refusal", TOO_MUCH, "new_word")]
+
+
+@pytest.mark.parametrize(("kind", "reason"), REASONS)
+def test_a_message_that_is_no_whole_one_is_not_carried_out(kind: str, reason: str, desk: Desk) -> None:
+    """There is a whole call in it, and it ends by another reason than its calls."""
+    talk, refund = Talk(kind, runtime=desk.runtime), refund_tool(desk)
     message = talk.calls(("refund", REFUND))
     if talk.is_openai:
         message["choices"][0]["finish_reason"] = reason
     else:
         message["stop_reason"] = reason
-    return message
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        *itertools.product(["openai"], ("length", "content_filter", "function_call", "new_word")),
-        *itertools.product(
-            ["anthropic-async"], ("max_tokens", "refusal", "model_context_window_exceeded", "new_word")
-        ),
-    ],
-)
-def test_a_message_that_is_no_whole_one_is_not_carried_out(kind: str, reason: str, desk: Desk) -> None:
-    talk, refund = Talk(kind, runtime=desk.runtime), refund_tool(desk)
     with pytest.raises(ModelStopped, match=reason) as caught:
-        talk.run([cut(talk, reason)], [refund])
+        talk.run([message], [refund])
     assert (desk.done, caught.value.reason, caught.value.messages) == ([], reason, ASK)
 
 
