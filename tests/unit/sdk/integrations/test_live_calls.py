@@ -27,19 +27,14 @@ from tests.unit.sdk.integrations.talks import HUGE, LARGE, NOTE, REFUND, asked
 ORDER = ("Order", "order_id")
 
 
-def test_a_live_tool_answers_what_it_returned_and_stands_with_its_step(desk: Desk, talk: Talk) -> None:
-    path = notes_database(desk.folder)
-    talk.turn([("note", NOTE), ("refund", REFUND)], [refund_tool(desk), note_tool(desk, SQLiteAdapter(path))])
-    assert talk.vendor.answers()[0] == "1"
-    assert notes_in(path) == [("o-4", "late")] and len(desk.done) == 1
-
-
-def test_live_work_beside_a_denied_call_is_undone_and_told_as_not_done(desk: Desk, talk: Talk) -> None:
+@pytest.mark.parametrize("denied", [False, True])
+def test_a_live_tool_answers_and_stands_or_falls_with_its_step(desk: Desk, talk: Talk, denied: bool) -> None:
     path = notes_database(desk.folder)
     tools = [refund_tool(desk), note_tool(desk, SQLiteAdapter(path))]
-    end = talk.turn([("note", NOTE), ("refund", HUGE)], tools)
-    assert notes_in(path) == [] and desk.done == []
-    assert not end.steps[0].answers[0].done and end.steps[0].answers[0].text.startswith("not done")
+    noted, _ = talk.turn([("note", NOTE), ("refund", HUGE if denied else REFUND)], tools).steps[0].answers
+    assert (noted.done, len(desk.done)) == (not denied, int(not denied))
+    assert noted.text.startswith("not done") if denied else noted.text == "1"
+    assert notes_in(path) == ([] if denied else [("o-4", "late")])
 
 
 def test_a_live_tool_that_raises_undoes_it(desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
@@ -122,12 +117,14 @@ TOLD = {
 
 
 def raising(desk: Desk, error: Exception) -> Any:
-    @tool("look", lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), registry=desk.registry)
+    """A live tool that raises."""
+
     def look(order_id: str) -> None:
         """Look."""
         raise error
 
-    return look
+    database = SQLiteAdapter(notes_database(desk.folder))
+    return tool("look", lane="live", adapter=database, registry=desk.registry)(look)
 
 
 @pytest.mark.parametrize("error", TOLD.values(), ids=TOLD.keys())

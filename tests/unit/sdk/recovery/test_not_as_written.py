@@ -72,7 +72,9 @@ def test_as_it_was_written_it_is_gone_on_with(desk: Desk) -> None:
 @pytest.mark.tampers
 @pytest.mark.usefixtures("died")
 @pytest.mark.parametrize("what", CHANGES)
-def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: str) -> None:
+def test_nothing_is_done_with_it_and_the_others_are_finished(
+    desk: Desk, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
     change(desk, CHANGES[what])
     lines = f"SELECT body FROM chain WHERE {OF_IT} ORDER BY id"
     as_found = [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)]
@@ -82,6 +84,7 @@ def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: s
     assert [one[0] for one in desk.done] == ["charge", "label", "refund"]
     assert [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)] == as_found
     assert told(resume(desk.runtime)) == told([damaged]), "it is kept up until somebody has looked at it"
+    assert "takes no note" not in caplog.text, "nobody has tried to write one on top of it"
 
 
 @pytest.mark.tampers

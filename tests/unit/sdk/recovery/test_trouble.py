@@ -10,7 +10,6 @@ import os
 import signal
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -136,21 +135,6 @@ def test_a_refusal_that_names_what_a_call_was_about_is_not_told_where_there_are_
     found = left_live(desk, save_tool(desk, files, secret=["name"]))
     assert found[0].note.startswith(f"live adapter 'root' raised {kind.__name__} at {Path(__file__)}:")
     assert "4111" not in found[0].note
-
-
-def test_a_journal_that_refuses_one_keeps_no_other_up(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    desk.approved("t-1", "t-2")
-    with closing(sqlite3.connect(desk.runtime.settings.journal_path)) as behind:
-        # its chain cannot be gone on with
-        behind.execute("UPDATE transactions SET chain_n = chain_n - 1 WHERE run_key = 't-1'")
-        behind.commit()
-    found = resume(desk.runtime)
-    assert told(found) == [("t-1", "review", True), ("t-2", "settled", False)]
-    assert "is not as the SDK wrote it" in found[0].note
-    assert desk.done == [("refund", "o-t-2", 90_000)]
-    assert "takes no note" not in caplog.text, "nobody has tried to write one on top of it"
-    with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as behind:
-        behind.execute("UPDATE transactions SET chain_n = chain_n + 1 WHERE run_key = 't-1'")
 
 
 class Rounds:
