@@ -190,6 +190,7 @@ def test_neither_is_undone(desk: Desk, both: tuple[Live, Live], monkeypatch: pyt
     desk.before_fire = dies
     desk.run(*calls, raises=CountersignError)
     monkeypatch.undo()
+    desk.before_fire = None
     assert (states(desk), live_states(desk)) == ({"charge#1": "compensating"}, ["live", "live"])
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
