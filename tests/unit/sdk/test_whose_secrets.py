@@ -121,12 +121,11 @@ def test_an_async_live_call_is_sealed_as_well(desk: Desk) -> None:
     async def jot(text: str) -> None:
         """Remember something."""
 
-    desk.publish(jot, secret=("/text",))
-
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             await jot(SECRET)
 
+    desk.publish(jot, secret=("/text",))
     asyncio.run(body())
     assert shown(desk, "t-1", "live")[0].args == {"text": HIDDEN}
 
@@ -206,15 +205,11 @@ def test_what_a_live_tool_found_for_a_call_with_secrets_stands_nowhere(desk: Des
     """It was given no secret itself, and answers with the one that the next call is given."""
     find, pay = secrets_of([SECRET], desk, []), pay_tool(desk)
     desk.publish(pay)
-
-    def step(_: Any) -> Any:
-        return pay("o-1", find("ada"))
-
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        step(txn)
+    with desk.step():
+        pay("o-1", find("ada"))
     assert in_journal(desk) == []
     assert [one["result"] for one in described(desk, "t-1")["effects"]] == [HIDDEN, HIDDEN]
-    again = replay("t-1", step, mode="reconstruct", runtime=desk.runtime)
+    again = replay("t-1", lambda _: pay("o-1", find("ada")), mode="reconstruct", runtime=desk.runtime)
     assert (again.status, again.value.result) == ("same", f"paid with {SECRET}")
 
 

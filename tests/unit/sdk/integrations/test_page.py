@@ -15,8 +15,9 @@ from countersign.integrations import run_openai
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.mcp_bank import bank, mcp_manifests
 from tests.fakes.model_vendors import anthropic_calls, anthropic_says, openai_calls, openai_says, vendor
-from tests.fakes.talking import ASK
+from tests.fakes.talking import ASK, Talk
 from tests.house.documents import all_blocks
+from tests.unit.sdk.integrations.talks import LARGE, REFUND, asked
 
 PAGE = "sdk/python/countersign/integrations/README.md"
 OPENAI, ANTHROPIC, PARKED, KEPT, MCP = (one.text for one in all_blocks("text") if one.document == PAGE)
@@ -32,10 +33,9 @@ def run(program: str, desk: Desk, **names: Any) -> dict[str, Any]:
 def test_the_programs_of_the_page_run(
     desk: Desk, refund: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    call = ("refund", {"order_id": "o-4", "amount_cents": 1200})
-    with vendor(
-        openai_calls(call), openai_says("Done."), anthropic_calls(call), anthropic_says("Done.")
-    ) as both:
+    call = ("refund", REFUND)
+    script = [openai_calls(call), openai_says("Done."), anthropic_calls(call), anthropic_says("Done.")]
+    with vendor(*script) as both:
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         monkeypatch.setenv("OPENAI_BASE_URL", f"{both.url}/v1")
         monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
@@ -46,23 +46,13 @@ def test_the_programs_of_the_page_run(
 
 
 def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import openai
-
     monkeypatch.chdir(tmp_path)
-    refund = refund_tool(desk)
-    given: dict[str, Any] = {"model": "m", "tools": [refund], "key": "case-83", "runtime": desk.runtime}
-    call = ("refund", {"order_id": "o-4", "amount_cents": 20_000})
-    with (
-        vendor(openai_calls(call), openai_says("Done.")) as one,
-        openai.OpenAI(api_key="none", base_url=f"{one.url}/v1") as client,
-    ):
-        end = run_openai(client, messages=ASK, **given)
-        run(PARKED, desk, end=end)
-        assert end.pending is not None
-        desk.service.approve(end.pending.txn)
-        kept = json.loads(Path("case-83.json").read_text())
-        assert run_openai(client, messages=kept, **given).text == "Done."
-    assert len(desk.done) == 1
+    talk, tools = Talk("openai", runtime=desk.runtime), [refund_tool(desk)]
+    end = talk.run([talk.calls(("refund", LARGE))], tools)
+    run(PARKED, desk, end=end)
+    desk.service.approve(asked(end))
+    kept = json.loads(Path("case-83.json").read_text())
+    assert talk.run([talk.says("Done.")], tools, messages=kept).text == "Done." and len(desk.done) == 1
 
 
 def test_the_file_goes_on_anywhere(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
