@@ -11,15 +11,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    FilesAdapter,
-    JournalError,
-    OutcomeUnknown,
-    Runtime,
-    resume,
-    transaction,
-)
+from countersign import AlreadyRedeemed, FilesAdapter, JournalError, OutcomeUnknown, resume
 from countersign.adapters.overlay import FilesSession
 from countersign.contract import EffectState
 from countersign.errors import EffectFailed
@@ -101,10 +93,7 @@ def test_a_rerun_that_dies_between_its_commits_is_finished(
     desk: Desk, note: Note, save: Callable[[str], None], paid: Callable[[str], Any], then: str
 ) -> None:
     """The database has committed, and the files are prepared."""
-
-    def step() -> Any:
-        txn = desk.run((note, "o-1", "paid"), (save, "a"), (paid, "o-1"))
-        return txn
+    calls = [(note, "o-1", "paid"), (save, "a"), (paid, "o-1")]
 
     def dies(*_: object) -> None:
         raise SystemExit
@@ -112,12 +101,11 @@ def test_a_rerun_that_dies_between_its_commits_is_finished(
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(FilesSession, "commit", dies)
         broken.setattr(desk.runtime.journal.transactions, "end_live", _full)
-        with pytest.raises(SystemExit):
-            step()
+        desk.run(*calls, raises=SystemExit)
     assert notes_in(desk.folder / "notes.db") == [("o-1", "paid")]
     assert in_force(desk) == [("note", "live"), ("save", "live")]
     if then == "rerun":
-        assert step().replayed
+        assert desk.run(*calls).replayed
     assert [found.after for found in resume(desk.runtime)] == ["settled"] * (then == "resume")
     assert in_force(desk) == [("note", "kept"), ("save", "kept")]
     assert (desk.folder / "root" / "a").read_text() == "new"
@@ -156,21 +144,14 @@ def test_where_the_first_runs_work_stands_the_reruns_own_is_told_as_undone(
     """Prepared files of a killed process are committed in place of those that the rerun wrote."""
     refund = refund_tool(desk)
 
-    def step(runtime: Runtime) -> bool:
-        with transaction("t-1", runtime=runtime) as txn:
-            note("o-1", "hello")
-            save("a")
-            if staged:
-                refund("o-1", 100)
-        return txn.replayed
-
+    calls = [(note, "o-1", "hello"), (save, "a"), *[(refund, "o-1", 100)] * staged]
     if (pid := os.fork()) == 0:
         monkeypatch.setattr(FilesSession, "commit", lambda *_: os._exit(7))
-        with desk.another_process() as runtime:
-            step(runtime)
+        with desk.restarted() as child:
+            child.run(*calls)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    assert step(desk.runtime)
+    assert desk.run(*calls).replayed
     assert in_force(desk) == [("note", "kept"), ("save", "kept")]
     assert live_rows(desk)[2:] == [(2, "note", "undone"), (2, "save", "undone")]
     assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-1", "hello")], [])
@@ -207,10 +188,7 @@ def kept(desk: Desk) -> list[tuple[str, str]]:
 def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[str, str], ...]) -> None:
     """It was told as done: the block was left well, and nothing of it stood."""
     refund = refund_tool(desk)
-    with desk.step():
-        for one in first:
-            note(*one)
-        refund("o-1", 5)
+    desk.run(*((note, *one) for one in first), (refund, "o-1", 5))
     with pytest.raises(AlreadyRedeemed, match=OTHER) as told, desk.step():
         note("o-2", "new")
         again = refund("o-1", 5)
@@ -228,11 +206,8 @@ def test_what_was_kept_is_found_done_and_so_is_a_part_of_it(
     desk: Desk, refund: Any, note: Note, again: tuple[tuple[str, str], ...], replayed: bool
 ) -> None:
     desk.run((note, "o-1", "old"), (refund, "o-1", 5))
-
-    with nullcontext() if replayed else pytest.raises(AlreadyRedeemed, match=OTHER), desk.step() as txn:
-        for one in again:
-            note(*one)
-        refund("o-1", 5)
+    calls = [*((note, *one) for one in again), (refund, "o-1", 5)]
+    txn = desk.run(*calls, raises=None if replayed else AlreadyRedeemed)
     assert txn.replayed or not replayed
     assert (kept(desk), len(desk.done)) == ([("o-1", "old")], 1)
 
