@@ -30,6 +30,7 @@ from tests.fakes.service import Refused
 from tests.fakes.talking import ASK, Talk
 from tests.unit.sdk.integrations.talks import GARBAGE, LARGE, NOTE, REFUND, killed
 
+FORBIDDEN = Refused(403, ErrorCode.FORBIDDEN, "not yours", retry_after_seconds=0)
 FIRST = txn_id(agent=AGENT, run_key="case-1/turn-1")
 
 
@@ -255,7 +256,7 @@ def test_what_never_arrived_is_ended_and_told_as_not_done(desk: Desk, talk: Talk
 
 @pytest.mark.parametrize(
     ("faults", "raised"),
-    [(["lost_request"] * 50, ServiceUnavailable), ([Refused(403, ErrorCode.FORBIDDEN)], ServiceRefused)],
+    [(["lost_request"] * 50, ServiceUnavailable), ([FORBIDDEN], ServiceRefused)],
     ids=["away", "refused"],
 )
 def test_where_it_is_not_withdrawn_the_model_gets_no_answer(
