@@ -68,6 +68,8 @@ def vendor(*script: Any) -> Iterator[Vendor]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1
+        """Head and body in one packet: sent apart, the second waits 40 ms for the client's receipt."""
 
         def do_POST(self) -> None:
             length = int(self.headers["Content-Length"])

@@ -15,6 +15,7 @@ from typing import Any
 import anthropic
 import openai
 
+from countersign import Runtime
 from countersign.integrations import Conversation, run_anthropic, run_openai
 from tests.fakes.model_vendors import (
     Vendor,
@@ -38,6 +39,8 @@ class Talk:
 
     kind: str
     vendor: Vendor = field(default_factory=lambda: Vendor([]))
+    runtime: Runtime | None = None
+    """Whose agent talks, where a run names none."""
 
     @property
     def is_async(self) -> bool:
@@ -64,7 +67,8 @@ class Talk:
         **options: Any,
     ) -> Conversation:
         """Serve the script and talk until the end."""
-        given = {"model": "example-small", "messages": list(messages), "tools": tools, "key": key, **options}
+        given = {"model": "example-small", "messages": list(messages), "tools": tools, "key": key}
+        given |= {"runtime": self.runtime, **options}
         if not self.is_openai:
             given = {"max_tokens": 500, **given}
         with vendor(*script) as self.vendor:
@@ -72,6 +76,12 @@ class Talk:
                 return asyncio.run(self._awaited(given, client or {}))
             with self._client(client or {}) as blocking:
                 return self._function(blocking, **given)
+
+    def turn(
+        self, calls: Sequence[tuple[str, Any]], tools: Sequence[Callable[..., Any]], **options: Any
+    ) -> Conversation:
+        """The model calls these in one message, and then has its last word."""
+        return self.run([self.calls(*calls), self.says("Done.")], tools, **options)
 
     async def _awaited(self, given: dict[str, Any], settings: dict[str, Any]) -> Conversation:
         kind = openai.AsyncOpenAI if self.is_openai else anthropic.AsyncAnthropic

@@ -1,14 +1,15 @@
 """One desk for each test; its connections are closed whatever the test does, and its journal is verified."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from countersign.journal.opening import database_at
 from countersign.journal.place import JournalPlace
 from countersign.journal.verifying import verify
-from tests.fakes.desk import Desk, make_desk
+from tests.fakes.desk import Desk, make_desk, refund_tool
 from tests.unit.sdk.journals import engine, journal_database, place, server
 
 __all__ = ["desk", "engine", "journal_database", "place", "server"]
@@ -29,3 +30,9 @@ def desk(tmp_path: Path, place: JournalPlace, request: pytest.FixtureRequest) ->
         found = verify(place).findings
         tampers = request.node.get_closest_marker("tampers") is not None
         assert bool(found) is tampers, found or "the chain did not notice what this test did to the journal"
+
+
+@pytest.fixture
+def refund(desk: Desk) -> Callable[..., Any]:
+    """The tool most tests use."""
+    return refund_tool(desk)

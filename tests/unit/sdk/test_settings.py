@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -48,9 +49,7 @@ def test_a_missing_variable_is_named(missing: str) -> None:
         Settings.from_env({name: value for name, value in ENV.items() if name != missing})
 
 
-def test_where_dev_was_a_missing_variable_says_how_to_take_what_it_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_dev_was_its_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError) as elsewhere:
         Settings.from_env({})
@@ -74,29 +73,20 @@ def test_what_somebody_elses_dev_made_is_not_looked_into(tmp_path: Path) -> None
     assert "SettingsError" in done.stderr and "PermissionError" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("url", "allowed"),
-    [
-        ("https://countersign.example", True),
-        ("https://countersign.example/prefix", True),
-        ("http://localhost:8420", True),
-        ("http://[::1]:8420", True),
-        ("http://127.0.0.7", True),
-        ("http://countersign.example", False),
-        ("http://127.0.0.1.example", False),
-        ("http://10.0.0.1", False),
-        ("ftp://countersign.example", False),
-        ("countersign.example", False),
-        ("https://", False),
-        ("https://countersign.example?x=1", False),
-        ("", False),
-    ],
-)
-def test_addresses(url: str, allowed: bool) -> None:
-    if allowed:
-        Settings.from_env(ENV | {"COUNTERSIGN_URL": url})
-        return
-    with pytest.raises(SettingsError):
+SAFE = ["https://countersign.example", "https://countersign.example/prefix", "http://localhost:8420"]
+SAFE += ["http://[::1]:8420", "http://127.0.0.7"]
+UNSAFE = [
+    "http://countersign.example",
+    "http://127.0.0.1.example",
+    "http://10.0.0.1",
+    "ftp://countersign.example",
+]
+UNSAFE += ["countersign.example", "https://", "https://countersign.example?x=1", ""]
+
+
+@pytest.mark.parametrize("url", [*SAFE, *UNSAFE])
+def test_addresses(url: str) -> None:
+    with nullcontext() if url in SAFE else pytest.raises(SettingsError):
         Settings.from_env(ENV | {"COUNTERSIGN_URL": url})
 
 

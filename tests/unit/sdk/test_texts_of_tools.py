@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from countersign import (
@@ -16,7 +16,6 @@ from countersign import (
     MemoryAdapter,
     NotDone,
     OutcomeUnknown,
-    Placeholder,
     ProbeAnswer,
     Unsure,
     probe,
@@ -25,9 +24,8 @@ from countersign import (
     transaction,
 )
 from countersign.adapters.memory import MemorySession
-from countersign.contract import EffectState
 from countersign.texts import MAX_TEXT, storable, text_of
-from tests.fakes.desk import Desk, charge_tools, charge_undone_by_void, failing_tool
+from tests.fakes.desk import Desk, answering_tool, charge_tools, failing_tool, service_states, states
 from tests.unit.sdk.journals import BOTH
 
 
@@ -111,11 +109,6 @@ SOME = [
 A_FEW = pytest.mark.parametrize("error", [ODD[name] for name in SOME], ids=SOME)
 
 
-def states(desk: Desk, key: str = "t-1") -> dict[str, str]:
-    record = desk.runtime.journal.transactions.find(key)[0]
-    return {row.tool: row.state.value for row in desk.runtime.journal.transactions.effects(record)}
-
-
 def is_storable(text: str) -> bool:
     try:
         return type(text) is str and "\0" not in text and text.encode("utf-8").decode() == text
@@ -131,18 +124,15 @@ def test_what_a_tool_says_went_wrong_keeps_nothing_from_being_taken_back(desk: D
         charge("o-1", 100)
         placed = notify("o-1")
     assert desk.done == [("charge", "o-1", 100), ("void", "c-o-1", 100)]
-    assert states(desk) == {"charge": "compensated", "notify": "failed"}
-    assert [one.state for one in desk.service.latest(txn.txn).held] == [
-        EffectState.COMPENSATED,
-        EffectState.FAILED,
-    ]
+    assert states(desk) == {"charge#1": "compensated", "notify#2": "failed"}
+    assert service_states(desk, txn.txn) == ["compensated", "failed"]
     assert placed.error is not None
     assert placed.error.startswith(type(error).__name__)
     assert is_storable(placed.error)
     assert is_storable(str(failed.value))
     with desk.restarted() as after:
         resume(after.runtime)
-        assert states(after) == {"charge": "compensated", "notify": "failed"}
+        assert states(after) == {"charge#1": "compensated", "notify#2": "failed"}
 
 
 @A_FEW
@@ -152,75 +142,64 @@ def test_what_a_tool_says_of_an_unknown_outcome_stays_readable(desk: Desk, error
         raised.args = error.args
         return raised
 
-    notify = failing_tool(desk, as_failure())
-    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
-    assert states(desk) == {"notify": "unknown"}
+    with pytest.raises(OutcomeUnknown) as unknown:
+        desk.run((failing_tool(desk, as_failure()), "o-1"))
+    assert states(desk) == {"notify#1": "unknown"}
     assert is_storable(str(unknown.value))
 
 
 @A_FEW
 def test_a_compensation_that_says_so_did_not_happen(desk: Desk, error: NotDone) -> None:
-    @tool("void", resource=("Charge", "charge_id"), registry=desk.registry)
-    def void(charge_id: str) -> None:
-        """Take a charge back."""
-        raise error
+    """It is told apart from what was taken back."""
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("full"), acts=False)
 
-    desk.publish(void)
-    charge = charge_undone_by_void(desk)
-    notify = failing_tool(desk, NotDone("full"), acts=False)
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
-        charge("o-1")
-        notify("o-1")
-    assert states(desk) == {"charge": "compensation_failed", "notify": "failed"}
+    def refuses(name: str) -> None:
+        if name == "void":
+            raise error
+
+    desk.before_fire = refuses
+    with pytest.raises(EffectFailed) as failed:
+        desk.run((charge, "o-1", 100), (notify, "o-1"))
+    assert states(desk) == {"charge#1": "compensation_failed", "notify#2": "failed"}
+    assert desk.runtime.journal.transactions.find("t-1")[0].state == "unsettled"
     assert is_storable(str(failed.value))
+    assert "Still standing and not undone: charge#1" in str(failed.value)
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["one after the other", "at the same time"])
-def test_a_failure_beside_others_is_written_as_it_is(desk: Desk, together: bool) -> None:
-    charge = charge_tools(desk)
-    notify = failing_tool(desk, ODD["__str__ exits"], acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime) as txn:
-        if together:
-            with txn.parallel():
-                charge("o-1", 100)
-                notify("o-1")
-        else:
-            charge("o-1", 100)
-            notify("o-1")
-    assert states(desk) == {"charge": "compensated", "notify": "failed"}
+def test_a_failure_at_the_same_time_as_others_is_written_as_it_is(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, ODD["__str__ exits"], acts=False)
+    with pytest.raises(EffectFailed), desk.step() as txn, txn.parallel():
+        charge("o-1", 100)
+        notify("o-1")
+    assert states(desk) == {"charge#1": "compensated", "notify#2": "failed"}
 
 
-@pytest.mark.parametrize(
-    "why",
-    ["\udcff", "a\0b", LyingText("\ud800"), 7, None, ["\udcff"], "x" * 10_000],
-    ids=["half a pair", "U+0000", "a text of its own kind", "a number", "nothing", "a list", "long"],
-)
-def test_a_probe_may_say_anything_of_why_it_cannot_tell(desk: Desk, why: Any) -> None:
+CANNOT_TELL: dict[str, Any] = {
+    "half a pair": Unsure("\udcff"),
+    "U+0000": Unsure("a\0b"),
+    "a text of its own kind": Unsure(LyingText("\ud800")),
+    "a number": Unsure(7),  # type: ignore[arg-type]
+    "nothing": Unsure(None),  # type: ignore[arg-type]
+    "a list": Unsure(["\udcff"]),  # type: ignore[arg-type]
+    "long": Unsure("x" * 10_000),
+    **{f"it raises: {name}": ODD[name] for name in SOME},
+}
+
+
+@pytest.mark.parametrize("answer", CANNOT_TELL.values(), ids=CANNOT_TELL)
+def test_a_probe_may_say_anything_of_why_it_cannot_tell(desk: Desk, answer: Any) -> None:
     @probe("look", registry=desk.registry)
     def look(order_id: str) -> ProbeAnswer:
-        return Unsure(why)
+        if isinstance(answer, NotDone):
+            raise answer
+        return answer
 
-    notify = failing_tool(desk, TimeoutError("slow"), probe="look")
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
-    assert states(desk) == {"notify": "unknown"}
+    desk.run((failing_tool(desk, TimeoutError("slow"), probe="look"), "o-1"), raises=OutcomeUnknown)
+    assert states(desk) == {"notify#1": "unknown"}
 
 
 @A_FEW
-def test_a_probe_that_raises_cannot_tell(desk: Desk, error: NotDone) -> None:
-    @probe("look", registry=desk.registry)
-    def look(order_id: str) -> ProbeAnswer:
-        raise error
-
-    notify = failing_tool(desk, TimeoutError("slow"), probe="look")
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
-    assert states(desk) == {"notify": "unknown"}
-
-
-@A_FEW
-def test_a_live_adapter_that_cannot_commit_may_say_so_in_any_words(
+def test_an_adapter_may_fail_in_any_words(
     desk: Desk, error: NotDone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = MemoryAdapter()
@@ -235,11 +214,9 @@ def test_a_live_adapter_that_cannot_commit_may_say_so_in_any_words(
         """Write a note."""
         memory["note"] = text
 
-    charge = charge_tools(desk)
-    with pytest.raises(LiveCommitFailed) as failed, transaction("t-1", runtime=desk.runtime):
-        note("hello")
-        charge("o-1", 100)
-    assert states(desk)["charge"] == "compensated"
+    with pytest.raises(LiveCommitFailed) as failed:
+        desk.run((note, "hello"), (charge_tools(desk), "o-1", 100))
+    assert states(desk)["charge#1"] == "compensated"
     assert is_storable(str(failed.value))
 
 
@@ -296,44 +273,34 @@ RESULTS: dict[str, Callable[[], Any]] = {
     "a number beyond JSON": lambda: 1e21,
     "no number": lambda: float("nan"),
     "a key with many digits": lambda: {10**5000: 1},
-    "an exception": lambda: ODD["__str__ raises"],
+    "a set": lambda: {1},
+    "bytes": lambda: b"\xff",
 }
 
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
-def test_a_result_that_cannot_be_written_leaves_the_effect_fired(
-    desk: Desk, result: Callable[[], Any]
-) -> None:
+def test_an_unwritable_result_leaves_it_fired(desk: Desk, result: Callable[[], Any]) -> None:
     value = result()
-
-    @tool("look", resource=("Order", "order_id"), registry=desk.registry)
-    def look(order_id: str) -> Any:
-        """Look it up."""
-        desk.act("look", order_id)
-        return value
-
-    desk.publish(look)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    look = answering_tool(desk, value, name="look")
+    with desk.step() as txn:
         placed = look("o-1")
-    assert (placed.outcome, placed.result is value) == ("fired", True)
-    assert [one.state for one in desk.service.latest(txn.txn).held] == [EffectState.FIRED]
-    with desk.restarted() as after, transaction("t-1", runtime=after.runtime) as again:
-        once_more: Placeholder[Any] = look("o-1")
+    assert (placed.outcome, placed.result is value, txn.state) == ("fired", True, "settled")
+    assert service_states(desk, txn.txn) == ["fired"]
+    with desk.restarted() as after, after.step() as again:
+        once_more = look("o-1")
     assert (again.replayed, once_more.outcome, desk.done) == (True, "fired", [("look", "o-1")])
+    assert resume(desk.runtime) == []
 
 
-def test_an_interrupt_while_a_result_is_written_leaves_the_effect_fired(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_at_the_result_leaves_it_fired(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> bytes:
         raise KeyboardInterrupt
 
     charge = charge_tools(desk)
     monkeypatch.setattr("countersign.tools.results.canonicalize", interrupted)
-    with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 100)
-    assert states(desk) == {"charge": "fired"}
+    desk.run((charge, "o-1", 100), raises=KeyboardInterrupt)
+    assert states(desk) == {"charge#1": "fired"}
 
 
 @given(st.text(st.characters(), max_size=50) | st.text(st.characters(categories=["Cs", "Cc"]), max_size=50))
@@ -349,45 +316,3 @@ def test_storable_text_is_text_everywhere_and_good_text_stays_as_it_is(text: str
 @pytest.mark.parametrize("text", ["x" * (MAX_TEXT + 1), "\udcff" * MAX_TEXT, "\0" * MAX_TEXT])
 def test_storable_text_has_a_bound(text: str) -> None:
     assert len(storable(text)) <= MAX_TEXT
-
-
-def test_any_text_and_result_of_tools_leaves_what_is_known_of_them_known(desk: Desk) -> None:
-    said: dict[str, Any] = {}
-
-    @tool("void", resource=("Order", "order_id"), registry=desk.registry)
-    def void(order_id: str) -> None:
-        """Take it back."""
-
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"order_id": "args:/order_id"},
-        registry=desk.registry,
-    )
-    def charge(order_id: str) -> Any:
-        """Charge an order."""
-        return said["result"]
-
-    @tool("notify", resource=("Order", "order_id"), registry=desk.registry)
-    def notify(order_id: str) -> None:
-        """Tell the customer."""
-        raise NotDone(said["text"])
-
-    desk.publish(void, charge, notify)
-    text = st.text(st.characters(categories=["Cs", "Cc", "L"]), max_size=40)
-    value = st.none() | st.integers() | st.floats() | st.binary() | text
-    results = st.recursive(value, lambda inner: st.lists(inner) | st.dictionaries(text, inner), max_leaves=8)
-
-    @settings(max_examples=40, deadline=None)
-    @given(text, results)
-    def holds(text: str, result: Any) -> None:
-        said.update(text=text, result=result)
-        key = f"t-{len(desk.face.log)}"
-        with pytest.raises(EffectFailed) as failed, transaction(key, runtime=desk.runtime):
-            charge("o-1")
-            notify("o-1")
-        assert states(desk, key) == {"charge": "compensated", "notify": "failed"}
-        assert is_storable(str(failed.value))
-
-    holds()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import assert_type
+from typing import Any, assert_type
 
 import pytest
 
 from countersign import Placeholder, Transaction, run_transaction, tool, transaction
-from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.desk import Desk
 
 
-def test_a_step_that_answers_a_placeholder_is_a_plain_one(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_step_that_answers_a_placeholder_is_a_plain_one(desk: Desk, refund: Any) -> None:
 
     def step(txn: Transaction) -> Placeholder[dict[str, str]]:
         return refund("o-1", 100)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,15 @@ from countersign import (
     FilesAdapter,
     JournalError,
     LiveCommitFailed,
-    MemoryAdapter,
     NotDone,
     NotStageable,
     OutcomeUnknown,
     ReviewPending,
-    Runtime,
     SQLiteAdapter,
-    StepsRefused,
     ToolRegistry,
     Transaction,
     replay,
     resume,
-    run_steps,
-    run_steps_async,
     tool,
     tool_of,
     transaction,
@@ -45,74 +39,42 @@ from countersign.contract.wire import Reason
 from countersign.manifests.drafting import manifest_json
 from tests.fakes.desk import (
     Desk,
+    answering_tool,
     charge_tools,
     failing_tool,
+    make_runtime,
     note_tool,
     notes_database,
     notes_in,
     refund_tool,
+    save_tool,
+    states,
 )
 from tests.unit.sdk.live.test_lane import lock_is_free
 
 
-def states(desk: Desk, key: str = "t-1") -> list[str]:
-    """What the journal says of each call."""
-    record = desk.runtime.journal.transactions.find(key)[0]
-    return [row.state.value for row in desk.runtime.journal.transactions.effects(record)]
-
-
-def save_tool(desk: Desk, files: FilesAdapter) -> Callable[[str, str], None]:
-    """A live tool that writes a file."""
-
-    @tool("save", lane="live", adapter=files, registry=desk.registry)
-    def save(path: str, text: str) -> None:
-        """Write a file."""
-        files.write(path, text)
-
-    return save
+def staged_states(desk: Desk) -> list[str]:
+    return [*states(desk).values()]
 
 
 def test_scenario_5_the_order_in_which_tools_are_registered_does_not_matter(desk: Desk) -> None:
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"order_id": "args:/order_id"},
-        registry=desk.registry,
-    )
-    def charge(order_id: str) -> None:
-        """Charge an order."""
-        desk.act("charge", order_id)
-
-    @tool("void", resource=("Order", "order_id"), registry=desk.registry)
-    def void(order_id: str) -> None:
-        """Take a charge back."""
-        desk.act("void", order_id)
-
-    desk.publish(charge, void)
-    notify = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        charge("o-1")
-        notify("o-1")
+    undone: Any = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
+    charge = answering_tool(desk, None, name="charge", **undone)
+    answering_tool(desk, None, name="void")
+    desk.run((charge, "o-1"), (failing_tool(desk, NotDone("no"), acts=False), "o-1"), raises=EffectFailed)
     assert desk.done == [("charge", "o-1"), ("void", "o-1")]
 
 
 def test_scenario_9_that_something_can_be_taken_back_is_no_permission(desk: Desk) -> None:
     charge = charge_tools(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 90_000)
-    assert desk.done == []
-    desk.service.deny(pending.value.txn)
-    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 90_000)
+    desk.service.deny(desk.run((charge, "o-1", 90_000), raises=ReviewPending).txn)
+    desk.run((charge, "o-1", 90000), raises=Denied)
     assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
 
 
 def test_scenario_14_a_question_nobody_answered_in_time_ends_with_that_reason(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 90_000)
-    (held,) = desk.service.latest(pending.value.txn).held
+    txn = desk.run((refund_tool(desk), "o-1", 90_000), raises=ReviewPending).txn
+    (held,) = desk.service.latest(txn).held
     held.state = EffectState.EXPIRED
     held.reasons = (Reason(code=DenyCode.EXPIRED, text="nobody answered within 4 hours"),)
     (found,) = resume(desk.runtime)
@@ -122,9 +84,7 @@ def test_scenario_14_a_question_nobody_answered_in_time_ends_with_that_reason(de
 
 
 @pytest.mark.parametrize("index", range(3))
-def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once_by_the_next_pass(
-    desk: Desk, index: int
-) -> None:
+def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once(desk: Desk, index: int) -> None:
     charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
     asked = []
     compensate = desk.service.compensate
@@ -148,43 +108,32 @@ def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once_by_the_next_
     resume(desk.runtime)
     done = list(desk.done)
     assert [one[1] for one in done if one[0] == "void"] == ["c-o-3", "c-o-2", "c-o-1"]
-    assert states(desk) == ["compensated"] * 3 + ["failed"]
+    assert staged_states(desk) == ["compensated"] * 3 + ["failed"]
     assert (resume(desk.runtime), desk.done) == ([], done)
 
 
-def test_scenario_23_a_compensator_that_is_missing_at_recovery_waits_and_holds_up_nobody(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
-    charge, refund = charge_tools(desk), refund_tool(desk)
+def test_scenario_23_a_missing_compensator_waits(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    charge = charge_tools(desk)
     slow = failing_tool(desk, TimeoutError("slow"), name="slow")
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime) as torn:
-        charge("o-1", 100)
-        slow("o-1")
-    with pytest.raises(ReviewPending) as pending, transaction("t-2", runtime=desk.runtime):
-        refund("o-2", 90_000)
+    torn = desk.run((charge, "o-1", 100), (slow, "o-1"), raises=OutcomeUnknown)
+    desk.approved("t-2")
     desk.service.settle(torn.txn, torn.effects[1].effect_id, EffectState.FAILED)
-    desk.service.approve(pending.value.txn)
-
     lacking_void = ToolRegistry()
     for one in desk.registry:
         if one.name != "void":
             lacking_void.add(one)
-    with Runtime(
-        desk.runtime.settings, registry=lacking_void, transport=desk.face.transport, clock=desk.clock
-    ) as lacking:
+    with make_runtime(desk.runtime.settings, desk.face, lacking_void, desk.clock) as lacking:
         found = {one.run_key: one for one in resume(lacking)}
     assert (found["t-1"].after, found["t-2"].after) == ("unsettled", "settled")
     assert "Still standing and not undone: charge#1" in found["t-1"].note
     assert "no tool 'void' is registered" in caplog.text
-    assert desk.done[2:] == [("refund", "o-2", 90_000)]
+    assert desk.done[2:] == [("refund", "o-t-2", 90_000)]
     (later,) = resume(desk.runtime)
     assert (later.after, desk.done[-1]) == ("settled", ("void", "c-o-1", 100))
 
 
 @pytest.mark.anyio
-async def test_scenario_27_a_task_that_is_cancelled_undoes_its_live_work_and_frees_the_lock(
-    desk: Desk, tmp_path: Path
-) -> None:
+async def test_scenario_27_a_cancelled_task_frees_its_locks(desk: Desk, tmp_path: Path) -> None:
     notes = notes_database(tmp_path)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
     locked: list[bool] = []
@@ -214,13 +163,8 @@ def test_scenario_28_of_three_steps_the_last_fails_and_files_and_rows_are_as_bef
     before = notes.read_bytes()
     save, note = save_tool(desk, FilesAdapter(root)), note_tool(desk, SQLiteAdapter(notes))
     charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        save("old", "new")
-        save("made", "new")
-        note("o-1", "hello")
-        charge("o-1", 100)
-        charge("o-2", 200)
-        notify("o-1")
+    kept = [(save, "old"), (save, "made"), (note, "o-1", "hello")]
+    desk.run(*kept, (charge, "o-1", 100), (charge, "o-2", 200), (notify, "o-1"), raises=EffectFailed)
     assert desk.done[2:] == [("void", "c-o-2", 200), ("void", "c-o-1", 100)]
     assert {path.name: path.read_text() for path in root.iterdir() if path.is_file()} == {"old": "old"}
     assert notes.read_bytes() == before
@@ -236,72 +180,13 @@ def test_scenario_29_what_is_known_not_to_have_happened_is_not_compensated(desk:
             raise NotDone("the card was refused")
 
     desk.before_fire = refuses
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 100)
-        charge("o-2", 200)
+    desk.run((charge, "o-1", 100), (charge, "o-2", 200), raises=EffectFailed)
     assert [one[:2] for one in desk.done] == [("charge", "o-1"), ("void", "c-o-1")][: 2 * at]
-    assert states(desk) == [["failed", "unused"], ["compensated", "failed"]][at]
+    assert staged_states(desk) == [["failed", "unused"], ["compensated", "failed"]][at]
     assert [path.endswith("/compensate") for _, path in desk.face.log].count(True) == at  # nor asked for
 
 
-UNWRITABLE = {
-    "an object": object(),
-    "not a number": float("nan"),
-    "a set": {1},
-    "bytes": b"\xff",
-    "itself": (loop := []) or loop.append(loop) or loop,
-}
-
-
-@pytest.mark.parametrize("result", UNWRITABLE.values(), ids=UNWRITABLE)
-def test_scenario_34_whatever_a_tool_returns_the_journal_and_the_service_say_that_it_fired(
-    desk: Desk, result: Any
-) -> None:
-    @tool("open_case", resource=("Order", "order_id"), registry=desk.registry)
-    def open_case(order_id: str) -> Any:
-        """Open a case."""
-        desk.act("open_case", order_id)
-        return result
-
-    desk.publish(open_case)
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        placed = open_case("o-1")
-    assert placed.result is result
-    assert (states(desk), txn.state) == (["fired"], "settled")
-    assert [one.state for one in desk.service.latest(txn.txn).held] == [EffectState.FIRED]
-    with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as again:
-        found = open_case("o-1")
-    assert (found.outcome, again.replayed, desk.done) == ("fired", True, [("open_case", "o-1")])
-    assert resume(desk.runtime) == []
-
-
-@pytest.mark.parametrize("shape", ["a list", "a later group", "a graph"])
-def test_scenario_40_with_async_tools_an_unknown_one_is_refused_before_the_first_step(
-    desk: Desk, shape: str
-) -> None:
-    @tool("mail", resource=("Order", "order_id"), registry=desk.registry)
-    async def mail(order_id: str) -> str:
-        """Tell the customer."""
-        desk.act("mail", order_id)
-        return "sent"
-
-    desk.publish(mail)
-    first: dict[str, Any] = {"tool": "mail", "id": "first", "args": {"order_id": "o-1"}}
-    unknown: dict[str, Any] = {"tool": "vanished", "args": {}}
-    steps: Any = {
-        "a list": [first, unknown],
-        "a later group": [[first], [{**first, "id": "second", "args": {"order_id": "o-2"}}, unknown]],
-        "a graph": [first, {**unknown, "after": ["first"]}],
-    }[shape]
-    with pytest.raises(StepsRefused, match="no tool 'vanished'"):
-        run_steps(steps, key="t-1", runtime=desk.runtime)
-    with pytest.raises(StepsRefused, match="no tool 'vanished'"):
-        asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))
-    assert (desk.done, desk.runtime.journal.transactions.newest_ids(9)) == ([], [])
-
-
-def test_scenario_61_what_ran_in_blocks_inside_and_at_the_same_time_replays(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_scenario_61_what_ran_in_blocks_inside_and_at_the_same_time_replays(desk: Desk, refund: Any) -> None:
 
     def step(txn: Transaction) -> list[Any]:
         kept = [refund("o-1", 100)]
@@ -345,8 +230,7 @@ def test_scenario_64_whatever_stands_in_an_argument_is_data(desk: Desk, text: st
         return words
 
     desk.publish(tell)
-    with transaction("t-1", runtime=desk.runtime):
-        tell("o-1", text)
+    desk.run((tell, "o-1", text))
     with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as txn:
         again = tell("o-1", text)
     assert (seen, again.result, txn.replayed) == ([text], text, True)
@@ -355,10 +239,7 @@ def test_scenario_64_whatever_stands_in_an_argument_is_data(desk: Desk, text: st
     assert json.loads(row.args) == {"order_id": "o-1", "words": text}
 
 
-def test_scenario_64_an_argument_of_a_megabyte_is_refused_when_it_is_staged_and_nothing_is_kept(
-    desk: Desk,
-) -> None:
-    refund = refund_tool(desk)
+def test_scenario_64_an_argument_of_a_megabyte_is_refused_as_it_is_staged(desk: Desk, refund: Any) -> None:
     with transaction("t-1", runtime=desk.runtime):
         with pytest.raises(NotStageable, match=r"'refund' .* more than 262144 bytes"):
             refund("o" * 1_000_000, 100)
@@ -368,44 +249,34 @@ def test_scenario_64_an_argument_of_a_megabyte_is_refused_when_it_is_staged_and_
 
 
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_w6_what_stands_since_the_database_committed_is_never_taken_back(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, then: str
-) -> None:
+def test_w6_what_committed_is_not_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
     """The process died between the database's commit and the line about it in the journal."""
     notes = notes_database(desk.folder)
     note, charge = note_tool(desk, SQLiteAdapter(notes)), charge_tools(desk)
-    commit = SQLiteSession.commit
 
-    def step(runtime: Runtime) -> None:
-        with transaction("t-1", runtime=runtime):
-            note("o-1", "hello")
-            charge("o-1", 100)
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    calls, commit = [(note, "o-1", "hello"), (charge, "o-1", 100)], SQLiteSession.commit
 
     def die(session: SQLiteSession, attempt_id: str) -> None:
         commit(session, attempt_id)
         raise SystemExit
 
-    def nothing_more(*_: Any, **__: Any) -> None:
-        raise JournalError("the disk is full")
-
     with monkeypatch.context() as dying:
+        dying.setattr(desk.runtime.journal.transactions, "end_live", full)
         dying.setattr(SQLiteSession, "commit", die)
-        dying.setattr(desk.runtime.journal.transactions, "end_live", nothing_more)
-        with pytest.raises(SystemExit):
-            step(desk.runtime)
+        desk.run(*calls, raises=SystemExit)
     desk.runtime.journal.leases.close()
-    assert (states(desk), notes_in(notes)) == (["fired"], [("o-1", "hello")])
     with desk.restarted() as later:
         if then == "rerun":
-            step(later.runtime)
+            later.run(*calls)
         assert [one.after for one in resume(later.runtime)] == ["settled"] * (then == "resume")
     assert desk.done == [("charge", "o-1", 100)]
-    assert (states(desk), notes_in(notes)) == (["fired"], [("o-1", "hello")])
+    assert (staged_states(desk), notes_in(notes)) == (["fired"], [("o-1", "hello")])
 
 
-def test_w10_a_live_commit_that_fails_leaves_no_lock_no_open_transaction_and_nothing_to_recover(
-    desk: Desk,
-) -> None:
+def test_w10_a_live_commit_that_fails_leaves_no_lock_and_nothing_to_recover(desk: Desk) -> None:
     class Full(SQLiteAdapter):
         """Its commit fails, and leaves the database's own transaction open."""
 
@@ -419,12 +290,11 @@ def test_w10_a_live_commit_that_fails_leaves_no_lock_no_open_transaction_and_not
             return session
 
     notes = notes_database(desk.folder)
+
     note, charge = note_tool(desk, Full(notes)), charge_tools(desk)
 
     def step() -> None:
-        with transaction("t-1", runtime=desk.runtime):
-            note("o-1", "hello")
-            charge("o-1", 100)
+        desk.run((note, "o-1", "hello"), (charge, "o-1", 100))
 
     with pytest.raises(LiveCommitFailed, match="disk is full") as failed:
         step()
@@ -434,7 +304,7 @@ def test_w10_a_live_commit_that_fails_leaves_no_lock_no_open_transaction_and_not
         step()
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
     assert [one[0] for one in desk.done] == ["charge", "void"]
-    assert (states(desk), resume(desk.runtime)) == (["compensated"], [])
+    assert (staged_states(desk), resume(desk.runtime)) == (["compensated"], [])
 
 
 def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk: Desk) -> None:
@@ -448,62 +318,9 @@ def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk:
         seen.append(((root / "state").read_text(), (root / "made").exists()))
 
     desk.before_fire = look
-    with transaction("t-1", runtime=desk.runtime):
-        save("state", "new")
-        save("made", "new")
-        look()
-        refund("o-1", 100)
+    desk.run((save, "state", "new"), (save, "made", "new"), (look,), (refund, "o-1", 100))
     look()
     assert seen == [("old", False), ("old", False), ("new", True)]
-
-
-def test_w14_what_is_undone_is_what_the_adapter_saw_and_not_what_an_argument_is_called(desk: Desk) -> None:
-    root = desk.folder / "root"
-    root.mkdir()
-    (root / "ann-old").write_text("old")
-    notes, memory = notes_database(desk.folder), MemoryAdapter()
-    files, database = FilesAdapter(root), SQLiteAdapter(notes)
-
-    @tool("keep_file", lane="live", adapter=files, registry=desk.registry)
-    def keep_file(who: str, *, when: str) -> None:
-        """Write what no argument names."""
-        files.write(f"{who}-{when}", "new")
-
-    @tool("keep_value", lane="live", adapter=memory, registry=desk.registry)
-    def keep_value(who: str, *, when: str) -> None:
-        """Keep what no argument names."""
-        memory[f"{who}-{when}"] = "new"
-
-    @tool("keep_row", lane="live", adapter=database, registry=desk.registry)
-    def keep_row(who: str, *, when: str) -> None:
-        """Write a row that no argument names."""
-        database.connection.execute("INSERT INTO notes VALUES (?, 'new')", (f"{who}-{when}",))
-
-    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime):
-        for keep in (keep_file, keep_value, keep_row):
-            for when in ("old", "made"):
-                keep("ann", when=when)
-        raise ZeroDivisionError
-    assert {path.name: path.read_text() for path in root.iterdir() if path.is_file()} == {"ann-old": "old"}
-    assert (memory.snapshot(), notes_in(notes)) == ({}, [])
-
-
-@pytest.mark.parametrize("failing", [True, False])
-def test_w25_what_could_not_be_taken_back_is_told_apart_from_what_was(desk: Desk, failing: bool) -> None:
-    """Undoing is a call like any other, by code: no model is asked to do it, and its failure has a state."""
-    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
-
-    def refuses(name: str) -> None:
-        if failing and name == "void":
-            raise NotDone("it was settled with the bank")
-
-    desk.before_fire = refuses
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
-        charge("o-1", 100)
-        notify("o-1")
-    assert states(desk) == ["compensation_failed" if failing else "compensated", "failed"]
-    assert txn.state == ("unsettled" if failing else "settled")
-    assert ("Still standing and not undone: charge#1" in str(failed.value)) == failing
 
 
 def test_w25_a_draft_keeps_the_compensation(desk: Desk) -> None:

@@ -33,24 +33,15 @@ from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void,
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
 
 
-def remember_tool(desk: Desk, adapter: Any = None, **options: Any) -> Callable[[str, str], None]:
+def remember_tool(desk: Desk, **options: Any) -> Callable[[str, str], None]:
     """A live tool. Its code calls nothing secret, unless a test does."""
-    kept = MemoryAdapter(name="notes") if adapter is None else adapter
+    kept = MemoryAdapter(name="notes")
+    live: Any = {"lane": "live", "adapter": kept, **options}
 
-    @tool(
-        "remember",
-        lane="live",
-        adapter=kept,
-        resource=("Note", "where"),
-        registry=desk.registry,
-        **options,
-    )
+    @tool("remember", resource=("Note", "where"), registry=desk.registry, **live)
     def remember(where: str, text: str) -> None:
         """Remember something."""
-        if isinstance(kept, MemoryAdapter):
-            kept[where] = text
-        else:
-            kept.connection.execute("INSERT INTO notes VALUES (?, 'ok')", (where,))
+        kept[where] = text
 
     return remember
 
@@ -69,18 +60,12 @@ def pay_tool(desk: Desk, **options: Any) -> Callable[..., Any]:
 
 
 def shown(desk: Desk, key: str, lane: str) -> tuple[ShownEffect, ...]:
-    journal = desk.runtime.journal
-    return journal.transactions.shown(journal.transactions.require(found(desk, key)), lane)
-
-
-def found(desk: Desk, key: str) -> str:
     (record,) = desk.runtime.journal.transactions.find(key)
-    return record.txn
+    return desk.runtime.journal.transactions.shown(record, lane)
 
 
-def told_of(desk: Desk, key: str) -> str:
-    """What `countersign journal show` tells."""
-    return repr(described(desk, key))
+def told_nowhere(*told: object) -> bool:
+    return found_in({"told": "".join(map(str, told)).encode()}) == []
 
 
 def described(desk: Desk, key: str) -> dict[str, Any]:
@@ -96,16 +81,13 @@ def in_journal(desk: Desk) -> list[str]:
 
 
 @pytest.mark.parametrize("ask", [None, "live"])
-def test_what_the_service_s_manifest_calls_secret_of_a_live_call_stands_nowhere(
-    desk: Desk, ask: str | None
-) -> None:
+def test_what_the_service_calls_secret_of_a_live_call_is_hidden(desk: Desk, ask: str | None) -> None:
     remember = remember_tool(desk)
     desk.publish(remember, ask=ask, secret=("/text",))
-    with transaction("t-1", runtime=desk.runtime):
-        remember("here", SECRET)
+    desk.run((remember, "here", SECRET))
     (row,) = shown(desk, "t-1", "live")
     assert (row.has_secrets, row.args) == (True, {"where": "here", "text": HIDDEN})
-    assert found_in({"show": told_of(desk, "t-1").encode()}) == []
+    assert told_nowhere(described(desk, "t-1"))
     assert in_journal(desk) == []
 
 
@@ -113,34 +95,24 @@ def test_a_live_call_that_nobody_calls_secret_is_in_clear(desk: Desk) -> None:
     """So the hunt above would have found it."""
     remember = remember_tool(desk)
     desk.publish(remember)
-    with transaction("t-1", runtime=desk.runtime):
-        remember("here", SECRET)
+    desk.run((remember, "here", SECRET))
     assert not shown(desk, "t-1", "live")[0].has_secrets
     assert in_journal(desk) != []
 
 
-def test_what_code_file_and_service_call_secret_of_a_live_call_is_taken_together(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_what_code_file_and_service_call_secret_is_taken_together(desk: Desk, tmp_path: Path) -> None:
     beside = tmp_path / "remember.json"
 
-    @tool(
-        "remember",
-        lane="live",
-        adapter=MemoryAdapter(),
-        resource=("Note", "const:n"),
-        registry=desk.registry,
-        secret=["a"],
-        manifest=beside,
-    )
+    live: Any = {"lane": "live", "adapter": MemoryAdapter(), "secret": ["a"], "manifest": beside}
+
+    @tool("remember", resource=("Note", "const:n"), registry=desk.registry, **live)
     def remember(a: str, b: str, c: str, d: str) -> None:
         """Remember something."""
 
     draft = tool_of(remember).draft_manifest()
     beside.write_bytes(manifest_json(changed(draft, secret=("/b",))))
     desk.service.review([changed(draft, secret=("/c",))])
-    with transaction("t-1", runtime=desk.runtime):
-        remember("1", "2", "3", "4")
+    desk.run((remember, "1", "2", "3", "4"))
     assert shown(desk, "t-1", "live")[0].args == {"a": HIDDEN, "b": HIDDEN, "c": HIDDEN, "d": "4"}
 
 
@@ -149,12 +121,11 @@ def test_an_async_live_call_is_sealed_as_well(desk: Desk) -> None:
     async def jot(text: str) -> None:
         """Remember something."""
 
-    desk.publish(jot, secret=("/text",))
-
     async def body() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             await jot(SECRET)
 
+    desk.publish(jot, secret=("/text",))
     asyncio.run(body())
     assert shown(desk, "t-1", "live")[0].args == {"text": HIDDEN}
 
@@ -169,8 +140,7 @@ def test_a_denial_in_another_thread_does_not_make_a_released_call_s_secret_unkno
         return Verdict.RELEASE
 
     desk.service.policy = policy
-    with transaction("t-1", runtime=desk.runtime):
-        remember("here", SECRET)
+    desk.run((remember, "here", SECRET))
     assert shown(desk, "t-1", "live")[0].args == {"where": "here", "text": HIDDEN}
 
 
@@ -179,13 +149,11 @@ def test_what_is_secret_is_what_the_last_look_said(desk: Desk, then: str) -> Non
     remember, lies = remember_tool(desk), ((), ("/text",))
     before, after = lies if then == "called secret" else lies[::-1]
     desk.publish(remember, secret=before)
-    with transaction("t-1", runtime=desk.runtime):
-        remember("here", "a")
+    desk.run((remember, "here", "a"))
     desk.service.manifests.pop("remember")
     desk.publish(remember, secret=after)
     desk.clock.advance(60)
-    with transaction("t-2", runtime=desk.runtime):
-        remember("here", "b")
+    desk.run((remember, "here", "b"), key="t-2")
     rows = [shown(desk, key, "live")[0].has_secrets for key in ("t-1", "t-2")]
     assert rows == [bool(before), bool(after)]
 
@@ -193,10 +161,8 @@ def test_what_is_secret_is_what_the_last_look_said(desk: Desk, then: str) -> Non
 def test_a_dry_run_hides_what_the_service_calls_secret_of_a_live_call(desk: Desk) -> None:
     remember = remember_tool(desk)
     desk.publish(remember, secret=("/text",))
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as trial:
-        remember("here", SECRET)
-    told = f"{trial.result}{trial.result!r}{trial.result.to_json()}"
-    assert found_in({"dry run": told.encode()}) == []
+    trial = desk.run((remember, "here", SECRET), dry_run=True)
+    assert told_nowhere(trial.result, repr(trial.result), trial.result.to_json())
     assert [one.args for one in trial.result.live] == [{"where": "here", "text": HIDDEN}]
     assert [one.after for changes in trial.result.changes for one in changes.changes or ()] == [HIDDEN]
 
@@ -215,42 +181,35 @@ def secrets_of(now: list[str], desk: Desk, secret: list[str]) -> Callable[[str],
 def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(desk: Desk) -> None:
     now = [f"passport {SECRET}"]
     find = secrets_of(now, desk, ["who"])
-    with transaction("t-1", runtime=desk.runtime):
-        find("ada")
-    assert found_in({"show": told_of(desk, "t-1").encode()}) == []
+    desk.run((find, "ada"))
+    assert told_nowhere(described(desk, "t-1"))
     assert in_journal(desk) == []
     rebuilt = replay("t-1", lambda _: find("ada"), mode="reconstruct", runtime=desk.runtime)
     assert (rebuilt.status, rebuilt.value) == ("same", now[0])
     assert replay("t-1", lambda _: find("ada"), runtime=desk.runtime).status == "same"
     now[0] = f"another {SECRET}"
     other = replay("t-1", lambda _: find("ada"), runtime=desk.runtime)
-    assert [str(one) for one in other.divergences] == [
-        "live call 1 of find: its result is another, and is hidden"
-    ]
+    (told,) = other.divergences
+    assert str(told) == "live call 1 of find: its result is another, and is hidden"
     written = json.loads(exported("json", [described(desk, "t-1")], "2026-11-23T12:00:00Z"))
     from_export = replay("t-1", lambda _: find("ada"), export=written, runtime=desk.runtime)
-    assert from_export.unchecked == (
-        "live call 1 of find: its result is hidden in the export, so it is not compared",
-    )
+    (told,) = from_export.unchecked
+    assert told == "live call 1 of find: its result is hidden in the export, so it is not compared"
     with pytest.raises(NotRecorded, match="is hidden in an export"):
         replay("t-1", lambda _: find("ada"), mode="reconstruct", export=written, runtime=desk.runtime)
     for one in (rebuilt, other, from_export):
-        assert found_in({"replay": f"{one}{one.to_json()}{[*one.divergences]!r}".encode()}) == []
+        assert told_nowhere(one, one.to_json(), [*one.divergences])
 
 
 def test_what_a_live_tool_found_for_a_call_with_secrets_stands_nowhere(desk: Desk) -> None:
     """It was given no secret itself, and answers with the one that the next call is given."""
     find, pay = secrets_of([SECRET], desk, []), pay_tool(desk)
     desk.publish(pay)
-
-    def step(_: Any) -> Any:
-        return pay("o-1", find("ada"))
-
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        step(txn)
+    with desk.step():
+        pay("o-1", find("ada"))
     assert in_journal(desk) == []
     assert [one["result"] for one in described(desk, "t-1")["effects"]] == [HIDDEN, HIDDEN]
-    again = replay("t-1", step, mode="reconstruct", runtime=desk.runtime)
+    again = replay("t-1", lambda _: pay("o-1", find("ada")), mode="reconstruct", runtime=desk.runtime)
     assert (again.status, again.value.result) == ("same", f"paid with {SECRET}")
 
 
@@ -264,17 +223,13 @@ def test_what_was_taken_back_before_still_hides_what_was_found_for_it(desk: Desk
     assert in_journal(desk) == []
 
 
-def test_where_a_live_result_cannot_be_sealed_it_is_not_kept_and_nothing_else_is_lost(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_live_result_that_cannot_be_sealed_is_dropped(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     find = secrets_of([SECRET], desk, ["who"])
 
     def away(*_: Any) -> Any:
         raise JournalSealed("the key is not here", "k")
 
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        find("ada")
-        monkeypatch.setattr(Seals, "_sealing_key", away)
+    txn = desk.run((find, "ada"), (monkeypatch.setattr, Seals, "_sealing_key", away))
     assert txn.state == "settled"
     (row,) = shown(desk, "t-1", "live")
     assert (row.state.value, row.result, row.result_sealed) == ("kept", None, False)
@@ -288,10 +243,8 @@ def test_a_replay_hides_what_this_process_has_looked_up_of_a_live_call(desk: Des
     pay = pay_tool(desk)
     desk.publish(remember, secret=("/text",))
     desk.publish(pay)
-    with transaction("seen", runtime=desk.runtime):
-        remember("here", SECRET)
-    with transaction("t-1", runtime=desk.runtime):
-        pay("o-1", SECRET)
+    desk.run((remember, "here", SECRET), key="seen")
+    desk.run((pay, "o-1", SECRET))
 
     def step(_: Any) -> None:
         pay("o-1", SECRET)
@@ -299,14 +252,11 @@ def test_a_replay_hides_what_this_process_has_looked_up_of_a_live_call(desk: Des
 
     again = replay("t-1", step, mode=mode, runtime=desk.runtime)
     assert [one.tool for one in again.divergences] == ["remember"]
-    told = f"{again}{again.to_json()}{[*again.divergences]!r}"
-    assert "there" in told and found_in({"replay": told.encode()}) == []
+    assert "there" in str(again) and told_nowhere(again, again.to_json(), [*again.divergences])
 
 
 @pytest.mark.parametrize("lane", ["live", "staged"])
-def test_a_replay_hides_what_the_manifest_beside_the_code_calls_secret(
-    desk: Desk, tmp_path: Path, lane: Any
-) -> None:
+def test_a_replay_hides_what_the_file_calls_secret(desk: Desk, tmp_path: Path, lane: Any) -> None:
     beside = tmp_path / "tell.json"
     where = {"lane": "live", "adapter": MemoryAdapter()} if lane == "live" else {}
 
@@ -318,39 +268,33 @@ def test_a_replay_hides_what_the_manifest_beside_the_code_calls_secret(
     beside.write_bytes(manifest_json(reviewed))
     pay = pay_tool(desk)
     desk.publish(pay)
-    with transaction("t-1", runtime=desk.runtime):
-        pay("o-1", SECRET)
+    desk.run((pay, "o-1", SECRET))
 
     def step(_: Any) -> None:
         pay("o-1", SECRET)
         tell("ada", SECRET)
 
     again = replay("t-1", step, runtime=desk.runtime)
-    told = f"{again}{again.to_json()}{[*again.divergences]!r}"
-    assert "ada" in told and found_in({"replay": told.encode()}) == []
+    assert "ada" in str(again) and told_nowhere(again, again.to_json(), [*again.divergences])
 
 
 # ---------------------------------------------------------------------------------------------- staged calls
 
 
 @pytest.mark.parametrize("reviewed_by", ["the service", "a file beside it"])
-def test_what_the_code_alone_calls_secret_of_a_staged_call_stands_nowhere(
-    desk: Desk, tmp_path: Path, reviewed_by: str
-) -> None:
+def test_what_the_code_alone_calls_secret_is_hidden(desk: Desk, tmp_path: Path, reviewed_by: str) -> None:
     beside = tmp_path / "pay.json"
     pay = pay_tool(desk, **({} if reviewed_by == "the service" else {"manifest": beside}))
     reviewed = changed(tool_of(pay).draft_manifest(), secret=())
     beside.write_bytes(manifest_json(reviewed))
     desk.service.review([reviewed])
-    with transaction("t-1", runtime=desk.runtime):
-        pay("o-1", SECRET)
-    with transaction("t-2", runtime=desk.runtime):
-        pay("o-2", SECRET)
-    with pytest.raises(EffectFailed) as failed, transaction("t-3", runtime=desk.runtime):
-        pay("refused", SECRET)
+    desk.run((pay, "o-1", SECRET))
+    desk.run((pay, "o-2", SECRET), key="t-2")
+    with pytest.raises(EffectFailed) as failed:
+        desk.run((pay, "refused", SECRET), key="t-3")
     assert [shown(desk, f"t-{n}", "staged")[0].args["pin"] for n in (1, 2, 3)] == [HIDDEN] * 3  # type: ignore[index,call-overload]
     assert shown(desk, "t-3", "staged")[0].error == "NotDone"
-    assert found_in({"error": "".join(traceback.format_exception(failed.value)).encode()}) == []
+    assert told_nowhere(*traceback.format_exception(failed.value))
     assert in_journal(desk) == []
 
 
@@ -377,25 +321,19 @@ def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
 
     desk.publish(leave)
     charge = charge_tools(desk)
-    with (
-        pytest.raises(SystemExit) as left,
-        transaction("t-1", runtime=desk.runtime) as txn,
-        txn.parallel() if at_once else nullcontext(),
-    ):
+    with pytest.raises(SystemExit) as left, desk.step() as txn, txn.parallel() if at_once else nullcontext():
         leave("o-1", SECRET)
         if at_once:
             charge("o-1", 5)
     assert left.value.code == code
     held = [left.value, left.value.__cause__, left.value.__context__]
-    told = f"{held!r}{''.join(traceback.format_exception(left.value))}"
-    assert found_in({"exit": told.encode()}) == []
+    assert told_nowhere(held, *traceback.format_exception(left.value))
     assert (shown(desk, "t-1", "staged")[0].state.value, in_journal(desk)) == ("unknown", [])
 
 
 def test_the_exit_of_a_tool_without_secrets_is_its_own(desk: Desk) -> None:
-    exits = failing_tool(desk, SystemExit("the disk is full"))
-    with pytest.raises(SystemExit, match="the disk is full"), transaction("t-1", runtime=desk.runtime):
-        exits("o-1")
+    with pytest.raises(SystemExit, match="the disk is full"):
+        desk.run((failing_tool(desk, SystemExit("the disk is full")), "o-1"))
 
 
 def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None:
@@ -407,26 +345,13 @@ def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None
     desk.publish(void, secret=())
     charge = charge_undone_by_void(desk)
     fails = failing_tool(desk, NotDone("mailbox full"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        charge("o-1")
-        fails("o-1")
+    desk.run((charge, "o-1"), (fails, "o-1"), raises=EffectFailed)
     (row,) = shown(desk, "t-1", "compensate")
     assert (row.args, row.error) == ({"charge_id": HIDDEN}, "NotDone")
 
 
-def test_a_compensation_that_nobody_calls_secret_says_why_it_failed(desk: Desk) -> None:
-    charge, fails = charge_tools(desk), failing_tool(desk, NotDone("mailbox full"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 5)
-        fails("o-1")
-    (row,) = shown(desk, "t-1", "compensate")
-    assert row.args == {"charge_id": "c-o-1", "amount_cents": 5}
-
-
 @pytest.mark.parametrize("away", [False, True])
-def test_a_dry_run_hides_what_the_code_alone_calls_secret_of_a_staged_call(
-    desk: Desk, tmp_path: Path, away: bool
-) -> None:
+def test_a_dry_run_hides_what_the_code_calls_secret(desk: Desk, tmp_path: Path, away: bool) -> None:
     beside = tmp_path / "pay.json"
     pay = pay_tool(desk, manifest=beside)
     reviewed = changed(tool_of(pay).draft_manifest(), secret=())
@@ -434,8 +359,7 @@ def test_a_dry_run_hides_what_the_code_alone_calls_secret_of_a_staged_call(
     desk.service.review([reviewed])
     if away:
         desk.face.faults["/v1/"] = ["lost_request"] * 99
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as trial:
-        pay("o-1", SECRET)
+    trial = desk.run((pay, "o-1", SECRET), dry_run=True)
     (foreseen,) = trial.result.effects
     assert foreseen.args == {"order_id": "o-1", "pin": HIDDEN}
-    assert found_in({"dry run": repr(trial.result.to_json()).encode()}) == []
+    assert told_nowhere(trial.result.to_json())

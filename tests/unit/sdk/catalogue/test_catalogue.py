@@ -11,14 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import MisuseError, ToolRegistry, tool
-from countersign.catalogue.reading import (
-    Entry,
-    Instead,
-    acts_without_compensation,
-    catalogue,
-    having,
-    taken,
-)
+from countersign.catalogue.reading import Entry, Instead, acts_without_compensation, catalogue, having, taken
 from countersign.cli.app import app
 from countersign.contract import load_manifest, manifest_file
 from countersign.contract.manifest import Lane
@@ -94,10 +87,8 @@ def test_every_act_that_nothing_takes_back_says_why_and_what_to_do() -> None:
 
 
 def test_what_is_taken_brings_along_what_takes_it_back() -> None:
-    assert [one.tool for one in taken(["code.merge_pull_request"])] == [
-        "code.merge_pull_request",
-        "code.revert_commit",
-    ]
+    merged = [one.tool for one in taken(["code.merge_pull_request"])]
+    assert merged == ["code.merge_pull_request", "code.revert_commit"]
     assert [one.tool for one in taken(["dns.change_record"])] == ["dns.change_record"]
     both = [one.tool for one in taken(["identity.grant_role", "identity.revoke_role"])]
     assert both == ["identity.grant_role", "identity.revoke_role"]
@@ -117,9 +108,7 @@ def test_a_word_finds_by_name_title_group_and_example() -> None:
     assert having("frobnicate") == []
 
 
-def test_the_list_has_every_name_whole_on_a_narrow_terminal(
-    terminal: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_has_every_name_whole_when_narrow(terminal: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     told = terminal("catalogue")
     assert told.exit_code == 0
@@ -156,11 +145,8 @@ def test_what_is_printed_can_be_redirected_to_a_file(terminal: Any) -> None:
 
 def test_what_nothing_takes_back_says_so_when_it_is_taken(terminal: Any) -> None:
     told = terminal("take", "mail.send")
-    assert (
-        "nothing takes it back. What was delivered stays in a mailbox that is not yours. Instead: Show"
-        in told.stderr
-    )
-    assert "as well" not in told.stderr
+    assert "nothing takes it back. What was delivered stays in a mailbox" in told.stderr
+    assert "Instead: Show" in told.stderr and "as well" not in told.stderr
 
 
 def test_a_name_given_twice_is_told_of_once_and_the_others_as_they_are(terminal: Any) -> None:
@@ -172,18 +158,15 @@ def test_a_name_given_twice_is_told_of_once_and_the_others_as_they_are(terminal:
     assert "nothing takes it back" not in charge
 
 
-def test_one_name_given_twice_is_one_document(terminal: Any) -> None:
-    told = terminal("take", "mail.send", "mail.send", "--as", "post.send")
-    assert told.exit_code == 0, told.output
-    assert load_manifest(told.stdout.encode()).tool == "post.send"
-
-
 def test_a_folder_gets_it_with_what_takes_it_back_as_drafts(terminal: Any, tmp_path: Path) -> None:
     told = terminal("take", "payments.charge", "mail.send", "--out", "drafts")
     assert told.exit_code == 0 and told.stdout == ""
     names = {file.name for file in (tmp_path / "drafts").iterdir()}
     assert names == {"payments.charge.json", "payments.refund.json", "mail.send.json"}
     (tmp_path / "drafts/mail.send.json").write_text("mine")
+    place = terminal("take", "mail.send", "--out", "policies/tools")
+    assert (place.exit_code, place.stderr.startswith("misuse: ")) == (1, True)
+    assert "the place of a reviewed manifest" in place.stderr and not (tmp_path / "policies").exists()
     again = terminal("take", "mail.send", "--out", "drafts")
     assert "kept as it was, --force replaces it" in again.stderr
     assert (tmp_path / "drafts/mail.send.json").read_text() == "mine"
@@ -191,20 +174,13 @@ def test_a_folder_gets_it_with_what_takes_it_back_as_drafts(terminal: Any, tmp_p
     assert load_manifest((tmp_path / "drafts/mail.send.json").read_bytes()) == EVERY["mail.send"].manifest
 
 
-def test_the_place_of_reviewed_manifests_is_refused(terminal: Any, tmp_path: Path) -> None:
-    told = terminal("take", "mail.send", "--out", "policies/tools")
-    assert (told.exit_code, told.stderr.startswith("misuse: ")) == (1, True)
-    assert "the place of a reviewed manifest" in told.stderr
-    assert not (tmp_path / "policies").exists()
-
-
 def test_it_may_have_a_name_of_your_own(terminal: Any, tmp_path: Path) -> None:
+    twice = terminal("take", "mail.send", "mail.send", "--as", "post.send")
+    assert load_manifest(twice.stdout.encode()).tool == "post.send"
     told = terminal("take", "payments.refund", "--as", "refund")
     mine = load_manifest(told.stdout.encode())
     assert mine == EVERY["payments.refund"].manifest.model_copy(update={"tool": "refund"})
-    assert (
-        'write: @tool("refund") def refund(payment_id: str, customer: str, amount_cents: int' in told.stderr
-    )
+    assert '@tool("refund") def refund(payment_id: str, customer: str, amount_cents: int' in told.stderr
     terminal("take", "dns.change_record", "--as", "point", "--out", "drafts")
     itself = load_manifest((tmp_path / "drafts/point.json").read_bytes())
     assert itself.compensation is not None and itself.compensation.tool == "point"
@@ -224,9 +200,7 @@ def test_it_may_have_a_name_of_your_own(terminal: Any, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_taken_is_refused_with_what_to_write(
-    terminal: Any, tmp_path: Path, words: tuple[str, ...], said: str
-) -> None:
+def test_what_cannot_be_is_refused(terminal: Any, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
     told = terminal("take", *words)
     assert (told.exit_code, told.stdout, said in told.stderr) == (1, "", True)
     assert list(tmp_path.iterdir()) == []

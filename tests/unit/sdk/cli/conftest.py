@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from countersign.tools.registry import default_registry
-from tests.fakes.desk import Desk
+from tests.fakes.desk import Desk, operators_environment
 from tests.fakes.service_http import serving
 
 
@@ -33,9 +33,6 @@ def operated(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     """The desk's service over a socket, and the environment an operator sets."""
     with serving(desk.face) as url:
         desk.service.iss, desk.service._now = url, time.time
-        settings = desk.runtime.settings
-        monkeypatch.setenv("COUNTERSIGN_URL", url)
-        monkeypatch.setenv("COUNTERSIGN_AGENT", settings.agent)
-        monkeypatch.setenv("COUNTERSIGN_KEY", str(settings.key_path))
-        monkeypatch.setenv("COUNTERSIGN_JOURNAL", str(settings.journal_path))
+        for name, value in operators_environment(desk, url).items():
+            monkeypatch.setenv(name, value)
         yield desk

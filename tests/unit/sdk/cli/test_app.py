@@ -1,14 +1,14 @@
 """The terminal: finish what is parked, draft manifests, read the journal."""
 
 import json
-import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
-from countersign import ReviewPending, Runtime, Settings, default_runtime, transaction, use_runtime
+from countersign import ReviewPending, Runtime, Settings, default_runtime, use_runtime
 from countersign.cli.app import app
 from countersign.cli.terminal import print_json
 from countersign.contract import load_manifest
@@ -52,42 +52,35 @@ def run(*args: str) -> Result:
     return CliRunner().invoke(app, list(args), catch_exceptions=False, env={"COLUMNS": "200"})
 
 
-def park(module: Path, desk: Desk) -> ReviewPending:
-    """An agent process that stages a large refund and a message, and ends."""
+def park(module: Path, desk: Desk) -> str:
+    """The transaction of an agent process that stages a large refund, and ends."""
     namespace: dict[str, Any] = {"__name__": "cli_tools", "__file__": str(module)}
     exec(compile(module.read_text(), str(module), "exec"), namespace)
     for name in ("cli_refund", "cli_send"):
-        found = default_registry.get(name)
-        assert found is not None
-        desk.service.review([found.draft_manifest()])
-    with (
-        Runtime(Settings.from_env()) as runtime,
-        pytest.raises(ReviewPending) as pending,
-        transaction("ticket 1", runtime=runtime),
-    ):
-        namespace["cli_refund"]("o-1", 90_000, "4111 1111")
-    return pending.value
+        desk.service.review([default_registry.require(name, "it is reviewed").draft_manifest()])
+    with Runtime(Settings.from_env()) as runtime:
+        agent = replace(desk, runtime=runtime)
+        call = (namespace["cli_refund"], "o-1", 90_000, "4111 1111")
+        return str(agent.run(call, key="ticket 1", raises=ReviewPending).txn)
 
 
 def test_resume_fires_what_was_approved_since(operated: Desk, module: Path) -> None:
     pending = park(module, operated)
     waiting = run("resume", "--tools", str(module))
     assert (waiting.exit_code, "ticket 1: review -> review" in waiting.output) == (0, True)
-    operated.service.approve(pending.txn)
-    fired = run("resume", "--tools", str(module), "--json")
-    assert [
-        (one["key"] if "key" in one else one["run_key"], one["after"]) for one in json.loads(fired.output)
-    ] == [("ticket 1", "settled")]
+    operated.service.approve(pending)
+    (fired,) = json.loads(run("resume", "--tools", str(module), "--json").output)
+    assert (fired["run_key"], fired["after"]) == ("ticket 1", "settled")
     assert (module.parent / "done.txt").read_text() == "o-1 90000\n"
     assert "nothing is left" in run("resume", "--tools", str(module)).output
 
 
 @pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")], ids=" ".join)
-def test_the_tools_of_several_programs_are_named_one_by_one(
+def test_tools_of_several_programs_are_each_named(
     operated: Desk, module: Path, verb: tuple[str, ...]
 ) -> None:
     """They share an agent and its journal, as the scripts of one folder do."""
-    operated.service.approve(park(module, operated).txn)
+    operated.service.approve(park(module, operated))
     default_registry._tools.clear()
     other = module.parent / "other_tools.py"
     other.write_text(MODULE.replace("cli_", "other_"))
@@ -100,14 +93,14 @@ def test_the_tools_of_several_programs_are_named_one_by_one(
 
 
 @pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")], ids=" ".join)
-def test_what_waits_for_people_ends_with_0_and_what_something_else_keeps_with_3(
+def test_waiting_ends_with_0_and_being_kept_with_3(
     operated: Desk, module: Path, verb: tuple[str, ...]
 ) -> None:
     module.write_text(MODULE.replace('return f"r-{order_id}"', 'raise ConnectionError("no answer")'))
     pending = park(module, operated)
     again = (*verb, "--tools", str(module))
     assert run(*again).exit_code == 0
-    operated.service.approve(pending.txn)
+    operated.service.approve(pending)
     for _ in range(2):
         ended = run(*again)
         assert (ended.exit_code, "-> unsettled" in ended.stdout) == (3, True)
@@ -121,9 +114,9 @@ def test_resume_follows_until_people_have_answered(operated: Desk, module: Path)
     def look() -> None:
         looks.append(1)
         if len(looks) == 3:
-            operated.service.approve(pending.txn)
+            operated.service.approve(pending)
 
-    operated.face.faults[f"/v1/transactions/{pending.txn}"] = [look] * 20
+    operated.face.faults[f"/v1/transactions/{pending}"] = [look] * 20
     result = run("resume", "--tools", str(module), "--follow", "0.1")
     assert (result.exit_code, "settled" in result.output) == (0, True)
     assert (module.parent / "done.txt").read_text() == "o-1 90000\n"
@@ -131,12 +124,11 @@ def test_resume_follows_until_people_have_answered(operated: Desk, module: Path)
 
 def test_a_tool_that_changed_since_it_was_staged_is_not_fired(operated: Desk, module: Path) -> None:
     pending = park(module, operated)
-    operated.service.approve(pending.txn)
+    operated.service.approve(pending)
     manifest = operated.service.manifests["cli_refund"]
     (module.parent / "tools").mkdir()
-    (module.parent / "tools" / "cli_refund.json").write_text(
-        json.dumps(changed(manifest, title="New").to_json())
-    )
+    new = json.dumps(changed(manifest, title="New").to_json())
+    (module.parent / "tools" / "cli_refund.json").write_text(new)
     result = run("resume", "--tools", str(module))
     assert "has changed since it was staged" in result.output
     assert not (module.parent / "done.txt").exists()
@@ -144,7 +136,7 @@ def test_a_tool_that_changed_since_it_was_staged_is_not_fired(operated: Desk, mo
 
 def test_the_journal_shows_no_secret_and_no_control_character(operated: Desk, module: Path) -> None:
     pending = park(module, operated)
-    assert pending.txn in run("journal", "show", pending.txn[:10]).output
+    assert pending in run("journal", "show", pending[:10]).output
     listed = run("journal", "list")
     shown = run("journal", "show", "ticket 1")
     for result in (listed, shown):
@@ -163,8 +155,7 @@ def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: 
     first = run("tools", "export", "--tools", str(module))
     path = module.parent / "drafts" / "cli_refund.json"
     assert (first.exit_code, str(path) in first.output) == (0, True)
-    assert "review" in first.output
-    assert "tools/" in first.output
+    assert "review" in first.output and "tools/" in first.output
     assert load_manifest(path.read_bytes()).secret == ("/card",)
     path.write_text("{}")
     assert "kept" in run("tools", "export", "--tools", str(module)).output
@@ -173,40 +164,42 @@ def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: 
     assert load_manifest(path.read_bytes()).tool == "cli_refund"
 
 
+def listed(module: Path) -> list[dict[str, Any]]:
+    told: dict[str, Any] = json.loads(run("tools", "list", "--tools", str(module), "--json").output)
+    return list(told["tools"])
+
+
 def test_what_a_tool_names_and_nothing_defines_is_told(module: Path) -> None:
     gaps = 'resource=("Order", "order_id"), compensate="cli_void", probe="cli_find", secret'
     module.write_text(MODULE.replace('resource=("Order", "order_id"), secret', gaps))
     says = ["its compensation 'cli_void' is defined nowhere here; add @tool('cli_void')"]
     says.append("its probe 'cli_find' is defined nowhere here; add @probe('cli_find')")
-    listed = json.loads(run("tools", "list", "--tools", str(module), "--json").output)["tools"]
-    assert {one["tool"]: one["missing"] for one in listed} == {"cli_refund": says, "cli_send": []}
+    assert {one["tool"]: one["missing"] for one in listed(module)} == {"cli_refund": says, "cli_send": []}
     assert "; ".join(says)[:30] in run("tools", "list", "--tools", str(module)).output
     exported = run("tools", "export", "--tools", str(module))
-    assert exported.stderr.splitlines() == [f"cli_refund: {one}" for one in says]
-    assert exported.exit_code == 0
+    assert (exported.exit_code, exported.stderr.splitlines()) == (0, [f"cli_refund: {one}" for one in says])
+    probe = '\n\n@probe("cli_find")\ndef cli_find(order_id: str) -> None: ...\n'
+    text = module.read_text().replace("cli_void", "cli_send").replace("import tool", "import probe, tool")
+    module.write_text(text + probe)
+    assert [one["missing"] for one in listed(module)] == [[], []]
 
 
 def test_more_tries_of_a_tool_that_is_not_idempotent_are_told_before_anybody_reviews_it(module: Path) -> None:
     module.write_text(MODULE.replace("secret=", "tries=3, secret=", 1))
     exported = run("tools", "export", "--tools", str(module))
-    assert exported.stderr == (
-        "cli_refund: it says tries=3, which only an idempotent tool may; add idempotent=True\n"
-    )
+    assert exported.stderr.startswith("cli_refund: it says tries=3, which only an idempotent tool may")
     module.write_text(MODULE.replace("secret=", "tries=3, idempotent=True, secret=", 1))
     assert run("tools", "export", "--tools", str(module)).stderr == ""
 
 
 def test_an_export_names_every_tool_that_makes_no_sound_manifest_and_writes_none(module: Path) -> None:
-    more = "\n\n@tool('cli_nowhere')\ndef cli_nowhere(order_id: str) -> None: ...\n"
-    more += (
-        "\n\n@tool('cli_wide', resource=('Order', 'order_id'))\ndef cli_wide(order_id: list) -> None: ...\n"
-    )
-    module.write_text(MODULE + more)
+    tools = "@tool('cli_nowhere')\ndef cli_nowhere(order_id: str) -> None: ...\n"
+    tools += "@tool('cli_wide', resource=('Order', 'order_id'))\ndef cli_wide(order_id: list) -> None: ...\n"
+    module.write_text(f"{MODULE}\n\n{tools}")
     exported = run("tools", "export", "--tools", str(module))
-    assert exported.exit_code == 1
+    assert exported.exit_code == 1 and not (module.parent / "drafts").exists()
     assert "'cli_nowhere' does not say what it acts on" in exported.stderr
     assert "'cli_wide': /order_id/items may hold anything" in exported.stderr
-    assert not (module.parent / "drafts").exists()
 
 
 def test_a_tool_is_a_read_or_a_write_whatever_its_lane(module: Path) -> None:
@@ -217,15 +210,14 @@ def cli_order(order_id: str) -> None:
     "Read an order."
 """
     module.write_text(MODULE.replace("import tool,", "import MemoryAdapter, tool,") + live)
-    listed = json.loads(run("tools", "list", "--tools", str(module), "--json").output)["tools"]
-    assert {one["tool"]: (one["lane"], one["kind"]) for one in listed} == {
-        "cli_order": ("live", "read"), "cli_refund": ("staged", "write"), "cli_send": ("staged", "write"),
-    }  # fmt: skip
+    found = [(one["tool"], one["lane"], one["kind"]) for one in listed(module)]
+    assert found[0] == ("cli_order", "live", "read")
+    assert found[1:] == [("cli_refund", "staged", "write"), ("cli_send", "staged", "write")]
 
 
 def test_a_draft_nobody_reviewed_does_not_speak_for_the_tool(operated: Desk, module: Path) -> None:
     pending = park(module, operated)
-    operated.service.approve(pending.txn)
+    operated.service.approve(pending)
     run("tools", "export", "--tools", str(module))
     draft = module.parent / "drafts" / "cli_refund.json"
     loosened = changed(load_manifest(draft.read_bytes()), title="Loosened", secret=[])
@@ -235,9 +227,7 @@ def test_a_draft_nobody_reviewed_does_not_speak_for_the_tool(operated: Desk, mod
 
 @pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "forced"])
 @pytest.mark.parametrize("name", ["tools", "policies/tools", "link"])
-def test_export_never_writes_where_reviewed_manifests_lie(
-    module: Path, name: str, force: tuple[str, ...]
-) -> None:
+def test_export_keeps_off_reviewed_manifests(module: Path, name: str, force: tuple[str, ...]) -> None:
     reviewed = module.parent / ("policies/tools" if name == "policies/tools" else "tools")
     reviewed.mkdir(parents=True)
     (reviewed / "cli_refund.json").write_text("reviewed")
@@ -280,29 +270,20 @@ def test_a_module_without_tools_is_told(module: Path) -> None:
     assert "defines no tools" in run("tools", "export", "--tools", str(module)).stderr
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("tools", "export"),
-        ("tools", "list"),
-        ("resume",),
-        ("worker", "--once"),
-        ("journal", "close", "t-1", "--by", "ada", "--why", "put right"),
-    ],
-    ids=lambda one: " ".join(one[:2]),
-)
+COMMANDS = ["tools export", "tools list", "resume", "worker --once", "journal close t-1 --by a --why x"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_module_that_cannot_be_imported_is_told_with_the_line_of_it(
-    command: tuple[str, ...], operated: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, operated: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "broken_module_of_ours.py").write_text("import os\nimport nothing_like_this\n")
     monkeypatch.chdir(tmp_path)
-    result = run(*command, "--tools", "broken_module_of_ours")
+    result = run(*command.split(), "--tools", "broken_module_of_ours")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert re.search(
-        r"'broken_module_of_ours' cannot be imported: \S*broken_module_of_ours\.py:2: ModuleNotFoundError: "
-        "No module named 'nothing_like_this'",
-        result.stderr.replace("\n", ""),
-    )
+    told = result.stderr.replace("\n", "")
+    assert "'broken_module_of_ours' cannot be imported: " in told
+    assert "broken_module_of_ours.py:2: ModuleNotFoundError: No module named 'nothing_like_this'" in told
 
 
 def test_the_environment_makes_the_default_runtime(operated: Desk, module: Path) -> None:
@@ -321,18 +302,6 @@ def test_what_an_agent_wrote_moves_no_cursor_in_json_either(capsys: pytest.Captu
     assert printed.isascii()
     assert not set(printed) - set("\n") & {chr(code) for code in (*range(32), 127)}
     assert json.loads(printed) == {"note": "a\x1b[2J\x9b2J\u202e\x7f", "amount": 2**53 - 1}
-
-
-def test_what_a_tool_names_and_its_module_defines_is_not_missing(module: Path) -> None:
-    gaps = 'resource=("Order", "order_id"), compensate="cli_send", probe="cli_find", secret'
-    module.write_text(
-        MODULE.replace('resource=("Order", "order_id"), secret', gaps).replace(
-            "import tool", "import probe, tool"
-        )
-        + '\n\n@probe("cli_find")\ndef cli_find(order_id: str) -> None: ...\n'
-    )
-    listed = json.loads(run("tools", "list", "--tools", str(module), "--json").output)["tools"]
-    assert [one["missing"] for one in listed] == [[], []]
 
 
 def test_export_takes_a_folder_and_tells_in_json(module: Path, tmp_path: Path) -> None:

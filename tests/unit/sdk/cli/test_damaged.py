@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from countersign import MisuseError, ReviewPending, transaction
+from countersign import MisuseError, ReviewPending
 from countersign.cli.app import app
 from countersign.journal.place import JournalUrl
 from countersign.rehearsal.recorded import from_export
@@ -26,24 +26,18 @@ ITSELF = {
     "its time is none": ("UPDATE transactions SET created_at = 1e300 WHERE {}", "created_at is no time"),
 }
 A_CALL = {
-    "the state of a call is none": (
-        "UPDATE effects SET state = 'whatever' WHERE {} AND seq = 1",
-        "'whatever' is not a valid",
-    ),
-    "its arguments are others": (
-        "UPDATE effects SET args = CAST('{{}}' AS {bytes}) WHERE {} AND seq = 1",
-        "do not have the digest",
-    ),
-    "its result is no text": (
-        "UPDATE effects SET result = {broken} WHERE {} AND seq = 1",
-        "can't decode byte 0xff",
-    ),
+    "the state of a call is none": ("state = 'whatever'", "'whatever' is not a valid"),
+    "its arguments are others": ("args = CAST('{{}}' AS {bytes})", "do not have the digest"),
+    "its result is no text": ("result = {broken}", "can't decode byte 0xff"),
+}
+ONE = "UPDATE effects SET {} WHERE {{}} AND seq = 1"
+A_CALL = {name: (ONE.format(change), why) for name, (change, why) in A_CALL.items()}
+WORDS = {
+    "sqlite": {"bytes": "BLOB", "broken": "x'ff'"},
+    "postgresql": {"bytes": "bytea", "broken": "decode('ff', 'hex')"},
 }
 NO_TEXT = "CAST(x'ff' AS TEXT)"  # SQLite keeps it, PostgreSQL does not
-ON_SQLITE = {
-    ("transactions", "note"): "could not decode",
-    ("effects", "error"): "could not decode",
-}
+ON_SQLITE = {("transactions", "note"): "could not decode", ("effects", "error"): "could not decode"}
 
 
 @pytest.fixture
@@ -51,15 +45,10 @@ def damaged(desk: Desk, engine: str) -> Callable[[str], Desk]:
     """A journal of two steps, and this done to it."""
     refund = refund_tool(desk)
     for key in ("t-1", "t-2"):
-        with transaction(key, runtime=desk.runtime):
-            refund(f"o-{key}", 100)
-            refund(f"p-{key}", 100)
+        desk.run((refund, f"o-{key}", 100), (refund, f"p-{key}", 100), key=key)
 
     def change(sql: str) -> Desk:
-        words = {
-            "sqlite": {"bytes": "BLOB", "broken": "x'ff'"},
-            "postgresql": {"bytes": "bytea", "broken": "decode('ff', 'hex')"},
-        }[engine]
+        words = WORDS[engine]
         with desk.runtime.journal.database.unit(durable=True) as unit:
             assert unit.execute(sql.format(OF_IT, **words)).rowcount > 0
         return desk
@@ -70,9 +59,8 @@ def damaged(desk: Desk, engine: str) -> Callable[[str], Desk]:
 def said(desk: Desk, *args: str) -> Result:
     place = desk.runtime.settings.journal_path
     named = place.secret if isinstance(place, JournalUrl) else str(place)
-    return CliRunner().invoke(
-        app, ["journal", *args, "--journal", named], catch_exceptions=False, env={"COLUMNS": "250"}
-    )
+    command = ["journal", *args, "--journal", named]
+    return CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": "250"})
 
 
 def require_told(result: Result, why: str) -> None:
@@ -105,10 +93,7 @@ def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str
     require_told(result, why)
     (one,) = json.loads(result.stdout)
     assert [(call["seq"], call["state"]) for call in one["effects"]] == [(1, "damaged"), (2, "fired")]
-    assert (one["state"], one["effects"][1]["args"]) == (
-        "settled",
-        '{"amount_cents":100,"order_id":"p-t-1"}',
-    )
+    assert (one["state"], one["effects"][1]["args"]) == ("settled", '{"amount_cents":100,"order_id":"p-t-1"}')
     (told,) = one["unreadable"]
     assert told.startswith("staged 1: ")
     text = said(desk, "show", "t-1")
@@ -123,9 +108,7 @@ def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str
 
 @pytest.mark.tampers
 @pytest.mark.parametrize("what", [*ITSELF, *A_CALL])
-def test_an_export_tells_it_apart_so_that_the_others_can_be_replayed(
-    damaged: Callable[[str], Desk], what: str, tmp_path: Path
-) -> None:
+def test_an_export_tells_it_apart(damaged: Callable[[str], Desk], what: str, tmp_path: Path) -> None:
     sql, why = (A_CALL | ITSELF)[what]
     desk, out = damaged(sql), tmp_path / "export.json"
     result = said(desk, "export")
@@ -172,10 +155,8 @@ def test_nor_does_text_that_is_none(damaged: Callable[[str], Desk], table: str, 
 
 @pytest.mark.tampers
 def test_a_note_of_changes_that_is_none_hides_no_call(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 90_000)
-    desk.runtime.journal.edits.note(pending.value.txn, [])
+    txn = desk.run((refund_tool(desk), "o-1", 90_000), raises=ReviewPending).txn
+    desk.runtime.journal.edits.note(txn, [])
     with desk.runtime.journal.database.unit(durable=True) as unit:
         assert unit.execute("UPDATE meta SET value = '[' WHERE substr(name, 1, 6) = 'edited'").rowcount == 1
     result = said(desk, "show", "t-1", "--json")
@@ -184,9 +165,7 @@ def test_a_note_of_changes_that_is_none_hides_no_call(desk: Desk) -> None:
 
 
 def test_a_sound_journal_says_nothing_of_it(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund_tool(desk), "o-1", 100))
     for args in (["list"], ["filter"], ["show", "t-1"], ["export"]):
         result = said(desk, *args)
         assert (result.exit_code, result.stderr, "damaged" in result.stdout) == (0, "", False)

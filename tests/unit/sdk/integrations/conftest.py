@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.fakes.desk import Desk
 from tests.fakes.talking import Talk
 from tests.unit.sdk.integrations.talks import BOTH
 
 
 @pytest.fixture(params=BOTH)
-def talk(request: pytest.FixtureRequest) -> Talk:
-    return Talk(request.param)
+def talk(request: pytest.FixtureRequest, desk: Desk) -> Talk:
+    return Talk(request.param, runtime=desk.runtime)

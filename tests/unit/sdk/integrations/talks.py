@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from countersign import OutcomeUnknown
-from tests.fakes.desk import Desk
 from tests.fakes.talking import ASK, Talk
 
 BOTH = ("openai", "anthropic-async")
 REFUND = {"order_id": "o-4", "amount_cents": 1200}
 LARGE = {"order_id": "o-4", "amount_cents": 20_000}
+HUGE = {"order_id": "o-4", "amount_cents": 900_000}
+NOTE = {"order_id": "o-4", "text": "late"}
 GARBAGE = ("refund", {"order_id": "o-4"})
 
 
@@ -24,7 +25,7 @@ def asked(end: Any) -> str:
     return str(end.pending.txn)
 
 
-def killed(talk: Talk, desk: Desk, tools: Sequence[Any], said: Any, **options: Any) -> list[Any]:
+def killed(talk: Talk, tools: Sequence[Any], said: Any, **options: Any) -> list[Any]:
     """The conversation as kept by a process that ended when its calls were carried out and no answer was kept."""
     heard: list[Any] = []
 
@@ -34,5 +35,5 @@ def killed(talk: Talk, desk: Desk, tools: Sequence[Any], said: Any, **options: A
         heard.append(json.loads(json.dumps(message)))
 
     with pytest.raises((KeyboardInterrupt, OutcomeUnknown)):
-        talk.run([said], tools, runtime=desk.runtime, on_message=hear, **options)
+        talk.run([said], tools, on_message=hear, **options)
     return [*options.get("messages", ASK), *heard]

@@ -18,43 +18,29 @@ from countersign import (
     ServiceUnavailable,
     SQLiteAdapter,
     tool,
-    transaction,
 )
 from countersign.contract import Verdict
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
 from tests.fakes.talking import Talk
-from tests.unit.sdk.integrations.talks import REFUND, asked
+from tests.unit.sdk.integrations.talks import HUGE, LARGE, NOTE, REFUND, asked
+
+ORDER = ("Order", "order_id")
 
 
-def test_a_live_tool_answers_what_it_returned_and_stands_with_its_step(desk: Desk, talk: Talk) -> None:
+@pytest.mark.parametrize("denied", [False, True])
+def test_a_live_tool_answers_and_stands_or_falls_with_its_step(desk: Desk, talk: Talk, denied: bool) -> None:
+    path = notes_database(desk.folder)
+    tools = [refund_tool(desk), note_tool(desk, SQLiteAdapter(path))]
+    noted, _ = talk.turn([("note", NOTE), ("refund", HUGE if denied else REFUND)], tools).steps[0].answers
+    assert (noted.done, len(desk.done)) == (not denied, int(not denied))
+    assert noted.text.startswith("not done") if denied else noted.text == "1"
+    assert notes_in(path) == ([] if denied else [("o-4", "late")])
+
+
+def test_a_live_tool_that_raises_undoes_it(desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
     path = notes_database(desk.folder)
     refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
-    script = [
-        talk.calls(("note", {"order_id": "o-4", "text": "late"}), ("refund", REFUND)),
-        talk.says("Done."),
-    ]
-    talk.run(script, [refund, note], runtime=desk.runtime)
-    assert talk.vendor.answers()[0] == "1"
-    assert notes_in(path) == [("o-4", "late")] and len(desk.done) == 1
-
-
-def test_live_work_beside_a_denied_call_is_undone_and_told_as_not_done(desk: Desk, talk: Talk) -> None:
-    path = notes_database(desk.folder)
-    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
-    huge = ("refund", {"order_id": "o-4", "amount_cents": 900_000})
-    script = [talk.calls(("note", {"order_id": "o-4", "text": "late"}), huge), talk.says("No.")]
-    end = talk.run(script, [refund, note], runtime=desk.runtime)
-    assert notes_in(path) == [] and desk.done == []
-    assert not end.steps[0].answers[0].done and end.steps[0].answers[0].text.startswith("not done")
-
-
-def test_a_live_tool_that_raises_undoes_the_step_and_the_model_reads_why(
-    desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = notes_database(desk.folder)
-    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
-    script = [talk.calls(("refund", REFUND), ("note", {"order_id": "o-4", "text": "bad"})), talk.says("No.")]
-    end = talk.run(script, [refund, note], runtime=desk.runtime)
+    end = talk.turn([("refund", REFUND), ("note", {"order_id": "o-4", "text": "bad"})], [refund, note])
     held, raised = end.steps[0].answers
     assert notes_in(path) == [] and desk.done == []
     assert "go together" in held.text and "ValueError: bad note" in raised.text
@@ -62,17 +48,13 @@ def test_a_live_tool_that_raises_undoes_the_step_and_the_model_reads_why(
 
 
 @pytest.mark.parametrize("secret", [False, True])
-def test_a_database_that_takes_all_of_the_live_work_back_is_told_the_model_as_any_refusal(
-    desk: Desk, talk: Talk, secret: bool
-) -> None:
+def test_a_database_that_rolls_all_back_is_told_as_a_refusal(desk: Desk, talk: Talk, secret: bool) -> None:
     """Its message would else stay unanswered, and its conversation could never go on."""
     path = notes_database(desk.folder)
     database = SQLiteAdapter(path)
-    given = {"secret": ["text"]} if secret else {}
+    names = ["text"] if secret else []
 
-    @tool(
-        "jot", lane="live", adapter=database, resource=("Order", "order_id"), registry=desk.registry, **given
-    )
+    @tool("jot", lane="live", adapter=database, resource=ORDER, secret=names, registry=desk.registry)
     def jot(order_id: str, text: str) -> None:
         """Write a note."""
         database.connection.execute("CREATE UNIQUE INDEX once ON notes (order_id)")
@@ -80,11 +62,10 @@ def test_a_database_that_takes_all_of_the_live_work_back_is_told_the_model_as_an
             database.connection.execute("INSERT OR ROLLBACK INTO notes VALUES (?, ?)", (order_id, text))
 
     desk.publish(jot)
-    script = [talk.calls(("jot", {"order_id": "o-4", "text": "hello"})), talk.says("No.")]
-    end = talk.run(script, [jot], runtime=desk.runtime)
+    end = talk.turn([("jot", {"order_id": "o-4", "text": "hello"})], [jot])
     told = end.steps[0].answers[0].text
     assert told.startswith("not done") and ("Nothing of it stands" in told) is not secret
-    assert (end.text, notes_in(path)) == ("No.", [])
+    assert (end.text, notes_in(path)) == ("Done.", [])
 
 
 @pytest.mark.parametrize("raises", [ValueError, NotDone])
@@ -93,23 +74,16 @@ def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_mod
     desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture, by: str, raises: type[Exception]
 ) -> None:
     database = SQLiteAdapter(notes_database(desk.folder))
+    names = ["pin"] if by == "the code" else []
 
-    @tool(
-        "jot",
-        lane="live",
-        adapter=database,
-        resource=("Order", "order_id"),
-        secret=["pin"] if by == "the code" else [],
-        registry=desk.registry,
-    )
+    @tool("jot", lane="live", adapter=database, resource=ORDER, secret=names, registry=desk.registry)
     def jot(order_id: str, pin: str) -> None:
         """Write a note."""
         raise raises(f"bad {pin}")
 
     desk.publish(jot, secret=("/pin",) if by == "the service" else ())
-    script = [talk.calls(("jot", {"order_id": "o-4", "pin": "4111"})), talk.says("No.")]
     with caplog.at_level("WARNING"):
-        end = talk.run(script, [jot], runtime=desk.runtime)
+        end = talk.turn([("jot", {"order_id": "o-4", "pin": "4111"})], [jot])
     assert ("live tool jot raised ValueError" in caplog.text) is (raises is ValueError)
     assert "bad 4111" not in caplog.text
     told = end.steps[0].answers[0].text
@@ -119,31 +93,18 @@ def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_mod
 @pytest.mark.parametrize(
     ("verdict", "told"), [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would have to agree")]
 )
-def test_a_live_tool_that_may_not_run_undoes_the_step_and_the_model_reads_why(
-    desk: Desk, talk: Talk, verdict: Verdict, told: str
-) -> None:
+def test_a_live_tool_that_may_not_run_undoes_it(desk: Desk, talk: Talk, verdict: Verdict, told: str) -> None:
     path = notes_database(desk.folder)
     database, refund = SQLiteAdapter(path), refund_tool(desk)
 
-    @tool(
-        "jot",
-        lane="live",
-        adapter=database,
-        resource=("Order", "order_id"),
-        registry=desk.registry,
-        ask="live",
-    )
+    @tool("jot", lane="live", adapter=database, resource=ORDER, ask="live", registry=desk.registry)
     def jot(order_id: str) -> None:
         """Write a note."""
         database.connection.execute("INSERT INTO notes VALUES (?, 'x')", (order_id,))
 
     desk.publish(jot)
     desk.service.policy = lambda name, _: verdict if name == "jot" else Verdict.RELEASE
-    script = [
-        talk.calls(("refund", REFUND), ("jot", {"order_id": "o-4"}), ("refund", REFUND)),
-        talk.says("No."),
-    ]
-    end = talk.run(script, [refund, jot], runtime=desk.runtime)
+    end = talk.turn([("refund", REFUND), ("jot", {"order_id": "o-4"}), ("refund", REFUND)], [refund, jot])
     first, refused, last = end.steps[0].answers
     assert notes_in(path) == [] and desk.done == []
     assert told in refused.text and "go together" in first.text and "go together" in last.text
@@ -156,21 +117,19 @@ TOLD = {
 
 
 def raising(desk: Desk, error: Exception) -> Any:
-    @tool("look", lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), registry=desk.registry)
+    """A live tool that raises."""
+
     def look(order_id: str) -> None:
         """Look."""
         raise error
 
-    return look
+    database = SQLiteAdapter(notes_database(desk.folder))
+    return tool("look", lane="live", adapter=database, registry=desk.registry)(look)
 
 
 @pytest.mark.parametrize("error", TOLD.values(), ids=TOLD.keys())
 def test_what_left_nothing_standing_is_told(error: Exception, desk: Desk, talk: Talk) -> None:
-    end = talk.run(
-        [talk.calls(("look", {"order_id": "o-4"})), talk.says("No.")],
-        [raising(desk, error)],
-        runtime=desk.runtime,
-    )
+    end = talk.turn([("look", {"order_id": "o-4"})], [raising(desk, error)])
     (answer,) = end.steps[0].answers
     assert answer.text == f"not done: {error}" and not answer.done
 
@@ -185,63 +144,43 @@ def test_what_left_nothing_standing_is_told(error: Exception, desk: Desk, talk: 
 )
 def test_what_is_not_the_models_to_mend_is_raised(error: Exception, desk: Desk, talk: Talk) -> None:
     with pytest.raises(type(error)):
-        talk.run([talk.calls(("look", {"order_id": "o-4"}))], [raising(desk, error)], runtime=desk.runtime)
+        talk.run([talk.calls(("look", {"order_id": "o-4"}))], [raising(desk, error)])
 
 
-def test_live_work_of_a_parked_step_is_undone_and_done_again_with_the_approval(
-    desk: Desk, talk: Talk
-) -> None:
+def test_live_work_of_a_parked_step_is_done_again_with_the_approval(desk: Desk, talk: Talk) -> None:
     path = notes_database(desk.folder)
     refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
-    large = ("refund", {"order_id": "o-4", "amount_cents": 20_000})
-    end = talk.run(
-        [talk.calls(("note", {"order_id": "o-4", "text": "late"}), large)],
-        [refund, note],
-        runtime=desk.runtime,
-    )
+    end = talk.run([talk.calls(("note", NOTE), ("refund", LARGE))], [refund, note])
     assert notes_in(path) == []
     desk.service.approve(asked(end))
-    talk.run([talk.says("Done.")], [refund, note], runtime=desk.runtime, messages=end.messages)
+    talk.run([talk.says("Done.")], [refund, note], messages=end.messages)
     assert notes_in(path) == [("o-4", "late")] and len(desk.done) == 1
 
 
 def test_serialize_waits_until_nobody_else_has_the_resource(desk: Desk, talk: Talk) -> None:
     path = notes_database(desk.folder)
     note = note_tool(desk, SQLiteAdapter(path))
-    script = [talk.calls(("note", {"order_id": "o-4", "text": "late"})), talk.says("Done.")]
-    theirs = transaction("theirs", isolation=Serialize(), runtime=desk.runtime)
+    script = [talk.calls(("note", NOTE)), talk.says("Done.")]
+    theirs = desk.step("theirs", isolation=Serialize())
     with theirs, pytest.raises(ResourceBusy, match="'theirs'"):
         # In a context of its own, as another agent of this process has it.
-        contextvars.Context().run(
-            talk.run, script[:1], [note], runtime=desk.runtime, isolation=Serialize(timeout_seconds=0)
-        )
+        contextvars.Context().run(talk.run, script[:1], [note], isolation=Serialize(timeout_seconds=0))
     assert notes_in(path) == []
-    talk.run(script, [note], runtime=desk.runtime, isolation=Serialize(timeout_seconds=0))
+    talk.run(script, [note], isolation=Serialize(timeout_seconds=0))
     assert notes_in(path) == [("o-4", "late")]
 
 
-def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_told_the_key_is_spent(
-    desk: Desk, talk: Talk
-) -> None:
+def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_refused(desk: Desk, talk: Talk) -> None:
     path = notes_database(desk.folder)
     refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
-    for text, ends in (("old", None), ("another", AlreadyRedeemed)):
-        script = [
-            talk.calls(("note", {"order_id": "o-4", "text": text}), ("refund", REFUND)),
-            talk.says("Done."),
-        ]
-        if ends is None:
-            talk.run(script, [refund, note], runtime=desk.runtime)
-            continue
-        with pytest.raises(ends, match="other live work was committed"):
-            talk.run(script, [refund, note], runtime=desk.runtime)
+    talk.turn([("note", {**NOTE, "text": "old"}), ("refund", REFUND)], [refund, note])
+    with pytest.raises(AlreadyRedeemed, match="other live work was committed"):
+        talk.turn([("note", NOTE), ("refund", REFUND)], [refund, note])
     assert (notes_in(path), len(desk.done)) == ([("o-4", "old")], 1)
 
 
 @pytest.mark.parametrize("staged", [False, True], ids=["alone", "beside a staged call"])
-def test_what_a_live_tool_answers_again_is_what_it_answered_when_it_was_kept(
-    desk: Desk, talk: Talk, staged: bool
-) -> None:
+def test_a_live_tool_answers_again_what_was_kept(desk: Desk, talk: Talk, staged: bool) -> None:
     """Run anew beside its own earlier work it answers as of both, and is undone."""
     path = notes_database(desk.folder)
     refund, database = refund_tool(desk), SQLiteAdapter(path)
@@ -250,13 +189,11 @@ def test_what_a_live_tool_answers_again_is_what_it_answered_when_it_was_kept(
     def book(account: str, cents: int) -> int:
         """Book on an account, and answer what it has."""
         database.connection.execute("INSERT INTO notes VALUES (?, ?)", (account, str(cents)))
-        found = database.connection.execute(
-            "SELECT sum(note) FROM notes WHERE order_id = ?", (account,)
-        ).fetchone()
-        return int(found[0])
+        asked = "SELECT sum(note) FROM notes WHERE order_id = ?"
+        return int(database.connection.execute(asked, (account,)).fetchone()[0])
 
     calls = [("book", {"account": "a", "cents": 100}), *([("refund", REFUND)] if staged else [])]
     for _ in range(2):
-        end = talk.run([talk.calls(*calls), talk.says("Done.")], [book, refund], runtime=desk.runtime)
+        end = talk.turn(calls, [book, refund])
         assert end.steps[0].answers[0].text == "100"
     assert (notes_in(path), len(desk.done)) == ([("a", "100")], int(staged))

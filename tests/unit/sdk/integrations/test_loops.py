@@ -9,73 +9,53 @@ import pytest
 from countersign import MisuseError, RegistrationError, Retry, tool
 from countersign.integrations.loop import as_json
 from countersign.integrations.openai_chat import OpenAIChat
-from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.desk import Desk
 from tests.fakes.talking import ALL, ASK, Talk
 from tests.unit.sdk.integrations.talks import BOTH, REFUND
 
 
 @pytest.fixture(params=ALL)
-def talk(request: pytest.FixtureRequest) -> Talk:
-    return Talk(request.param)
+def talk(request: pytest.FixtureRequest, desk: Desk) -> Talk:
+    return Talk(request.param, runtime=desk.runtime)
 
 
-def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    end = talk.run([talk.calls(("refund", REFUND)), talk.says("Done.")], [refund], runtime=desk.runtime)
-    assert (end.text, end.pending) == ("Done.", None)
-    assert desk.done == [("refund", "o-4", 1200)]
+def test_a_call_fires_and_the_model_reads_its_result(desk: Desk, talk: Talk, refund: Any) -> None:
+    """It is told the tools as their manifests have them."""
+    end = talk.turn([("refund", REFUND)], [refund])
+    assert (end.text, end.pending, desk.done) == ("Done.", None, [("refund", "o-4", 1200)])
     assert talk.vendor.answers() == ['{"refund_id":"r-o-4-1200"}']
     (step,) = end.steps
     assert (step.key, [one.done for one in step.answers]) == ("case-1/turn-1", [True])
     assert end.messages[:1] == ASK and end.messages[-1]["role"] == "assistant"
-
-
-def test_the_model_is_told_the_tools_as_their_manifests_have_them(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    talk.run([talk.says("Hello.")], [refund], runtime=desk.runtime)
     (told,) = talk.vendor.sent[0]["tools"]
     schema = told["function"]["parameters"] if talk.is_openai else told["input_schema"]
-    name = (told["function"] if talk.is_openai else told)["name"]
-    description = (told["function"] if talk.is_openai else told)["description"]
-    assert (name, description) == ("refund", "Give money back for an order.")
+    named = told["function"] if talk.is_openai else told
+    assert (named["name"], named["description"]) == ("refund", "Give money back for an order.")
     assert schema["additionalProperties"] is False
     assert schema["required"] == ["order_id", "amount_cents"]
 
 
 def test_without_tools_it_is_a_conversation(desk: Desk, talk: Talk) -> None:
-    end = talk.run([talk.says("Hello.")], [], runtime=desk.runtime)
+    end = talk.run([talk.says("Hello.")], [])
     assert (end.text, end.steps) == ("Hello.", ())
     assert "tools" not in talk.vendor.sent[0]
 
 
-def test_two_messages_are_two_transactions(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    script = [talk.calls(("refund", REFUND)), talk.calls(("refund", REFUND)), talk.says("Twice.")]
-    end = talk.run(script, [refund], runtime=desk.runtime)
+def test_two_messages_are_two_transactions(desk: Desk, talk: Talk, refund: Any) -> None:
+    end = talk.run([talk.calls(("refund", REFUND))] * 2 + [talk.says("Twice.")], [refund])
     assert [step.key for step in end.steps] == ["case-1/turn-1", "case-1/turn-2"]
     assert len(desk.done) == 2 and len(set(desk.keys)) == 2
 
 
-def test_calls_of_one_message_go_together_in_their_order(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    calls = [("refund", {"order_id": f"o-{n}", "amount_cents": n}) for n in (3, 1, 2)]
-    talk.run([talk.calls(*calls), talk.says("Done.")], [refund], runtime=desk.runtime)
+def test_calls_of_one_message_go_together_in_their_order(desk: Desk, talk: Talk, refund: Any) -> None:
+    """Equal ones are one, and the model is told."""
+    calls = [("refund", {"order_id": f"o-{n}", "amount_cents": n}) for n in (3, 1, 2, 1)]
+    talk.turn(calls, [refund])
     assert [one[1] for one in desk.done] == ["o-3", "o-1", "o-2"]
-    assert [answer[14:19] for answer in talk.vendor.answers()] == ["r-o-3", "r-o-1", "r-o-2"]
+    told = talk.vendor.answers()
+    assert [answer[14:19] for answer in told[:3]] == ["r-o-3", "r-o-1", "r-o-2"]
+    assert told[3].startswith("done once, as the equal call before it")
     assert desk.face.asked("/v1/transactions") == 1
-
-
-def test_equal_calls_of_one_message_are_one_and_the_model_is_told(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    talk.run(
-        [talk.calls(("refund", REFUND), ("refund", REFUND)), talk.says("Done.")],
-        [refund],
-        runtime=desk.runtime,
-    )
-    first, second = talk.vendor.answers()
-    assert len(desk.done) == 1
-    assert first == '{"refund_id":"r-o-4-1200"}'
-    assert second.startswith("done once, as the equal call before it")
 
 
 MISUSE: dict[str, tuple[dict[str, Any], str]] = {
@@ -94,20 +74,17 @@ MISUSE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("given", "says"), MISUSE.values(), ids=MISUSE.keys())
 @pytest.mark.parametrize("talk", BOTH, indirect=True)
-def test_misuse_is_told_before_the_model_is_asked(
-    given: dict[str, Any], says: str, desk: Desk, talk: Talk
-) -> None:
+def test_misuse_is_told_first(given: dict[str, Any], says: str, desk: Desk, talk: Talk) -> None:
     with pytest.raises(MisuseError, match=says):
-        talk.run([], [], runtime=desk.runtime, **given)
+        talk.run([], [], **given)
     assert talk.vendor.sent == []
 
 
-def test_tools_that_do_not_fit_are_told_before_the_model_is_asked(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
+def test_tools_that_do_not_fit_are_told_before_the_model_is_asked(refund: Any, talk: Talk) -> None:
     with pytest.raises(MisuseError, match="names 'refund' twice"):
-        talk.run([], [refund, refund], runtime=desk.runtime)
+        talk.run([], [refund, refund])
     with pytest.raises(RegistrationError, match="is not a tool"):
-        talk.run([], [len], runtime=desk.runtime)
+        talk.run([], [len])
     assert talk.vendor.sent == []
 
 
@@ -122,9 +99,9 @@ def test_an_async_tool_needs_the_async_client(desk: Desk, talk: Talk) -> None:
     script = [talk.calls(("send", {"order_id": "o-4"})), talk.says("Sent.")]
     if not talk.is_async:
         with pytest.raises(MisuseError, match="send is async"):
-            talk.run(script, [send], runtime=desk.runtime)
+            talk.run(script, [send])
         return
-    assert talk.run(script, [send], runtime=desk.runtime).text == "Sent."
+    assert talk.run(script, [send]).text == "Sent."
     assert talk.vendor.answers() == ["sent"] and desk.done == [("send", "o-4")]
 
 

@@ -21,7 +21,6 @@ from countersign import (
     TransactionBusy,
     resume,
     tool,
-    transaction,
 )
 from countersign.contract import ErrorCode, Verdict, txn_id
 from countersign.contract.states import EffectState
@@ -29,9 +28,9 @@ from countersign.journal import LocalTxn
 from tests.fakes.desk import AGENT, Desk, charge_tools, failing_tool, note_tool, notes_database, refund_tool
 from tests.fakes.service import Refused
 from tests.fakes.talking import ASK, Talk
-from tests.unit.sdk.integrations.talks import GARBAGE, LARGE, REFUND, killed
+from tests.unit.sdk.integrations.talks import GARBAGE, LARGE, NOTE, REFUND, killed
 
-NOTE = {"order_id": "o-4", "text": "late"}
+FORBIDDEN = Refused(403, ErrorCode.FORBIDDEN, "not yours", retry_after_seconds=0)
 FIRST = txn_id(agent=AGENT, run_key="case-1/turn-1")
 
 
@@ -56,59 +55,44 @@ def notes(desk: Desk) -> int:
 # ---------------------------------------------------------------------------------------------------------- it was
 
 
-def test_what_was_done_whole_is_told_as_done_also_where_its_live_work_cannot_be_done_again(
-    desk: Desk, talk: Talk
-) -> None:
+def test_what_was_done_is_told_as_done_where_live_work_cannot_be_redone(desk: Desk, talk: Talk) -> None:
     tools = [book_tool(desk), refund_tool(desk)]
     calls = (("book", {"order_id": "o-4"}), ("refund", REFUND), ("refund", REFUND))
-    kept = killed(talk, desk, tools, talk.calls(*calls))
-    end = talk.run([talk.says("Done.")], tools, runtime=desk.runtime, messages=kept)
+    kept = killed(talk, tools, talk.calls(*calls))
+    end = talk.run([talk.says("Done.")], tools, messages=kept)
     booked, refunded, equal = end.steps[0].answers
-    assert booked.done and refunded.done and equal.done
+    assert (booked.done, refunded.done, equal.done) == (True, True, True)
     assert booked.text == "booked" and refunded.text == '{"refund_id":"r-o-4-1200"}'
     assert equal.text.startswith("done once, as the equal call before it")
     assert (len(desk.done), notes(desk)) == (1, 1)
 
 
-class KilledError(BaseException):
-    """The process ends here."""
-
-
-def dies(*_: Any, **__: Any) -> Any:
-    raise KilledError
-
-
 def test_live_work_alone_that_was_kept_is_told_as_done(desk: Desk, talk: Talk) -> None:
     book = book_tool(desk)
-    kept = killed(talk, desk, [book], talk.calls(("book", {"order_id": "o-4"})))
-    end = talk.run([talk.says("Done.")], [book], runtime=desk.runtime, messages=kept)
+    kept = killed(talk, [book], talk.calls(("book", {"order_id": "o-4"})))
+    end = talk.run([talk.says("Done.")], [book], messages=kept)
     assert end.steps[0].answers[0].done and notes(desk) == 1
 
 
-def test_live_work_alone_is_told_as_done_where_only_its_database_knows(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after the database had committed, and before the journal heard of it."""
-    talk, book = Talk("openai"), book_tool(desk)
+
+    def dies(*_: Any, **__: Any) -> Any:
+        raise SystemExit
+
+    talk, book = Talk("openai", runtime=desk.runtime), book_tool(desk)
     heard: list[Any] = []
     with monkeypatch.context() as patch:
         patch.setattr(desk.runtime.journal.transactions, "end_live", dies)
-        with pytest.raises(KilledError):
-            talk.run(
-                [talk.calls(("book", {"order_id": "o-4"}))],
-                [book],
-                runtime=desk.runtime,
-                on_message=heard.append,
-            )
+        with pytest.raises(SystemExit):
+            talk.run([talk.calls(("book", {"order_id": "o-4"}))], [book], on_message=heard.append)
     desk.clock.advance(3600)
     with desk.restarted() as later:
         end = talk.run([talk.says("Done.")], [book], runtime=later.runtime, messages=[*ASK, *heard])
     assert end.steps[0].answers[0].done and notes(desk) == 1
 
 
-def test_what_was_taken_back_is_told_as_that_where_it_cannot_be_asked_for_again(
-    desk: Desk, talk: Talk
-) -> None:
+def test_what_was_taken_back_is_told_as_that_again(desk: Desk, talk: Talk) -> None:
     broken: list[str] = []
 
     @tool("look", lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), registry=desk.registry)
@@ -120,15 +104,13 @@ def test_what_was_taken_back_is_told_as_that_where_it_cannot_be_asked_for_again(
 
     tools = [look, charge_tools(desk), failing_tool(desk, NotDone("no address"), acts=False)]
     calls = (("look", {"order_id": "o-4"}), ("charge", REFUND), ("notify", {"order_id": "o-4"}))
-    kept = killed(talk, desk, tools, talk.calls(*calls))
+    kept = killed(talk, tools, talk.calls(*calls))
     broken.append("it is away")
-    end = talk.run([talk.says("I see.")], tools, runtime=desk.runtime, messages=kept)
+    end = talk.run([talk.says("I see.")], tools, messages=kept)
     looked, charged, notified = (one.text for one in end.steps[0].answers)
     assert looked.startswith("this one was undone again: notify did not happen")
-    assert (
-        charged.startswith("this one was done and has been taken back: notify did not happen")
-        and "no address" in charged
-    )
+    assert charged.startswith("this one was done and has been taken back: notify did not happen")
+    assert "no address" in charged
     assert notified.startswith("this one was not done")
     assert [one[0] for one in desk.done] == ["charge", "void"]
 
@@ -136,7 +118,7 @@ def test_what_was_taken_back_is_told_as_that_where_it_cannot_be_asked_for_again(
 def test_other_calls_than_were_done_are_refused_and_not_told_as_not_done(desk: Desk, talk: Talk) -> None:
     """A run that kept nothing asks the model anew, and calls what cannot be read, or what raises."""
     tools = [book_tool(desk), refund_tool(desk)]
-    killed(talk, desk, tools, talk.calls(("book", {"order_id": "o-4"}), ("refund", REFUND), turn="a"))
+    killed(talk, tools, talk.calls(("book", {"order_id": "o-4"}), ("refund", REFUND), turn="a"))
     for calls in (
         [GARBAGE],
         [("transfer", {})],
@@ -145,22 +127,20 @@ def test_other_calls_than_were_done_are_refused_and_not_told_as_not_done(desk: D
         [("refund", REFUND), ("transfer", {})],
     ):
         with pytest.raises(AlreadyRedeemed, match="refund#1 fired"):
-            talk.run([talk.calls(*calls, turn="b")], tools, runtime=desk.runtime)
+            talk.run([talk.calls(*calls, turn="b")], tools)
     assert len(desk.done) == 1
 
 
 @pytest.mark.parametrize("beside", ["live", "staged"])
-def test_what_may_fail_and_did_makes_nothing_of_what_stands_beside_it(
-    beside: str, desk: Desk, talk: Talk
-) -> None:
+def test_what_may_fail_and_did_leaves_what_stands_beside_it(beside: str, desk: Desk, talk: Talk) -> None:
     """Nobody is told that a person has to see to it, nor that nothing stands."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     mail = failing_tool(desk, NotDone("full"), "mail", on_exhausted="tool", acts=False)
     tools = [note, refund_tool(desk), mail]
     calls = [("note", NOTE) if beside == "live" else ("refund", REFUND), ("mail", {"order_id": "o-4"})]
-    talk.run([talk.calls(*calls, turn="a"), talk.says("Done.")], tools, runtime=desk.runtime)
+    talk.run([talk.calls(*calls, turn="a"), talk.says("Done.")], tools)
     with pytest.raises(AlreadyRedeemed, match=r"mail#. failed.*If you mean to act once more") as spent:
-        talk.run([talk.calls(GARBAGE, turn="b")], tools, runtime=desk.runtime)
+        talk.run([talk.calls(GARBAGE, turn="b")], tools)
     assert "Still standing" not in str(spent.value) and "Nothing of this" not in str(spent.value)
 
 
@@ -170,11 +150,11 @@ def test_what_may_fail_and_did_makes_nothing_of_what_stands_beside_it(
 def test_what_nobody_knows_is_raised_again_where_live_work_cannot_begin(desk: Desk, talk: Talk) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.1))
     notify = failing_tool(desk, ConnectionError("no answer"))
-    kept = killed(talk, desk, [note, notify], talk.calls(("note", NOTE), ("notify", {"order_id": "o-4"})))
+    kept = killed(talk, [note, notify], talk.calls(("note", NOTE), ("notify", {"order_id": "o-4"})))
     backup = sqlite3.connect(desk.folder / "notes.db", isolation_level=None)
     backup.execute("BEGIN IMMEDIATE")
     with pytest.raises(OutcomeUnknown, match=r"notify#1 happened .*no answer"):
-        talk.run([], [note, notify], runtime=desk.runtime, messages=kept)
+        talk.run([], [note, notify], messages=kept)
     backup.close()
     assert len(desk.done) == 1
 
@@ -185,11 +165,11 @@ def test_what_was_redeemed_and_lost_the_answer_is_raised_as_not_finished(desk: D
     heard: list[Any] = []
     said = talk.calls(("refund", REFUND), ("refund", {**REFUND, "order_id": "o-5"}))
     with pytest.raises(ServiceUnavailable):
-        talk.run([said], [refund], runtime=desk.runtime, on_message=heard.append)
+        talk.run([said], [refund], on_message=heard.append)
     desk.face.faults.clear()
     renamed = failing_tool(desk, NotDone("unused"), "give_back")
     with pytest.raises(AlreadyRedeemed, match="It is not finished") as raised:
-        talk.run([], [renamed], runtime=desk.runtime, messages=[*ASK, *heard])
+        talk.run([], [renamed], messages=[*ASK, *heard])
     assert not raised.value.finished and desk.done == []
     assert [one.after for one in resume(runtime=desk.runtime)] == [LocalTxn.SETTLED]
     assert len(desk.done) == 2
@@ -199,12 +179,10 @@ def test_what_was_redeemed_and_lost_the_answer_is_raised_as_not_finished(desk: D
 
 
 @pytest.mark.parametrize("approved", ["before", "after"])
-def test_what_waits_for_people_is_withdrawn_before_it_is_told_as_not_done(
-    approved: str, desk: Desk, talk: Talk
-) -> None:
+def test_what_waits_is_withdrawn_before_it_is_told_as_undone(approved: str, desk: Desk, talk: Talk) -> None:
     """A deploy renamed the tool while people were asked."""
     refund = refund_tool(desk)
-    end = talk.run([talk.calls(("refund", LARGE), turn="a")], [refund], runtime=desk.runtime)
+    end = talk.run([talk.calls(("refund", LARGE), turn="a")], [refund])
     assert end.pending is not None
     if approved == "before":
         desk.service.approve(FIRST)
@@ -226,36 +204,23 @@ def test_what_waits_for_people_is_withdrawn_before_it_is_told_as_not_done(
     assert desk.done == [("give_back", "o-4", 1200)]
 
 
-def test_what_a_worker_fired_meanwhile_is_never_told_as_not_done(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    end = talk.run([talk.calls(("refund", LARGE))], [refund], runtime=desk.runtime)
+def test_what_a_worker_fired_meanwhile_is_never_told_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
+    end = talk.run([talk.calls(("refund", LARGE))], [refund])
     desk.service.approve(FIRST)
     with desk.restarted() as worker:
         resume(runtime=worker.runtime)
     with pytest.raises(AlreadyRedeemed, match="refund#1 fired"):
-        talk.run([], [failing_tool(desk, NotDone("no"))], runtime=desk.runtime, messages=end.messages)
+        talk.run([], [failing_tool(desk, NotDone("no"))], messages=end.messages)
     assert len(desk.done) == 1
 
 
-def test_a_service_that_is_away_leaves_the_model_without_an_answer(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    end = talk.run([talk.calls(("refund", LARGE))], [refund], runtime=desk.runtime)
-    renamed = failing_tool(desk, NotDone("no"), "give_back")
-    desk.face.faults[f"/v1/transactions/{FIRST}/withdraw"] = ["lost_request"] * 50
-    with pytest.raises(ServiceUnavailable):
-        talk.run([], [renamed], runtime=desk.runtime, messages=end.messages)
-    assert talk.vendor.sent == []
-
-
-def test_live_work_that_cannot_begin_takes_back_what_people_were_asked_beside_it(
-    desk: Desk, talk: Talk
-) -> None:
+def test_live_work_that_cannot_begin_takes_back_what_people_were_asked(desk: Desk, talk: Talk) -> None:
     tools = [refund_tool(desk), book_tool(desk)]
     calls = (("book", {"order_id": "o-4"}), ("refund", LARGE))
-    end = talk.run([talk.calls(*calls, turn="a")], tools, runtime=desk.runtime)
+    end = talk.run([talk.calls(*calls, turn="a")], tools)
     backup = sqlite3.connect(desk.folder / "notes.db", isolation_level=None)
     backup.execute("BEGIN IMMEDIATE")
-    told = talk.run([talk.says("No.")], tools, runtime=desk.runtime, messages=end.messages)
+    told = talk.run([talk.says("No.")], tools, messages=end.messages)
     backup.close()
     assert not any(one.done for one in told.steps[0].answers)
     assert [one.state for one in desk.service.latest(FIRST).held] == [EffectState.WITHDRAWN]
@@ -264,22 +229,15 @@ def test_live_work_that_cannot_begin_takes_back_what_people_were_asked_beside_it
 
 
 def test_what_somebody_else_is_doing_now_is_not_told_as_not_done(desk: Desk) -> None:
-    talk, refund = Talk("openai"), refund_tool(desk)
-    with (
-        desk.restarted() as other,
-        transaction("case-1/turn-1", runtime=other.runtime),
-        pytest.raises(TransactionBusy),
-    ):
-        contextvars.Context().run(talk.run, [talk.calls(("transfer", {}))], [refund], runtime=desk.runtime)
+    talk, refund = Talk("openai", runtime=desk.runtime), refund_tool(desk)
+    with desk.restarted() as other, other.step("case-1/turn-1"), pytest.raises(TransactionBusy):
+        contextvars.Context().run(talk.run, [talk.calls(("transfer", {}))], [refund])
 
 
-def test_what_was_never_begun_is_told_as_not_done_and_the_service_hears_nothing(
-    desk: Desk, talk: Talk
-) -> None:
-    refund = refund_tool(desk)
+def test_what_was_never_begun_is_told_as_not_done(desk: Desk, refund: Any, talk: Talk) -> None:
     desk.service.policy = lambda *_: Verdict.RELEASE
     script = [talk.calls(GARBAGE, turn="a"), talk.calls(("refund", REFUND), turn="b"), talk.says("Done.")]
-    end = talk.run(script, [refund], runtime=desk.runtime)
+    end = talk.run(script, [refund])
     assert [one.answers[0].done for one in end.steps] == [False, True]
     assert not [path for _, path in desk.face.log if path.endswith("/withdraw")] and len(desk.done) == 1
 
@@ -288,24 +246,24 @@ def test_what_never_arrived_is_ended_and_told_as_not_done(desk: Desk, talk: Talk
     refund, heard = refund_tool(desk), list[Any]()
     desk.face.faults["/v1/transactions"] = ["lost_request"] * 50
     with pytest.raises(ServiceUnavailable):
-        talk.run([talk.calls(("refund", REFUND))], [refund], runtime=desk.runtime, on_message=heard.append)
+        talk.run([talk.calls(("refund", REFUND))], [refund], on_message=heard.append)
     desk.face.faults.clear()
     renamed = failing_tool(desk, NotDone("no"), "give_back")
-    end = talk.run([talk.says("No.")], [renamed], runtime=desk.runtime, messages=[*ASK, *heard])
+    end = talk.run([talk.says("No.")], [renamed], messages=[*ASK, *heard])
     assert "there is no tool 'refund'" in end.steps[0].answers[0].text
     assert resume(runtime=desk.runtime) == [] and desk.done == []
 
 
-def test_a_service_that_does_not_take_it_back_leaves_the_model_without_an_answer(
-    desk: Desk, talk: Talk, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("faults", "raised"),
+    [(["lost_request"] * 50, ServiceUnavailable), ([FORBIDDEN], ServiceRefused)],
+    ids=["away", "refused"],
+)
+def test_where_it_is_not_withdrawn_the_model_gets_no_answer(
+    desk: Desk, talk: Talk, faults: list[Any], raised: type[Exception]
 ) -> None:
-    refund = refund_tool(desk)
-    end = talk.run([talk.calls(("refund", LARGE))], [refund], runtime=desk.runtime)
-
-    def refuses(*_: Any) -> Any:
-        raise Refused(403, ErrorCode.FORBIDDEN)
-
-    monkeypatch.setattr(desk.service, "withdraw", refuses)
-    with pytest.raises(ServiceRefused):
-        talk.run([], [failing_tool(desk, NotDone("no"))], runtime=desk.runtime, messages=end.messages)
+    end = talk.run([talk.calls(("refund", LARGE))], [refund_tool(desk)])
+    desk.face.faults[f"/v1/transactions/{FIRST}/withdraw"] = list(faults)
+    with pytest.raises(raised):
+        talk.run([], [failing_tool(desk, NotDone("no"), "give_back")], messages=end.messages)
     assert talk.vendor.sent == []

@@ -15,8 +15,9 @@ from countersign.integrations import run_openai
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.mcp_bank import bank, mcp_manifests
 from tests.fakes.model_vendors import anthropic_calls, anthropic_says, openai_calls, openai_says, vendor
-from tests.fakes.talking import ASK
+from tests.fakes.talking import ASK, Talk
 from tests.house.documents import all_blocks
+from tests.unit.sdk.integrations.talks import LARGE, REFUND, asked
 
 PAGE = "sdk/python/countersign/integrations/README.md"
 OPENAI, ANTHROPIC, PARKED, KEPT, MCP = (one.text for one in all_blocks("text") if one.document == PAGE)
@@ -30,46 +31,31 @@ def run(program: str, desk: Desk, **names: Any) -> dict[str, Any]:
 
 
 def test_the_programs_of_the_page_run(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    desk: Desk, refund: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refund = refund_tool(desk)
-    call = ("refund", {"order_id": "o-4", "amount_cents": 1200})
-    with vendor(
-        openai_calls(call), openai_says("Done."), anthropic_calls(call), anthropic_says("Done.")
-    ) as both:
+    call = ("refund", REFUND)
+    script = [openai_calls(call), openai_says("Done."), anthropic_calls(call), anthropic_says("Done.")]
+    with vendor(*script) as both:
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         monkeypatch.setenv("OPENAI_BASE_URL", f"{both.url}/v1")
         monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
         monkeypatch.setenv("ANTHROPIC_BASE_URL", both.url)
         run(OPENAI, desk, refund=refund)
         run(ANTHROPIC, desk, refund=refund)
-    assert capsys.readouterr().out == "Done.\nDone.\n"
-    assert len(desk.done) == 2
+    assert (capsys.readouterr().out, len(desk.done)) == ("Done.\nDone.\n", 2)
 
 
 def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import openai
-
     monkeypatch.chdir(tmp_path)
-    refund = refund_tool(desk)
-    given: dict[str, Any] = {"model": "m", "tools": [refund], "key": "case-83", "runtime": desk.runtime}
-    call = ("refund", {"order_id": "o-4", "amount_cents": 20_000})
-    with (
-        vendor(openai_calls(call), openai_says("Done.")) as one,
-        openai.OpenAI(api_key="none", base_url=f"{one.url}/v1") as client,
-    ):
-        end = run_openai(client, messages=ASK, **given)
-        run(PARKED, desk, end=end)
-        assert end.pending is not None
-        desk.service.approve(end.pending.txn)
-        kept = json.loads(Path("case-83.json").read_text())
-        assert run_openai(client, messages=kept, **given).text == "Done."
-    assert len(desk.done) == 1
+    talk, tools = Talk("openai", runtime=desk.runtime), [refund_tool(desk)]
+    end = talk.run([talk.calls(("refund", LARGE))], tools)
+    run(PARKED, desk, end=end)
+    desk.service.approve(asked(end))
+    kept = json.loads(Path("case-83.json").read_text())
+    assert talk.run([talk.says("Done.")], tools, messages=kept).text == "Done." and len(desk.done) == 1
 
 
-def test_the_file_of_the_page_goes_on_wherever_it_ends(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_goes_on_anywhere(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import openai
 
     monkeypatch.chdir(tmp_path)
@@ -84,13 +70,8 @@ def test_the_file_of_the_page_goes_on_wherever_it_ends(
         monkeypatch.setenv("OPENAI_BASE_URL", f"{one.url}/v1")
         run(KEPT, desk, **names)
         whole = kept.read_text().splitlines()
-        assert [json.loads(line)["role"] for line in whole] == [
-            "user",
-            "assistant",
-            "tool",
-            "tool",
-            "assistant",
-        ]
+        roles = [json.loads(line)["role"] for line in whole]
+        assert roles == ["user", "assistant", "tool", "tool", "assistant"]
         for end in range(1, len(whole)):
             kept.write_text("".join(f"{line}\n" for line in whole[:end]))
             one.script[:] = script if end == 1 else script[1:]
@@ -99,9 +80,7 @@ def test_the_file_of_the_page_goes_on_wherever_it_ends(
     assert len(desk.done) == 2
 
 
-def test_the_program_of_the_page_reads_and_talks_through_a_server(
-    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_program_uses_a_server(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import anthropic
     from mcp import ClientSession
     from mcp.client._memory import InMemoryTransport

@@ -1,44 +1,51 @@
-"""What a model is told of a call that was not done: why, and that nothing beside it was done either."""
+"""What a model is told of a call that was not done, and how a conversation ends: limits, messages that are not whole,
+budgets that have no room for another call.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import NotDone, OutcomeUnknown
+from countersign import (
+    AlreadyRedeemed,
+    BudgetExceeded,
+    MemoryAdapter,
+    MisuseError,
+    Moved,
+    NotDone,
+    OutcomeUnknown,
+    tool,
+)
 from countersign.contract import Verdict
-from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool
-from tests.fakes.talking import Talk
-from tests.unit.sdk.integrations.talks import REFUND
+from countersign.integrations import ModelStopped, TurnLimit
+from countersign.live.work import LiveWork
+from countersign.llm.budgets import Budget
+from tests.fakes.desk import Desk, charge_tools, failing_tool, make_desk, refund_tool
+from tests.fakes.talking import ASK, Talk
+from tests.unit.sdk.integrations.talks import BOTH, GARBAGE, HUGE, LARGE, REFUND
+
+NOTIFY = ("notify", {"order_id": "o-4"})
+
+
+# ----------------------------------------------------------------------- why a call was not done, and what beside it
 
 
 def test_a_denial_is_told_with_its_reasons_and_the_model_may_act_on_it(desk: Desk, talk: Talk) -> None:
+    """What goes with a denied call is not done either, and says so."""
     refund = refund_tool(desk)
-    script = [
-        talk.calls(("refund", {"order_id": "o-4", "amount_cents": 900_000})),
-        talk.calls(("refund", REFUND)),
-        talk.says("I could refund 12.00 only."),
-    ]
-    end = talk.run(script, [refund], runtime=desk.runtime)
+    script = [talk.calls(("refund", REFUND), ("refund", HUGE)), talk.calls(("refund", REFUND))]
+    end = talk.run([*script, talk.says("I could refund 12.00 only.")], [refund])
     assert desk.done == [("refund", "o-4", 1200)]
-    (denied,), (done,) = (step.answers for step in end.steps)
-    assert not denied.done and done.done
-    assert "never-huge" in denied.text and "split it with finance" in denied.text
-    assert "nothing was done" in denied.text
-
-
-def test_what_goes_with_a_denied_call_is_not_done_and_says_so(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    huge = {"order_id": "o-5", "amount_cents": 900_000}
-    end = talk.run(
-        [talk.calls(("refund", REFUND), ("refund", huge)), talk.says("No.")], [refund], runtime=desk.runtime
-    )
-    fine, denied = end.steps[0].answers
-    assert desk.done == []
-    assert not fine.done and not denied.done
+    (fine, denied), (done,) = (step.answers for step in end.steps)
+    assert (fine.done, denied.done, done.done) == (False, False, True)
     assert "go together" in fine.text and "never-huge" not in fine.text
-    assert "never-huge" in denied.text
+    for word in ("never-huge", "split it with finance", "nothing was done"):
+        assert word in denied.text
 
 
 BAD_CALLS: dict[str, tuple[str, Any, str]] = {
@@ -52,14 +59,11 @@ BAD_CALLS: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize(("name", "args", "says"), BAD_CALLS.values(), ids=BAD_CALLS.keys())
-def test_a_call_that_does_not_fit_is_answered_and_nothing_is_done(
-    name: str, args: Any, says: str, desk: Desk, talk: Talk
+def test_a_call_that_does_not_fit_is_answered(
+    name: str, args: Any, says: str, desk: Desk, refund: Any, talk: Talk
 ) -> None:
-    refund = refund_tool(desk)
     fine = {"order_id": "o-5", "amount_cents": 5}
-    script = [talk.calls(("refund", fine), (name, args)), talk.says("I cannot.")]
-    end = talk.run(script, [refund], runtime=desk.runtime)
-    held, wrong = end.steps[0].answers
+    held, wrong = talk.turn([("refund", fine), (name, args)], [refund]).steps[0].answers
     assert desk.done == [] and desk.face.asked("/v1/transactions") == 0
     assert "go together" in held.text and not held.done
     assert wrong.text.startswith("not done: ") and says in wrong.text and not wrong.done
@@ -77,54 +81,289 @@ BAD_TEXTS = {
 
 @pytest.mark.parametrize(("text", "says"), BAD_TEXTS.values(), ids=BAD_TEXTS.keys())
 def test_arguments_that_are_no_sound_json_are_answered(text: str, says: str, desk: Desk) -> None:
-    talk, refund = Talk("openai"), refund_tool(desk)
-    end = talk.run([talk.calls(("refund", text)), talk.says("Sorry.")], [refund], runtime=desk.runtime)
-    (wrong,) = end.steps[0].answers
-    assert desk.done == [] and not wrong.done
-    assert says in wrong.text
+    talk, refund = Talk("openai", runtime=desk.runtime), refund_tool(desk)
+    (wrong,) = talk.turn([("refund", text)], [refund]).steps[0].answers
+    assert desk.done == [] and not wrong.done and says in wrong.text
 
 
 def test_a_tool_that_knows_that_nothing_happened_is_told_in_its_words(desk: Desk, talk: Talk) -> None:
     notify = failing_tool(desk, NotDone("the address is wrong"), acts=False)
-    end = talk.run(
-        [talk.calls(("notify", {"order_id": "o-4"})), talk.says("It has a wrong address.")],
-        [notify],
-        runtime=desk.runtime,
-    )
-    (answer,) = end.steps[0].answers
+    (answer,) = talk.turn([NOTIFY], [notify]).steps[0].answers
     assert not answer.done and "the address is wrong" in answer.text and "was not done" in answer.text
 
 
-def test_what_was_taken_back_is_told_as_taken_back(desk: Desk, talk: Talk) -> None:
-    charge = charge_tools(desk)
-    notify = failing_tool(desk, NotDone("no"), acts=False)
-    end = talk.run(
-        [talk.calls(("charge", REFUND), ("notify", {"order_id": "o-4"})), talk.says("Undone.")],
-        [charge, notify],
-        runtime=desk.runtime,
-    )
-    charged, told = end.steps[0].answers
-    assert [one[0] for one in desk.done] == ["charge", "void"]
-    assert charged.text.startswith("this one was done and has been taken back") and not charged.done
-    assert told.text.startswith("this one was not done")
-
-
-def test_what_could_not_be_taken_back_is_told_with_why(desk: Desk, talk: Talk) -> None:
-    charge = charge_tools(desk)
-    notify = failing_tool(desk, NotDone("no"), acts=False)
-    desk.service.policy = lambda name, _: Verdict.DENY if name == "void" else Verdict.RELEASE
-    end = talk.run(
-        [talk.calls(("charge", REFUND), ("notify", {"order_id": "o-4"})), talk.says("It stands.")],
-        [charge, notify],
-        runtime=desk.runtime,
-    )
-    for answer in end.steps[0].answers:
+@pytest.mark.parametrize("void", [Verdict.RELEASE, Verdict.DENY])
+def test_what_was_taken_back_is_told_apart_from_what_stands(void: Verdict, desk: Desk, talk: Talk) -> None:
+    tools = [charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)]
+    desk.service.policy = lambda name, _: void if name == "void" else Verdict.RELEASE
+    charged, told = talk.turn([("charge", REFUND), NOTIFY], tools).steps[0].answers
+    if void is Verdict.RELEASE:
+        assert [one[0] for one in desk.done] == ["charge", "void"]
+        assert charged.text.startswith("this one was done and has been taken back") and not charged.done
+        assert told.text.startswith("this one was not done")
+        return
+    for answer in (charged, told):
         assert "notify did not happen: " in answer.text
         assert "charge#1 was not taken back: void is denied" in answer.text
 
 
 def test_what_nobody_knows_is_raised_and_the_model_is_not_asked_on(desk: Desk, talk: Talk) -> None:
-    notify = failing_tool(desk, TimeoutError("no answer"))
     with pytest.raises(OutcomeUnknown):
-        talk.run([talk.calls(("notify", {"order_id": "o-4"}))], [notify], runtime=desk.runtime)
+        talk.run([talk.calls(NOTIFY)], [failing_tool(desk, TimeoutError("no answer"))])
     assert len(talk.vendor.sent) == 1
+
+
+# ------------------------------------------------------------------------------------------------------------ ends
+
+
+def test_a_model_that_never_ends_is_stopped_with_everything_answered(desk: Desk, talk: Talk) -> None:
+    refund = refund_tool(desk)
+    script = [talk.calls(("refund", {"order_id": f"o-{n}", "amount_cents": 1})) for n in range(5)]
+    with pytest.raises(TurnLimit, match="asked 3 times") as caught:
+        talk.run(script, [refund], max_turns=3)
+    assert len(desk.done) == 3
+    end = talk.run([talk.says("Enough.")], [refund], messages=caught.value.messages)
+    assert end.text == "Enough." and len(desk.done) == 3
+
+
+REASONS = [("openai", one) for one in ("length", "content_filter", "function_call", "new_word")]
+TOO_MUCH = "model_context_window_exceeded"
+REASONS += [("anthropic-async", one) for one in ("max_tokens", "refusal", TOO_MUCH, "new_word")]
+
+
+@pytest.mark.parametrize(("kind", "reason"), REASONS)
+def test_a_message_that_is_no_whole_one_is_not_carried_out(kind: str, reason: str, desk: Desk) -> None:
+    """There is a whole call in it, and it ends by another reason than its calls."""
+    talk, refund = Talk(kind, runtime=desk.runtime), refund_tool(desk)
+    message = talk.calls(("refund", REFUND))
+    if talk.is_openai:
+        message["choices"][0]["finish_reason"] = reason
+    else:
+        message["stop_reason"] = reason
+    with pytest.raises(ModelStopped, match=reason) as caught:
+        talk.run([message], [refund])
+    assert (desk.done, caught.value.reason, caught.value.messages) == ([], reason, ASK)
+
+
+def test_a_refusal_of_the_model_is_its_end_and_an_answer_without_a_choice_no_message(desk: Desk) -> None:
+    talk = Talk("openai", runtime=desk.runtime)
+    said = talk.says("")
+    said["choices"][0]["message"]["refusal"] = "I will not."
+    with pytest.raises(ModelStopped, match="refusal") as caught:
+        talk.run([said], [])
+    assert caught.value.said == "I will not."
+    with pytest.raises(ModelStopped, match="no_choice"):
+        talk.run([{**talk.says(""), "choices": []}], [])
+
+
+def test_a_call_that_is_no_function_is_answered(desk: Desk) -> None:
+    talk, refund = Talk("openai", runtime=desk.runtime), refund_tool(desk)
+    said = talk.calls()
+    custom = {"id": "call_1", "type": "custom", "custom": {"name": "shell", "input": "rm"}}
+    said["choices"][0]["message"]["tool_calls"] = [custom]
+    end = talk.run([said, talk.says("No.")], [refund])
+    assert "'custom' is no call of a function" in end.steps[0].answers[0].text
+
+
+def test_a_paused_model_is_asked_again_with_its_thoughts_as_they_came(desk: Desk) -> None:
+    talk, refund = Talk("anthropic", runtime=desk.runtime), refund_tool(desk)
+    thought = {"type": "thinking", "thinking": "hm", "signature": "EqQB"}
+    paused = {**talk.says("Wait."), "stop_reason": "pause_turn"}
+    paused["content"] = [thought, *paused["content"]]
+    end = talk.run([paused, talk.says("Here.")], [refund])
+    assert (end.text, talk.vendor.told()[-1]["content"][0]) == ("Here.", thought)
+
+
+def test_messages_may_be_objects_of_the_client(desk: Desk) -> None:
+    import anthropic.types
+    import openai.types.chat
+
+    said = openai.types.chat.ChatCompletionMessage(role="assistant", content="Hello.")
+    talk = Talk("openai", runtime=desk.runtime)
+    end = talk.run([talk.says("Hi.")], [], messages=[*ASK, said, *ASK])
+    assert end.messages[1] == {"role": "assistant", "content": "Hello."}
+    block = anthropic.types.TextBlock(type="text", text="Hello.")
+    given = [*ASK, {"role": "assistant", "content": [block]}, *ASK]
+    talk = Talk("anthropic", runtime=desk.runtime)
+    end = talk.run([talk.says("Hi.")], [], messages=given)
+    assert end.messages[1]["content"] == [{"type": "text", "text": "Hello."}]
+
+
+def test_a_model_that_says_no_usage_does_where_nothing_is_counted(desk: Desk, talk: Talk) -> None:
+    said = talk.says("Hello.")
+    said["usage"] = {"input_tokens": 1} if not talk.is_openai else None
+    assert talk.run([said], []).text == "Hello."
+
+
+# -------------------------------------------------------------------------------------------------------- budgets
+
+BUSY = (429, {"type": "error", "error": {"type": "rate_limit_error", "message": "slower"}})
+PICTURE = {
+    True: {"type": "image_url", "image_url": {"url": "https://cups.example/broken.png"}},
+    False: {"type": "image", "source": {"type": "url", "url": "https://cups.example/broken.png"}},
+}
+
+
+@pytest.fixture(params=BOTH)
+def limited(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Talk]:
+    """A conversation that may ask a model twice, and send it 9,000 tokens."""
+    budgets = (Budget("tries", "calls", 2, "run"), Budget("tokens", "tokens", 9_000, "run"))
+    desk = make_desk(tmp_path, budgets=budgets)
+    with desk.runtime:
+        yield Talk(request.param, runtime=desk.runtime)
+
+
+SHORT: dict[str, Any] = {"max_tokens": 100}
+
+
+def test_each_call_of_the_model_is_counted_for_the_conversation(limited: Talk) -> None:
+    script = [limited.calls(("transfer", {})) for _ in range(4)]
+    with pytest.raises(BudgetExceeded, match="tries"):
+        limited.run(script, [], **SHORT)
+    assert len(limited.vendor.sent) == 2
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_call_that_the_vendor_refused_gives_its_room_back(limited: Talk, retries: int) -> None:
+    """Unless the client tries again by itself: nobody knows then which try was made."""
+    limited.run([limited.says("Hello.")], [], **SHORT)
+    with pytest.raises(Exception, match="slower"):
+        limited.run([BUSY] * (1 + retries), [], client={"max_retries": retries}, **SHORT)
+    if retries:
+        with pytest.raises(BudgetExceeded):
+            limited.run([limited.says("Hello.")], [], **SHORT)
+    else:
+        assert limited.run([limited.says("Hello.")], [], **SHORT).text == "Hello."
+
+
+def test_a_picture_is_sent_only_where_the_program_says_how_many_tokens_it_has(limited: Talk) -> None:
+    """It has more than the bytes that name it."""
+    script, picture = [limited.says("Broken.")], PICTURE[limited.is_openai]
+    messages = [{"role": "user", "content": [{"type": "text", "text": "See."}, picture]}]
+    asked: dict[str, Any] = {"messages": messages, **SHORT}
+    with pytest.raises(MisuseError, match="input_tokens"):
+        limited.run(script, [], **asked)
+    with pytest.raises(BudgetExceeded, match="tokens"):
+        limited.run(script, [], input_tokens=lambda _: 9_000, **asked)
+    assert limited.vendor.sent == []
+    assert limited.run(script, [], input_tokens=lambda _: 5_000, **asked).text == "Broken."
+
+
+def test_what_the_options_send_counts_too(limited: Talk) -> None:
+    with pytest.raises(BudgetExceeded, match="tokens"):
+        limited.run([limited.says("Hello.")], [], metadata={"user_id": "u" * 9_000}, **SHORT)
+    assert limited.vendor.sent == []
+
+
+# ------------------------------------- a turn that a run passed: what a later one has done is not done in it as well
+
+
+ONE = ("refund", REFUND)
+DENIED, OTHER = ("refund", LARGE), ("refund", {**REFUND, "order_id": "o-5"})
+NUMBERS = itertools.count()
+
+
+def answers(talk: Talk, tools: Sequence[Any], *turns: Sequence[Any]) -> list[Any]:
+    """What a run that kept nothing of earlier ones is told, turn by turn. Each message has ids of its own."""
+    script = [talk.calls(*calls, turn=f"{next(NUMBERS)}-") for calls in turns]
+    return [step.answers for step in talk.run([*script, talk.says("Done.")], tools).steps]
+
+
+def first_is_denied(desk: Desk) -> None:
+    """The rule is lifted after the first denial."""
+    verdicts = iter([Verdict.DENY])
+    desk.service.policy = lambda *_: next(verdicts, Verdict.RELEASE)
+
+
+PASSED: dict[str, tuple[Any, Any, list[list[bool]], str]] = {
+    "what was garbage, and is called at once": (
+        [[GARBAGE], [ONE]],
+        [[ONE], [ONE]],
+        [[False], [True]],
+        "call again",
+    ),
+    "what was denied, and is called less at once": (
+        [[DENIED], [ONE]],
+        [[ONE], [ONE]],
+        [[False], [True]],
+        "call again",
+    ),
+    "what was denied and then done": (
+        [[ONE], [ONE]],
+        [[ONE], [ONE]],
+        [[False], [True]],
+        "denied, nothing was done",
+    ),
+    "what was denied and done for less": (
+        [[DENIED], [ONE]],
+        [[DENIED], [ONE]],
+        [[False], [True]],
+        "denied, nothing",
+    ),
+    "what was denied and done in part": (
+        [[ONE, OTHER], [ONE]],
+        [[ONE, OTHER]],
+        [[False, False]],
+        "nothing was done",
+    ),
+    "nothing was done later": ([[GARBAGE], [GARBAGE]], [[ONE]], [[True]], "r-o-4-1200"),
+}
+
+
+@pytest.mark.parametrize("row", PASSED)
+def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one(row: str, desk: Desk, talk: Talk) -> None:
+    before, again, done, says = PASSED[row]
+    refund = refund_tool(desk)
+    desk.service.policy = lambda *_: Verdict.RELEASE
+    if GARBAGE not in before[0]:
+        first_is_denied(desk)
+    answers(talk, [refund], *before)
+    told = answers(talk, [refund], *again)
+    assert [[one.done for one in turn] for turn in told] == done and says in told[0][0].text
+    assert desk.done == [("refund", "o-4", 1200)]
+    assert not done[-1][0] or told[-1][0].text == '{"refund_id":"r-o-4-1200"}'
+
+
+@pytest.mark.parametrize("first", [GARBAGE, DENIED], ids=["garbage", "denied"])
+def test_something_else_than_a_later_turn_has_done_is_refused(first: Any, desk: Desk, talk: Talk) -> None:
+    refund = refund_tool(desk)
+    if first is DENIED:
+        first_is_denied(desk)
+    answers(talk, [refund], [first], [ONE])
+    other = ("refund", {**REFUND, "amount_cents": 1300})
+    with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"):
+        answers(talk, [refund], [other], [other])
+    assert len(desk.done) == 1
+
+
+def test_nor_where_the_message_itself_was_kept_and_its_answer_was_not(desk: Desk, talk: Talk) -> None:
+    refund = refund_tool(desk)
+    first_is_denied(desk)
+    script = [talk.calls(ONE, turn=turn) for turn in ("a", "b")]
+    kept = talk.run([*script, talk.says("Done.")], [refund]).messages[:2]
+    end = talk.run([talk.says("Done.")], [refund], messages=kept)
+    assert not end.steps[0].answers[0].done and len(desk.done) == 1
+
+
+def test_nor_what_moved_in_between(desk: Desk, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told to run again, and did, in the next turn."""
+    memory, refund = MemoryAdapter(), refund_tool(desk)
+    unmoved, moved = LiveWork.verify_unmoved, iter([Moved("memory", "o-4", read=True, expected="1", now="2")])
+
+    @tool("mark", lane="live", adapter=memory, registry=desk.registry)
+    def mark(order_id: str) -> str:
+        """Mark an order."""
+        memory[order_id] = "marked"
+        return "marked"
+
+    def verify(work: LiveWork) -> None:
+        if work and (error := next(moved, None)) is not None:
+            raise error
+        unmoved(work)
+
+    monkeypatch.setattr(LiveWork, "verify_unmoved", verify)
+    both = ("mark", {"order_id": "o-4"}), ("refund", REFUND)
+    first, second = answers(talk, [mark, refund], both, both)
+    assert (first[1].done, second[1].done) == (False, True)
+    ((_, again),) = answers(talk, [mark, refund], both)
+    assert not again.done and len(desk.done) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from countersign import llm_call
+from countersign import Budget, BudgetExceeded, llm_call
 from tests.fakes.desk import Desk
 from tests.fakes.llm_answers import OPENAI_CHAT
 
@@ -27,6 +27,10 @@ input = 1
 output = 10
 """
 MODEL = "example-small"
+TOKENS = Budget("tokens", "tokens", 10_000, "day")
+CALLS = Budget("calls", "calls", 2, "day")
+MONEY = Budget("money", "money", "0.02", "day", "USD")
+SECONDS = Budget("seconds", "seconds", 60, "day")
 
 Make = Callable[..., Desk]
 
@@ -48,6 +52,15 @@ def ask(desk: Desk, vendor: Vendor, model: str = MODEL, **changes: Any) -> Any:
     """One call, as a program makes it."""
     with begin(desk, model, **{"timeout": 30} | changes) as call:
         return call.record(vendor.create())
+
+
+def may(desk: Desk, vendor: Vendor | None = None, **changes: Any) -> bool:
+    """Whether a call is let through; it is made then, and counted."""
+    try:
+        ask(desk, vendor or Vendor(), **changes)
+    except BudgetExceeded:
+        return False
+    return True
 
 
 def begin(desk: Desk, model: str = MODEL, **changes: Any) -> Any:

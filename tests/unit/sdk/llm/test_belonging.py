@@ -29,7 +29,7 @@ from countersign import (
 )
 from countersign.journal.exporting import exported
 from countersign.journal.telling import describe
-from tests.fakes.desk import Desk, failing_tool, make_desk, refund_tool
+from tests.fakes.desk import Desk, answering_tool, failing_tool, make_desk, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
 from tests.unit.sdk.llm.asking import MODEL, Make, calls, stands
 
@@ -117,23 +117,12 @@ def test_so_do_its_probe_and_its_compensation(make: Make) -> None:
         ask_here()
         desk.act("forget", order_id)
 
-    @tool(
-        "keep",
-        resource=("Order", "order_id"),
-        registry=desk.registry,
-        compensate="forget",
-        compensation_map={"order_id": "args:/order_id"},
-        probe="recall",
-    )
-    def keep(order_id: str) -> None:
-        """Keep something, and lose the answer."""
-        raise ConnectionResetError("the answer was lost")
-
-    desk.publish(keep, forget)
-    fails = failing_tool(desk, NotDone("no such order"), acts=False)
-    with pytest.raises(Exception, match="did not happen"), transaction("t-1", runtime=desk.runtime):
-        keep("o-1")
-        fails("o-2")
+    undone: Any = {"compensate": "forget", "compensation_map": {"order_id": "args:/order_id"}}
+    lost = ConnectionResetError("the answer was lost")
+    keep = answering_tool(desk, lost, name="keep", probe="recall", **undone)
+    desk.publish(forget)
+    with pytest.raises(Exception, match="did not happen"):
+        desk.run((keep, "o-1"), (failing_tool(desk, NotDone("no such order"), acts=False), "o-2"))
     assert (runs(desk), desk.done[-1]) == (["t-1", "t-1"], ("forget", "o-1"))
 
 
@@ -156,8 +145,7 @@ def test_a_rehearsal_spends_the_day_and_leaves_the_run_of_its_key_as_it_was(make
     body = step(desk)
     for _ in range(2):
         run_transaction(body, key="t-1", runtime=desk.runtime, dry_run=True)
-    with transaction("t-1", runtime=desk.runtime, dry_run=True):
-        ask_here()
+    desk.run((ask_here,), dry_run=True)
     assert (stands(desk, "a-run", "t-1"), stands(desk, "a-day")) == ((0, 0), (3, 0))
     run_transaction(body, key="t-1", runtime=desk.runtime)
     for _ in range(2):
@@ -175,9 +163,7 @@ def test_each_rehearsal_has_the_room_of_one_run(make: Make) -> None:
             ask_here()
 
 
-def test_a_document_is_replayed_where_no_environment_describes_an_agent(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_document_is_replayed_without_an_environment(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = make(RUN)
     body = step(desk)
     run_transaction(body, key="t-1", runtime=desk.runtime)
@@ -187,16 +173,13 @@ def test_a_document_is_replayed_where_no_environment_describes_an_agent(
     monkeypatch.delenv("COUNTERSIGN_AGENT", raising=False)
     monkeypatch.setattr("countersign.runtime._default", None)  # what a test before this one may have left
     again = replay("t-1", body, export=document)
-    assert [one for one in again.divergences if one.kind == "raised"] == []
-    assert runs(desk) == ["t-1"]
+    assert ([one for one in again.divergences if one.kind == "raised"], runs(desk)) == ([], ["t-1"])
 
 
 # ------------------------------------------------------------------------------------------------- reasoning, unsealed
 
 
-def test_a_call_that_was_made_is_counted_where_its_reasoning_cannot_be_kept(
-    make: Make, tmp_path: Path
-) -> None:
+def test_a_call_is_counted_where_its_reasoning_cannot_be_kept(make: Make, tmp_path: Path) -> None:
     """A journal that was sealed under a key that is gone; of one that machines share the key is not made in passing."""
     desk = make(DAY)
     record_llm(ANTHROPIC, model=MODEL, reasoning=True, runtime=desk.runtime)
@@ -210,8 +193,5 @@ def test_a_call_that_was_made_is_counted_where_its_reasoning_cannot_be_kept(
         (tmp_path / "kept").rename(key)
         call.record(ANTHROPIC)
     assert stands(desk, "a-day") == (3, 0)
-    assert [desk.runtime.journal.spending.reasoning(row["call_id"]) for row in calls(desk)] == [
-        SECRET,
-        SECRET,
-        None,
-    ]
+    kept = [desk.runtime.journal.spending.reasoning(row["call_id"]) for row in calls(desk)]
+    assert kept == [SECRET, SECRET, None]

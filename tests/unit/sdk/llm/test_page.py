@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from countersign import BudgetExceeded, use_runtime
+from countersign import use_runtime
 from countersign.llm.budgets import load_budgets
 from countersign.llm.prices import load_prices
 from tests.fakes.desk import make_desk
@@ -50,10 +50,9 @@ def test_the_program_of_the_page_is_counted_by_the_files_of_the_page(tmp_path: P
     assert spent == {"a-day": 283_200_000, "a-ticket": 1500}
 
 
-def test_the_program_of_the_page_is_refused_without_room(tmp_path: Path) -> None:
-    desk = a_desk(tmp_path, BUDGETS.replace('limit = "20.00"', 'limit = "0.0001"'))
-    with desk.runtime, use_runtime(desk.runtime), pytest.raises(Exception, match="belongs to none"):
-        run(lambda **_: pytest.fail("the model was called"))
-    desk = a_desk(tmp_path, BUDGETS.replace('limit = "20.00"', 'limit = "0.0001"').replace('"run"', '"day"'))
-    with desk.runtime, use_runtime(desk.runtime), pytest.raises(BudgetExceeded):
+@pytest.mark.parametrize(("per", "refused"), [("run", "belongs to none"), ("day", "0.0001")])
+def test_the_program_of_the_page_is_refused_without_room(tmp_path: Path, per: str, refused: str) -> None:
+    budgets = BUDGETS.replace('limit = "20.00"', 'limit = "0.0001"').replace('"run"', f'"{per}"')
+    desk = a_desk(tmp_path, budgets)
+    with desk.runtime, use_runtime(desk.runtime), pytest.raises(Exception, match=refused):
         run(lambda **_: pytest.fail("the model was called"))

@@ -1,4 +1,4 @@
-"""What tokens cost: exact, from a file, and unknown where the file does not say."""
+"""A response is read as its vendor counts and priced from a file; what neither says is unknown, and never zero."""
 
 from __future__ import annotations
 
@@ -7,13 +7,167 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 import countersign.llm
-from countersign import SettingsError
+from countersign import SettingsError, Usage, UsageUnknown
 from countersign.llm.prices import PICOS, Price, Prices, load_prices
-from countersign.llm.shapes import Billed
+from countersign.llm.shapes import Billed, read_usage
+from tests.fakes.llm_answers import (
+    ANTHROPIC,
+    ANTHROPIC_STREAM_END,
+    GOOGLE,
+    GOOGLE_BLOCKED,
+    OLLAMA,
+    OPENAI_CHAT,
+    OPENAI_RESPONSES,
+    OPENAI_STREAM_COMPLETED,
+    OPENAI_STREAM_END,
+    SECRET,
+    as_object,
+    google_object,
+    with_count,
+    without,
+)
+
+CHAT = Usage(
+    provider="openai", model="example-small-2026-01-15", finish_reasons=("stop",), input_tokens=1200,
+    output_tokens=300, cached_tokens=1024, reasoning_tokens=192, billed=Billed(176, 1024, 0, 300),
+)  # fmt: skip
+RESPONSES = Usage(
+    provider="openai", model="example-large-2026-02-01", finish_reasons=("max_output_tokens",), input_tokens=500,
+    output_tokens=250, cached_tokens=128, reasoning_tokens=200, billed=Billed(372, 128, 0, 250),
+)  # fmt: skip
+MESSAGE = Usage(
+    provider="anthropic", model="example-opus-20260301", finish_reasons=("end_turn",), input_tokens=100,
+    output_tokens=150, cached_tokens=2000, written_tokens=400, reasoning_tokens=90, billed=Billed(100, 2000, 400, 150),
+)  # fmt: skip
+GEMINI = Usage(
+    provider="google", model="example-flash-001", finish_reasons=("STOP",), input_tokens=600, output_tokens=40,
+    cached_tokens=512, reasoning_tokens=160, billed=Billed(113, 512, 0, 200),
+)  # fmt: skip
+LOCAL = Usage(
+    provider="ollama", model="example-local:8b", finish_reasons=("stop",), input_tokens=26, output_tokens=298,
+    billed=Billed(26, 0, 0, 298),
+)  # fmt: skip
+
+READ: dict[str, tuple[Any, Usage]] = {
+    "chat completions": (OPENAI_CHAT, CHAT),
+    "responses": (OPENAI_RESPONSES, RESPONSES),
+    "Anthropic": (ANTHROPIC, MESSAGE),
+    "Ollama": (OLLAMA, LOCAL),
+}
+OBJECTS = {f"{name}, an object": (as_object(answer), usage) for name, (answer, usage) in READ.items()}
+READ |= OBJECTS | {"Google, over the wire": (GOOGLE, GEMINI), "Google, its client": (google_object(), GEMINI)}
+
+
+@pytest.mark.parametrize(("answer", "expected"), READ.values(), ids=READ.keys())
+def test_every_vendor_is_read_as_it_counts(answer: Any, expected: Usage) -> None:
+    """W21 of AgentRelay: usage with attributes raised AttributeError, after the call was paid for."""
+    assert read_usage(answer) == expected
+
+
+@pytest.mark.parametrize("to", [lambda one: one, as_object], ids=["dict", "object"])
+def test_the_last_usage_of_a_stream_is_read(to: Any) -> None:
+    chunk = read_usage(to(OPENAI_STREAM_END))
+    assert (chunk.billed, chunk.cached_tokens, chunk.finish_reasons) == (Billed(20, 0, 0, 7), None, ())
+    event = read_usage(to(OPENAI_STREAM_COMPLETED))
+    assert (event.billed, event.finish_reason) == (Billed(372, 128, 0, 250), "completed")
+    delta = read_usage(to(ANTHROPIC_STREAM_END))
+    assert (delta.billed, delta.finish_reason, delta.model) == (Billed(30, 0, 0, 12), "tool_use", None)
+
+
+def test_the_total_of_google_says_what_an_answer_without_candidates_took() -> None:
+    blocked = read_usage(GOOGLE_BLOCKED)
+    assert (blocked.output_tokens, blocked.billed) == (0, Billed(9, 0, 0, 0))
+    thoughts = read_usage(without(GOOGLE, "usageMetadata", "candidatesTokenCount"))
+    assert (thoughts.output_tokens, thoughts.billed) == (40, Billed(113, 512, 0, 200))
+
+
+def test_several_choices_finish_for_several_reasons() -> None:
+    (one,) = OPENAI_CHAT["choices"]
+    two = OPENAI_CHAT | {"choices": [one, one | {"finish_reason": "length"}]}
+    assert read_usage(two).finish_reasons == ("stop", "length")
+
+
+THOUGHT = {"message": {"content": "Done.", "reasoning_content": SECRET}}
+REASONED = {
+    "responses": (OPENAI_RESPONSES, SECRET),
+    "Anthropic": (as_object(ANTHROPIC), SECRET),
+    "Google": (google_object(), SECRET),
+    "Ollama": (OLLAMA, SECRET),
+    "chat completions of others": (OPENAI_CHAT | {"choices": [THOUGHT]}, SECRET),
+    "chat completions keep theirs": (OPENAI_CHAT, None),
+}
+
+
+@pytest.mark.parametrize(("answer", "said"), REASONED.values(), ids=REASONED.keys())
+def test_reasoning_is_read_only_where_it_is_asked_for(answer: Any, said: str | None) -> None:
+    assert read_usage(answer).reasoning is None
+    assert SECRET not in repr(read_usage(answer))
+    assert read_usage(answer, reasoning=True).reasoning == said
+
+
+def prompt(tokens: Any) -> dict[str, Any]:
+    return with_count(OPENAI_CHAT, tokens, "usage", "prompt_tokens")
+
+
+UNREADABLE: dict[str, tuple[Any, str]] = {
+    "nothing": (None, "usage.prompt_tokens"),
+    "text": ("Done.", "usage.prompt_tokens"),
+    "an empty dict": ({}, "done=true with prompt_eval_count"),
+    "a mock that has every attribute": (MagicMock(), "usage_metadata.prompt_token_count"),
+    "a chunk before the last": (OPENAI_STREAM_END | {"usage": None}, "usage.prompt_tokens"),
+    "an event before the last": ({"type": "response.output_text.delta", "delta": "Do"}, "usage.input_tokens"),
+    "a chunk of Ollama before the last": (OLLAMA | {"done": False}, "done=true"),
+    "chat without a completion": (without(OPENAI_CHAT, "usage", "completion_tokens"), "completion_tokens"),
+    "a prompt of true tokens": (prompt(True), "usage.prompt_tokens"),
+    "a prompt of -1 tokens": (prompt(-1), "usage.prompt_tokens"),
+    "a prompt of 1.5 tokens": (prompt(1.5), "usage.prompt_tokens"),
+    "a prompt of text": (prompt("12"), "usage.prompt_tokens"),
+    "more tokens than there are": (prompt(10**30), "usage.prompt_tokens"),
+    "more cached than sent": (
+        with_count(OPENAI_CHAT, 1201, "usage", "prompt_tokens_details", "cached_tokens"),
+        "usage.prompt_tokens",
+    ),
+    "a response without usage": (OPENAI_RESPONSES | {"usage": None}, "usage.input_tokens"),
+    "a response that lacks its input": (without(OPENAI_RESPONSES, "usage", "input_tokens"), "input_tokens"),
+    "the beginning of a message": (without(ANTHROPIC_STREAM_END, "usage", "input_tokens"), '"message_delta"'),
+    "usage that names no vendor": ({"usage": {"input_tokens": 1, "output_tokens": 1}}, 'object="response"'),
+    "Google without candidates or total": (
+        without(GOOGLE_BLOCKED, "usageMetadata", "totalTokenCount"),
+        "candidates_token_count or total_token_count",
+    ),
+    "Google with a total that is too small": (
+        with_count(GOOGLE_BLOCKED, 3, "usageMetadata", "totalTokenCount"),
+        "total_token_count",
+    ),
+    "Ollama with its prompt still in its cache": (without(OLLAMA, "prompt_eval_count"), "prompt_eval_count"),
+    "a type that is a list": ({"type": ["message"], "object": {}}, "usage.prompt_tokens"),
+}
+
+
+@pytest.mark.parametrize(("answer", "looked_for"), UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_what_does_not_say_is_an_error_and_never_zero(answer: Any, looked_for: str) -> None:
+    with pytest.raises(UsageUnknown) as error:
+        read_usage(answer)
+    assert looked_for in str(error.value)
+    assert type(answer).__name__ in str(error.value)
+    usage = read_usage(answer, unknown_tokens=True)
+    assert usage.billed is None
+    assert 0 not in {usage.input_tokens, usage.output_tokens}
+
+
+def test_an_error_quotes_nothing_of_the_response() -> None:
+    with pytest.raises(UsageUnknown) as error:
+        read_usage({SECRET: SECRET, "type": SECRET, "usage": {SECRET: 1}})
+    assert SECRET not in str(error.value)
+
+
+# ------------------------------------------------------------------------------------------------------------ prices
+
 
 DAY = date(2026, 11, 23)
 EXAMPLE = Path(countersign.llm.__file__).parent / "example-prices.toml"
@@ -65,15 +219,8 @@ def test_writing_to_a_cache_without_a_price_has_an_unknown_cost() -> None:
 def test_the_most_a_call_can_cost_takes_the_dearest_kind_of_input() -> None:
     row = price(cached_input="0.3", cache_write="6")
     assert row.most(1_000_000, 1_000_000) == 21 * PICOS
-    assert all(
-        (row.cost(one) or 0) <= row.most(100, 50)
-        for one in (
-            Billed(100, 0, 0, 50),
-            Billed(0, 100, 0, 50),
-            Billed(0, 0, 100, 50),
-            Billed(30, 30, 40, 50),
-        )
-    )
+    for billed in ((100, 0, 0, 50), (0, 100, 0, 50), (0, 0, 100, 50), (30, 30, 40, 50)):
+        assert (row.cost(Billed(*billed)) or 0) <= row.most(100, 50)
 
 
 LIST = Prices(
@@ -115,9 +262,7 @@ ANSWERED = {
 
 
 @pytest.mark.parametrize(("asked", "answered", "known"), ANSWERED.values(), ids=ANSWERED.keys())
-def test_a_model_that_answers_for_another_has_no_price_by_it(
-    asked: str, answered: str | None, known: bool
-) -> None:
+def test_one_that_answers_for_another_has_no_price(asked: str, answered: str | None, known: bool) -> None:
     assert (Prices([price("m")]).of_answer(asked, answered, DAY) is not None) is known
 
 
@@ -127,6 +272,7 @@ def test_the_model_that_answered_has_its_own_price_first() -> None:
 
 
 HEAD = '[[price]]\nmodels = "m"\ncurrency = "USD"\nvalid_from = 2026-01-01\n'
+WHOLE = HEAD + "input = 1\noutput = 1\n"
 REFUSED = {
     "no TOML": ("[[price]", "is no TOML"),
     "another table": ("[prices]\nx = 1\n", "nothing else"),
@@ -139,21 +285,12 @@ REFUSED = {
     "a word": (HEAD + 'input = "much"\noutput = 1\n', "is no number"),
     "finer than a millionth": (HEAD + "input = 0.0000001\noutput = 1\n", "decimal places"),
     "dearer than can be": (HEAD + "input = 10001\noutput = 1\n", "from 0 to 10000"),
-    "no currency": (HEAD.replace('"USD"', '""') + "input = 1\noutput = 1\n", "three capital letters"),
-    "a currency in small letters": (
-        HEAD.replace("USD", "usd") + "input = 1\noutput = 1\n",
-        "three capital letters",
-    ),
-    "a day as text": (
-        HEAD.replace("2026-01-01", '"2026-01-01"') + "input = 1\noutput = 1\n",
-        "must be a day",
-    ),
-    "a moment": (
-        HEAD.replace("2026-01-01", "2026-01-01T00:00:00Z") + "input = 1\noutput = 1\n",
-        "must be a day",
-    ),
-    "no models": (HEAD.replace('"m"', '""') + "input = 1\noutput = 1\n", "pattern"),
-    "the same twice": (2 * (HEAD + "input = 1\noutput = 1\n"), "stands there twice"),
+    "no currency": (WHOLE.replace('"USD"', '""'), "three capital letters"),
+    "a currency in small letters": (WHOLE.replace("USD", "usd"), "three capital letters"),
+    "a day as text": (WHOLE.replace("2026-01-01", '"2026-01-01"'), "must be a day"),
+    "a moment": (WHOLE.replace("2026-01-01", "2026-01-01T00:00:00Z"), "must be a day"),
+    "no models": (WHOLE.replace('"m"', '""'), "pattern"),
+    "the same twice": (2 * WHOLE, "stands there twice"),
 }
 
 

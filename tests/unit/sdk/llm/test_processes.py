@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -67,33 +64,24 @@ def spend(settings: Settings, run: str, barrier: Any, done: Connection) -> None:
                 return
 
 
-def die(settings: Settings, run: str, barrier: Any, done: Connection) -> None:
-    """A program that is killed while its model thinks."""
-    with Runtime(settings) as runtime:
-        barrier.wait(30)
-        with llm_call(MODEL, run=run, runtime=runtime, **EACH):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def together(
-    desk: Desk, *programs: tuple[Callable[..., None], str]
-) -> tuple[list[tuple[int, str]], list[int | None]]:
-    """Start them all, let them go at once, and wait: what they said and how they ended."""
-    barrier = FORK.Barrier(len(programs))
-    pipes = [FORK.Pipe(duplex=False) for _ in programs]
+def together(desk: Desk, *runs: str) -> list[tuple[int, str]]:
+    """Start a program for each run, let them go at once, and wait for what they say."""
+    barrier = FORK.Barrier(len(runs))
+    pipes = [FORK.Pipe(duplex=False) for _ in runs]
     started = [
-        FORK.Process(target=fn, args=(desk.runtime.settings, run, barrier, theirs))
-        for (fn, run), (_, theirs) in zip(programs, pipes, strict=True)
+        FORK.Process(target=spend, args=(desk.runtime.settings, run, barrier, theirs))
+        for run, (_, theirs) in zip(runs, pipes, strict=True)
     ]
     for one in started:
         one.start()
     for one in started:
         one.join(60)
-    said = [ours.recv() for ours, _ in pipes if ours.poll()]
+    assert {one.exitcode for one in started} == {0}
+    said = [ours.recv() for ours, _ in pipes]
     for ours, theirs in pipes:
         ours.close()
         theirs.close()
-    return said, [one.exitcode for one in started]
+    return said
 
 
 def stands(desk: Desk) -> dict[tuple[str, str], tuple[int, int]]:
@@ -110,34 +98,18 @@ def stands(desk: Desk) -> dict[tuple[str, str], tuple[int, int]]:
 @ON_BOTH
 def test_processes_share_a_budget_exactly(desk: Desk) -> None:
     """W13 of Pherix: of a cap of 100, two overlapping 90s both went through."""
-    said, ends = together(desk, (spend, "a"), (spend, "b"), (spend, "b"), (spend, "c"))
-    assert ends == [0, 0, 0, 0]
+    said = together(desk, "a", "b", "b", "c")
     assert sum(made for made, _ in said) == 40
     found = stands(desk)
     assert found["money", "day"] == (26_400_000_000, 0)
     assert found["tokens", "day"] == (80_000, 0)
     assert sum(found["run", run][0] for run in "abc") == 40
-    assert {budget for _, budget in said} <= {"money", "run"} and "money" in {budget for _, budget in said}
+    assert "money" in {budget for _, budget in said} <= {"money", "run"}
     desk.runtime.close()
 
 
 @ON_BOTH
-def test_what_a_killed_process_had_reserved_is_nobodys(desk: Desk) -> None:
-    said, ends = together(desk, (spend, "a"), (die, "b"), (die, "c"), (spend, "d"))
-    assert (ends[1], ends[2]) == (-signal.SIGKILL, -signal.SIGKILL)
-    found = stands(desk)
-    assert (found["run", "b"], found["run", "c"]) == ((0, 1), (0, 1))
-    assert found["tokens", "day"][1] == 4000
-    assert sum(made for made, _ in said) == 17 + 17
-    states = [row["state"] for row in desk.runtime.journal.spending.calls(100)]
-    assert (states.count("reserved"), states.count("done")) == (2, 34)
-    desk.runtime.close()
-
-
-@pytest.mark.parametrize("engine", BOTH)
-def test_nobody_decides_on_what_another_is_about_to_take(
-    place: JournalPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_cannot_take_the_same(place: JournalPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """W13 again, with the moment between looking and taking held open: of a cap of 100, one of two 90s goes through."""
     cap = Hold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
     second_done = threading.Event()

@@ -17,29 +17,24 @@ from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, McpDraft, mcp_dr
 from countersign.manifests.mcp_schemas import ANY_VALUE
 from policy_service.facts.manifests import InputCodec
 
+SKU = {"type": "object", "properties": {"sku": {"type": "string"}}}
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 REFUND: dict[str, Any] = {
     "name": "refund",
     "title": "Refund a payment",
     "description": "Gives money back.",
     "inputSchema": {
-        "$schema": "http://json-schema.org/draft-07/schema#",
+        "$schema": DRAFT_7,
         "type": "object",
         "title": "RefundArgs",
         "required": ["note", "payment_id", "amount"],
         "properties": {
             "payment_id": {"type": "string", "title": "Payment"},
             "amount": {"type": "integer", "default": 5},
-            "note": {
-                "type": "string",
-                "pattern": "^[a-z]*$",
-                "$schema": "http://json-schema.org/draft-07/schema#",
-            },
+            "note": {"type": "string", "pattern": "^[a-z]*$", "$schema": DRAFT_7},
             "title": {"type": "string"},
             "api_key": {"type": "string"},
-            "lines": {
-                "type": "array",
-                "items": {"type": "object", "properties": {"sku": {"type": "string"}}},
-            },
+            "lines": {"type": "array", "items": SKU},
         },
     },
     "annotations": {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True},
@@ -76,14 +71,7 @@ def test_a_draft_is_closed_careful_and_in_the_servers_words() -> None:
                 "note": {"type": "string", "pattern": "^[a-z]*$"},
                 "title": {"type": "string"},
                 "api_key": {"type": "string"},
-                "lines": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "additionalProperties": False,
-                        "properties": {"sku": {"type": "string"}},
-                    },
-                },
+                "lines": {"type": "array", "items": SKU | {"additionalProperties": False}},
             },
         },
         "resource": {"type": "Payment", "id": "/payment_id"},
@@ -220,7 +208,7 @@ NO_ARGUMENT: dict[str, tuple[Any, str]] = {
 NO_INPUT: dict[str, tuple[Any, str]] = {
     "arguments of any name": (
         OBJECT | {"additionalProperties": {"type": "string"}},
-        ": takes arguments of any name",
+        ": takes arguments of any",
     ),
     "some argument of any name": (OBJECT | {"minProperties": 1}, ": takes arguments of any name"),
     "a definition that applies to itself": (ITSELF, "/$defs/x/anyOf/0: 'x' applies to itself"),
@@ -385,10 +373,7 @@ ODD: dict[str, tuple[Any, str]] = {
     "an int64 bound": (schema(x={"maximum": BIG}), f"/inputSchema/properties/x/maximum: {BIG}: "),
     "an int64 value": (schema(x={"enum": [1, -BIG]}), "/inputSchema/properties/x/enum/1: "),
     "no number": (schema(x={"minimum": float("nan")}), "/inputSchema/properties/x/minimum: NaN"),
-    "an endless number": (
-        schema(x={"minimum": -float("inf")}),
-        "/inputSchema/properties/x/minimum: -Infinity",
-    ),
+    "an endless number": (schema(x={"minimum": -float("inf")}), "/properties/x/minimum: -Infinity"),
     "half a character": (schema(**{"\ud800": TEXT}), "/inputSchema/properties: "),
     "half a character in the title": (schema() | {"title": "\udc00"}, "/title: "),
     "the engine's own key": (schema(x={"const": {"__extn": 1}}), "/inputSchema/properties/x/const/__extn: "),
@@ -405,11 +390,8 @@ def test_an_odd_tool_keeps_no_other_one_out(tool: Any, message: str) -> None:
     odd = tool if isinstance(tool, bytes) else json.dumps(tool | {"name": "odd"}).encode()
     beside = [json.dumps(one).encode() for one in (REFUND, schema())]
     drafts, _ = mcp_drafts(b'{"tools": [%s, %s, %s]}' % (beside[0], odd, beside[1]))
-    assert [(one.tool, one.manifest is not None) for one in drafts] == [
-        ("refund", True),
-        ("odd", False),
-        ("t", True),
-    ]
+    taken = [(one.tool, one.manifest is not None) for one in drafts]
+    assert taken == [("refund", True), ("odd", False), ("t", True)]
     assert any(message in problem for problem in drafts[1].problems), drafts[1].problems
 
 
@@ -421,16 +403,9 @@ def test_what_no_call_is_held_against_may_hold_anything() -> None:
     assert manifest is not None and manifest.args["properties"] == {"x": {"type": "integer"}}
 
 
-NAMELESS: dict[str, Any] = {
-    "half a character": {"name": "\ud800"},
-    "a text": "refund",
-    "no name": {"inputSchema": {}},
-    "a number for a name": {"name": 5},
-    "null": None,
-}
-
-
-@pytest.mark.parametrize("entry", NAMELESS.values(), ids=NAMELESS)
+@pytest.mark.parametrize(
+    "entry", [{"name": "\ud800"}, "refund", {"inputSchema": {}}, {"name": 5}, None], ids=repr
+)
 def test_an_entry_without_a_name_is_named_by_pointer(entry: Any) -> None:
     drafts, _ = mcp_drafts(listing(REFUND, entry))
     assert drafts[0].manifest is not None
@@ -478,18 +453,27 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_export_writes_drafts_and_says_what_to_review(file: Path, tmp_path: Path) -> None:
-    done = run("--mcp", file, "--out", tmp_path / "out")
+    """One that is there is kept unless forced, and none is written where reviewed manifests lie."""
+    out = tmp_path / "out"
+    done = run("--mcp", file, "--out", out)
     assert done.exit_code == 0, done.output
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a%2Fb.json", "refund.json"]
-    assert load_manifest((tmp_path / "out/refund.json").read_bytes()).tool == "refund"
+    assert sorted(path.name for path in out.iterdir()) == ["a%2Fb.json", "refund.json"]
+    assert load_manifest((out / "refund.json").read_bytes()).tool == "refund"
     assert "review: readOnlyHint: true is claimed by the server" in done.output
     assert "These are drafts and count for nothing yet" in done.output
+    (out / "refund.json").write_text("edited")
+    assert "kept as it was" in run("--mcp", file, "--out", out).output
+    assert (out / "refund.json").read_text() == "edited"
+    run("--mcp", file, "--out", out, "--force")
+    assert (out / "refund.json").read_text() != "edited"
+    done = run("--mcp", file, "--out", tmp_path / "tools", "--force")
+    assert done.exit_code == 1 and "place of a reviewed manifest" in done.output
+    assert not (tmp_path / "tools").exists()
 
 
 def test_a_tool_without_a_draft_is_named_and_the_others_are_written(file: Path, tmp_path: Path) -> None:
-    file.write_bytes(
-        listing(REFUND, schema(x={"$dynamicRef": "#a"}), {"name": "\x1b[2J", "inputSchema": OBJECT})
-    )
+    odd = [schema(x={"$dynamicRef": "#a"}), {"name": "\x1b[2J", "inputSchema": OBJECT}]
+    file.write_bytes(listing(REFUND, *odd))
     done = run("--mcp", file, "--out", tmp_path / "out")
     assert done.exit_code == 1
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["refund.json"]
@@ -504,16 +488,6 @@ def test_export_gives_each_tool_the_prefix(file: Path, tmp_path: Path) -> None:
     assert "--prefix is for" in run("--tools", "x", "--prefix", "bank.").output
 
 
-def test_a_draft_that_is_there_is_kept_unless_forced(file: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    run("--mcp", file, "--out", out)
-    (out / "refund.json").write_text("edited")
-    assert "kept as it was" in run("--mcp", file, "--out", out).output
-    assert (out / "refund.json").read_text() == "edited"
-    run("--mcp", file, "--out", out, "--force")
-    assert (out / "refund.json").read_text() != "edited"
-
-
 WRONG = {
     "neither": ((), "either --tools MODULE or --mcp FILE"),
     "both": (("--tools", "x", "--mcp", "y"), "either --tools MODULE or --mcp FILE"),
@@ -525,12 +499,6 @@ WRONG = {
 def test_a_wrong_call_is_told(args: tuple[str, ...], message: str) -> None:
     done = run(*args)
     assert done.exit_code == 1 and message in done.output
-
-
-def test_drafts_are_never_written_where_reviewed_manifests_lie(file: Path, tmp_path: Path) -> None:
-    done = run("--mcp", file, "--out", tmp_path / "tools", "--force")
-    assert done.exit_code == 1 and "place of a reviewed manifest" in done.output
-    assert not (tmp_path / "tools").exists()
 
 
 def test_export_reads_the_input_and_writes_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from countersign import FilesAdapter, SQLiteAdapter
-from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
+from tests.fakes.desk import Desk, note_tool, notes_database
 from tests.unit.sdk.live.test_lane import Stubborn
 
 Live = Callable[[str, str], Any]
@@ -25,11 +25,6 @@ def both(desk: Desk) -> tuple[Live, Live]:
 def files(desk: Desk) -> FilesAdapter:
     (desk.folder / "root").mkdir()
     return FilesAdapter(desk.folder / "root")
-
-
-@pytest.fixture
-def refund(desk: Desk) -> Callable[..., object]:
-    return refund_tool(desk)
 
 
 @pytest.fixture

@@ -6,41 +6,55 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, ReviewPending, ServiceUnavailable, resume, transaction
-from countersign.contract import EffectState
+from countersign import (
+    AlreadyRedeemed,
+    CountersignError,
+    EffectFailed,
+    FilesAdapter,
+    NotDone,
+    OutcomeUnknown,
+    ReviewPending,
+    ServiceUnavailable,
+    SQLiteAdapter,
+    resume,
+    transaction,
+)
+from countersign.contract import EffectState, Verdict
 from countersign.recovery.recovery import Resumed
-from tests.fakes.desk import Desk, make_runtime, save_tool
+from tests.fakes.desk import (
+    Desk,
+    answering_tool,
+    charge_tools,
+    failing_tool,
+    make_runtime,
+    note_tool,
+    notes_database,
+    refund_tool,
+    save_tool,
+)
+from tests.unit.sdk.transactions.looks import TXN
 
 
 @pytest.fixture
-def step(desk: Desk, files: FilesAdapter, refund: Callable[..., object]) -> Callable[[], None]:
+def step(desk: Desk, files: FilesAdapter, refund: Callable[..., object]) -> Callable[..., Any]:
     """A step with a live effect, which waits for people and is therefore never parked."""
     save = save_tool(desk, files)
-
-    def run() -> None:
-        with desk.step():
-            save("a", "new")
-            refund("o-1", 90_000)
-
-    return run
+    return lambda **options: desk.run((save, "a", "new"), (refund, "o-1", 90_000), **options)
 
 
-def waits(step: Callable[[], None]) -> ReviewPending:
-    with pytest.raises(ReviewPending) as pending:
-        step()
-    return pending.value
+def waits(step: Callable[..., Any]) -> str:
+    return str(step(raises=ReviewPending).txn)
 
 
 def told(found: list[Resumed]) -> list[tuple[str, bool, bool]]:
     return [(one.after, one.waiting, one.is_kept_up) for one in found]
 
 
-def test_a_step_with_live_work_waits_for_people_and_says_what_it_needs_then(
-    desk: Desk, step: Callable[[], None]
-) -> None:
+def test_a_step_with_live_work_says_what_it_waits_for(desk: Desk, step: Callable[..., Any]) -> None:
     waits(step)
     for _ in range(2):
         found = resume(desk.runtime)
@@ -50,8 +64,8 @@ def test_a_step_with_live_work_waits_for_people_and_says_what_it_needs_then(
     assert not (desk.folder / "root" / "a").exists()
 
 
-def test_once_it_is_approved_its_own_program_is_what_is_missing(desk: Desk, step: Callable[[], None]) -> None:
-    desk.service.approve(waits(step).txn)
+def test_once_it_is_approved_its_own_program_is_what_is_missing(desk: Desk, step: Callable[..., Any]) -> None:
+    desk.service.approve(waits(step))
     for _ in range(2):
         found = resume(desk.runtime)
         assert told(found) == [("ready", False, True)]
@@ -63,8 +77,8 @@ def test_once_it_is_approved_its_own_program_is_what_is_missing(desk: Desk, step
     assert resume(desk.runtime) == []
 
 
-def test_it_ends_with_what_people_said(desk: Desk, step: Callable[[], None]) -> None:
-    desk.service.deny(waits(step).txn, "the customer was paid already")
+def test_it_ends_with_what_people_said(desk: Desk, step: Callable[..., Any]) -> None:
+    desk.service.deny(waits(step), "the customer was paid already")
     found = resume(desk.runtime)
     assert told(found) == [("ended", False, False)]
     assert "the customer was paid already" in found[0].note
@@ -73,13 +87,9 @@ def test_it_ends_with_what_people_said(desk: Desk, step: Callable[[], None]) -> 
 
 @pytest.mark.parametrize("parked", [True, False], ids=["parked", "with live work"])
 def test_what_the_service_ended_has_ended_here_though_its_tool_has_changed_since(
-    desk: Desk, refund: Callable[..., object], step: Callable[[], None], *, parked: bool
+    desk: Desk, refund: Callable[..., object], step: Callable[..., Any], *, parked: bool
 ) -> None:
-    def parks() -> None:
-        with desk.step():
-            refund("o-1", 90_000)
-
-    txn = waits(parks if parked else step).txn
+    txn = desk.run((refund, "o-1", 90_000), raises=ReviewPending).txn if parked else waits(step)
     desk.publish(refund, title="New")
     with desk.another_process() as runtime:
         if parked:
@@ -95,48 +105,19 @@ def test_what_the_service_ended_has_ended_here_though_its_tool_has_changed_since
     assert desk.done == []
 
 
-def test_what_another_journal_of_the_same_agent_redeemed_is_told_as_that(
-    desk: Desk, refund: Callable[..., object], step: Callable[[], None]
-) -> None:
-    desk.service.approve(waits(step).txn)
+def test_redeemed_elsewhere(desk: Desk, refund: Callable[..., object], step: Callable[..., Any]) -> None:
+    """What another journal of the same agent redeemed is told as that."""
+    desk.service.approve(waits(step))
     settings = replace(desk.runtime.settings, journal_path=desk.folder / "other.db")
-    elsewhere = make_runtime(settings, desk.face, desk.registry, desk.clock)
-    with elsewhere, transaction("t-1", runtime=elsewhere):
-        refund("o-1", 90_000)
+    with make_runtime(settings, desk.face, desk.registry, desk.clock) as elsewhere:
+        replace(desk, runtime=elsewhere).run((refund, "o-1", 90_000))
     assert len(desk.done) == 1
     found = resume(desk.runtime)
     assert told(found) == [("ended", False, False)]
     assert "already redeemed" in found[0].note
 
 
-def lines(desk: Desk) -> int:
-    with closing(sqlite3.connect(desk.runtime.settings.journal_path)) as journal:
-        (number,) = journal.execute("SELECT count(*) FROM chain").fetchone()
-    return int(number)
-
-
-def test_looking_again_changes_nothing_and_what_is_over_is_not_said_any_more(
-    desk: Desk, step: Callable[[], None]
-) -> None:
-    txn = waits(step).txn
-    resume(desk.runtime)
-    asked = lines(desk)
-    resume(desk.runtime)
-    assert lines(desk) == asked
-    desk.service.approve(txn)
-    resume(desk.runtime)
-    approved = lines(desk)
-    resume(desk.runtime)
-    assert lines(desk) == approved
-    (held,) = desk.service.latest(txn).held
-    held.state, held.votes = EffectState.REVIEW, ()  # the rules ask once more
-    assert told(resume(desk.runtime)) == [("review", True, False)]
-    assert desk.runtime.journal.transactions.require(txn).note is None
-
-
-def test_a_step_without_a_key_that_no_other_run_can_find_again_ends(
-    desk: Desk, files: FilesAdapter, refund: Callable[..., object]
-) -> None:
+def test_a_step_without_a_key_ends(desk: Desk, files: FilesAdapter, refund: Callable[..., object]) -> None:
     save = save_tool(desk, files)
     with pytest.raises(ReviewPending), transaction(runtime=desk.runtime):
         save("b")
@@ -146,18 +127,138 @@ def test_a_step_without_a_key_that_no_other_run_can_find_again_ends(
     assert "without a key" in found[0].note
 
 
-def test_a_step_that_died_as_it_was_submitted_stands_as_the_service_says(
-    desk: Desk, refund: Callable[..., object]
-) -> None:
+def test_died_as_submitted_it_stands_as_the_service_says(desk: Desk, refund: Callable[..., object]) -> None:
     """Its program stages nothing the next time: what people are asked is taken back."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
-    with pytest.raises(ServiceUnavailable), desk.step():
-        refund("o-1", 90_000)
+    desk.run((refund, "o-1", 90000), raises=ServiceUnavailable)
     desk.face.faults.clear()
     assert told(resume(desk.runtime)) == [("review", True, False)]
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state, record.parked) == ("review", False)
-    with desk.step():
-        pass
-    assert desk.service.latest(record.txn).state == "ended"
-    assert (resume(desk.runtime), desk.done) == ([], [])
+    desk.run()
+    assert (desk.service.latest(record.txn).state, resume(desk.runtime), desk.done) == ("ended", [], [])
+
+
+# ----------------------------------------------------------------------------------- a look that finds nothing new
+
+
+def written(desk: Desk) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(desk.runtime.settings.journal_path)) as journal:
+        lines = journal.execute("SELECT id, kind FROM chain ORDER BY id").fetchall()
+        return [*lines, *journal.execute("SELECT state, note FROM transactions").fetchall()]
+
+
+def unknown(desk: Desk) -> None:
+    failing_tool(desk, TimeoutError("slow"))("o-1")
+
+
+def parked(desk: Desk) -> None:
+    refund_tool(desk)("o-1", 90_000)
+
+
+def beside_live_work(desk: Desk) -> None:
+    note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))("o-1", "x")
+    refund_tool(desk)("o-1", 90_000)
+
+
+def not_taken_back(desk: Desk) -> None:
+    answering_tool(desk, ValueError("refused"), name="void")
+    refunded: dict[str, Any] = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
+    answering_tool(desk, None, name="charge", **refunded)("o-1")
+    failing_tool(desk, NotDone("no"), acts=False)("o-1")
+
+
+def not_to_be_taken_back(desk: Desk) -> None:
+    charge_tools(desk)("o-1", 100)
+    desk.service.policy = lambda name, _: Verdict.DENY if name == "void" else Verdict.RELEASE
+    failing_tool(desk, NotDone("no"), acts=False)("o-1")
+
+
+@pytest.mark.parametrize("body", [unknown, parked, beside_live_work, not_taken_back, not_to_be_taken_back])
+def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) -> None:
+    desk.run((body, desk), raises=CountersignError)
+    first = resume(desk.runtime)
+    before = written(desk)
+    for _ in range(3):
+        assert resume(desk.runtime) == first
+    assert (len(first), written(desk)) == (1, before)
+
+
+def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Desk) -> None:
+    """And what is over is not said any more."""
+    with pytest.raises(ReviewPending), desk.step():
+        beside_live_work(desk)
+    desk.service.approve(TXN)
+    first = resume(desk.runtime)
+    before = written(desk)
+    assert (resume(desk.runtime)[0].note, written(desk)) == (first[0].note, before)
+    (held,) = desk.service.latest(TXN).held
+    held.state, held.votes = EffectState.REVIEW, ()  # the rules ask once more
+    assert told(resume(desk.runtime)) == [("review", True, False)]
+    assert desk.runtime.journal.transactions.require(TXN).note is None
+
+
+def test_what_is_not_known_is_noted_in_the_words_of_whoever_found_out(desk: Desk) -> None:
+    desk.run((unknown, desk), raises=OutcomeUnknown)
+    (found,) = resume(desk.runtime)
+    assert desk.runtime.journal.transactions.require(TXN).note == "TimeoutError: slow"
+    assert "is not known whether notify#1 happened (TimeoutError: slow)" in found.note
+
+
+# ------------------------------------------------------------------------- what a key is told that an earlier run spent
+
+
+def twice(desk: Desk, first: Callable[..., Any], then: Callable[..., Any]) -> list[CountersignError]:
+    """What two runs of one key raise; the second does nothing."""
+    raised = []
+    for _ in range(2):
+        done = list(desk.done)
+        with pytest.raises(CountersignError) as told:
+            desk.run((first, "o-1", 100), (then, "o-1"))
+        raised.append(told.value)
+    assert desk.done == done
+    return raised
+
+
+def test_a_failure_is_told_again_in_the_tools_own_words_while_something_stands(desk: Desk) -> None:
+    refuses = failing_tool(desk, NotDone("no address"), acts=False)
+    failed, again = twice(desk, refund_tool(desk), refuses)
+    assert isinstance(again, EffectFailed) and str(again) == str(failed)
+    assert "notify did not happen: NotDone: no address. Still standing and not undone: refund#1" in str(again)
+
+
+def test_where_nothing_stands_another_key_may_do_all_of_it(desk: Desk) -> None:
+    _, spent = twice(desk, charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False))
+    assert isinstance(spent, AlreadyRedeemed)
+    assert str(spent).endswith("Nothing of this transaction stands. To try again, use another key.")
+
+
+SPENT: dict[str, tuple[dict[str, str], bool, bool, tuple[str, ...]]] = {
+    "what stands is not offered": (
+        {"refund#1": "fired", "notify#2": "failed"},
+        False,
+        False,
+        ("outcome refund#1 fired, notify#2 failed", "not undone: refund#1", "does not stand: notify#2."),
+    ),
+    "live work stands": (
+        {"notify#1": "failed"},
+        False,
+        True,
+        ("Its live effects stand. To try again, stage under",),
+    ),
+    "done whole": (
+        {"refund#1": "fired"},
+        True,
+        False,
+        ("outcome refund#1 fired", "act once more, use another key"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("outcomes", "well", "kept", "says"), SPENT.values(), ids=SPENT)
+def test_what_stands_is_not_offered_to_be_done_again(
+    outcomes: dict[str, str], well: bool, kept: bool, says: tuple[str, ...]
+) -> None:
+    told = str(AlreadyRedeemed.here("t-1", "1" * 64, outcomes, "settled", well=well, kept=kept))
+    assert all(one in told for one in says), told
+    assert "Nothing of this transaction stands" not in told

@@ -38,6 +38,7 @@ from countersign.recovery.recovery import resume_one
 from countersign.waiting import run
 from tests.fakes.desk import (
     Desk,
+    answering_tool,
     charge_tools,
     effect_rows,
     failing_tool,
@@ -50,20 +51,17 @@ from tests.fakes.desk import (
 )
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
-from tests.unit.sdk.recovery.test_partly_landed import dies_before_files_commit
+from tests.unit.sdk.recovery.test_lost_live_work import dies_before_files_commit
 
 Live = Callable[[str, str], Any]
 SAID = {"by": "Ada", "why": "deleted the note by hand"}
 AS_NOTED = "closed by Ada at 2027-01-15T08:00:00Z: deleted the note by hand (before: "
 
 
-def left_in_part(desk: Desk, both: tuple[Live, Live], staged: Callable[[], object] = lambda: None) -> str:
-    with pytest.raises(LiveCommitFailed), desk.step() as txn:
-        for live in both:
-            live("o-1", "hello")
-        staged()
+def left_in_part(desk: Desk, both: tuple[Live, Live], *staged: tuple[Any, ...]) -> str:
+    txn = desk.run(*((live, "o-1", "hello") for live in both), *staged, raises=LiveCommitFailed)
     assert txn.state == "unsettled"
-    return txn.txn
+    return str(txn.txn)
 
 
 def closed(desk: Desk, txn: str, **changes: str) -> tuple[str, str | None]:
@@ -80,18 +78,15 @@ def said(desk: Desk, *args: str) -> Result:
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("staged", ["nothing", "what fired and stands", "what was taken back"])
-def test_it_is_closed_with_who_when_and_why_and_its_key_runs_nothing_more(
-    desk: Desk, both: tuple[Live, Live], staged: str
-) -> None:
+def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live], staged: str) -> None:
     refund, charge, ran = refund_tool(desk), charge_tools(desk), list[Transaction]()
-    calls: dict[str, Callable[[], object]] = {
-        "nothing": lambda: None,
-        "what fired and stands": lambda: refund("o-1", 100),
-        "what was taken back": lambda: charge("o-1", 100),
-    }
-    txn, done = left_in_part(desk, both, calls[staged]), len(desk.done)
-    state, note = closed(desk, txn)
+    calls = {"nothing": [], "what fired and stands": [refund], "what was taken back": [charge]}[staged]
+    txn, done = left_in_part(desk, both, *((call, "o-1", 100) for call in calls)), len(desk.done)
+    if staged == "nothing":
+        resume(desk.runtime)  # tells what stood before
+    state, note = closed(desk, txn[:8])
     assert (state, (note or "").startswith(AS_NOTED)) == ("closed", True), note
+    assert ("its live effects in notes stand, and those in other do not)" in str(note)) or staged != "nothing"
     row = desk.runtime.journal.database.row("SELECT kind FROM chain WHERE txn = ? ORDER BY id DESC", (txn,))
     assert row is not None and row["kind"] == "closed"
     assert verify(desk.runtime.settings.journal_path).sound
@@ -114,14 +109,7 @@ def test_it_is_closed_with_who_when_and_why_and_its_key_runs_nothing_more(
     assert len(json.loads(said(desk, "filter", "--state", "closed", "--json").stdout)) == 1
 
 
-def test_who_reads_it_is_told_what_stood_before(desk: Desk, both: tuple[Live, Live]) -> None:
-    txn = left_in_part(desk, both)
-    resume(desk.runtime)
-    _, note = closed(desk, txn[:8])
-    assert note == f"{AS_NOTED}its live effects in notes stand, and those in other do not)"
-
-
-WRONG: list[tuple[dict[str, str], str]] = [
+WRONG = [
     ({"by": " "}, "say by"),
     ({"why": ""}, "say why"),
     ({"by": "a" * 201}, "in 200 characters at most"),
@@ -130,32 +118,21 @@ WRONG: list[tuple[dict[str, str], str]] = [
 ]
 
 
-def test_who_says_it_and_why_must_be_said_and_it_is_named_by_its_id(
-    desk: Desk, both: tuple[Live, Live]
-) -> None:
+def test_who_and_why_must_be_said_and_it_is_named_by_its_id(desk: Desk, both: tuple[Live, Live]) -> None:
     txn = left_in_part(desk, both)
-    for changes, says in WRONG:
+    desk.run((refund_tool(desk), "o-1", 100), key="abcdefgh")
+    for said, says in WRONG:
         with pytest.raises(MisuseError, match=says):
-            closed(desk, txn, **changes)
-    for name in ("", "t-1", "unsettled-1", "0" * 64, txn[:7]):
+            closed(desk, txn, **said)
+    for name in ("", "t-1", "unsettled-1", "0" * 64, txn[:7], "abcdefgh"):
         with pytest.raises(MisuseError, match="names no transaction of this journal"):
             closed(desk, name)
     assert desk.runtime.journal.transactions.require(txn).state == "unsettled"
 
 
-def test_a_key_that_looks_like_an_id_names_none(desk: Desk) -> None:
-    with desk.step("abcdefgh"):
-        refund_tool(desk)("o-1", 100)
-    with pytest.raises(MisuseError, match="names no transaction"):
-        closed(desk, "abcdefgh")
-
-
-def test_what_is_not_unsettled_is_refused(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with desk.step("settled") as settled:
-        refund("o-1", 100)
-    with pytest.raises(ReviewPending), desk.step("parked") as parked:
-        refund("o-1", 90_000)
+def test_what_is_not_unsettled_is_refused(desk: Desk, refund: Any) -> None:
+    settled = desk.run((refund, "o-1", 100), key="settled")
+    parked = desk.run((refund, "o-1", 90_000), key="parked", raises=ReviewPending)
     with pytest.raises(ZeroDivisionError), desk.step("ended") as ended:
         raise ZeroDivisionError
     for one, state in ((settled, "settled"), (parked, "review"), (ended, "ended")):
@@ -166,33 +143,23 @@ def test_what_is_not_unsettled_is_refused(desk: Desk) -> None:
 
 
 def test_what_is_unsettled_for_another_reason_is_the_services(desk: Desk) -> None:
-    notify = failing_tool(desk, ZeroDivisionError())
-    with pytest.raises(OutcomeUnknown), desk.step() as txn:
-        notify("o-1")
+    """Also what fired and could not be taken back, without any live work."""
+    refund, unknown = refund_tool(desk), failing_tool(desk, ZeroDivisionError())
+    fails = failing_tool(desk, ZeroDivisionError(), "fails", failure_means="not_done", acts=False)
+    doubt = desk.run((unknown, "o-1"), raises=OutcomeUnknown)
+    stands = desk.run((refund, "o-1", 100), (fails, "o-1"), key="t-2", raises=CountersignError)
+    assert (doubt.state, stands.state) == ("unsettled", "unsettled")
     with pytest.raises(MisuseError, match=r"there is still notify#1 unknown: people settle that in the serv"):
-        closed(desk, txn.txn)
-    ((_, revisions),) = desk.service.revisions.items()
-    assert txn.state == "unsettled" and revisions
-
-
-def test_nor_what_fired_and_could_not_be_taken_back_without_any_live_work(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    notify = failing_tool(desk, ZeroDivisionError(), failure_means="not_done", acts=False)
-    with pytest.raises(CountersignError), desk.step() as txn:
-        refund("o-1", 100)
-        notify("o-1")
-    assert txn.state == "unsettled"
+        closed(desk, doubt.txn)
     with pytest.raises(MisuseError, match="is not unsettled for its live effects; people settle it"):
-        closed(desk, txn.txn)
+        closed(desk, stands.txn)
 
 
-def test_what_is_being_taken_back_is_gone_on_with_first(
-    desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwinding_comes_first(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
     charge = charge_tools(desk)
     with monkeypatch.context() as broken:
         broken.setattr(Unwinding, "_permit", away)
-        txn = left_in_part(desk, both, lambda: charge("o-1", 100))
+        txn = left_in_part(desk, both, (charge, "o-1", 100))
         with pytest.raises(MisuseError, match=r"still charge#1 compensating: .* `countersign resume --to"):
             closed(desk, txn)
     (found,) = resume(desk.runtime)
@@ -201,15 +168,11 @@ def test_what_is_being_taken_back_is_gone_on_with_first(
 
 
 def test_nor_is_what_a_person_has_to_settle_in_the_service(desk: Desk, both: tuple[Live, Live]) -> None:
-    charge = charge_tools(desk)
-
-    def refuses(name: str) -> None:
-        if name == "void":
-            raise NotDone("it is too late")
-
-    desk.before_fire = refuses
-    txn = left_in_part(desk, both, lambda: charge("o-1", 100))
-    with pytest.raises(MisuseError, match=r"there is still charge#1 compensation_failed: people settle that"):
+    answering_tool(desk, NotDone("it is too late"), name="void_late")
+    undone: Any = {"compensate": "void_late", "compensation_map": {"order_id": "args:/order_id"}}
+    charge = answering_tool(desk, None, name="charge_late", **undone)
+    txn = left_in_part(desk, both, (charge, "o-1"))
+    with pytest.raises(MisuseError, match=r"still charge_late#1 compensation_failed: people settle that"):
         closed(desk, txn)
 
 
@@ -221,31 +184,27 @@ def test_what_fired_and_will_not_be_taken_back_any_more_stands(desk: Desk, both:
     """Where live effects are in doubt, recovery takes nothing back that was not being taken back before."""
     charge = charge_tools(desk)
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 20
-    txn = left_in_part(desk, both, lambda: charge("o-1", 100))
+    txn = left_in_part(desk, both, (charge, "o-1", 100))
     desk.face.faults.clear()
     (found,) = resume(desk.runtime)
-    assert (found.after, len(desk.done)) == ("unsettled", 1)
-    assert closed(desk, txn)[0] == "closed"
+    assert (found.after, len(desk.done), closed(desk, txn)[0]) == ("unsettled", 1, "closed")
 
 
-def test_what_was_not_begun_is_unused_and_the_service_hears_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_not_begun_is_unused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
-    with full_after(desk.runtime.journal, 0), pytest.raises(JournalError), desk.step() as txn:
-        note("o-1", "hello")
-        refund("o-1", 100)
+    with full_after(desk.runtime.journal, 0):
+        txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), raises=JournalError)
     monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
     (found,) = resume(desk.runtime)
-    assert (found.after, desk.done) == ("unsettled", [])
-    assert closed(desk, txn.txn)[0] == "closed"
+    assert (found.after, desk.done, closed(desk, txn.txn)[0]) == ("unsettled", [], "closed")
     (row,) = effect_rows(desk)
     assert (row.state, row.error) == ("unused", "a person closed its transaction before it was begun")
-    assert resume(desk.runtime) == []
-    assert (service_states(desk, txn.txn), desk.done) == (["unused"], [])
+    assert (resume(desk.runtime), service_states(desk, txn.txn), desk.done) == ([], ["unused"], [])
 
 
-def test_a_living_owner_keeps_it(desk: Desk, both: tuple[Live, Live]) -> None:
+def test_a_living_owner_keeps_it_and_after_a_refusal_it_is_nobodys(
+    desk: Desk, both: tuple[Live, Live]
+) -> None:
     txn = left_in_part(desk, both)
     with desk.another_process() as worker:
         lease = worker.journal.leases.acquire(txn)
@@ -253,11 +212,6 @@ def test_a_living_owner_keeps_it(desk: Desk, both: tuple[Live, Live]) -> None:
         with pytest.raises(TransactionBusy, match="'t-1' is being run by"):
             closed(desk, txn)
         worker.journal.leases.release(lease)
-    assert closed(desk, txn)[0] == "closed"
-
-
-def test_after_a_refusal_it_is_nobodys(desk: Desk, both: tuple[Live, Live]) -> None:
-    txn = left_in_part(desk, both)
     desk.registry._tools.pop("other_note")
     for _ in range(2):
         with pytest.raises(RegistrationError, match="no tool 'other_note' is registered"):
@@ -268,20 +222,18 @@ def test_after_a_refusal_it_is_nobodys(desk: Desk, both: tuple[Live, Live]) -> N
 
 @pytest.mark.tampers
 def test_a_record_that_is_not_as_it_was_written_is_left(desk: Desk, both: tuple[Live, Live]) -> None:
-    txn = left_in_part(desk, both, lambda: refund_tool(desk)("o-1", 100))
+    txn = left_in_part(desk, both, (refund_tool(desk), "o-1", 100))
     with desk.runtime.journal.database.unit(durable=True) as unit:
         unit.execute("UPDATE effects SET state = 'failed' WHERE lane = 'staged'")
     with pytest.raises(JournalError, match="is not as the SDK wrote it"):
         closed(desk, txn)
 
 
-def test_what_no_adapter_can_tell_is_closed_and_what_all_of_them_can_is_resumed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_no_adapter_can_tell_is_closed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     for key in ("t-1", "t-2"):
-        with full_after(desk.runtime.journal, 0), pytest.raises(JournalError), desk.step(key) as txn:
-            note(key, "hello")
+        with full_after(desk.runtime.journal, 0):
+            txn = desk.run((note, key, "hello"), key=key, raises=JournalError)
         with monkeypatch.context() as silent:
             silent.setattr(SQLiteAdapter, "landed", lambda *_: None)
             (found,) = resume(desk.runtime)
@@ -294,7 +246,7 @@ def test_what_no_adapter_can_tell_is_closed_and_what_all_of_them_can_is_resumed(
     assert [(one.run_key, one.after) for one in resume(desk.runtime)] == [("t-2", "settled")]
 
 
-def test_what_was_prepared_is_undone_so_that_nothing_commits_later(
+def test_what_was_prepared_is_undone(
     desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dies_before_files_commit(desk, files)
@@ -308,9 +260,7 @@ def test_what_was_prepared_is_undone_so_that_nothing_commits_later(
     assert notes_in(desk.folder / "notes.db") == [("o-1", "hello")]
 
 
-def test_the_command_says_what_it_did_and_what_it_refuses(
-    desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_says_it(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
     txn = left_in_part(desk, both)
     monkeypatch.setattr(cli_closing, "load_tools", lambda _: None)
     monkeypatch.setattr(cli_closing.Runtime, "from_env", desk.another_process)

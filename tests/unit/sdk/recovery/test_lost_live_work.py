@@ -1,16 +1,35 @@
-"""The live work beside staged effects was lost with its process: what fired is taken back, and only what is known to
-have fired. What may be called again tells so by being called again, if something takes it back.
+"""What becomes of live work whose process died, stood still, or of which a part landed: what nobody can tell is written
+neither as kept nor as undone, and what fired beside it is taken back only where it is known to have fired.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from countersign import DidNotHappen, Happened, OutcomeUnknown, SQLiteAdapter, Unsure, probe, resume
+from countersign import (
+    CountersignError,
+    DidNotHappen,
+    FilesAdapter,
+    Happened,
+    JournalError,
+    LeaseLost,
+    LiveCommitFailed,
+    OutcomeUnknown,
+    SQLiteAdapter,
+    Transaction,
+    Unsure,
+    probe,
+    resume,
+    run_transaction,
+)
+from countersign.adapters.overlay import FilesSession
+from countersign.adapters.sqlite import SQLiteSession
 from countersign.contract import EffectState, Verdict
+from countersign.journal import Lease, leases
 from tests.fakes.desk import (
     Desk,
     answering_tool,
@@ -20,12 +39,12 @@ from tests.fakes.desk import (
     notes_database,
     notes_in,
     refund_tool,
+    save_tool,
     service_states,
     states,
 )
 from tests.unit.sdk.full_disk import full_after
 
-Body = Callable[[], None]
 Die = Callable[..., Callable[[str, str], int]]
 
 
@@ -42,21 +61,18 @@ def died(desk: Desk) -> Die:
     """A step with live work on SQLite, and a disk that takes nothing more once `begun` calls are under way."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
 
-    def die(body: Body, *, begun: int = 1) -> Callable[[str, str], int]:
-        with full_after(desk.runtime.journal, begun), pytest.raises(OutcomeUnknown), desk.step():
-            note("o-1", "paying")
-            body()
+    def die(*calls: tuple[Any, ...], begun: int = 1) -> Callable[[str, str], int]:
+        with full_after(desk.runtime.journal, begun):
+            desk.run((note, "o-1", "paying"), *calls, raises=OutcomeUnknown)
         assert notes_in(desk.folder / "notes.db") == []
         return note
 
     return die
 
 
-def test_what_may_be_called_again_and_can_be_taken_back_is_called_and_taken_back(
-    desk: Desk, died: Die
-) -> None:
+def test_what_may_be_called_again_is_called_and_taken_back(desk: Desk, died: Die) -> None:
     pay = pay_tool(desk)
-    died(lambda: pay("o-1"))
+    died((pay, "o-1"))
     assert (states(desk), live_states(desk)) == ({"pay#1": "firing"}, ["live"])
     (found,) = resume(desk.runtime)
     assert (found.after, states(desk), live_states(desk)) == ("settled", {"pay#1": "compensated"}, ["undone"])
@@ -72,7 +88,7 @@ def test_what_may_be_called_again_and_can_be_taken_back_is_called_and_taken_back
 def test_what_nothing_takes_back_is_not_called_again_and_a_person_is_asked(desk: Desk, died: Die) -> None:
     """Called again it would stand for certain, where it may not stand now."""
     pay = pay_tool(desk, taken_back=False)
-    died(lambda: pay("o-1"))
+    died((pay, "o-1"))
     (found,) = resume(desk.runtime)
     assert (found.after, states(desk)) == ("unsettled", {"pay#1": "unknown"})
     assert ([one[0] for one in desk.done], live_states(desk)) == (["pay"], ["undone"])
@@ -81,12 +97,7 @@ def test_what_nothing_takes_back_is_not_called_again_and_a_person_is_asked(desk:
 def test_what_fired_before_it_stands_until_it_is_known(desk: Desk, died: Die) -> None:
     """Nothing is taken back while something beside it is in doubt."""
     charge, pay = charge_tools(desk), pay_tool(desk, taken_back=False)
-
-    def body() -> None:
-        charge("o-1", 100)
-        pay("o-1")
-
-    died(body, begun=2)
+    died((charge, "o-1", 100), (pay, "o-1"), begun=2)
     resume(desk.runtime)
     assert states(desk) == {"charge#1": "fired", "pay#2": "unknown"}
     ((txn, (revision,)),) = desk.service.revisions.items()
@@ -96,13 +107,7 @@ def test_what_fired_before_it_stands_until_it_is_known(desk: Desk, died: Die) ->
 
 
 def test_what_was_not_begun_stays_so(desk: Desk, died: Die) -> None:
-    pay, refund = pay_tool(desk), refund_tool(desk)
-
-    def body() -> None:
-        pay("o-1")
-        refund("o-1", 100)
-
-    died(body)
+    died((pay_tool(desk), "o-1"), (refund_tool(desk), "o-1", 100))
     (found,) = resume(desk.runtime)
     assert "refund did not happen: the live effects were lost with their process, or" in found.note
     assert states(desk) == {"pay#1": "compensated", "refund#2": "unused"}
@@ -112,7 +117,7 @@ def test_what_was_not_begun_stays_so(desk: Desk, died: Die) -> None:
 def test_where_people_are_asked_to_take_it_back_that_is_told_and_waited_for(desk: Desk, died: Die) -> None:
     pay = pay_tool(desk)
     desk.service.policy = lambda name, _: Verdict.REVIEW if name == "repay" else Verdict.RELEASE
-    died(lambda: pay("o-1"))
+    died((pay, "o-1"))
     (found,) = resume(desk.runtime)
     assert (found.waiting, found.is_kept_up) == (True, False)
     assert "finance" in found.note
@@ -129,12 +134,10 @@ def test_where_people_are_asked_to_take_it_back_that_is_told_and_waited_for(desk
     ],
     ids=repr,
 )
-def test_its_probe_is_asked_before_it_is_called(
-    desk: Desk, died: Die, answer: Any, calls: list[str], state: str
-) -> None:
+def test_its_probe_is_asked_first(desk: Desk, died: Die, answer: Any, calls: list[str], state: str) -> None:
     probe("find_pay", registry=desk.registry)(lambda: answer)
     pay = pay_tool(desk, probe="find_pay")
-    died(lambda: pay("o-1"))
+    died((pay, "o-1"))
     resume(desk.runtime)
     assert ([one[0] for one in desk.done], states(desk)) == (calls, {"pay#1": state})
 
@@ -142,7 +145,7 @@ def test_its_probe_is_asked_before_it_is_called(
 @pytest.mark.parametrize("doubt", ["the service gives no time", "the call ends in doubt again"])
 def test_what_is_not_called_or_in_doubt_again_is_unknown(desk: Desk, died: Die, doubt: str) -> None:
     pay = pay_tool(desk)
-    died(lambda: pay("o-1"))
+    died((pay, "o-1"))
 
     def slow(_: str) -> None:
         raise TimeoutError("slow")
@@ -159,9 +162,218 @@ def test_what_is_not_called_or_in_doubt_again_is_unknown(desk: Desk, died: Die, 
 
 def test_a_rerun_of_the_program_brings_the_live_work_back_and_goes_on(desk: Desk, died: Die) -> None:
     pay = pay_tool(desk)
-    note = died(lambda: pay("o-1"))
-    with desk.step():
-        note("o-1", "paying")
-        pay("o-1")
+    note = died((pay, "o-1"))
+    desk.run((note, "o-1", "paying"), (pay, "o-1"))
     assert (states(desk), live_states(desk)) == ({"pay#1": "fired"}, ["kept"])
     assert notes_in(desk.folder / "notes.db") == [("o-1", "paying")]
+
+
+# ----------------------------------------------------------------------------------------------- a part of it landed
+
+
+Live = Callable[[str, str], Any]
+
+
+def test_neither_is_undone(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two landed, and its process died as the charge was being taken back."""
+    charge, first, second = charge_tools(desk), *both
+    calls = [(first, "o-1", "hello"), (second, "o-1", "hello"), (charge, "o-1", 100)]
+    journal = desk.runtime.journal
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    def dies(name: str) -> None:
+        monkeypatch.setattr(journal.firing, "begin", full)
+        monkeypatch.setattr(journal.transactions, "end_live", full)
+
+    desk.before_fire = dies
+    desk.run(*calls, raises=CountersignError)
+    monkeypatch.undo()
+    desk.before_fire = None
+    assert (states(desk), live_states(desk)) == ({"charge#1": "compensating"}, ["live", "live"])
+    (found,) = resume(desk.runtime)
+    assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
+    assert notes_in(desk.folder / "notes.db") == [("o-1", "hello")]
+
+
+def test_whoever_waits_for_what_nobody_will_settle_is_told_so(desk: Desk, both: tuple[Live, Live]) -> None:
+    """The service is in no doubt of what fired; that the live work is, nobody there hears."""
+    refund, ran = refund_tool(desk), list[int]()
+
+    def step(_: Transaction) -> None:
+        ran.append(1)
+        assert len(ran) < 9, "it is run again and again"
+        for live in both:
+            live("o-1", "hello")
+        refund("o-1", 100)
+
+    with pytest.raises(LiveCommitFailed):
+        run_transaction(step, key="t-1", runtime=desk.runtime)
+    with pytest.raises(OutcomeUnknown, match="in notes stand, and those in other do not"):
+        run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
+    assert (len(ran), desk.done) == (3, [("refund", "o-1", 100)])
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_part_that_stands_is_never_told_as_undone(
+    desk: Desk, both: tuple[Live, Live], staged: bool
+) -> None:
+    """Also where what fired could be taken back."""
+    lives = [(live, "o-1", "hello") for live in both]
+    txn = desk.run(*lives, *[(charge_tools(desk), "o-1", 100)] * staged, raises=LiveCommitFailed)
+    assert (txn.state, live_states(desk)) == ("unsettled", ["live", "live"])
+    for _ in range(2):
+        (found,) = resume(desk.runtime)
+        assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
+        told = found.note
+        if staged:  # the charge was taken back, which makes nothing of the note
+            assert "live adapter 'other' could not commit" in told and "standing: notes" in told
+            assert "None of its staged effects stands. Tell the operator." in told
+        else:
+            assert "in notes stand, and those in other do not" in told
+    assert [what for what, *_ in desk.done] == (["charge", "void"] if staged else [])
+
+
+def test_live_work_of_which_nothing_landed_is_undone(desk: Desk, both: tuple[Live, Live]) -> None:
+    charge, live = charge_tools(desk), both[1]
+    txn = desk.run((live, "o-1", "hello"), (charge, "o-1", 100), raises=LiveCommitFailed)
+    assert (txn.state, live_states(desk), resume(desk.runtime)) == ("settled", ["undone"], [])
+
+
+def dies_before_files_commit(desk: Desk, files: FilesAdapter) -> None:
+    """A process that had committed to its database dies before it puts its files in place."""
+    note, save = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), save_tool(desk, files)
+    if (pid := os.fork()) == 0:
+        pytest.MonkeyPatch().setattr(FilesSession, "commit", lambda *_: os._exit(7))
+        desk.run((note, "o-1", "hello"), (save, "a"))
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+def test_what_was_prepared_is_not_kept(
+    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process died between the two commits, and the disk is full since."""
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    dies_before_files_commit(desk, files)
+    assert (notes_in(desk.folder / "notes.db"), live_states(desk)) == ([("o-1", "hello")], ["live", "live"])
+    monkeypatch.setattr(FilesSession, "commit", full)
+    (found,) = resume(desk.runtime)
+    assert (found.before, found.after, live_states(desk)) == ("frozen", "unsettled", ["live", "live"])
+    assert "could not commit" in found.note
+
+
+# -------------------------------------------------- an owner whom nobody can see stood still until its lease ran out
+
+
+Put = Callable[..., object]
+BUSY = "it cannot be told whether its live effects were kept"
+
+
+@pytest.fixture
+def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "fate_of", lambda holder: "unknown")
+    monkeypatch.setattr(leases, "is_of_this_process", lambda holder: False)
+
+
+def sqlite_put(desk: Desk) -> tuple[Put, Callable[[], list[str]]]:
+    path = notes_database(desk.folder)
+    note = note_tool(desk, SQLiteAdapter(path, busy_seconds=0.1))
+    return note, lambda: [key for key, _ in notes_in(path)]
+
+
+def files_put(desk: Desk) -> tuple[Put, Callable[[], list[str]]]:
+    root = desk.folder / "root"
+    root.mkdir()
+    return save_tool(desk, FilesAdapter(root)), lambda: [one.name for one in root.iterdir() if one.is_file()]
+
+
+KINDS: dict[str, tuple[Any, type[Any]]] = {
+    "sqlite": (sqlite_put, SQLiteSession),
+    "files": (files_put, FilesSession),
+}
+
+
+class Still:
+    """Who stands still, once, before a step of its session; what a worker finds meanwhile."""
+
+    def __init__(self, desk: Desk, monkeypatch: pytest.MonkeyPatch, session: type[Any], step: str) -> None:
+        self.found: list[tuple[str, str]] = []
+        real = getattr(session, step)
+
+        def paused(this: Any, attempt_id: str) -> None:
+            if not self.found:
+                desk.clock.advance(10_000)
+                with desk.another_process() as runtime:
+                    self.found += [(str(one.after), one.note) for one in resume(runtime)]
+            real(this, attempt_id)
+
+        monkeypatch.setattr(session, step, paused)
+
+
+def settle(desk: Desk) -> list[str]:
+    desk.clock.advance(10_000)
+    return [one.after.value for one in resume(desk.runtime) if one.after]
+
+
+@pytest.mark.usefixtures("unseen")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("staged", [True, False])
+def test_nothing_is_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str, staged: bool) -> None:
+    """It had its lease when it looked last, and stands still at its commit."""
+    put, standing = KINDS[kind][0](desk)
+    charge = charge_tools(desk)
+    still = Still(desk, monkeypatch, KINDS[kind][1], "commit")
+    desk.run((put, "a", "x"), *[(charge, "o-1", 100)] * staged, raises=LeaseLost)
+    assert [what for what, *_ in desk.done] == (["charge"] if staged else [])
+    ((_, note),) = still.found
+    assert BUSY in note if kind == "sqlite" else "a living process" in note
+    assert (standing(), settle(desk)) == (["a"], ["settled"])
+    assert (live_states(desk), [what for what, *_ in desk.done]) == (["kept"], ["charge"] if staged else [])
+
+
+@pytest.mark.usefixtures("unseen")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_undone_is_not_committed(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """It stands still before it has prepared anything: nobody can see that it is about to."""
+    put, standing = KINDS[kind][0](desk)
+    still = Still(desk, monkeypatch, KINDS[kind][1], "prepare")
+    desk.run((put, "a", "x"), raises=LeaseLost)
+    assert [after for after, _ in still.found] == ["ended"]
+    assert (standing(), live_states(desk), settle(desk)) == ([], ["undone"], [])
+
+
+@pytest.mark.usefixtures("unseen")
+@pytest.mark.parametrize("staged", [True, False])
+def test_a_lost_lease_keeps_live_work_from_being_committed(desk: Desk, staged: bool) -> None:
+    put, standing = sqlite_put(desk)
+    charge, journal = charge_tools(desk), desk.runtime.journal
+    renew, lost = journal.leases.renew, list[int]()
+
+    def too_late(lease: Lease) -> None:
+        lost.append(1)
+        with journal.database.unit(durable=False) as unit:
+            unit.execute("UPDATE transactions SET generation = generation + 1")
+        renew(lease)
+
+    journal.leases.renew = too_late  # type: ignore[method-assign,assignment]
+    desk.run((put, "a", "x"), *[(charge, "o-1", 100)] * staged, raises=LeaseLost)
+    assert (standing(), len(lost)) == ([], 1)
+
+
+@pytest.mark.usefixtures("unseen")
+def test_a_journal_that_is_away_keeps_nothing_from_being_committed_beside_what_fired(desk: Desk) -> None:
+    """What fired is whole with it, and the mark of the database tells whoever comes next."""
+    put, standing = sqlite_put(desk)
+    charge, journal = charge_tools(desk), desk.runtime.journal
+
+    def away(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    journal.leases.renew = away  # type: ignore[method-assign]
+    desk.run((put, "a", "x"), (charge, "o-1", 100))
+    assert (standing(), live_states(desk)) == (["a"], ["kept"])

@@ -18,7 +18,6 @@ from countersign import (
     JournalError,
     OutcomeUnknown,
     RegistrationError,
-    ReviewPending,
     SQLiteAdapter,
     ToolRegistry,
     resume,
@@ -46,29 +45,22 @@ def redeclared(desk: Desk) -> Iterator[Desk]:
         yield replace(desk, runtime=runtime, registry=registry)
 
 
-def as_live(desk: Desk, name: str, *arguments: str) -> Any:
+def as_live(desk: Desk, name: str) -> Any:
     """A live tool of that name; calling its function outside its adapter would act all the same."""
     database = SQLiteAdapter(notes_database(desk.folder))
-    if arguments == ("charge_id", "amount_cents"):
 
-        @tool(name, lane="live", adapter=database, registry=desk.registry)
-        def void(charge_id: str, amount_cents: int) -> None:
-            desk.done.append((name, charge_id, amount_cents))
+    def of_a_charge(charge_id: str, amount_cents: int) -> None:
+        desk.done.append((name, charge_id, amount_cents))
 
-        return void
-
-    @tool(name, lane="live", adapter=database, registry=desk.registry)
-    def refund(order_id: str, amount_cents: int) -> None:
+    def of_an_order(order_id: str, amount_cents: int) -> None:
         desk.done.append((name, order_id, amount_cents))
 
-    return refund
+    act = of_a_charge if name == "void" else of_an_order
+    return tool(name, lane="live", adapter=database, registry=desk.registry)(act)
 
 
 def test_what_was_staged_is_not_fired_by_a_tool_that_is_live_since(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step():
-        refund("o-1", 90_000)
-    desk.service.approve(pending.value.txn)
+    desk.approved("t-1")
     with redeclared(desk) as later:
         as_live(later, "refund")
         for _ in range(2):
@@ -77,14 +69,13 @@ def test_what_was_staged_is_not_fired_by_a_tool_that_is_live_since(desk: Desk) -
         assert "tool 'refund' is live here, but transaction 't-1' was staged with it" in found.note
         assert "declare it staged" in found.note
     (found,) = resume(desk.runtime)
-    assert (found.after, desk.done) == ("settled", [("refund", "o-1", 90_000)])
+    assert (found.after, desk.done) == ("settled", [("refund", "o-t-1", 90_000)])
 
 
 def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
     """It may be called again with its key: by what it was."""
-    refund = refund_tool(desk, idempotent=True)
-    with full_after(desk.runtime.journal, 1), pytest.raises(OutcomeUnknown), desk.step():
-        refund("o-1", 100)
+    with full_after(desk.runtime.journal, 1):
+        desk.run((refund_tool(desk, idempotent=True), "o-1", 100), raises=OutcomeUnknown)
     with redeclared(desk) as later:
         as_live(later, "refund")
         (found,) = resume(later.runtime)
@@ -107,13 +98,11 @@ def test_what_was_staged_and_fired_is_not_taken_back_by_a_tool_that_is_live_sinc
 
     with monkeypatch.context() as broken:
         broken.setattr(desk.runtime.journal.firing, "begin_compensation", full)
-        with pytest.raises(JournalError), desk.step():
-            charge("o-1", 100)
-            notify("o-1")
+        desk.run((charge, "o-1", 100), (notify, "o-1"), raises=JournalError)
     with redeclared(desk) as later, caplog.at_level(logging.WARNING, "countersign"):
         charge_alone(later)
         failing_tool(later, ZeroDivisionError(), failure_means="not_done", acts=False)
-        as_live(later, "void", "charge_id", "amount_cents")
+        as_live(later, "void")
         (found,) = resume(later.runtime)
         assert (found.after, found.is_kept_up) == ("unsettled", True)
         assert "tool 'void' is live here, but it takes back 'charge'" in caplog.text
@@ -135,17 +124,15 @@ def test_no_live_tool_is_a_compensation(desk: Desk) -> None:
     """Found out before anything is asked, and not as it is needed."""
     charge_tools(desk)  # reviewed
     with redeclared(desk) as later:
-        as_live(later, "void", "charge_id", "amount_cents")
+        as_live(later, "void")
         charge = charge_alone(later)
         refused = pytest.raises(RegistrationError, match="'void' is live here, but the manifest of 'charge'")
-        with refused, later.step():
-            charge("o-1", 100)
+        with refused:
+            later.run((charge, "o-1", 100))
         assert desk.done == []
 
 
-def test_what_ran_live_is_looked_at_by_no_tool_that_is_staged_since(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing tells what it left where."""
     save = save_tool(desk, files)
 
@@ -173,9 +160,7 @@ def test_what_ran_live_is_looked_at_by_no_tool_that_is_staged_since(
 
 
 def test_a_rerun_that_stages_what_ran_live_is_another_list(desk: Desk) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
-    with desk.step():
-        note("o-1", "hello")
+    desk.run((note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), "o-1", "hello"))
     with redeclared(desk) as later:
 
         @tool("note", resource=("Order", "order_id"), registry=later.registry)
@@ -185,6 +170,6 @@ def test_a_rerun_that_stages_what_ran_live_is_another_list(desk: Desk) -> None:
             return 1
 
         later.publish(staged_note)
-        with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"), later.step():
-            staged_note("o-1", "hello")
+        with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"):
+            later.run((staged_note, "o-1", "hello"))
         assert desk.done == []

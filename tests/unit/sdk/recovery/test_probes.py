@@ -11,17 +11,28 @@ from countersign import (
     DidNotHappen,
     EffectFailed,
     Happened,
+    JournalError,
+    NotDone,
     OutcomeUnknown,
     Placeholder,
     Unsure,
     current_effect,
     probe,
     resume,
+    tool,
 )
 from countersign.commit.probing import Doubt
 from countersign.contract import EffectState
 from countersign.journal import LocalState
-from tests.fakes.desk import Desk, answering_tool, charge_tools, effect_rows, states
+from tests.fakes.desk import (
+    Desk,
+    answering_tool,
+    charge_tools,
+    charge_undone_by_void,
+    effect_rows,
+    failing_tool,
+    states,
+)
 from tests.unit.sdk.commit.probed import payment, probed_void
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.transactions.looks import TXN
@@ -31,8 +42,8 @@ def left_firing(desk: Desk, answer: Any, **options: Any) -> Callable[..., Placeh
     """A call that has acted and whose outcome never reached the disk; what its probe says."""
     pay = answering_tool(desk, "paid", name="pay", probe="find_pay", **options)
     probe("find_pay", registry=desk.registry)(lambda: answer)
-    with full_after(desk.runtime.journal, 1), pytest.raises(OutcomeUnknown), desk.step():
-        pay("o-1")
+    with full_after(desk.runtime.journal, 1):
+        desk.run((pay, "o-1"), raises=OutcomeUnknown)
     assert states(desk) == {"pay#1": "firing"}
     return pay
 
@@ -49,9 +60,7 @@ def test_what_was_firing_and_has_happened_is_not_called_again(desk: Desk, idempo
 
 
 @pytest.mark.parametrize("answer", [DidNotHappen(), DidNotHappen(final=True), Unsure()], ids=repr)
-def test_what_was_firing_and_may_be_called_again_is_called_with_its_key_unless_it_is_found(
-    desk: Desk, answer: Any
-) -> None:
+def test_what_was_firing_and_may_be_called_again_is_called_with_its_key(desk: Desk, answer: Any) -> None:
     left_firing(desk, answer, idempotent=True)
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
     assert (len(desk.keys), len(set(desk.keys)), states(desk)) == (2, 1, {"pay#1": "fired"})
@@ -67,9 +76,7 @@ def test_a_persons_word_goes_before_the_probe_also_where_it_was_firing(desk: Des
 @pytest.mark.parametrize(
     ("later", "after", "state"), [(119, "unsettled", "unknown"), (120, "ended", "failed")]
 )
-def test_what_was_firing_and_is_not_there_failed_once_nothing_can_be_on_its_way(
-    desk: Desk, later: int, after: str, state: str
-) -> None:
+def test_what_is_not_there_in_the_end_failed(desk: Desk, later: int, after: str, state: str) -> None:
     left_firing(desk, DidNotHappen())
     desk.clock.advance(later)
     (found,) = resume(desk.runtime)
@@ -86,9 +93,9 @@ def test_what_was_firing_and_is_not_there_failed_once_nothing_can_be_on_its_way(
         (DidNotHappen(final=True), "compensation_failed", "unsettled"),
         (Unsure(), "compensating", "unsettled"),
     ],
-    ids=["happened", "did not", "unsure"],
+    ids=repr,
 )
-def test_a_compensation_nobody_knows_of_is_asked_of_its_own_probe(
+def test_an_unknown_compensation_is_asked_of_its_probe(
     desk: Desk, answer: Any, state: str, after: str
 ) -> None:
     keys: list[str] = []
@@ -98,9 +105,7 @@ def test_a_compensation_nobody_knows_of_is_asked_of_its_own_probe(
         return answer
 
     charge, notify = probed_void(desk, voided)
-    with pytest.raises(EffectFailed), desk.step() as txn:
-        charge("o-1")
-        notify("o-1")
+    txn = desk.run((charge, "o-1"), (notify, "o-1"), raises=EffectFailed)
     assert (states(desk)["charge#1"], txn.state) == (state, after)
     assert keys == [desk.keys[1]] != [desk.keys[0]]
     assert [one[0] for one in desk.done] == ["charge", "void"]
@@ -111,14 +116,10 @@ def test_a_compensation_nobody_knows_of_is_asked_of_its_own_probe(
     [(Happened(), "compensated", "settled"), (DidNotHappen(), "compensation_failed", "unsettled")],
     ids=["happened", "did not"],
 )
-def test_a_compensation_that_was_unknown_is_settled_by_whoever_resumes(
-    desk: Desk, answer: Any, state: str, after: str
-) -> None:
+def test_an_unknown_compensation_is_settled_later(desk: Desk, answer: Any, state: str, after: str) -> None:
     answers: list[Any] = [Unsure()]
     charge, notify = probed_void(desk, lambda: answers[-1])
-    with pytest.raises(EffectFailed), desk.step() as txn:
-        charge("o-1")
-        notify("o-1")
+    txn = desk.run((charge, "o-1"), (notify, "o-1"), raises=EffectFailed)
     answers.append(DidNotHappen())
     desk.clock.advance(59)
     resume(desk.runtime)
@@ -129,16 +130,14 @@ def test_a_compensation_that_was_unknown_is_settled_by_whoever_resumes(
     assert states(desk)["charge#1"] == state
     held = desk.service.latest(txn.txn).held[0]
     assert held.compensation is not None
-    assert held.state.value == state
-    assert [one[0] for one in desk.done] == ["charge", "void"]
+    assert (held.state.value, [one[0] for one in desk.done]) == (state, ["charge", "void"])
     resume(desk.runtime)
     assert (states(desk)["charge#1"], len(desk.done)) == (state, 2)
 
 
 def test_the_moment_a_call_has_ended_is_never_taken_too_early(desk: Desk) -> None:
     payments = payment(desk, Unsure())
-    with pytest.raises(OutcomeUnknown), desk.step():
-        payments.pay("o-1", 100)
+    desk.run((payments.pay, "o-1", 100), raises=OutcomeUnknown)
     (row,) = effect_rows(desk)
     call: Any = SimpleNamespace(manifest=SimpleNamespace(timeout_seconds=60))
     assert Doubt.of(row, call, 0.0) == Doubt(row.updated_at)
@@ -163,3 +162,33 @@ def test_what_is_firing_beside_a_no_is_unknown_and_nothing_is_taken_back(desk: D
         assert found.after == "unsettled"
         assert states(desk) == {"charge#1": "fired", "pay#2": "failed", "ship#3": "unknown"}
     assert "void" not in [one[0] for one in desk.done]
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "calls", "state", "after"),
+    [(True, 2, "compensated", "settled"), (False, 1, "compensating", "unsettled")],
+)
+def test_scenario_20_a_compensation_cut_by_a_crash_is_called_again_only_if_it_is_idempotent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, idempotent: bool, calls: int, state: str, after: str
+) -> None:
+    """It is called again with its call key, or a person is asked."""
+
+    def full(*_: object) -> None:
+        raise JournalError("the disk is full")
+
+    @tool("void", resource=("Charge", "charge_id"), idempotent=idempotent, registry=desk.registry)
+    def void(charge_id: str) -> None:
+        """Take a charge back."""
+        desk.act("void", charge_id)
+        monkeypatch.setattr(desk.runtime.journal.firing, "write", full)
+
+    desk.publish(void)
+    charge = charge_undone_by_void(desk)
+    desk.run((charge, "o-1"), (failing_tool(desk, NotDone("no"), acts=False), "o-1"), raises=JournalError)
+    desk.runtime.journal.leases.close()
+    with desk.restarted() as later:
+        (found,) = resume(later.runtime)
+        resume(later.runtime)
+    assert (found.after, states(desk)["charge#1"]) == (after, state)
+    assert desk.done == [("charge", "o-1"), *[("void", "c-o-1")] * calls]
+    assert len(set(desk.keys[1:])) == 1

@@ -1,20 +1,22 @@
 """A rerun of a list that was redeemed does live work, or other than the first run did: what stands is told as kept, in
-the list in force, and what was lost as undone.
+the list in force, what was lost as undone, and other work is refused and never told as done.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, JournalError, OutcomeUnknown, Runtime, resume, transaction
+from countersign import AlreadyRedeemed, FilesAdapter, JournalError, OutcomeUnknown, resume
 from countersign.adapters.overlay import FilesSession
 from countersign.contract import EffectState
 from countersign.errors import EffectFailed
 from countersign.journal import Lease
+from countersign.journal.transactions import Transactions
 from countersign.journal.verifying import damage_of
 from tests.fakes.desk import Desk, answering_tool, notes_in, refund_tool, save_tool
 from tests.unit.sdk.full_disk import full_after
@@ -43,10 +45,8 @@ def settled(desk: Desk, state: EffectState) -> None:
 
 def live_rows(desk: Desk) -> list[tuple[Any, ...]]:
     """Of every list."""
-    found = desk.runtime.journal.database.rows(
-        "SELECT staging, tool, state FROM effects WHERE lane = 'live' ORDER BY staging, seq"
-    )
-    return [tuple(row) for row in found]
+    asked = "SELECT staging, tool, state FROM effects WHERE lane = 'live' ORDER BY staging, seq"
+    return [tuple(row) for row in desk.runtime.journal.database.rows(asked)]
 
 
 def in_force(desk: Desk) -> list[tuple[str, str]]:
@@ -59,18 +59,13 @@ def in_force(desk: Desk) -> list[tuple[str, str]]:
 @pytest.fixture
 def paid(desk: Desk, pay: Callable[[str], Any]) -> Callable[[str], Any]:
     """A list of that payment alone is not finished, and people know that it happened."""
-    with pytest.raises(OutcomeUnknown), desk.step():
-        pay("o-1")
+    desk.run((pay, "o-1"), raises=OutcomeUnknown)
     settled(desk, EffectState.FIRED)
     return pay
 
 
-def test_live_work_that_only_the_rerun_does_is_kept(
-    desk: Desk, note: Note, paid: Callable[[str], Any]
-) -> None:
-    with desk.step() as txn:
-        note("o-1", "paid")
-        paid("o-1")
+def test_live_work_of_the_rerun_alone_is_kept(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
+    txn = desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (txn.state, txn.replayed, desk.done) == ("settled", True, [("pay", "o-1")])
     assert notes_in(desk.folder / "notes.db") == [("o-1", "paid")]
     assert in_force(desk) == [("note", "kept")]
@@ -78,15 +73,12 @@ def test_live_work_that_only_the_rerun_does_is_kept(
     assert resume(desk.runtime) == []
 
 
-def test_it_is_not_taken_in_where_the_rerun_fails_before_it_commits(
-    desk: Desk, note: Note, paid: Callable[[str], Any]
-) -> None:
+def test_it_is_not_taken_in_where_the_rerun_fails(desk: Desk, note: Note, paid: Callable[[str], Any]) -> None:
     """What the first run had asked for goes on without it."""
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(desk.runtime.journal.reruns, "take_in", _full)
-        with pytest.raises(JournalError, match="full"), desk.step():
-            note("o-1", "paid")
-            paid("o-1")
+        with pytest.raises(JournalError, match="full"):
+            desk.run((note, "o-1", "paid"), (paid, "o-1"))
     assert (notes_in(desk.folder / "notes.db"), live_rows(desk)) == ([], [(2, "note", "undone")])
     (found,) = resume(desk.runtime)
     assert (found.after, in_force(desk), desk.done) == ("settled", [], [("pay", "o-1")])
@@ -101,13 +93,7 @@ def test_a_rerun_that_dies_between_its_commits_is_finished(
     desk: Desk, note: Note, save: Callable[[str], None], paid: Callable[[str], Any], then: str
 ) -> None:
     """The database has committed, and the files are prepared."""
-
-    def step() -> Any:
-        with desk.step() as txn:
-            note("o-1", "paid")
-            save("a")
-            paid("o-1")
-        return txn
+    calls = [(note, "o-1", "paid"), (save, "a"), (paid, "o-1")]
 
     def dies(*_: object) -> None:
         raise SystemExit
@@ -115,12 +101,11 @@ def test_a_rerun_that_dies_between_its_commits_is_finished(
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(FilesSession, "commit", dies)
         broken.setattr(desk.runtime.journal.transactions, "end_live", _full)
-        with pytest.raises(SystemExit):
-            step()
+        desk.run(*calls, raises=SystemExit)
     assert notes_in(desk.folder / "notes.db") == [("o-1", "paid")]
     assert in_force(desk) == [("note", "live"), ("save", "live")]
     if then == "rerun":
-        assert step().replayed
+        assert desk.run(*calls).replayed
     assert [found.after for found in resume(desk.runtime)] == ["settled"] * (then == "resume")
     assert in_force(desk) == [("note", "kept"), ("save", "kept")]
     assert (desk.folder / "root" / "a").read_text() == "new"
@@ -128,40 +113,27 @@ def test_a_rerun_that_dies_between_its_commits_is_finished(
     assert {state for _, _, state in live_rows(desk)} == ends
 
 
-def test_what_the_rerun_brought_back_is_kept_and_what_it_did_not_is_undone(
-    desk: Desk, note: Note, save: Callable[[str], None]
-) -> None:
+def test_what_the_rerun_brought_back_is_kept(desk: Desk, note: Note, save: Callable[[str], None]) -> None:
     """The first run's live work was lost with its process, before the payment was begun."""
     pay = answering_tool(desk, None, name="pay")
-    with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, 0), desk.step():
-        note("o-1", "paying")
-        note("o-2", "paying")
-        pay("o-1")
+    with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, 0):
+        desk.run((note, "o-1", "paying"), (note, "o-2", "paying"), (pay, "o-1"))
     assert live_rows(desk) == [(1, "note", "live")] * 2
-    with desk.step():
-        note("o-2", "paying")
-        save("a")
-        pay("o-1")
+    desk.run((note, "o-2", "paying"), (save, "a"), (pay, "o-1"))
     assert live_rows(desk) == [
         *((1, "note", "undone"), (1, "note", "kept"), (1, "save", "kept")),
         *((2, "note", "relisted"), (2, "save", "relisted")),
     ]
     assert in_force(desk) == [("note", "kept"), ("save", "kept")]
-    assert notes_in(desk.folder / "notes.db") == [("o-2", "paying")]
-    assert resume(desk.runtime) == []
+    assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-2", "paying")], [])
 
 
-def test_it_stands_also_where_nothing_else_of_the_list_does(
-    desk: Desk, note: Note, pay: Callable[[str], Any]
-) -> None:
+def test_it_stands_where_nothing_else_does(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
     """The payment may fail, and did."""
     desk.publish(pay, on_exhausted="tool")
-    with pytest.raises(OutcomeUnknown), desk.step():
-        pay("o-1")
+    desk.run((pay, "o-1"), raises=OutcomeUnknown)
     settled(desk, EffectState.FAILED)
-    with desk.step() as again:
-        note("o-1", "tried")
-        pay("o-1")
+    again = desk.run((note, "o-1", "tried"), (pay, "o-1"))
     assert (again.state, in_force(desk)) == ("settled", [("note", "kept")])
 
 
@@ -172,36 +144,24 @@ def test_where_the_first_runs_work_stands_the_reruns_own_is_told_as_undone(
     """Prepared files of a killed process are committed in place of those that the rerun wrote."""
     refund = refund_tool(desk)
 
-    def step(runtime: Runtime) -> bool:
-        with transaction("t-1", runtime=runtime) as txn:
-            note("o-1", "hello")
-            save("a")
-            if staged:
-                refund("o-1", 100)
-        return txn.replayed
-
+    calls = [(note, "o-1", "hello"), (save, "a"), *[(refund, "o-1", 100)] * staged]
     if (pid := os.fork()) == 0:
         monkeypatch.setattr(FilesSession, "commit", lambda *_: os._exit(7))
-        with desk.another_process() as runtime:
-            step(runtime)
+        with desk.restarted() as child:
+            child.run(*calls)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    assert step(desk.runtime)
+    assert desk.run(*calls).replayed
     assert in_force(desk) == [("note", "kept"), ("save", "kept")]
     assert live_rows(desk)[2:] == [(2, "note", "undone"), (2, "save", "undone")]
     assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-1", "hello")], [])
 
 
-def test_a_rerun_that_fails_is_undone_in_its_own_list(
-    desk: Desk, note: Note, pay: Callable[[str], Any]
-) -> None:
+def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
     """People say that nothing happened, so the list did not go through, and nothing is committed."""
-    with pytest.raises(OutcomeUnknown), desk.step():
-        pay("o-1")
+    desk.run((pay, "o-1"), raises=OutcomeUnknown)
     settled(desk, EffectState.FAILED)
-    with pytest.raises(EffectFailed), desk.step():
-        note("o-1", "paid")
-        pay("o-1")
+    desk.run((note, "o-1", "paid"), (pay, "o-1"), raises=EffectFailed)
     assert (live_rows(desk), notes_in(desk.folder / "notes.db")) == ([(2, "note", "undone")], [])
 
 
@@ -212,3 +172,86 @@ def test_a_list_that_was_not_redeemed_takes_nothing_in(desk: Desk) -> None:
     assert isinstance(lease, Lease)
     with pytest.raises(JournalError, match="was not redeemed"):
         journal.reruns.take_in(lease, 1, journal.transactions.begin_staging(lease))
+
+
+# ------------------------------------------------------------------------------------- other live work than was kept
+
+
+OTHER = "other live work was committed with it, and that of this run was undone"
+
+
+def kept(desk: Desk) -> list[tuple[str, str]]:
+    return notes_in(desk.folder / "notes.db")
+
+
+@pytest.mark.parametrize("first", [(), (("o-1", "old"),)], ids=["none", "one"])
+def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[str, str], ...]) -> None:
+    """It was told as done: the block was left well, and nothing of it stood."""
+    refund = refund_tool(desk)
+    desk.run(*((note, *one) for one in first), (refund, "o-1", 5))
+    with pytest.raises(AlreadyRedeemed, match=OTHER) as told, desk.step():
+        note("o-2", "new")
+        again = refund("o-1", 5)
+    assert told.value.finished and "use another key" in str(told.value)
+    assert (kept(desk), len(desk.done)) == ([*first], 1)
+    assert (again.outcome, again.result) == ("fired", {"refund_id": "r-o-1-5"})
+
+
+@pytest.mark.parametrize(
+    ("again", "replayed"),
+    [((), True), ((("o-1", "old"),), True), ((("o-1", "old"), ("o-2", "new")), False)],
+    ids=["less", "the same", "more"],
+)
+def test_what_was_kept_is_found_done_and_so_is_a_part_of_it(
+    desk: Desk, refund: Any, note: Note, again: tuple[tuple[str, str], ...], replayed: bool
+) -> None:
+    desk.run((note, "o-1", "old"), (refund, "o-1", 5))
+    calls = [*((note, *one) for one in again), (refund, "o-1", 5)]
+    txn = desk.run(*calls, raises=None if replayed else AlreadyRedeemed)
+    assert txn.replayed or not replayed
+    assert (kept(desk), len(desk.done)) == ([("o-1", "old")], 1)
+
+
+def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The crash is mended whatever the rerun asks for; that nobody reads its own work as kept is another matter."""
+    refund = refund_tool(desk)
+
+    def died(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as death, pytest.raises(SystemExit):
+        death.setattr(Transactions, "end", died)
+        desk.run((note, "o-1", "old"), (refund, "o-1", 5))
+    with pytest.raises(AlreadyRedeemed, match=OTHER):
+        desk.run((note, "o-2", "new"), (refund, "o-1", 5))
+    (record,) = desk.runtime.journal.transactions.find("t-1")
+    assert (record.state.value, kept(desk), len(desk.done)) == ("settled", [("o-1", "old")], 1)
+    assert list(resume(desk.runtime)) == []
+
+
+def test_a_body_that_can_not_do_it_again_raises_with_a_note_that_it_was_done(desk: Desk, note: Note) -> None:
+    refund = refund_tool(desk)
+
+    def step() -> None:
+        with desk.step():
+            if kept(desk):
+                raise LookupError("the last one is sold")
+            note("o-1", "sold")
+            refund("o-1", 5)
+
+    step()
+    with pytest.raises(LookupError) as told:
+        step()
+    (said,) = told.value.__notes__
+    assert "an earlier run of this key was redeemed or kept, and is settled." in said
+    with pytest.raises(LookupError) as new, desk.step("t-2"):
+        raise LookupError
+    assert not hasattr(new.value, "__notes__")
+
+
+def test_another_list_because_live_work_answered_otherwise_is_told_as_that(desk: Desk, note: Note) -> None:
+    refund = refund_tool(desk)
+    otherwise = pytest.raises(AlreadyRedeemed, match="live tools ran anew, on what that run has left")
+    for told in (nullcontext(), otherwise):
+        with told, desk.step():
+            refund("o-1", note("o-1", "hello") + len(kept(desk)))

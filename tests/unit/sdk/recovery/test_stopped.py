@@ -4,6 +4,7 @@ its own program begins it later.
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,9 +12,11 @@ import pytest
 from countersign import AlreadyRedeemed, FilesAdapter, ReviewPending, resume
 from countersign.contract import EffectState
 from countersign.journal import LocalTxn
-from tests.fakes.desk import Desk, notes_in, refund_tool, save_tool, service_states
+from countersign.journal.records import TransactionRecord
+from tests.fakes.desk import Desk, notes_in, save_tool, service_states
 from tests.unit.sdk.journals import BOTH
 
+Call = Callable[..., object]
 INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit]
 SUBMISSION, REDEMPTION, KEYS = "/v1/transactions", "/v1/redemptions", "/.well-known/jwks.json"
 RELEASE = "/v1/transactions/"
@@ -36,7 +39,7 @@ def _looks_at_once(desk: Desk) -> None:
     desk.service.wait = lambda txn, _: wait(txn, 0)  # type: ignore[method-assign]
 
 
-def stop_at(desk: Desk, place: tuple[str, bool], error: type[BaseException]) -> None:
+def stop_at(desk: Desk, place: tuple[str, bool], error: type[BaseException] = KeyboardInterrupt) -> None:
     """Interrupt the program there: before the service has heard of it, or with its answer on the way."""
     path, answered = place
     stops = error()
@@ -47,17 +50,12 @@ def stop_at(desk: Desk, place: tuple[str, bool], error: type[BaseException]) -> 
     desk.face.faults[path] = [interrupt if answered else stops]
 
 
-def pays(desk: Desk, key: str, refund: Callable[..., object], live: Callable[..., object] | None) -> None:
-    with desk.step(key):
-        if live is not None:
-            live("o-1", "paid")
-        refund("o-1", 100)
+def pays(desk: Desk, key: str, refund: Call, live: Call | None = None, cents: int = 100, **step: Any) -> None:
+    desk.run(*([(live, "o-1", "paid")] if live else []), (refund, "o-1", cents), key=key, **step)
 
 
 @pytest.fixture(params=[*PLACES, *LIVE_PLACES])
-def stopped(
-    request: pytest.FixtureRequest, desk: Desk, refund: Callable[..., object], note: Callable[..., object]
-) -> Callable[..., Any]:
+def stopped(request: pytest.FixtureRequest, desk: Desk, refund: Call, note: Call) -> Callable[..., Any]:
     """Runs the step under a key; with an error, which stops it at the place."""
     live = note if request.param in LIVE_PLACES else None
     place = (PLACES | LIVE_PLACES)[request.param]
@@ -67,50 +65,48 @@ def stopped(
             pays(desk, key, refund, live)
             return
         stop_at(desk, place, error)
-        with pytest.raises(error):
-            pays(desk, key, refund, live)
+        pays(desk, key, refund, live, raises=error)
         assert desk.face.faults[place[0]] == [], "it was stopped there"
         assert notes_in(desk.folder / "notes.db") == []
 
     return step
 
 
-def txn_of(desk: Desk, key: str) -> str:
-    return str(desk.runtime.journal.transactions.find(key)[0].txn)
+def record_of(desk: Desk, key: str = "t-1") -> TransactionRecord:
+    return desk.runtime.journal.transactions.find(key)[0]
 
 
 def spent(desk: Desk, key: str) -> bool:
     """Whether the service had redeemed it."""
-    revisions = desk.service.revisions.get(txn_of(desk, key), [])
+    revisions = desk.service.revisions.get(record_of(desk, key).txn, [])
     return any(one.state is EffectState.REDEEMED for revision in revisions for one in revision.held)
 
 
 @pytest.mark.parametrize("error", INTERRUPTS)
-def test_nothing_of_it_fires_later(
-    desk: Desk, stopped: Callable[..., None], error: type[BaseException]
-) -> None:
+def test_nothing_of_it_fires_later(desk: Desk, stopped: Call, error: type[BaseException]) -> None:
     stopped("t-1", error)
-    assert desk.runtime.journal.transactions.require(txn_of(desk, "t-1")).state is LocalTxn.STOPPED
+    assert record_of(desk).state is LocalTxn.STOPPED
     was_spent = spent(desk, "t-1")
     (found,) = resume(desk.runtime)
     assert (found.before, found.after, found.waiting, desk.done) == ("stopped", "ended", False, [])
     if was_spent:
         assert "its program was stopped before it was begun" in found.note
         assert service_states(desk, found.txn) == ["unused"]
-    assert resume(desk.runtime) == []
-    assert (desk.done, notes_in(desk.folder / "notes.db")) == ([], [])
+    assert (resume(desk.runtime), desk.done, notes_in(desk.folder / "notes.db")) == ([], [], [])
 
 
-def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Callable[..., None]) -> None:
+def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Call) -> None:
     stopped("t-1", KeyboardInterrupt)
     stopped("t-2")
+    was_spent = spent(desk, "t-1")
     resume(desk.runtime)
     assert len(desk.done) == 1
+    with pytest.raises(AlreadyRedeemed, match="refund#1 unused") if was_spent else nullcontext():
+        stopped("t-1")
+    assert len(desk.done) == (1 if was_spent else 2)
 
 
-def test_tried_again_under_its_key_it_goes_on_and_happens_once(
-    desk: Desk, stopped: Callable[..., None]
-) -> None:
+def test_tried_again_under_its_key_it_goes_on_and_happens_once(desk: Desk, stopped: Call) -> None:
     """Twice stopped is stopped as well, whatever the first run had come to."""
     stopped("t-1", KeyboardInterrupt)
     for path in (SUBMISSION, RELEASE):  # the rerun asks what became of it
@@ -118,56 +114,32 @@ def test_tried_again_under_its_key_it_goes_on_and_happens_once(
     with pytest.raises(KeyboardInterrupt):
         stopped("t-1")
     desk.face.faults.clear()
-    assert desk.runtime.journal.transactions.require(txn_of(desk, "t-1")).state is LocalTxn.STOPPED
-    assert desk.done == []
+    assert (record_of(desk).state, desk.done) == (LocalTxn.STOPPED, [])
     stopped("t-1")
     stopped("t-1")
-    assert resume(desk.runtime) == []
-    assert len(desk.done) == 1
-
-
-def test_once_a_worker_has_ended_it_its_key_says_how_it_ended(
-    desk: Desk, stopped: Callable[..., None]
-) -> None:
-    stopped("t-1", KeyboardInterrupt)
-    was_spent = spent(desk, "t-1")
-    resume(desk.runtime)
-    if was_spent:
-        with pytest.raises(AlreadyRedeemed, match="refund#1 unused"):
-            stopped("t-1")
-    else:
-        stopped("t-1")
-    assert len(desk.done) == (0 if was_spent else 1)
+    assert (resume(desk.runtime), len(desk.done)) == ([], 1)
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(
-    desk: Desk, refund: Callable[..., object]
-) -> None:
-    stop_at(desk, PLACES["as the submission was answered"], KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        pays(desk, "t-1", refund, None)
-
-    class DiedError(BaseException):
-        pass
+def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(desk: Desk, refund: Call) -> None:
+    stop_at(desk, PLACES["as the submission was answered"])
+    pays(desk, "t-1", refund, raises=KeyboardInterrupt)
 
     def dies(*_: Any) -> None:
-        raise DiedError
+        raise SystemExit
 
-    with pytest.MonkeyPatch.context() as death, pytest.raises(DiedError):
+    with pytest.MonkeyPatch.context() as death, pytest.raises(SystemExit):
         death.setattr(desk.runtime.journal.firing, "write", dies)
         resume(desk.runtime)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("ended", [])
 
 
-def test_a_worker_that_is_stopped_stops_nothing_for_others(desk: Desk, refund: Callable[..., object]) -> None:
+def test_a_worker_that_is_stopped_stops_nothing_for_others(desk: Desk) -> None:
     """It is not its program: what it looked at is as after a crash."""
-    with pytest.raises(ReviewPending) as pending, desk.step():
-        refund("o-1", 90_000)
-    desk.service.approve(pending.value.txn)
+    desk.approved("t-1")
     for place in ((RELEASE, True), (REDEMPTION, True)):
-        stop_at(desk, place, KeyboardInterrupt)
+        stop_at(desk, place)
         with pytest.raises(KeyboardInterrupt):
             resume(desk.runtime)
     assert desk.done == []
@@ -175,89 +147,64 @@ def test_a_worker_that_is_stopped_stops_nothing_for_others(desk: Desk, refund: C
     assert len(desk.done) == 1
 
 
-def test_stopped_while_people_are_asked_it_is_left_to_a_worker(
-    desk: Desk, refund: Callable[..., object]
-) -> None:
-    stop_at(desk, (RELEASE, True), KeyboardInterrupt)  # the first look
-    with pytest.raises(KeyboardInterrupt), desk.step(wait=600):
-        refund("o-1", 90_000)
-    desk.service.approve(txn_of(desk, "t-1"))
+def test_stopped_while_people_are_asked_it_is_left_to_a_worker(desk: Desk, refund: Call) -> None:
+    stop_at(desk, (RELEASE, True))  # the first look
+    pays(desk, "t-1", refund, cents=90_000, wait=600, raises=KeyboardInterrupt)
+    desk.service.approve(record_of(desk).txn)
     resume(desk.runtime)
     assert len(desk.done) == 1
 
 
 @pytest.mark.parametrize("where", LIVE_PLACES.values(), ids=LIVE_PLACES)
-def test_stopped_once_people_have_agreed_it_is_left_to_its_program(
-    desk: Desk, refund: Callable[..., object], where: tuple[str, bool]
-) -> None:
-    def step() -> None:
-        with desk.step():
-            refund("o-1", 90_000)
-
-    with pytest.raises(ReviewPending) as pending:
-        step()
-    desk.service.approve(pending.value.txn)
-    stop_at(desk, where, KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        step()
+def test_once_agreed_it_is_left_to_its_program(desk: Desk, refund: Call, where: tuple[str, bool]) -> None:
+    pays(desk, "t-1", refund, cents=90_000, raises=ReviewPending)
+    desk.service.approve(record_of(desk).txn)
+    stop_at(desk, where)
+    pays(desk, "t-1", refund, cents=90_000, raises=KeyboardInterrupt)
     for _ in range(2):
         resume(desk.runtime)
     assert desk.done == []
     if where != (REDEMPTION, True):  # the approval stands, and was not spent
-        step()
+        pays(desk, "t-1", refund, cents=90_000)
         assert len(desk.done) == 1
 
 
-@pytest.mark.parametrize("where", [(REDEMPTION, False), (REDEMPTION, True)], ids=["on its way", "answered"])
-def test_stopped_at_the_end_of_its_wait_it_is_parked_no_more(
-    desk: Desk, refund: Callable[..., object], where: tuple[str, bool]
-) -> None:
-    desk.face.faults[RELEASE] = [lambda: desk.service.approve(txn_of(desk, "t-1"))]  # at the first look
-    stop_at(desk, where, KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt), desk.step(wait=600):
-        refund("o-1", 90_000)
-    record = desk.runtime.journal.transactions.find("t-1")[0]
-    assert (record.state, record.parked) == (LocalTxn.STOPPED, False)
+@pytest.mark.parametrize("answered", [False, True])
+def test_at_the_end_of_its_wait_it_is_parked_no_more(desk: Desk, refund: Call, answered: bool) -> None:
+    desk.face.faults[RELEASE] = [lambda: desk.service.approve(record_of(desk).txn)]  # at the first look
+    stop_at(desk, (REDEMPTION, answered))
+    pays(desk, "t-1", refund, cents=90_000, wait=600, raises=KeyboardInterrupt)
+    assert (record_of(desk).state, record_of(desk).parked) == (LocalTxn.STOPPED, False)
     for _ in range(2):
         resume(desk.runtime)
     assert desk.done == []
 
 
-def test_another_list_under_the_key_of_a_stopped_one_that_was_spent_is_refused_and_loses_nothing_of_it(
-    desk: Desk, refund: Callable[..., object]
-) -> None:
-    stop_at(desk, PLACES["as the submission was answered"], KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        pays(desk, "t-1", refund, None)
-    with pytest.raises(AlreadyRedeemed), desk.step():
-        refund("o-1", 200)
+def test_another_list_under_the_key_of_one_that_was_spent_is_refused(desk: Desk, refund: Call) -> None:
+    stop_at(desk, PLACES["as the submission was answered"])
+    pays(desk, "t-1", refund, raises=KeyboardInterrupt)
+    pays(desk, "t-1", refund, cents=200, raises=AlreadyRedeemed)
     (found,) = resume(desk.runtime)
     assert (found.before, found.after, desk.done) == ("stopped", "ended", [])
     assert service_states(desk, found.txn) == ["unused"]
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_people_who_were_asked_as_it_was_stopped_decide_nothing_without_its_program(
-    desk: Desk, refund: Callable[..., object]
-) -> None:
-    stop_at(desk, (SUBMISSION, True), KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt), desk.step():
-        refund("o-1", 90_000)
+def test_people_decide_nothing_without_its_program(desk: Desk, refund: Call) -> None:
+    stop_at(desk, (SUBMISSION, True))
+    pays(desk, "t-1", refund, cents=90_000, raises=KeyboardInterrupt)
     (found,) = resume(desk.runtime)
     assert (found.after, found.waiting) == ("stopped", True)
     desk.service.approve(found.txn)
     (found,) = resume(desk.runtime)
     assert (found.after, found.waiting, desk.done) == ("stopped", False, [])
     assert "run it again under key 't-1'" in found.note
-    with desk.step():
-        refund("o-1", 90_000)
+    pays(desk, "t-1", refund, cents=90_000)
     assert len(desk.done) == 1
 
 
 @pytest.mark.parametrize("where", PLACES.values(), ids=PLACES)
-def test_a_cancelled_task_is_stopped_as_well(
-    desk: Desk, refund: Callable[..., object], where: tuple[str, bool]
-) -> None:
+def test_a_cancelled_task_is_stopped_as_well(desk: Desk, refund: Call, where: tuple[str, bool]) -> None:
     async def body() -> None:
         async with desk.step():
             refund("o-1", 100)
@@ -269,38 +216,27 @@ def test_a_cancelled_task_is_stopped_as_well(
     assert (found.before, found.after, desk.done) == ("stopped", "ended", [])
 
 
-def test_prepared_files_of_a_stopped_step_are_undone(
-    desk: Desk, refund: Callable[..., object], files: FilesAdapter
-) -> None:
-    stop_at(desk, (REDEMPTION, True), KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        pays(desk, "t-1", refund, save_tool(desk, files))
+def test_prepared_files_of_a_stopped_step_are_undone(desk: Desk, refund: Call, files: FilesAdapter) -> None:
+    stop_at(desk, (REDEMPTION, True))
+    pays(desk, "t-1", refund, save_tool(desk, files), raises=KeyboardInterrupt)
     resume(desk.runtime)
     assert (desk.done, (desk.folder / "root" / "o-1").exists()) == ([], False)
 
 
-def test_what_had_all_fired_as_its_program_was_stopped_is_no_less_done(
-    desk: Desk, refund: Callable[..., object]
-) -> None:
-    stop_at(desk, ("/v1/outcomes", True), KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        pays(desk, "t-1", refund, None)
+def test_what_had_all_fired_as_its_program_was_stopped_is_no_less_done(desk: Desk, refund: Call) -> None:
+    stop_at(desk, ("/v1/outcomes", True))
+    pays(desk, "t-1", refund, raises=KeyboardInterrupt)
     resume(desk.runtime)
-    assert [one.state for one in desk.service.latest(txn_of(desk, "t-1")).held] == [EffectState.FIRED]
-    assert desk.runtime.journal.transactions.find("t-1")[0].state is LocalTxn.SETTLED
-    assert len(desk.done) == 1
+    assert service_states(desk, record_of(desk).txn) == ["fired"]
+    assert (record_of(desk).state, len(desk.done)) == (LocalTxn.SETTLED, 1)
 
 
 @pytest.mark.parametrize("where", ["before the submission arrived", "as the submission was answered"])
-def test_a_rerun_that_asks_for_nothing_takes_back_what_it_had_asked(desk: Desk, where: str) -> None:
+def test_a_rerun_without_calls_takes_back_what_was_asked(desk: Desk, refund: Call, where: str) -> None:
     """What people agree to meanwhile must not fire for a step that no longer wants it."""
-    refund = refund_tool(desk)
-    stop_at(desk, PLACES[where], KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt), desk.step():
-        refund("o-1", 90_000)
-    txn = txn_of(desk, "t-1")
-    with desk.step():
-        pass
-    held = desk.service.revisions.get(txn, [])
+    stop_at(desk, PLACES[where])
+    pays(desk, "t-1", refund, cents=90_000, raises=KeyboardInterrupt)
+    desk.run()
+    held = desk.service.revisions.get(record_of(desk).txn, [])
     assert {one.state for revision in held for one in revision.held} <= {EffectState.WITHDRAWN}
     assert (len(held) > 0, resume(desk.runtime), desk.done) == ("arrived" not in where, [], [])

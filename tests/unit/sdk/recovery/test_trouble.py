@@ -10,7 +10,6 @@ import os
 import signal
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,6 @@ from countersign import (
     MisuseError,
     NotDone,
     NotStageable,
-    ReviewPending,
     ToolRaised,
     resume,
     tool,
@@ -32,7 +30,7 @@ from countersign.engine import Engine
 from countersign.recovery import worker
 from countersign.recovery.recovery import Resumed
 from countersign.tools.rest import RestUnknown
-from tests.fakes.desk import Desk, refund_tool, save_tool
+from tests.fakes.desk import Desk, save_tool
 
 SAID = "row (4111 1111) violates a rule"
 
@@ -41,26 +39,23 @@ def _fails(*_: object) -> None:
     raise sqlite3.IntegrityError(SAID)
 
 
-@pytest.fixture(autouse=True)
-def _cannot_undo(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files can neither be undone nor looked at."""
+@pytest.fixture
+def files(files: FilesAdapter, monkeypatch: pytest.MonkeyPatch) -> FilesAdapter:
+    """Files that can neither be undone nor looked at."""
     monkeypatch.setattr(FilesSession, "undo", _fails)
     monkeypatch.setattr(FilesAdapter, "recover", _fails)
+    return files
 
 
-def left_live(desk: Desk, save: Callable[..., None]) -> None:
-    """A transaction that its adapter cannot undo, and after it one that is approved."""
+def left_live(desk: Desk, save: Callable[..., None]) -> list[Resumed]:
+    """What is found of a transaction that its adapter cannot undo, and after it one that is approved."""
     with pytest.raises((sqlite3.IntegrityError, ToolRaised)), desk.step():
         save("a", "new")
         raise ZeroDivisionError
-    left_approved(desk, "t-2")
-
-
-def left_approved(desk: Desk, key: str) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step(key):
-        refund(f"o-{key}", 90_000)
-    desk.service.approve(pending.value.txn)
+    desk.approved("t-2")
+    found = resume(desk.runtime)
+    assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
+    return found
 
 
 def told(found: list[Resumed]) -> list[tuple[str, str, bool]]:
@@ -70,24 +65,17 @@ def told(found: list[Resumed]) -> list[tuple[str, str, bool]]:
 def test_what_an_adapter_raises_in_recovery_keeps_up_its_transaction_alone(
     desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    left_live(desk, save_tool(desk, files))
-    found = resume(desk.runtime)
-    assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
+    found = left_live(desk, save_tool(desk, files))
     assert found[0].note.startswith(f"IntegrityError: {SAID} (at {Path(__file__)}:")
     assert found[0].note in caplog.text
     journal = desk.runtime.journal.transactions
-    assert journal.require(found[0].txn).note == found[0].note
-    assert len(desk.done) == 1
+    assert (journal.require(found[0].txn).note, len(desk.done)) == (found[0].note, 1)
     monkeypatch.undo()
     assert told(resume(desk.runtime)) == [("t-1", "ended", False)]
 
 
-def test_what_it_says_of_a_transaction_with_secrets_is_told_nowhere(
-    desk: Desk, files: FilesAdapter, caplog: pytest.LogCaptureFixture
-) -> None:
-    left_live(desk, save_tool(desk, files, secret=["text"]))
-    found = resume(desk.runtime)
-    assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
+def test_secrets_are_told_nowhere(desk: Desk, files: FilesAdapter, caplog: pytest.LogCaptureFixture) -> None:
+    found = left_live(desk, save_tool(desk, files, secret=["text"]))
     assert "'root' raised IntegrityError at " in found[0].note
     assert SAID not in caplog.text
 
@@ -116,9 +104,7 @@ def test_whatever_it_says_the_others_are_finished(
         raise error
 
     monkeypatch.setattr(FilesAdapter, "recover", fails)
-    left_live(desk, save_tool(desk, files))
-    found = resume(desk.runtime)
-    assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
+    found = left_live(desk, save_tool(desk, files))
     assert found[0].note.startswith(said)
 
 
@@ -146,28 +132,9 @@ def test_a_refusal_that_names_what_a_call_was_about_is_not_told_where_there_are_
         raise kind("'4111' leads through a symbolic link")
 
     monkeypatch.setattr(FilesAdapter, "recover", refuses)
-    left_live(desk, save_tool(desk, files, secret=["name"]))
-    found = resume(desk.runtime)
+    found = left_live(desk, save_tool(desk, files, secret=["name"]))
     assert found[0].note.startswith(f"live adapter 'root' raised {kind.__name__} at {Path(__file__)}:")
     assert "4111" not in found[0].note
-
-
-def test_a_journal_that_refuses_one_transaction_keeps_no_other_up(
-    desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
-    for key in ("t-1", "t-2"):
-        left_approved(desk, key)
-    with closing(sqlite3.connect(desk.runtime.settings.journal_path)) as behind:
-        # its chain cannot be gone on with
-        behind.execute("UPDATE transactions SET chain_n = chain_n - 1 WHERE run_key = 't-1'")
-        behind.commit()
-    found = resume(desk.runtime)
-    assert told(found) == [("t-1", "review", True), ("t-2", "settled", False)]
-    assert "is not as the SDK wrote it" in found[0].note
-    assert desk.done == [("refund", "o-t-2", 90_000)]
-    assert "takes no note" not in caplog.text, "nobody has tried to write one on top of it"
-    with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as behind:
-        behind.execute("UPDATE transactions SET chain_n = chain_n + 1 WHERE run_key = 't-1'")
 
 
 class Rounds:

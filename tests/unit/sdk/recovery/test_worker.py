@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import re
 import signal
@@ -12,20 +11,21 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import ReviewPending, Runtime, Settings, transaction
+from countersign import ReviewPending, Runtime, Settings, resume
 from countersign.recovery.recovery import Resumed
-from countersign.recovery.worker import Told, _Stop
+from countersign.recovery.worker import Told, _Stop, work
 from countersign.tools.registry import default_registry
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import Desk, changed
+from tests.fakes.desk import Desk, operators_environment, refund_tool
 from tests.fakes.operated import REPOSITORY
 from tests.fakes.service_http import serving
-from tests.unit.sdk.journals import BOTH, POSTGRES
+from tests.unit.sdk.journals import BOTH
 
 # Each call appends a line, then waits until the test lets it end: no test here depends on how fast anything is.
 MODULE = '''
@@ -55,34 +55,26 @@ class Yard:
     def __init__(self, desk: Desk, folder: Path, url: str) -> None:
         self.desk, self.folder = desk, folder
         self.started: list[subprocess.Popen[str]] = []
-        settings = desk.runtime.settings
         self.env = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")]),
-            "COUNTERSIGN_URL": url,
-            "COUNTERSIGN_AGENT": settings.agent,
-            "COUNTERSIGN_KEY": str(settings.key_path),
-            "COUNTERSIGN_JOURNAL": getattr(settings.journal_path, "secret", str(settings.journal_path)),
+            **operators_environment(desk, url),
         }
 
-    def park(self, key: str, *orders: str, approve: bool = True, **changes: Any) -> str:
-        """Stage a list that people are asked about, and have it approved; the transaction's id."""
+    def park(self, key: str, order: str, *, approve: bool = True) -> None:
+        """Stage a call that people are asked about, and have it approved."""
         namespace: dict[str, Any] = {"__name__": "yard_tools", "__file__": str(self.folder / "yard_tools.py")}
         exec(compile(MODULE, "yard_tools.py", "exec"), namespace)
         append = namespace["append"]
         default_registry._tools.pop("append")
         self.desk.registry._tools["append"] = tool_of(append)
-        self.desk.service.review([changed(tool_of(append).draft_manifest(), **changes)])
-        with (
-            Runtime(Settings.from_env(self.env), registry=self.desk.registry) as runtime,
-            pytest.raises(ReviewPending) as pending,
-            transaction(key, runtime=runtime),
-        ):
-            for order in orders:
-                append(order, 90_000)
+        self.desk.service.review([tool_of(append).draft_manifest()])
+        with self.runtime() as runtime:
+            txn = replace(self.desk, runtime=runtime).run(
+                (append, order, 90_000), key=key, raises=ReviewPending
+            )
         if approve:
-            self.desk.service.approve(pending.value.txn)
-        return pending.value.txn
+            self.desk.service.approve(txn.txn)
 
     def worker(self, *more: str, host: str | None = None) -> subprocess.Popen[str]:
         named = f"import socket; socket.gethostname = lambda: {host!r}; " if host else ""
@@ -94,6 +86,14 @@ class Yard:
         self.started.append(started)
         return started
 
+    def resume(self) -> list[Resumed]:
+        """Go through the journal once, in this process."""
+        with self.runtime() as runtime:
+            return resume(runtime)
+
+    def runtime(self) -> Runtime:
+        return Runtime(Settings.from_env(self.env), registry=self.desk.registry)
+
     def go(self) -> None:
         """Let every call end from now on."""
         (self.folder / "go").touch()
@@ -102,10 +102,10 @@ class Yard:
         path = self.folder / "done.txt"
         return path.read_text().splitlines() if path.exists() else []
 
-    def until(self, *orders: str) -> None:
-        """Wait until these calls have begun."""
+    def until(self, order: str) -> None:
+        """Wait until this call has begun."""
         end = time.monotonic() + _PATIENCE_S
-        while [line.split()[0] for line in self.lines()] != list(orders):
+        while [line.split()[0] for line in self.lines()] != [order]:
             assert time.monotonic() < end, self.lines()
             time.sleep(0.01)
 
@@ -133,30 +133,7 @@ def yard(desk: Desk, tmp_path: Path) -> Iterator[Yard]:
             worker.communicate()
 
 
-def test_once_fires_what_was_approved_leaves_what_waits_and_ends(yard: Yard) -> None:
-    yard.go()
-    yard.park("t-1", "o-1")
-    yard.park("t-2", "o-2", approve=False)
-    told = [json.loads(line) for line in said(yard.worker("--once", "--json")).splitlines()]
-    ends = [(one["run_key"], one["after"], one["waiting"]) for one in told]
-    assert ends == [("t-1", "settled", False), ("t-2", "review", True)]
-    yard.until("o-1")
-
-
-def test_what_is_approved_while_it_runs_is_fired_and_each_change_is_told_once(yard: Yard) -> None:
-    yard.go()
-    txn = yard.park("t-1", "o-1", approve=False)
-    worker = yard.worker("--every", "0.1")
-    assert worker.stdout is not None
-    assert "t-1: review -> review" in worker.stdout.readline()
-    yard.desk.service.approve(txn)
-    assert "t-1: review -> settled" in worker.stdout.readline()
-    worker.send_signal(signal.SIGTERM)
-    assert said(worker) == "stopped\n"
-    yard.until("o-1")
-
-
-@pytest.mark.parametrize("engine", [POSTGRES])
+@pytest.mark.parametrize("engine", BOTH[1:])
 def test_workers_on_other_hosts_fire_what_was_parked_here(yard: Yard) -> None:
     """From the journal they share. Each waits for the lease of the other, of whom it sees nothing else."""
     yard.park("t-1", "o-1")
@@ -169,16 +146,6 @@ def test_workers_on_other_hosts_fire_what_was_parked_here(yard: Yard) -> None:
     assert (len(yard.lines()), yard.state("t-1")) == (1, "settled")
 
 
-def test_a_second_worker_leaves_alone_what_the_first_is_firing(yard: Yard) -> None:
-    yard.park("t-1", "o-1")
-    first = yard.worker("--once")
-    yard.until("o-1")
-    assert "owned by" in said(yard.worker("--once"))
-    yard.go()
-    assert "settled" in said(first)
-    assert len(yard.lines()) == 1
-
-
 @pytest.mark.parametrize("engine", BOTH)
 def test_workers_that_start_together_fire_everything_once(yard: Yard) -> None:
     yard.go()
@@ -187,48 +154,58 @@ def test_workers_that_start_together_fire_everything_once(yard: Yard) -> None:
         yard.park(f"t-{order}", order)
     for worker in [yard.worker("--once") for _ in range(2)]:
         said(worker)
-    said(yard.worker("--once"))  # whatever one had to leave to the other
+    yard.resume()  # whatever one had to leave to the other
     assert sorted(line.split()[0] for line in yard.lines()) == orders
     assert {yard.state(f"t-{order}") for order in orders} == {"settled"}
 
 
-@pytest.mark.parametrize(
-    ("idempotent", "state", "calls"),
-    [(False, "unsettled", 1), pytest.param(True, "settled", 2, marks=pytest.mark.long)],
-    ids=["not", "idempotent"],
-)
-def test_what_a_killed_worker_was_firing_is_unknown_unless_it_is_idempotent(
-    yard: Yard, idempotent: bool, state: str, calls: int
-) -> None:
-    yard.park("t-1", "o-1", idempotent=idempotent)
+def test_what_another_worker_fires_is_left_alone_and_unknown_once_it_is_killed(yard: Yard) -> None:
+    yard.park("t-1", "o-1")
     killed = yard.worker()
     yard.until("o-1")
+    (found,) = yard.resume()
+    assert "owned by" in found.note
     killed.send_signal(signal.SIGKILL)
     said(killed, -signal.SIGKILL)
     yard.go()
-    said(yard.worker("--once"), 3 if state == "unsettled" else 0)
-    assert yard.state("t-1") == state
-    # Again with the same call key, or not at all.
-    assert (len(yard.lines()), len(set(yard.lines()))) == (calls, 1)
+    yard.resume()
+    assert (yard.state("t-1"), len(yard.lines())) == ("unsettled", 1)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
-def test_a_stopped_worker_finishes_its_effect_and_the_next_one_goes_on_from_there(
-    yard: Yard, how: signal.Signals
+# ------------------------------------------------------------------------------------------------ in this process
+
+
+def test_what_is_approved_while_it_runs_is_fired_and_each_change_is_told_once(desk: Desk) -> None:
+    desk.run((refund_tool(desk), "o-1", 90_000), raises=ReviewPending)
+    told: list[tuple[Any, Any]] = []
+
+    def tell(one: Resumed) -> None:
+        told.append((one.before, one.after))
+        if one.after == "review":
+            desk.service.approve(one.txn)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    asyncio.run(work(desk.runtime, tell, every_seconds=0.001))
+    assert told == [("review", "review"), ("review", "settled")] and len(desk.done) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_stopped_it_ends_its_effect(
+    desk: Desk, refund: Any, capfd: pytest.CaptureFixture[str], how: signal.Signals
 ) -> None:
-    yard.park("t-1", "o-1", "o-2")
-    yard.park("t-2", "o-3")
-    stopped = yard.worker()
-    yard.until("o-1")
-    stopped.send_signal(how)
-    assert stopped.stderr is not None
-    assert "finishing" in stopped.stderr.readline()
-    yard.go()
-    assert said(stopped).endswith("stopped\n")
-    yard.until("o-1")
-    assert (yard.state("t-1"), yard.state("t-2")) == ("redeemed", "review")
-    assert "t-1: redeemed -> settled" in said(yard.worker("--once"))
-    yard.until("o-1", "o-2", "o-3")
+    desk.service.approve(desk.run((refund, "o-1", 90_000), (refund, "o-2", 1), raises=ReviewPending).txn)
+    desk.approved("t-2")
+    desk.before_fire = lambda _: os.kill(os.getpid(), how)
+    asyncio.run(work(desk.runtime, lambda _: None, every_seconds=60))
+    assert "finishing" in capfd.readouterr().err
+    assert desk.done == [("refund", "o-1", 90_000)]
+    found = {key: desk.runtime.journal.transactions.find(key)[0].state for key in ("t-1", "t-2")}
+    assert found == {"t-1": "redeemed", "t-2": "review"}
+    desk.before_fire = None
+    first, _ = resume(desk.runtime)
+    assert (first.before, first.after) == ("redeemed", "settled")
+    assert [order for _, order, _ in desk.done] == ["o-1", "o-2", "o-t-2"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -267,29 +244,19 @@ def test_a_wake_up_by_no_signal_of_ours_ends_one_wait_and_stops_nothing() -> Non
     asyncio.run(woken())
 
 
-def test_a_worker_without_tools_is_refused(yard: Yard) -> None:
-    (yard.folder / "yard_tools.py").write_text("")
-    said(yard.worker("--once"), 1)
-
-
 def found(n: int, note: str = "people are asked", after: str = "review") -> Resumed:
     return Resumed(f"txn-{n}", f"t-{n}", "review", after, note)
 
 
-def test_a_worker_tells_of_a_change_once() -> None:
+def test_a_worker_tells_of_a_change_once_and_keeps_nothing_of_what_is_finished() -> None:
     told = Told()
     for one, new in ((found(1), True), (found(1), False), (found(1, "denied"), True), (found(1), True)):
         assert told.is_new(one) is new
         told.end_of_round()
-
-
-def test_a_worker_keeps_nothing_of_what_is_finished_however_long_it_runs() -> None:
-    told = Told()
-    assert told.is_new(found(0))
-    for n in range(1, 1000):
+    told.is_new(found(0))
+    for n in range(1, 100):
         told.end_of_round()
-        assert not told.is_new(found(0))
-        assert told.is_new(found(n, "fired", "settled"))
+        assert not told.is_new(found(0)) and told.is_new(found(n, "fired", "settled"))
         assert len(told) <= 4
     told.end_of_round()
-    assert told.is_new(found(998, "fired", "settled")), "it came back: that is news"
+    assert told.is_new(found(98, "fired", "settled")), "it came back: that is news"

@@ -56,9 +56,7 @@ WRITING = ("transactions", "redemptions", "outcomes", "compensate", "withdraw", 
 def policy(_: str, args: dict[str, Any]) -> Verdict | tuple[Verdict, Reason]:
     """Small ones go, large ones are asked about, huge ones are not made."""
     if args.get("amount_cents", 0) > 500_000:
-        return Verdict.DENY, Reason(
-            code=DenyCode.FORBIDDEN_BY_POLICY, text="too much", policy="never-huge", advice="pay less"
-        )
+        return Verdict.DENY, Reason(code=DenyCode.FORBIDDEN_BY_POLICY, text="too much", policy="never-huge")
     return Verdict.REVIEW if args.get("amount_cents", 0) > 5_000 else Verdict.RELEASE
 
 
@@ -76,9 +74,8 @@ def asked(desk: Desk) -> list[str]:
     return [path for _, path in desk.face.log if any(one in path for one in WRITING)]
 
 
-def test_scenario_56_a_dry_run_lists_what_would_fire_and_fires_nothing(desk: Desk) -> None:
+def test_scenario_56_a_dry_run_lists_what_would_fire_and_fires_nothing(desk: Desk, refund: Any) -> None:
     desk.service.policy = policy
-    refund = refund_tool(desk)
     with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
         small, large, huge = refund("o-1", 100), refund("o-2", 6_000), refund("o-3", 600_000)
     found = txn.result
@@ -108,21 +105,15 @@ def test_scenario_56_a_dry_run_leaves_sql_and_files_byte_identical(desk: Desk, t
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
     write = live_writer(desk, files)
     before, database = bytes_below(root), notes.read_bytes()
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        assert note("o-1", "x" * 200_000) == 1  # more than one page, so that the file would grow
-        write("old.txt", "new")
-        write("deep/gone.txt", None)
-        write("made.txt", "made")
-        refund("o-1", 100)
+    long = "x" * 200_000  # more than one page, so that the file would grow
+    calls = [(write, "old.txt", "new"), (write, "deep/gone.txt", None), (write, "made.txt", "made")]
+    txn = desk.run((note, "o-1", long), *calls, (refund, "o-1", 100), dry_run=True)
     assert (bytes_below(root), notes.read_bytes()) == (before, database)
     assert (notes_in(notes), desk.done) == ([("o-0", "here")], [])
     sql, folder = txn.result.changes
-    assert sql.changes == (Change("notes[o-1]", None, {"order_id": "o-1", "note": "x" * 200_000}),)
-    assert folder.changes == (
-        Change("deep/gone.txt", b"gone", None),
-        Change("made.txt", None, b"made"),
-        Change("old.txt", b"old", b"new"),
-    )
+    assert sql.changes == (Change("notes[o-1]", None, {"order_id": "o-1", "note": long}),)
+    gone, made = Change("deep/gone.txt", b"gone", None), Change("made.txt", None, b"made")
+    assert folder.changes == (gone, made, Change("old.txt", b"old", b"new"))
     assert [one.tool for one in txn.result.live] == ["note", "write", "write", "write"]
 
 
@@ -151,42 +142,31 @@ def test_scenario_56_holds_in_every_journal_mode_of_sqlite(desk: Desk, tmp_path:
             note(f"o-{n}", "x" * 200_000)
 
     run_transaction(fill, key="t-1", dry_run=True, runtime=desk.runtime)
-    assert notes.read_bytes() == before
-    assert notes_in(notes) == []
+    assert (notes.read_bytes(), notes_in(notes)) == (before, [])
 
 
 def test_scenario_57_a_denial_does_not_stop_the_body_of_a_dry_run(desk: Desk) -> None:
     desk.service.policy = policy
     refund, after = refund_tool(desk), []
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        refund("o-1", 600_000)
-        after.append("went on")
-        refund("o-2", 700_000)
+    txn = desk.run((refund, "o-1", 600000), (after.append, "went on"), (refund, "o-2", 700000), dry_run=True)
     assert (after, len(txn.result.denials)) == (["went on"], 2)
-    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 600_000)
+    desk.run((refund, "o-1", 600000), raises=Denied)
 
 
 def test_the_journal_knows_nothing_of_a_dry_run_and_the_key_is_free(desk: Desk) -> None:
     refund, charge = refund_tool(desk), charge_tools(desk)
     desk.runtime.journal.close()
-    with transaction("t-1", dry_run=True, runtime=desk.runtime):
-        refund("o-1", 100)
-        charge("o-1", 100)
+    desk.run((refund, "o-1", 100), (charge, "o-1", 100), dry_run=True)
     assert not desk.runtime.settings.journal_path.exists()
-    with transaction("t-1", runtime=desk.runtime) as real:
-        refund("o-1", 100)
-        charge("o-1", 100)
+    real = desk.run((refund, "o-1", 100), (charge, "o-1", 100))
     assert (real.state, len(desk.done), real.replayed) == ("settled", 2, False)
 
 
-def test_a_dry_run_of_a_key_that_was_spent_leaves_it_as_it_is(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_dry_run_of_a_key_that_was_spent_leaves_it_as_it_is(desk: Desk, refund: Any) -> None:
     with transaction("t-1", runtime=desk.runtime) as real:
         fired = refund("o-1", 100)
     rows = desk.runtime.journal.database.rows("SELECT * FROM chain")
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        refund("o-1", 100)
+    txn = desk.run((refund, "o-1", 100), dry_run=True)
     assert desk.runtime.journal.database.rows("SELECT * FROM chain") == rows
     assert (txn.result.effects[0].effect_id, len(desk.done)) == (fired.effect_id, 1)
     assert (real.state, txn.state) == ("settled", "ended")
@@ -204,27 +184,21 @@ def test_secrets_of_the_reviewed_manifest_are_hidden(desk: Desk) -> None:
         """Keep a token."""
 
     desk.publish(login)
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        login("ada", "hunter2")
-        remember("t0ps3cret", "here")
+    txn = desk.run((login, "ada", "hunter2"), (remember, "t0ps3cret", "here"), dry_run=True)
     assert txn.result.effects[0].args == {"user": "ada", "password": "(secret)"}
     assert txn.result.live[0].args == {"token": "(secret)", "at": "here"}
     told = f"{txn.result}{txn.result.to_json()}"
-    assert "hunter2" not in told
-    assert "t0ps3cret" not in told
+    assert "hunter2" not in told and "t0ps3cret" not in told
 
 
 @pytest.mark.parametrize(
     ("path", "args"),
     [("/v1/evaluations", {"order_id": "o-1", "amount_cents": 100}), ("/v1/tools", "(secret)")],
 )
-def test_where_the_service_is_away_decisions_are_unknown_and_without_a_manifest_arguments_are_hidden(
-    desk: Desk, path: str, args: Any
-) -> None:
+def test_where_the_service_is_away_decisions_are_unknown(desk: Desk, path: str, args: Any) -> None:
     refund = refund_tool(desk)
     desk.face.faults[path] = ["lost_request"] * 9
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        refund("o-1", 100)
+    txn = desk.run((refund, "o-1", 100), dry_run=True)
     (one,) = txn.result.effects
     assert (one.args, one.decision, txn.result.is_clean) == (args, "unknown", False)
     assert one.why is not None
@@ -234,12 +208,7 @@ def test_a_refusal_of_the_question_itself_is_raised_with_live_work_undone(desk: 
     notes = notes_database(desk.folder)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
     desk.service.agents.clear()
-    with (
-        pytest.raises(ServiceRefused),
-        transaction("t-1", dry_run=True, runtime=desk.runtime) as txn,
-    ):
-        note("o-1", "hello")
-        refund("o-1", 100)
+    txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), dry_run=True, raises=ServiceRefused)
     assert notes_in(notes) == []
     with pytest.raises(MisuseError, match="ended by an exception"):
         _ = txn.result
@@ -267,9 +236,7 @@ def test_live_work_is_undone_before_the_service_is_asked(desk: Desk) -> None:
         return Verdict.RELEASE
 
     desk.service.policy = look
-    with transaction("t-1", dry_run=True, runtime=desk.runtime):
-        note("o-1", "hello")
-        refund("o-1", 100)
+    desk.run((note, "o-1", "hello"), (refund, "o-1", 100), dry_run=True)
     assert free == [True]
 
 
@@ -277,27 +244,20 @@ def test_what_moved_under_the_live_work_is_raised_as_in_a_commit(desk: Desk, tmp
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "a.txt").write_text("a")
     write = live_writer(desk, FilesAdapter(tmp_path / "root"))
-    with pytest.raises(Moved), transaction("t-1", dry_run=True, runtime=desk.runtime):
-        write("a.txt", "mine")
-        (tmp_path / "root" / "a.txt").write_text("theirs")
-    assert (tmp_path / "root" / "a.txt").read_text() == "theirs"
+    path = tmp_path / "root" / "a.txt"
+    desk.run((write, "a.txt", "mine"), (path.write_text, "theirs"), dry_run=True, raises=Moved)
+    assert path.read_text() == "theirs"
 
 
-def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(NotStageable), transaction("t-1", dry_run=True, runtime=desk.runtime):
-        refund("o-1", 12.5)
+def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk, refund: Any) -> None:
+    desk.run((refund, "o-1", 12.5), dry_run=True, raises=NotStageable)
     desk.publish(refund, aud="a-gateway")
     desk.runtime.manifests.forget("refund")
-    with (
-        pytest.raises(NotStageable, match="a-gateway"),
-        transaction("t-2", dry_run=True, runtime=desk.runtime),
-    ):
-        refund("o-1", 100)
+    with pytest.raises(NotStageable, match="a-gateway"):
+        desk.run((refund, "o-1", 100), key="t-2", dry_run=True)
 
 
-def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk, refund: Any) -> None:
     with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
         assert refund("o-1", 100) is refund(order_id="o-1", amount_cents=100)
         with txn.repeat():
@@ -305,26 +265,21 @@ def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk) -> None:
     assert len(txn.result.effects) == 2
 
 
-def test_independent_effects_are_asked_about_each_alone(desk: Desk) -> None:
+def test_independent_effects_are_asked_about_each_alone(desk: Desk, refund: Any) -> None:
     desk.service.policy = policy
-    refund = refund_tool(desk)
-    with transaction("t-1", dry_run=True, independent=True, runtime=desk.runtime) as txn:
-        refund("o-1", 100)
-        refund("o-2", 600_000)
+    txn = desk.run((refund, "o-1", 100), (refund, "o-2", 600000), dry_run=True, independent=True)
     assert [one.decision for one in txn.result.effects] == ["release", "deny"]
     assert desk.face.asked("/v1/evaluations") == 2
 
 
 def test_a_real_transaction_has_no_result_of_its_own(desk: Desk) -> None:
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        pass
+    txn = desk.run()
     with pytest.raises(MisuseError, match="no dry run"):
         _ = txn.result
 
 
-def test_a_dry_run_inside_a_transaction_is_refused(desk: Desk) -> None:
+def test_a_dry_run_inside_a_transaction_is_refused(desk: Desk, refund: Any) -> None:
     """Its calls would be those of the outer one, and fire."""
-    refund = refund_tool(desk)
     with transaction("t-1", runtime=desk.runtime) as outer:
         with pytest.raises(MisuseError, match="inside transaction 't-1'"):
             transaction("t-2", dry_run=True, runtime=desk.runtime)
@@ -338,8 +293,7 @@ def test_a_dry_run_waits_for_no_lease_of_a_real_run_of_its_key(desk: Desk) -> No
     refund, found = refund_tool(desk), []
 
     def rehearse() -> None:
-        with transaction("t-1", dry_run=True, runtime=desk.runtime) as dry:
-            refund("o-1", 100)
+        dry = desk.run((refund, "o-1", 100), dry_run=True)
         found.append(dry.result.is_clean)
 
     with transaction("t-1", runtime=desk.runtime) as real:
@@ -369,10 +323,7 @@ def test_scenario_56_holds_for_a_dry_run_that_is_killed(desk: Desk, tmp_path: Pa
     assert (notes_in(notes), (root / "a.txt").read_text(), desk.done) == ([], "a", [])
     assert notes.read_bytes() == database
     assert not desk.runtime.settings.journal_path.exists()
-    with transaction("t-1", runtime=desk.runtime) as real:
-        note("o-1", "hello")
-        write("a.txt", "mine")
-        refund("o-1", 100)
+    real = desk.run((note, "o-1", "hello"), (write, "a.txt", "mine"), (refund, "o-1", 100))
     assert (real.state, real.replayed, (root / "a.txt").read_text()) == ("settled", False, "mine")
     assert list((root / ".countersign").rglob("new")) == []
 
@@ -408,32 +359,20 @@ def test_an_async_step_is_rehearsed_on_the_event_loop(desk: Desk) -> None:
 
 
 def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
-    told = str(
-        DryRun(
-            "case-\x1b[2J",
-            (
-                ForeseenEffect("refund", "e-1", {"to": "a\nb"}, "release"),
-                ForeseenEffect("refund", "e-2", {}, "review", (Asks(("cfo", "finance"), 2, "passkey"),)),
-                ForeseenEffect("refund", "e-3", "(secret)", "unknown", why="nobody could be asked: away"),
-            ),
-            (RehearsedLive("note", {"text": "x"}),),
-            (
-                AdapterChanges("sql", None),
-                AdapterChanges(
-                    "files", (Change("a\x07.txt", None, b"1"), Change("b", b"1", None), Change("c", 1, 2))
-                ),
-                AdapterChanges("memory", ()),
-                AdapterChanges(
-                    "rows",
-                    (
-                        Change("t[1]", {"id": 1, "n": 1, "s": "a\x1b"}, {"id": 1, "n": 1.0, "s": "b"}),
-                        Change("t[2]", None, {"id": 2, "n": 500, "s": "x" * 130}),
-                        Change("t[3]", {"id": 3, "n": None}, None),
-                    ),
-                ),
-            ),
-        )
+    effects = (
+        ForeseenEffect("refund", "e-1", {"to": "a\nb"}, "release"),
+        ForeseenEffect("refund", "e-2", {}, "review", (Asks(("cfo", "finance"), 2, "passkey"),)),
+        ForeseenEffect("refund", "e-3", "(secret)", "unknown", why="nobody could be asked: away"),
     )
+    files = (Change("a\x07.txt", None, b"1"), Change("b", b"1", None), Change("c", 1, 2))
+    rows = (
+        Change("t[1]", {"id": 1, "n": 1, "s": "a\x1b"}, {"id": 1, "n": 1.0, "s": "b"}),
+        Change("t[2]", None, {"id": 2, "n": 500, "s": "x" * 130}),
+        Change("t[3]", {"id": 3, "n": None}, None),
+    )
+    by_adapter = {"sql": None, "files": files, "memory": (), "rows": rows}
+    changes = tuple(AdapterChanges(name, found) for name, found in by_adapter.items())
+    told = str(DryRun("case-\x1b[2J", effects, (RehearsedLive("note", {"text": "x"}),), changes))
     assert told.splitlines() == [
         r"dry run of 'case-\x1b[2J': nothing fired, nothing was kept",
         r'  1  refund {"to":"a\nb"}: release',
@@ -455,13 +394,8 @@ def test_a_row_in_json_is_an_object_whose_values_are_cut_each_alone() -> None:
     told = changed_in_json(Change("t[1]", before, after))
     cut = f"{'x' * 120}... (500 characters)"
     shown = {"id": 1, "note": cut, "raw": "\x00a", "amount": 1.5, "ok": True, "n": None, "last": "new"}
-    assert told == {
-        "key": "t[1]",
-        "what": "changed",
-        "columns": ["note", "last"],
-        "before": shown,
-        "after": shown | {"last": "paid"},
-    }
+    of = {"key": "t[1]", "what": "changed", "columns": ["note", "last"]}
+    assert told == of | {"before": shown, "after": shown | {"last": "paid"}}
 
 
 @pytest.mark.parametrize(
@@ -491,9 +425,7 @@ def changed_in_json(change: Change) -> dict[str, Any]:
     return dict(told)
 
 
-def test_where_a_live_tool_has_secrets_keys_and_values_of_what_it_changes_are_hidden(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_what_a_live_tool_with_secrets_changes_is_hidden(desk: Desk, tmp_path: Path) -> None:
     notes = notes_database(tmp_path)
     with closing(sqlite3.connect(notes, isolation_level=None)) as connection:
         connection.execute("INSERT INTO notes VALUES ('o-0', 'here'), ('o-9', 'there')")
@@ -511,9 +443,7 @@ def test_where_a_live_tool_has_secrets_keys_and_values_of_what_it_changes_are_hi
         """Remember a fact."""
         memory.remember(fact)
 
-    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        swap("t0ps3cret")
-        learn("blue")
+    txn = desk.run((swap, "t0ps3cret"), (learn, "blue"), dry_run=True)
     hidden, open_to_all = txn.result.changes
     assert hidden.changes is not None and open_to_all.changes is not None
     assert {(one.key, one.before, one.after) for one in hidden.changes} == {

@@ -28,7 +28,7 @@ from countersign import (
 from countersign.contract import EffectState
 from countersign.journal.verifying import damage_of
 from countersign.transactions.listing import Listing
-from tests.fakes.desk import Desk, failing_tool, refund_tool
+from tests.fakes.desk import Desk, answering_tool, failing_tool, refund_tool
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 
@@ -51,7 +51,7 @@ class World:
         return self.now() if callable(self.now) else self.now
 
 
-def look_tool(desk: Desk, world: World, returns: Any = Any, **options: Any) -> Callable[..., Any]:
+def look_tool(desk: Desk, world: World, returns: Any = Any) -> Callable[..., Any]:
     """A live tool that returns what the world holds."""
 
     def look(who: str = "ada") -> Any:
@@ -59,14 +59,14 @@ def look_tool(desk: Desk, world: World, returns: Any = Any, **options: Any) -> C
         return world.answer()
 
     look.__annotations__["return"] = returns
-    made: Callable[..., Any] = tool(
-        "look", lane="live", adapter=MemoryAdapter(), registry=desk.registry, **options
-    )(look)
+    desk.registry._tools.pop("look", None)
+    live: Any = {"lane": "live", "adapter": MemoryAdapter()}
+    made: Callable[..., Any] = tool("look", registry=desk.registry, **live)(look)
     return made
 
 
 def run(desk: Desk, *looks: Callable[[], Any], key: str = "t-1") -> list[Any]:
-    with transaction(key, runtime=desk.runtime):
+    with desk.step(key):
         return [look() for look in looks]
 
 
@@ -93,13 +93,8 @@ def test_scenario_58_a_live_result_that_is_the_same_matches_and_another_one_dive
     world.now = 7
     other = replay("t-1", lambda _: look(), runtime=desk.runtime)
     (one,) = other.divergences
-    assert (other.status, one.kind, one.lane, one.position, one.tool) == (
-        "diverged",
-        "result",
-        "live",
-        1,
-        "look",
-    )
+    assert other.status == "diverged"
+    assert (one.kind, one.lane, one.position, one.tool) == ("result", "live", 1, "look")
     assert (one.recorded, one.now) == ("0", "7")
     assert str(one) == "live call 1 of look: its result was 0 and is 7"
     assert run(desk, look, key="t-2") == [7]  # and nothing was kept of the replay
@@ -135,9 +130,7 @@ def test_where_live_results_differ_is_told(desk: Desk, then: Any, now: Any, told
         (Balance, Balance(owner="ada", cents=1), {"owner": "ada", "cents": 1}),
     ],
 )
-def test_live_results_that_are_equal_in_their_type_are_the_same(
-    desk: Desk, returns: Any, then: Any, now: Any
-) -> None:
+def test_results_that_are_equal_in_type_are_the_same(desk: Desk, returns: Any, then: Any, now: Any) -> None:
     world = World(then)
     look = look_tool(desk, world, returns)
     run(desk, look)
@@ -155,13 +148,15 @@ def test_of_several_live_calls_the_one_that_answers_otherwise_is_named(desk: Des
     assert one.kind == "changed", "of a call whose arguments differ, that alone is told"
 
 
-def test_what_a_journal_from_before_does_not_hold_is_said_to_be_unchecked(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look = look_tool(desk, World(0), int)
+def run_before_results_were_kept(desk: Desk, look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
         before.setattr(Listing, "returned", {})
         run(desk, look)
+
+
+def test_what_an_old_journal_lacks_is_unchecked(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = look_tool(desk, World(0), int)
+    run_before_results_were_kept(desk, look, monkeypatch)
     assert kept(desk) == [None]
     found = replay("t-1", lambda _: look(), runtime=desk.runtime)
     (told,) = found.unchecked
@@ -172,13 +167,9 @@ def test_what_a_journal_from_before_does_not_hold_is_said_to_be_unchecked(
         replay("t-1", lambda _: look(), mode="reconstruct", runtime=desk.runtime)
 
 
-def test_of_a_tool_that_answers_nothing_nothing_is_missed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_no_answer_nothing_is_missed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     look = look_tool(desk, World(None), None)
-    with monkeypatch.context() as before:
-        before.setattr(Listing, "returned", {})
-        run(desk, look)
+    run_before_results_were_kept(desk, look, monkeypatch)
     for mode in ("verify", "reconstruct"):
         found = replay("t-1", lambda _: look(), mode=mode, runtime=desk.runtime)  # type: ignore[call-overload]
         assert (found.status, found.unchecked) == ("same", ())
@@ -212,16 +203,10 @@ def test_scenario_59_a_reconstruction_returns_what_live_tools_returned_in_its_ty
     found = replay("t-1", step, mode="reconstruct", runtime=desk.runtime)
     assert (found.status, found.value, world.asked) == ("same", Balance(owner="ada", cents=250), 1)
     assert type(found.value) is Balance
-    instead = replay(
-        "t-1",
-        step,
-        mode="reconstruct",
-        live={"look": lambda who: Balance(owner=who, cents=1)},
-        runtime=desk.runtime,
-    )
-    assert [str(one) for one in instead.divergences] == [
-        "staged call 1 of refund: amount_cents was 250 and is 1"
-    ]
+    live = {"look": lambda who: Balance(owner=who, cents=1)}
+    instead = replay("t-1", step, mode="reconstruct", live=live, runtime=desk.runtime)
+    (one,) = instead.divergences
+    assert str(one) == "staged call 1 of refund: amount_cents was 250 and is 1"
 
 
 def test_a_live_call_that_is_not_in_the_record_cannot_be_reconstructed(desk: Desk) -> None:
@@ -239,9 +224,8 @@ def test_what_may_be_text_or_a_time_is_reconstructed_as_neither(desk: Desk, answ
     assert (found.status, found.value) == ("same", answer)
     with pytest.raises(NotRecorded, match=r"look returns text or a datetime.*live=\{'look': \.\.\.\}"):
         replay("t-1", lambda _: look(), mode="reconstruct", runtime=desk.runtime)
-    again = replay(
-        "t-1", lambda _: look(), mode="reconstruct", live={"look": lambda who: answer}, runtime=desk.runtime
-    )
+    live = {"look": lambda who: answer}
+    again = replay("t-1", lambda _: look(), mode="reconstruct", live=live, runtime=desk.runtime)
     assert (again.status, again.value) == ("same", answer)
 
 
@@ -254,9 +238,7 @@ def endless() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("make", [endless, lambda: [endless()], lambda: {"found": iter([1, 2])}, object])
-def test_what_has_no_json_form_is_not_kept_and_nothing_is_taken_from_it(
-    desk: Desk, make: Callable[[], Any]
-) -> None:
+def test_what_has_no_json_form_is_left_alone(desk: Desk, make: Callable[[], Any]) -> None:
     look = look_tool(desk, World(make))
     (found,) = run(desk, look)
     inner = found[0] if isinstance(found, list) else found["found"] if isinstance(found, dict) else found
@@ -266,22 +248,15 @@ def test_what_has_no_json_form_is_not_kept_and_nothing_is_taken_from_it(
     assert (again.status, len(again.unchecked)) == ("same", 1)
 
 
-def test_a_result_that_is_too_large_is_not_kept_and_neither_is_what_would_fill_the_journal(
-    desk: Desk,
-) -> None:
+def test_a_result_that_is_too_large_or_would_fill_the_journal_is_not_kept(desk: Desk) -> None:
     look = look_tool(desk, World("x" * 300_000))
     run(desk, look)
     assert kept(desk) == [None]
     world = World("x" * 200_000)
-    run(desk, *[look_tool_again(desk, world)] * 30, key="t-2")
+    run(desk, *[look_tool(desk, world)] * 30, key="t-2")
     held = [one for one in kept(desk, "t-2") if one is not None]
     assert 0 < sum(map(len, held)) <= 4 * 1024 * 1024
     assert len(held) < 30
-
-
-def look_tool_again(desk: Desk, world: World) -> Callable[[], Any]:
-    desk.registry._tools.clear()
-    return look_tool(desk, world)
 
 
 class Upset(UserDict[str, int]):
@@ -321,27 +296,13 @@ def test_a_live_call_that_raised_and_one_that_was_taken_back_leave_no_result(des
 @pytest.mark.parametrize("engine", BOTH)
 def test_what_a_rerun_did_and_returned_is_what_is_kept(desk: Desk, engine: str) -> None:
     """The first run's live work was undone, so what it had returned is of nothing that stands."""
-    hangs = [1]
-
-    @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
-    def pay(order_id: str) -> None:
-        """Pay. Its first answer is lost."""
-        if hangs:
-            hangs.pop()
-            raise ConnectionError("the line was cut")
-
-    desk.publish(pay)
+    pay = answering_tool(desk, ConnectionError("the line was cut"), None, name="pay")
     world = World(1)
     look = look_tool(desk, world, int)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        look("only then")
-        pay("o-1")
-    ((txn, revisions),) = desk.service.revisions.items()
-    desk.service.settle(txn, revisions[-1].held[0].effect.effect_id, EffectState.FIRED)
+    txn = desk.run((look, "only then"), (pay, "o-1"), raises=OutcomeUnknown).txn
+    desk.service.settle(txn, desk.service.latest(txn).held[0].effect.effect_id, EffectState.FIRED)
     world.now = 2
-    with transaction("t-1", runtime=desk.runtime):
-        look("ada")
-        pay("o-1")
+    desk.run((look, "ada"), (pay, "o-1"))
     (record,) = desk.runtime.journal.transactions.find("t-1")
     rows = desk.runtime.journal.transactions.live(record)
     assert [(row.args, row.state.value, row.result) for row in rows][-1] == ({"who": "ada"}, "kept", b"2")
@@ -353,18 +314,11 @@ def test_a_call_that_a_rerun_brought_back_is_kept_with_what_it_returned_now(desk
     """Its row stays, and what it had returned was lost with the first run's process."""
     world = World(1)
     look, refund = look_tool(desk, world, int), refund_tool(desk)
-    with (
-        pytest.raises((JournalError, OutcomeUnknown)),
-        full_after(desk.runtime.journal, 0),
-        transaction("t-1", runtime=desk.runtime),
-    ):
-        look()
-        refund("o-1", 100)
+    with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, 0):
+        desk.run((look,), (refund, "o-1", 100))
     assert kept(desk) == [b"1"]
     world.now = 2
-    with transaction("t-1", runtime=desk.runtime):
-        look()
-        refund("o-1", 100)
+    desk.run((look,), (refund, "o-1", 100))
     assert kept(desk) == [b"2"]
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert [row.state.value for row in desk.runtime.journal.transactions.live(record)] == ["kept"]

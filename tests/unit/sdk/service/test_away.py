@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
 
-from countersign import ReviewPending, SQLiteAdapter, Transaction, resume, run_transaction, transaction
+from countersign import ReviewPending, SQLiteAdapter, Transaction, resume, run_transaction
 from countersign.commit.asking import pause_seconds
 from countersign.contract import txn_id
 from tests.fakes.desk import AGENT, Desk, note_tool, notes_database, notes_in, refund_tool
-from tests.unit.sdk.recovery.test_worker import Yard, said, yard
+from tests.unit.sdk.recovery.test_worker import Yard, yard
 
 __all__ = ["yard"]
 
@@ -35,56 +36,36 @@ def away(desk: Desk, then: Callable[[], object] = lambda: None, *, seconds: floa
     desk.face.faults[LOOK] = [nobody] * AWAY + [lambda: then() and None]
 
 
-def test_a_short_outage_does_not_end_a_wait(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_short_outage_does_not_end_a_wait(desk: Desk, refund: Any) -> None:
     away(desk, lambda: desk.service.approve(TXN))
-    with transaction("t-1", wait=600, runtime=desk.runtime):
-        refund("o-1", 90_000)
+    desk.run((refund, "o-1", 90000), wait=600)
     assert desk.done == [("refund", "o-1", 90_000)]
     assert desk.face.asked(LOOK) > AWAY
 
 
-def test_a_service_that_is_still_away_when_the_time_is_up_is_said_and_what_waits_stays_parked(
-    desk: Desk,
-) -> None:
-    refund = refund_tool(desk)
+def test_a_service_that_is_still_away_when_the_time_is_up_is_named(desk: Desk, refund: Any) -> None:
     away(desk, seconds=10)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", wait=60, runtime=desk.runtime):
-        refund("o-1", 90_000)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((refund, "o-1", 90000), wait=60)
     assert pending.value.parked
     assert "could not be asked when the time was up" in str(pending.value)
-    assert "nobody listens" in str(pending.value)
-    assert "countersign resume" in str(pending.value)
+    assert "nobody listens" in str(pending.value) and "countersign resume" in str(pending.value)
     desk.face.faults.clear()
     desk.service.approve(TXN)
-    assert [one.after for one in resume(desk.runtime)] == ["settled"]
-    assert resume(desk.runtime) == []
+    assert ([one.after for one in resume(desk.runtime)], resume(desk.runtime)) == (["settled"], [])
     assert desk.done == [("refund", "o-1", 90_000)]
 
 
-def test_a_service_that_came_back_is_not_told_as_away(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_service_that_came_back_is_not_told_as_away(desk: Desk, refund: Any) -> None:
     away(desk, lambda: desk.clock.advance(600))
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", wait=60, runtime=desk.runtime):
-        refund("o-1", 90_000)
+    with pytest.raises(ReviewPending) as pending:
+        desk.run((refund, "o-1", 90000), wait=60)
     assert "reached" not in str(pending.value)
 
 
-def test_a_rerun_waits_through_an_outage_too(desk: Desk, tmp_path: Path) -> None:
+def test_a_rerun_waits_through_an_outage_too_or_says_how_to_go_on(desk: Desk, tmp_path: Path) -> None:
     notes = notes_database(tmp_path)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-
-    def step(txn: Transaction) -> None:
-        note("o-1", "x")
-        refund("o-1", 90_000)
-
-    away(desk, lambda: desk.service.approve(TXN))
-    run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
-    assert (notes_in(notes), desk.done) == ([("o-1", "x")], [("refund", "o-1", 90_000)])
-
-
-def test_a_rerun_that_ends_during_an_outage_says_so_and_how_to_go_on(desk: Desk, tmp_path: Path) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
 
     def step(txn: Transaction) -> None:
         note("o-1", "x")
@@ -96,18 +77,15 @@ def test_a_rerun_that_ends_during_an_outage_says_so_and_how_to_go_on(desk: Desk,
     assert not pending.value.parked
     assert pending.value.reviews[0].tool == "refund"
     assert "run the same transaction again under key 't-1'" in str(pending.value)
+    away(desk, lambda: desk.service.approve(TXN))
+    run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
+    assert (notes_in(notes), desk.done) == ([("o-1", "x")], [("refund", "o-1", 90_000)])
 
 
-def test_what_waits_is_parked_before_anybody_is_waited_for(desk: Desk) -> None:
-    refund = refund_tool(desk)
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
+def test_what_waits_is_parked_before_anybody_is_waited_for(desk: Desk, refund: Any) -> None:
     desk.service.wait = lambda txn, _: desk.service.view(desk.service.latest(txn))  # type: ignore[method-assign]
-    desk.face.faults[LOOK] = [interrupt]
-    with pytest.raises(KeyboardInterrupt), transaction("t-1", wait=60, runtime=desk.runtime):
-        refund("o-1", 90_000)
+    desk.face.faults[LOOK] = [KeyboardInterrupt()]
+    desk.run((refund, "o-1", 90_000), wait=60, raises=KeyboardInterrupt)
     assert [one.waiting for one in resume(desk.runtime)] == [True]
     desk.service.approve(TXN)
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
@@ -137,10 +115,9 @@ def test_what_a_killed_agent_waited_for_is_fired_once_by_a_worker(yard: Yard) ->
         killed.kill()
         killed.wait()
     yard.desk.service.approve(TXN)
-    said(yard.worker("--once"))
-    said(yard.worker("--once"))
-    assert [line.split()[0] for line in yard.lines()] == ["o-1"]
-    assert yard.state("t-1") == "settled"
+    yard.resume()
+    yard.resume()
+    assert ([line.split()[0] for line in yard.lines()], yard.state("t-1")) == (["o-1"], "settled")
 
 
 def test_the_pauses_grow_and_stay_within_a_long_poll(desk: Desk) -> None:

@@ -1,5 +1,6 @@
 """The client: proofs, nonces, retries, limits, and doubt that is a refusal."""
 
+import asyncio
 import json
 import tracemalloc
 import zlib
@@ -20,11 +21,12 @@ from countersign import (
     ServiceRefused,
     ServiceUnavailable,
     resume,
-    transaction,
 )
-from countersign.contract import ErrorCode, KeySet, PrivateKey, txn_id
+from countersign.contract import ErrorCode, KeySet, PrivateKey
+from countersign.exchange import Answered, Asked
 from countersign.service.client import Client
-from tests.fakes.desk import AGENT, Desk, refund_tool
+from countersign.waiting import AsyncWaits, SyncWaits, run
+from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.service import Refused
 
 UNKNOWN = "0" * 64
@@ -44,14 +46,11 @@ def test_a_first_request_is_told_the_nonce_and_repeated_once(desk: Desk) -> None
     assert len(desk.face.log) == 3
 
 
-def test_a_nonce_that_went_stale_costs_one_more_round(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+def test_a_nonce_that_went_stale_costs_one_more_round(desk: Desk, refund: Any) -> None:
+    desk.run((refund, "o-1", 100))
     before = len(desk.face.log)
     desk.face.nonce = "nonce-2"
-    with transaction("t-2", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100), key="t-2")
     assert len(desk.face.log) - before == 3
 
 
@@ -60,20 +59,17 @@ def test_a_service_that_never_likes_our_nonce_is_not_asked_for_ever(desk: Desk) 
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         asked.append(str(request.url))
-        return httpx2.Response(
-            401, json={"code": "use_nonce", "detail": "another"}, headers={"Agent-Nonce": "x"}
-        )
+        problem = {"code": "use_nonce", "detail": "another"}
+        return httpx2.Response(401, json=problem, headers={"Agent-Nonce": "x"})
 
     with pytest.raises(ServiceRefused, match="use_nonce"):
         client_with(desk, answer).view(UNKNOWN)
     assert len(asked) == 2
 
 
-def test_a_lost_answer_is_asked_for_again_under_the_same_idempotency_key(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_lost_answer_is_asked_for_again_under_the_same_idempotency_key(desk: Desk, refund: Any) -> None:
     desk.face.faults["/v1/transactions"] = ["lost_answer"]
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     keys = {headers["idempotency-key"] for headers in desk.face.headers if "idempotency-key" in headers}
     assert (desk.face.asked("/v1/transactions"), len(keys)) == (2, 1)
     assert desk.done == [("refund", "o-1", 100)]
@@ -84,16 +80,15 @@ def refunding(desk: Desk) -> Callable[[int], None]:
     refund = refund_tool(desk)
 
     def step(amount: int) -> None:
-        with transaction("t-1", runtime=desk.runtime):
-            refund("o-1", amount)
+        desk.run((refund, "o-1", amount))
 
     return step
 
 
 def approved(desk: Desk, step: Callable[[int], None], amount: int) -> None:
-    with pytest.raises(ReviewPending):
+    with pytest.raises(ReviewPending) as pending:
         step(amount)
-    desk.service.approve(txn_id(agent=AGENT, run_key="t-1"))
+    desk.service.approve(pending.value.txn)
 
 
 def test_a_lost_redemption_is_repeated_and_fires_once(desk: Desk) -> None:
@@ -105,9 +100,7 @@ def test_a_lost_redemption_is_repeated_and_fires_once(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("path", "amount"), [("/v1/redemptions", 90_000), ("/v1/transactions", 100)])
-def test_a_request_whose_answers_all_get_lost_fires_nothing_until_the_rerun(
-    desk: Desk, path: str, amount: int
-) -> None:
+def test_lost_answers_fire_nothing_until_the_rerun(desk: Desk, path: str, amount: int) -> None:
     step = refunding(desk)
     if path == "/v1/redemptions":
         approved(desk, step, amount)
@@ -132,26 +125,12 @@ def test_a_lost_redemption_is_not_forgotten_when_the_rerun_stages_another_list(d
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_an_overloaded_service_is_tried_again_and_then_given_up(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    desk.face.faults["/v1/transactions"] = [503, 503]
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-    desk.face.faults["/v1/transactions"] = [503] * 10
-    with pytest.raises(ServiceUnavailable, match="disk full"), transaction("t-2", runtime=desk.runtime):
-        refund("o-2", 100)
-    assert desk.done == [("refund", "o-1", 100)]
-    assert len(desk.face.faults["/v1/transactions"]) == 10 - 1 - desk.runtime.settings.retries
-
-
 def over(seconds: int) -> Refused:
     more = {"setting": "open_reviews_per_agent", "limit": 200, "retry_after_seconds": seconds}
     return Refused(429, ErrorCode.TOO_MANY_OPEN, "so many", **more)
 
 
-def test_what_is_too_much_for_a_moment_is_sent_again_when_the_service_says(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_requests_are_sent_again_when_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr("countersign.waiting.time.sleep", slept.append)
     asked = iter((1, 2))
@@ -162,32 +141,31 @@ def test_what_is_too_much_for_a_moment_is_sent_again_when_the_service_says(
         return desk.face.answer(request)
 
     client = client_with(desk, answer, retry_max_seconds=2.0)
-    assert client.epoch().epoch == 1
-    assert len(slept) == 2
+    assert (client.epoch().epoch, len(slept)) == (1, 2)
     assert all(wanted <= pause <= 1.5 * wanted for wanted, pause in zip((1, 2), slept, strict=True))
 
 
-def test_what_is_too_much_for_longer_ends_at_once_in_an_error_that_says_so(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_what_is_too_much_for_longer_ends_at_once_in_an_error_that_says_so(desk: Desk, refund: Any) -> None:
     desk.face.faults["/v1/transactions"] = [over(60)]
-    with pytest.raises(OverQuota) as refused, transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    with pytest.raises(OverQuota) as refused:
+        desk.run((refund, "o-1", 100))
     assert (refused.value.problem_code, refused.value.retry_after) == ("too_many_open", 60)
-    assert refused.value.setting == "open_reviews_per_agent"
-    assert desk.face.asked("/v1/transactions") == 1
+    assert (refused.value.setting, desk.face.asked("/v1/transactions")) == ("open_reviews_per_agent", 1)
     assert desk.done == []
-    with transaction("t-1", runtime=desk.runtime):  # later, under the same key
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))  # later, under the same key
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_a_service_that_is_never_free_is_given_up(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    desk.face.faults["/v1/transactions"] = [over(0)] * 10
-    with pytest.raises(OverQuota), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+@pytest.mark.parametrize(("busy", "error"), [(503, ServiceUnavailable), (over(0), OverQuota)])
+def test_an_overloaded_service_is_tried_again_and_then_given_up(
+    desk: Desk, refund: Any, busy: Any, error: type[Exception]
+) -> None:
+    desk.face.faults["/v1/transactions"] = [busy, busy]
+    desk.run((refund, "o-1", 100))
+    desk.face.faults["/v1/transactions"] = [busy] * 10
+    desk.run((refund, "o-2", 100), key="t-2", raises=error)
+    assert desk.done == [("refund", "o-1", 100)]
     assert len(desk.face.faults["/v1/transactions"]) == 10 - 1 - desk.runtime.settings.retries
-    assert desk.done == []
 
 
 @pytest.mark.parametrize(
@@ -240,10 +218,8 @@ def test_a_problem_keeps_its_code_and_its_extras(desk: Desk) -> None:
     problem |= {"code": "already_redeemed", "outcome": "fired"}
     with pytest.raises(ServiceRefused) as refused:
         client_with(desk, lambda _: httpx2.Response(409, json=problem)).view(UNKNOWN)
-    assert (refused.value.problem_code, refused.value.extras) == (
-        ErrorCode.ALREADY_REDEEMED,
-        {"outcome": "fired"},
-    )
+    assert refused.value.problem_code == ErrorCode.ALREADY_REDEEMED
+    assert refused.value.extras == {"outcome": "fired"}
 
 
 PROOF_REFUSED = {"code": "bad_proof", "detail": "the proof does not hold"}
@@ -256,12 +232,10 @@ HINTS = {
 
 
 @pytest.mark.parametrize(("off", "hint"), HINTS.values(), ids=HINTS)
-def test_a_refused_proof_says_what_was_signed_with_and_what_to_look_at(
-    desk: Desk, off: int | None, hint: str
-) -> None:
-    headers = (
-        {} if off is None else {"Date": format_datetime(datetime.fromtimestamp(desk.clock.wall() + off, UTC))}
-    )
+def test_a_refused_proof_says_what_was_signed_with(desk: Desk, off: int | None, hint: str) -> None:
+    headers = {}
+    if off is not None:
+        headers["Date"] = format_datetime(datetime.fromtimestamp(desk.clock.wall() + off, UTC))
     answer = httpx2.Response(401, json=PROOF_REFUSED, headers=headers)
     with pytest.raises(ServiceRefused) as refused:
         client_with(desk, lambda _: answer).view(UNKNOWN)
@@ -298,9 +272,7 @@ def test_keys_that_are_not_a_sound_key_set_are_refused(desk: Desk, response: htt
 
 @pytest.mark.anyio
 async def test_the_async_client_speaks_the_same(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        refund("o-1", 100)
+    txn = desk.run((refund_tool(desk), "o-1", 100))
     async with desk.runtime.async_client() as client:
         view = await client.view(txn.txn)
         with pytest.raises(ServiceRefused):
@@ -308,27 +280,57 @@ async def test_the_async_client_speaks_the_same(desk: Desk) -> None:
     assert view.state == "settled"
 
 
-def test_a_proof_covers_the_body(desk: Desk) -> None:
+def test_a_proof_covers_the_body(desk: Desk, refund: Any) -> None:
     """A proxy that rewrites a body is refused by the service, and nothing fires."""
-    refund = refund_tool(desk)
 
     def rewriting(request: httpx2.Request) -> httpx2.Response:
         if request.method == "POST":
-            body = json.loads(request.content)
-            body["run_key"] = "another"
+            body = json.dumps(json.loads(request.content) | {"run_key": "another"})
             headers = {k: v for k, v in request.headers.items() if k.lower() != "content-length"}
-            request = httpx2.Request("POST", request.url, headers=headers, content=json.dumps(body))
+            request = httpx2.Request("POST", request.url, headers=headers, content=body)
         return desk.face.answer(request)
 
-    runtime = Runtime(
-        desk.runtime.settings,
-        registry=desk.registry,
-        transport=httpx2.MockTransport(rewriting),
-        clock=desk.clock,
-    )
-    with runtime, pytest.raises(ServiceRefused, match="wrong_body"), transaction("t-1", runtime=runtime):
-        refund("o-1", 100)
+    given: Any = {
+        "registry": desk.registry,
+        "transport": httpx2.MockTransport(rewriting),
+        "clock": desk.clock,
+    }
+    refused = pytest.raises(ServiceRefused, match="wrong_body")
+    with Runtime(desk.runtime.settings, **given) as runtime, refused:
+        replace(desk, runtime=runtime).run((refund, "o-1", 100))
     assert desk.done == []
+
+
+# ------------------------------------------------------------------ what is read of an answer, by either way to wait
+
+MOST = 100
+ASKED = Asked("GET", "http://service/v1/keys", {}, b"", connect_seconds=1, read_seconds=1, max_bytes=MOST)
+Answer = Callable[[httpx2.Request], httpx2.Response]
+
+
+def blocking(answer: Answer) -> Answered:
+    with httpx2.Client(transport=httpx2.MockTransport(answer)) as http:
+        return run(SyncWaits(lambda: http).send(ASKED))
+
+
+def awaiting(answer: Answer) -> Answered:
+    def client() -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+
+    return asyncio.run(AsyncWaits(client).send(ASKED))
+
+
+@pytest.mark.parametrize("send", [blocking, awaiting])
+def test_an_answer_is_read_up_to_what_the_request_allows_and_not_unpacked(
+    send: Callable[[Answer], Answered],
+) -> None:
+    assert send(lambda _: httpx2.Response(200, content=b"x" * MOST)).body == b"x" * MOST
+    with pytest.raises(ServiceUnavailable, match="its answer is larger than 100 bytes") as away:
+        send(lambda _: httpx2.Response(200, content=b"x" * (MOST + 1)))
+    assert "GET http://service/v1/keys" in str(away.value)
+    packed = httpx2.Response(200, headers={"Content-Encoding": "gzip"}, stream=httpx2.ByteStream(b"x"))
+    with pytest.raises(ServiceUnavailable, match=r"its answer is compressed \('gzip'\)"):
+        send(lambda _: packed)
 
 
 @pytest.fixture(autouse=True)

@@ -1,30 +1,26 @@
 """What the SDK believes: signatures over exactly its own bytes, and nothing else. A lying service fires nothing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    ReleaseRefused,
-    ReviewPending,
-    Runtime,
-    ServiceUnavailable,
-    transaction,
-)
+from countersign import AlreadyRedeemed, ReleaseRefused, ReviewPending, ServiceUnavailable
 from countersign.contract import EffectState, PrivateKey
 from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
 from countersign.service.enforcement import Permit
 from tests.fakes.desk import Desk, make_runtime, refund_tool
 
 
-def runtime_with(desk: Desk, **settings: Any) -> Runtime:
+@contextmanager
+def with_settings(desk: Desk, **settings: Any) -> Iterator[Desk]:
     """The desk's agent with other settings."""
     changed = replace(desk.runtime.settings, **settings)
-    return make_runtime(changed, desk.face, desk.registry, desk.clock)
+    with make_runtime(changed, desk.face, desk.registry, desk.clock) as runtime:
+        yield replace(desk, runtime=runtime)
 
 
 def lie(desk: Desk, typ: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -70,102 +66,77 @@ RECEIPTS = {
 
 def refused_release(desk: Desk, refund: Callable[..., Any]) -> ReleaseRefused:
     """Nothing fires on what the service signs now."""
-    with (
-        pytest.raises(ReleaseRefused, match="Nothing was fired") as refused,
-        transaction("t-1", runtime=desk.runtime),
-    ):
-        refund("o-1", 100)
+    with pytest.raises(ReleaseRefused, match="Nothing was fired") as refused:
+        desk.run((refund, "o-1", 100))
     assert desk.done == []
     return refused.value
 
 
 @pytest.mark.parametrize("what", RELEASES)
-def test_nothing_fires_on_a_release(desk: Desk, what: str) -> None:
-    refund = refund_tool(desk)
+def test_nothing_fires_on_a_release(desk: Desk, refund: Any, what: str) -> None:
     lie(desk, TYP_RELEASE, RELEASES[what])
     assert refused_release(desk, refund).step is not None
 
 
 @pytest.mark.parametrize("what", RECEIPTS)
-def test_nothing_fires_on_a_receipt(desk: Desk, what: str) -> None:
-    refund = refund_tool(desk)
+def test_nothing_fires_on_a_receipt(desk: Desk, refund: Any, what: str) -> None:
     lie(desk, TYP_RECEIPT, RECEIPTS[what])
     refused_release(desk, refund)
 
 
-def test_every_release_is_verified_before_the_first_effect_fires(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_every_release_is_verified_before_the_first_effect_fires(desk: Desk, refund: Any) -> None:
 
     def third(claims: dict[str, Any]) -> dict[str, Any]:
         is_third = claims["authorization_details"][0]["seq"] == 3
         return detail(claims, args_digest="1" * 64) if is_third else claims
 
     lie(desk, TYP_RELEASE, third)
-    with pytest.raises(ReleaseRefused), transaction("t-1", runtime=desk.runtime):
-        for order in ("o-1", "o-2", "o-3"):
-            refund(order, 100)
+    desk.run(*((refund, order, 100) for order in ("o-1", "o-2", "o-3")), raises=ReleaseRefused)
     assert desk.done == []
 
 
 def test_a_release_whose_votes_came_from_development_sign_in_needs_to_be_allowed(desk: Desk) -> None:
-    refund = refund_tool(desk)
+    call = (refund_tool(desk), "o-1", 90_000)
     desk.service.assurance = "dev"
-
-    def step(runtime: Any) -> None:
-        with transaction("t-1", runtime=runtime):
-            refund("o-1", 90_000)
-
-    with pytest.raises(ReviewPending) as pending:
-        step(desk.runtime)
-    desk.service.approve(pending.value.txn)
+    desk.service.approve(desk.run(call, raises=ReviewPending).txn)
     with pytest.raises(ReleaseRefused, match="dev_assurance"):
-        step(desk.runtime)
+        desk.run(call)
     assert desk.done == []
-    with runtime_with(desk, allow_dev=True) as allowing:
-        step(allowing)
+    with with_settings(desk, allow_dev=True) as allowing:
+        allowing.run(call)
     assert len(desk.done) == 1
 
 
-def test_a_key_the_service_does_not_publish_signs_nothing(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_key_the_service_does_not_publish_signs_nothing(desk: Desk, refund: Any) -> None:
     desk.service.published = [PrivateKey.generate().public]
-    with pytest.raises(ReleaseRefused, match="step 8"), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    with pytest.raises(ReleaseRefused, match="step 8"):
+        desk.run((refund, "o-1", 100))
     assert desk.done == []
 
 
-def test_a_new_key_is_fetched_when_it_is_first_seen(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+def test_a_new_key_is_fetched_when_it_is_first_seen(desk: Desk, refund: Any) -> None:
+    desk.run((refund, "o-1", 100))
     desk.service.key = PrivateKey.generate()
     desk.service.published.append(desk.service.key.public)
     desk.clock.advance(desk.runtime.settings.jwks_retry_seconds + 1)
-    with transaction("t-2", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100), key="t-2")
     assert len(desk.done) == 2
 
 
-def pinning(desk: Desk, *keys: PrivateKey) -> Runtime:
+def pinning(desk: Desk, *keys: PrivateKey) -> AbstractContextManager[Desk]:
     """The desk's agent, which pins these keys."""
-    return runtime_with(desk, issuer_keys=tuple(key.public.kid for key in keys))
+    return with_settings(desk, issuer_keys=tuple(key.public.kid for key in keys))
 
 
 def test_a_key_set_without_a_pinned_key_verifies_nothing(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with (
-        pinning(desk, PrivateKey.generate()) as runtime,
-        pytest.raises(
-            ReleaseRefused, match=r"unknown_kid.*COUNTERSIGN_ISSUER_KEYS does not pin.*issuer-keys"
-        ),
-        transaction("t-1", runtime=runtime),
-    ):
-        refund("o-1", 100)
+    refund, told = refund_tool(desk), r"unknown_kid.*COUNTERSIGN_ISSUER_KEYS does not pin.*issuer-keys"
+    with pinning(desk, PrivateKey.generate()) as pins, pytest.raises(ReleaseRefused, match=told):
+        pins.run((refund, "o-1", 100))
     assert desk.done == []
 
 
 @pytest.mark.parametrize("typ", [TYP_RELEASE, TYP_RECEIPT])
-def test_a_published_key_that_is_not_pinned_signs_nothing(
+def test_a_key_that_is_not_pinned_signs_nothing(
     desk: Desk, typ: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     refund, pinned, forged = refund_tool(desk), desk.service.key, PrivateKey.generate()
@@ -176,12 +147,8 @@ def test_a_published_key_that_is_not_pinned_signs_nothing(
         return claims
 
     desk.service.lies = switched
-    with (
-        pinning(desk, pinned) as runtime,
-        pytest.raises(ReleaseRefused, match="COUNTERSIGN_ISSUER_KEYS does not pin"),
-        transaction("t-1", runtime=runtime),
-    ):
-        refund("o-1", 100)
+    with pinning(desk, pinned) as pins, pytest.raises(ReleaseRefused, match="ISSUER_KEYS does not pin"):
+        pins.run((refund, "o-1", 100))
     assert desk.done == []
     assert f"does not pin, and their signatures are refused: {forged.public.kid}" in caplog.text
 
@@ -189,76 +156,55 @@ def test_a_published_key_that_is_not_pinned_signs_nothing(
 def test_a_rotation_to_a_pinned_key_needs_nothing(desk: Desk) -> None:
     refund, current, following = refund_tool(desk), desk.service.key, PrivateKey.generate()
     desk.service.published.append(following.public)
-    with pinning(desk, current, following) as runtime:
-        with transaction("t-1", runtime=runtime):
-            refund("o-1", 100)
+    with pinning(desk, current, following) as pins:
+        pins.run((refund, "o-1", 100))
         desk.service.key = following
         desk.service.published = [following.public, PrivateKey.generate().public]
         desk.clock.advance(desk.runtime.settings.jwks_seconds + 1)
-        with transaction("t-2", runtime=runtime):
-            refund("o-2", 100)
+        pins.run((refund, "o-2", 100), key="t-2")
     assert len(desk.done) == 2
 
 
-def test_a_flood_of_unknown_keys_causes_one_fetch(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_flood_of_unknown_keys_causes_one_fetch(desk: Desk, refund: Any) -> None:
     desk.service.key = PrivateKey.generate()
     for key in range(5):
-        with pytest.raises(ReleaseRefused), transaction(f"t-{key}", runtime=desk.runtime):
-            refund("o-1", 100)
+        desk.run((refund, "o-1", 100), key=f"t-{key}", raises=ReleaseRefused)
     assert desk.face.asked("/.well-known/jwks.json") == 1
 
 
-def test_old_keys_are_not_used_when_new_ones_cannot_be_had(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+def test_old_keys_are_not_used_when_new_ones_cannot_be_had(desk: Desk, refund: Any) -> None:
+    desk.run((refund, "o-1", 100))
     desk.clock.advance(desk.runtime.settings.jwks_seconds + 1)
     desk.face.faults["/.well-known"] = ["lost_request"] * 10
-    with pytest.raises(ServiceUnavailable), transaction("t-2", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100), key="t-2", raises=ServiceUnavailable)
     assert len(desk.done) == 1
 
 
-def test_a_release_from_before_a_restore_is_refused_for_ever(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_release_from_before_a_restore_is_refused_for_ever(desk: Desk, refund: Any) -> None:
     desk.service.epoch = 2
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    desk.run((refund, "o-1", 100))
     desk.service.epoch = 1
-    with pytest.raises(ReleaseRefused, match="old_epoch"), transaction("t-2", runtime=desk.runtime):
-        refund("o-1", 100)
-    with (
-        desk.restarted() as restarted,
-        pytest.raises(ReleaseRefused, match="old_epoch"),
-        transaction("t-3", runtime=restarted.runtime),
-    ):
-        refund("o-1", 100)
+    with pytest.raises(ReleaseRefused, match="old_epoch"):
+        desk.run((refund, "o-1", 100), key="t-2")
+    with desk.restarted() as restarted, pytest.raises(ReleaseRefused, match="old_epoch"):
+        restarted.run((refund, "o-1", 100), key="t-3")
 
 
 def test_a_wall_clock_that_jumps_after_the_receipt_does_not_lengthen_the_time_to_fire(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.service.fire_seconds = 30
-
-    def asleep(_: str) -> None:
-        desk.clock.advance(3_600)
-
-    desk.before_fire = asleep
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-        refund("o-2", 100)
+    desk.before_fire = lambda _: desk.clock.advance(3_600)
+    desk.run((refund, "o-1", 100), (refund, "o-2", 100))
     assert desk.face.asked("/v1/redemptions/") == 1  # the second fire asked for more time first
 
 
 def test_the_same_key_on_another_host_finds_it_spent_and_fires_nothing(desk: Desk, tmp_path: Any) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-    with runtime_with(desk, journal_path=tmp_path / "another.db") as elsewhere:
-        with pytest.raises(AlreadyRedeemed, match="fired"), transaction("t-1", runtime=elsewhere):
-            refund("o-1", 100)
-        with pytest.raises(AlreadyRedeemed), transaction("t-1", runtime=elsewhere):
-            refund("o-1", 200)
+    desk.run((refund, "o-1", 100))
+    with with_settings(desk, journal_path=tmp_path / "another.db") as elsewhere:
+        with pytest.raises(AlreadyRedeemed, match="fired"):
+            elsewhere.run((refund, "o-1", 100))
+        elsewhere.run((refund, "o-1", 200), raises=AlreadyRedeemed)
     assert len(desk.done) == 1
 
 
@@ -283,19 +229,13 @@ def test_what_was_spent_elsewhere_is_told_without_advice_that_does_it_twice(
     states: list[EffectState], finished: bool, says: str, amount: int, desk: Desk, tmp_path: Path
 ) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        for order in ("o-1", "o-2"):
-            refund(order, 100)
+    desk.run((refund, "o-1", 100), (refund, "o-2", 100))
     ((revision,),) = desk.service.revisions.values()
     for held, state in zip(revision.held, states, strict=True):
         held.state = state
-    with (
-        runtime_with(desk, journal_path=tmp_path / "another.db") as elsewhere,
-        pytest.raises(AlreadyRedeemed) as spent,
-        transaction("t-1", runtime=elsewhere),
-    ):
-        for order in ("o-1", "o-2"):
-            refund(order, amount)
+    other = with_settings(desk, journal_path=tmp_path / "another.db")
+    with other as elsewhere, pytest.raises(AlreadyRedeemed) as spent:
+        elsewhere.run((refund, "o-1", amount), (refund, "o-2", amount))
     told = str(spent.value)
     assert f"(outcome {', '.join(sorted(set(states)))})" in told
     assert says in told and spent.value.finished is finished

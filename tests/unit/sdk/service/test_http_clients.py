@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import Denied, Runtime, ServiceUnavailable, Settings, SettingsError, transaction
+from countersign import Denied, Runtime, ServiceUnavailable, Settings, SettingsError
 from countersign.contract import PrivateKey, Verdict
 from tests.fakes.desk import AGENT, Desk, refund_tool
+from tests.fakes.http_server import served
 from tests.fakes.lookups import certificate
 from tests.fakes.proxies import Tunnels, tunnelling
 from tests.fakes.service import FakeService
@@ -75,14 +77,9 @@ def test_a_proxy_of_the_environment_cannot_forge_a_release(
 ) -> None:
     desk = between.desk
     between.set(monkeypatch, environment)
-    with (
-        Runtime(settings_of(desk), registry=desk.registry) as runtime,
-        pytest.raises(Denied),
-        transaction("t-1", runtime=runtime),
-    ):
-        between.refund("o-1", 100)
-    assert desk.done == []
-    assert between.forger.log == []
+    with Runtime(settings_of(desk), registry=desk.registry) as runtime:
+        replace(desk, runtime=runtime).run((between.refund, "o-1", 100), raises=Denied)
+    assert (desk.done, between.forger.log) == ([], [])
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
@@ -91,8 +88,7 @@ def test_async_clients_use_no_proxy_of_the_environment(
 ) -> None:
     between.set(monkeypatch, environment)
 
-    assert manifest_async(settings_of(between.desk)) == "refund"
-    assert between.forger.log == []
+    assert (manifest_async(settings_of(between.desk)), between.forger.log) == ("refund", [])
 
 
 # -- https -----------------------------------------------------------------------------------------------------------
@@ -127,21 +123,17 @@ def secure(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 def test_https_goes_direct_unless_a_proxy_is_set(secure: Secure) -> None:
     assert secure.manifest(ca_file=secure.authority) == "refund"
-    assert secure.manifest_async(ca_file=secure.authority) == "refund"
-    assert secure.proxy.asked == []
+    assert (secure.manifest_async(ca_file=secure.authority), secure.proxy.asked) == ("refund", [])
 
 
 def test_https_uses_the_proxy_of_the_setting(secure: Secure) -> None:
     through = {"ca_file": secure.authority, "https_proxy": secure.proxy.url}
     there = secure.desk.service.iss.removeprefix("https://")
-    assert secure.manifest(**through) == "refund"
-    assert secure.manifest_async(**through) == "refund"
+    assert (secure.manifest(**through), secure.manifest_async(**through)) == ("refund", "refund")
     assert set(secure.proxy.asked) == {f"CONNECT {there}"}
 
 
-def test_an_authority_of_the_environment_is_not_trusted(
-    secure: Secure, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_authority_of_the_environment_counts(secure: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(secure.authority))
     monkeypatch.setenv("SSL_CERT_DIR", str(secure.authority.parent))
     with pytest.raises(ServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
@@ -163,6 +155,30 @@ def test_plain_http_goes_direct_although_a_proxy_is_set(between: Between) -> Non
     with Runtime(settings) as runtime:
         assert runtime.client().manifest("refund").tool == manifest_async(settings) == "refund"
     assert between.forger.log == []
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """Another web server."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        """It says nothing."""
+
+
+@pytest.mark.parametrize(
+    ("scheme", "told"),
+    [
+        ("http", "answered 404 .*COUNTERSIGN_URL may name no policy service"),
+        ("https", r"https://127\.0\.0\.1:\d+ speaks no https .*correct COUNTERSIGN_URL"),
+    ],
+)
+def test_another_server_is_not_told_as_nobody(desk: Desk, scheme: str, told: str) -> None:
+    with served(Stranger) as url:
+        desk.service.iss = url.replace("http", scheme, 1)
+        with Runtime(settings_of(desk)) as runtime, pytest.raises(ServiceUnavailable, match=told):
+            runtime.client().manifest("refund")
 
 
 # -- the settings ----------------------------------------------------------------------------------------------------
