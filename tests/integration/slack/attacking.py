@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
@@ -16,13 +15,14 @@ from sqlalchemy import func, select
 
 from policy_service.storage.core import Row, table
 from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_tables import SlackCardRow
 from policy_service.storage.tables import CommentRow, VoteRow
 from tests.counterparts.slack import pressed
 from tests.fakes.slack_deliveries import Answer, Json, Kind
-from tests.integration.slack.office import APPROVALS, Office
+from tests.fakes.slack_faults import SlackFaults
+from tests.fakes.world import World
 
 _times = count(1_795_000_000)
+APPROVALS: Final = "C0APPROVALS"
 GONE: Final = object()
 """A member that is left out."""
 
@@ -42,11 +42,13 @@ def changed(payload: Json, changes: Mapping[str, Any]) -> Json:
     return told
 
 
-@dataclass
-class Attacker:
-    """Somebody who can have anything delivered, before an office."""
+class Attacks:
+    """What an office can have delivered by whoever signs it, and what came of it."""
 
-    office: Office
+    world: World
+    faults: SlackFaults
+    app: Any
+    before: dict[type[Row], int]
 
     def press(self, user: str, card: Json, action: str = "approve", /, **changes: Any) -> Json:
         """A press on a card as Slack sends it, but for ``changes``, whose paths are written with ``__``."""
@@ -54,7 +56,7 @@ class Attacker:
 
     def press_of(self, user: str, card: Json, button: Json, /, **changes: Any) -> Json:
         """The same of a button that may not be there."""
-        app, stamp = self.office.app, f"{next(_times)}.000100"
+        app, stamp = self.app, f"{next(_times)}.000100"
         payload = {
             "type": "block_actions",
             "api_app_id": app.app_id,
@@ -79,7 +81,7 @@ class Attacker:
 
     def form(self, user: str, kind: str, pointer: str, text: str | None, /, **changes: Any) -> Json:
         """A form that was sent."""
-        app, stamp = self.office.app, f"{next(_times)}"
+        app, stamp = self.app, f"{next(_times)}"
         payload = {
             "type": "view_submission",
             "api_app_id": app.app_id,
@@ -99,7 +101,7 @@ class Attacker:
 
     def command(self, user: str, text: str, /, **changes: Any) -> Json:
         """A slash command."""
-        app = self.office.app
+        app = self.app
         payload = {
             "command": "/countersign",
             "text": text,
@@ -115,7 +117,7 @@ class Attacker:
 
     def event(self, kind: str, /, **changes: Any) -> Json:
         """Something that happened in the workspace."""
-        app = self.office.app
+        app = self.app
         payload = {
             "type": "event_callback",
             "team_id": app.team_id,
@@ -127,20 +129,40 @@ class Attacker:
 
     async def deliver(self, payload: Json, kind: Kind = "interactive", **how: Any) -> Answer:
         """Have it delivered over HTTP, signed with the right secret unless another is given."""
-        at = {"at": self.office.faults.clock()}
-        return await self.office.faults.deliveries.forge(kind, payload, **(at | how))
+        at = {"at": self.faults.clock()}
+        return await self.faults.deliveries.forge(kind, payload, **(at | how))
 
     async def say(self, user: str, text: str, /, **changes: Any) -> Answer:
         """Have a command delivered."""
         return await self.deliver(self.command(user, text, **changes), "slash_commands")
 
+    async def pressed(self, user: str, card: Json, *actions: str, **changes: Any) -> None:
+        """Have presses on these buttons delivered, on Approve where none is named; Slack hears that they arrived."""
+        for action in actions or ("approve",):
+            answer = await self.deliver(self.press(user, card, action, **changes))
+            assert (answer.status, answer.body) == (200, b""), (action, changes)
+
+    async def forged(self, user: str, card: Json, /, **button: Any) -> None:
+        """The same of Approve with members changed, where the card need not have it."""
+        press = self.press_of(user, card, {"type": "button", "action_id": "approve"} | button)
+        assert (await self.deliver(press)).status == 200, button
+
+    async def sent(
+        self, user: str, kind: str, pointer: str, text: str | None = "because", **changes: Any
+    ) -> str:
+        """Have a form delivered: why it was refused, in Slack's words for it; nothing where it was taken."""
+        answer = await self.deliver(self.form(user, kind, pointer, text, **changes))
+        assert answer.status == 200
+        assert not answer.body or answer.json["response_action"] == "errors"
+        return answer.body.decode()
+
     # -- what came of it ---------------------------------------------------------------------------------------------
 
     async def count(self, model: type[Row]) -> int:
-        """How many rows of a table there are."""
+        """How many rows of a table there are, without those that stay from the tests before."""
         query = select(func.count()).select_from(table(model))
-        found = await self.office.world.service.db.read(lambda conn: conn.execute(query).scalar_one())
-        return found - self.office.before.get(model, 0)
+        found = await self.world.service.db.read(lambda conn: conn.execute(query).scalar_one())
+        return found - self.before.get(model, 0)
 
     async def nothing_said(self) -> bool:
         """That nobody's vote and nobody's word is on record."""
@@ -150,23 +172,20 @@ class Attacker:
         """Who voted what, and whether it was late."""
         row = table(VoteRow).c
         query = select(row.sub, row.verdict, row.late).order_by(row.vote_id)
-        found = await self.office.world.service.db.read(lambda conn: conn.execute(query).all())
-        return [tuple(one) for one in found[self.office.before.get(VoteRow, 0) :]]
+        found = await self.world.service.db.read(lambda conn: conn.execute(query).all())
+        return [tuple(one) for one in found[self.before.get(VoteRow, 0) :]]
 
     async def answers(self) -> list[Json]:
         """What people were to be told alone, sent or not."""
         row = table(OutboxRow).c
         query = select(row.payload).where(row.kind == "slack_ephemeral").order_by(row.created_at)
-        found = await self.office.world.service.db.read(lambda conn: conn.execute(query).scalars().all())
+        found = await self.world.service.db.read(lambda conn: conn.execute(query).scalars().all())
         return [dict(one) for one in found]
 
-    async def cards(self) -> list[Json]:
-        """Every card as it is stored."""
-        row = table(SlackCardRow).c
-        found = await self.office.world.service.db.read(
-            lambda conn: conn.execute(select(*row).order_by(row.card_id)).all()
-        )
-        return [dict(one._mapping) for one in found]
+    async def answer(self) -> Json:
+        """The only thing that somebody was to be told alone."""
+        (one,) = await self.answers()
+        return one
 
 
 def value_of(card: Json, action: str = "approve") -> str:

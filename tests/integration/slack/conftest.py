@@ -12,18 +12,18 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from policy_service.channels.slack import loops
+from policy_service.channels.slack import client, loops
 from policy_service.workflow.slack import owing
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import SlackFaults, failing_slack
 from tests.integration.service.conftest import database, engine
 from tests.integration.service.engines import database_on
-from tests.integration.slack.attacking import Attacker
 from tests.integration.slack.office import Office, opened
 from tests.unit.storage.databases import migrated_template, postgres_server
 
@@ -41,6 +41,14 @@ def _looks_often() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def each_press_is_answered() -> Iterator[None]:
+    """However fast one person presses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owing, "MOST_ANSWERS", 1_000)
+        yield
+
+
 @pytest.fixture(scope="module")
 def slack_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlackServer, SlackFaults]]:
     with failing_slack(tmp_path_factory.mktemp("slack")) as both:
@@ -53,13 +61,10 @@ def how_it_opens() -> dict[str, Any]:
     return {}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "sqlite",
-        pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")]),
-    ],
-)
+POSTGRES = pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")])
+
+
+@pytest.fixture(scope="module", params=["sqlite", POSTGRES])
 def database_of_all(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """The settings of a database for a file's tests, on each engine."""
     with database_on(request, request.param) as settings:
@@ -77,21 +82,25 @@ async def office_of_all(
     folder, (slack, faults) = tmp_path_factory.mktemp("office"), slack_of_all
     rules = Payments(folder / "bundle")
     async with opened(folder, slack, faults, rules.path, **database_of_all, **how_it_opens) as started:
-        yield started, rules
+        with (
+            pytest.MonkeyPatch.context() as patch
+        ):  # how long an account is known is a matter of the office's clock
+            seconds = SimpleNamespace(monotonic=lambda: started.world.clock().timestamp())
+            patch.setattr(client, "time", seconds)
+            yield started, rules
 
 
 @pytest.fixture
 async def office(office_of_all: tuple[Office, Payments]) -> AsyncIterator[Office]:
     """The office as on its first morning: nobody is linked, nothing stands in a channel, and the agent is new."""
     started, rules = office_of_all
-    await started.clear()
+    await started.begin()
     started.robot = await started.world.agent(next(_names))
     yield started
-    started.faults.forget()
     started.world.clock.go_on()
+    await started.clear()
     for txn in started.robot.txns:  # whoever changes the rules later asks about nothing of this test
         await started.robot.send("POST", f"/v1/transactions/{txn}/withdraw", {})
-    await started.clear()
     if rules.touched:
         rules.restore()
         await started.world.activate()
@@ -101,13 +110,6 @@ async def office(office_of_all: tuple[Office, Payments]) -> AsyncIterator[Office
 def bundle(office_of_all: tuple[Office, Payments]) -> Payments:
     """The rules of the office, which a test may change."""
     return office_of_all[1]
-
-
-@pytest.fixture
-def attacker(office: Office, monkeypatch: pytest.MonkeyPatch) -> Attacker:
-    """Somebody before the office, each of whose presses is answered, however fast they come."""
-    monkeypatch.setattr(owing, "MOST_ANSWERS", 1_000)
-    return Attacker(office)
 
 
 @pytest.fixture

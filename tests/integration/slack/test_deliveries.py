@@ -3,101 +3,105 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from tests.counterparts.slack import SlackServer
 from tests.fakes.slack_deliveries import Held, Manner, Twice, Unheard
-from tests.integration.slack.attacking import Attacker
+from tests.integration.slack.attacking import value_of
 from tests.integration.slack.office import APPROVALS, Office, until, words
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("each_press_is_answered")]
 
-REASON = {"reason": {"text": "not this one"}}
-
-
-async def some_modals(slack: SlackServer) -> list[dict[str, Any]] | None:
-    """The open forms, once there is one."""
-    return await slack.modals() or None
+MAYA = ("maya", "approve", False)
+TWICE = Twice(together=True)
 
 
-async def decided(office: Office, view: dict[str, Any], state: str) -> None:
-    """Wait until it is, and see that the log tells one vote."""
-
-    async def there() -> bool | None:
-        return await office.state(view) == state or None
-
-    await until(there)
-    await office.quiet()
-    lines = await office.world.log(view["txn"])
-    assert [kind for kind, _ in lines].count("vote_recorded") == 1
-    assert len(await Attacker(office).votes()) == 1
-
-
-@pytest.mark.parametrize("manner", [Twice(together=True), Unheard()], ids=str)
-async def test_a_press_that_comes_again_decides_once(office: Office, manner: Manner) -> None:
+async def test_a_payment_is_asked_about_and_approved_by_a_press_which_comes_again(office: Office) -> None:
     dana = await office.link("maya")
-    view = await office.pay(500, "a")
-    card = await office.card()
-    office.faults.deliveries.how.next("interactive", manner)
-    await office.slack.click(APPROVALS, card["ts"], dana, "approve")
-    await decided(office, view, "released")
+    manners: list[Manner] = [TWICE, Unheard()]
+    for manner in manners:
+        view, card = await office.asked(500, str(manner))
+        assert "acct-1" in words(card)
+        office.faults.deliveries.how.next("interactive", manner)
+        await office.slack.click(APPROVALS, card["ts"], dana, "approve")
+        await office.becomes(view, "released")
+        assert "Approve " not in words(await office.shows("Approved and released"))
+        await office.quiet()
+        assert [kind for kind, _ in await office.world.log(view["txn"])].count("vote_recorded") == 1
+    assert await office.votes() == [MAYA, MAYA]
     assert await office.slack.ephemerals(APPROVALS, dana) == [], "a repeat is no news to anybody"
 
 
-@pytest.mark.parametrize("does", ["deny", "ask"])
-async def test_a_press_for_a_form_that_comes_twice_at_once_opens_one(office: Office, does: str) -> None:
+async def test_a_press_for_a_form_that_comes_twice_at_once_opens_one(office: Office) -> None:
     """The trigger serves once: a second call would fail, and whoever has the form before them would be told so."""
     dana = await office.link("maya")
-    await office.pay(500, "a")
-    card = await office.card()
-    office.faults.deliveries.how.next("interactive", Twice(together=True))
-    await office.slack.click(APPROVALS, card["ts"], dana, does)
-    await office.quiet()
-    assert len([call for call in office.faults.calls if call.method == "views.open"]) == 1
+    _, card = await office.asked()
+    for does in ("deny", "ask"):
+        office.faults.calls.clear()
+        office.faults.deliveries.how.next("interactive", TWICE)
+        await office.slack.click(APPROVALS, card["ts"], dana, does)
+        await office.quiet()
+        assert len(office.calls("views.open")) == 1, does
     assert await office.slack.ephemerals(APPROVALS, dana) == []
 
 
-@pytest.mark.parametrize("swapped", [False, True], ids=["as they were pressed", "swapped"])
+@pytest.mark.parametrize("swapped", [False, True])
 async def test_an_approval_and_a_denial_that_overtake_each_other_are_counted_as_they_come(
     office: Office, swapped: bool
 ) -> None:
     """Two people press; whichever arrives first settles it, and the other is told."""
     dana, felix = await office.link("maya"), await office.link("tomas")
-    view = await office.pay(500, "a")
-    card = await office.card()
+    view, card = await office.asked()
     await office.slack.click(APPROVALS, card["ts"], felix, "deny")
-    (form,) = await until(lambda: some_modals(office.slack))  # it opens after the press was answered
+    (form,) = await until(office.slack.modals)  # it opens after the press was answered
     office.faults.deliveries.how.next("interactive", Held(), Held())
     await office.slack.click(APPROVALS, card["ts"], dana, "approve")
     (block,) = [one for one in form["blocks"] if one["type"] == "input"]
-    await office.slack.submit_view(
-        felix, {block["block_id"]: {block["element"]["action_id"]: "not this one"}}
-    )
+    said = {block["block_id"]: {block["element"]["action_id"]: "not this one"}}
+    await office.slack.submit_view(felix, said)
     held = [one for one in office.faults.deliveries.kept if not one.answers]
     assert len(held) == 2
     for delivery in reversed(held) if swapped else held:
         await office.faults.deliveries.send(delivery, at=office.faults.clock())
     await office.quiet()
     assert await office.state(view) == ("denied" if swapped else "released")
-    cast = await Attacker(office).votes()
+    cast = await office.votes()
     assert len(cast) == len(set(cast)) <= 2
-    shown = await office.card()
-    assert ("Denied" if swapped else "Approved") in words(shown)
+    assert ("Denied" if swapped else "Approved") in words(await office.card())
 
 
 async def test_many_presses_at_once_are_one_vote_for_each_person(office: Office) -> None:
     dana, felix = await office.link("maya"), await office.link("tomas")
-    view = await office.pay(5_000, "a")
-    card = await office.card()
-    office.faults.deliveries.how.next("interactive", *[Twice(together=True)] * 4)
-    await asyncio.gather(
-        *(office.slack.click(APPROVALS, card["ts"], who, "approve") for who in (dana, felix, dana, felix))
+    view, card = await office.asked(5_000)
+    office.faults.deliveries.how.next("interactive", *[TWICE] * 4)
+    presses = (
+        office.slack.click(APPROVALS, card["ts"], who, "approve") for who in (dana, felix, dana, felix)
     )
+    await asyncio.gather(*presses)
+    await office.becomes(view, "released")
+    assert sorted(await office.votes()) == [MAYA, ("tomas", "approve", False)]
 
-    async def released() -> bool | None:
-        return await office.state(view) == "released" or None
 
-    await until(released)
-    assert sorted(await Attacker(office).votes()) == [("maya", "approve", False), ("tomas", "approve", False)]
+async def test_an_approval_that_is_repeated_is_told_as_recorded_already(office: Office) -> None:
+    dana, felix = await office.link("maya"), await office.link("tomas")
+    _, card = await office.asked(5_000)
+    await office.pressed(dana, card)
+    assert await office.answers() == []
+    await office.pressed(dana, card)
+    await office.told(dana, "Your approval is recorded already, and it waits for others.")
+    assert "recorded already" in await office.sent(dana, "approve", value_of(card))
+    await office.pressed(felix, card)
+    await office.pressed(dana, card)
+    await office.told(dana, "Your approval is recorded already, and it was approved.")
+    assert [vote for vote in await office.votes() if not vote[2]] == [MAYA, ("tomas", "approve", False)]
+
+
+async def test_a_reason_longer_than_any_channel_takes_is_refused(office: Office) -> None:
+    dana = await office.link("maya")
+    _, card = await office.asked(5_000)
+    for kind in ("approve", "deny", "ask"):
+        assert "4,000 characters at most" in await office.sent(dana, kind, value_of(card), "x" * 4_001), kind
+    assert await office.nothing_said()
+    for kind in ("ask", "approve", "deny"):
+        assert await office.sent(dana, kind, value_of(card), "x" * 4_000) == "", kind
+    assert await office.votes() == [MAYA, ("maya", "deny", False)]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policy_service.storage import outbox
-from policy_service.storage.core import Row, find
+from policy_service.storage.core import Row
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_lanes import lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow
@@ -18,7 +18,6 @@ from policy_service.workflow.slack.forgetting import CARDS_KEPT, DELIVERIES_KEPT
 from policy_service.workflow.slack.owing import CARD, OFFERED_FOR, want_place
 from tests.fakes.slack_faults import CutAfter, CutBefore
 from tests.integration.slack.office import APPROVALS, Office, words
-from tests.integration.slack.test_outage import tried
 
 pytestmark = pytest.mark.anyio
 
@@ -26,22 +25,29 @@ pytestmark = pytest.mark.anyio
 async def kept(office: Office, row: type[Row], **where: Any) -> int:
     """How many rows there are after a sweep."""
     await forget_what_is_over(office.world.service.ctx)
-    return len(await office.world.service.db.read(lambda conn: find(conn, row, **where)))
+    return len(await office.find(row, **where))
 
 
-async def test_a_press_is_remembered_for_a_day(office: Office) -> None:
-    await office.pay(500, "a")
-    card = await office.card()
-    await office.slack.click(APPROVALS, card["ts"], office.slack.users["sam"], "approve")
-    office.world.clock.pass_(seconds=DELIVERIES_KEPT.total_seconds() - 60)
+async def test_a_press_is_remembered_for_a_day_and_a_place_while_it_is_used(office: Office) -> None:
+    """Where the only answer to a press was lost, nothing says when the place was last used."""
+    _, card = await office.asked()
+    office.faults.on.next("chat.postEphemeral", CutAfter())
+    await office.slack.click(APPROVALS, card["ts"], "U0SAM", "approve")
+    await office.quiet()
+    assert office.faults.on.left() == 0
+    assert await kept(office, SlackPlaceRow, place="@U0SAM") == 0
+    assert await kept(office, SlackPlaceRow, place="#approvals") == 1
+    (delivery,) = await office.find(SlackDeliveryRow)
+    office.world.clock.stop_at(delivery.at + DELIVERIES_KEPT)
+    office.world.clock.pass_(seconds=-1)
     assert await kept(office, SlackDeliveryRow) == 1
-    office.world.clock.pass_(seconds=61)
+    office.world.clock.pass_(seconds=2)
     assert await kept(office, SlackDeliveryRow) == 0
 
 
 async def test_a_card_is_kept_until_its_review_was_settled_long_ago(office: Office) -> None:
     maya = await office.world.person("maya")
-    first, _ = await office.pay(500, "a"), await office.pay(501, "b", "acct-2")
+    first, _ = await office.pay(), await office.pay(501, "b", "acct-2")
     await office.quiet()
     assert (await maya.vote(first, "deny", reason="no")).status_code == 200
     await office.quiet()
@@ -59,7 +65,7 @@ async def test_a_digest_is_kept_as_long_as_what_it_holds_and_a_place_as_long_as_
     office.faults.on.always("*", CutBefore())
     for n in range(12):
         await office.pay(500 + n, f"run-{n}", f"acct-{n}")
-    await tried(office, "conversations.list")
+    await office.tried("conversations.list")
     office.faults.on.lift()
     await office.quiet(step_s=20)
     assert await kept(office, SlackCardRow, kind="digest") == 1
@@ -71,20 +77,7 @@ async def test_a_digest_is_kept_as_long_as_what_it_holds_and_a_place_as_long_as_
     assert await kept(office, SlackPlaceRow) == 0
     await office.pay(900, "later", "acct-later")
     await office.quiet()
-    assert "acct-later" in words((await office.slack.messages(APPROVALS))[-1])
-
-
-async def test_a_place_that_was_written_to_once_in_vain_is_forgotten(office: Office) -> None:
-    """Where the only answer to a press was lost, nothing says when the place was last used."""
-    await office.pay(500, "a")
-    card = await office.card()
-    office.faults.on.next("chat.postEphemeral", CutAfter())
-    sam = office.slack.users["sam"]
-    await office.slack.click(APPROVALS, card["ts"], sam, "approve")
-    await office.quiet()
-    assert office.faults.on.left() == 0
-    assert await kept(office, SlackPlaceRow, place=f"@{sam}") == 0
-    assert await kept(office, SlackPlaceRow, place="#approvals") == 1
+    assert "acct-later" in words(await office.card())
 
 
 @pytest.mark.parametrize("first", ["wanted", "forgotten"])
@@ -107,4 +100,4 @@ async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Off
     began = asyncio.create_task(db.write(units[0]))
     await asyncio.sleep(0.1)
     await asyncio.gather(began, db.write(units[1]))
-    assert len(await db.read(lambda conn: find(conn, SlackPlaceRow, place=place))) == 1
+    assert len(await office.find(SlackPlaceRow, place=place)) == 1

@@ -11,7 +11,6 @@ from policy_service.channels.slack import loops
 from policy_service.channels.slack.courier import Courier
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.slack import SlackApp
-from policy_service.storage.core import change, find
 from policy_service.storage.database import Tx
 from policy_service.storage.logbook import append
 from policy_service.storage.outbox import Message
@@ -26,12 +25,9 @@ from policy_service.workflow.slack.mending import Dropped, drop
 from policy_service.workflow.slack.sending import Outcome
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_faults import NotOk
-from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, Office, until, words
-from tests.integration.slack.test_outage import finding, tried
+from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST, Office, words
 
 pytestmark = pytest.mark.anyio
-
-POST = "chat.postMessage"
 
 
 async def given_up(office: Office, place: str) -> Dropped:
@@ -41,8 +37,12 @@ async def given_up(office: Office, place: str) -> Dropped:
 
 async def places(office: Office) -> list[str]:
     """Where there are cards."""
-    cards = await office.world.service.db.read(lambda conn: find(conn, SlackCardRow))
-    return sorted(card.place for card in cards)
+    return sorted(card.place for card in await office.find(SlackCardRow))
+
+
+async def waiting_for(office: Office, place: str) -> int:
+    """Messages in the lane of a place that may leave."""
+    return len(await office.find(OutboxRow, lane=lane_of(place), state="waiting"))
 
 
 async def stuck_in(office: Office, bundle: Payments, channel: str) -> None:
@@ -50,48 +50,42 @@ async def stuck_in(office: Office, bundle: Payments, channel: str) -> None:
     bundle.policies(ANYBODY + gate("large", "finance", "context.input.amount > 100", channel=channel))
     assert await office.world.activate()
     office.faults.on.next(POST, *[NotOk("is_archived")] * 2)
-    await office.pay(500, "a")
-    await tried(office, POST)
-    await until(lambda: rests(office))
+    await office.pay()
+    await office.tried(POST)
+    await office.rests()
 
 
-async def rests(office: Office) -> bool | None:
-    """Whether a place takes nothing."""
-    return bool((await office.standing()).resting) or None
+async def shut(office: Office, place: str) -> None:
+    """The place takes nothing, as far as we know."""
+    failing = {"failures": 1, "last_error": "is_archived", "since": office.world.clock()}
+    await office.change(SlackPlaceRow, {"place": place}, failing)
 
 
-async def test_what_is_open_is_asked_in_the_default_channel(office: Office, bundle: Payments) -> None:
-    await stuck_in(office, bundle, "#payments")
-    dropped = await given_up(office, "#payments")
-    assert dropped.cards == 1
-    assert dropped.messages >= 1
-    await office.quiet()
-    assert "acct-1" in words(await office.card(APPROVALS))
-    assert await office.slack.messages(PAYMENTS) == []
-    assert await places(office) == ["#approvals"]
-    assert await finding(office) is None
-
-
-async def test_what_is_over_is_asked_nowhere(office: Office, bundle: Payments) -> None:
+async def test_what_is_open_is_asked_in_the_default_channel_and_what_is_over_nowhere(
+    office: Office, bundle: Payments
+) -> None:
     await stuck_in(office, bundle, "#payments")
     maya = await office.world.person("maya")
-    view = await office.pay(501, "b", "acct-2")
-    await maya.vote(view, "deny", reason="no")
-    await given_up(office, "#payments")
+    await maya.vote(await office.pay(501, "b", "acct-2"), "deny", reason="no")
+    dropped = await given_up(office, "#payments")
+    assert dropped.cards >= 1
+    assert dropped.messages >= 1
     await office.quiet()
-    (only,) = await office.slack.messages(APPROVALS)
-    assert "acct-1" in words(only)
+    (only,) = await office.cards()
+    assert "acct-1" in only
+    assert await office.cards(PAYMENTS) == []
+    assert await places(office) == ["#approvals"]
+    assert await office.finding() == ""
 
 
 async def test_the_default_channel_given_up_leaves_what_is_open_to_the_web(office: Office) -> None:
     office.faults.on.next(POST, *[NotOk("is_archived")] * 2)
-    view = await office.pay(500, "a")
-    await tried(office, POST)
-    await until(lambda: rests(office))
-    await given_up(office, "#approvals")
+    view = await office.pay()
+    await office.tried(POST)
+    await office.rests()
+    assert (await given_up(office, "#approvals")).cards == 1
     await office.quiet()
-    assert await places(office) == []
-    assert await office.slack.messages(APPROVALS) == []
+    assert (await places(office), await office.cards()) == ([], [])
     maya = await office.world.person("maya")
     await maya.vote(view, "approve")
     assert await office.state(view) == "released"
@@ -100,36 +94,27 @@ async def test_the_default_channel_given_up_leaves_what_is_open_to_the_web(offic
 async def test_a_review_with_another_card_is_asked_no_further(office: Office, bundle: Payments) -> None:
     bundle.rules(gate("more", "legal", "context.input.amount > 100", channel="#payments"))
     assert await office.world.activate()
-    await office.pay(500, "a")
+    await office.pay()
     await office.quiet()
     assert await places(office) == ["#approvals", "#payments"]
     await shut(office, "#payments")
     await given_up(office, "#payments")
     await office.quiet()
     assert await places(office) == ["#approvals"]
-    assert len(await office.slack.messages(APPROVALS)) == 1
+    assert len(await office.cards()) == 1
 
 
-async def shut(office: Office, place: str) -> None:
-    """The place takes nothing, as far as we know."""
-    failing = {"failures": 1, "last_error": "is_archived", "since": office.world.clock()}
-    await office.world.service.db.write(lambda tx: change(tx.conn, SlackPlaceRow, {"place": place}, failing))
-
-
-async def test_a_channel_that_takes_messages_is_not_given_up(office: Office) -> None:
-    """What stands there would ask for ever, with its buttons."""
-    await office.pay(500, "a")
-    await office.quiet()
+async def test_only_a_place_that_takes_nothing_is_given_up_and_its_buttons_decide_nothing(
+    office: Office,
+) -> None:
+    """What stands in a channel that takes messages would ask for ever."""
+    dana = await office.link("maya")
+    with pytest.raises(NotFoundError, match="nothing was ever for '#typo'"):
+        await given_up(office, "#typo")
+    view, card = await office.asked(quiet=True)
     with pytest.raises(ConflictError, match="'#approvals' takes messages; name another channel"):
         await given_up(office, "#approvals")
     assert await places(office) == ["#approvals"]
-
-
-async def test_a_button_of_a_channel_that_was_given_up_decides_nothing(office: Office) -> None:
-    dana = await office.link("maya")
-    view = await office.pay(500, "a")
-    card = await office.card()
-    await office.quiet()
     await shut(office, "#approvals")
     await given_up(office, "#approvals")
     await office.slack.click(APPROVALS, card["ts"], dana, "approve")
@@ -141,9 +126,9 @@ async def test_a_direct_message_that_cannot_be_written_is_given_up_too(office: O
     dana = await office.link("maya")
     await set_direct(office.world.service.ctx, office.app.team_id, dana, wanted=True)
     office.faults.on.next("conversations.open", *[NotOk("user_disabled")] * 2)
-    await office.pay(500, "a")
-    await tried(office, "conversations.open")
-    await until(lambda: rests(office))
+    await office.pay()
+    await office.tried("conversations.open")
+    await office.rests()
     assert dana in await places(office)
     await given_up(office, dana)
     await office.quiet()
@@ -172,14 +157,6 @@ async def test_a_message_on_its_way_to_it_changes_nothing_when_it_arrives(
     assert await waiting_for(office, "#payments") == 0
 
 
-async def waiting_for(office: Office, place: str) -> int:
-    """Messages in the lane of a place that may leave."""
-    lane = lane_of(place)
-    return len(
-        await office.world.service.db.read(lambda conn: find(conn, OutboxRow, lane=lane, state="waiting"))
-    )
-
-
 @pytest.mark.parametrize("first", ["followed", "given up"])
 async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behind(
     office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch, first: str
@@ -193,21 +170,9 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
         return False
 
     monkeypatch.setattr(loops, "follow", rest)
-    (txn,) = office.robot.txns
-    (review,) = await service.db.read(lambda conn: find(conn, ReviewRow, txn=txn))
-
-    def say(tx: Tx) -> None:
-        append(
-            tx,
-            "slack_told",
-            actor="operator",
-            body={},
-            txn=review.txn,
-            effect_id=review.effect_id,
-            rev=review.rev,
-        )
-
-    await service.db.write(say)
+    (review,) = await office.find(ReviewRow, txn=next(iter(office.robot.txns)))
+    of = {"txn": review.txn, "effect_id": review.effect_id, "rev": review.rev}
+    await service.db.write(lambda tx: append(tx, "slack_told", actor="operator", body={}, **of))
     await service.sequencer.number()
     news = await service.db.read(lambda conn: following._look(conn, service.ctx, office.app))
     assert news is not None
@@ -227,8 +192,3 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
     await asyncio.gather(began, service.db.write(units[1]))
     assert await places(office) == []
     assert await waiting_for(office, "#payments") == 0
-
-
-async def test_what_was_never_asked_is_no_place(office: Office) -> None:
-    with pytest.raises(NotFoundError, match="nothing was ever for '#typo'"):
-        await given_up(office, "#typo")
