@@ -10,6 +10,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,8 @@ from typing import Any
 import pytest
 
 from policy_service.channels.slack import client, loops
-from policy_service.workflow.slack import owing
+from policy_service.workflow.slack import owing, sending
+from policy_service.workflow.slack.sending import PACE
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import SlackFaults, failing_slack
@@ -35,10 +37,17 @@ _names = (f"robot-{n}" for n in itertools.count(2))
 
 @pytest.fixture(scope="module", autouse=True)
 def _looks_often() -> Iterator[None]:
-    """A test moves the clock; nobody needs to wait for the next look."""
+    """A test moves the clock; nobody needs to wait for the next look, nor between two messages (`at_its_pace`)."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loops, "_POLL_S", 0.03)
+        patch.setattr(sending, "PACE", timedelta())
         yield
+
+
+@pytest.fixture
+def at_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two messages in one place it waits as long as it does."""
+    monkeypatch.setattr(sending, "PACE", PACE)
 
 
 @pytest.fixture

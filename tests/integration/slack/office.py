@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,6 +15,7 @@ from sqlalchemy import Connection, delete, select
 
 from policy_service.audit.log import highest_index
 from policy_service.channels.slack import client
+from policy_service.channels.slack.drawing.message import Pointer
 from policy_service.storage.core import Row, change, find, find_one, table
 from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import AuditRow, OutboxRow
@@ -27,11 +28,14 @@ from policy_service.storage.slack_tables import (
     SlackStandingRow,
 )
 from policy_service.storage.tables import CommentRow, VoteRow
+from policy_service.workflow.pages.reviews import read_view
+from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.slack import mending
 from policy_service.workflow.slack.accounts import Account
 from policy_service.workflow.slack.inviting import invite
 from policy_service.workflow.slack.linking import link
 from policy_service.workflow.slack.standing import Standing, standing_of
+from policy_service.workflow.slack.subjects import ONLOOKER
 from tests.counterparts.slack import SlackServer
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.operated import free_port
@@ -117,7 +121,32 @@ class Office(Attacks):
         answer = await person.http.post(path, content=json.dumps({"text": text}), headers=person.headers())
         assert answer.status_code == 200, answer.text
 
+    @contextmanager
+    def known_as(self, user: str, said: Json) -> Iterator[None]:
+        """Slack says this of an account for as long as it lasts, and whatever it said before is known no more."""
+        people = self.faults.truth.people
+        people[user] = said
+        self.world.clock.pass_(seconds=client.ACCOUNT_KEPT_S)
+        try:
+            yield
+        finally:
+            del people[user]
+            self.world.clock.pass_(seconds=client.ACCOUNT_KEPT_S)
+
     # -- what the service knows --------------------------------------------------------------------------------------
+
+    async def card_of(self, view: Json) -> SlackCardRow:
+        """The stored card of a payment."""
+        review = view["effects"][0]["review"]["review_id"]
+        return (await until(lambda: self.find(SlackCardRow, review_id=review)))[0]
+
+    async def pointer(self, view: Json) -> str:
+        """What a button of its card says as it stands now, or would say where it has none."""
+        ctx, row = self.world.service.ctx, await self.card_of(view)
+        assert row.review_id is not None
+        page = await ctx.db.read(lambda conn: read_view(conn, ctx, ONLOOKER, row.review_id, ctx.clock()))
+        assert page is not None
+        return Pointer(row.card_id, view_of(page, SLACK).digest).value
 
     async def find(self, model: type[R], **where: Any) -> list[R]:
         """Rows of a table."""

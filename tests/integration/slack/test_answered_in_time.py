@@ -17,12 +17,19 @@ from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.workflow.slack import acting
 from tests.fakes.slack_deliveries import Answer, Json, Kind
-from tests.integration.slack.attacking import Attacker, value_of
+from tests.integration.slack.attacking import value_of
 from tests.integration.slack.office import Office, until, words
 
 pytestmark = pytest.mark.anyio
 
 SLACK_WAITS_S: Final = 3.0
+SOON_S: Final = 0.3
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slack is answered sooner than it has to be: the test waits for that."""
+    monkeypatch.setattr(desk, "ANSWER_S", SOON_S)
 
 
 @asynccontextmanager
@@ -44,10 +51,10 @@ async def locked(office: Office, view: Json) -> AsyncIterator[None]:
         await unit
 
 
-async def in_time(attacker: Attacker, payload: Json, kind: Kind = "interactive") -> Answer:
+async def in_time(office: Office, payload: Json, kind: Kind = "interactive") -> Answer:
     """The answer to a delivery, given before Slack shows an error."""
     began = time.monotonic()
-    answer = await attacker.deliver(payload, kind)
+    answer = await office.deliver(payload, kind)
     assert time.monotonic() - began < SLACK_WAITS_S
     assert answer.status == 200
     return answer
@@ -56,99 +63,69 @@ async def in_time(attacker: Attacker, payload: Json, kind: Kind = "interactive")
 async def shown(office: Office) -> str:
     """What the form shows in the end."""
 
-    async def updated() -> str | None:
-        found = [call.args["view"] for call in office.faults.calls if call.method == "views.update"]
-        return words(found[-1]) if found else None
+    async def updated() -> str:
+        return "".join(words(call.args["view"]) for call in office.calls("views.update")[-1:])
 
     return await until(updated)
 
 
-async def test_a_press_is_answered_while_the_database_is_locked_and_counts_once(
-    office: Office, attacker: Attacker
-) -> None:
+async def test_a_press_is_answered_while_the_database_is_locked_and_counts_once(office: Office) -> None:
     dana = await office.link("maya")
-    view = await office.pay(500, "a")
-    press = attacker.press(dana, await office.card())
+    view, card = await office.asked()
+    press = office.press(dana, card)
     async with locked(office, view):
-        assert (await in_time(attacker, press)).body == b""
-        assert await attacker.votes() == []
+        assert (await in_time(office, press)).body == b""
+        assert await office.votes() == []
         await office.told(dana, "being recorded")
         # as Slack delivers again what it did not hear answered
-        again = asyncio.create_task(attacker.deliver(press))
+        again = asyncio.create_task(office.deliver(press))
     assert (await again).status == 200
     await office.shows("Approved and released")
-    assert (await in_time(attacker, press)).body == b""
-    assert await attacker.votes() == [("maya", "approve", False)]
+    assert (await in_time(office, press)).body == b""
+    assert await office.votes() == [("maya", "approve", False)]
 
 
-async def test_a_form_is_answered_while_the_database_is_locked_and_shows_what_came_of_it(
-    office: Office, attacker: Attacker
+@pytest.mark.usefixtures("soon")
+async def test_everything_is_answered_while_the_database_is_locked_and_says_later_what_came_of_it(
+    office: Office,
 ) -> None:
+    """A form, a press that is refused, a command, a button of the home."""
     dana = await office.link("maya")
-    view = await office.pay(500, "a")
-    form = attacker.form(dana, "deny", value_of(await office.card()), "not ours")
+    view, card = await office.asked()
+    home = {"container": {"type": "view", "view_id": "V0HOME"}, "view": {"id": "V0HOME", "type": "home"}}
+    button = office.press_of(dana, {"ts": ""}, {"action_id": "direct", "value": "on"}, **home)
     async with locked(office, view):
-        answer = (await in_time(attacker, form)).json
-        assert answer["response_action"] == "update"
-        assert "Keep this open" in words(answer["view"])
-        assert await attacker.votes() == []
+        form, _, command, _ = await asyncio.gather(
+            in_time(office, office.form(dana, "deny", value_of(card), "not ours")),
+            in_time(office, office.press("U0SAM", card)),
+            in_time(office, office.command(dana, "direct on"), "slash_commands"),
+            in_time(office, button),
+        )
+        assert form.json["response_action"] == "update"
+        assert "Keep this open" in words(form.json["view"])
+        assert "longer than Slack waits" in command.json["text"]
+        assert await office.votes() == []
     assert "It is recorded" in await shown(office)
-    assert await attacker.votes() == [("maya", "deny", False)]
-
-
-async def test_what_is_refused_late_is_told_to_the_one_who_pressed(
-    office: Office, attacker: Attacker
-) -> None:
-    view = await office.pay(500, "a")
-    card = await office.card()
-    async with locked(office, view):
-        await in_time(attacker, attacker.press("U0SAM", card))
     await office.told("U0SAM", "Nothing was decided")
-    assert await attacker.nothing_said()
+    assert "direct messages" in words(await until(lambda: office.slack.home(dana)))
+    assert await office.votes() == [("maya", "deny", False)]
 
 
-@pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("soon")
+async def test_what_fails_late_is_told_to_the_one_who_pressed(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The database gives up after Slack was answered."""
 
     async def late(*given: Any, **more: Any) -> Any:
-        await asyncio.sleep(desk.ANSWER_S + 0.2)
+        await asyncio.sleep(SOON_S + 0.2)
         raise StorageUnavailableError("the database is locked")
 
     monkeypatch.setattr(acting, "vote", late)
-
-
-@pytest.mark.usefixtures("failing")
-async def test_what_fails_late_is_told_to_the_one_who_pressed(office: Office, attacker: Attacker) -> None:
     dana = await office.link("maya")
-    await office.pay(500, "a")
-    card = await office.card()
-    await in_time(attacker, attacker.press(dana, card))
+    _, card = await office.asked()
+    await in_time(office, office.press(dana, card))
     await office.told(dana, "may not be recorded: the database is locked; press again")
-    await in_time(attacker, attacker.form(dana, "deny", value_of(card), "not ours"))
+    await in_time(office, office.form(dana, "deny", value_of(card), "not ours"))
     assert "may not be recorded" in await shown(office)
-    assert await attacker.votes() == []
-
-
-async def test_a_command_is_answered_while_the_database_is_locked(office: Office, attacker: Attacker) -> None:
-    dana = await office.link("maya")
-    view = await office.pay(500, "a")
-    async with locked(office, view):
-        answer = await in_time(attacker, attacker.command(dana, "direct on"), "slash_commands")
-        assert "longer than Slack waits" in answer.json["text"]
-
-
-async def test_a_home_button_is_answered_while_the_database_is_locked(
-    office: Office, attacker: Attacker
-) -> None:
-    dana = await office.link("maya")
-    view = await office.pay(500, "a")
-    home = {"container": {"type": "view", "view_id": "V0HOME"}, "view": {"id": "V0HOME", "type": "home"}}
-    button = {"action_id": "direct", "value": "on"}
-    async with locked(office, view):
-        await in_time(attacker, attacker.press_of(dana, {"ts": ""}, button, **home))
-
-    async def published() -> Json | None:
-        return await office.slack.home(dana)
-
-    assert "direct messages" in words(await until(published))
+    assert await office.votes() == []

@@ -80,6 +80,7 @@ async def test_what_happens_after_the_backlog_is_said_in_its_thread(office: Offi
     assert [line.rpartition(" ")[2] for line in await office.thread()] == ["before", "after"]
 
 
+@pytest.mark.usefixtures("at_its_pace")
 async def test_more_than_ten_wait_in_one_digest_which_follows_them_and_tells_reminders(
     own_office: Office, own_bundle: Payments
 ) -> None:
@@ -115,6 +116,7 @@ async def test_more_than_ten_wait_in_one_digest_which_follows_them_and_tells_rem
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("at_its_pace")
 async def test_a_flood_is_neither_faster_than_the_pace_nor_a_message_each(office: Office) -> None:
     for n in range(60):
         await office.pay(500 + n, f"run-{n}", f"acct-{n}")

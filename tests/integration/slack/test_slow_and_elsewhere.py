@@ -12,27 +12,29 @@ import pytest
 
 from policy_service.channels.slack import desk
 from policy_service.storage.core import insert_unless_taken
-from policy_service.storage.slack_tables import SlackDeliveryRow, SlackPlaceRow
+from policy_service.storage.slack_tables import SlackDeliveryRow
 from policy_service.workflow.effects import asking
 from policy_service.workflow.pages import trying
 from policy_service.workflow.reviews import vote as reviews_vote
 from policy_service.workflow.slack import acting, deliveries, linking
-from tests.fakes.slack_faults import Hang
-from tests.integration.slack.attacking import Attacker, value_of
+from policy_service.workflow.slack.owing import MOST_ANSWERS
+from tests.fakes.slack_faults import Hang, Status
+from tests.integration.slack.attacking import value_of
 from tests.integration.slack.office import PATIENCE_S, Office, until
 
 pytestmark = pytest.mark.anyio
 
 ELSEWHERE: Final = "http://127.0.0.1:9/answer-here"
+MAYA: Final = ("maya", "approve", False)
+TRIAL: Final = 'simulate robot pay {"account": "acct-1", "amount": 500}'
 
 
 async def test_no_200_leaves_before_what_was_pressed_is_durable(
-    office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+    office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The unit that writes the press down is held: until it is let go, Slack hears nothing."""
     dana = await office.link("maya")
-    await office.pay(500, "a")
-    press = attacker.press(dana, await office.card())
+    _, card = await office.asked()
     reached, let_go = threading.Event(), threading.Event()
 
     def held(tx: Any, delivery: str) -> bool:
@@ -42,42 +44,35 @@ async def test_no_200_leaves_before_what_was_pressed_is_durable(
 
     monkeypatch.setattr(acting, "note_in", held)
     monkeypatch.setattr(deliveries, "note_in", held)
-    under_way = asyncio.create_task(attacker.deliver(press))
+    under_way = asyncio.create_task(office.deliver(office.press(dana, card)))
     try:
         assert await asyncio.to_thread(reached.wait, 30)
         assert not under_way.done()
     finally:
         let_go.set()
     assert (await under_way).status == 200
-    assert await attacker.count(SlackDeliveryRow) == 1
-    assert await attacker.votes() == [("maya", "approve", False)]
+    assert await office.count(SlackDeliveryRow) == 1
+    assert await office.votes() == [MAYA]
 
 
 async def test_a_slack_that_hangs_holds_up_no_acknowledgement_and_no_vote_on_the_web(
-    office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+    office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing but the question who somebody is stands before the answer, and that one is answered here."""
     dana = await office.link("maya")
-    view = await office.pay(5_000, "a")
-    card = await office.card()
-    assert (
-        await attacker.deliver(attacker.press("U0SAM", card))
-    ).status == 200  # who they are is known from now on
-    assert (await attacker.deliver(attacker.press(dana, card, "ask"))).status == 200
+    view, card = await office.asked(5_000)
+    await office.pressed("U0SAM", card)  # who they are is known from now on
+    await office.pressed(dana, card, "ask")
     monkeypatch.setattr(desk, "INLINE_S", 600)  # what waits for Slack waits for as long as the test
     office.faults.on.always("*", Hang())
     try:
-        for press in (
-            attacker.press(dana, card),
-            attacker.press("U0SAM", card),
-            attacker.press(dana, card, "deny"),
-        ):
-            async with asyncio.timeout(PATIENCE_S):
-                assert (await attacker.deliver(press)).status == 200
-        form = attacker.form(dana, "ask", value_of(card), "which invoice?")
-        assert (await attacker.deliver(form)).body == b""
-        assert (await attacker.say(dana, "")).status == 200
-        assert await attacker.votes() == [("maya", "approve", False)]
+        async with asyncio.timeout(PATIENCE_S):
+            await office.pressed(dana, card)
+            await office.pressed("U0SAM", card)
+            await office.pressed(dana, card, "deny")
+            assert await office.sent(dana, "ask", value_of(card), "which invoice?") == ""
+            assert (await office.say(dana, "")).status == 200
+        assert await office.votes() == [MAYA]
         tomas = await office.world.person("tomas")
         assert (await tomas.vote(view)).status_code == 200
         assert await office.state(view) == "released"
@@ -101,52 +96,36 @@ def slow_facts(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
 
 
 async def test_facts_slower_than_slack_waits_decide_nothing_and_say_where_to_go_on(
-    office: Office, attacker: Attacker, slow_facts: asyncio.Event
+    office: Office, slow_facts: asyncio.Event
 ) -> None:
     dana = await office.link("maya")
-    view = await office.pay(500, "a")
-    card = await office.card()
-    assert (await attacker.deliver(attacker.press(dana, card))).status == 200
-    (told,) = await attacker.answers()
+    view, card = await office.asked()
+    tried, _ = await asyncio.gather(office.say(dana, TRIAL), office.pressed(dana, card))
+    assert b"longer than Slack waits; try it on the web" in tried.body
+    told = await office.answer()
     assert "longer than Slack waits; decide on the page" in told["sentence"]
     assert told["url"].endswith(f"/reviews/{view['effects'][0]['review']['review_id']}")
-    assert await attacker.votes() == []
+    assert await office.votes() == []
+
+    other, second = await office.asked(501, "b")
+    assert await office.sent(dana, "deny", value_of(second), "not this one") == "", (
+        "a deny waits for no facts"
+    )
+    assert (await office.state(other), await office.votes()) == ("denied", [("maya", "deny", False)])
+
     slow_facts.set()
-    assert (await attacker.deliver(attacker.press(dana, card))).status == 200
-    assert await attacker.votes() == [("maya", "approve", False)]
-
-
-async def test_a_deny_waits_for_no_facts(
-    office: Office, attacker: Attacker, slow_facts: asyncio.Event
-) -> None:
-    dana = await office.link("maya")
-    view = await office.pay(500, "a")
-    form = attacker.form(dana, "deny", value_of(await office.card()), "not this one")
-    assert (await attacker.deliver(form)).body == b""
-    assert await attacker.votes() == [("maya", "deny", False)]
-    assert await office.state(view) == "denied"
-    assert not slow_facts.is_set()
-
-
-async def test_a_trial_whose_facts_are_slow_is_answered_in_time(
-    office: Office, attacker: Attacker, slow_facts: asyncio.Event
-) -> None:
-    dana = await office.link("maya")
-    tried = await attacker.say(dana, 'simulate robot pay {"account": "acct-1", "amount": 500}')
-    assert b"longer than Slack waits; try it on the web" in tried.body
-    slow_facts.set()
-    tried = await attacker.say(dana, 'simulate robot pay {"account": "acct-1", "amount": 500}')
-    assert b"longer than Slack waits" not in tried.body
-    assert tried.status == 200
+    await office.pressed(dana, card)
+    assert await office.votes() == [("maya", "deny", False), MAYA]
+    tried = await office.say(dana, TRIAL)
+    assert (tried.status, b"longer than Slack waits" in tried.body) == (200, False)
 
 
 async def test_a_question_of_an_account_that_is_unlinked_meanwhile_is_not_asked(
-    office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+    office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between what was read for the press and the unit that writes the question."""
     dana = await office.link("maya")
-    view = await office.pay(500, "a")
-    card = await office.card()
+    view, card = await office.asked()
     known = acting.comment
 
     async def unlinked_first(ctx: Any, *given: Any, **more: Any) -> None:
@@ -154,13 +133,12 @@ async def test_a_question_of_an_account_that_is_unlinked_meanwhile_is_not_asked(
         await known(ctx, *given, **more)
 
     monkeypatch.setattr(acting, "comment", unlinked_first)
-    form = attacker.form(dana, "ask", value_of(card), "which invoice?")
-    assert b"nobody's yet" in (await attacker.deliver(form)).body
+    assert "nobody's yet" in await office.sent(dana, "ask", value_of(card), "which invoice?")
     assert "question_asked" not in [kind for kind, _ in await office.world.log(view["txn"])]
 
 
 async def test_no_address_in_a_delivery_is_ever_called(
-    office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+    office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[str] = []
     request = aiohttp.ClientSession._request
@@ -171,46 +149,38 @@ async def test_no_address_in_a_delivery_is_ever_called(
 
     monkeypatch.setattr(aiohttp.ClientSession, "_request", heard)
     dana = await office.link("maya")
-    view = await office.pay(500, "a", account=ELSEWHERE)
-    card = await office.card()
+    view, card = await office.asked(account=ELSEWHERE)
     urls = {"response_url": ELSEWHERE, "response_urls": [{"response_url": ELSEWHERE}]}
     for press in (
-        attacker.press("U0SAM", card, **urls),
-        attacker.press(dana, card, message={"ts": card["ts"], "response_url": ELSEWHERE}, **urls),
-        attacker.press_of(dana, card, {"action_id": "open", "url": ELSEWHERE, "value": ELSEWHERE}, **urls),
-        attacker.form(dana, "deny", value_of(card), ELSEWHERE, **urls),
+        office.press("U0SAM", card, **urls),
+        office.press(dana, card, message={"ts": card["ts"], "response_url": ELSEWHERE}, **urls),
+        office.press_of(dana, card, {"action_id": "open", "url": ELSEWHERE, "value": ELSEWHERE}, **urls),
+        office.form(dana, "deny", value_of(card), ELSEWHERE, **urls),
     ):
-        assert (await attacker.deliver(press)).status == 200
+        assert (await office.deliver(press)).status == 200
     for text in ("link", "", f'simulate robot pay {{"account": "{ELSEWHERE}", "amount": 500}}'):
-        assert (await attacker.say(dana, text, response_url=ELSEWHERE)).status == 200
+        assert (await office.say(dana, text, response_url=ELSEWHERE)).status == 200
     assert await office.state(view) == "released"
     await office.shows("Approved and released")
 
-    async def answered() -> bool | None:
-        return any(call.method == "chat.postEphemeral" for call in office.faults.calls) or None
+    async def answered() -> bool:
+        return bool(office.calls("chat.postEphemeral"))
 
     await until(answered)
-    ours = {
-        urlsplit(url).netloc
-        for url in (office.faults.url, office.slack.url, office.world.settings.public_url)
-    }
-    assert {urlsplit(url).netloc for url in called} <= ours
+    urls_of_ours = (office.faults.url, office.slack.url, office.world.settings.public_url)
+    assert {urlsplit(url).netloc for url in called} <= {urlsplit(url).netloc for url in urls_of_ours}
     assert any("/api/chat.postMessage" in url for url in called), "nothing was heard at all"
     assert not any("answer-here" in url for url in called)
 
 
 async def test_presses_of_one_account_do_not_pile_up_answers(office: Office) -> None:
     """Somebody who presses without end is answered about the first of it; nothing waits for Slack because of them."""
-    attacker = Attacker(office)  # the fixture of this name lifts the limit
-    await office.pay(500, "a")
-    card = await office.card()
-    for _ in range(10):
-        presses = [attacker.press("U0SAM", card) for _ in range(20)]
-        answers = await asyncio.gather(*(attacker.deliver(press) for press in presses))
-        assert {answer.status for answer in answers} == {200}
-    assert len(await attacker.answers()) <= 20
-    assert await attacker.nothing_said()
-    assert await attacker.count(SlackPlaceRow) <= 2
-    view = await office.pay(600, "b")  # the agent's own quota is not theirs to use up
-    assert await office.state(view) == "review"
-    await office.shows("600", nth=-1)
+    _, card = await office.asked()
+    office.faults.on.always("chat.postEphemeral", Status(429, retry_after=900))
+    for _ in range(MOST_ANSWERS + 2):
+        await office.pressed("U0SAM", card)
+    assert len(await office.answers()) == MOST_ANSWERS == 5
+    assert await office.nothing_said()
+    office.faults.on.lift()
+    other, _ = await office.asked(600, "b")  # the agent's own quota is not theirs to use up
+    assert await office.state(other) == "review"

@@ -79,7 +79,7 @@ async def test_a_thread_that_takes_nothing_stops_no_channel(office: Office) -> N
     for dead, error in enumerate(OF_A_THREAD, 1):
         await office.quiet()
         office.faults.on.next(POST, NotOk(error))
-        await office.comment(maya, view, "who asked?")
+        await office.comment(maya, view, f"who asked? {error}")
         await office.pay(501, error, f"acct-{error}")
         await office.quiet()
         assert not await rests(office)
