@@ -107,13 +107,7 @@ class Office(Attacks):
         view = await self.pay(*payment, **args)
         if quiet:
             await self.quiet()
-        review = view["effects"][0]["review"]["review_id"]
-
-        async def there() -> Json | None:
-            messages = await self.slack.messages(APPROVALS)
-            return next((one for one in messages if review in str(one["blocks"][0].get("block_id"))), None)
-
-        return view, await until(there)
+        return view, await self.card_about(view)
 
     async def comment(self, person: Visitor, view: Json, text: str) -> None:
         """Somebody writes on the page of the only effect's review."""
@@ -237,6 +231,16 @@ class Office(Attacks):
     async def card(self, channel: str = APPROVALS, nth: int = -1) -> Json:
         """The newest message of a channel, once there is one."""
         return await self.shows("", channel, nth)
+
+    async def card_about(self, view: Json) -> Json:
+        """The message about a transaction's only effect, once there is one."""
+        review = view["effects"][0]["review"]["review_id"]
+
+        async def there() -> Json | None:
+            messages = await self.slack.messages(APPROVALS)
+            return next((one for one in messages if review in str(one["blocks"][0].get("block_id"))), None)
+
+        return await until(there)
 
     async def cards(self, channel: str = APPROVALS) -> list[str]:
         """What the messages of a channel say."""

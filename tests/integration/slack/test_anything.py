@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from policy_service.storage.core import find
 from policy_service.storage.slack_tables import SlackCardRow
 from tests.fakes.slack_faults import CutAfter, CutBefore, Fault, Garbled, Hang, NotOk, Status
 from tests.fakes.world import Visitor
@@ -17,25 +16,12 @@ from tests.integration.slack.office import APPROVALS, Office, until, words
 pytestmark = pytest.mark.anyio
 
 METHODS = (
-    "chat.postMessage",
-    "chat.update",
-    "conversations.list",
-    "conversations.history",
-    "conversations.replies",
+    "chat.postMessage chat.update conversations.list conversations.history conversations.replies".split()
 )
 FAULTS: tuple[Fault, ...] = (
-    Status(429, retry_after=30),
-    Status(500),
-    Hang(0.7),
-    Hang(0.7, accepted=True),
-    CutBefore(),
-    CutAfter(),
-    CutAfter(),
-    Garbled(),
-    NotOk("internal_error"),
-    NotOk("token_revoked"),
-    NotOk("not_in_channel"),
-)
+    Status(429, retry_after=30), Status(500), Hang(0.7), Hang(0.7, accepted=True), CutBefore(), CutAfter(), CutAfter(),
+    Garbled(), NotOk("internal_error"), NotOk("token_revoked"), NotOk("not_in_channel"),
+)  # fmt: skip
 SHOWN = {
     "released": "Approved and released",
     "denied": "Denied",
@@ -70,16 +56,13 @@ class Story:
         n = len(self.views)
         if n < 6:
             self.views.append(await self.office.pay(500 + n, f"run-{n}", f"acct-{n}"))
-            await until(self._followed)  # what is decided before anybody looks at the log is asked nowhere
-
-    async def _followed(self) -> bool | None:
-        return await self.office.followed() or None
+            await until(
+                self.office.followed
+            )  # what is decided before anybody looks at the log is asked nowhere
 
     async def _stands(self, view: dict[str, Any]) -> bool:
         review_id = view["effects"][0]["review"]["review_id"]
-        cards = await self.office.world.service.db.read(
-            lambda conn: find(conn, SlackCardRow, review_id=review_id)
-        )
+        cards = await self.office.find(SlackCardRow, review_id=review_id)
         return all(card.posted_at is not None for card in cards)
 
     async def talk(self) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -14,112 +12,84 @@ from tests.counterparts.slack import SlackServer
 from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, SlackFaults, Status
 from tests.integration.slack.conftest import OpenOffice
 from tests.integration.slack.office import Office, until
-from tests.integration.slack.test_outage import finding
 
 pytestmark = pytest.mark.anyio
 
 OPEN = "apps.connections.open"
+AWAY = [
+    (NotOk("invalid_auth"), "invalid_auth"),
+    pytest.param(CutBefore(), "connection_lost", marks=pytest.mark.long),
+    pytest.param(Hang(20), "no_answer", marks=pytest.mark.long),
+]
 
 
-CODES = {NotOk("invalid_auth"): "invalid_auth", CutBefore(): "connection_lost", Hang(20): "no_answer"}
+async def connected(office: Office) -> None:
+    """Wait until Slack has a connection, and the service says that all is well."""
 
-
-@pytest.fixture(
-    params=[
-        NotOk("invalid_auth"),
-        *(pytest.param(one, marks=pytest.mark.long) for one in (CutBefore(), Hang(20))),
-    ],
-    ids=str,
-)
-async def office(
-    request: pytest.FixtureRequest,
-    open_office: OpenOffice,
-    slack_and_faults: tuple[SlackServer, SlackFaults],
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[Office]:
-    """A service that listens by Socket Mode alone, and whose Slack connects nobody from the start."""
-    _, faults = slack_and_faults
-    away: Fault = request.param
-    faults.on.always(OPEN, away)
-    monkeypatch.setattr(socket_mode, "CONNECT_S", 0.3)
-    with capture_logs() as told:
-        async with open_office(ways=("app",)) as started:
-            yield started
-    kinds = [(one["event"], one.get("error")) for one in told if one["event"].startswith("slack_socket")]
-    assert kinds == [("slack_socket_failed", CODES[away]), ("slack_socket_connected", None)]
-
-
-async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes(
-    office: Office, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
-) -> None:
-    code = CODES[request.node.callspec.params["office"]]
-
-    async def said() -> str | None:
-        told = await finding(office)
-        return None if told is None else str(told["wrong"])
-
-    assert f"Socket Mode cannot be connected ({code})" in await until(said)
-
-    async def asked_again() -> bool | None:
-        return [call.method for call in office.faults.calls].count(OPEN) > 2 or None
-
-    await until(asked_again)
-    office.faults.on.lift()
-
-    async def well() -> bool | None:
-        return (await office.slack.is_connected() and await finding(office) is None) or None
+    async def well() -> bool:
+        return await office.slack.is_connected() and await office.finding() == ""
 
     await until(well, 30.0)
 
 
-class Kept(socket_mode._Client):
-    """A client that a test finds again."""
+@pytest.mark.parametrize(("away", "code"), AWAY)
+async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes(
+    open_office: OpenOffice,
+    slack_and_faults: tuple[SlackServer, SlackFaults],
+    monkeypatch: pytest.MonkeyPatch,
+    away: Fault,
+    code: str,
+) -> None:
+    """A service that listens by Socket Mode alone, and whose Slack connects nobody from the start."""
+    slack_and_faults[1].on.always(OPEN, away)
+    monkeypatch.setattr(socket_mode, "CONNECT_S", 0.3)
+    monkeypatch.setattr(socket_mode, "_LONGEST_PAUSE_S", 0.1)
+    with capture_logs() as told:
+        async with open_office(ways=("app",)) as office:
 
-    newest: Kept
+            async def asked_again() -> bool:
+                return len(office.calls(OPEN)) > 2
 
-    def __init__(self, *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        Kept.newest = self
-
-
-async def cut() -> None:
-    """The connection that is up is closed under the service."""
-    assert Kept.newest.current_session is not None
-    await Kept.newest.current_session.close()
-
-
-@pytest.fixture
-async def connected(open_office: OpenOffice, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Office]:
-    """A service whose connection is up, and which looks at it often."""
-    monkeypatch.setattr(socket_mode, "_LOOK_S", 0.05)
-    monkeypatch.setattr(socket_mode, "_Client", Kept)
-    async with open_office(ways=("app",)) as started:
-
-        async def up() -> bool | None:
-            return await started.slack.is_connected() or None
-
-        await until(up)
-        yield started
+            assert f"Socket Mode cannot be connected ({code})" in await until(office.finding)
+            await until(asked_again)
+            office.faults.on.lift()
+            await connected(office)
+    kinds = [(one["event"], one.get("error")) for one in told if one["event"].startswith("slack_socket")]
+    assert kinds == [("slack_socket_failed", code), ("slack_socket_connected", None)]
 
 
 async def test_what_slack_asks_to_wait_is_waited_before_it_is_asked_again(
-    connected: Office, monkeypatch: pytest.MonkeyPatch
+    open_office: OpenOffice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether the SDK or we were about to connect anew."""
     slept: list[float] = []
+    clients: list[socket_mode._Client] = []
     kept = asyncio.sleep
+
+    class Kept(socket_mode._Client):
+        """A client that the test finds again."""
+
+        async def connect(self) -> None:
+            clients.append(self)
+            await super().connect()  # type: ignore[no-untyped-call]
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
         await kept(min(seconds, 0.05))
 
-    monkeypatch.setattr(socket_mode.asyncio, "sleep", sleep)
-    connected.faults.calls.clear()
-    connected.faults.on.next(OPEN, Status(429, 77), Status(429, 78))
-    await cut()
+    monkeypatch.setattr(socket_mode, "_LOOK_S", 0.05)
+    monkeypatch.setattr(socket_mode, "_Client", Kept)
+    async with open_office(ways=("app",)) as office:
+        await connected(office)
+        monkeypatch.setattr(socket_mode.asyncio, "sleep", sleep)
+        office.faults.calls.clear()
+        office.faults.on.next(OPEN, Status(429, 77), Status(429, 78))
+        session = clients[-1].current_session  # the connection that is up is closed under the service
+        assert session is not None
+        await session.close()
 
-    async def waited() -> bool | None:
-        return ({77.0, 78.0} <= set(slept) and await connected.slack.is_connected()) or None
+        async def waited() -> bool:
+            return {77.0, 78.0} <= set(slept) and await office.slack.is_connected()
 
-    await until(waited, 40.0)
-    assert [call.method for call in connected.faults.calls].count(OPEN) == 3
+        await until(waited, 40.0)
+        assert len(office.calls(OPEN)) == 3
