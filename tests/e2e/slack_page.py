@@ -15,7 +15,7 @@ from typing import Final
 
 from playwright.async_api import Browser, Locator, Page, expect
 
-from tests.counterparts.slack import PEOPLE, Json, SlackServer
+from tests.counterparts.slack import PEOPLE, SlackServer
 
 TIMEOUT_MS: Final = 10_000
 _RICH_TEXT: Final = (Path(__file__).parent / "slack_rich_text.js").read_text()
@@ -37,10 +37,6 @@ class SlackPage:
         """Look at #approvals or #payments."""
         await self._sidebar(rf"#{re.escape(name)}")
         await expect(self.page.locator(".channel-title")).to_have_text(f"# {name}")
-
-    async def open_direct(self, name: str) -> None:
-        """Look at what the app wrote to a person alone."""
-        await self._sidebar(rf".*{re.escape(str(PEOPLE[name]['real_name']))}")
 
     async def open_home(self) -> Locator:
         """Open the app's Home as the person one is; answers it once the app has published it."""
@@ -109,15 +105,6 @@ class SlackPage:
         box = self.page.locator(".main .composer-input")
         await box.fill(text)
         await box.press("Enter")
-
-    async def picture(self, message: Locator, file: Path, blocks: list[Json] | None = None) -> Path:
-        """A picture of one message, without the buttons that appear under the pointer; of a modal or the Home, given
-        its blocks."""
-        await self.page.mouse.move(0, 0)
-        await message.evaluate(_RICH_TEXT, blocks)
-        await message.scroll_into_view_if_needed()
-        await message.screenshot(path=file)
-        return file
 
     async def _sidebar(self, label: str) -> None:
         items = self.page.locator(".sidebar-item")

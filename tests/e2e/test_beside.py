@@ -59,20 +59,6 @@ async def test_a_long_story_is_folded_and_a_link_into_the_fold_opens_it(site: Si
     await expect(page.get_by_text("Line 3", exact=True)).to_be_visible()
 
 
-async def test_on_a_phone_each_argument_stacks_with_its_column_named(site: Site) -> None:
-    page = await site.visitor(width=390)
-    await page.goto(REFUND)
-    row = page.locator('.diff tr:has(code:text-is("amount_cents"))')
-    head = await row.locator("th").bounding_box()
-    now = await row.locator('td[data-label="Now"]').bounding_box()
-    assert head and now
-    assert now["y"] >= head["y"] + head["height"]
-    label = await row.locator('td[data-label="Now"]').evaluate(
-        "node => getComputedStyle(node, '::before').content"
-    )
-    assert "Now" in label
-
-
 @pytest.mark.parametrize("wrong_ms", [-3_600_000, 3_600_000])
 async def test_a_clock_that_is_wrong_by_an_hour_changes_no_countdown(site: Site, wrong_ms: int) -> None:
     page = await site.visitor()

@@ -129,32 +129,3 @@ async def test_a_person_enrols_a_passkey_and_countersigns_with_it(
     await first.goto("/")  # the same browser: it is the same session that did it
     await expect(first.get_by_text("changed in another session")).to_have_count(0)
     await context.close()
-
-
-async def test_another_browser_of_the_same_person_is_told_and_a_second_key_needs_the_first(
-    deployment: Deployment, browser: Browser
-) -> None:
-    elsewhere, other = await window(deployment, browser, viewport={"width": 390, "height": 844})
-    await other.goto("/passkeys")
-    await sign_in(other, "maya")
-    context, first = await window(deployment, browser)
-    page = await freshly_signed_in(context, first, "maya")
-    cdp, authenticator = await device(page)
-    await enrol(page, "my laptop")
-    await other.goto("/")
-    await expect(
-        other.get_by_role("heading", name="Your passkeys were changed in another session")
-    ).to_be_visible()
-    await other.get_by_role("button", name="It was me").click()
-    await expect(other.get_by_text("changed in another session")).to_have_count(0)
-
-    await page.get_by_label("What do you call it?").fill("spare")
-    await page.get_by_role("button", name="Add a passkey").click()
-    await page.get_by_role("button", name="Use my passkey").click()
-    await cdp.send("WebAuthn.removeVirtualAuthenticator", {"authenticatorId": authenticator})
-    await cdp.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE | {"transport": "usb"}})
-    await page.get_by_role("button", name="Make the passkey").click()
-    await expect(page.locator(".keyrows li")).to_have_count(2)
-    await expect(page.locator(".keyrows li").nth(1)).to_contain_text("vouched for by an older one")
-    await context.close()
-    await elsewhere.close()

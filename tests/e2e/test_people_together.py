@@ -155,29 +155,6 @@ async def test_one_proposes_the_owner_accepts_and_another_countersigns_what_was_
     assert len(release.decision.votes) == 1
 
 
-async def test_two_signatures_come_from_two_browsers_and_each_sees_the_other(meeting: Meeting) -> None:
-    staged = await meeting.stage(620_000)
-    path = path_of(staged)
-    maya, tomas = await meeting.reader("maya", path), await meeting.reader("tomas", path)
-    await countersign(maya, "Countersign")
-    await expect(maya.get_by_role("heading", name="You approved this")).to_be_visible()
-    await expect(maya.locator("article")).to_contain_text("1 of 2")
-    await expect(maya.locator("#approve")).to_have_count(0)  # nobody signs twice
-    assert (await meeting.see(staged))["state"] == "review"
-
-    told = tomas.locator("#live a")
-    await expect(told).to_contain_text("A vote came in: 1 of 2 now")
-    await told.click()
-    await expect(tomas.locator(".vote-done")).to_contain_text("Maya Okafor")
-    await countersign(tomas)
-    await expect(tomas.get_by_role("status").filter(has_text="Approved")).to_be_visible()
-    await maya.locator("#live a").click()
-    await expect(maya.locator(".vote-done")).to_have_count(2)
-
-    release = await meeting.release(staged)
-    assert (release.decision.assurance, len(release.decision.votes)) == ("oidc", 2)
-
-
 async def seen(page: Page) -> Locator:
     """What has the focus: one can see that it has it, and nothing lies upon it (WCAG 2.4.7 and 2.4.11)."""
     told = await page.evaluate(

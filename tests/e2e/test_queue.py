@@ -43,16 +43,6 @@ async def test_a_row_that_settles_stays_in_its_place_until_the_page_is_loaded(
     assert heard == []
 
 
-async def test_the_title_and_the_icon_follow_what_waits(site: Site) -> None:
-    site.world.pages.clear()
-    page = await site.visitor()
-    await page.goto("/")
-    await expect(page).to_have_title(re.compile(r"^Queue"))
-    site.world.put(reviews.refund())
-    await expect(page).to_have_title(re.compile(r"^\(1\) Queue"))
-    assert "badge.svg" in (await page.locator("#icon").get_attribute("href") or "")
-
-
 async def test_side_by_side_by_keys_and_never_by_themselves(site: Site) -> None:
     page = await site.visitor(width=1440)
     await page.goto("/?tab=open")
@@ -66,15 +56,6 @@ async def test_side_by_side_by_keys_and_never_by_themselves(site: Site) -> None:
     await expect(page.locator("#deny")).to_have_attribute("open", "")
     await expect(page.get_by_label("Reason, in your words")).to_be_focused()
     assert site.world.cast == []
-
-
-async def test_a_narrow_window_shows_the_review_and_the_way_back(site: Site) -> None:
-    page = await site.visitor(width=390, height=700, js=False)
-    await page.goto("/?tab=open&review=rev_hostile")
-    await expect(page.locator(".beside-list")).to_be_hidden()
-    await expect(page.locator("h1")).to_be_visible()
-    await page.locator(".beside-review .crumbs").get_by_role("link", name="Queue").click()
-    await expect(page).to_have_url(f"{site.url}/?tab=open")
 
 
 async def test_slash_opens_the_filter_and_the_address_keeps_it(site: Site) -> None:
@@ -110,15 +91,3 @@ async def test_a_batch_is_ticked_line_by_line_and_told_line_by_line(site: Site, 
     assert [name for name, *_ in site.world.cast] == ["rev_credit0", "rev_credit2"]
     await page.get_by_role("link", name="What is left of this kind").click()
     await expect(boxes).to_have_count(2)
-
-
-async def test_enter_in_a_batch_decides_nothing(site: Site) -> None:
-    alike(site)
-    page = await site.visitor()
-    await page.goto("/alike/rev_credit0")
-    await page.get_by_role("checkbox").first.focus()
-    await page.keyboard.press("Space")
-    await page.keyboard.press("Enter")
-    await page.keyboard.press("a")
-    await expect(page.locator("#approve")).not_to_have_attribute("open", "")  # off in fields
-    assert site.world.cast == []

@@ -68,14 +68,6 @@ async def test_keys_can_be_turned_off(site: Site) -> None:
     await expect(page.locator(".row-title").first).to_be_focused()
 
 
-async def test_keys_with_a_modifier_belong_to_the_browser(site: Site) -> None:
-    page = await site.visitor()
-    await page.goto("/reviews/rev_01KAHV6T3M")
-    await page.keyboard.press("Control+a")
-    await page.keyboard.press("Control+d")
-    assert await page.locator("details.act[open]").count() == 0
-
-
 async def test_new_reviews_wait_behind_a_pill_and_nothing_moves(site: Site, heard: list[str]) -> None:
     page = await site.visitor()
     await page.goto("/")
@@ -124,24 +116,3 @@ async def test_the_theme_button_leads_to_the_other_theme_and_back(site: Site) ->
     await expect(page.locator("html")).to_have_attribute("data-theme", "light")
     await page.get_by_role("button", name="Switch between light and dark").click()
     await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
-
-
-async def test_a_page_reads_in_the_order_it_is_meant_to(site: Site) -> None:
-    page = await site.visitor()
-    await page.goto("/reviews/rev_hostile")
-    order = await page.locator("h1, h2, aside.decide").evaluate_all(
-        "nodes => nodes.map(node => node.id || node.className)"
-    )
-    assert order == [
-        "h-warn",
-        "sentence",
-        "decide",
-        "h-diff",
-        "h-gate",
-        "h-facts",
-        "h-past",
-        "h-agent",
-        "h-time",
-        "h-claim",
-        "h-keys",
-    ]

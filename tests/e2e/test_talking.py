@@ -27,14 +27,3 @@ async def test_a_comment_and_a_question_are_sent_and_shown(site: Site, heard: li
     await expect(page.get_by_text("No answer yet.")).to_be_visible()
     assert await page.locator(".thread .words b").count() == 0
     assert heard == []
-
-
-async def test_what_others_write_meanwhile_is_announced_and_moves_nothing(site: Site) -> None:
-    site.world.put(reviews.talked(comments=()))
-    page = await site.visitor()
-    await page.goto(REVIEW)
-    await page.get_by_label("Say something").fill("half a sen")
-    site.world.put(reviews.talked(), "question_asked")
-    await expect(page.get_by_role("link", name="Somebody wrote here, load again")).to_be_visible()
-    await expect(page.get_by_label("Say something")).to_have_value("half a sen")
-    await expect(page.get_by_label("Say something")).to_be_focused()

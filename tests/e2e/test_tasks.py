@@ -1,4 +1,4 @@
-"""Settling a task in a real browser, with and without scripts, on a desk and on a phone."""
+"""Settling a task in a real browser, with and without scripts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import expect
 
 from countersign.contract import TaskAnswer
-from tests.e2e.conftest import Site, lands_on
+from tests.e2e.conftest import Site
 from tests.fakes import reviews, tasks
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
@@ -44,19 +44,6 @@ async def test_it_works_without_scripts_and_with_a_result(site: Site) -> None:
     await page.get_by_role("button", name="Settle: it fired").click()
     await expect(page.get_by_role("heading", name="It fired, says Maya Okafor")).to_be_visible()
     assert site.world.said[0][1].result == b'{"refund_id":"r-1"}'
-
-
-async def test_the_first_press_only_opens_and_the_second_lands_elsewhere(site: Site) -> None:
-    for width, height in ((1280, 880), (390, 844)):
-        page = await site.visitor(width=width, height=height)
-        await page.goto(TASK)
-        for name in ("fired", "not_fired"):
-            shut = await page.locator(f"#{name} > summary").bounding_box()
-            await page.locator(f"#{name} > summary").click()
-            button = await page.locator(f"#{name} button[name=answer]").bounding_box()
-            assert not lands_on(shut, button), (width, name)
-            await page.locator(f"#{name} > summary").click()
-    assert site.world.said == []
 
 
 async def test_what_somebody_else_settled_is_announced_and_moves_nothing(site: Site) -> None:

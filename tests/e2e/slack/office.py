@@ -7,7 +7,6 @@ its tool did to the world is in `paid`.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -147,13 +146,9 @@ class Workday:
 
         return await until(there)
 
-    async def log(self, account: str) -> list[tuple[str, dict[str, Any]]]:
-        """What the log says of a payment, in its order."""
-        return await self.office.world.log(self.robot.txn(account))
-
     async def votes(self, account: str) -> list[dict[str, Any]]:
         """The votes about a payment that came in time, as the log has them."""
-        lines = await self.log(account)
+        lines = await self.office.world.log(self.robot.txn(account))
         return [body for kind, body in lines if kind == "vote_recorded" and not body.get("late")]
 
     async def review_path(self, account: str) -> str:
@@ -162,19 +157,6 @@ class Workday:
         (message,) = [one for one in kept if account in str(one["blocks"])]
         url = str(pressed_url(message["blocks"]))
         return url.removeprefix(self.office.world.settings.public_url)
-
-
-async def approve_on_the_web(page: Page) -> None:
-    """Sign it, on a page of a review."""
-    await page.locator("#approve > summary").click()
-    await page.locator("#approve").get_by_role("button", name=re.compile("^Countersign")).click()
-
-
-async def about_to_deny_on_the_web(page: Page) -> Locator:
-    """Fill the form of a denial; the button that sends it."""
-    await page.locator("#deny > summary").click()
-    await page.get_by_label("Not enough proof").check()
-    return page.get_by_role("button", name="Deny this effect")
 
 
 def pressed_url(blocks: list[dict[str, Any]], action_id: str = "open") -> str:

@@ -84,31 +84,3 @@ async def test_the_home_says_who_one_is_and_what_waits(day: Workday) -> None:
     await asyncio.to_thread(day.robot.withdraw, "acct-1")
     with pytest.raises(Denied):
         await paying
-
-
-async def test_whoever_wants_it_is_asked_in_a_direct_message_and_decides_there(day: Workday) -> None:
-    await day.office.link("maya")
-    await day.office.link("ingrid")
-    dana = await day.slack_page("dana")
-    await answered(day, dana, "/countersign direct on", "You are asked in direct messages too")
-    await dana.act_as("olivia")  # who could not decide it
-    await answered(day, dana, "/countersign direct on", "You are asked in direct messages too")
-    await dana.act_as("dana")
-    paying = day.robot.asks("acct-1")
-    in_channel = await day.card(dana, "acct-1")
-    asked = await until(lambda: a_direct(day, "dana"))
-    await dana.open_direct("dana")
-    message = dana.message(asked)
-    await day.says(dana, message, "Pay 500 to acct-1")
-    await dana.press(message, "Approve")
-    assert await paying == "p-acct-1"
-    await day.says(dana, message, "Approved by Maya", "Fired")
-    await dana.open_channel("approvals")
-    await day.says(dana, in_channel, "Approved by Maya", "Fired")
-    assert await day.slack.direct(day.slack.users["olivia"]) == []
-
-
-async def a_direct(day: Workday, name: str) -> str | None:
-    """The message somebody got alone."""
-    kept = await day.slack.direct(day.slack.users[name])
-    return str(kept[0]["ts"]) if kept else None

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import expect
 
 from countersign import Denied, Question
-from tests.e2e.slack.office import BOTH_WAYS, Workday
+from tests.e2e.slack.office import BOTH_WAYS, LARGE, Workday
 
 pytestmark = [pytest.mark.anyio, BOTH_WAYS]
 
@@ -104,3 +104,24 @@ async def test_a_press_of_somebody_who_is_not_linked_changes_nothing_and_they_al
     with pytest.raises(Denied):
         await paying
     assert day.robot.paid == []
+
+
+@pytest.mark.long
+async def test_two_people_sign_one_in_slack_and_one_on_the_web(day: Workday) -> None:
+    await day.office.link("maya")
+    dana = await day.slack_page("dana")
+    paying = day.robot.asks("acct-1", LARGE)
+    card = await day.card(dana, "acct-1")
+    await day.says(dana, card, "0 of 2 approvals by finance")
+    tomas = await day.web_page("tomas", await day.review_path("acct-1"))
+    await dana.press(card, "Approve")
+    await day.says(dana, card, "1 of 2 approvals by finance", "Maya")
+    await tomas.reload()
+    await expect(tomas.locator(".vote-done")).to_contain_text("Maya")
+    assert not paying.done()
+    await tomas.locator("#approve > summary").click()
+    await tomas.locator("#approve").get_by_role("button", name=re.compile("^Countersign")).click()
+    assert await paying == "p-acct-1"
+    assert day.robot.paid == [("acct-1", LARGE)]
+    await day.says(dana, card, "Fired", "Maya", "Tomas")
+    assert sorted(vote["channel"] for vote in await day.votes("acct-1")) == ["slack", "web"]
