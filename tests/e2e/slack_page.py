@@ -38,13 +38,6 @@ class SlackPage:
         await self._sidebar(rf"#{re.escape(name)}")
         await expect(self.page.locator(".channel-title")).to_have_text(f"# {name}")
 
-    async def open_home(self) -> Locator:
-        """Open the app's Home as the person one is; answers it once the app has published it."""
-        await self._sidebar(rf".*{re.escape(self.slack.app.bot_name)}")
-        blocks = self.page.locator(".home .blocks")
-        await expect(blocks).to_be_visible()
-        return blocks
-
     def message(self, ts: str) -> Locator:
         """A message of the open channel, or of the open thread's beginning."""
         return self.page.locator(f'.messages .msg[data-ts="{ts}"]')
@@ -68,10 +61,6 @@ class SlackPage:
         await message.get_by_title("Reply in thread").click()
         replies = self.page.locator(".thread-body .thread-divider ~ .msg")
         return [await self.text(reply) for reply in await replies.all()]
-
-    def ephemerals(self) -> Locator:
-        """The messages of the open channel marked as visible to one person."""
-        return self.page.locator(".messages .msg", has=self.page.locator(".badge-eph"))
 
     async def modal(self) -> Locator:
         """The modal, once it is there."""
@@ -99,12 +88,6 @@ class SlackPage:
     async def expect_no_modal(self) -> None:
         """The modal is gone: it was taken, or cancelled."""
         await expect(self.page.locator(".modal")).to_have_count(0)
-
-    async def write(self, text: str) -> None:
-        """Write in the open channel; a text with a slash at its beginning is a command."""
-        box = self.page.locator(".main .composer-input")
-        await box.fill(text)
-        await box.press("Enter")
 
     async def _sidebar(self, label: str) -> None:
         items = self.page.locator(".sidebar-item")

@@ -5,7 +5,6 @@ Each path is walked over HTTP and over Socket Mode: to the agent and to the pers
 
 from __future__ import annotations
 
-import asyncio
 import re
 
 import pytest
@@ -85,25 +84,6 @@ async def test_a_question_is_answered_by_the_agent_in_the_thread_and_nothing_is_
     await dana.press(card, "Approve")
     assert await paying == "p-acct-1"
     await day.says(dana, card, "Approved by Maya", "Fired")
-
-
-@pytest.mark.long
-async def test_a_press_of_somebody_who_is_not_linked_changes_nothing_and_they_alone_are_told(
-    day: Workday,
-) -> None:
-    await day.office.link("maya")
-    sam = await day.slack_page("sam")
-    paying = day.robot.asks("acct-1")
-    card = await day.card(sam, "acct-1")
-    await sam.press(card, "Approve")
-    await expect(sam.ephemerals()).to_have_count(1)
-    assert "/countersign link" in await sam.text(sam.ephemerals())
-    assert await day.votes("acct-1") == [] and not paying.done()
-    assert "Approve" in await sam.labels(card)
-    await asyncio.to_thread(day.robot.withdraw, "acct-1")
-    with pytest.raises(Denied):
-        await paying
-    assert day.robot.paid == []
 
 
 @pytest.mark.long

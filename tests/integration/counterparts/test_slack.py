@@ -166,20 +166,6 @@ async def test_slack_does_it_or_not_and_nobody_hears(
     assert [call.done for call in rig.faults.calls] == [repr(fault)]
 
 
-async def test_a_queue_belongs_to_its_method_and_a_lasting_fault_to_all_until_lifted(rig: Rig) -> None:
-    ts = await rig.posted()
-    rig.faults.on.next("chat.update", NotOk("cant_update_message"))
-    rig.faults.on.always("*", NotOk("account_inactive"))
-    for _ in range(2):
-        with pytest.raises(SlackApiError, match="account_inactive"):
-            await rig.web().auth_test()
-    for error in ("cant_update_message", "account_inactive"):
-        with pytest.raises(SlackApiError, match=error):
-            await rig.web().chat_update(channel=rig.channel, ts=ts, text="decided")
-    rig.faults.on.lift()
-    assert (await rig.web().auth_test())["team_id"] == rig.slack.team_id
-
-
 DESCRIBED: dict[str, dict[str, Any]] = {
     "dana": {"is_restricted": False, "is_bot": False, "deleted": False, "team_id": "T0NORTHWIND"},
     "grace": {"is_restricted": True, "is_ultra_restricted": False},
