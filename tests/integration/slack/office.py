@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,6 +69,7 @@ class Office(Attacks):
     faults: SlackFaults
     robot: Agent
     sends: bool = True  # it has met the app, and sends by itself
+    people: dict[str, tuple[Visitor, datetime]] = field(default_factory=dict)  # who signed in, and when
     before: dict[type[Row], int] = field(default_factory=dict)  # rows of the tests before, which have to stay
 
     @property
@@ -81,7 +83,7 @@ class Office(Attacks):
 
     async def link(self, sub: str, user_id: str | None = None) -> str:
         """Join a Slack account to somebody, their own unless another is named; its id."""
-        who = await self.world.person(sub)
+        who = await self.person(sub)
         user_id = user_id or self.slack.users[ACCOUNTS[sub]]
         ctx, app = self.world.service.ctx, self.app
         invited = Account(
@@ -93,26 +95,50 @@ class Office(Attacks):
         await link(ctx, app, url.partition("invitation=")[2], session)
         return user_id
 
-    async def pay(self, amount: int = 500, run_key: str = "a", account: str = "acct-1", **args: Any) -> Json:
-        """Ask for one payment."""
+    async def person(self, sub: str) -> Visitor:
+        """Somebody who has signed in lately."""
+        now = self.world.clock()
+        known, at = self.people.get(sub, (None, now))
+        if known is None or now - at > timedelta(minutes=10):
+            known = await self.world.person(sub)
+            self.people[sub] = known, now
+        return known
+
+    async def pay(
+        self,
+        amount: int = 500,
+        run_key: str = "a",
+        account: str = "acct-1",
+        *,
+        quiet: bool = False,
+        **args: Any,
+    ) -> Json:
+        """Ask for one payment. ``quiet``: and wait until Slack was told all that it is owed."""
         effect = await pay(self.world, amount, account, **args)
         answer = await self.robot.submit(effect, run_key=run_key)
         assert answer.is_success, answer.text
+        if quiet:
+            await self.quiet()
         view: Json = answer.json()
         return view
 
-    async def asked(self, *payment: Any, quiet: bool = False, **args: Any) -> tuple[Json, Json]:
-        """Ask for one payment; its view and, as soon as it is there, its card. ``quiet``: and the service knows that
-        it stands there."""
-        view = await self.pay(*payment, **args)
-        if quiet:
-            await self.quiet()
+    async def asked(self, *payment: Any, **how: Any) -> tuple[Json, Json]:
+        """Ask for one payment; its view and, as soon as it is there, its card."""
+        view = await self.pay(*payment, **how)
         return view, await self.card_about(view)
 
-    async def comment(self, person: Visitor, view: Json, text: str) -> None:
-        """Somebody writes on the page of the only effect's review."""
-        path = f"/v1/reviews/{view['effects'][0]['review']['review_id']}/comments"
-        answer = await person.http.post(path, content=json.dumps({"text": text}), headers=person.headers())
+    async def vote(self, view: Json, verdict: str = "approve", reason: str = "no", by: str = "maya") -> None:
+        """Somebody votes on the web."""
+        answer = await (await self.person(by)).vote(view, verdict, reason=reason)
+        assert answer.status_code == 200, answer.text
+
+    async def comment(self, view: Json, text: str) -> None:
+        """Maya writes on the page of the only effect's review."""
+        person, review = await self.person("maya"), view["effects"][0]["review"]["review_id"]
+        content = json.dumps({"text": text})
+        answer = await person.http.post(
+            f"/v1/reviews/{review}/comments", content=content, headers=person.headers()
+        )
         assert answer.status_code == 200, answer.text
 
     @contextmanager
@@ -276,6 +302,7 @@ class Office(Attacks):
         """Slack is as on its first day, and its clock is that of the office."""
         await self.slack.reset()
         self.faults.forget()
+        self.people.clear()
         self.faults.keep_time_with(lambda: self.world.clock().timestamp())
         self.faults.deliveries.to(f"{self.world.settings.public_url}/slack/events")
 

@@ -49,7 +49,6 @@ async def ask_in_two_places(office: Office, bundle: Payments) -> None:
 
 async def tell_a_story(office: Office, *faults: Fault, of: tuple[str, ...]) -> None:
     """A payment is asked about, talked about and approved; before each of the three, each method fails so."""
-    maya = await office.world.person("maya")
 
     async def fail(*methods: str) -> None:
         for method in {*methods} & {*of}:
@@ -63,10 +62,10 @@ async def tell_a_story(office: Office, *faults: Fault, of: tuple[str, ...]) -> N
     view = await office.pay()
     await told()
     await fail(POST)
-    await office.comment(maya, view, "who asked for this?")
+    await office.comment(view, "who asked for this?")
     await told()
     await fail(POST, UPDATE)
-    await maya.vote(view, "approve", reason="I did")
+    await office.vote(view, "approve", reason="I did")
     await told()
     await require_told_once(office)
 
@@ -107,7 +106,6 @@ async def test_each_call_fails_until_its_answer_is_lost(office: Office, fault: s
     "faults", [(Status(503), NotOk("is_archived")), pytest.param(DONE, marks=pytest.mark.long)]
 )
 async def test_what_may_have_been_posted_waits_until_it_can_be_looked_up(office: Office, faults: Any) -> None:
-    maya = await office.world.person("maya")
     faults = [one for name in faults for one in DONE[name]] if isinstance(faults, dict) else faults
     office.faults.on.next(POST, CutAfter())
     office.faults.on.next("conversations.history", *faults)
@@ -115,9 +113,9 @@ async def test_what_may_have_been_posted_waits_until_it_can_be_looked_up(office:
     await office.quiet(step_s=60)
     office.faults.on.next(POST, CutAfter())
     office.faults.on.next("conversations.replies", *faults)
-    await office.comment(maya, view, "who asked for this?")
+    await office.comment(view, "who asked for this?")
     await office.quiet(step_s=60)
-    await maya.vote(view, "approve", reason="I did")
+    await office.vote(view, "approve", reason="I did")
     await office.quiet()
     assert office.faults.on.left() == 0
     await require_told_once(office)
@@ -154,8 +152,7 @@ async def test_a_channel_that_must_wait_delays_no_other(office: Office, bundle: 
 async def test_a_place_slack_takes_its_time_for_holds_up_no_other(office: Office, bundle: Payments) -> None:
     await ask_in_two_places(office, bundle)
     office.faults.on.next(POST, Hang(0.4, accepted=True))
-    await office.pay(6_000)
-    await office.quiet()
+    await office.pay(6_000, quiet=True)
     assert (len(await office.cards(APPROVALS)), len(await office.cards(PAYMENTS))) == (1, 1)
 
 

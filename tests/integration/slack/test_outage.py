@@ -38,13 +38,12 @@ async def test_hours_without_slack_lose_nothing_and_say_each_thing_once(
     own_office: Office, away: Fault
 ) -> None:
     office = own_office
-    maya = await office.world.person("maya")
     office.faults.on.always("*", away)
     began = office.world.clock()
     views = [await office.pay(500 + n, f"run-{n}", f"acct-{n}") for n in range(3)]
     await office.tried(LIST, 4)
-    assert (await maya.vote(views[0], "approve", reason="fine")).status_code == 200
-    assert (await maya.vote(views[1], "deny", reason="not this one")).status_code == 200
+    await office.vote(views[0], "approve", reason="fine")
+    await office.vote(views[1], "deny", reason="not this one")
     told = await office.finding()
     assert "Slack takes no message" in told
     assert began <= datetime.fromisoformat(told.rpartition(" ")[2]) <= office.world.clock()
@@ -68,14 +67,13 @@ async def test_hours_without_slack_lose_nothing_and_say_each_thing_once(
 
 
 async def test_what_happens_after_the_backlog_is_said_in_its_thread(office: Office) -> None:
-    maya = await office.world.person("maya")
     office.faults.on.always("*", CutBefore())
     view = await office.pay()
-    await office.comment(maya, view, "before")
+    await office.comment(view, "before")
     await office.tried(LIST)
     office.faults.on.lift()
     await office.quiet(step_s=20)
-    await office.comment(maya, view, "after")
+    await office.comment(view, "after")
     await office.quiet()
     assert [line.rpartition(" ")[2] for line in await office.thread()] == ["before", "after"]
 
@@ -88,7 +86,6 @@ async def test_more_than_ten_wait_in_one_digest_which_follows_them_and_tells_rem
     office = own_office
     own_bundle.rules(gate("slow", "finance", "context.input.amount > 100", remind="1h"))
     await office.world.activate()
-    maya = await office.world.person("maya")
     views = await a_backlog(office, 13)
     *cards, digest = await office.cards()
     assert len(cards) == 10
@@ -96,7 +93,7 @@ async def test_more_than_ten_wait_in_one_digest_which_follows_them_and_tells_rem
     assert min(later - earlier for earlier, later in pairwise(at)) >= 1.0
     assert [f"acct-{n}" in digest for n in (9, 10, 11, 12)] == [False, True, True, True]
 
-    await maya.vote(views[10], "deny", reason="no")
+    await office.vote(views[10], "deny")
     await office.quiet()
     assert "Denied" in (await office.cards())[-1]
     assert await office.thread() == [], "a digest is no place for every word about each"
@@ -106,9 +103,8 @@ async def test_more_than_ten_wait_in_one_digest_which_follows_them_and_tells_rem
     await office.quiet(step_s=20)
     assert ["emind" in line for line in await office.thread()] == [True, True]
 
-    maya = await office.world.person("maya")
     for view in views[11:]:
-        await maya.vote(view, "deny", reason="no")
+        await office.vote(view, "deny")
     await office.quiet()
     messages = await office.cards()
     assert "Nobody is asked about these any more" in messages[-1]
@@ -131,8 +127,7 @@ async def test_a_flood_is_neither_faster_than_the_pace_nor_a_message_each(office
 async def test_an_app_that_was_removed_is_said_at_once_and_well_again_when_slack_says_so(
     office: Office,
 ) -> None:
-    await office.pay()
-    await office.quiet()
+    await office.pay(quiet=True)
     for gone in ("app_uninstalled", "tokens_revoked"):
         office.faults.on.always("auth.test", NotOk("token_revoked"))
         assert (await office.deliver(office.event(gone), "events_api")).status == 200
@@ -146,8 +141,7 @@ async def test_an_app_that_was_removed_is_said_at_once_and_well_again_when_slack
 async def test_a_channel_that_is_shut_rests_alone(office: Office, bundle: Payments, error: str) -> None:
     bundle.rules(gate("vast", "legal", "context.input.amount > 5000", channel="#payments"))
     await office.world.activate()
-    await office.pay()
-    await office.quiet()
+    await office.pay(quiet=True)
     office.faults.on.next(POST, *[NotOk(error)] * 3)
     await office.pay(501, "b", "acct-2")
     await office.tried(POST, 3)
@@ -157,15 +151,12 @@ async def test_a_channel_that_is_shut_rests_alone(office: Office, bundle: Paymen
     await office.quiet(step_s=60)
     assert len(await office.cards()) == 2
     assert await office.finding() == ""
-    await office.pay(6_000, "c", "acct-3")
-    await office.quiet()
+    await office.pay(6_000, "c", "acct-3", quiet=True)
     assert "acct-3" in words(await office.card(PAYMENTS))
 
 
 async def test_a_channel_is_known_by_its_id_and_not_looked_for_again(office: Office) -> None:
-    await office.pay()
-    await office.quiet()
+    await office.pay(quiet=True)
     office.faults.on.always(LIST, NotOk("fatal_error"))
-    await office.pay(501, "b", "acct-2")
-    await office.quiet()
+    await office.pay(501, "b", "acct-2", quiet=True)
     assert len(await office.cards()) == 2

@@ -1,4 +1,4 @@
-"""Nothing stands at the head of a place for ever: a channel made again, a locked thread, or what nobody knows."""
+"""Nothing stands at the head of a place for ever: what is gone, locked, refused, or what nobody knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.slack_lanes import lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
 from policy_service.workflow.slack.owing import CARD, OFFERED_FOR
-from tests.fakes.slack_faults import CutAfter, NotOk
+from policy_service.workflow.slack.sending import LATE_FAILURES
+from tests.fakes.slack_faults import CutAfter, Fault, NotOk
 from tests.integration.slack.office import APPROVALS, POST, UPDATE, Office, until, words
 
 pytestmark = pytest.mark.anyio
@@ -34,12 +35,10 @@ async def rests(office: Office) -> bool:
 
 
 async def test_a_channel_made_again_under_its_name_is_found_when_the_operator_says_so(office: Office) -> None:
-    maya = await office.world.person("maya")
-    view = await office.pay()
-    await office.quiet()
+    view = await office.pay(quiet=True)
     for model in (SlackPlaceRow, SlackCardRow):
         await office.change(model, PLACE, GONE)
-    await maya.vote(view, "deny", reason="no")
+    await office.vote(view, "deny")
     await office.tried(UPDATE)
     await office.rests()
     await office.pay(501, "b", "acct-2")
@@ -51,22 +50,18 @@ async def test_a_channel_made_again_under_its_name_is_found_when_the_operator_sa
 
 
 async def test_a_thread_in_a_channel_that_is_no_more_stops_nothing(office: Office) -> None:
-    maya = await office.world.person("maya")
-    view = await office.pay()
-    await office.quiet()
+    view = await office.pay(quiet=True)
     await office.change(SlackCardRow, PLACE, GONE)
-    await office.comment(maya, view, "who asked?")
+    await office.comment(view, "who asked?")
     await office.quiet()
     assert not await rests(office)
     assert len(await office.cards()) == 2, "people are still asked, where the name leads now"
 
 
 async def test_the_card_in_a_channel_that_is_shut_still_rests_with_it(office: Office) -> None:
-    maya = await office.world.person("maya")
-    view = await office.pay()
-    await office.quiet()
+    view = await office.pay(quiet=True)
     office.faults.on.next(UPDATE, *[NotOk("is_archived")] * 2)
-    await maya.vote(view, "deny", reason="no")
+    await office.vote(view, "deny")
     await office.rests()
     await office.quiet(step_s=20)
     (card,) = await office.cards()
@@ -74,14 +69,12 @@ async def test_the_card_in_a_channel_that_is_shut_still_rests_with_it(office: Of
 
 
 async def test_a_thread_that_takes_nothing_stops_no_channel(office: Office) -> None:
-    maya = await office.world.person("maya")
     view = await office.pay()
     for dead, error in enumerate(OF_A_THREAD, 1):
         await office.quiet()
         office.faults.on.next(POST, NotOk(error))
-        await office.comment(maya, view, f"who asked? {error}")
-        await office.pay(501, error, f"acct-{error}")
-        await office.quiet()
+        await office.comment(view, f"who asked? {error}")
+        await office.pay(501, error, f"acct-{error}", quiet=True)
         assert not await rests(office)
         assert f"acct-{error}" in words(await office.card())
         assert (await office.standing()).dead == dead, "it is told that one was set aside"
@@ -95,8 +88,7 @@ async def test_what_nobody_knows_is_set_aside_after_a_while_and_stops_nobody_els
     assert office.faults.on.left() == 0
     standing = await office.standing()
     assert (standing.failures, standing.dead) == (0, 1)
-    await office.pay(501, "b", "acct-2")
-    await office.quiet()
+    await office.pay(501, "b", "acct-2", quiet=True)
     assert "acct-2" in words(await office.card())
     assert len(office.calls(POST)) == TRIES_IN_THE_DARK + 2, "the line after it brings its card after all"
 
@@ -123,8 +115,7 @@ async def test_a_message_that_cannot_be_carried_is_set_aside_and_the_next_one_le
     monkeypatch.setattr(courier, "read_subject", broken)
     await office.pay()
     await office.quiet(step_s=150)
-    await office.pay(501, "b", "acct-2")
-    await office.quiet()
+    await office.pay(501, "b", "acct-2", quiet=True)
     assert "acct-2" in words(await office.card())
     assert (await office.standing()).dead == 1
 
@@ -150,11 +141,9 @@ async def test_what_a_lost_update_drew_is_drawn_over(office: Office) -> None:
 
 
 async def test_an_update_in_doubt_is_not_trusted_by_the_next_one(office: Office) -> None:
-    maya = await office.world.person("maya")
-    view = await office.pay()
-    await office.quiet()
+    view = await office.pay(quiet=True)
     office.faults.on.next(UPDATE, CutAfter())
-    await maya.vote(view, "deny", reason="no")
+    await office.vote(view, "deny")
 
     async def in_doubt() -> bool:
         return (await office.find(SlackCardRow))[0].drawn is None
@@ -216,15 +205,95 @@ async def test_a_channel_that_says_too_much_to_look_through_stops_alone_and_not_
 
 
 async def test_a_message_is_looked_for_since_it_was_owed_and_changed_as_it_is_written(office: Office) -> None:
-    maya = await office.world.person("maya")
-    view = await office.pay()
-    await office.quiet()
+    view = await office.pay(quiet=True)
     office.world.clock.pass_(minutes=20)
     asked = office.world.clock().timestamp()
     office.faults.on.next(POST, CutAfter())
-    await office.comment(maya, view, "one")
-    await maya.vote(view, "deny", reason="no")
+    await office.comment(view, "one")
+    await office.vote(view, "deny")
     await office.quiet(step_s=20)
     assert float(office.calls("conversations.replies")[0].args["oldest"]) >= asked - 600
     last = office.calls(UPDATE)[-1].args
     assert (last["parse"], last["link_names"]) == ("none", False)
+
+
+TAKEN_AWAY, REFUSED = NotOk("message_not_found"), NotOk("invalid_blocks")
+
+
+async def denied_after(office: Office, *faults: Fault) -> list[str]:
+    """The cards once one is denied whose updates fail so."""
+    view = await office.pay(quiet=True)
+    office.faults.on.next(UPDATE, *faults)
+    await office.vote(view, "deny")
+    await office.quiet()
+    return await office.cards()
+
+
+async def test_a_message_somebody_deleted_is_posted_anew_once(office: Office) -> None:
+    cards = await denied_after(office, TAKEN_AWAY)
+    assert ["Denied" in card for card in cards] == [False, True], "this Slack deletes nothing by itself"
+
+
+async def test_a_message_that_is_gone_again_and_again_is_not_posted_for_ever(office: Office) -> None:
+    cards = await denied_after(office, *[TAKEN_AWAY] * 20)
+    assert (await office.standing()).waiting == 0
+    assert len(cards) <= 3
+    office.faults.on.lift()
+
+
+async def test_a_thread_that_is_gone_has_its_card_posted_anew_and_loses_no_line(office: Office) -> None:
+    view = await office.pay(quiet=True)
+    office.faults.on.next(POST, NotOk("thread_not_found"))
+    for text in ("one", "two"):
+        await office.comment(view, text)
+        await office.quiet()
+    assert len(await office.cards()) == 2
+    (line,) = await office.thread()
+    assert line.endswith("two"), "the new card is newer than the first comment, which the page has"
+
+
+@pytest.mark.parametrize("error", ["invalid_blocks", "msg_too_long"])
+async def test_blocks_that_are_refused_leave_a_bare_card_that_leads_to_the_page(
+    office: Office, error: str
+) -> None:
+    office.faults.on.next(POST, NotOk(error))
+    office.faults.on.next(UPDATE, NotOk(error))
+    view, card = await office.asked(quiet=True)
+    assert office.faults.on.left() == 0, "what is drawn anew is tried in full, and is bare again"
+    assert "'approve'" not in str(card["blocks"])
+    assert view["effects"][0]["review"]["review_id"] in str(card["blocks"])
+    assert (await office.standing()).dead == 0
+
+
+async def test_what_is_refused_altogether_is_said_for_a_day_holds_up_nothing_and_is_looked_for_first(
+    office: Office,
+) -> None:
+    """One of its attempts may have arrived, for all that anybody knows weeks later."""
+    office.faults.on.next(POST, *[REFUSED] * 4)
+    await office.pay(quiet=True)
+    await office.pay(501, "b", "acct-2", quiet=True)
+    (card,) = await office.cards()
+    assert "acct-2" in card
+    assert "set aside" in await office.finding()
+    assert (await office.standing()).failures < LATE_FAILURES
+    office.world.clock.pass_(hours=23)
+    assert await office.finding() != ""
+    office.world.clock.pass_(hours=2)
+    assert await office.finding() == ""
+    assert office.calls("conversations.history") == []
+    assert await office.retried() == 2
+    await office.quiet()
+    assert len(await office.cards()) == 2
+    assert office.calls("conversations.history") != []
+
+
+async def test_a_card_found_again_and_then_refused_is_not_posted_again(office: Office) -> None:
+    """It was posted, nobody heard so, and Slack refuses what is to be shown now: it stands there all the same."""
+    office.faults.on.next(POST, CutAfter())
+    office.faults.on.next(UPDATE, REFUSED, REFUSED)
+    view = await office.pay(quiet=True)
+    assert office.faults.on.left() == 0
+    await office.vote(view, "deny")
+    await office.quiet()
+    (card,) = await office.cards()
+    assert "Denied" in card

@@ -168,10 +168,9 @@ async def test_the_owner_of_the_agent_decides_nothing_in_slack(office: Office) -
 async def test_one_person_counts_once_with_two_accounts_and_on_the_web(office: Office) -> None:
     dana, sam = await office.link("maya"), await office.link("maya", user_id="U0SAM")
     view, card = await office.asked(5_000)
-    maya = await office.world.person("maya")
     for user in (dana, sam, dana):
         await office.pressed(user, card)
-    assert (await maya.vote(view)).status_code == 200
+    await office.vote(view)
     await counts(office, dana, card)
     assert await office.state(view) == "review"
 
