@@ -89,6 +89,13 @@ class SlackPage:
         """The modal is gone: it was taken, or cancelled."""
         await expect(self.page.locator(".modal")).to_have_count(0)
 
+    async def picture(self, message: Locator, file: Path) -> None:
+        """A picture of one message, without the buttons that appear under the pointer."""
+        await self.page.mouse.move(0, 0)
+        await message.evaluate(_RICH_TEXT)
+        await message.scroll_into_view_if_needed()
+        await message.screenshot(path=file)
+
     async def _sidebar(self, label: str) -> None:
         items = self.page.locator(".sidebar-item")
         await items.filter(has_text=re.compile(rf"^\s*{label}\s*$")).click()
