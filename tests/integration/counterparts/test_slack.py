@@ -3,11 +3,9 @@ the proxy before it: each fault does what its name says, and no more."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +13,10 @@ import aiohttp
 import pytest
 from slack_sdk.errors import SlackApiError
 from slack_sdk.signature import SignatureVerifier
-from slack_sdk.socket_mode.aiohttp import SocketModeClient
-from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
-from slack_sdk.socket_mode.request import SocketModeRequest
-from slack_sdk.socket_mode.response import SocketModeResponse
 from slack_sdk.web.async_client import AsyncWebClient
 
 from tests.counterparts.slack import SlackServer
-from tests.fakes.slack_deliveries import BothWays, Twice
+from tests.fakes.slack_deliveries import Twice
 from tests.fakes.slack_faults import (
     CutAfter,
     CutBefore,
@@ -40,7 +34,6 @@ from tests.integration.counterparts.receiver import Got, Receiver, receiving
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 POST = "chat.postMessage"
-BOTH = pytest.mark.parametrize("rig", ["events", "socket"], indirect=True)
 
 
 def plain(text: str) -> dict[str, Any]:
@@ -98,8 +91,8 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @pytest.fixture
-def rig(tmp_path: Path, receiver: Receiver, request: pytest.FixtureRequest) -> Iterator[Rig]:
-    with failing_slack(tmp_path, mode=getattr(request, "param", "events")) as (slack, faults):
+def rig(tmp_path: Path, receiver: Receiver) -> Iterator[Rig]:
+    with failing_slack(tmp_path) as (slack, faults):
         faults.deliveries.to(receiver.url)
         yield Rig(slack, faults, receiver)
 
@@ -234,59 +227,3 @@ async def test_a_delivery_is_made_twice_replayed_signed_anew_or_forged(rig: Rig)
     await deliveries.forge("events_api", said, secret="another")
     assert [rig.verifies(one) for one in got[6:]] == [True, False]
     assert got[-1].payload == said
-
-
-@dataclass
-class Listening:
-    """What a Socket Mode client took, and what it answers."""
-
-    client: SocketModeClient
-    got: list[SocketModeRequest] = field(default_factory=list)
-
-    async def take(self, client: AsyncBaseSocketModeClient, request: SocketModeRequest) -> None:
-        self.got.append(request)
-        await client.send_socket_mode_response(SocketModeResponse(envelope_id=request.envelope_id))
-
-
-@asynccontextmanager
-async def listening(rig: Rig) -> AsyncIterator[Listening]:
-    client = SocketModeClient(app_token=rig.slack.app_token, web_client=rig.web(), ping_interval=0.5)
-    listening = Listening(client)
-    client.socket_mode_request_listeners.append(listening.take)
-    await client.connect()
-    await rig.faults.relay.until_open()
-    try:
-        yield listening
-    finally:
-        await client.close()
-
-
-@BOTH
-async def test_one_press_arrives_by_both_ways(rig: Rig) -> None:
-    rig.faults.deliveries.how.always("interactive", BothWays())
-    async with listening(rig) as client:
-        await rig.click()
-        [by_http], [by_socket] = rig.receiver.got, client.got
-        assert by_http.payload == by_socket.payload
-        assert rig.verifies(by_http)
-
-
-@pytest.mark.parametrize("rig", ["socket"], indirect=True)
-async def test_socket_mode_delivers_is_acknowledged_and_connects_again(rig: Rig) -> None:
-    async with listening(rig) as client:
-        assert await rig.slack.is_connected()
-        await rig.click()
-        await rig.slack.command(rig.dana, rig.channel, "reviews")
-        await rig.slack.open_home(rig.dana)
-        assert [request.type for request in client.got] == ["interactive", "slash_commands", "events_api"]
-        assert client.got[0].payload["actions"][0]["value"] == "a-pointer"
-        assert client.got[1].payload["text"] == "reviews"
-        assert [entry["kind"] for entry in await rig.slack.log()].count("ack") == 3
-        for cut in (False, True):
-            [gone] = rig.faults.relay.open
-            await rig.faults.relay.disconnect(cut=cut)
-            while rig.faults.relay.open in ([], [gone]):  # noqa: ASYNC110  the client's own pace
-                await asyncio.sleep(0.01)
-            client.got.clear()
-            await rig.click()
-            assert len(client.got) == 1

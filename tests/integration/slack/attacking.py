@@ -28,10 +28,10 @@ GONE: Final = object()
 
 
 def changed(payload: Json, changes: Mapping[str, Any]) -> Json:
-    """The payload with members changed, named by their path: ``team.id``, ``actions.0.value``."""
+    """The payload with members changed, named by their path: ``team__id``, ``actions.0.value``."""
     told: Json = json.loads(json.dumps(payload))
     for path, value in changes.items():
-        *way, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+        *way, last = [int(step) if step.isdigit() else step for step in path.replace("__", ".").split(".")]
         at: Any = told
         for step in way:
             at = at[step]
@@ -56,76 +56,50 @@ class Attacks:
 
     def press_of(self, user: str, card: Json, button: Json, /, **changes: Any) -> Json:
         """The same of a button that may not be there."""
-        app, stamp = self.app, f"{next(_times)}.000100"
+        stamp = f"{next(_times)}.000100"
         payload = {
-            "type": "block_actions",
-            "api_app_id": app.app_id,
-            "token": "no-longer-used",
-            "team": {"id": app.team_id, "domain": "northwind"},
-            "enterprise": None,
-            "is_enterprise_install": False,
-            "user": {"id": user, "username": user.lower(), "team_id": app.team_id},
-            "trigger_id": f"{stamp}.trigger",
+            **self._of(user, "block_actions"), "token": "no-longer-used", "enterprise": None,
+            "is_enterprise_install": False, "response_url": "https://hooks.slack.com/actions/T0/1/abc",
             "container": {
-                "type": "message",
-                "message_ts": card["ts"],
-                "channel_id": APPROVALS,
-                "is_ephemeral": False,
+                "type": "message", "message_ts": card["ts"], "channel_id": APPROVALS, "is_ephemeral": False,
             },
             "channel": {"id": APPROVALS, "name": "approvals"},
             "message": {"ts": card["ts"], "text": card.get("text", ""), "blocks": card.get("blocks", [])},
-            "response_url": "https://hooks.slack.com/actions/T0/1/abc",
             "actions": [button | {"action_ts": stamp}],
-        }
-        return changed(payload, {path.replace("__", "."): value for path, value in changes.items()})
+        }  # fmt: skip
+        return changed(payload, changes)
 
     def form(self, user: str, kind: str, pointer: str, text: str | None, /, **changes: Any) -> Json:
         """A form that was sent."""
-        app, stamp = self.app, f"{next(_times)}"
-        payload = {
-            "type": "view_submission",
-            "api_app_id": app.app_id,
-            "team": {"id": app.team_id, "domain": "northwind"},
-            "user": {"id": user, "username": user.lower(), "team_id": app.team_id},
-            "trigger_id": f"{stamp}.trigger",
-            "view": {
-                "id": f"V{stamp}",
-                "type": "modal",
-                "callback_id": kind,
-                "private_metadata": pointer,
-                "state": {"values": {"reason": {"words": {"type": "plain_text_input", "value": text}}}},
-            },
-            "response_urls": [],
-        }
-        return changed(payload, {path.replace("__", "."): value for path, value in changes.items()})
+        state = {"values": {"reason": {"words": {"type": "plain_text_input", "value": text}}}}
+        view = {"id": f"V{next(_times)}", "type": "modal", "callback_id": kind, "private_metadata": pointer}
+        payload = self._of(user, "view_submission") | {"view": view | {"state": state}, "response_urls": []}
+        return changed(payload, changes)
 
     def command(self, user: str, text: str, /, **changes: Any) -> Json:
         """A slash command."""
-        app = self.app
         payload = {
-            "command": "/countersign",
-            "text": text,
-            "team_id": app.team_id,
-            "team_domain": "northwind",
-            "channel_id": APPROVALS,
-            "user_id": user,
-            "api_app_id": app.app_id,
-            "response_url": "https://hooks.slack.com/commands/1/2",
-            "trigger_id": f"{next(_times)}.trigger",
-        }
-        return {name: value for name, value in (payload | changes).items() if value is not GONE}
+            "command": "/countersign", "text": text, "user_id": user, "channel_id": APPROVALS,
+            "team_id": self.app.team_id, "team_domain": "northwind", "api_app_id": self.app.app_id,
+            "response_url": "https://hooks.slack.com/commands/1/2", "trigger_id": f"{next(_times)}.trigger",
+        }  # fmt: skip
+        return changed(payload, changes)
 
     def event(self, kind: str, /, **changes: Any) -> Json:
         """Something that happened in the workspace."""
-        app = self.app
         payload = {
-            "type": "event_callback",
-            "team_id": app.team_id,
-            "api_app_id": app.app_id,
-            "event_id": f"Ev{next(_times)}",
-            "event": {"type": kind, "tokens": {"bot": [app.app_id]}},
-        }
-        return changed(payload, {path.replace("__", "."): value for path, value in changes.items()})
+            "type": "event_callback", "team_id": self.app.team_id, "api_app_id": self.app.app_id,
+            "event_id": f"Ev{next(_times)}", "event": {"type": kind, "tokens": {"bot": [self.app.app_id]}},
+        }  # fmt: skip
+        return changed(payload, changes)
+
+    def _of(self, user: str, kind: str) -> Json:
+        """What every payload has that comes of somebody's hand."""
+        team, app = self.app.team_id, self.app.app_id
+        return {
+            "type": kind, "api_app_id": app, "team": {"id": team, "domain": "northwind"},
+            "user": {"id": user, "username": user.lower(), "team_id": team}, "trigger_id": f"{next(_times)}.trigger",
+        }  # fmt: skip
 
     async def deliver(self, payload: Json, kind: Kind = "interactive", **how: Any) -> Answer:
         """Have it delivered over HTTP, signed with the right secret unless another is given."""

@@ -1,4 +1,4 @@
-"""Deliveries with arbitrary members, rightly signed, over HTTP and the socket: no error of ours, and nobody's vote.
+"""Deliveries with arbitrary members, rightly signed, over HTTP: no error of ours, and nobody's vote.
 
 Each is a press, a form, a command or an event of somebody who may approve, with one or more members replaced: by
 another kind of value, by what databases and encoders stumble over, or by nothing; drawn from a fixed seed.
@@ -6,19 +6,18 @@ another kind of value, by what databases and encoders stumble over, or by nothin
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from structlog.testing import capture_logs
 
-from tests.fakes.slack_deliveries import Delivery, Json, Kind
+from tests.fakes.slack_deliveries import Json, Kind
 from tests.integration.slack.attacking import GONE, changed, value_of
-from tests.integration.slack.conftest import OpenOffice
 from tests.integration.slack.office import Office
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("each_press_is_answered")]
 
 HOW_MANY: Final = 120
 HOSTILE: Final[list[Any]] = [
@@ -66,31 +65,17 @@ def _payloads(office: Office, dana: str, card: Json) -> list[tuple[Kind, Json]]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["http", pytest.param("socket", marks=pytest.mark.long)])
-async def test_arbitrary_members_are_no_error_and_no_vote(
-    open_office: OpenOffice, way: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with open_office(ways=("signing", "app")) as office:
-        faults = office.faults
-        await faults.relay.until_open()
-        dana = await office.link("maya")
-        view, card = await office.asked()
-        unasked = []
+async def test_arbitrary_members_are_no_error_and_no_vote(office: Office) -> None:
+    dana = await office.link("maya")
+    view, card = await office.asked()
+    with capture_logs() as lines:
         for kind, payload in _drawn(_payloads(office, dana, card)):
-            if way == "http":
-                answer = await office.deliver(payload, kind)
-                assert answer.status in (200, 400, 401), payload
-            else:
-                unsigned = Delivery(kind, payload, b"", {})
-                unasked.append(asyncio.create_task(faults.deliveries.send_by_socket(unsigned)))
-        await asyncio.gather(*unasked)
-        assert await office.nothing_said()
-        assert await office.state(view) == "review"
-        await office.pressed(dana, card)
-        assert await office.votes() == [("maya", "approve", False)]
-    said = capsys.readouterr().out
-    assert "slack_delivery_failed" not in said
-    assert "Traceback" not in said
+            assert (await office.deliver(payload, kind)).status in (200, 400, 401), payload
+    assert [line for line in lines if line["log_level"] in ("error", "critical")] == []
+    assert await office.nothing_said()
+    assert await office.state(view) == "review"
+    await office.pressed(dana, card)
+    assert await office.votes() == [("maya", "approve", False)]
 
 
 async def test_words_no_database_holds_are_refused_or_kept_and_no_error(office: Office) -> None:
