@@ -3,20 +3,23 @@ the proxy before it: each fault does what its name says, and no more."""
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from slack_sdk.errors import SlackApiError
 from slack_sdk.signature import SignatureVerifier
 from slack_sdk.web.async_client import AsyncWebClient
 
 from tests.counterparts.slack import SlackServer
-from tests.fakes.slack_deliveries import Twice
+from tests.fakes.operated import free_port
+from tests.fakes.slack_deliveries import Twice, read
 from tests.fakes.slack_faults import (
     CutAfter,
     CutBefore,
@@ -29,7 +32,6 @@ from tests.fakes.slack_faults import (
     failing_slack,
 )
 from tests.fakes.slack_truth import FOREIGN_TEAM
-from tests.integration.counterparts.receiver import Got, Receiver, receiving
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
@@ -53,6 +55,36 @@ REASON: dict[str, Any] = {
     "title": plain("Deny"), "submit": plain("Deny"), "close": plain("Cancel"),
     "blocks": [{"type": "input", "block_id": "reason", "label": plain("Reason"), "element": FIELD}],
 }  # fmt: skip
+
+
+@dataclass
+class Got:
+    """One delivery as it came."""
+
+    body: bytes
+    headers: Mapping[str, str]
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """What it says, whichever of Slack's three forms it has."""
+        return read(self.body, self.headers)[1]
+
+
+@dataclass
+class Receiver:
+    """A throw-away app: `got` in the order of arrival; it answers what `answers` says for a payload's type."""
+
+    got: list[Got] = field(default_factory=list)
+    answers: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    async def take(self, request: web.Request) -> web.Response:
+        """Keep it, and answer."""
+        one = Got(await request.read(), dict(request.headers))
+        self.got.append(one)
+        answer = self.answers.get(one.payload.get("type", "command"))
+        return web.Response(
+            text="" if answer is None else json.dumps(answer), content_type="application/json"
+        )
 
 
 @dataclass
@@ -85,16 +117,17 @@ class Rig:
 
 
 @pytest.fixture
-async def receiver() -> AsyncIterator[Receiver]:
-    async with receiving() as receiver:
-        yield receiver
-
-
-@pytest.fixture
-def rig(tmp_path: Path, receiver: Receiver) -> Iterator[Rig]:
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    receiver, app = Receiver(), web.Application()
+    app.router.add_post("/slack", receiver.take)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
     with failing_slack(tmp_path) as (slack, faults):
-        faults.deliveries.to(receiver.url)
+        port = free_port()
+        faults.deliveries.to(f"http://127.0.0.1:{port}/slack")
+        await web.TCPSite(runner, "127.0.0.1", port).start()
         yield Rig(slack, faults, receiver)
+    await runner.cleanup()
 
 
 async def test_a_click_arrives_signed(rig: Rig) -> None:
@@ -188,8 +221,8 @@ async def test_metadata_is_found_by_those_who_ask_the_proxy_and_lost_without_it(
     thread = (await rig.web().conversations_replies(ts=ts, **asked))["messages"]
     assert [(one["ts"], one["metadata"].get("n")) for one in thread] == [(ts, None), (reply, 2)]
     straight = AsyncWebClient(token=rig.slack.bot_token, base_url=rig.slack.api_url)
-    for web, more in ((rig.web(), {"channel": rig.channel}), (straight, asked)):
-        assert "metadata" not in (await web.conversations_history(**more))["messages"][0]
+    for client, more in ((rig.web(), {"channel": rig.channel}), (straight, asked)):
+        assert "metadata" not in (await client.conversations_history(**more))["messages"][0]
 
 
 async def test_history_has_no_ephemerals_and_keeps_to_its_limits(rig: Rig) -> None:

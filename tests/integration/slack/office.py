@@ -83,7 +83,7 @@ class Office(Attacks):
 
     async def link(self, sub: str, user_id: str | None = None) -> str:
         """Join a Slack account to somebody, their own unless another is named; its id."""
-        who = await self.person(sub)
+        who = await self.world.person(sub)
         user_id = user_id or self.slack.users[ACCOUNTS[sub]]
         ctx, app = self.world.service.ctx, self.app
         invited = Account(
@@ -93,6 +93,7 @@ class Office(Attacks):
         session = await self.world.service.sessions.find(who.cookie)
         assert session is not None
         await link(ctx, app, url.partition("invitation=")[2], session)
+        self.people.pop(sub, None)  # linking ended their sessions
         return user_id
 
     async def person(self, sub: str) -> Visitor:
