@@ -25,13 +25,9 @@ from tests.integration.service.effects import pay
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 DEVICE = {
-    "protocol": "ctap2",
-    "transport": "internal",
-    "hasResidentKey": True,
-    "hasUserVerification": True,
-    "isUserVerified": True,
-    "automaticPresenceSimulation": True,
-}
+    "protocol": "ctap2", "transport": "internal", "hasResidentKey": True, "hasUserVerification": True,
+    "isUserVerified": True, "automaticPresenceSimulation": True,
+}  # fmt: skip
 
 
 class Deployment(Listening):

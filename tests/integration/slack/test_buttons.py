@@ -70,9 +70,7 @@ async def test_the_pointer_of_another_card_decides_neither(office: Office, dana:
     assert [await office.state(view) for view in (one, other)] == ["review", "review"]
 
 
-async def test_an_old_view_of_the_same_card_approves_nothing_and_may_still_deny(
-    office: Office, dana: str, bundle: Payments
-) -> None:
+async def test_an_old_view_may_only_deny(office: Office, dana: str, bundle: Payments) -> None:
     view, card = await office.asked()
     before = value_of(card)
     bundle.rules(gate("more", "cfo", "context.input.amount > 100"))
@@ -118,9 +116,7 @@ async def test_a_copy_of_the_message_anywhere_else_decides_nothing(office: Offic
     assert await office.slack.modals() == []
 
 
-async def test_a_card_that_is_not_posted_yet_is_pressed_only_where_it_will_stand(
-    office: Office, dana: str
-) -> None:
+async def test_a_card_not_posted_yet_is_pressed_only_where_it_will_stand(office: Office, dana: str) -> None:
     """Slack may deliver a press before we hear that the message stands; from nowhere else, though."""
     view, card = await office.asked()
     await office.change(SlackCardRow, {"place": "#approvals"}, NOWHERE)
@@ -161,9 +157,7 @@ async def test_a_card_without_buttons_takes_no_approval(office: Office, dana: st
         assert answers[-1]["url"].endswith(f"/reviews/{row.review_id}")
 
 
-async def test_a_gate_that_wants_a_reason_takes_no_bare_press(
-    office: Office, dana: str, bundle: Payments
-) -> None:
+async def test_a_gate_with_a_reason_takes_no_bare_press(office: Office, dana: str, bundle: Payments) -> None:
     bundle.policies(ANYBODY + gate("why", "finance", reason=""))
     assert await office.world.activate()
     view, card = await office.asked()

@@ -181,9 +181,7 @@ async def test_an_answer_is_said_again_only_where_it_was_certainly_not_said(offi
         assert (await office.standing()).failures == 0, "an answer that was lost is no outage"
 
 
-async def test_an_answer_that_could_not_be_said_in_time_is_forgotten_and_is_no_trouble(
-    office: Office,
-) -> None:
+async def test_an_answer_that_was_not_said_in_time_is_forgotten_and_no_trouble(office: Office) -> None:
     _, card = await office.asked()
     office.faults.on.always(PRIVATE, Status(429, retry_after=900))
     await pressed_by_a_stranger(office, card)

@@ -107,9 +107,7 @@ OTHERS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-async def test_what_is_of_another_workspace_or_app_is_refused_though_it_is_signed(
-    office: Office, card: Json
-) -> None:
+async def test_what_is_of_another_workspace_or_app_is_refused(office: Office, card: Json) -> None:
     for why, changes in OTHERS.items():
         form = office.form("U0DANA", "deny", "cs1:x:" + "0" * 64, "because", **changes)
         for payload in (office.press("U0DANA", card, **changes), form):

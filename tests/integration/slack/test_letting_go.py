@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -36,6 +37,9 @@ from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST
 pytestmark = pytest.mark.anyio
 
 
+Unit = Callable[[Tx], object]
+
+
 async def given_up(office: Office, place: str) -> Dropped:
     """What `slack drop` does."""
     return await office.world.service.db.write(lambda tx: drop(tx, office.app, place, "the team moved on"))
@@ -49,6 +53,21 @@ async def places(office: Office) -> list[str]:
 async def waiting_for(office: Office, place: str) -> int:
     """Messages in the lane of a place that may leave."""
     return len(await office.find(OutboxRow, lane=lane_of(place), state="waiting"))
+
+
+async def one_into_the_other(
+    office: Office, first: Callable[[Tx], None], second: Callable[[Tx], None]
+) -> None:
+    """The second unit begins while the first one has not committed."""
+    db = office.world.service.db
+
+    def slowly(tx: Tx) -> None:
+        first(tx)
+        time.sleep(0.2)
+
+    began = asyncio.create_task(db.write(slowly))
+    await asyncio.sleep(0.1)
+    await asyncio.gather(began, db.write(second))
 
 
 async def stuck_in(office: Office, bundle: Payments, channel: str) -> None:
@@ -67,9 +86,7 @@ async def shut(office: Office, place: str) -> None:
     await office.change(SlackPlaceRow, {"place": place}, failing)
 
 
-async def test_what_is_open_is_asked_in_the_default_channel_and_what_is_over_nowhere(
-    office: Office, bundle: Payments
-) -> None:
+async def test_what_is_open_moves_to_the_default_channel(office: Office, bundle: Payments) -> None:
     await stuck_in(office, bundle, "#payments")
     await office.vote(await office.pay(501, "b", "acct-2"), "deny")
     dropped = await given_up(office, "#payments")
@@ -107,9 +124,7 @@ async def test_a_review_with_another_card_is_asked_no_further(office: Office, bu
     assert len(await office.cards()) == 1
 
 
-async def test_only_a_place_that_takes_nothing_is_given_up_and_its_buttons_decide_nothing(
-    office: Office,
-) -> None:
+async def test_only_a_place_that_takes_nothing_is_given_up_with_its_buttons(office: Office) -> None:
     """What stands in a channel that takes messages would ask for ever."""
     dana = await office.link("maya")
     with pytest.raises(NotFoundError, match="nothing was ever for '#typo'"):
@@ -183,16 +198,11 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
 
     def followed(tx: Tx) -> None:
         assert following._owe(tx, office.app, news)
-        time.sleep(0.2 if first == "followed" else 0)
 
     def dropped(tx: Tx) -> None:
         drop(tx, office.app, "#payments", "the team moved on")
-        time.sleep(0.2 if first == "given up" else 0)
 
-    units = [followed, dropped] if first == "followed" else [dropped, followed]
-    began = asyncio.create_task(service.db.write(units[0]))
-    await asyncio.sleep(0.1)
-    await asyncio.gather(began, service.db.write(units[1]))
+    await one_into_the_other(office, *((followed, dropped) if first == "followed" else (dropped, followed)))
     assert await places(office) == []
     assert await waiting_for(office, "#payments") == 0
 
@@ -231,9 +241,7 @@ async def test_a_card_is_kept_until_its_review_was_settled_long_ago(office: Offi
     assert await kept(office, SlackPlaceRow, place="#approvals") == 1
 
 
-async def test_a_digest_is_kept_as_long_as_what_it_holds_and_a_place_as_long_as_it_is_used(
-    own_office: Office,
-) -> None:
+async def test_a_digest_is_kept_as_long_as_what_it_holds(own_office: Office) -> None:
     office = own_office
     office.faults.on.always("*", CutBefore())
     for n in range(12):
@@ -255,21 +263,13 @@ async def test_a_digest_is_kept_as_long_as_what_it_holds_and_a_place_as_long_as_
 @pytest.mark.parametrize("first", ["wanted", "forgotten"])
 async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Office, first: str) -> None:
     """Whichever of the two units looks first: the other one looks before that one has committed."""
-    place, db = "#long-ago", office.world.service.db
+    place = "#long-ago"
 
     def want(tx: Tx) -> None:
         want_place(tx, place)
         until = tx.now + OFFERED_FOR
         outbox.put_once(tx, "slk_new", CARD, {"card_id": "none"}, lane=lane_of(place), give_up_at=until)
-        time.sleep(0.2 if first == "wanted" else 0)
 
-    def forget(tx: Tx) -> None:
-        forget_slack(tx)
-        time.sleep(0.2 if first == "forgotten" else 0)
-
-    await db.write(lambda tx: want_place(tx, place))
-    units = [want, forget] if first == "wanted" else [forget, want]
-    began = asyncio.create_task(db.write(units[0]))
-    await asyncio.sleep(0.1)
-    await asyncio.gather(began, db.write(units[1]))
+    await office.world.service.db.write(lambda tx: want_place(tx, place))
+    await one_into_the_other(office, *((want, forget_slack) if first == "wanted" else (forget_slack, want)))
     assert len(await office.find(SlackPlaceRow, place=place)) == 1

@@ -34,9 +34,7 @@ async def a_backlog(office: Office, payments: int) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("away", AWAY, ids=str)
-async def test_hours_without_slack_lose_nothing_and_say_each_thing_once(
-    own_office: Office, away: Fault
-) -> None:
+async def test_hours_without_slack_lose_nothing(own_office: Office, away: Fault) -> None:
     office = own_office
     office.faults.on.always("*", away)
     began = office.world.clock()
@@ -79,9 +77,7 @@ async def test_what_happens_after_the_backlog_is_said_in_its_thread(office: Offi
 
 
 @pytest.mark.usefixtures("at_its_pace")
-async def test_more_than_ten_wait_in_one_digest_which_follows_them_and_tells_reminders(
-    own_office: Office, own_bundle: Payments
-) -> None:
+async def test_more_than_ten_share_a_digest(own_office: Office, own_bundle: Payments) -> None:
     """Ten that wait have cards of their own (`digest_above`); the others share one message."""
     office = own_office
     own_bundle.rules(gate("slow", "finance", "context.input.amount > 100", remind="1h"))
@@ -124,9 +120,7 @@ async def test_a_flood_is_neither_faster_than_the_pace_nor_a_message_each(office
     assert "acct-0" in " ".join(messages)
 
 
-async def test_an_app_that_was_removed_is_said_at_once_and_well_again_when_slack_says_so(
-    office: Office,
-) -> None:
+async def test_an_app_that_was_removed_is_said_at_once_until_slack_says_otherwise(office: Office) -> None:
     await office.pay(quiet=True)
     for gone in ("app_uninstalled", "tokens_revoked"):
         office.faults.on.always("auth.test", NotOk("token_revoked"))

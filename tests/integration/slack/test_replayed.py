@@ -65,9 +65,7 @@ async def test_a_press_for_a_form_that_comes_twice_at_once_opens_one(office: Off
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-async def test_an_approval_and_a_denial_that_overtake_each_other_are_counted_as_they_come(
-    office: Office, swapped: bool
-) -> None:
+async def test_an_approval_and_a_denial_are_counted_as_they_come(office: Office, swapped: bool) -> None:
     """Two people press; whichever arrives first settles it, and the other is told."""
     dana, felix = await office.link("maya"), await office.link("tomas")
     view, card = await office.asked()
@@ -170,9 +168,7 @@ async def test_a_press_that_is_sent_again_is_acted_on_once(office: Office) -> No
     assert await office.state(view) == "review"
 
 
-async def test_a_denial_that_is_sent_again_after_the_review_was_asked_anew_denies_nothing(
-    office: Office,
-) -> None:
+async def test_a_denial_that_is_sent_again_denies_nothing_that_was_asked_anew(office: Office) -> None:
     dana = await office.link("maya")
     view, card = await office.asked()
     deny = captured(office, office.form(dana, "deny", value_of(card), "no"))
@@ -202,9 +198,7 @@ async def test_a_command_that_is_sent_again_hands_out_no_invitation(office: Offi
     assert (nameless.status, invitation_in(nameless)) == (400, None)
 
 
-async def test_a_button_of_the_home_that_is_sent_again_does_nothing_again(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_home_button_sent_again_does_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where it could not be done, it is done when it is delivered again."""
     where = {"container": {"type": "view", "view_id": "V0HOME"}, "view": {"id": "V0HOME", "type": "home"}}
     dana = await office.link("maya")
@@ -229,9 +223,7 @@ async def test_a_double_click_is_one_vote(office: Office) -> None:
     assert await office.state(view) == "review"
 
 
-async def test_a_press_whose_answer_was_lost_counts_once_when_it_is_pressed_again(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_answer_makes_no_second_vote(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """The vote was written and what remembers the press was not: Slack heard an error."""
     dana = await office.link("maya")
     _, card = await office.asked(5_000)

@@ -84,9 +84,7 @@ async def asked_again(office: Office, times: int) -> None:
     assert {call.method for call in office.faults.calls} == {"auth.test"}
 
 
-async def test_with_a_token_of_another_workspace_nothing_is_sent_and_both_are_named(
-    elsewhere: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though a replica may say that all is well."""
     await elsewhere.pay()
 
@@ -170,9 +168,7 @@ async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes
     assert kinds == [("slack_socket_failed", code), ("slack_socket_connected", None)]
 
 
-async def test_what_slack_asks_to_wait_is_waited_before_it_is_asked_again(
-    open_office: OpenOffice, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slack_may_ask_us_to_wait(open_office: OpenOffice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the SDK or we were about to connect anew."""
     slept: list[float] = []
     clients: list[socket_mode._Client] = []

@@ -36,9 +36,7 @@ MAYA: Final = ("maya", "approve", False)
 TRIAL: Final = 'simulate robot pay {"account": "acct-1", "amount": 500}'
 
 
-async def test_no_200_leaves_before_what_was_pressed_is_durable(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_200_leaves_before_it_is_durable(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """The unit that writes the press down is held: until it is let go, Slack hears nothing."""
     dana = await office.link("maya")
     _, card = await office.asked()
@@ -62,9 +60,7 @@ async def test_no_200_leaves_before_what_was_pressed_is_durable(
     assert await office.votes() == [MAYA]
 
 
-async def test_a_slack_that_hangs_holds_up_no_acknowledgement_and_no_vote_on_the_web(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_slack_that_hangs_holds_up_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the question who somebody is stands before the answer, and that one is answered here."""
     dana = await office.link("maya")
     view, card = await office.asked(5_000)
@@ -101,9 +97,7 @@ def slow_facts(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
     return lifted
 
 
-async def test_facts_slower_than_slack_waits_decide_nothing_and_say_where_to_go_on(
-    office: Office, slow_facts: asyncio.Event
-) -> None:
+async def test_facts_slower_than_slack_decide_nothing(office: Office, slow_facts: asyncio.Event) -> None:
     dana = await office.link("maya")
     view, card = await office.asked()
     tried, _ = await asyncio.gather(office.say(dana, TRIAL), office.pressed(dana, card))
@@ -126,9 +120,7 @@ async def test_facts_slower_than_slack_waits_decide_nothing_and_say_where_to_go_
     assert (tried.status, b"longer than Slack waits" in tried.body) == (200, False)
 
 
-async def test_a_question_of_an_account_that_is_unlinked_meanwhile_is_not_asked(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unlinked_account_asks_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between what was read for the press and the unit that writes the question."""
     dana = await office.link("maya")
     view, card = await office.asked()
@@ -143,9 +135,7 @@ async def test_a_question_of_an_account_that_is_unlinked_meanwhile_is_not_asked(
     assert "question_asked" not in [kind for kind, _ in await office.world.log(view["txn"])]
 
 
-async def test_no_address_in_a_delivery_is_ever_called(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_address_in_a_delivery_is_called(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
     request = aiohttp.ClientSession._request
 
@@ -256,9 +246,7 @@ async def test_a_press_is_answered_while_the_database_is_locked_and_counts_once(
 
 
 @pytest.mark.usefixtures("soon")
-async def test_everything_is_answered_while_the_database_is_locked_and_says_later_what_came_of_it(
-    office: Office,
-) -> None:
+async def test_everything_is_answered_while_the_database_is_locked(office: Office) -> None:
     """A form, a press that is refused, a command, a button of the home."""
     dana = await office.link("maya")
     view, card = await office.asked()
@@ -282,9 +270,7 @@ async def test_everything_is_answered_while_the_database_is_locked_and_says_late
 
 
 @pytest.mark.usefixtures("soon")
-async def test_what_fails_late_is_told_to_the_one_who_pressed(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_fails_late_is_told(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """The database gives up after Slack was answered."""
 
     async def late(*given: Any, **more: Any) -> Any:

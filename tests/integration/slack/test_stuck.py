@@ -101,9 +101,7 @@ async def test_what_slack_says_of_itself_sets_nothing_aside(office: Office) -> N
     assert len(await office.cards()) == 1
 
 
-async def test_a_message_that_cannot_be_carried_is_set_aside_and_the_next_one_leaves(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_cannot_be_carried_is_set_aside(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     kept, poison = courier.read_subject, []
 
     def broken(conn: Any, ctx: Any, message: Any, now: Any) -> Any:
@@ -183,9 +181,7 @@ async def test_a_retry_revives_no_answer_to_a_press_and_wakes_only_who_is_owed(o
     assert place.channel == APPROVALS, "nothing waits there, and nothing was forgotten"
 
 
-async def test_a_channel_that_says_too_much_to_look_through_stops_alone_and_not_for_ever(
-    office: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_too_much_to_look_through_rests_alone(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """What may have been posted is not posted again, and what stands behind it waits for hours, not for weeks."""
     with monkeypatch.context() as patch:
         patch.setattr(courier, "_PAGES", 0)
@@ -265,9 +261,7 @@ async def test_blocks_that_are_refused_leave_a_bare_card_that_leads_to_the_page(
     assert (await office.standing()).dead == 0
 
 
-async def test_what_is_refused_altogether_is_said_for_a_day_holds_up_nothing_and_is_looked_for_first(
-    office: Office,
-) -> None:
+async def test_what_is_refused_altogether_is_said_for_a_day_and_looked_for_first(office: Office) -> None:
     """One of its attempts may have arrived, for all that anybody knows weeks later."""
     office.faults.on.next(POST, *[REFUSED] * 4)
     await office.pay(quiet=True)
