@@ -8,6 +8,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import uvicorn
@@ -67,14 +68,17 @@ def heard() -> list[str]:
     return _heard
 
 
+def chromium() -> dict[str, Any]:
+    """How Playwright launches Debian's."""
+    way = "apt-get install chromium fonts-dejavu fonts-noto-color-emoji fonts-liberation"
+    path = require("chromium", shutil.which("chromium"), way)
+    return {"executable_path": path, "args": [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS}
+
+
 @pytest.fixture(scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    path = require(
-        "chromium", shutil.which("chromium"), "apt-get install chromium fonts-dejavu fonts-noto-color-emoji"
-    )
-    flags = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS
     async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(executable_path=path, args=flags)
+        launched = await playwright.chromium.launch(**chromium())
         yield launched
         await launched.close()
 

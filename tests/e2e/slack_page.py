@@ -68,16 +68,12 @@ class SlackPage:
         await expect(modal).to_be_visible()
         return modal
 
-    async def fill(self, values: Mapping[str, str]) -> None:
-        """Fill the modal's text fields, by their labels."""
+    async def submit(self, values: Mapping[str, str]) -> None:
+        """Fill the modal's text fields, by their labels, and submit it."""
         modal = await self.modal()
         for label, value in values.items():
             field = modal.locator(".bk-input", has=self.page.locator(".bk-label", has_text=label))
             await field.locator("input").fill(value)
-
-    async def submit(self, values: Mapping[str, str] | None = None) -> None:
-        """Fill the modal and submit it."""
-        await self.fill(values or {})
         await self.page.locator(".modal-foot .primary").click()
 
     async def errors(self) -> list[str]:

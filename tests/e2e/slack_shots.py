@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import shutil
 import tempfile
 import time
 from datetime import datetime, timedelta
@@ -17,9 +15,8 @@ from pathlib import Path
 
 from playwright.async_api import async_playwright
 
-from tests.counterparts import require
 from tests.counterparts.slack import SlackServer
-from tests.e2e.conftest import FLAGS
+from tests.e2e.conftest import chromium
 from tests.e2e.shots import PICTURES
 from tests.e2e.slack_page import open_slack
 from tests.fakes import northwind
@@ -65,8 +62,6 @@ async def message_of(slack: SlackServer, review: str, says: str = "") -> str:
 
 async def visit(folder: Path, to: Path) -> None:
     """Take them all."""
-    path = require("chromium", shutil.which("chromium"), "apt-get install chromium fonts-liberation")
-    flags = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS
     bundle = northwind.bundle(folder / "policies")
     more = {"clock": Quick(), "providers": (PROVIDER,), "app": {"digest_above": 100}}
     with failing_slack(folder, mode="socket") as (slack, faults):
@@ -83,7 +78,7 @@ async def visit(folder: Path, to: Path) -> None:
                 "two-person": await message_of(slack, story.reviews["deploy"]),
                 "denied": await message_of(slack, story.reviews["refused"], "Denied"),
             }
-            browser = await by.chromium.launch(executable_path=path, args=flags)
+            browser = await by.chromium.launch(**chromium())
             page = await open_slack(browser, slack, "dana", width=1280, height=1600)
             await page.open_channel("approvals")
             for name, ts in shots.items():

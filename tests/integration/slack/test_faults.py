@@ -95,18 +95,8 @@ async def test_each_call_fails_and_everything_is_told_once(office: Office, fault
     await tell_a_story(office, *FAULTS[fault], of=(LIST, POST, UPDATE))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("fault", UNSEEN)
-async def test_each_call_fails_until_its_answer_is_lost(office: Office, fault: str) -> None:
-    """What Slack did then is found before anything is posted again."""
-    await tell_a_story(office, *UNSEEN[fault], *UNSEEN[fault], CutAfter(), of=(POST, UPDATE))
-
-
-@pytest.mark.parametrize(
-    "faults", [(Status(503), NotOk("is_archived")), pytest.param(DONE, marks=pytest.mark.long)]
-)
-async def test_what_may_have_been_posted_waits_until_it_can_be_looked_up(office: Office, faults: Any) -> None:
-    faults = [one for name in faults for one in DONE[name]] if isinstance(faults, dict) else faults
+async def test_what_may_have_been_posted_waits_until_it_can_be_looked_up(office: Office) -> None:
+    faults = (Status(503), NotOk("is_archived"), Hang(0.8, accepted=True))
     office.faults.on.next(POST, CutAfter())
     office.faults.on.next("conversations.history", *faults)
     view = await office.pay()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Page, Status
-from tests.integration.slack.office import PAYMENTS, POST, UPDATE, Office, words
+from tests.integration.slack.office import PAYMENTS, POST, Office, words
 
 pytestmark = pytest.mark.anyio
 
@@ -105,19 +105,6 @@ async def test_more_than_ten_share_a_digest(own_office: Office, own_bundle: Paym
     messages = await office.cards()
     assert "Nobody is asked about these any more" in messages[-1]
     assert len(messages) == 11
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("at_its_pace")
-async def test_a_flood_is_neither_faster_than_the_pace_nor_a_message_each(office: Office) -> None:
-    for n in range(60):
-        await office.pay(500 + n, f"run-{n}", f"acct-{n}")
-    await office.quiet(step_s=0.5, patience_s=60)
-    messages = await office.cards()
-    assert len(messages) <= 20, "ten or so have a card of their own, and a digest holds the others"
-    at = [call.at for call in office.faults.calls if call.method in (POST, UPDATE)]
-    assert min(later - earlier for earlier, later in pairwise(at)) >= 1.0
-    assert "acct-0" in " ".join(messages)
 
 
 async def test_an_app_that_was_removed_is_said_at_once_until_slack_says_otherwise(office: Office) -> None:
