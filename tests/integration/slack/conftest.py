@@ -31,6 +31,7 @@ from tests.unit.storage.databases import migrated_template, postgres_server
 
 __all__ = ["database", "engine", "migrated_template", "postgres_server"]
 
+SlackAndFaults = tuple[SlackServer, SlackFaults]
 OpenOffice = Callable[..., AbstractAsyncContextManager[Office]]
 _names = (f"robot-{n}" for n in itertools.count(2))
 
@@ -59,7 +60,7 @@ def each_press_is_answered() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def slack_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlackServer, SlackFaults]]:
+def slack_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlackAndFaults]:
     with failing_slack(tmp_path_factory.mktemp("slack")) as both:
         yield both
 
@@ -83,7 +84,7 @@ def database_of_all(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 async def office_of_all(
     tmp_path_factory: pytest.TempPathFactory,
-    slack_of_all: tuple[SlackServer, SlackFaults],
+    slack_of_all: SlackAndFaults,
     database_of_all: dict[str, str],
     how_it_opens: dict[str, Any],
 ) -> AsyncIterator[tuple[Office, Payments]]:
@@ -91,11 +92,11 @@ async def office_of_all(
     folder, (slack, faults) = tmp_path_factory.mktemp("office"), slack_of_all
     rules = Payments(folder / "bundle")
     async with opened(folder, slack, faults, rules.path, **database_of_all, **how_it_opens) as started:
-        with (
-            pytest.MonkeyPatch.context() as patch
-        ):  # how long an account is known is a matter of the office's clock
-            seconds = SimpleNamespace(monotonic=lambda: started.world.clock().timestamp())
-            patch.setattr(client, "time", seconds)
+        with pytest.MonkeyPatch.context() as patch:
+            # how long an account is known is a matter of the office's clock
+            patch.setattr(
+                client, "time", SimpleNamespace(monotonic=lambda: started.world.clock().timestamp())
+            )
             yield started, rules
 
 
@@ -122,7 +123,7 @@ def bundle(office_of_all: tuple[Office, Payments]) -> Payments:
 
 
 @pytest.fixture
-def slack_and_faults(slack_of_all: tuple[SlackServer, SlackFaults]) -> tuple[SlackServer, SlackFaults]:
+def slack_and_faults(slack_of_all: SlackAndFaults) -> SlackAndFaults:
     """Slack as on its first day, and a proxy that lets everything through."""
     slack, faults = slack_of_all
     asyncio.run(slack.reset())
@@ -138,10 +139,7 @@ def own_bundle(tmp_path: Path) -> Payments:
 
 @pytest.fixture
 def open_office(
-    tmp_path: Path,
-    slack_and_faults: tuple[SlackServer, SlackFaults],
-    own_bundle: Payments,
-    database: dict[str, str],
+    tmp_path: Path, slack_and_faults: SlackAndFaults, own_bundle: Payments, database: dict[str, str]
 ) -> OpenOffice:
     """Opens an office of the test's own; again, it is the same one after a restart."""
     return partial(opened, tmp_path, *slack_and_faults, own_bundle.path, **database)

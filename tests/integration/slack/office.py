@@ -32,7 +32,6 @@ from policy_service.storage.tables import CommentRow, VoteRow
 from policy_service.workflow.pages.reviews import read_view
 from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.slack import mending
-from policy_service.workflow.slack.accounts import Account
 from policy_service.workflow.slack.inviting import invite
 from policy_service.workflow.slack.linking import link
 from policy_service.workflow.slack.standing import Standing, standing_of
@@ -40,7 +39,7 @@ from policy_service.workflow.slack.subjects import ONLOOKER
 from tests.counterparts.slack import SlackServer
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.operated import free_port
-from tests.fakes.slack_accounts import secret_file
+from tests.fakes.slack_accounts import account, secret_file
 from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_faults import SlackFaults
 from tests.fakes.world import Agent, Visitor, World, running
@@ -86,10 +85,7 @@ class Office(Attacks):
         who = await self.world.person(sub)
         user_id = user_id or self.slack.users[ACCOUNTS[sub]]
         ctx, app = self.world.service.ctx, self.app
-        invited = Account(
-            app.team_id, user_id, sub, None, deleted=False, bot=False, guest=False, stranger=False
-        )
-        url = await invite(ctx, app, invited)
+        url = await invite(ctx, app, account(user_id, sub, team_id=app.team_id))
         session = await self.world.service.sessions.find(who.cookie)
         assert session is not None
         await link(ctx, app, url.partition("invitation=")[2], session)
@@ -105,17 +101,10 @@ class Office(Attacks):
             self.people[sub] = known, now
         return known
 
-    async def pay(
-        self,
-        amount: int = 500,
-        run_key: str = "a",
-        account: str = "acct-1",
-        *,
-        quiet: bool = False,
-        **args: Any,
-    ) -> Json:
+    async def pay(self, amount: int = 500, run_key: str = "a", account: str = "acct-1", **more: Any) -> Json:
         """Ask for one payment. ``quiet``: and wait until Slack was told all that it is owed."""
-        effect = await pay(self.world, amount, account, **args)
+        quiet = more.pop("quiet", False)
+        effect = await pay(self.world, amount, account, **more)
         answer = await self.robot.submit(effect, run_key=run_key)
         assert answer.is_success, answer.text
         if quiet:

@@ -11,10 +11,10 @@ from structlog.testing import capture_logs
 
 from policy_service import metrics
 from policy_service.channels.slack import loops, socket_mode
-from tests.counterparts.slack import SECRET, SlackServer
+from tests.counterparts.slack import SECRET
 from tests.fakes.slack_deliveries import signed
-from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, SlackFaults, Status
-from tests.integration.slack.conftest import OpenOffice
+from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, Status
+from tests.integration.slack.conftest import OpenOffice, SlackAndFaults
 from tests.integration.slack.office import Office, until
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +107,7 @@ async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pyt
 
 
 async def test_nothing_is_sent_before_slack_has_said_whose_the_token_is(
-    open_office: OpenOffice, slack_and_faults: tuple[SlackServer, SlackFaults]
+    open_office: OpenOffice, slack_and_faults: SlackAndFaults
 ) -> None:
     slack, faults = slack_and_faults
     faults.on.always("auth.test", NotOk("internal_error"))
@@ -145,7 +145,7 @@ async def connected(office: Office) -> None:
 @pytest.mark.parametrize(("away", "code"), AWAY)
 async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes(
     open_office: OpenOffice,
-    slack_and_faults: tuple[SlackServer, SlackFaults],
+    slack_and_faults: SlackAndFaults,
     monkeypatch: pytest.MonkeyPatch,
     away: Fault,
     code: str,

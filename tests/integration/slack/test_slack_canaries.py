@@ -14,14 +14,13 @@ from sqlalchemy import select
 
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow, OutboxRow
-from tests.counterparts.slack import SlackServer
 from tests.fakes.canaries import Ears
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_deliveries import Json
-from tests.fakes.slack_faults import CutAfter, Garbled, NotOk, SlackFaults, Status
+from tests.fakes.slack_faults import CutAfter, Garbled, NotOk, Status
 from tests.integration.service.test_secrets import TRANSFER
 from tests.integration.slack.attacking import value_of
-from tests.integration.slack.conftest import OpenOffice
+from tests.integration.slack.conftest import OpenOffice, SlackAndFaults
 from tests.integration.slack.office import APPROVALS, Office, words
 from tests.integration.slack.test_replayed import invitation_in
 
@@ -33,7 +32,7 @@ REASON: Final = "canary-reason-of-a-person-0e71"
 
 async def test_no_secret_of_slack_is_heard(
     open_office: OpenOffice,
-    slack_and_faults: tuple[SlackServer, SlackFaults],
+    slack_and_faults: SlackAndFaults,
     own_bundle: Payments,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

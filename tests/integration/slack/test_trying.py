@@ -13,14 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from policy_service.cli import app
-from tests.counterparts.slack import SlackServer
 from tests.fakes.operated import Operated, environment, free_port
 from tests.fakes.payments import Payments
-from tests.fakes.slack_faults import Fault, NotOk, SlackFaults, Status
+from tests.fakes.slack_faults import Fault, NotOk, Status
 from tests.fakes.world import fresh_data
+from tests.integration.slack.conftest import SlackAndFaults
 from tests.integration.slack.office import APPROVALS, PAYMENTS, secrets_in, until
-
-SlackAndFaults = tuple[SlackServer, SlackFaults]
 
 
 class Shell:
