@@ -40,7 +40,7 @@ _names = (f"robot-{n}" for n in itertools.count(2))
 def _looks_often() -> Iterator[None]:
     """A test moves the clock; nobody needs to wait for the next look, nor between two messages (`at_its_pace`)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "_POLL_S", 0.03)
+        patch.setattr(loops, "_POLL_S", 0.06)
         patch.setattr(sending, "PACE", timedelta())
         yield
 

@@ -32,6 +32,7 @@ from policy_service.workflow.slack.owing import CARD, OFFERED_FOR, want_place
 from policy_service.workflow.slack.sending import Outcome
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_faults import CutAfter, CutBefore, NotOk
+from tests.integration.slack.conftest import OpenOffice
 from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST, Office, words
 
 pytestmark = pytest.mark.anyio
@@ -241,23 +242,24 @@ async def test_a_card_is_kept_until_its_review_was_settled_long_ago(office: Offi
     assert await kept(office, SlackPlaceRow, place="#approvals") == 1
 
 
-async def test_a_digest_is_kept_as_long_as_what_it_holds(own_office: Office) -> None:
-    office = own_office
-    office.faults.on.always("*", CutBefore())
-    for n in range(12):
-        await office.pay(500 + n, f"run-{n}", f"acct-{n}")
-    await office.tried("conversations.list")
-    office.faults.on.lift()
-    await office.quiet(step_s=20)
-    assert await kept(office, SlackCardRow, kind="digest") == 1
-    office.world.clock.pass_(days=2)
-    await office.world.sweep()
-    await office.quiet(step_s=20)
-    office.world.clock.pass_(seconds=CARDS_KEPT.total_seconds() + 3_600)
-    assert await kept(office, SlackCardRow) == 0
-    assert await kept(office, SlackPlaceRow) == 0
-    await office.pay(900, "later", "acct-later", quiet=True)
-    assert "acct-later" in words(await office.card())
+async def test_a_digest_is_kept_as_long_as_what_it_holds(open_office: OpenOffice) -> None:
+    """And a place as long as it is used."""
+    async with open_office(app={"digest_above": 1}) as office:
+        office.faults.on.always("*", CutBefore())
+        for n in range(3):
+            await office.pay(500 + n, f"run-{n}", f"acct-{n}")
+        await office.tried("conversations.list")
+        office.faults.on.lift()
+        await office.quiet(step_s=20)
+        assert await kept(office, SlackCardRow, kind="digest") == 1
+        office.world.clock.pass_(days=2)
+        await office.world.sweep()
+        await office.quiet(step_s=20)
+        office.world.clock.pass_(seconds=CARDS_KEPT.total_seconds() + 3_600)
+        assert await kept(office, SlackCardRow) == 0
+        assert await kept(office, SlackPlaceRow) == 0
+        _, card = await office.asked(900, "later", "acct-later")
+        assert "acct-later" in words(card)
 
 
 @pytest.mark.parametrize("first", ["wanted", "forgotten"])

@@ -30,29 +30,28 @@ PIN: Final = "canary-pin-5d1c9a"
 REASON: Final = "canary-reason-of-a-person-0e71"
 
 
-async def test_no_secret_of_slack_is_heard(
-    open_office: OpenOffice,
-    slack_and_faults: SlackAndFaults,
-    own_bundle: Payments,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    slack, faults = slack_and_faults
-    ears = Ears(capsys)
-    ears.plant("bot token", slack.bot_token)
-    ears.plant("app token", slack.app_token)
-    ears.plant("signing secret", slack.signing_secret)
-    ears.plant("secret argument", PIN)
-    ears.plant("words of a person", REASON)
+@pytest.fixture
+def ears(slack_and_faults: SlackAndFaults, capsys: pytest.CaptureFixture[str]) -> Ears:
+    """They know the secrets of Slack's app, an argument and a person's words."""
+    slack, ears = slack_and_faults[0], Ears(capsys)
+    secrets = (slack.bot_token, slack.app_token, slack.signing_secret, PIN, REASON)
+    names = ("bot token", "app token", "signing secret", "secret argument", "words of a person")
+    for name, secret in zip(names, secrets, strict=True):
+        ears.plant(name, secret)
+    return ears
+
+
+async def test_no_secret_of_slack_is_heard(open_office: OpenOffice, own_bundle: Payments, ears: Ears) -> None:
     own_bundle.write("tools/transfer.json", TRANSFER)
     own_bundle.rules(gate("look", "finance", action="transfer"))
     with ears.open():
         async with open_office(ways=("signing", "app")) as office:
             with ears.at(office.world):
-                await faults.relay.until_open()
+                await office.faults.relay.until_open()
                 await _all_goes_well(office, ears)
                 await _all_breaks(office)
             rows = await office.world.service.db.read(_rows)
-        everything = json.dumps([call.args for call in faults.calls])
+        everything = json.dumps([call.args for call in office.faults.calls])
     assert ears.singing() == []
     for name, secret in ears.canaries.items():
         assert name == "words of a person" or secret not in rows, name
