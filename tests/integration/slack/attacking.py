@@ -47,8 +47,14 @@ class Attacks:
 
     world: World
     faults: SlackFaults
-    app: Any
-    before: dict[type[Row], int]
+    before: dict[type[Row], int]  # rows of the tests before, which have to stay
+
+    @property
+    def app(self) -> Any:
+        """The settings' app."""
+        app = self.world.settings.slack
+        assert app is not None
+        return app
 
     def press(self, user: str, card: Json, action: str = "approve", /, **changes: Any) -> Json:
         """A press on a card as Slack sends it, but for ``changes``, whose paths are written with ``__``."""

@@ -71,13 +71,6 @@ class Office(Attacks):
     people: dict[str, tuple[Visitor, datetime]] = field(default_factory=dict)  # who signed in, and when
     before: dict[type[Row], int] = field(default_factory=dict)  # rows of the tests before, which have to stay
 
-    @property
-    def app(self) -> Any:
-        """The settings' app."""
-        app = self.world.settings.slack
-        assert app is not None
-        return app
-
     # -- what people and agents do -----------------------------------------------------------------------------------
 
     async def link(self, sub: str, user_id: str | None = None) -> str:

@@ -190,7 +190,7 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
 
     monkeypatch.setattr(loops, "follow", rest)
     (review,) = await office.find(ReviewRow, txn=next(iter(office.robot.txns)))
-    of = {"txn": review.txn, "effect_id": review.effect_id, "rev": review.rev}
+    of: Any = {"txn": review.txn, "effect_id": review.effect_id, "rev": review.rev}
     await service.db.write(lambda tx: append(tx, "slack_told", actor="operator", body={}, **of))
     await service.sequencer.number()
     news = await service.db.read(lambda conn: following._look(conn, service.ctx, office.app))

@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 
 from tests.fakes.payments import Payments, gate
+from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Page, Status
 from tests.integration.slack.office import PAYMENTS, POST, Office, words
 
@@ -23,7 +24,7 @@ SHUT = [
 ]
 
 
-async def a_backlog(office: Office, payments: int) -> list[dict[str, object]]:
+async def a_backlog(office: Office, payments: int) -> list[Json]:
     """So many are asked about while Slack is away, and are said when it comes back."""
     office.faults.on.always("*", CutBefore())
     views = [await office.pay(500 + n, f"run-{n}", f"acct-{n}") for n in range(payments)]
