@@ -14,11 +14,6 @@ from tests.fakes import reviews
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 
-def alike(site: Site) -> None:
-    for n in range(4):
-        site.world.put(reviews.credit(n))
-
-
 async def test_a_row_that_settles_stays_in_its_place_until_the_page_is_loaded(
     site: Site, heard: list[str]
 ) -> None:
@@ -34,8 +29,7 @@ async def test_a_row_that_settles_stays_in_its_place_until_the_page_is_loaded(
     await expect(row.locator("a")).to_be_focused()
     assert await page.locator(".row-title").all_inner_texts() == titles
     after = await row.bounding_box()
-    assert place is not None
-    assert after is not None
+    assert place and after
     assert (after["x"], after["y"]) == (place["x"], place["y"])
     await expect(page).to_have_title(re.compile(r"^\(2\) Queue"))
     await page.get_by_role("link", name="1 decided, load again").click()
@@ -75,7 +69,8 @@ async def test_slash_opens_the_filter_and_the_address_keeps_it(site: Site) -> No
 
 @pytest.mark.parametrize("js", [True, False])
 async def test_a_batch_is_ticked_line_by_line_and_told_line_by_line(site: Site, js: bool) -> None:
-    alike(site)
+    for n in range(4):
+        site.world.put(reviews.credit(n))
     page = await site.visitor(js=js)
     await page.goto("/")
     await page.get_by_role("link", name="4 alike").click()

@@ -18,7 +18,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import Fault, NotOk, Status
 from tests.fakes.world import fresh_data
 from tests.integration.slack.conftest import SlackAndFaults
-from tests.integration.slack.office import APPROVALS, PAYMENTS, secrets_in, until
+from tests.integration.slack.office import APPROVALS, PAYMENTS, POST, secrets_in, until
 
 
 class Shell:
@@ -66,37 +66,28 @@ def test_what_goes_well_is_said_and_stands_in_the_channel(shell: Shell) -> None:
     assert len(asyncio.run(shell.slack.messages(PAYMENTS))) == 1
 
 
-WRONG: Final[dict[str, tuple[str, Fault, tuple[str, ...]]]] = {
-    "the app is not in the channel": (
-        "chat.postMessage", NotOk("not_in_channel"), ("not_in_channel", "/invite @Countersign")
-    ),
-    "the app is asked to see a channel it does not": (
-        "chat.postMessage", NotOk("channel_not_found"), ("channel_not_found", "private", "/invite @Countersign")
-    ),
-    "the bot token is not taken": ("auth.test", NotOk("invalid_auth"), ("invalid_auth", "/slack/bot", "install")),
-    "it may not write": ("chat.postMessage", NotOk("missing_scope"), ("missing_scope", "chat:write")),
-    "it may not look channels up": (
-        "conversations.list", NotOk("missing_scope"), ("missing_scope", "channels:read and groups:read")
-    ),
-    "the app token is not taken": (
-        "apps.connections.open", NotOk("invalid_auth"), ("open: invalid_auth", "/slack/app", "app_token_file")
-    ),
-    "the app token has no scope": ("apps.connections.open", NotOk("missing_scope"), ("connections:write",)),
-    "Slack asks for patience": ("auth.test", Status(429, 5), ("ratelimited", "in a minute")),
-    "what nobody has heard of": (
-        "chat.postMessage", NotOk("as_yet_unheard"), ("as_yet_unheard", "reference of chat.postMessage")
-    ),
-}  # fmt: skip
+OPEN: Final = "apps.connections.open"
+WRONG: Final[list[tuple[str, Fault, tuple[str, ...]]]] = [
+    (POST, NotOk("not_in_channel"), ("not_in_channel", "/invite @Countersign")),
+    (POST, NotOk("channel_not_found"), ("channel_not_found", "private", "/invite @Countersign")),
+    ("auth.test", NotOk("invalid_auth"), ("invalid_auth", "/slack/bot", "install")),
+    (POST, NotOk("missing_scope"), ("missing_scope", "chat:write")),
+    ("conversations.list", NotOk("missing_scope"), ("missing_scope", "channels:read and groups:read")),
+    (OPEN, NotOk("invalid_auth"), ("open: invalid_auth", "/slack/app", "app_token_file")),
+    (OPEN, NotOk("missing_scope"), ("connections:write",)),
+    ("auth.test", Status(429, 5), ("ratelimited", "in a minute")),
+    (POST, NotOk("as_yet_unheard"), ("as_yet_unheard", "reference of chat.postMessage")),
+]
 
 
 def test_what_slack_refuses_is_said_with_what_to_do(shell: Shell) -> None:
     before = 0
-    for method, fault, says in WRONG.values():
+    for method, fault, says in WRONG:
         shell.faults.on.always(method, fault)
         code, told, messages = shell.test()
         shell.faults.on.lift()
         assert (code, [word for word in says if word not in told]) == (1, [])
-        opening = method == "apps.connections.open"
+        opening = method == OPEN
         assert ("#approvals has a message now" in told, messages - before) == (opening, int(opening))
         before = messages
 
