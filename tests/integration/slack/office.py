@@ -17,6 +17,7 @@ from sqlalchemy import Connection, delete, select
 from policy_service.audit.log import highest_index
 from policy_service.channels.slack import client
 from policy_service.channels.slack.drawing.message import Pointer
+from policy_service.identity.slack_links import slack_link
 from policy_service.storage.core import Row, change, find, find_one, table
 from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import AuditRow, OutboxRow
@@ -158,6 +159,11 @@ class Office(Attacks):
     async def change(self, model: type[Row], where: Json, values: Json) -> None:
         """Have rows of a table say something else."""
         await self.world.service.db.write(lambda tx: change(tx.conn, model, where, values))
+
+    async def linked(self, user: str) -> bool:
+        """Whether a Slack account is somebody's."""
+        team = self.app.team_id
+        return await self.world.service.db.read(lambda conn: slack_link(conn, team, user) is not None)
 
     async def state(self, view: Json) -> str:
         """How the only effect of a transaction stands."""

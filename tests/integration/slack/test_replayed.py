@@ -10,7 +10,6 @@ import pytest
 
 from policy_service.channels.slack import commands, desk
 from policy_service.errors import StorageUnavailableError
-from policy_service.identity.slack_links import slack_link
 from policy_service.storage.slack_tables import SlackDeliveryRow, SlackInvitationRow
 from policy_service.storage.tables import CommentRow
 from tests.fakes.slack_deliveries import (
@@ -144,11 +143,6 @@ def invitation_in(answer: Answer) -> str | None:
     return None
 
 
-async def linked(office: Office) -> bool:
-    team = office.app.team_id
-    return await office.world.service.db.read(lambda conn: slack_link(conn, team, "U0DANA") is not None)
-
-
 async def out_of_space(*given: Any, **how: Any) -> bool:
     raise StorageUnavailableError("the disk is full")
 
@@ -206,12 +200,12 @@ async def test_a_home_button_sent_again_does_nothing(office: Office, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr(commands, "unlink", out_of_space)
         await sent(office, unlink, status=503)
-    assert await linked(office) is True
+    assert await office.linked(dana) is True
     await sent(office, unlink)
-    assert await linked(office) is False
+    assert await office.linked(dana) is False
     await office.link("maya")
     await sent(office, unlink)
-    assert await linked(office) is True
+    assert await office.linked(dana) is True
 
 
 async def test_a_double_click_is_one_vote(office: Office) -> None:

@@ -7,7 +7,6 @@ import threading
 import pytest
 
 from policy_service.channels.slack import desk
-from policy_service.identity.slack_links import slack_link
 from policy_service.storage.slack_tables import SlackCardRow
 from policy_service.workflow.reading.reviews import ReviewPage
 from policy_service.workflow.slack.linking import set_direct
@@ -38,11 +37,6 @@ async def pressed_at_home(office: Office, user: str, action: str, value: str = "
     assert (await office.deliver(press)).status == 200
 
 
-async def linked(office: Office, user: str) -> bool:
-    team = office.app.team_id
-    return await office.world.service.db.read(lambda conn: slack_link(conn, team, user) is not None)
-
-
 async def test_a_home_says_who_one_is_or_why_one_decides_nothing(office: Office) -> None:
     dana = await office.link("maya")
     await office.slack.open_home(dana)
@@ -69,7 +63,7 @@ async def test_whoever_has_not_signed_in_for_long_may_unlink_all_the_same(office
     else:
         assert "have not signed in" in (await office.say(dana, "direct on")).body.decode()
         assert (await office.say(dana, "unlink")).status == 200
-    assert await linked(office, dana) is False
+    assert await office.linked(dana) is False
 
 
 async def test_whoever_asks_how_direct_messages_stand_is_told_and_nothing_changes(office: Office) -> None:
