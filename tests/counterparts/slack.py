@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import aiohttp
-import httpx2
 
 from tests.counterparts import require
 from tests.counterparts.node import group_of_its_own, until_it_answers
@@ -214,14 +213,14 @@ class SlackServer:
         return messages
 
     async def _control(self, path: str, *, post: bool = False, **body: Any) -> Json:
-        async with httpx2.AsyncClient(base_url=self.url, timeout=_ANSWER_S) as http:
+        url, timeout = f"{self.url}/_control/{path}", aiohttp.ClientTimeout(total=_ANSWER_S)
+        async with aiohttp.ClientSession(timeout=timeout) as http:
             if body or post:
-                answer = await http.post(f"/_control/{path}", json=body)
-            else:
-                answer = await _read(http, f"/_control/{path}")
-        assert answer.status_code == 200, answer.text
-        told: Json = answer.json()
-        return told
+                return await _told(http.post(url, json=body))
+            try:
+                return await _told(http.get(url))
+            except aiohttp.ServerDisconnectedError:  # it is busy; reading once more changes nothing
+                return await _told(http.get(url))
 
     async def _page(self) -> Json:
         """What the page is shown when it opens."""
@@ -241,12 +240,12 @@ class SlackServer:
                         return told
 
 
-async def _read(http: httpx2.AsyncClient, path: str) -> httpx2.Response:
-    """Asks once more where the server, busy, closed the connection without a word: reading changes nothing."""
-    try:
-        return await http.get(path)
-    except httpx2.RemoteProtocolError:
-        return await http.get(path)
+async def _told(asked: Any) -> Json:
+    """What the server answers."""
+    async with asked as answer:
+        assert answer.status == 200, await answer.text()
+        told: Json = await answer.json()
+        return told
 
 
 def pressed(blocks: list[Json], action_id: str) -> Json:

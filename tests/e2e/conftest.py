@@ -8,6 +8,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import uvicorn
@@ -41,27 +42,16 @@ class Site:
     browser: Browser
     contexts: list[BrowserContext] = field(default_factory=list)
 
-    async def visitor(
-        self, *, scheme: str = "light", width: int = 1280, height: int = 880, js: bool = True
-    ) -> Page:
+    async def visitor(self, *, width: int = 1280, height: int = 880, js: bool = True) -> Page:
         """A signed-in person with a window of this size."""
-        page = await self.stranger(scheme=scheme, width=width, height=height, js=js)
-        cookie, _ = self.world.signed_in()
-        await page.context.add_cookies([{"name": "countersign_dev", "value": cookie, "url": self.url}])
-        return page
-
-    async def stranger(
-        self, *, scheme: str = "light", width: int = 1280, height: int = 880, js: bool = True
-    ) -> Page:
         context = await self.browser.new_context(
-            viewport={"width": width, "height": height},
-            color_scheme="dark" if scheme == "dark" else "light",
-            java_script_enabled=js,
+            viewport={"width": width, "height": height}, java_script_enabled=js, base_url=self.url,
             reduced_motion="reduce",  # colours on their way from one to another fail any contrast check
-            base_url=self.url,
-        )
+        )  # fmt: skip
         context.set_default_timeout(TIMEOUT_MS)
         self.contexts.append(context)
+        cookie, _ = self.world.signed_in()
+        await context.add_cookies([{"name": "countersign_dev", "value": cookie, "url": self.url}])
         page = await context.new_page()
         page.on("console", lambda message: _heard.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: _heard.append(f"pageerror: {error}"))
@@ -78,14 +68,17 @@ def heard() -> list[str]:
     return _heard
 
 
+def chromium() -> dict[str, Any]:
+    """How Playwright launches Debian's."""
+    way = "apt-get install chromium fonts-dejavu fonts-noto-color-emoji fonts-liberation"
+    path = require("chromium", shutil.which("chromium"), way)
+    return {"executable_path": path, "args": [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS}
+
+
 @pytest.fixture(scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    path = require(
-        "chromium", shutil.which("chromium"), "apt-get install chromium fonts-dejavu fonts-noto-color-emoji"
-    )
-    flags = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS
     async with async_playwright() as playwright:
-        launched = await playwright.chromium.launch(executable_path=path, args=flags)
+        launched = await playwright.chromium.launch(**chromium())
         yield launched
         await launched.close()
 

@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import base64
 import os
-import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ from pathlib import Path
 
 from playwright.async_api import Browser, Page, async_playwright
 
-from tests.counterparts import require
-from tests.e2e.conftest import FLAGS
+from tests.e2e.conftest import chromium
 from tests.fakes.afternoon import Afternoon, afternoon
 from tests.house.repository import ROOT
 
@@ -124,11 +122,9 @@ async def pictures(
     url: str, story: Afternoon, names: Sequence[str], fonts: Path, whole: Path | None
 ) -> dict[str, bytes]:
     """All of them, by the name of their file."""
-    path = require("chromium", shutil.which("chromium"), "apt-get install chromium fonts-liberation")
-    flags = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS
     environment = {**os.environ, "FONTCONFIG_FILE": str(fonts)}
     async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=path, args=flags, env=environment)
+        browser = await playwright.chromium.launch(**chromium(), env=environment)
         return await visit(browser, url, story, names, whole)
 
 

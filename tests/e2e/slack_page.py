@@ -15,7 +15,7 @@ from typing import Final
 
 from playwright.async_api import Browser, Locator, Page, expect
 
-from tests.counterparts.slack import PEOPLE, Json, SlackServer
+from tests.counterparts.slack import PEOPLE, SlackServer
 
 TIMEOUT_MS: Final = 10_000
 _RICH_TEXT: Final = (Path(__file__).parent / "slack_rich_text.js").read_text()
@@ -37,17 +37,6 @@ class SlackPage:
         """Look at #approvals or #payments."""
         await self._sidebar(rf"#{re.escape(name)}")
         await expect(self.page.locator(".channel-title")).to_have_text(f"# {name}")
-
-    async def open_direct(self, name: str) -> None:
-        """Look at what the app wrote to a person alone."""
-        await self._sidebar(rf".*{re.escape(str(PEOPLE[name]['real_name']))}")
-
-    async def open_home(self) -> Locator:
-        """Open the app's Home as the person one is; answers it once the app has published it."""
-        await self._sidebar(rf".*{re.escape(self.slack.app.bot_name)}")
-        blocks = self.page.locator(".home .blocks")
-        await expect(blocks).to_be_visible()
-        return blocks
 
     def message(self, ts: str) -> Locator:
         """A message of the open channel, or of the open thread's beginning."""
@@ -73,26 +62,18 @@ class SlackPage:
         replies = self.page.locator(".thread-body .thread-divider ~ .msg")
         return [await self.text(reply) for reply in await replies.all()]
 
-    def ephemerals(self) -> Locator:
-        """The messages of the open channel marked as visible to one person."""
-        return self.page.locator(".messages .msg", has=self.page.locator(".badge-eph"))
-
     async def modal(self) -> Locator:
         """The modal, once it is there."""
         modal = self.page.locator(".modal")
         await expect(modal).to_be_visible()
         return modal
 
-    async def fill(self, values: Mapping[str, str]) -> None:
-        """Fill the modal's text fields, by their labels."""
+    async def submit(self, values: Mapping[str, str]) -> None:
+        """Fill the modal's text fields, by their labels, and submit it."""
         modal = await self.modal()
         for label, value in values.items():
             field = modal.locator(".bk-input", has=self.page.locator(".bk-label", has_text=label))
             await field.locator("input").fill(value)
-
-    async def submit(self, values: Mapping[str, str] | None = None) -> None:
-        """Fill the modal and submit it."""
-        await self.fill(values or {})
         await self.page.locator(".modal-foot .primary").click()
 
     async def errors(self) -> list[str]:
@@ -104,20 +85,12 @@ class SlackPage:
         """The modal is gone: it was taken, or cancelled."""
         await expect(self.page.locator(".modal")).to_have_count(0)
 
-    async def write(self, text: str) -> None:
-        """Write in the open channel; a text with a slash at its beginning is a command."""
-        box = self.page.locator(".main .composer-input")
-        await box.fill(text)
-        await box.press("Enter")
-
-    async def picture(self, message: Locator, file: Path, blocks: list[Json] | None = None) -> Path:
-        """A picture of one message, without the buttons that appear under the pointer; of a modal or the Home, given
-        its blocks."""
+    async def picture(self, message: Locator, file: Path) -> None:
+        """A picture of one message, without the buttons that appear under the pointer."""
         await self.page.mouse.move(0, 0)
-        await message.evaluate(_RICH_TEXT, blocks)
+        await message.evaluate(_RICH_TEXT)
         await message.scroll_into_view_if_needed()
         await message.screenshot(path=file)
-        return file
 
     async def _sidebar(self, label: str) -> None:
         items = self.page.locator(".sidebar-item")

@@ -1,12 +1,11 @@
-// Draws the rich text of one message where the page wrote "[rich_text]", from the blocks the server keeps or from those
-// given (of a modal, of the Home): as text
+// Draws the rich text of one message where the page wrote "[rich_text]", from the blocks the server keeps: as text
 // nodes only, so nothing in it is ever parsed; a date as its fallback says it. What Slack would draw otherwise
 // (colours, icons) is left out.
-async (message, given) => {
+async (message) => {
   const get = async (path) => (await fetch(`/_control/${path}`)).json();
   const kept = [];
   for (const { id } of (await get("state")).channels) kept.push(...(await get(`messages/${id}`)).messages);
-  const blocks = given ?? kept.find(({ ts }) => ts === message.dataset.ts)?.blocks ?? [];
+  const blocks = kept.find(({ ts }) => ts === message.dataset.ts)?.blocks ?? [];
   const rich = blocks.filter(({ type }) => type === "rich_text");
 
   const inline = (said) => {

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, CDPSession, Page, expect
+from playwright.async_api import Browser, expect
 
 from policy_service.storage.core import find
 from policy_service.storage.proof_tables import AssertionRow
@@ -25,13 +25,9 @@ from tests.integration.service.effects import pay
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 DEVICE = {
-    "protocol": "ctap2",
-    "transport": "internal",
-    "hasResidentKey": True,
-    "hasUserVerification": True,
-    "isUserVerified": True,
-    "automaticPresenceSimulation": True,
-}
+    "protocol": "ctap2", "transport": "internal", "hasResidentKey": True, "hasUserVerification": True,
+    "isUserVerified": True, "automaticPresenceSimulation": True,
+}  # fmt: skip
 
 
 class Deployment(Listening):
@@ -63,50 +59,33 @@ async def _assertions(world: World) -> list[AssertionRow]:
     return await world.service.db.read(lambda conn: find(conn, AssertionRow))
 
 
-async def window(deployment: Deployment, browser: Browser, **more: Any) -> tuple[BrowserContext, Page]:
-    context = await browser.new_context(base_url=deployment.url, reduced_motion="reduce", **more)
-    context.set_default_timeout(TIMEOUT_MS)
-    return context, await context.new_page()
-
-
-async def device(page: Page) -> tuple[CDPSession, str]:
-    """A platform authenticator in this tab."""
-    cdp = await page.context.new_cdp_session(page)
-    await cdp.send("WebAuthn.enable", {"enableUI": False})
-    added = await cdp.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE})
-    return cdp, added["authenticatorId"]
-
-
-async def freshly_signed_in(context: BrowserContext, page: Page, login: str) -> Page:
-    """Signed in, then again because a first passkey wants that; a tab of its own, opened on our own page."""
-    await page.goto("/passkeys")
-    await sign_in(page, login)
-    await page.get_by_role("link", name="Sign in again with Acme SSO").click()
-    await page.locator("input[name=login]").fill(login)
-    await page.locator("input[name=password]").fill("anything")
-    await page.get_by_role("button", name="Sign-in").click()
-    await expect(page.get_by_role("heading", name="Add a passkey")).to_be_visible()
-    fresh = await context.new_page()
-    await fresh.goto("/passkeys")
-    return fresh
-
-
-async def enrol(page: Page, name: str) -> None:
-    await page.get_by_label("What do you call it?").fill(name)
-    await page.get_by_role("button", name="Add a passkey").click()
-    await page.get_by_role("button", name="Make the passkey").click()
-    await expect(page.locator(".keyrows li")).to_contain_text([name])
-
-
 async def test_a_person_enrols_a_passkey_and_countersigns_with_it(
     deployment: Deployment, browser: Browser
 ) -> None:
     agent, staged = await asyncio.to_thread(deployment.do, _stage)
     review = f"/reviews/{staged['effects'][0]['review']['review_id']}"
-    context, first = await window(deployment, browser)
-    page = await freshly_signed_in(context, first, "maya")
-    cdp, authenticator = await device(page)
-    await enrol(page, "my laptop")
+    context = await browser.new_context(base_url=deployment.url, reduced_motion="reduce")
+    context.set_default_timeout(TIMEOUT_MS)
+    first = await context.new_page()
+    await first.goto("/passkeys")
+    await sign_in(first, "maya")
+    await first.get_by_role("link", name="Sign in again with Acme SSO").click()  # a first passkey wants that
+    await first.locator("input[name=login]").fill("maya")
+    await first.locator("input[name=password]").fill("anything")
+    await first.get_by_role("button", name="Sign-in").click()
+    await expect(first.get_by_role("heading", name="Add a passkey")).to_be_visible()
+
+    page = await context.new_page()  # a tab of its own, opened on our own page
+    await page.goto("/passkeys")
+    cdp = await context.new_cdp_session(page)
+    await cdp.send("WebAuthn.enable", {"enableUI": False})
+    authenticator = (await cdp.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE}))[
+        "authenticatorId"
+    ]
+    await page.get_by_label("What do you call it?").fill("my laptop")
+    await page.get_by_role("button", name="Add a passkey").click()
+    await page.get_by_role("button", name="Make the passkey").click()
+    await expect(page.locator(".keyrows li")).to_contain_text(["my laptop"])
 
     await page.goto(review)
     await page.locator("#approve > summary").click()
@@ -129,32 +108,3 @@ async def test_a_person_enrols_a_passkey_and_countersigns_with_it(
     await first.goto("/")  # the same browser: it is the same session that did it
     await expect(first.get_by_text("changed in another session")).to_have_count(0)
     await context.close()
-
-
-async def test_another_browser_of_the_same_person_is_told_and_a_second_key_needs_the_first(
-    deployment: Deployment, browser: Browser
-) -> None:
-    elsewhere, other = await window(deployment, browser, viewport={"width": 390, "height": 844})
-    await other.goto("/passkeys")
-    await sign_in(other, "maya")
-    context, first = await window(deployment, browser)
-    page = await freshly_signed_in(context, first, "maya")
-    cdp, authenticator = await device(page)
-    await enrol(page, "my laptop")
-    await other.goto("/")
-    await expect(
-        other.get_by_role("heading", name="Your passkeys were changed in another session")
-    ).to_be_visible()
-    await other.get_by_role("button", name="It was me").click()
-    await expect(other.get_by_text("changed in another session")).to_have_count(0)
-
-    await page.get_by_label("What do you call it?").fill("spare")
-    await page.get_by_role("button", name="Add a passkey").click()
-    await page.get_by_role("button", name="Use my passkey").click()
-    await cdp.send("WebAuthn.removeVirtualAuthenticator", {"authenticatorId": authenticator})
-    await cdp.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE | {"transport": "usb"}})
-    await page.get_by_role("button", name="Make the passkey").click()
-    await expect(page.locator(".keyrows li")).to_have_count(2)
-    await expect(page.locator(".keyrows li").nth(1)).to_contain_text("vouched for by an older one")
-    await context.close()
-    await elsewhere.close()

@@ -14,11 +14,6 @@ from tests.fakes import reviews
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
 
-def alike(site: Site) -> None:
-    for n in range(4):
-        site.world.put(reviews.credit(n))
-
-
 async def test_a_row_that_settles_stays_in_its_place_until_the_page_is_loaded(
     site: Site, heard: list[str]
 ) -> None:
@@ -34,23 +29,12 @@ async def test_a_row_that_settles_stays_in_its_place_until_the_page_is_loaded(
     await expect(row.locator("a")).to_be_focused()
     assert await page.locator(".row-title").all_inner_texts() == titles
     after = await row.bounding_box()
-    assert place is not None
-    assert after is not None
+    assert place and after
     assert (after["x"], after["y"]) == (place["x"], place["y"])
     await expect(page).to_have_title(re.compile(r"^\(2\) Queue"))
     await page.get_by_role("link", name="1 decided, load again").click()
     await expect(row).to_have_count(0)
     assert heard == []
-
-
-async def test_the_title_and_the_icon_follow_what_waits(site: Site) -> None:
-    site.world.pages.clear()
-    page = await site.visitor()
-    await page.goto("/")
-    await expect(page).to_have_title(re.compile(r"^Queue"))
-    site.world.put(reviews.refund())
-    await expect(page).to_have_title(re.compile(r"^\(1\) Queue"))
-    assert "badge.svg" in (await page.locator("#icon").get_attribute("href") or "")
 
 
 async def test_side_by_side_by_keys_and_never_by_themselves(site: Site) -> None:
@@ -66,15 +50,6 @@ async def test_side_by_side_by_keys_and_never_by_themselves(site: Site) -> None:
     await expect(page.locator("#deny")).to_have_attribute("open", "")
     await expect(page.get_by_label("Reason, in your words")).to_be_focused()
     assert site.world.cast == []
-
-
-async def test_a_narrow_window_shows_the_review_and_the_way_back(site: Site) -> None:
-    page = await site.visitor(width=390, height=700, js=False)
-    await page.goto("/?tab=open&review=rev_hostile")
-    await expect(page.locator(".beside-list")).to_be_hidden()
-    await expect(page.locator("h1")).to_be_visible()
-    await page.locator(".beside-review .crumbs").get_by_role("link", name="Queue").click()
-    await expect(page).to_have_url(f"{site.url}/?tab=open")
 
 
 async def test_slash_opens_the_filter_and_the_address_keeps_it(site: Site) -> None:
@@ -94,7 +69,8 @@ async def test_slash_opens_the_filter_and_the_address_keeps_it(site: Site) -> No
 
 @pytest.mark.parametrize("js", [True, False])
 async def test_a_batch_is_ticked_line_by_line_and_told_line_by_line(site: Site, js: bool) -> None:
-    alike(site)
+    for n in range(4):
+        site.world.put(reviews.credit(n))
     page = await site.visitor(js=js)
     await page.goto("/")
     await page.get_by_role("link", name="4 alike").click()
@@ -110,15 +86,3 @@ async def test_a_batch_is_ticked_line_by_line_and_told_line_by_line(site: Site, 
     assert [name for name, *_ in site.world.cast] == ["rev_credit0", "rev_credit2"]
     await page.get_by_role("link", name="What is left of this kind").click()
     await expect(boxes).to_have_count(2)
-
-
-async def test_enter_in_a_batch_decides_nothing(site: Site) -> None:
-    alike(site)
-    page = await site.visitor()
-    await page.goto("/alike/rev_credit0")
-    await page.get_by_role("checkbox").first.focus()
-    await page.keyboard.press("Space")
-    await page.keyboard.press("Enter")
-    await page.keyboard.press("a")
-    await expect(page.locator("#approve")).not_to_have_attribute("open", "")  # off in fields
-    assert site.world.cast == []

@@ -1,4 +1,4 @@
-"""Reading the queue and a review in a real browser: keys, themes, and what happens meanwhile."""
+"""Reading the queue and a review in a real browser: keys, what happens meanwhile, and what stands beside the facts."""
 
 from __future__ import annotations
 
@@ -68,14 +68,6 @@ async def test_keys_can_be_turned_off(site: Site) -> None:
     await expect(page.locator(".row-title").first).to_be_focused()
 
 
-async def test_keys_with_a_modifier_belong_to_the_browser(site: Site) -> None:
-    page = await site.visitor()
-    await page.goto("/reviews/rev_01KAHV6T3M")
-    await page.keyboard.press("Control+a")
-    await page.keyboard.press("Control+d")
-    assert await page.locator("details.act[open]").count() == 0
-
-
 async def test_new_reviews_wait_behind_a_pill_and_nothing_moves(site: Site, heard: list[str]) -> None:
     page = await site.visitor()
     await page.goto("/")
@@ -117,31 +109,39 @@ async def test_a_lost_connection_is_told(site: Site) -> None:
     await expect(page.get_by_text("Not live since 14:2")).to_be_visible()
 
 
-async def test_the_theme_button_leads_to_the_other_theme_and_back(site: Site) -> None:
-    page = await site.visitor(scheme="dark")
-    await page.goto("/")
-    await page.get_by_role("button", name="Switch between light and dark").click()
-    await expect(page.locator("html")).to_have_attribute("data-theme", "light")
-    await page.get_by_role("button", name="Switch between light and dark").click()
-    await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+REFUND = "/reviews/rev_01KAHV6T3M"
 
 
-async def test_a_page_reads_in_the_order_it_is_meant_to(site: Site) -> None:
+async def test_a_hostile_past_does_nothing_and_is_marked(site: Site, heard: list[str]) -> None:
     page = await site.visitor()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     await page.goto("/reviews/rev_hostile")
-    order = await page.locator("h1, h2, aside.decide").evaluate_all(
-        "nodes => nodes.map(node => node.id || node.className)"
-    )
-    assert order == [
-        "h-warn",
-        "sentence",
-        "decide",
-        "h-diff",
-        "h-gate",
-        "h-facts",
-        "h-past",
-        "h-agent",
-        "h-time",
-        "h-claim",
-        "h-keys",
-    ]
+    await page.wait_for_timeout(300)
+    assert "owned" not in await page.title()
+    assert all(url.startswith(site.url) for url in asked)
+    assert heard == []
+    now = page.locator('.diff tr:has(code:text-is("from")) td[data-label="Now"]')
+    await expect(now.locator(".sus")).to_have_text(reviews.CYRILLIC_A)
+    await expect(now).to_contain_text("another recipient")
+    then = page.locator('.diff tr:has(code:text-is("body_html")) td[data-label="Then"]')
+    await expect(then).to_contain_text("of 300,076 bytes")
+    await expect(page.locator(".past .hid").first).to_be_visible()
+
+
+async def test_boxes_beside_stay_off_the_sheet(site: Site) -> None:
+    """The sheet is what is signed; what the service remembers is beside it."""
+    page = await site.visitor()
+    await page.goto(REFUND)
+    for box in (".diff", ".meter", ".past"):
+        assert await page.locator(box).count() > 0
+        assert await page.locator(f".sheet {box}").count() == 0
+
+
+@pytest.mark.parametrize("wrong_ms", [-3_600_000, 3_600_000])
+async def test_a_clock_that_is_wrong_by_an_hour_changes_no_countdown(site: Site, wrong_ms: int) -> None:
+    page = await site.visitor()
+    await page.add_init_script(f"{{ const real = Date.now; Date.now = () => real() + {wrong_ms}; }}")
+    await page.goto(REFUND)
+    await page.wait_for_timeout(1_200)
+    await expect(page.locator(".due b")).to_have_text("2 h 40 min left")

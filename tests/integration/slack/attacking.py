@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
@@ -16,22 +15,23 @@ from sqlalchemy import func, select
 
 from policy_service.storage.core import Row, table
 from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_tables import SlackCardRow
 from policy_service.storage.tables import CommentRow, VoteRow
 from tests.counterparts.slack import pressed
 from tests.fakes.slack_deliveries import Answer, Json, Kind
-from tests.integration.slack.office import APPROVALS, Office
+from tests.fakes.slack_faults import SlackFaults
+from tests.fakes.world import World
 
 _times = count(1_795_000_000)
+APPROVALS: Final = "C0APPROVALS"
 GONE: Final = object()
 """A member that is left out."""
 
 
 def changed(payload: Json, changes: Mapping[str, Any]) -> Json:
-    """The payload with members changed, named by their path: ``team.id``, ``actions.0.value``."""
+    """The payload with members changed, named by their path: ``team__id``, ``actions.0.value``."""
     told: Json = json.loads(json.dumps(payload))
     for path, value in changes.items():
-        *way, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+        *way, last = [int(step) if step.isdigit() else step for step in path.replace("__", ".").split(".")]
         at: Any = told
         for step in way:
             at = at[step]
@@ -42,11 +42,19 @@ def changed(payload: Json, changes: Mapping[str, Any]) -> Json:
     return told
 
 
-@dataclass
-class Attacker:
-    """Somebody who can have anything delivered, before an office."""
+class Attacks:
+    """What an office can have delivered by whoever signs it, and what came of it."""
 
-    office: Office
+    world: World
+    faults: SlackFaults
+    before: dict[type[Row], int]  # rows of the tests before, which have to stay
+
+    @property
+    def app(self) -> Any:
+        """The settings' app."""
+        app = self.world.settings.slack
+        assert app is not None
+        return app
 
     def press(self, user: str, card: Json, action: str = "approve", /, **changes: Any) -> Json:
         """A press on a card as Slack sends it, but for ``changes``, whose paths are written with ``__``."""
@@ -54,93 +62,87 @@ class Attacker:
 
     def press_of(self, user: str, card: Json, button: Json, /, **changes: Any) -> Json:
         """The same of a button that may not be there."""
-        app, stamp = self.office.app, f"{next(_times)}.000100"
+        stamp = f"{next(_times)}.000100"
         payload = {
-            "type": "block_actions",
-            "api_app_id": app.app_id,
-            "token": "no-longer-used",
-            "team": {"id": app.team_id, "domain": "northwind"},
-            "enterprise": None,
-            "is_enterprise_install": False,
-            "user": {"id": user, "username": user.lower(), "team_id": app.team_id},
-            "trigger_id": f"{stamp}.trigger",
+            **self._of(user, "block_actions"), "token": "no-longer-used", "enterprise": None,
+            "is_enterprise_install": False, "response_url": "https://hooks.slack.com/actions/T0/1/abc",
             "container": {
-                "type": "message",
-                "message_ts": card["ts"],
-                "channel_id": APPROVALS,
-                "is_ephemeral": False,
+                "type": "message", "message_ts": card["ts"], "channel_id": APPROVALS, "is_ephemeral": False,
             },
             "channel": {"id": APPROVALS, "name": "approvals"},
             "message": {"ts": card["ts"], "text": card.get("text", ""), "blocks": card.get("blocks", [])},
-            "response_url": "https://hooks.slack.com/actions/T0/1/abc",
             "actions": [button | {"action_ts": stamp}],
-        }
-        return changed(payload, {path.replace("__", "."): value for path, value in changes.items()})
+        }  # fmt: skip
+        return changed(payload, changes)
 
     def form(self, user: str, kind: str, pointer: str, text: str | None, /, **changes: Any) -> Json:
         """A form that was sent."""
-        app, stamp = self.office.app, f"{next(_times)}"
-        payload = {
-            "type": "view_submission",
-            "api_app_id": app.app_id,
-            "team": {"id": app.team_id, "domain": "northwind"},
-            "user": {"id": user, "username": user.lower(), "team_id": app.team_id},
-            "trigger_id": f"{stamp}.trigger",
-            "view": {
-                "id": f"V{stamp}",
-                "type": "modal",
-                "callback_id": kind,
-                "private_metadata": pointer,
-                "state": {"values": {"reason": {"words": {"type": "plain_text_input", "value": text}}}},
-            },
-            "response_urls": [],
-        }
-        return changed(payload, {path.replace("__", "."): value for path, value in changes.items()})
+        state = {"values": {"reason": {"words": {"type": "plain_text_input", "value": text}}}}
+        view = {"id": f"V{next(_times)}", "type": "modal", "callback_id": kind, "private_metadata": pointer}
+        payload = self._of(user, "view_submission") | {"view": view | {"state": state}, "response_urls": []}
+        return changed(payload, changes)
 
     def command(self, user: str, text: str, /, **changes: Any) -> Json:
         """A slash command."""
-        app = self.office.app
         payload = {
-            "command": "/countersign",
-            "text": text,
-            "team_id": app.team_id,
-            "team_domain": "northwind",
-            "channel_id": APPROVALS,
-            "user_id": user,
-            "api_app_id": app.app_id,
-            "response_url": "https://hooks.slack.com/commands/1/2",
-            "trigger_id": f"{next(_times)}.trigger",
-        }
-        return {name: value for name, value in (payload | changes).items() if value is not GONE}
+            "command": "/countersign", "text": text, "user_id": user, "channel_id": APPROVALS,
+            "team_id": self.app.team_id, "team_domain": "northwind", "api_app_id": self.app.app_id,
+            "response_url": "https://hooks.slack.com/commands/1/2", "trigger_id": f"{next(_times)}.trigger",
+        }  # fmt: skip
+        return changed(payload, changes)
 
     def event(self, kind: str, /, **changes: Any) -> Json:
         """Something that happened in the workspace."""
-        app = self.office.app
         payload = {
-            "type": "event_callback",
-            "team_id": app.team_id,
-            "api_app_id": app.app_id,
-            "event_id": f"Ev{next(_times)}",
-            "event": {"type": kind, "tokens": {"bot": [app.app_id]}},
-        }
-        return changed(payload, {path.replace("__", "."): value for path, value in changes.items()})
+            "type": "event_callback", "team_id": self.app.team_id, "api_app_id": self.app.app_id,
+            "event_id": f"Ev{next(_times)}", "event": {"type": kind, "tokens": {"bot": [self.app.app_id]}},
+        }  # fmt: skip
+        return changed(payload, changes)
+
+    def _of(self, user: str, kind: str) -> Json:
+        """What every payload has that comes of somebody's hand."""
+        team, app = self.app.team_id, self.app.app_id
+        return {
+            "type": kind, "api_app_id": app, "team": {"id": team, "domain": "northwind"},
+            "user": {"id": user, "username": user.lower(), "team_id": team}, "trigger_id": f"{next(_times)}.trigger",
+        }  # fmt: skip
 
     async def deliver(self, payload: Json, kind: Kind = "interactive", **how: Any) -> Answer:
         """Have it delivered over HTTP, signed with the right secret unless another is given."""
-        at = {"at": self.office.faults.clock()}
-        return await self.office.faults.deliveries.forge(kind, payload, **(at | how))
+        at = {"at": self.faults.clock()}
+        return await self.faults.deliveries.forge(kind, payload, **(at | how))
 
     async def say(self, user: str, text: str, /, **changes: Any) -> Answer:
         """Have a command delivered."""
         return await self.deliver(self.command(user, text, **changes), "slash_commands")
 
+    async def pressed(self, user: str, card: Json, *actions: str, **changes: Any) -> None:
+        """Have presses on these buttons delivered, on Approve where none is named; Slack hears that they arrived."""
+        for action in actions or ("approve",):
+            answer = await self.deliver(self.press(user, card, action, **changes))
+            assert (answer.status, answer.body) == (200, b""), (action, changes)
+
+    async def forged(self, user: str, card: Json, /, **button: Any) -> None:
+        """The same of Approve with members changed, where the card need not have it."""
+        press = self.press_of(user, card, {"type": "button", "action_id": "approve"} | button)
+        assert (await self.deliver(press)).status == 200, button
+
+    async def sent(
+        self, user: str, kind: str, pointer: str, text: str | None = "because", **changes: Any
+    ) -> str:
+        """Have a form delivered: why it was refused, in Slack's words for it; nothing where it was taken."""
+        answer = await self.deliver(self.form(user, kind, pointer, text, **changes))
+        assert answer.status == 200
+        assert not answer.body or answer.json["response_action"] == "errors"
+        return answer.body.decode()
+
     # -- what came of it ---------------------------------------------------------------------------------------------
 
     async def count(self, model: type[Row]) -> int:
-        """How many rows of a table there are."""
+        """How many rows of a table there are, without those that stay from the tests before."""
         query = select(func.count()).select_from(table(model))
-        found = await self.office.world.service.db.read(lambda conn: conn.execute(query).scalar_one())
-        return found - self.office.before.get(model, 0)
+        found = await self.world.service.db.read(lambda conn: conn.execute(query).scalar_one())
+        return found - self.before.get(model, 0)
 
     async def nothing_said(self) -> bool:
         """That nobody's vote and nobody's word is on record."""
@@ -150,23 +152,20 @@ class Attacker:
         """Who voted what, and whether it was late."""
         row = table(VoteRow).c
         query = select(row.sub, row.verdict, row.late).order_by(row.vote_id)
-        found = await self.office.world.service.db.read(lambda conn: conn.execute(query).all())
-        return [tuple(one) for one in found[self.office.before.get(VoteRow, 0) :]]
+        found = await self.world.service.db.read(lambda conn: conn.execute(query).all())
+        return [tuple(one) for one in found[self.before.get(VoteRow, 0) :]]
 
     async def answers(self) -> list[Json]:
         """What people were to be told alone, sent or not."""
         row = table(OutboxRow).c
         query = select(row.payload).where(row.kind == "slack_ephemeral").order_by(row.created_at)
-        found = await self.office.world.service.db.read(lambda conn: conn.execute(query).scalars().all())
+        found = await self.world.service.db.read(lambda conn: conn.execute(query).scalars().all())
         return [dict(one) for one in found]
 
-    async def cards(self) -> list[Json]:
-        """Every card as it is stored."""
-        row = table(SlackCardRow).c
-        found = await self.office.world.service.db.read(
-            lambda conn: conn.execute(select(*row).order_by(row.card_id)).all()
-        )
-        return [dict(one._mapping) for one in found]
+    async def answer(self) -> Json:
+        """The only thing that somebody was to be told alone."""
+        (one,) = await self.answers()
+        return one
 
 
 def value_of(card: Json, action: str = "approve") -> str:

@@ -10,39 +10,57 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from policy_service.channels.slack import loops
-from policy_service.workflow.slack import owing
+from policy_service.channels.slack import client, loops
+from policy_service.workflow.slack import owing, sending
+from policy_service.workflow.slack.sending import PACE
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import SlackFaults, failing_slack
 from tests.integration.service.conftest import database, engine
 from tests.integration.service.engines import database_on
-from tests.integration.slack.attacking import Attacker
 from tests.integration.slack.office import Office, opened
 from tests.unit.storage.databases import migrated_template, postgres_server
 
 __all__ = ["database", "engine", "migrated_template", "postgres_server"]
 
+SlackAndFaults = tuple[SlackServer, SlackFaults]
 OpenOffice = Callable[..., AbstractAsyncContextManager[Office]]
 _names = (f"robot-{n}" for n in itertools.count(2))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _looks_often() -> Iterator[None]:
-    """A test moves the clock; nobody needs to wait for the next look."""
+    """A test moves the clock; nobody needs to wait for the next look, nor between two messages (`at_its_pace`)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "_POLL_S", 0.03)
+        patch.setattr(loops, "_POLL_S", 0.06)
+        patch.setattr(sending, "PACE", timedelta())
+        yield
+
+
+@pytest.fixture
+def at_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two messages in one place it waits as long as it does."""
+    monkeypatch.setattr(sending, "PACE", PACE)
+
+
+@pytest.fixture
+def each_press_is_answered() -> Iterator[None]:
+    """However fast one person presses."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owing, "MOST_ANSWERS", 1_000)
         yield
 
 
 @pytest.fixture(scope="module")
-def slack_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlackServer, SlackFaults]]:
+def slack_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlackAndFaults]:
     with failing_slack(tmp_path_factory.mktemp("slack")) as both:
         yield both
 
@@ -53,13 +71,10 @@ def how_it_opens() -> dict[str, Any]:
     return {}
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "sqlite",
-        pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")]),
-    ],
-)
+POSTGRES = pytest.param("postgresql", marks=[pytest.mark.long, pytest.mark.xdist_group("postgresql")])
+
+
+@pytest.fixture(scope="module", params=["sqlite", POSTGRES])
 def database_of_all(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
     """The settings of a database for a file's tests, on each engine."""
     with database_on(request, request.param) as settings:
@@ -69,7 +84,7 @@ def database_of_all(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
 @pytest.fixture(scope="module")
 async def office_of_all(
     tmp_path_factory: pytest.TempPathFactory,
-    slack_of_all: tuple[SlackServer, SlackFaults],
+    slack_of_all: SlackAndFaults,
     database_of_all: dict[str, str],
     how_it_opens: dict[str, Any],
 ) -> AsyncIterator[tuple[Office, Payments]]:
@@ -77,21 +92,25 @@ async def office_of_all(
     folder, (slack, faults) = tmp_path_factory.mktemp("office"), slack_of_all
     rules = Payments(folder / "bundle")
     async with opened(folder, slack, faults, rules.path, **database_of_all, **how_it_opens) as started:
-        yield started, rules
+        with pytest.MonkeyPatch.context() as patch:
+            # how long an account is known is a matter of the office's clock
+            patch.setattr(
+                client, "time", SimpleNamespace(monotonic=lambda: started.world.clock().timestamp())
+            )
+            yield started, rules
 
 
 @pytest.fixture
 async def office(office_of_all: tuple[Office, Payments]) -> AsyncIterator[Office]:
     """The office as on its first morning: nobody is linked, nothing stands in a channel, and the agent is new."""
     started, rules = office_of_all
-    await started.clear()
+    await started.begin()
     started.robot = await started.world.agent(next(_names))
     yield started
-    started.faults.forget()
     started.world.clock.go_on()
+    await started.clear()
     for txn in started.robot.txns:  # whoever changes the rules later asks about nothing of this test
         await started.robot.send("POST", f"/v1/transactions/{txn}/withdraw", {})
-    await started.clear()
     if rules.touched:
         rules.restore()
         await started.world.activate()
@@ -104,14 +123,7 @@ def bundle(office_of_all: tuple[Office, Payments]) -> Payments:
 
 
 @pytest.fixture
-def attacker(office: Office, monkeypatch: pytest.MonkeyPatch) -> Attacker:
-    """Somebody before the office, each of whose presses is answered, however fast they come."""
-    monkeypatch.setattr(owing, "MOST_ANSWERS", 1_000)
-    return Attacker(office)
-
-
-@pytest.fixture
-def slack_and_faults(slack_of_all: tuple[SlackServer, SlackFaults]) -> tuple[SlackServer, SlackFaults]:
+def slack_and_faults(slack_of_all: SlackAndFaults) -> SlackAndFaults:
     """Slack as on its first day, and a proxy that lets everything through."""
     slack, faults = slack_of_all
     asyncio.run(slack.reset())
@@ -127,10 +139,7 @@ def own_bundle(tmp_path: Path) -> Payments:
 
 @pytest.fixture
 def open_office(
-    tmp_path: Path,
-    slack_and_faults: tuple[SlackServer, SlackFaults],
-    own_bundle: Payments,
-    database: dict[str, str],
+    tmp_path: Path, slack_and_faults: SlackAndFaults, own_bundle: Payments, database: dict[str, str]
 ) -> OpenOffice:
     """Opens an office of the test's own; again, it is the same one after a restart."""
     return partial(opened, tmp_path, *slack_and_faults, own_bundle.path, **database)

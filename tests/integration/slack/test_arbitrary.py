@@ -1,4 +1,4 @@
-"""Deliveries with arbitrary members, rightly signed, over HTTP and the socket: no error of ours, and nobody's vote.
+"""Deliveries with arbitrary members, rightly signed, over HTTP: no error of ours, and nobody's vote.
 
 Each is a press, a form, a command or an event of somebody who may approve, with one or more members replaced: by
 another kind of value, by what databases and encoders stumble over, or by nothing; drawn from a fixed seed.
@@ -6,19 +6,18 @@ another kind of value, by what databases and encoders stumble over, or by nothin
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
+from structlog.testing import capture_logs
 
-from tests.fakes.slack_deliveries import Delivery, Json, Kind
-from tests.integration.slack.attacking import GONE, Attacker, changed, value_of
-from tests.integration.slack.conftest import OpenOffice
+from tests.fakes.slack_deliveries import Json, Kind
+from tests.integration.slack.attacking import GONE, changed, value_of
 from tests.integration.slack.office import Office
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("each_press_is_answered")]
 
 HOW_MANY: Final = 120
 HOSTILE: Final[list[Any]] = [
@@ -49,61 +48,42 @@ def _drawn(payloads: list[tuple[Kind, Json]]) -> Iterator[tuple[Kind, Json]]:
         yield kind, {name: value for name, value in told.items() if value is not GONE}
 
 
-def _payloads(attacker: Attacker, dana: str, card: Json) -> list[tuple[Kind, Json]]:
+def _payloads(office: Office, dana: str, card: Json) -> list[tuple[Kind, Json]]:
     wrong = value_of(card)[:-64] + "0" * 64  # so that what is left as it is approves nothing either
-    press = attacker.press_of(dana, card, {"type": "button", "action_id": "approve", "value": wrong})
+    press = office.press_of(dana, card, {"type": "button", "action_id": "approve", "value": wrong})
     home = {"type": "view", "view_id": "V1"}
     return [
         ("interactive", press),
-        ("interactive", attacker.form(dana, "approve", wrong, "because")),
-        ("interactive", attacker.form("U0SAM", "deny", value_of(card), "because")),
-        ("interactive", attacker.form("U0SAM", "ask", value_of(card), "because")),
-        ("interactive", attacker.press("U0SAM", card, "deny")),
-        ("interactive", attacker.press_of("U0SAM", card, {"action_id": "direct"}, container=home, view={"id": "V1"})),
-        ("slash_commands", attacker.command("U0SAM", "link")),
-        ("slash_commands", attacker.command("U0SAM", "simulate robot pay {}")),
-        ("events_api", attacker.event("app_home_opened", event__user="U0SAM", event__tab="home")),
+        ("interactive", office.form(dana, "approve", wrong, "because")),
+        ("interactive", office.form("U0SAM", "deny", value_of(card), "because")),
+        ("interactive", office.form("U0SAM", "ask", value_of(card), "because")),
+        ("interactive", office.press("U0SAM", card, "deny")),
+        ("interactive", office.press_of("U0SAM", card, {"action_id": "direct"}, container=home, view={"id": "V1"})),
+        ("slash_commands", office.command("U0SAM", "link")),
+        ("slash_commands", office.command("U0SAM", "simulate robot pay {}")),
+        ("events_api", office.event("app_home_opened", event__user="U0SAM", event__tab="home")),
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("way", ["http", pytest.param("socket", marks=pytest.mark.long)])
-async def test_arbitrary_members_are_no_error_and_no_vote(
-    open_office: OpenOffice, way: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with open_office(ways=("signing", "app")) as office:
-        faults = office.faults
-        await faults.relay.until_open()
-        attacker = Attacker(office)
-        dana = await office.link("maya")
-        view = await office.pay(500, "a")
-        card = await office.card()
-        unasked = []
-        for kind, payload in _drawn(_payloads(attacker, dana, card)):
-            if way == "http":
-                answer = await attacker.deliver(payload, kind)
-                assert answer.status in (200, 400, 401), payload
-            else:
-                unsigned = Delivery(kind, payload, b"", {})
-                unasked.append(asyncio.create_task(faults.deliveries.send_by_socket(unsigned)))
-        await asyncio.gather(*unasked)
-        assert await attacker.nothing_said()
-        assert await office.state(view) == "review"
-        assert (await attacker.deliver(attacker.press(dana, card))).status == 200
-        assert await attacker.votes() == [("maya", "approve", False)]
-    said = capsys.readouterr().out
-    assert "slack_delivery_failed" not in said
-    assert "Traceback" not in said
+async def test_arbitrary_members_are_no_error_and_no_vote(office: Office) -> None:
+    dana = await office.link("maya")
+    view, card = await office.asked()
+    with capture_logs() as lines:
+        for kind, payload in _drawn(_payloads(office, dana, card)):
+            assert (await office.deliver(payload, kind)).status in (200, 400, 401), payload
+    assert [line for line in lines if line["log_level"] in ("error", "critical")] == []
+    assert await office.nothing_said()
+    assert await office.state(view) == "review"
+    await office.pressed(dana, card)
+    assert await office.votes() == [("maya", "approve", False)]
 
 
 async def test_words_no_database_holds_are_refused_or_kept_and_no_error(office: Office) -> None:
-    attacker = Attacker(office)
     dana = await office.link("maya")
-    await office.pay(5_000, "a")
-    card = await office.card()
+    _, card = await office.asked(5_000)
     for words in ("\0", "a\0b", "\ud800", "x\udfff", "\x1b[2J", "\u202e"):
         for kind in ("ask", "deny"):
-            form = attacker.form(dana, kind, value_of(card), words)
-            assert (await attacker.deliver(form)).status == 200, words
+            await office.sent(dana, kind, value_of(card), words)
         for path in ("user__id", "container__channel_id", "container__message_ts"):
-            answer = await attacker.deliver(attacker.press("U0SAM", card, **{path: words}))
+            answer = await office.deliver(office.press("U0SAM", card, **{path: words}))
             assert answer.status in (200, 400), (path, words)

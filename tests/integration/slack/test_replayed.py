@@ -1,4 +1,4 @@
-"""The same delivery again: captured and sent once more, pressed twice, delivered by both ways, after a restart."""
+"""The same delivery twice, late, swapped, by both ways, captured and sent again: each decision exactly once."""
 
 from __future__ import annotations
 
@@ -10,20 +10,128 @@ import pytest
 
 from policy_service.channels.slack import commands, desk
 from policy_service.errors import StorageUnavailableError
-from policy_service.identity.slack_links import slack_link
 from policy_service.storage.slack_tables import SlackDeliveryRow, SlackInvitationRow
 from policy_service.storage.tables import CommentRow
-from tests.fakes.slack_deliveries import Answer, BothWays, Delivery, Json, Kind, signed
-from tests.integration.slack.attacking import Attacker, value_of
+from tests.fakes.slack_deliveries import (
+    Answer,
+    BothWays,
+    Delivery,
+    Held,
+    Json,
+    Kind,
+    Manner,
+    Twice,
+    Unheard,
+    signed,
+)
+from tests.integration.slack.attacking import value_of
 from tests.integration.slack.conftest import OpenOffice
-from tests.integration.slack.office import APPROVALS, Office, until
+from tests.integration.slack.office import APPROVALS, Office, until, words
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("each_press_is_answered")]
+
+MAYA = ("maya", "approve", False)
+TWICE = Twice(together=True)
 
 
-def captured(office: Office, kind: Kind, payload: Json) -> Delivery:
+async def test_a_payment_is_asked_about_and_approved_by_a_press_which_comes_again(office: Office) -> None:
+    dana = await office.link("maya")
+    manners: list[Manner] = [TWICE, Unheard()]
+    for manner in manners:
+        view, card = await office.asked(500, str(manner))
+        assert "acct-1" in words(card)
+        office.faults.deliveries.how.next("interactive", manner)
+        await office.slack.click(APPROVALS, card["ts"], dana, "approve")
+        await office.becomes(view, "released")
+        assert "Approve " not in words(await office.shows("Approved and released"))
+        await office.quiet()
+        assert [kind for kind, _ in await office.world.log(view["txn"])].count("vote_recorded") == 1
+    assert await office.votes() == [MAYA, MAYA]
+    assert await office.slack.ephemerals(APPROVALS, dana) == [], "a repeat is no news to anybody"
+
+
+async def test_a_press_for_a_form_that_comes_twice_at_once_opens_one(office: Office) -> None:
+    """The trigger serves once: a second call would fail, and whoever has the form before them would be told so."""
+    dana = await office.link("maya")
+    _, card = await office.asked()
+    for does in ("deny", "ask"):
+        office.faults.calls.clear()
+        office.faults.deliveries.how.next("interactive", TWICE)
+        await office.slack.click(APPROVALS, card["ts"], dana, does)
+        await office.quiet()
+        assert len(office.calls("views.open")) == 1, does
+    assert await office.slack.ephemerals(APPROVALS, dana) == []
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+async def test_an_approval_and_a_denial_are_counted_as_they_come(office: Office, swapped: bool) -> None:
+    """Two people press; whichever arrives first settles it, and the other is told."""
+    dana, felix = await office.link("maya"), await office.link("tomas")
+    view, card = await office.asked()
+    await office.slack.click(APPROVALS, card["ts"], felix, "deny")
+    (form,) = await until(office.slack.modals)  # it opens after the press was answered
+    office.faults.deliveries.how.next("interactive", Held(), Held())
+    await office.slack.click(APPROVALS, card["ts"], dana, "approve")
+    (block,) = [one for one in form["blocks"] if one["type"] == "input"]
+    said = {block["block_id"]: {block["element"]["action_id"]: "not this one"}}
+    await office.slack.submit_view(felix, said)
+    held = [one for one in office.faults.deliveries.kept if not one.answers]
+    assert len(held) == 2
+    for delivery in reversed(held) if swapped else held:
+        await office.faults.deliveries.send(delivery, at=office.faults.clock())
+    await office.quiet()
+    assert await office.state(view) == ("denied" if swapped else "released")
+    cast = await office.votes()
+    assert len(cast) == len(set(cast)) <= 2
+    assert ("Denied" if swapped else "Approved") in words(await office.card())
+
+
+async def test_many_presses_at_once_are_one_vote_for_each_person(office: Office) -> None:
+    dana, felix = await office.link("maya"), await office.link("tomas")
+    view, card = await office.asked(5_000)
+    office.faults.deliveries.how.next("interactive", *[TWICE] * 4)
+    presses = (
+        office.slack.click(APPROVALS, card["ts"], who, "approve") for who in (dana, felix, dana, felix)
+    )
+    await asyncio.gather(*presses)
+    await office.becomes(view, "released")
+    assert sorted(await office.votes()) == [MAYA, ("tomas", "approve", False)]
+
+
+async def test_an_approval_that_is_repeated_is_told_as_recorded_already(office: Office) -> None:
+    dana, felix = await office.link("maya"), await office.link("tomas")
+    _, card = await office.asked(5_000)
+    await office.pressed(dana, card)
+    assert await office.answers() == []
+    await office.pressed(dana, card)
+    await office.told(dana, "Your approval is recorded already, and it waits for others.")
+    assert "recorded already" in await office.sent(dana, "approve", value_of(card))
+    await office.pressed(felix, card)
+    await office.pressed(dana, card)
+    await office.told(dana, "Your approval is recorded already, and it was approved.")
+    assert [vote for vote in await office.votes() if not vote[2]] == [MAYA, ("tomas", "approve", False)]
+
+
+async def test_a_reason_longer_than_any_channel_takes_is_refused(office: Office) -> None:
+    dana = await office.link("maya")
+    _, card = await office.asked(5_000)
+    for kind in ("approve", "deny", "ask"):
+        assert "4,000 characters at most" in await office.sent(dana, kind, value_of(card), "x" * 4_001), kind
+    assert await office.nothing_said()
+    for kind in ("ask", "approve", "deny"):
+        assert await office.sent(dana, kind, value_of(card), "x" * 4_000) == "", kind
+    assert await office.votes() == [MAYA, ("maya", "deny", False)]
+
+
+def captured(office: Office, payload: Json, kind: Kind = "interactive") -> Delivery:
     """A delivery with the signature it has for its five minutes."""
     return Delivery(kind, payload, *signed(kind, payload, office.faults.secret, office.faults.clock()))
+
+
+async def sent(office: Office, delivery: Delivery, times: int = 1, status: int = 200) -> None:
+    """Have it delivered so often, one time after the other."""
+    for _ in range(times):
+        assert (await office.faults.deliveries.send(delivery)).status == status
 
 
 def invitation_in(answer: Answer) -> str | None:
@@ -35,180 +143,121 @@ def invitation_in(answer: Answer) -> str | None:
     return None
 
 
-async def test_a_press_that_is_sent_again_is_acted_on_once(office: Office, attacker: Attacker) -> None:
+async def out_of_space(*given: Any, **how: Any) -> bool:
+    raise StorageUnavailableError("the disk is full")
+
+
+async def test_a_press_that_is_sent_again_is_acted_on_once(office: Office) -> None:
     dana = await office.link("maya")
-    view = await office.pay(5_000, "two people")
-    press = captured(office, "interactive", attacker.press(dana, await office.card()))
-    for _ in range(5):
-        assert (await office.faults.deliveries.send(press)).status == 200
-    assert await attacker.votes() == [("maya", "approve", False)]
-    assert await attacker.count(SlackDeliveryRow) == 1
-    assert await attacker.answers() == []
+    view, card = await office.asked(5_000)
+    await sent(office, captured(office, office.press(dana, card)), 3)
+    assert await office.votes() == [MAYA]
+    assert await office.count(SlackDeliveryRow) == 1
+    assert await office.answers() == []
+    await sent(office, captured(office, office.press("U0SAM", card)), 3)
+    assert len(await office.answers()) == 1, "a press that was refused is answered once"
+    ask = captured(office, office.form(dana, "ask", value_of(card), "which invoice?"))
+    await asyncio.gather(*(sent(office, ask) for _ in range(4)))
+    assert await office.count(CommentRow) == 1, "a question is asked once"
     assert await office.state(view) == "review"
 
 
-async def test_a_refused_press_that_is_sent_again_is_answered_once(
-    office: Office, attacker: Attacker
-) -> None:
-    await office.pay(500, "a")
-    press = captured(office, "interactive", attacker.press("U0SAM", await office.card()))
-    for _ in range(5):
-        assert (await office.faults.deliveries.send(press)).status == 200
-    assert len(await attacker.answers()) == 1
-
-
-async def test_a_form_that_is_sent_again_asks_nothing_again(office: Office, attacker: Attacker) -> None:
+async def test_a_denial_that_is_sent_again_denies_nothing_that_was_asked_anew(office: Office) -> None:
     dana = await office.link("maya")
-    await office.pay(500, "a")
-    form = attacker.form(dana, "ask", value_of(await office.card()), "which invoice?")
-    delivery = captured(office, "interactive", form)
-    await asyncio.gather(*(office.faults.deliveries.send(delivery) for _ in range(4)))
-    assert await attacker.count(CommentRow) == 1
-
-
-async def test_a_denial_that_is_sent_again_after_the_review_was_asked_anew_denies_nothing(
-    office: Office, attacker: Attacker
-) -> None:
-    dana = await office.link("maya")
-    view = await office.pay(500, "a")
-    deny = captured(office, "interactive", attacker.form(dana, "deny", value_of(await office.card()), "no"))
-    assert (await office.faults.deliveries.send(deny)).status == 200
+    view, card = await office.asked()
+    deny = captured(office, office.form(dana, "deny", value_of(card), "no"))
+    await sent(office, deny)
     assert await office.state(view) == "denied"
-    again = await office.pay(600, "a")
-    assert (await office.faults.deliveries.send(deny)).status == 200
+    again = await office.pay(600)
+    await sent(office, deny)
     assert await office.state(again) == "review"
 
 
-async def test_a_command_that_is_sent_again_hands_out_no_invitation(
-    office: Office, attacker: Attacker
-) -> None:
-    delivery = captured(office, "slash_commands", attacker.command("U0DANA", "link"))
+async def test_a_command_that_is_sent_again_hands_out_no_invitation(office: Office) -> None:
+    """Whoever copies the command on its way is as fast as Slack: a second invitation would be theirs."""
+    delivery = captured(office, office.command("U0DANA", "link"), "slash_commands")
     first = invitation_in(await office.faults.deliveries.send(delivery))
     assert first
     again = await office.faults.deliveries.send(delivery)
     assert (again.status, invitation_in(again)) == (200, None)
     assert first not in again.body.decode()
-
-
-async def test_a_command_that_is_sent_twice_at_once_hands_out_one_invitation(
-    office: Office, attacker: Attacker
-) -> None:
-    """Whoever copies the command on its way is as fast as Slack: a second invitation would be theirs."""
-    for _ in range(5):
-        delivery = captured(office, "slash_commands", attacker.command("U0DANA", "link"))
-        answers = await asyncio.gather(*(office.faults.deliveries.send(delivery) for _ in range(6)))
+    for _ in range(2):
+        delivery = captured(office, office.command("U0DANA", "link"), "slash_commands")
+        answers = await asyncio.gather(*(office.faults.deliveries.send(delivery) for _ in range(5)))
         assert sum(invitation_in(answer) is not None for answer in answers) == 1
-    assert await attacker.count(SlackInvitationRow) == 1
+    assert await office.count(SlackInvitationRow) == 1
+    nameless = await office.say(
+        "U0DANA", "link", trigger_id=""
+    )  # nothing would tell it from the same one again
+    assert (nameless.status, invitation_in(nameless)) == (400, None)
 
 
-async def test_a_command_without_a_name_of_its_own_is_none(office: Office, attacker: Attacker) -> None:
-    """Nothing would tell it from the same command sent again."""
-    answer = await attacker.say("U0DANA", "link", trigger_id="")
-    assert (answer.status, invitation_in(answer)) == (400, None)
-
-
-@pytest.fixture
-async def unlink(office: Office, attacker: Attacker) -> Delivery:
-    """The button of dana's home, pressed."""
+async def test_a_home_button_sent_again_does_nothing(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it could not be done, it is done when it is delivered again."""
     where = {"container": {"type": "view", "view_id": "V0HOME"}, "view": {"id": "V0HOME", "type": "home"}}
     dana = await office.link("maya")
-    return captured(
-        office, "interactive", attacker.press_of(dana, {"ts": ""}, {"action_id": "unlink"}, **where)
-    )
-
-
-async def test_a_button_of_the_home_that_is_sent_again_does_nothing_again(
-    office: Office, unlink: Delivery
-) -> None:
-    assert (await office.faults.deliveries.send(unlink)).status == 200
-    assert await _linked(office) is False
-    await office.link("maya")
-    assert (await office.faults.deliveries.send(unlink)).status == 200
-    assert await _linked(office) is True
-
-
-async def test_a_button_of_the_home_that_could_not_be_done_is_done_when_it_is_delivered_again(
-    office: Office, unlink: Delivery, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    unlink = captured(office, office.press_of(dana, {"ts": ""}, {"action_id": "unlink"}, **where))
     with monkeypatch.context() as patch:
         patch.setattr(commands, "unlink", out_of_space)
-        assert (await office.faults.deliveries.send(unlink)).status == 503
-    assert await _linked(office) is True
-    assert (await office.faults.deliveries.send(unlink)).status == 200
-    assert await _linked(office) is False
+        await sent(office, unlink, status=503)
+    assert await office.linked(dana) is True
+    await sent(office, unlink)
+    assert await office.linked(dana) is False
+    await office.link("maya")
+    await sent(office, unlink)
+    assert await office.linked(dana) is True
 
 
-async def out_of_space(*given: Any, **how: Any) -> bool:
-    raise StorageUnavailableError("the disk is full")
-
-
-async def _linked(office: Office) -> bool:
-    team, dana = office.app.team_id, office.slack.users["dana"]
-    return await office.world.service.db.read(lambda conn: slack_link(conn, team, dana) is not None)
-
-
-async def test_a_double_click_is_one_vote(office: Office, attacker: Attacker) -> None:
+async def test_a_double_click_is_one_vote(office: Office) -> None:
     dana = await office.link("maya")
-    view = await office.pay(5_000, "two people")
-    card = await office.card()
-    presses = [attacker.press(dana, card) for _ in range(4)]
-    answers = await asyncio.gather(*(attacker.deliver(press) for press in presses))
-    assert [answer.status for answer in answers] == [200] * 4
-    assert await attacker.votes() == [("maya", "approve", False)]
-    assert all("is recorded already" in one["sentence"] for one in await attacker.answers())
+    view, card = await office.asked(5_000)
+    await asyncio.gather(*(office.pressed(dana, card) for _ in range(4)))
+    assert await office.votes() == [MAYA]
+    assert all("is recorded already" in one["sentence"] for one in await office.answers())
     assert await office.state(view) == "review"
 
 
-async def test_a_press_whose_answer_was_lost_counts_once_when_it_is_pressed_again(
-    office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_lost_answer_makes_no_second_vote(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """The vote was written and what remembers the press was not: Slack heard an error."""
     dana = await office.link("maya")
-    await office.pay(5_000, "two people")
-    press = captured(office, "interactive", attacker.press(dana, await office.card()))
-
+    _, card = await office.asked(5_000)
+    press = captured(office, office.press(dana, card))
     with monkeypatch.context() as patch:
         patch.setattr(desk, "remember", out_of_space)
-        assert (await office.faults.deliveries.send(press)).status == 503
-    assert await attacker.votes() == [("maya", "approve", False)]
-    assert (await office.faults.deliveries.send(press)).status == 200
-    assert await attacker.votes() == [("maya", "approve", False)]
+        await sent(office, press, status=503)
+    assert await office.votes() == [MAYA]
+    await sent(office, press)
+    assert await office.votes() == [MAYA]
 
 
 async def test_a_card_of_before_a_restart_is_pressed_after_it(open_office: OpenOffice) -> None:
     async with open_office() as before:
         dana = await before.link("maya")
-        view = await before.pay(500, "a")
-        press = captured(before, "interactive", Attacker(before).press(dana, await before.card()))
+        view, card = await before.asked()
+        press = captured(before, before.press(dana, card))
         robot = before.robot
     async with open_office(robot="robot-2") as after:
         after.robot.key, after.robot.name = robot.key, robot.name
-        for _ in range(2):
-            assert (await after.faults.deliveries.send(press)).status == 200
-        assert await Attacker(after).votes() == [("maya", "approve", False)]
+        await sent(after, press, 2)
+        assert await after.votes() == [MAYA]
         assert await after.state(view) == "released"
         await after.shows("Approved and released")
 
 
 async def test_what_comes_by_both_ways_is_acted_on_once(open_office: OpenOffice) -> None:
     async with open_office(ways=("signing", "app")) as office:
-        attacker, deliveries = Attacker(office), office.faults.deliveries
+        deliveries = office.faults.deliveries
         await office.faults.relay.until_open()
         dana = await office.link("maya")
-        view = await office.pay(5_000, "two people")
-        card = await office.card()
+        view, card = await office.asked(5_000)
         deliveries.how.next("interactive", BothWays())
         await office.slack.click(APPROVALS, card["ts"], dana, "approve")
-
-        async def voted() -> list[Any] | None:
-            return await attacker.votes() or None
-
-        assert await until(voted) == [("maya", "approve", False)]
-        ask = captured(office, "interactive", attacker.form(dana, "ask", value_of(card), "which invoice?"))
+        assert await until(office.votes) == [MAYA]
+        ask = captured(office, office.form(dana, "ask", value_of(card), "which invoice?"))
         answers = await asyncio.gather(deliveries.send(ask), deliveries.send_by_socket(ask))
         assert [answer.status for answer in answers] == [200, 200]
-        assert await attacker.count(CommentRow) == 1
-        link = captured(office, "slash_commands", attacker.command("U0SAM", "link"))
+        assert await office.count(CommentRow) == 1
+        link = captured(office, office.command("U0SAM", "link"), "slash_commands")
         both = await asyncio.gather(deliveries.send(link), deliveries.send_by_socket(link))
         assert sum(invitation_in(answer) is not None for answer in both) == 1
         assert await office.state(view) == "review"

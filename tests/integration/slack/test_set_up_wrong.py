@@ -1,7 +1,8 @@
-"""An app that was set up wrongly: the operator reads in the log, in `/readyz` and in `slack status` what is wrong."""
+"""What the operator reads in the log, in `/readyz` and in `slack status` of an app that was set up wrongly."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
@@ -9,14 +10,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from policy_service import metrics
-from policy_service.channels.slack import loops
-from tests.counterparts.slack import SECRET, SlackServer
+from policy_service.channels.slack import loops, socket_mode
+from tests.counterparts.slack import SECRET
 from tests.fakes.slack_deliveries import signed
-from tests.fakes.slack_faults import NotOk, SlackFaults
-from tests.integration.slack.attacking import Attacker
-from tests.integration.slack.conftest import OpenOffice
-from tests.integration.slack.office import APPROVALS, Office, until
-from tests.integration.slack.test_outage import finding
+from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, Status
+from tests.integration.slack.conftest import OpenOffice, SlackAndFaults
+from tests.integration.slack.office import Office, until
 
 pytestmark = pytest.mark.anyio
 
@@ -28,10 +27,10 @@ def refused() -> float:
 
 
 async def test_each_kind_of_refusal_is_counted_and_named_in_the_log(office: Office) -> None:
-    attacker, now = Attacker(office), office.world.clock().timestamp()
-    command = attacker.command("U0DANA", "canary")
-    theirs = attacker.command("U0DANA", "canary", team_id="T0RIVAL")
-    odd = attacker.command("U0DANA", "canary", team_id="T0 canary", api_app_id="A0RIVAL")
+    now = office.world.clock().timestamp()
+    command = office.command("U0DANA", "canary")
+    theirs = office.command("U0DANA", "canary", team_id="T0RIVAL")
+    odd = office.command("U0DANA", "canary", team_id="T0 canary", api_app_id="A0RIVAL")
     bodies: list[tuple[bytes, Any]] = [
         signed("slash_commands", command, "9" * 32, now),
         signed("slash_commands", command, SECRET, now - 400),
@@ -42,29 +41,26 @@ async def test_each_kind_of_refusal_is_counted_and_named_in_the_log(office: Offi
     ]
     before = refused()
     with capture_logs() as told:
-        codes = [
-            (await office.world.http.post("/slack/events", content=body, headers=headers)).status_code
+        answers = [
+            await office.world.http.post("/slack/events", content=body, headers=headers)
             for body, headers in bodies
         ]
-    assert codes == [401, 401, 401, 401, 400, 413]
+    assert [answer.status_code for answer in answers] == [401, 401, 401, 401, 400, 413]
     assert refused() - before == 6
     lines = [one for one in told if one["event"] == "slack_delivery_refused"]
     assert [(one["check"], one["code"]) for one in lines] == [
-        ("signature", "unauthenticated"),
-        ("time", "unauthenticated"),
-        ("team_or_app", "unauthenticated"),
+        ("signature", "unauthenticated"), ("time", "unauthenticated"), ("team_or_app", "unauthenticated"),
         ("content", "invalid_request"),
-    ]
+    ]  # fmt: skip
     assert all((one["log_level"], one["way"]) == ("warning", "http") for one in lines)
     assert (lines[2]["team_id"], lines[2]["app_id"]) == ("T0RIVAL", office.app.app_id)
     assert "canary" not in str(told)
 
 
 async def test_what_is_told_of_another_app_is_written_as_ids_are_or_not_at_all(own_office: Office) -> None:
-    attacker = Attacker(own_office)
-    odd = attacker.command("U0DANA", "link", team_id="T0 canary", api_app_id="A0RIVAL")
+    odd = own_office.command("U0DANA", "link", team_id="T0 canary", api_app_id="A0RIVAL")
     with capture_logs() as told:
-        assert (await attacker.deliver(odd, "slash_commands")).status == 401
+        assert (await own_office.deliver(odd, "slash_commands")).status == 401
     (line,) = [one for one in told if one["event"] == "slack_delivery_refused"]
     assert line["app_id"] == "A0RIVAL"
     assert "team_id" not in line
@@ -77,70 +73,129 @@ async def elsewhere(open_office: OpenOffice) -> AsyncIterator[Office]:
         yield started
 
 
-async def test_with_a_token_of_another_workspace_nothing_is_sent_and_both_are_named(
-    elsewhere: Office,
-) -> None:
-    await elsewhere.pay(500, "a")
+async def asked_again(office: Office, times: int) -> None:
+    """Let time pass until the service has called so often; it asks whose its token is, and nothing else."""
 
-    async def said() -> str | None:
+    async def asked() -> bool:
+        office.world.clock.pass_(seconds=20)
+        return len(office.faults.calls) >= times and await office.followed()
+
+    await until(asked)
+    assert {call.method for call in office.faults.calls} == {"auth.test"}
+
+
+async def test_a_foreign_token_sends_nothing(elsewhere: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though a replica may say that all is well."""
+    await elsewhere.pay()
+
+    async def said() -> str:
         elsewhere.world.clock.pass_(seconds=5)
-        told = await finding(elsewhere)
-        return None if told is None else str(told["wrong"])
+        return await elsewhere.finding()
 
     assert "the bot token is of T0NORTHWIND, the settings name T0RIVAL" in await until(said)
-
-    async def asked_again() -> bool | None:
-        elsewhere.world.clock.pass_(seconds=20)
-        return len(elsewhere.faults.calls) > 4 or None
-
-    await until(asked_again)
-    assert {call.method for call in elsewhere.faults.calls} == {"auth.test"}
-    assert await elsewhere.slack.messages(APPROVALS) == []
+    await asked_again(elsewhere, 5)
+    assert await elsewhere.cards() == []
     status = await elsewhere.world.operator("slack-status", {})
-    assert status["last_error"] == "token_of_another_workspace"
-    assert status["waiting"] >= 1
+    assert (status["last_error"], status["waiting"] >= 1) == ("token_of_another_workspace", True)
 
-
-async def test_nothing_is_sent_by_whose_token_is_another_ones_though_a_replica_says_that_all_is_well(
-    elsewhere: Office, monkeypatch: pytest.MonkeyPatch
-) -> None:
     async def unheard(*args: Any) -> None:
         del args
 
     monkeypatch.setattr(loops, "answered", unheard)
-    await elsewhere.pay(500, "a")
-    before = len(elsewhere.faults.calls)
     await elsewhere.world.operator("slack-retry", {})
-
-    async def went_on() -> bool | None:
-        elsewhere.world.clock.pass_(seconds=20)
-        return (len(elsewhere.faults.calls) > before + 3 and await elsewhere.followed()) or None
-
-    await until(went_on)
-    assert {call.method for call in elsewhere.faults.calls} == {"auth.test"}
+    await asked_again(elsewhere, len(elsewhere.faults.calls) + 4)
 
 
 async def test_nothing_is_sent_before_slack_has_said_whose_the_token_is(
-    open_office: OpenOffice, slack_and_faults: tuple[SlackServer, SlackFaults]
+    open_office: OpenOffice, slack_and_faults: SlackAndFaults
 ) -> None:
     slack, faults = slack_and_faults
     faults.on.always("auth.test", NotOk("internal_error"))
     with capture_logs() as told:
         async with open_office(met=False) as office:
-            await office.pay(500, "a")
-
-            async def asked_twice() -> bool | None:
-                office.world.clock.pass_(seconds=20)
-                return (len(faults.calls) > 1 and await office.followed()) or None
-
-            await until(asked_twice)
-            assert {call.method for call in faults.calls} == {"auth.test"}
+            await office.pay()
+            await asked_again(office, 2)
             faults.on.lift()
             await office.quiet()
             await office.card()
             await office.world.service.slack._ask()  # type: ignore[union-attr]
     kinds = [one["event"] for one in told if one["event"] in ("slack_met", "slack_not_met")]
-    assert kinds[0] == "slack_not_met"
-    assert kinds.count("slack_met") == 1
+    assert (kinds[0], kinds.count("slack_met")) == ("slack_not_met", 1)
     (met,) = [one for one in told if one["event"] == "slack_met"]
     assert (met["team_id"], met["bot_user"], met["log_level"]) == (slack.team_id, slack.app.bot_user, "info")
+
+
+OPEN = "apps.connections.open"
+AWAY: dict[str, Fault] = {
+    "invalid_auth": NotOk("invalid_auth"), "connection_lost": CutBefore(), "no_answer": Hang(20)
+}  # fmt: skip
+CODES = [
+    "invalid_auth",
+    *(pytest.param(code, marks=pytest.mark.long) for code in ("connection_lost", "no_answer")),
+]
+
+
+async def connected(office: Office) -> None:
+    """Wait until Slack has a connection, and the service says that all is well."""
+
+    async def well() -> bool:
+        return await office.slack.is_connected() and await office.finding() == ""
+
+    await until(well, 30.0)
+
+
+@pytest.mark.parametrize("code", CODES)
+async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes(
+    open_office: OpenOffice, slack_and_faults: SlackAndFaults, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """A service that listens by Socket Mode alone, and whose Slack connects nobody from the start."""
+    slack_and_faults[1].on.always(OPEN, AWAY[code])
+    monkeypatch.setattr(socket_mode, "CONNECT_S", 0.3)
+    monkeypatch.setattr(socket_mode, "_LONGEST_PAUSE_S", 0.1)
+    with capture_logs() as told:
+        async with open_office(ways=("app",)) as office:
+
+            async def asked_again() -> bool:
+                return len(office.calls(OPEN)) > 2
+
+            assert f"Socket Mode cannot be connected ({code})" in await until(office.finding)
+            await until(asked_again)
+            office.faults.on.lift()
+            await connected(office)
+    kinds = [(one["event"], one.get("error")) for one in told if one["event"].startswith("slack_socket")]
+    assert kinds == [("slack_socket_failed", code), ("slack_socket_connected", None)]
+
+
+async def test_slack_may_ask_us_to_wait(open_office: OpenOffice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the SDK or we were about to connect anew."""
+    slept: list[float] = []
+    clients: list[socket_mode._Client] = []
+    kept = asyncio.sleep
+
+    class Kept(socket_mode._Client):
+        """A client that the test finds again."""
+
+        async def connect(self) -> None:
+            clients.append(self)
+            await super().connect()  # type: ignore[no-untyped-call]
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        await kept(min(seconds, 0.05))
+
+    monkeypatch.setattr(socket_mode, "_LOOK_S", 0.05)
+    monkeypatch.setattr(socket_mode, "_Client", Kept)
+    async with open_office(ways=("app",)) as office:
+        await connected(office)
+        monkeypatch.setattr(socket_mode.asyncio, "sleep", sleep)
+        office.faults.calls.clear()
+        office.faults.on.next(OPEN, Status(429, 77), Status(429, 78))
+        session = clients[-1].current_session  # the connection that is up is closed under the service
+        assert session is not None
+        await session.close()
+
+        async def waited() -> bool:
+            return {77.0, 78.0} <= set(slept) and await office.slack.is_connected()
+
+        await until(waited, 40.0)
+        assert len(office.calls(OPEN)) == 3

@@ -14,15 +14,14 @@ from sqlalchemy import select
 
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow, OutboxRow
-from tests.counterparts.slack import SlackServer
 from tests.fakes.canaries import Ears
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_deliveries import Json
-from tests.fakes.slack_faults import CutAfter, Garbled, NotOk, SlackFaults, Status
+from tests.fakes.slack_faults import CutAfter, Garbled, NotOk, Status
 from tests.integration.service.test_secrets import TRANSFER
-from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import OpenOffice
-from tests.integration.slack.office import Office, until, words
+from tests.integration.slack.attacking import value_of
+from tests.integration.slack.conftest import OpenOffice, SlackAndFaults
+from tests.integration.slack.office import APPROVALS, Office, words
 from tests.integration.slack.test_replayed import invitation_in
 
 pytestmark = pytest.mark.anyio
@@ -31,29 +30,28 @@ PIN: Final = "canary-pin-5d1c9a"
 REASON: Final = "canary-reason-of-a-person-0e71"
 
 
-async def test_no_secret_of_slack_is_heard(
-    open_office: OpenOffice,
-    slack_and_faults: tuple[SlackServer, SlackFaults],
-    own_bundle: Payments,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    slack, faults = slack_and_faults
-    ears = Ears(capsys)
-    ears.plant("bot token", slack.bot_token)
-    ears.plant("app token", slack.app_token)
-    ears.plant("signing secret", slack.signing_secret)
-    ears.plant("secret argument", PIN)
-    ears.plant("words of a person", REASON)
+@pytest.fixture
+def ears(slack_and_faults: SlackAndFaults, capsys: pytest.CaptureFixture[str]) -> Ears:
+    """They know the secrets of Slack's app, an argument and a person's words."""
+    slack, ears = slack_and_faults[0], Ears(capsys)
+    secrets = (slack.bot_token, slack.app_token, slack.signing_secret, PIN, REASON)
+    names = ("bot token", "app token", "signing secret", "secret argument", "words of a person")
+    for name, secret in zip(names, secrets, strict=True):
+        ears.plant(name, secret)
+    return ears
+
+
+async def test_no_secret_of_slack_is_heard(open_office: OpenOffice, own_bundle: Payments, ears: Ears) -> None:
     own_bundle.write("tools/transfer.json", TRANSFER)
     own_bundle.rules(gate("look", "finance", action="transfer"))
     with ears.open():
         async with open_office(ways=("signing", "app")) as office:
             with ears.at(office.world):
-                await faults.relay.until_open()
+                await office.faults.relay.until_open()
                 await _all_goes_well(office, ears)
                 await _all_breaks(office)
             rows = await office.world.service.db.read(_rows)
-        everything = json.dumps([call.args for call in faults.calls])
+        everything = json.dumps([call.args for call in office.faults.calls])
     assert ears.singing() == []
     for name, secret in ears.canaries.items():
         assert name == "words of a person" or secret not in rows, name
@@ -69,21 +67,19 @@ def _rows(conn: Any) -> str:
 
 
 async def _all_goes_well(office: Office, ears: Ears) -> None:
-    attacker = Attacker(office)
-    invitation = invitation_in(await attacker.say("U0SAM", "link"))
+    invitation = invitation_in(await office.say("U0SAM", "link"))
     assert invitation
     ears.plant("invitation", invitation)
     dana = await office.link("maya")
     card = await _asked(office, "a")
     ears.plant("value of a button", value_of(card))
-    await office.slack.click("C0APPROVALS", card["ts"], dana, "ask")
-    form = attacker.form(dana, "ask", value_of(card), f"{REASON}?")
+    await office.slack.click(APPROVALS, card["ts"], dana, "ask")
+    form = office.form(dana, "ask", value_of(card), f"{REASON}?")
     await office.faults.deliveries.by_socket("interactive", form)
-    assert (await attacker.deliver(attacker.press("U0SAM", card))).status == 200
+    await office.pressed("U0SAM", card)
     await office.told("U0SAM", "nobody's yet")
     await office.slack.open_home(dana)
-    deny = attacker.form(dana, "deny", value_of(card), REASON)
-    assert (await attacker.deliver(deny)).body == b""
+    assert await office.sent(dana, "deny", value_of(card), REASON) == ""
     await office.shows("Denied")
     assert PIN not in words(await office.card())
 
@@ -91,35 +87,27 @@ async def _all_goes_well(office: Office, ears: Ears) -> None:
 async def _asked(office: Office, run_key: str) -> Json:
     digest = await office.world.manifest_digest("transfer")
     args = {"account": "acct-1", "pin": PIN, "card": {"number": "none"}}
-    answer = await office.robot.submit(
-        {"tool": "transfer", "tool_digest": digest, "args": args}, run_key=run_key
-    )
+    effect = {"tool": "transfer", "tool_digest": digest, "args": args}
+    answer = await office.robot.submit(effect, run_key=run_key)
     assert answer.is_success, answer.text
-    review = answer.json()["effects"][0]["review"]["review_id"]
-
-    async def there() -> Json | None:
-        found = await office.slack.messages("C0APPROVALS")
-        return next((one for one in found if review in json.dumps(one["blocks"][0])), None)
-
-    return await until(there)
+    return await office.card_about(answer.json())
 
 
 async def _all_breaks(office: Office) -> None:
     """Every fault of Slack on every call, a forged delivery, one that is none, and a token that is revoked."""
-    attacker = Attacker(office)
     card = await _asked(office, "b")
     for fault in (NotOk("token_revoked"), NotOk("invalid_blocks"), Status(500), CutAfter(), Garbled()):
         office.faults.on.always("*", fault)
-        await attacker.deliver(attacker.press("U0FELIX", card))
-        await attacker.say("U0FELIX", "")
+        await office.deliver(office.press("U0FELIX", card))
+        await office.say("U0FELIX", "")
         await office.slack.open_home("U0FELIX")
         await asyncio.sleep(0.05)
         office.faults.on.lift()
-    assert (await attacker.deliver(attacker.press("U0DANA", card), secret="9" * 32)).status == 401
-    assert (await attacker.deliver(attacker.press("U0DANA", card, team__id="T0PARTNER"))).status == 401
+    assert (await office.deliver(office.press("U0DANA", card), secret="9" * 32)).status == 401
+    assert (await office.deliver(office.press("U0DANA", card, team__id="T0PARTNER"))).status == 401
     body, headers = b"payload=" + value_of(card).encode(), {"Content-Type": "application/json"}
     await office.faults.deliveries.post_raw("interactive", body, headers)
-    await attacker.deliver({"type": "block_actions", "value": value_of(card)})
+    await office.deliver({"type": "block_actions", "value": value_of(card)})
     broken = {"type": "view_submission", "value": value_of(card)}
     await office.faults.deliveries.by_socket("interactive", broken)
     await office.faults.relay.disconnect(cut=True)

@@ -1,0 +1,277 @@
+"""What an operator gives up and what time makes the channel forget; what is still needed is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from policy_service.channels.slack import loops
+from policy_service.channels.slack.courier import Courier
+from policy_service.errors import ConflictError, NotFoundError
+from policy_service.slack import SlackApp
+from policy_service.storage import outbox
+from policy_service.storage.core import Row
+from policy_service.storage.database import Tx
+from policy_service.storage.logbook import append
+from policy_service.storage.outbox import Message
+from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.slack_lanes import lane_of
+from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow
+from policy_service.storage.tables import ReviewRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.due.sweep import forget_what_is_over
+from policy_service.workflow.slack import following
+from policy_service.workflow.slack.forgetting import CARDS_KEPT, DELIVERIES_KEPT, forget_slack
+from policy_service.workflow.slack.linking import set_direct
+from policy_service.workflow.slack.mending import Dropped, drop
+from policy_service.workflow.slack.owing import CARD, OFFERED_FOR, want_place
+from policy_service.workflow.slack.sending import Outcome
+from tests.fakes.payments import ANYBODY, Payments, gate
+from tests.fakes.slack_faults import CutAfter, CutBefore, NotOk
+from tests.integration.slack.conftest import OpenOffice
+from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST, Office, words
+
+pytestmark = pytest.mark.anyio
+
+
+Unit = Callable[[Tx], object]
+
+
+async def given_up(office: Office, place: str) -> Dropped:
+    """What `slack drop` does."""
+    return await office.world.service.db.write(lambda tx: drop(tx, office.app, place, "the team moved on"))
+
+
+async def places(office: Office) -> list[str]:
+    """Where there are cards."""
+    return sorted(card.place for card in await office.find(SlackCardRow))
+
+
+async def waiting_for(office: Office, place: str) -> int:
+    """Messages in the lane of a place that may leave."""
+    return len(await office.find(OutboxRow, lane=lane_of(place), state="waiting"))
+
+
+async def one_into_the_other(
+    office: Office, first: Callable[[Tx], None], second: Callable[[Tx], None]
+) -> None:
+    """The second unit begins while the first one has not committed."""
+    db = office.world.service.db
+
+    def slowly(tx: Tx) -> None:
+        first(tx)
+        time.sleep(0.2)
+
+    began = asyncio.create_task(db.write(slowly))
+    await asyncio.sleep(0.1)
+    await asyncio.gather(began, db.write(second))
+
+
+async def stuck_in(office: Office, bundle: Payments, channel: str) -> None:
+    """A gate asks in a channel that is archived."""
+    bundle.policies(ANYBODY + gate("large", "finance", "context.input.amount > 100", channel=channel))
+    assert await office.world.activate()
+    office.faults.on.next(POST, *[NotOk("is_archived")] * 2)
+    await office.pay()
+    await office.tried(POST)
+    await office.rests()
+
+
+async def shut(office: Office, place: str) -> None:
+    """The place takes nothing, as far as we know."""
+    failing = {"failures": 1, "last_error": "is_archived", "since": office.world.clock()}
+    await office.change(SlackPlaceRow, {"place": place}, failing)
+
+
+async def test_what_is_open_moves_to_the_default_channel(office: Office, bundle: Payments) -> None:
+    await stuck_in(office, bundle, "#payments")
+    await office.vote(await office.pay(501, "b", "acct-2"), "deny")
+    dropped = await given_up(office, "#payments")
+    assert dropped.cards >= 1
+    assert dropped.messages >= 1
+    await office.quiet()
+    (only,) = await office.cards()
+    assert "acct-1" in only
+    assert await office.cards(PAYMENTS) == []
+    assert await places(office) == ["#approvals"]
+    assert await office.finding() == ""
+
+
+async def test_the_default_channel_given_up_leaves_what_is_open_to_the_web(office: Office) -> None:
+    office.faults.on.next(POST, *[NotOk("is_archived")] * 2)
+    view = await office.pay()
+    await office.tried(POST)
+    await office.rests()
+    assert (await given_up(office, "#approvals")).cards == 1
+    await office.quiet()
+    assert (await places(office), await office.cards()) == ([], [])
+    await office.vote(view, "approve")
+    assert await office.state(view) == "released"
+
+
+async def test_a_review_with_another_card_is_asked_no_further(office: Office, bundle: Payments) -> None:
+    bundle.rules(gate("more", "legal", "context.input.amount > 100", channel="#payments"))
+    assert await office.world.activate()
+    await office.pay(quiet=True)
+    assert await places(office) == ["#approvals", "#payments"]
+    await shut(office, "#payments")
+    await given_up(office, "#payments")
+    await office.quiet()
+    assert await places(office) == ["#approvals"]
+    assert len(await office.cards()) == 1
+
+
+async def test_only_a_place_that_takes_nothing_is_given_up_with_its_buttons(office: Office) -> None:
+    """What stands in a channel that takes messages would ask for ever."""
+    dana = await office.link("maya")
+    with pytest.raises(NotFoundError, match="nothing was ever for '#typo'"):
+        await given_up(office, "#typo")
+    view, card = await office.asked(quiet=True)
+    with pytest.raises(ConflictError, match="'#approvals' takes messages; name another channel"):
+        await given_up(office, "#approvals")
+    assert await places(office) == ["#approvals"]
+    await shut(office, "#approvals")
+    await given_up(office, "#approvals")
+    await office.slack.click(APPROVALS, card["ts"], dana, "approve")
+    assert "no message of ours" in words(await office.told(dana, "Nothing was decided"))
+    assert await office.state(view) == "review"
+
+
+async def test_a_direct_message_that_cannot_be_written_is_given_up_too(office: Office) -> None:
+    dana = await office.link("maya")
+    await set_direct(office.world.service.ctx, office.app.team_id, dana, wanted=True)
+    office.faults.on.next("conversations.open", *[NotOk("user_disabled")] * 2)
+    await office.pay()
+    await office.tried("conversations.open")
+    await office.rests()
+    assert dana in await places(office)
+    await given_up(office, dana)
+    await office.quiet()
+    assert await places(office) == ["#approvals"]
+
+
+async def test_a_message_on_its_way_to_it_changes_nothing_when_it_arrives(
+    office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stuck_in(office, bundle, "#payments")
+    on_its_way, let_go, carry = asyncio.Event(), asyncio.Event(), Courier.carry
+
+    async def slowly(self: Courier, place: SlackPlaceRow, message: Message) -> Outcome:
+        if place.place == "#payments":
+            on_its_way.set()
+            await let_go.wait()
+        return await carry(self, place, message)
+
+    monkeypatch.setattr(Courier, "carry", slowly)
+    office.world.clock.pass_(minutes=10)
+    await asyncio.wait_for(on_its_way.wait(), PATIENCE_S)
+    await given_up(office, "#payments")
+    let_go.set()
+    await office.quiet()
+    assert await places(office) == ["#approvals"]
+    assert await waiting_for(office, "#payments") == 0
+
+
+@pytest.mark.parametrize("first", ["followed", "given up"])
+async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behind(
+    office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whoever follows has looked already; then whichever of the two units begins first, the other one waits."""
+    await stuck_in(office, bundle, "#payments")
+    service = office.world.service
+
+    async def rest(ctx: Context, app: SlackApp) -> bool:
+        del ctx, app
+        return False
+
+    monkeypatch.setattr(loops, "follow", rest)
+    (review,) = await office.find(ReviewRow, txn=next(iter(office.robot.txns)))
+    of: Any = {"txn": review.txn, "effect_id": review.effect_id, "rev": review.rev}
+    await service.db.write(lambda tx: append(tx, "slack_told", actor="operator", body={}, **of))
+    await service.sequencer.number()
+    news = await service.db.read(lambda conn: following._look(conn, service.ctx, office.app))
+    assert news is not None
+    assert news.lines
+
+    def followed(tx: Tx) -> None:
+        assert following._owe(tx, office.app, news)
+
+    def dropped(tx: Tx) -> None:
+        drop(tx, office.app, "#payments", "the team moved on")
+
+    await one_into_the_other(office, *((followed, dropped) if first == "followed" else (dropped, followed)))
+    assert await places(office) == []
+    assert await waiting_for(office, "#payments") == 0
+
+
+async def kept(office: Office, row: type[Row], **where: Any) -> int:
+    """How many rows there are after a sweep."""
+    await forget_what_is_over(office.world.service.ctx)
+    return len(await office.find(row, **where))
+
+
+async def test_a_press_is_remembered_for_a_day_and_a_place_while_it_is_used(office: Office) -> None:
+    """Where the only answer to a press was lost, nothing says when the place was last used."""
+    _, card = await office.asked()
+    office.faults.on.next("chat.postEphemeral", CutAfter())
+    await office.slack.click(APPROVALS, card["ts"], "U0SAM", "approve")
+    await office.quiet()
+    assert office.faults.on.left() == 0
+    assert await kept(office, SlackPlaceRow, place="@U0SAM") == 0
+    assert await kept(office, SlackPlaceRow, place="#approvals") == 1
+    (delivery,) = await office.find(SlackDeliveryRow)
+    office.world.clock.stop_at(delivery.at + DELIVERIES_KEPT)
+    office.world.clock.pass_(seconds=-1)
+    assert await kept(office, SlackDeliveryRow) == 1
+    office.world.clock.pass_(seconds=2)
+    assert await kept(office, SlackDeliveryRow) == 0
+
+
+async def test_a_card_is_kept_until_its_review_was_settled_long_ago(office: Office) -> None:
+    first, _ = await office.pay(), await office.pay(501, "b", "acct-2", quiet=True)
+    await office.vote(first, "deny")
+    await office.quiet()
+    office.world.clock.pass_(seconds=CARDS_KEPT.total_seconds() - 60)
+    assert await kept(office, SlackCardRow) == 2
+    office.world.clock.pass_(seconds=61)
+    assert await kept(office, SlackCardRow) == 1, "the other one still waits for an answer"
+    assert await kept(office, SlackPlaceRow, place="#approvals") == 1
+
+
+async def test_a_digest_is_kept_as_long_as_what_it_holds(open_office: OpenOffice) -> None:
+    """And a place as long as it is used."""
+    async with open_office(app={"digest_above": 1}) as office:
+        office.faults.on.always("*", CutBefore())
+        for n in range(3):
+            await office.pay(500 + n, f"run-{n}", f"acct-{n}")
+        await office.tried("conversations.list")
+        office.faults.on.lift()
+        await office.quiet(step_s=20)
+        assert await kept(office, SlackCardRow, kind="digest") == 1
+        office.world.clock.pass_(days=2)
+        await office.world.sweep()
+        await office.quiet(step_s=20)
+        office.world.clock.pass_(seconds=CARDS_KEPT.total_seconds() + 3_600)
+        assert await kept(office, SlackCardRow) == 0
+        assert await kept(office, SlackPlaceRow) == 0
+        _, card = await office.asked(900, "later", "acct-later")
+        assert "acct-later" in words(card)
+
+
+@pytest.mark.parametrize("first", ["wanted", "forgotten"])
+async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Office, first: str) -> None:
+    """Whichever of the two units looks first: the other one looks before that one has committed."""
+    place = "#long-ago"
+
+    def want(tx: Tx) -> None:
+        want_place(tx, place)
+        until = tx.now + OFFERED_FOR
+        outbox.put_once(tx, "slk_new", CARD, {"card_id": "none"}, lane=lane_of(place), give_up_at=until)
+
+    await office.world.service.db.write(lambda tx: want_place(tx, place))
+    await one_into_the_other(office, *((want, forget_slack) if first == "wanted" else (forget_slack, want)))
+    assert len(await office.find(SlackPlaceRow, place=place)) == 1
