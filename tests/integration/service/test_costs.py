@@ -39,27 +39,14 @@ A_NEW_REVISION = {
 }
 SPENT_AT_ONCE = {
     "SELECT attempts": 1,  # nobody has taken this name
-    "INSERT attempts": 1,
-    "INSERT redemptions": 1,
-    "UPDATE effects": 1,
-    "UPDATE transactions": 1,
-}
+    "INSERT attempts": 1, "INSERT redemptions": 1, "UPDATE effects": 1, "UPDATE transactions": 1,
+}  # fmt: skip
 REDEEMED_LATER = {
-    "SELECT attempts": 1,
-    "SELECT transactions": 1,
-    "SELECT effects": 1,
-    "SELECT decisions": 1,
-    "SELECT agents": 1,
-    "SELECT agent_keys": 1,
-    "SELECT stops": 1,
-    "SELECT redemptions": 1,
+    "SELECT attempts": 1, "SELECT transactions": 1, "SELECT effects": 1, "SELECT decisions": 1, "SELECT agents": 1,
+    "SELECT agent_keys": 1, "SELECT stops": 1, "SELECT redemptions": 1,
     "INSERT decisions": 1,  # the policy is asked again
-    "INSERT attempts": 1,
-    "INSERT redemptions": 1,
-    "UPDATE effects": 1,
-    "UPDATE transactions": 1,
-    "INSERT audit": 1,
-}
+    "INSERT attempts": 1, "INSERT redemptions": 1, "UPDATE effects": 1, "UPDATE transactions": 1, "INSERT audit": 1,
+}  # fmt: skip
 
 
 class Statements:
@@ -91,64 +78,44 @@ class Statements:
         self.sent[f"{words[0]} {table}"] += 1
 
 
-async def test_a_new_revision_costs_these_statements(
+async def test_a_submission_and_a_redemption_cost_these_statements(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
-    assert (await robot.submit(await pay(bank))).status_code == 201
+    view = (await robot.submit(await pay(bank), run_key="new")).json()
     assert statements.sent == A_NEW_REVISION
-
-
-async def test_a_submission_spent_at_once_costs_these_more(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
-    await spent(robot, await pay(bank))
+    statements.sent.clear()
+    await spent(robot, await mail(bank))
     assert statements.sent == Counter(A_NEW_REVISION) + Counter(SPENT_AT_ONCE)
-
-
-async def test_a_redemption_costs_these_statements(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    view = (await robot.submit(await pay(bank))).json()
     tokens = (await robot.release(view)).json()["releases"]
     statements = Statements(bank, monkeypatch, redeem.__name__)
-    assert (await robot.redeem(tokens)).json()["redeemed"] is True
+    assert (await robot.redeem(tokens, "later")).json()["redeemed"] is True
     assert statements.sent == REDEEMED_LATER
 
 
 # ---------------------------------------------------------------------------------- facts of what is asked about
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tools whose facts were read: each reading may be a question to somebody's database."""
-    tools: list[str] = []
+async def test_only_facts_of_what_is_asked_about_are_read(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading may be a question to somebody's database."""
+    asked: list[str] = []
     read = Bundle.facts_for
 
     async def noted(bundle: Bundle, tool: str, *args: Any, **more: Any) -> Any:
-        tools.append(tool)
+        asked.append(tool)
         return await read(bundle, tool, *args, **more)
 
     monkeypatch.setattr(Bundle, "facts_for", noted)
-    return tools
-
-
-async def test_redeeming_a_compensation_reads_the_facts_of_nothing_else(
-    bank: World, robot: Agent, asked: list[str]
-) -> None:
     undo = (await undone(robot, await fired(bank, robot))).json()
     asked.clear()
     assert (await robot.redeem([undo["release"]], robot.attempt + "-undo")).json()["redeemed"] is True
     assert asked == ["unpay"]
-
-
-async def test_a_renewal_reads_the_facts_of_what_it_names(
-    bank: World, robot: Agent, asked: list[str]
-) -> None:
-    view = await spent(robot, await pay(bank), await mail(bank))
+    other = await bank.agent("other")
+    view = await spent(other, await pay(bank), await mail(bank))
     asked.clear()
-    assert (await renewed(robot, view["effects"][1]["effect_id"])).json()["redeemed"] is True
+    assert (await renewed(other, view["effects"][1]["effect_id"])).json()["redeemed"] is True
     assert asked == ["mail"]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from html import unescape
 from typing import Any
 
 import pytest
@@ -16,13 +14,14 @@ from policy_service.storage.core import rows_of
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow import records
 from policy_service.workflow.reading.queue import QueuePage, Tab, Wanted
-from tests.fakes.payments import ANYBODY, Payments, gate, person
+from tests.fakes.pages import words
+from tests.fakes.payments import person
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import pay
 
 pytestmark = pytest.mark.anyio
 
-FEW, MANY = 3, 50
+FEW, MANY = 3, 20
 AT_MOST = 26  # with whatever the session and the page around it ask
 
 
@@ -82,25 +81,6 @@ async def test_a_long_page_takes_no_more_queries_than_a_short_one(bank: World, r
         assert long == short <= AT_MOST, path
 
 
-async def test_what_waits_for_a_person_is_counted_over_all_pages(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    maya, ingrid, jonas = [await bank.person(name) for name in ("maya", "ingrid", "jonas")]
-    folder.policies(
-        ANYBODY
-        + gate("fin", "finance", "context.input.amount == 500")
-        + gate("law", "legal", "context.input.amount == 501")
-    )
-    await bank.activate()
-    await ask(bank, robot, 4)
-    await ask(bank, robot, 3, amount=501)
-    for visitor, waits in ((maya, 4), (ingrid, 3), (jonas, 0)):
-        page = await seen(bank, visitor, limit=2)
-        assert (len(page.rows), page.counts.open.number, page.counts.me.number) == (2, 7, waits)
-        following = await seen(bank, visitor, limit=2, cursor=page.next_cursor)
-        assert (following.counts.open.number, following.counts.me.number) == (7, waits)
-
-
 async def test_what_a_person_has_voted_on_or_owns_does_not_wait_for_them(bank: World, robot: Agent) -> None:
     owned = await bank.agent("owned", owner=person("maya"))
     await ask(bank, owned, 1)
@@ -108,19 +88,15 @@ async def test_what_a_person_has_voted_on_or_owns_does_not_wait_for_them(bank: W
     maya, tomas = await bank.person("maya"), await bank.person("tomas")
     assert (await seen(bank, maya)).counts.me.number == 1
     assert (await maya.vote(view)).json()["state"] == "open"
-    for visitor, waits in ((maya, 0), (tomas, 2)):
+    for visitor, waits in ((maya, 0), (tomas, 2), (await bank.person("jonas"), 0)):
         page = await seen(bank, visitor)
-        assert (page.counts.open.number, page.counts.me.number, sum(row.can_vote for row in page.rows)) == (
-            2,
-            waits,
-            waits,
-        )
+        can_vote = sum(row.can_vote for row in page.rows)
+        assert (page.counts.open.number, page.counts.me.number, can_vote) == (2, waits, waits)
 
 
 async def test_the_lesson_of_an_empty_queue_asks_a_group_of_the_bundle(bank: World) -> None:
     for who, group in (("maya", "finance"), ("ingrid", "legal"), ("nobody", "cfo")):
-        page = (await (await bank.person(who)).get("/")).text
-        assert f'@approval("{group}")' in unescape(re.sub(r"<[^>]+>", "", page)), who
+        assert f'@approval("{group}")' in words((await (await bank.person(who)).get("/")).text), who
 
 
 PATHS = ("/", "/?tab=open&text=pay", "/v1/reviews", "/tasks", "/v1/tasks", "/agents/robot", "/audit")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.tables import DecisionRow
 from policy_service.workflow.trials import shadow
-from tests.fakes.payments import ANYBODY, Payments, gate, plain_forbid
+from tests.fakes.pages import holds, words
+from tests.fakes.payments import ANYBODY, Payments, plain_forbid
 from tests.fakes.repository import Repository
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import pay
@@ -23,79 +23,41 @@ from tests.integration.service.effects import pay
 pytestmark = pytest.mark.anyio
 
 
-def words(html: str) -> str:
-    """The text of a page, on one line."""
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+async def text_of(visitor: Visitor) -> str:
+    return words((await visitor.get("/policies")).text)
 
 
 async def attempt(maya: Visitor, **changes: str) -> tuple[int, str]:
     """Send the form as the page would."""
     fields = {"agent": "robot", "tool": "pay", "args": '{"account": "a1", "amount": 500}'} | changes
+    headers = {key: value for key, value in maya.headers().items() if key != "Content-Type"}
+    form = {"csrf_token": maya.csrf, **fields}
     answer = await maya.http.post(
-        "/policies/try",
-        data={"csrf_token": maya.csrf, **fields},
-        headers={key: value for key, value in maya.headers().items() if key != "Content-Type"}
-        | {"Sec-Fetch-Site": "same-origin"},
+        "/policies/try", data=form, headers=headers | {"Sec-Fetch-Site": "same-origin"}
     )
     return answer.status_code, words(answer.text)
 
 
-async def rows_written(bank: World) -> tuple[int, int]:
-    def count(conn: Any) -> tuple[int, int]:
-        return tuple(  # type: ignore[return-value]
-            conn.execute(select(func.count()).select_from(table(model))).scalar_one()
-            for model in (DecisionRow, AuditRow)
-        )
-
-    return await bank.service.db.read(count)
+def rows_written(conn: Any) -> list[int]:
+    counts = [select(func.count()).select_from(table(model)) for model in (DecisionRow, AuditRow)]
+    return [conn.execute(count).scalar_one() for count in counts]
 
 
-async def test_the_page_says_what_is_in_force_and_how_often_it_decided(bank: World, robot: Agent) -> None:
-    for n in range(3):
-        await robot.submit(await pay(bank, 500), run_key=f"run-{n}")
-    maya = await bank.person("maya")
-    text = words((await maya.get("/policies")).text)
-    bundle = bank.service.active.current
-    assert bundle.commit in text
-    assert re.search(r"large rules.cedar, line 2 gate finance 3 none", text)
-    assert re.search(r"huge rules.cedar, line \d+ gate 2 of finance not lately", text)
-    assert "3 decisions in 7 days" in text
-    bank.clock.pass_(days=8)
-    maya = await bank.person("maya")
-    assert "0 decisions in 7 days" in words((await maya.get("/policies")).text)
-
-
-async def test_rules_about_people_are_told_apart(bank: World, folder: Payments) -> None:
-    rule = '@id("who") permit (principal, action == Action::"approve", resource);\n'
-    folder.policies(ANYBODY + gate("large", "finance") + rule)
-    await bank.activate()
-    maya = await bank.person("maya")
-    assert re.search(
-        r"who rules.cedar, line \d+ who may approve nobody", words((await maya.get("/policies")).text)
-    )
-
-
-async def test_an_effect_is_tried_and_nothing_is_recorded(bank: World, robot: Agent) -> None:
-    maya = await bank.person("maya")
-    before = await rows_written(bank)
-    status, text = await attempt(maya)
-    assert status == 200
-    assert "Review, people are asked Asks 1 of finance." in text
-    status, text = await attempt(maya, args='{"account": "a1", "amount": 5}')
-    assert "Release, nobody is asked" in text
-    assert await rows_written(bank) == before
-
-
-async def test_a_denial_says_why_and_what_would_change_it(
+async def test_the_page_says_what_is_in_force_and_how_often_it_decided(
     bank: World, robot: Agent, folder: Payments
 ) -> None:
-    folder.policies(ANYBODY + plain_forbid("stop"))
+    for n in range(3):
+        await robot.submit(await pay(bank, 500), run_key=f"run-{n}")
+    text = await text_of(await bank.person("maya"))
+    holds(text, bank.service.active.current.commit, "3 decisions in 7 days")
+    assert re.search(r"large rules.cedar, line 2 gate finance 3 none", text)
+    assert re.search(r"huge rules.cedar, line \d+ gate 2 of finance not lately", text)
+    bank.clock.pass_(days=8)
+    holds(await text_of(await bank.person("maya")), "0 decisions in 7 days")
+    folder.rules('@id("who") permit (principal, action == Action::"approve", resource);\n')
     await bank.activate()
-    maya = await bank.person("maya")
-    assert "Deny stop says no" in (await attempt(maya))[1]
-    _, text = await attempt(maya, tool="gone")
-    assert "the active bundle holds no tool 'gone'" in text
-    assert "countersign tools export" in text
+    about_people = r"who rules.cedar, line \d+ who may approve nobody"
+    assert re.search(about_people, await text_of(await bank.person("maya")))
 
 
 REFUSED: list[tuple[dict[str, str], int, str]] = [
@@ -106,11 +68,27 @@ REFUSED: list[tuple[dict[str, str], int, str]] = [
 ]
 
 
-async def test_what_cannot_be_tried_is_refused_in_words(bank: World, robot: Agent) -> None:
+async def test_an_effect_is_tried_and_nothing_is_recorded(
+    bank: World, robot: Agent, folder: Payments
+) -> None:
     maya = await bank.person("maya")
+    before = await bank.service.db.read(rows_written)
+    status, text = await attempt(maya)
+    assert status == 200
+    holds(text, "Review, people are asked Asks 1 of finance.")
+    holds((await attempt(maya, args='{"account": "a1", "amount": 5}'))[1], "Release, nobody is asked")
+    holds(
+        (await attempt(maya, tool="gone"))[1],
+        "the active bundle holds no tool 'gone'",
+        "countersign tools export",
+    )
     for changes, status, said in REFUSED:
         found, text = await attempt(maya, **changes)
         assert (found, said.lower() in text.lower()) == (status, True), text
+    assert await bank.service.db.read(rows_written) == before
+    folder.policies(ANYBODY + plain_forbid("stop"))
+    await bank.activate()
+    holds((await attempt(maya))[1], "Deny stop says no")
 
 
 async def test_the_shadow_is_on_the_page(tmp_path: Path, folder: Payments) -> None:
@@ -124,10 +102,12 @@ async def test_the_shadow_is_on_the_page(tmp_path: Path, folder: Payments) -> No
         await robot.submit(await pay(bank, 500))
         await bank.service.sequencer.number()
         await shadow.follow(ctx, ctx.candidate, "one")
-        maya = await bank.person("maya")
-        text = words((await maya.get("/policies")).text)
-    assert "0 the same 0 stricter 1 looser 0 ask others" in text
-    assert "pay robot review by 1 of finance release, looser large" in text
+        text = await text_of(await bank.person("maya"))
+    holds(
+        text,
+        "0 the same 0 stricter 1 looser 0 ask others",
+        "pay robot review by 1 of finance release, looser large",
+    )
 
 
 async def test_commits_that_came_and_were_refused_are_told(tmp_path: Path) -> None:
@@ -140,31 +120,30 @@ async def test_commits_that_came_and_were_refused_are_told(tmp_path: Path) -> No
         bad = repository.commit("A slip\n\nnobody reads on")
         await bank.activate()
         maya = await bank.person("maya")
-        text = words((await maya.get("/policies")).text)
+        text = await text_of(maya)
         shutil.rmtree(tmp_path / "data" / "policies.git")
-        without = words((await maya.get("/policies")).text)
-    assert "Ask finance Maya <maya@example.com>, " in text
-    assert "from 100 on" not in text
+        without = await text_of(maya)
     by = "Maya <maya@example.com>"
+    holds(text, f"Ask finance {by}, ", without=["from 100 on", "nobody reads on"])
     assert re.search(f"{bad[:4]} .{{,40}}refused A slip {by} does not load: rules.cedar:2", text)
     assert re.search(f"{first[:4]} .{{,40}}in force Ask finance {by} ", text)
-    assert "nobody reads on" not in text
     assert re.search(f"{bad[:4]} .{{,40}}refused does not load: rules.cedar:2", without)
 
 
 async def test_the_cases_that_hold_the_rules_are_counted(bank: World, folder: Payments) -> None:
     maya = await bank.person("maya")
-    assert "0 cases: nothing holds these rules" in words((await maya.get("/policies")).text)
+    holds(await text_of(maya), "0 cases: nothing holds these rules")
     case = "agents: { robot: { name: robot } }\ncases:\n  - it: a large payment asks\n    agent: robot\n    tool: pay\n"
-    args = "    args: { account: a1, amount: 500 }\n    expect: review\n"
-    folder.write("cases/pay.yaml", case + args + "    needs: { finance: 1 }\n")
-    await bank.activate()
-    text = words((await maya.get("/policies")).text)
-    assert "1 cases, all pass" in text
-    assert re.search(r"large rules.cedar, line 2 gate finance not lately 1 ", text)
-    folder.write("cases/pay.yaml", case + args + "    needs: { cfo: 1 }\n")
-    await bank.activate()
-    assert "1 cases, 1 do not hold" in words((await maya.get("/policies")).text)
-    folder.write("cases/pay.yaml", "cases: [")
-    await bank.activate()
-    assert "cases cannot be read: cases/pay.yaml:" in words((await maya.get("/policies")).text)
+    case += "    args: { account: a1, amount: 500 }\n    expect: review\n"
+    for cases, told in (
+        (case + "    needs: { finance: 1 }\n", "1 cases, all pass"),
+        (case + "    needs: { cfo: 1 }\n", "1 cases, 1 do not hold"),
+        ("cases: [", "cases cannot be read: cases/pay.yaml:"),
+    ):
+        folder.write("cases/pay.yaml", cases)
+        await bank.activate()
+        text = await text_of(maya)
+        holds(text, told)
+        assert "all pass" not in told or re.search(
+            r"large rules.cedar, line 2 gate finance not lately 1 ", text
+        )

@@ -13,10 +13,16 @@ import pytest
 from policy_service.channels.web import live
 from policy_service.channels.web.ports import QueueEvent
 from tests.fakes import reviews
+from tests.fakes.pages import holds
 from tests.fakes.web_queue import World
 from tests.integration.web.conftest import Visitor
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def _beats_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.2)
 
 
 async def read_until(stream: AsyncIterator[bytes], wanted: bytes) -> bytes:
@@ -33,33 +39,21 @@ async def test_the_stream_carries_ids_and_kinds_and_no_markup(world: World, visi
     stream = live.stream(world, world, visitor.cookie, len(world.events), None)
     assert b": open" in await anext(stream)
     world.put(reviews.refund("rev_new"))
-    seen = await read_until(stream, b"id: 7")
-    [data] = [line[6:] for line in seen.decode().splitlines() if line.startswith("data: ")]
+    seen = (await read_until(stream, b"id: 7")).decode()
+    [data] = [line[6:] for line in seen.splitlines() if line.startswith("data: ")]
     assert json.loads(data) == {"kind": "review_opened", "review_id": "rev_new"}
-    assert b"event: review" in seen
-    assert b"<" not in seen
+    holds(seen, "event: review", without=["<"])
+    seen = (await read_until(live.stream(world, world, visitor.cookie, 4, None), b"id: 6")).decode()
+    holds(seen, "id: 5\n", without=["id: 4\n"])  # it goes on where it was left
+    seen = (
+        await read_until(live.stream(world, world, visitor.cookie, 0, "rev_hostile"), b"still here")
+    ).decode()
+    assert seen.count("event: review") == 1  # a page about one review hears of that one only
 
 
-async def test_the_stream_goes_on_where_it_was_left(world: World, visitor: Visitor) -> None:
-    seen = await read_until(live.stream(world, world, visitor.cookie, 4, None), b"id: 6")
-    assert b"id: 4\n" not in seen
-    assert b"id: 5\n" in seen
-
-
-async def test_a_page_about_one_review_hears_of_that_one_only(
-    world: World, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.2)
-    seen = await read_until(live.stream(world, world, visitor.cookie, 0, "rev_hostile"), b"still here")
-    assert seen.count(b"event: review") == 1
-
-
-async def test_the_stream_ends_with_its_session(
-    world: World, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_stream_ends_with_its_session(world: World, visitor: Visitor) -> None:
     with_news = live.stream(world, world, visitor.cookie, 0, None)
     await anext(with_news)
-    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.2)
     idle = live.stream(world, world, visitor.cookie, len(world.events), None)
     assert b": open" in await anext(idle)
     assert b"still here" in await anext(idle)
@@ -85,36 +79,33 @@ async def test_the_stream_ends_when_the_service_stops(world: World, visitor: Vis
 async def test_new_reviews_wait_behind_a_pill(world: World, visitor: Visitor) -> None:
     since = len(world.events)
     page, pill = (await visitor.get("/")).text, f"/queue/live?since={since}"
-    assert f"/events?after={since}" in page and pill in page
+    holds(page, f"/events?after={since}", pill)
     assert (await visitor.get(pill)).text.strip() == ""
     world.put(reviews.refund("rev_new1"))
-    assert "1 new, show it" in (await visitor.get(pill)).text
-    world.put(reviews.refund("rev_new2"))
-    world.put(reviews.refund("rev_new2"))
-    assert "2 new, show them" in (await visitor.get(pill)).text
+    holds((await visitor.get(pill)).text, "1 new, show it")
+    for _ in range(2):
+        world.put(reviews.refund("rev_new2"))
+    holds((await visitor.get(pill)).text, "2 new, show them")
     world.tell("review_settled", "rev_hostile")
-    assert "2 new, 1 decided, show them" in (await visitor.get(pill)).text
+    holds((await visitor.get(pill)).text, "2 new, 1 decided, show them")
 
 
 async def test_a_review_says_what_happened_meanwhile(world: World, visitor: Visitor) -> None:
-    page = (await visitor.get("/reviews/rev_01KAHX04QE")).text
-    path = re.search(r'hx-get="(/reviews/rev_01KAHX04QE/live[^"]*)"', page)[1]  # type: ignore[index]
+    async def fragment() -> str:
+        page = (await visitor.get("/reviews/rev_01KAHX04QE")).text
+        return re.search(r'hx-get="(/reviews/rev_01KAHX04QE/live[^"]*)"', page)[1]  # type: ignore[index]
+
+    stands, path = world.pages["rev_01KAHX04QE"], await fragment()
     assert (await visitor.get(path)).text.strip() == ""
     world.tell("vote_recorded", "rev_hostile")
     assert (await visitor.get(path)).text.strip() == ""
-    stands = world.pages["rev_01KAHX04QE"]
     world.put(replace(stands, votes=(*stands.votes, stands.votes[0])), "vote_recorded")
-    assert "A vote came in: 2 of 3 now, load again" in (await visitor.get(path)).text
-
-
-async def test_whoever_voted_is_not_told_of_their_own_vote(world: World, visitor: Visitor) -> None:
-    """It is on the page they come back to, though the log numbers it a moment later."""
-    stands = world.pages["rev_01KAHX04QE"]
+    holds((await visitor.get(path)).text, "A vote came in: 2 of 3 now, load again")
+    # one's own vote is on the page one comes back to, though the log numbers it a moment later
     world.pages["rev_01KAHX04QE"] = replace(stands, state="met", effect_state="released")
-    page = (await visitor.get("/reviews/rev_01KAHX04QE")).text
-    world.tell("vote_recorded", "rev_01KAHX04QE")
-    world.tell("review_settled", "rev_01KAHX04QE")
-    path = re.search(r'hx-get="(/reviews/rev_01KAHX04QE/live[^"]*)"', page)[1]  # type: ignore[index]
+    path = await fragment()
+    for kind in ("vote_recorded", "review_settled"):
+        world.tell(kind, "rev_01KAHX04QE")
     assert (await visitor.get(path)).text.strip() == ""
 
 
