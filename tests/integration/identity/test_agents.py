@@ -256,9 +256,7 @@ async def test_a_frozen_agent_and_one_with_many_bring_no_key(
     assert refusal(await bring(world, token)) == (403, "frozen")
 
 
-async def test_an_issuer_takes_its_keys_along_and_no_key_outlives_the_setting(
-    tmp_path: Path, factory: node.TokenFactory
-) -> None:
+async def test_an_issuer_that_left_takes_its_keys_along(tmp_path: Path, factory: node.TokenFactory) -> None:
     key = PrivateKey.generate()
     issuers = [{"name": "platform", "issuer": factory.issuer, "agents": RULES}]
     async with running(tmp_path / "data", trusted_issuers=issuers, agent_key_max_s=60) as world:

@@ -96,9 +96,7 @@ def test_the_way_back_never_leads_elsewhere(browser: Browser) -> None:
         assert (answer.status_code, answer.headers["location"]) == (303, leads)
 
 
-def test_a_person_is_known_by_issuer_and_subject_with_the_groups_of_the_token(
-    acme: Deployment, browser: Browser
-) -> None:
+def test_a_person_is_known_by_issuer_and_subject(acme: Deployment, browser: Browser) -> None:
     assert "Maya Okafor" in signed_in(browser, "maya").get("/").text
     issuer = acme.world.settings.providers[0].issuer
     person = acme.person(issuer, "maya")

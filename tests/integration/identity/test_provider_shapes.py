@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
-from urllib.parse import urljoin, urlsplit
 
 import pytest
 from joserfc.jwk import ECKey, RSAKey
@@ -113,17 +112,3 @@ def test_the_reason_for_missing_groups_is_on_the_persons_page(deployment: Deploy
         assert person.groups == groups
         assert str(person.groups_problem).startswith(why)
         assert f"At your last sign-in: {why.replace(chr(39), '&#39;')}" in page
-
-
-def test_the_error_description_of_the_provider_is_shown(deployment: Deployment) -> None:
-    browser = Browser(deployment.url)
-    page = browser.http.get(browser.to_the_provider("basic"))
-    while page.is_redirect:
-        page = browser.http.get(urljoin(str(page.url), page.headers["location"]))
-    back = browser.http.get(f"{page.url}/abort")
-    while urlsplit(back.headers["location"]).netloc != urlsplit(deployment.url).netloc:
-        back = browser.http.get(urljoin(str(back.url), back.headers["location"]))
-    refused = browser.get(back.headers["location"])
-    browser.close()
-    assert refused.status_code == 403
-    assert "Basic did not sign you in (access_denied): End-User aborted interaction" in refused.text

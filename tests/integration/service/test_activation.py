@@ -60,9 +60,7 @@ def asked_at_activation(conn: Connection) -> int:
     return int(conn.execute(query).scalar_one())
 
 
-async def test_one_that_cannot_be_asked_about_shields_no_other(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
+async def test_one_that_fails_shields_no_other(bank: World, folder: Payments, robot: Agent) -> None:
     """It is told, and asked about again until it was; the others are not."""
     views = await open_payments(bank, robot, 3)
     bad = next(iter(views))
@@ -85,9 +83,7 @@ async def test_one_that_cannot_be_asked_about_shields_no_other(
     assert states == ["released", "denied", "denied"]
 
 
-async def test_rules_that_come_back_are_asked_about_what_came_under_others_meanwhile(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
+async def test_rules_that_come_back_ask_about_later_ones(bank: World, folder: Payments, robot: Agent) -> None:
     """Also where those others were not asked about everything that was open before them."""
     folder.write("more.cedar", gate("careful", "finance"))
     await bank.activate()

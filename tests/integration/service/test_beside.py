@@ -82,9 +82,7 @@ async def fire(robot: Agent, view: dict[str, Any], outcome: str = "fired") -> No
 # ------------------------------------------------------------------------------------------- the last approved one
 
 
-async def test_it_is_compared_with_the_agents_last_approved_effect_of_the_tool(
-    bank: World, robot: Agent, maya: Visitor
-) -> None:
+async def test_it_is_compared_with_the_last_approved_one(bank: World, robot: Agent, maya: Visitor) -> None:
     await fire(robot, await asked(robot, await pay(bank, 10)))
     first = await asked(robot, await pay(bank, 300))
     last = (await beside(bank, maya, first)).last
@@ -105,9 +103,7 @@ async def test_it_is_compared_with_the_agents_last_approved_effect_of_the_tool(
     assert last is not None and last.effect.review_id is None
 
 
-async def test_what_was_opened_in_an_emergency_was_approved_by_nobody_and_not_by_the_policy(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_what_was_opened_was_approved_by_nobody(bank: World, robot: Agent, folder: Payments) -> None:
     opens = 'permit (principal in Group::"legal", action == Action::"break_glass_alone", resource);'
     folder.rules(f'@id("opens") {opens}')
     assert await bank.activate()
@@ -123,9 +119,7 @@ async def test_what_was_opened_in_an_emergency_was_approved_by_nobody_and_not_by
     assert "by the policy alone" not in page
 
 
-async def test_what_was_not_approved_is_nothing_to_compare_with(
-    bank: World, robot: Agent, maya: Visitor
-) -> None:
+async def test_what_was_not_approved_is_not_compared(bank: World, robot: Agent, maya: Visitor) -> None:
     await voted(maya, await asked(robot, await pay(bank, 300)), "deny", reason="no")
     await asked(robot, await pay(bank, 10))  # released, and not fired
     await asked(robot, await pay(bank, 300))  # waits
@@ -139,9 +133,7 @@ async def test_what_was_not_approved_is_nothing_to_compare_with(
 # ------------------------------------------------------------------------------------------------ the like of it
 
 
-async def test_similar_ones_are_told_with_what_became_of_them(
-    bank: World, robot: Agent, maya: Visitor
-) -> None:
+async def test_similar_ones_tell_what_became_of_them(bank: World, robot: Agent, maya: Visitor) -> None:
     other = await bank.agent("other", roles=())
     await fire(robot, await asked(robot, await pay(bank, 10)))
     await fire(robot, await asked(robot, await pay(bank, 11)), "failed")
@@ -177,9 +169,7 @@ async def test_only_so_many_are_counted_and_fewer_are_shown(
     assert "The newest 3 like it" in await page_of(maya, view)
 
 
-async def test_what_is_older_an_earlier_revision_and_the_same_transaction_are_not_the_like_of_it(
-    bank: World, robot: Agent
-) -> None:
+async def test_what_is_older_or_of_the_same_transaction_is_not_like_it(bank: World, robot: Agent) -> None:
     await asked(robot, await pay(bank, 10))
     bank.clock.pass_(days=past.DAYS, seconds=1)
     await asked(robot, await pay(bank, 300), run="again")
@@ -188,9 +178,7 @@ async def test_what_is_older_an_earlier_revision_and_the_same_transaction_are_no
     assert (await beside(bank, await bank.person("maya"), again)).past is None
 
 
-async def test_the_same_recipients_are_found_whatever_the_resource(
-    bank: World, robot: Agent, folder: Payments, maya: Visitor
-) -> None:
+async def test_same_recipients_are_found(bank: World, robot: Agent, folder: Payments, maya: Visitor) -> None:
     letter: Any = {**MAIL, "recipients": ["/to"], "resource": {"type": "Account", "id": "/text"}}
     folder.write("tools/mail.json", letter)
     folder.rules(gate("letters", "finance", action="mail"))
@@ -214,7 +202,7 @@ async def with_secret(bank: World, folder: Payments, *pointers: str) -> None:
     assert await bank.activate()
 
 
-async def test_a_secret_is_hidden_in_the_past_and_among_siblings_as_well(
+async def test_a_secret_is_hidden_there_too(
     bank: World, robot: Agent, folder: Payments, maya: Visitor
 ) -> None:
     """Also one that nobody called a secret when it was sent, and one that the new call leaves out."""
@@ -233,7 +221,7 @@ async def test_a_secret_is_hidden_in_the_past_and_among_siblings_as_well(
     assert SECRET not in page
 
 
-async def test_beside_a_tool_nobody_describes_any_more_nothing_of_the_past_is_shown(
+async def test_a_tool_that_is_gone_is_hidden(
     bank: World, robot: Agent, folder: Payments, maya: Visitor
 ) -> None:
     await with_secret(bank, folder)
@@ -269,9 +257,7 @@ async def test_meters_are_told_as_at_the_effects_own_reservation(tmp_path: Path)
 # ----------------------------------------------------------------------------------------------------- whom to ask
 
 
-async def test_an_open_line_names_who_could_sign_it_and_nobody_once_it_is_settled(
-    bank: World, robot: Agent, maya: Visitor
-) -> None:
+async def test_an_open_line_names_who_could_sign_it(bank: World, robot: Agent, maya: Visitor) -> None:
     view = await asked(robot, await pay(bank, 500))
     assert "You or Tomas" in await page_of(maya, view)
     assert "Hand it on: Maya or Tomas could sign." in await page_of(await bank.person("stranger"), view)
@@ -283,9 +269,7 @@ async def test_an_open_line_names_who_could_sign_it_and_nobody_once_it_is_settle
         assert (entry.could_sign, entry.barred) == (signs, barred)
 
 
-async def test_who_has_signed_is_not_asked_again_and_a_large_group_is_counted(
-    bank: World, robot: Agent, folder: Payments, maya: Visitor
-) -> None:
+async def test_a_large_group_is_counted(bank: World, robot: Agent, folder: Payments, maya: Visitor) -> None:
     many = tuple(f"https://id.example|p{n}@mail.example" for n in range(50))
     folder.people({"finance": ("maya", "tomas", "ingrid", "jonas", *many)})
     assert await bank.activate()
@@ -302,9 +286,7 @@ async def test_who_has_signed_is_not_asked_again_and_a_large_group_is_counted(
     assert "mail.example" not in await page_of(ingrid, view)
 
 
-async def test_whoever_it_was_put_to_later_is_named_as_well(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_those_it_escalated_to_are_named(bank: World, robot: Agent, folder: Payments) -> None:
     folder.policies(ANYBODY + gate("slow", "finance", escalate="legal", answer_within="4h"))
     assert await bank.activate()
     view = await asked(robot, await pay(bank, 500))
@@ -314,7 +296,7 @@ async def test_whoever_it_was_put_to_later_is_named_as_well(
     assert entry.could_sign == ("Ingrid", "Tomas")
 
 
-async def test_people_of_a_gate_whose_vote_can_move_are_still_named(
+async def test_whose_vote_can_move_is_named(
     bank: World, robot: Agent, folder: Payments, maya: Visitor
 ) -> None:
     folder.policies(ANYBODY + gate("a-finance", "finance") + gate("b-cfo", "cfo"))
@@ -332,9 +314,7 @@ async def test_people_of_a_gate_whose_vote_can_move_are_still_named(
 # -------------------------------------------------------------------------- the whole transaction, the story, the proof
 
 
-async def test_a_transaction_is_shown_whole_with_what_an_approval_does_to_it(
-    bank: World, robot: Agent, maya: Visitor
-) -> None:
+async def test_a_transaction_is_shown_whole(bank: World, robot: Agent, maya: Visitor) -> None:
     view = await asked(robot, await pay(bank, 500), await pay(bank, 501), await mail(bank, "<b>see me</b>"))
     page = await page_of(maya, view)
     assert "Approving this releases nothing yet: 1 more of its transaction waits for people." in page
@@ -347,9 +327,7 @@ async def test_a_transaction_is_shown_whole_with_what_an_approval_does_to_it(
     assert "Countersign and release" in page
 
 
-async def test_the_story_says_which_way_and_under_which_rules_and_how_it_was_spent(
-    bank: World, robot: Agent, maya: Visitor
-) -> None:
+async def test_the_story_says_how_and_under_which_rules(bank: World, robot: Agent, maya: Visitor) -> None:
     view = await asked(robot, await pay(bank, 500))
     await voted(maya, view)
     found = await seen(bank, maya, view)

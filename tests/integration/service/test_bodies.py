@@ -154,9 +154,7 @@ ALIASES = [
 ]  # fmt: skip
 
 
-async def test_another_spelling_of_a_resource_is_another_resource(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_another_spelling_is_another_resource(bank: World, robot: Agent, folder: Payments) -> None:
     """An approval of the one is none of the other, and a permit that names the one does not let the other through."""
     maya = await bank.person("maya")
     for alias in ALIASES:

@@ -49,14 +49,20 @@ class Scene:
     def __init__(self, world: World, ears: Ears, provider: Provider, robot: Agent, maya: Visitor) -> None:
         self.world, self.ears, self.provider = world, ears, provider
         self.robot, self.maya = robot, maya
-        self.bearer = ""
 
     async def transfer(self, account: str = "acct-1", **more: Any) -> dict[str, Any]:
         args = {"account": account, "pin": PIN, "card": {"number": CARD}} | more
         return {"tool": "transfer", "tool_digest": await self.world.manifest_digest("transfer"), "args": args}
 
-    async def submit(self, *effects: dict[str, Any], **members: Any) -> httpx2.Response:
-        return await self.robot.submit(*effects, idempotency_key=KEY, **members)
+    async def submit(self, *effects: dict[str, Any], **members: Any) -> dict[str, Any]:
+        view: dict[str, Any] = (await self.robot.submit(*effects, idempotency_key=KEY, **members)).json()
+        return view
+
+    async def released(self, view: dict[str, Any]) -> list[str]:
+        """The tokens of a transaction, whose worth is a canary."""
+        tokens: list[str] = (await self.robot.release(view)).json()["releases"]
+        self.ears.plant(f"release token of {view['txn'][:9]}", signature(tokens[0]))
+        return tokens
 
 
 KEY = "canary-idempotency-41aa"
@@ -117,36 +123,6 @@ def signature(token: str) -> str:
     return token.rpartition(".")[2]
 
 
-async def the_whole_thread(scene: Scene) -> None:
-    """Everything that goes well."""
-    world, ears, robot, maya = scene.world, scene.ears, scene.robot, scene.maya
-    scene.bearer = ears.plant("API key", (await world.operator("api-key", {"name": "robot"}))["api_key"])
-    view = (await scene.submit(await scene.transfer("acct-asked"), run_key="asked")).json()
-    assert view["state"] == "review", view
-    review = view["effects"][0]["review"]["review_id"]
-    for path in ("/", f"/reviews/{review}", "/v1/reviews", f"/v1/reviews/{review}", "/v1/audit", "/v1/tasks"):
-        assert (await maya.get(path)).status_code == 200, path
-    assert (await maya.vote(view, reason="looks right")).status_code == 200
-    ready = await robot.see(view["txn"])
-    tokens = (await robot.release(ready)).json()["releases"]
-    ears.plant("release token", signature(tokens[0]))
-    spent = (await robot.redeem(tokens)).json()
-    ears.plant("receipt", signature(spent["receipt"]))
-    outcome = {"effect_id": view["effects"][0]["effect_id"], "outcome": "failed", "error": "no such account"}
-    assert (await robot.report(robot.attempt, outcome)).status_code == 200
-    await maya.get(f"/reviews/{review}")
-    bearer = {"Authorization": f"Bearer {scene.bearer}"}
-    assert (await world.http.get(f"/v1/transactions/{view['txn']}", headers=bearer)).status_code == 200
-    await signed_in_by_corp(scene)
-    link = (await world.operator("sign-in-link", {"sub": "tomas", "name": "Tomas"}))["url"]
-    ears.plant("sign-in link", link.partition("token=")[2])
-    await world.http.get(link.removeprefix(world.settings.public_url))
-    for path in ("/readyz", "/healthz", "/metrics"):
-        await world.http.get(path)
-    await world.sweep()
-    await world.service.watch.look()
-
-
 async def signed_in_by_corp(scene: Scene, **changed: str) -> httpx2.Response:
     """Through the provider and back, with something changed on the way."""
     http, ears = scene.world.http, scene.ears
@@ -168,9 +144,30 @@ async def signed_in_by_corp(scene: Scene, **changed: str) -> httpx2.Response:
 
 
 async def test_nothing_sings_when_all_goes_well(scene: Scene) -> None:
-    await the_whole_thread(scene)
-    assert len(scene.ears.canaries) > 15
-    silent(scene.ears)
+    world, ears, robot, maya = scene.world, scene.ears, scene.robot, scene.maya
+    key = ears.plant("API key", (await world.operator("api-key", {"name": "robot"}))["api_key"])
+    view = await scene.submit(await scene.transfer("acct-asked"), run_key="asked")
+    effect = view["effects"][0]
+    review = effect["review"]["review_id"]
+    for path in ("/", f"/reviews/{review}", "/v1/reviews", f"/v1/reviews/{review}", "/v1/audit", "/v1/tasks"):
+        assert (await maya.get(path)).status_code == 200, path
+    assert (await maya.vote(view, reason="looks right")).status_code == 200
+    spent = (await robot.redeem(await scene.released(await robot.see(view["txn"])))).json()
+    ears.plant("receipt", signature(spent["receipt"]))
+    outcome = {"effect_id": effect["effect_id"], "outcome": "failed", "error": "no such account"}
+    assert (await robot.report(robot.attempt, outcome)).status_code == 200
+    await maya.get(f"/reviews/{review}")
+    bearer = {"Authorization": f"Bearer {key}"}
+    assert (await world.http.get(f"/v1/transactions/{view['txn']}", headers=bearer)).status_code == 200
+    await signed_in_by_corp(scene)
+    link = (await world.operator("sign-in-link", {"sub": "tomas", "name": "Tomas"}))["url"]
+    ears.plant("sign-in link", link.partition("token=")[2])
+    for path in (link.removeprefix(world.settings.public_url), "/readyz", "/healthz", "/metrics"):
+        await world.http.get(path)
+    await world.sweep()
+    await world.service.watch.look()
+    assert len(ears.canaries) > 15
+    silent(ears)
 
 
 async def test_the_ears_hear(scene: Scene) -> None:
@@ -186,9 +183,8 @@ async def test_the_ears_hear(scene: Scene) -> None:
 async def test_nothing_sings_in_any_refusal_of_an_agent(scene: Scene) -> None:
     robot, world = scene.robot, scene.world
     good = await scene.transfer()
-    view = (await scene.submit(good, run_key="spent")).json()
-    tokens = (await robot.release(view)).json()["releases"]
-    scene.ears.plant("release token", signature(tokens[0]))
+    view = await scene.submit(good, run_key="spent")
+    tokens = await scene.released(view)
     await scene.submit(good, run_key="another")  # the key was used for something else
     wrong: list[dict[str, Any]] = [
         {"pin": {"deep": PIN}}, {"pin": [PIN]}, {"card": PIN}, {"card": {"number": CARD, "unknown": CARD}},
@@ -234,13 +230,14 @@ async def test_nothing_sings_in_a_refused_proof(scene: Scene) -> None:
     now = int(world.clock().timestamp())
     good = {"agent": "robot", "method": "GET", "url_path": "/v1/audit", "query": "", "body": b"", "now": now}
     await robot.send("GET", "/v1/audit")
-    proofs = [
-        make_proof(robot.key, **good | {"nonce": robot.nonce}),
-        make_proof(robot.key, **good | {"nonce": robot.nonce, "now": now - 9_000}),
-        make_proof(robot.key, **good | {"nonce": robot.nonce, "method": "PUT"}),
-        make_proof(robot.key, **good | {"nonce": "stale"}),
-        make_proof(other, **good | {"nonce": robot.nonce}),
+    asked: list[dict[str, Any]] = [
+        {},
+        {"now": now - 9_000},
+        {"method": "PUT"},
+        {"nonce": "stale"},
+        {"key": other},
     ]
+    proofs = [make_proof(**{"key": robot.key, **good, "nonce": robot.nonce, **one}) for one in asked]
     for n, proof in enumerate([*proofs, proofs[0][:-8] + "AAAAAAAA"]):
         ears.plant(f"proof {n}", signature(proof))
         for _ in range(2):  # the second time it is a replay
@@ -258,7 +255,7 @@ async def test_nothing_sings_in_a_refused_proof(scene: Scene) -> None:
 
 async def test_nothing_sings_in_any_refusal_of_a_person(scene: Scene) -> None:
     maya, world, ears = scene.maya, scene.world, scene.ears
-    view = (await scene.submit(await scene.transfer("acct-asked"))).json()
+    view = await scene.submit(await scene.transfer("acct-asked"))
     path = f"/v1/reviews/{view['effects'][0]['review']['review_id']}/votes"
     page = f"/reviews/{view['effects'][0]['review']['review_id']}"
     await scene.robot.submit(await scene.transfer("acct-asked", pin="another-pin-0000"), run_key="run-1")
@@ -360,8 +357,7 @@ async def test_nothing_sings_when_a_layer_breaks(
         effect = await scene.transfer("acct-asked")
         asked = (await scene.robot.submit(effect, run_key=f"{layer}, asked")).json()
         ready = (await scene.robot.submit(await scene.transfer(), run_key=f"{layer}, ready")).json()
-        tokens = (await scene.robot.release(ready)).json()["releases"]
-        ears.plant(f"release token of {layer}", signature(tokens[0]))
+        tokens = await scene.released(ready)
         broken = Broken(" ".join(ears.canaries.values()))
         with monkeypatch.context() as patch:
             patch.setattr(import_module(where) if isinstance(where, str) else where, name, broken)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import shutil
 import traceback
 from pathlib import Path
@@ -15,8 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from countersign import CountersignError, Runtime, Settings, ToolRegistry, tool, transaction
-from countersign.cli import app as sdk_app
+from countersign import CountersignError, Runtime, Settings
 from countersign.contract import PrivateKey
 from policy_service.cli import app
 from policy_service.tokens.keys import CURRENT, NONCE_SECRET
@@ -109,57 +107,15 @@ def test_a_private_key_given_by_mistake_is_not_repeated(env: dict[str, str]) -> 
 # -- the SDK -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Settings:
-    """An agent whose service nobody runs."""
+def test_a_key_file_that_is_none_is_not_quoted(tmp_path: Path) -> None:
+    """That the SDK and its journal quote no secret argument: tests/unit/sdk/test_secrets_stand_nowhere.py."""
     key = tmp_path / "agent.pem"
-    key.write_bytes(PrivateKey.generate().to_pem())
-    key.chmod(0o600)
-    return Settings(
-        url=f"http://127.0.0.1:{free_port()}", agent="robot", key_path=key,
-        journal_path=tmp_path / "journal.db", retries=0, retry_base_seconds=0.001,
-    )  # fmt: skip
-
-
-def test_the_sdk_and_its_journal_show_no_key_and_no_secret_argument(
-    agent: Settings, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    registry = ToolRegistry()
-
-    @tool("transfer", resource=("Account", "account"), registry=registry, secret=["/pin"])
-    def transfer(account: str, pin: str) -> None:
-        """Move money."""
-
-    assert agent.key_path is not None
-    key = agent.key_path.read_text().splitlines()[1]
-    said: list[str] = []
-    with Runtime(agent, registry=registry) as runtime:
-        said += [repr(runtime), repr(agent), repr(runtime._key), repr(runtime.engine(runtime.sync_waits()))]
-        with pytest.raises(CountersignError) as failed, transaction("t", runtime=runtime) as txn:
-            placed = transfer("acct", PASSWORD)
-            said += [repr(placed), repr(txn), str(runtime.manifests)]
-        said += ["".join(traceback.format_exception(failed.value)), repr(failed.value)]
-        known = runtime.journal.transactions
-        said += [repr(known.require(one)) for one in known.newest_ids(9)]
-    told = capsys.readouterr()
-    env = {
-        "COUNTERSIGN_JOURNAL": str(agent.journal_path), "COUNTERSIGN_URL": agent.url, "COUNTERSIGN_AGENT": "robot",
-        "COUNTERSIGN_KEY": str(agent.key_path),
-    }  # fmt: skip
-    for words in ("journal list", "journal show t", "journal show t --json", "resume"):
-        done = CliRunner().invoke(sdk_app, words.split(), env=env)
-        assert done.output and done.exc_info is not None
-        said += [done.output, *traceback.format_exception(*done.exc_info)]
-    everything = "\n".join([*said, caplog.text, told.out, told.err])
-    assert key not in everything
-    assert PASSWORD not in everything
-
-
-def test_a_key_file_that_is_none_is_not_quoted(agent: Settings) -> None:
-    assert agent.key_path is not None
+    settings = Settings(
+        url="http://127.0.0.1:1", agent="robot", key_path=key, journal_path=tmp_path / "journal.db"
+    )
     for text in (f"-----BEGIN PRIVATE KEY-----\n{PASSWORD}\n", PASSWORD):
-        agent.key_path.write_text(text)
+        key.write_text(text)
+        key.chmod(0o600)
         with pytest.raises(CountersignError) as failed:
-            Runtime(agent)
+            Runtime(settings)
         assert PASSWORD not in "".join(traceback.format_exception(failed.value))

@@ -54,9 +54,7 @@ async def released(robot: Agent, *effects: dict[str, Any]) -> tuple[dict[str, An
 
 
 @skewed
-async def test_a_replica_whose_clock_is_off_redeems_as_others(
-    bank: World, robot: Agent, seconds: int
-) -> None:
+async def test_a_replica_with_a_wrong_clock_redeems_alike(bank: World, robot: Agent, seconds: int) -> None:
     _, tokens = await released(robot, await pay(bank))
     who = Caller(robot.name, robot.key.public.kid)
     spent = await redeem(replica(bank, seconds), who, tokens, "a-1")
@@ -74,9 +72,7 @@ async def test_a_replica_whose_clock_is_off_redeems_as_others(
 
 
 @skewed
-async def test_a_replica_whose_clock_is_off_ends_nothing_before_its_time(
-    bank: World, robot: Agent, seconds: int
-) -> None:
+async def test_a_replica_with_a_wrong_clock_ends_nothing(bank: World, robot: Agent, seconds: int) -> None:
     """Each has three minutes left when the replica that is ahead looks for what is over."""
     waits = (await robot.submit(await pay(bank, 500), run_key="waits")).json()
     ready = (await robot.submit(await pay(bank), run_key="ready")).json()

@@ -78,9 +78,7 @@ class Statements:
         self.sent[f"{words[0]} {table}"] += 1
 
 
-async def test_a_submission_and_a_redemption_cost_these_statements(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_redemption_costs(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
     view = (await robot.submit(await pay(bank), run_key="new")).json()
     assert statements.sent == A_NEW_REVISION
@@ -96,9 +94,7 @@ async def test_a_submission_and_a_redemption_cost_these_statements(
 # ---------------------------------------------------------------------------------- facts of what is asked about
 
 
-async def test_only_facts_of_what_is_asked_about_are_read(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_other_facts_are_read(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reading may be a question to somebody's database."""
     asked: list[str] = []
     read = Bundle.facts_for

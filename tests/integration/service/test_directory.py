@@ -124,9 +124,7 @@ async def findings(bank: World, check: str = "groups") -> list[str]:
     return [one["wrong"] for one in answer["findings"] if one["check"] == check]
 
 
-async def test_who_left_the_directory_before_the_redemption_counts_no_more(
-    bank: World, robot: Agent, scim: Scim
-) -> None:
+async def test_who_left_the_directory_counts_no_more(bank: World, robot: Agent, scim: Scim) -> None:
     other = (await robot.submit(await pay(bank, 5_000), run_key="other")).json()
     assert await vote(bank, "jonas", other) == "not_eligible"
     assert await vote(bank, "maya", other) == "open"
@@ -188,9 +186,7 @@ async def test_a_change_between_facts_and_decision_is_seen_by_the_decision(
     assert bank.service.active.current.digest == before.digest
 
 
-async def test_a_fact_that_changed_before_the_redemption_is_decided_on_anew(
-    bank: World, folder: Payments, robot: Agent, facts: Host
-) -> None:
+async def test_a_changed_fact_is_asked_anew(bank: World, folder: Payments, robot: Agent, facts: Host) -> None:
     folder.rules(plain_forbid("closed", 'resource.state == "closed"'))
     await bank.activate()
     tokens = await released(robot, (await robot.submit(await pay(bank))).json())
@@ -198,9 +194,7 @@ async def test_a_fact_that_changed_before_the_redemption_is_decided_on_anew(
     await not_redeemed(robot, tokens, "denied")
 
 
-async def test_a_host_that_fails_takes_the_release_back_and_is_told(
-    bank: World, robot: Agent, facts: Host
-) -> None:
+async def test_a_host_that_fails_takes_the_release_back(bank: World, robot: Agent, facts: Host) -> None:
     def failures() -> float:
         labels = {"source": "bank", "result": "failed"}
         return metrics.REGISTRY.get_sample_value("countersign_fact_reads_total", labels) or 0.0
@@ -237,7 +231,7 @@ async def test_a_push_neither_calls_out_nor_decides_before_its_groups_are_read(
     assert await vote(bank, "jonas", view) == "met"
 
 
-async def test_a_bundle_that_needs_a_directory_does_not_start_without_it_or_its_token(
+async def test_no_start_without_a_directory(
     tmp_path: Path, folder: Payments, settings: dict[str, Any]
 ) -> None:
     for given, told in (

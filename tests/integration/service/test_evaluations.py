@@ -96,9 +96,7 @@ async def test_a_dry_run_answers_as_a_submission_would(bank: World, robot: Agent
     assert (refused.status_code, refused.json()["code"]) == (400, "unknown_field")
 
 
-async def test_a_dry_run_follows_the_bundle_and_what_is_claimed(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
+async def test_a_dry_run_follows_what_is_claimed(bank: World, folder: Payments, robot: Agent) -> None:
     bribe = 'context.claimed has purpose && context.claimed.purpose == "bribe"'
     folder.rules(gate("if-told", "legal", bribe))
     await bank.activate()
@@ -149,7 +147,7 @@ async def test_each_answer_about_a_live_effect_is_a_line_of_the_log(bank: World,
     assert (body["outcome"], body["reasons"]) == ("deny", ["tool_changed"])
 
 
-async def test_what_is_no_question_about_a_live_effect_leaves_no_line(
+async def test_what_is_not_live_is_not_noted(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ask(robot, await note(bank, 500), live=False)

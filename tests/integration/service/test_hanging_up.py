@@ -67,9 +67,7 @@ async def hang_up(port: int, request: bytes, *, after: float = 0.0, reset: bool 
 MOMENTS = [(0.3, 0.0), (0.999, 0.0), (1.0, 0.0), (1.0, 0.002), (1.0, 0.01), (1.0, 0.3)]
 
 
-async def test_who_hangs_up_while_redeeming_has_redeemed_everything_or_nothing(
-    bank: World, robot: Agent
-) -> None:
+async def test_who_hangs_up_has_redeemed_everything_or_nothing(bank: World, robot: Agent) -> None:
     for n, (share, after) in enumerate(MOMENTS * 2):
         view = (await robot.submit(await pay(bank), await mail(bank), run_key=f"run-{n}")).json()
         tokens = (await robot.release(view)).json()["releases"]

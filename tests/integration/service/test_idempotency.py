@@ -86,9 +86,7 @@ async def test_sixteen_at_once_make_one_transaction(bank: World, robot: Agent, k
     assert await bank.service.db.read(revisions) == 1
 
 
-async def test_a_key_is_forgotten_after_its_time_and_the_transaction_is_not(
-    bank: World, robot: Agent
-) -> None:
+async def test_a_key_is_forgotten_after_its_time(bank: World, robot: Agent) -> None:
     effect = await pay(bank, 500)
     made = (await robot.submit(effect, idempotency_key="k")).json()
     bank.clock.pass_(hours=71)

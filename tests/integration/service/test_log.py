@@ -84,9 +84,7 @@ async def test_everybody_reads_every_line_of_theirs_once_whatever_the_page(bank:
             assert [(await stream.event())["id"] for _ in range(2)] == [event["id"] for event in told[-2:]]
 
 
-async def test_a_page_looks_through_so_many_lines_and_says_how_far(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_looks_so_far(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "_LOOKED_THROUGH", 10)
     other = await bank.agent("other")
     for n in range(5):
@@ -101,7 +99,7 @@ async def test_a_page_looks_through_so_many_lines_and_says_how_far(
     assert len(await pages(await bank.person("maya"), 200)) > 10, "who may see every line is asked for none"
 
 
-async def test_many_agents_who_follow_the_log_cost_one_look(
+async def test_many_who_follow_cost_one_look(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What came is kept in memory with whose it is; nobody else is woken, nobody asks."""
@@ -167,9 +165,7 @@ def proof(robot: Agent) -> dict[str, str]:
     return {"Agent-Proof": robot.proof("GET", "/v1/events")}
 
 
-async def test_events_come_as_they_happen_and_only_ones_own(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
+async def test_events_come_as_they_happen(bank: World, folder: Payments, robot: Agent) -> None:
     other, maya = await bank.agent("other"), await bank.person("maya")
     await robot.send("GET", "/v1/tools/pay")
     async with served(bank) as port:

@@ -47,9 +47,7 @@ def broken(token: str) -> None:
         structlog.get_logger("test").exception("job_failed")
 
 
-def test_a_program_that_embeds_the_service_prints_kinds_codes_and_places(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_embedding_program_prints_no_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(fresh_data(), tmp_path / "data")
     create_app(Settings(data_dir=tmp_path / "data", bundle_dir=Payments(tmp_path / "bundle").path))
     broken(SECRET)

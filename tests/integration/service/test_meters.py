@@ -97,9 +97,7 @@ async def spent(agent: Agent, *effects: dict[str, Any], outcomes: tuple[str, ...
 # ------------------------------------------------------------------------------------------------------- what is held
 
 
-async def test_what_is_released_and_what_waits_holds_its_part_and_the_cap_is_exact(
-    bank: World, robot: Agent
-) -> None:
+async def test_what_is_released_or_waits_is_held_and_the_cap_is_exact(bank: World, robot: Agent) -> None:
     assert await became(robot, await pay(bank, 300)) == ["released"]
     view = await submitted(robot, await pay(bank, 600))
     assert states(view) == ["review"]
@@ -118,25 +116,13 @@ async def test_what_is_released_and_what_waits_holds_its_part_and_the_cap_is_exa
     assert shown == [("meter spent", "300"), ("meter shipped", "1")]
 
 
-async def test_scenario_54_a_cap_of_nothing_or_less_denies_every_payment(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_scenario_54_a_cap_of_nothing_denies_all(bank: World, robot: Agent, folder: Payments) -> None:
     for cap, amount in ((0, 1), (-1, 0), (-1_000_000, 1)):
         folder.policies(ANYBODY + CAPS.replace(f"> {CAP}", f"> {cap}"))
         await bank.activate()
         refused = await submitted(robot, await pay(bank, amount))
         assert (states(refused), refused["effects"][0]["decision"]["policies"]) == (["denied"], ["cap"])
     assert await bank.service.db.read(held) == 0
-
-
-async def test_each_agent_has_a_budget_of_its_own_and_each_resource_one(bank: World, robot: Agent) -> None:
-    other = await bank.agent("other")
-    for n in range(CALLS):
-        assert await became(robot if n % 2 else other, await pay(bank, 1)) == ["released"]
-    refused = await submitted(other, await pay(bank, 1))
-    assert (states(refused), refused["effects"][0]["decision"]["policies"]) == (["denied"], ["calls"])
-    assert await became(other, await pay(bank, 1, "elsewhere")) == ["released"]
-    assert await became(other, await pay(bank, CAP - 6, "x")) == ["review"]
 
 
 async def test_effects_of_one_submission_see_each_other_in_order(bank: World, robot: Agent) -> None:
@@ -161,18 +147,26 @@ async def test_what_ends_unspent_comes_back(bank: World, robot: Agent) -> None:
     assert await left(bank, robot, 400)
     assert (await maya.vote(denied, "deny", reason="no")).status_code == 200
     assert await left(bank, robot, CAP)
+    log = [body for kind, body in await bank.log(denied["txn"]) if kind == "effect_denied"]
+    assert [body["given_back"] for body in log] == [True]
     withdrawn = await submitted(robot, await pay(bank, 300))
     await robot.send("POST", f"/v1/transactions/{withdrawn['txn']}/withdraw", {})
     assert await bank.service.db.read(held) == 0
     revoked = await submitted(robot, await pay(bank, 300))
     await bank.operator("revoke-transaction", {"txn": revoked["txn"], "reason": "wrong"})
     assert await bank.service.db.read(held) == 0
-    await submitted(robot, await pay(bank, 300))
-    bank.clock.pass_(hours=2)  # it expires
+    assert states(await submitted(robot, await pay(bank, 600), key="a")) == ["review"]
+    second = await submitted(robot, await pay(bank, 900), key="a")  # the superseded one gives back as well
+    assert (second["rev"], states(second)) == (2, ["review"])
+    assert await left(bank, robot, 100)
+    await robot.send("POST", f"/v1/transactions/{second['txn']}/withdraw", {})
+    for _ in range(2):  # the same list again takes nothing more
+        third = await submitted(robot, await pay(bank, 900), key="a")
+        assert (third["rev"], states(third)) == (3, ["review"])
+        assert await left(bank, robot, 100)
+    bank.clock.pass_(hours=25)  # it expires
     await bank.sweep()
-    assert await left(bank, robot, CAP)
-    log = [body for kind, body in await bank.log(denied["txn"]) if kind == "effect_denied"]
-    assert [body["given_back"] for body in log] == [True]
+    assert await bank.service.db.read(held) == 0
 
 
 async def test_the_agents_own_word_gives_nothing_back_and_a_persons_does(bank: World, robot: Agent) -> None:
@@ -197,32 +191,15 @@ async def test_a_redeemer_that_is_not_the_agent_gives_it_back(bank: World, robot
     assert answers == [["released"]] * 4 + [["denied"]]  # six of twelve stayed taken
 
 
-async def test_a_revision_that_is_superseded_gives_back_and_the_next_takes_anew(
-    bank: World, robot: Agent
-) -> None:
-    assert states(await submitted(robot, await pay(bank, 600), key="a")) == ["review"]
-    second = await submitted(robot, await pay(bank, 900), key="a")
-    assert (second["rev"], states(second)) == (2, ["review"])
-    assert await left(bank, robot, 100)
-    await robot.send("POST", f"/v1/transactions/{second['txn']}/withdraw", {})
-    for _ in range(2):  # the same list again takes nothing more
-        third = await submitted(robot, await pay(bank, 900), key="a")
-        assert (third["rev"], states(third)) == (3, ["review"])
-        assert await left(bank, robot, 100)
-
-
-async def test_what_was_compensated_stays_taken_and_what_takes_it_back_counts_where_it_is_named(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_what_was_compensated_stays_taken(bank: World, robot: Agent, folder: Payments) -> None:
     unpay = METERS + '[meters.undone]\ncount = true\nof = ["unpay"]\nper = "principal"\nwindow = "day"\n'
     once = '@id("once") forbid (principal, action == Action::"unpay", resource) when { context.history.undone >= 1 };'
     folder.write("meters.toml", unpay).policies(ANYBODY + ASKS + CAPS + once)
     assert await bank.activate()
     found = []
     for account in ("a", "b"):
-        view = await spent(
-            robot, await pay(bank, 300, account), await mail(bank, account), outcomes=("fired", "failed")
-        )
+        effects = await pay(bank, 300, account), await mail(bank, account)
+        view = await spent(robot, *effects, outcomes=("fired", "failed"))
         undo = {"effect_id": view["effects"][0]["effect_id"]}
         answer = await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", undo)
         found.append(answer.json()["effect"]["state"])
@@ -251,9 +228,7 @@ MIDNIGHTS = [
 ]
 
 
-async def test_a_calendar_window_begins_anew_at_local_midnight(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_a_calendar_window_begins_at_midnight(bank: World, robot: Agent, folder: Payments) -> None:
     for window, begin, end in MIDNIGHTS:
         folder.write("meters.toml", METERS.replace('window = "day"', window))
         await bank.activate()
@@ -265,22 +240,6 @@ async def test_a_calendar_window_begins_anew_at_local_midnight(
         assert not await dry(bank, robot, 1, "acme")
         bank.clock.stop_at(midnight)
         assert await dry(bank, robot, 1, "acme")
-
-
-async def test_a_clock_that_jumps_back_frees_nothing_and_counts_nothing_twice(
-    bank: World, robot: Agent
-) -> None:
-    right = datetime(2026, 11, 21, 12, tzinfo=UTC)
-    bank.clock.stop_at(right + timedelta(hours=30))  # it is ahead
-    ahead = await submitted(robot, await pay(bank, 300, "a"))
-    bank.clock.stop_at(right)
-    assert await edge(bank, robot, 700)
-    after = await submitted(robot, await pay(bank, 700, "b"))
-    assert states(after) == ["review"]
-    maya = await bank.person("maya")
-    await maya.vote(after)  # asked again: it sees what was held before it, although that bears a later time
-    assert states(await robot.see(after["txn"])) == states(await robot.see(ahead["txn"])) == ["released"]
-    assert not await dry(bank, robot, 1)
 
 
 # ---------------------------------------------------------------------------------------------- asked about again
@@ -298,9 +257,7 @@ async def test_asked_again_an_effect_sees_what_was_held_before_it(bank: World, r
     assert (await robot.send("POST", "/v1/redemptions/a/renew", renewal)).json()["redeemed"]
 
 
-async def test_a_lower_cap_ends_what_no_longer_fits_the_latest_first(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_a_lower_cap_ends_the_latest_first(bank: World, robot: Agent, folder: Payments) -> None:
     views = [await submitted(robot, await pay(bank, 250, f"a{n}")) for n in range(4)]
     folder.policies(ANYBODY + ASKS + CAPS.replace(f"> {CAP}", "> 500"))
     assert await bank.activate()
@@ -314,9 +271,7 @@ async def test_a_lower_cap_ends_what_no_longer_fits_the_latest_first(
     assert redeemed == [True, False]
 
 
-async def test_a_meter_that_comes_later_counts_what_is_open_from_then_on(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_a_meter_that_comes_later_counts_what_is(bank: World, robot: Agent, folder: Payments) -> None:
     folder.write("meters.toml", "").policies(ANYBODY + ASKS)
     assert await bank.activate()
     await spent(robot, await pay(bank, 400, "spent"))
@@ -333,9 +288,7 @@ async def test_a_meter_that_comes_later_counts_what_is_open_from_then_on(
     assert await left(bank, robot, 200)
 
 
-async def test_another_window_another_per_and_another_name_count_what_is_stored(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_another_window_counts_what_is_stored(bank: World, robot: Agent, folder: Payments) -> None:
     for account, amount, hour in (("a", 400, 12), ("b", 100, 18)):
         bank.clock.stop_at(datetime(2026, 11, 21, hour, tzinfo=UTC))
         await spent(robot, await pay(bank, amount, account))
@@ -359,12 +312,8 @@ async def replicas(tmp_path: Path, engine: str, database: dict[str, str]) -> Asy
     folder, clock = metered(tmp_path / "bundle"), Clock()
     folder.policies(ANYBODY + CAPS.replace(f"{CALLS} ", "1000000 "))
     async with AsyncExitStack() as stack:
-        started = [
-            await stack.enter_async_context(
-                running(tmp_path / f"data-{n}", folder.path, clock=clock, **database)
-            )
-            for n in range(1 if engine == "sqlite" else 2)
-        ]
+        some = [running(tmp_path / f"data-{n}", folder.path, clock=clock, **database) for n in range(2)]
+        started = [await stack.enter_async_context(one) for one in some[: 1 if engine == "sqlite" else 2]]
         yield started
         assert await started[0].service.db.read(faults_of_log) == []
 
@@ -398,9 +347,7 @@ async def test_sixty_four_at_once_never_exceed_a_cap_and_reach_it(replicas: list
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-async def test_submissions_that_touch_meters_in_crossing_order_never_wait_in_a_ring(
-    replicas: list[World],
-) -> None:
+async def test_submissions_in_crossing_order_never_deadlock(replicas: list[World]) -> None:
     lists = []
     for n in range(24):
         order = [f"acme-{m % 4}" for m in range(n % 4, n % 4 + 4)]
@@ -415,9 +362,7 @@ async def test_submissions_that_touch_meters_in_crossing_order_never_wait_in_a_r
 # ------------------------------------------------------------------------------------------------------- edges
 
 
-async def test_a_call_that_does_not_fit_its_manifest_takes_nothing(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_a_call_that_does_not_fit_takes_nothing(bank: World, robot: Agent, folder: Payments) -> None:
     for args in ({"amount": -900}, {"amount": "900"}, {"amount": 900, "account": 5}, {}):
         assert await became(robot, await call(bank, "pay", {"account": "acme", **args})) == ["denied"]
     long = "".join(chr(0x20000 + n) for n in range(1_000))  # longer than an index of PostgreSQL takes

@@ -144,9 +144,7 @@ SENT = {
 }
 
 
-async def test_elsewhere_they_are_read_with_the_token_of_the_settings(
-    tmp_path: Path, folder: Payments
-) -> None:
+async def test_elsewhere_they_are_read_with_the_token(tmp_path: Path, folder: Payments) -> None:
     async with running(tmp_path / "data", folder.path, **ELSEWHERE) as world:  # which name none
         answer = await world.http.get("/metrics", headers={"Authorization": "Bearer "})
         assert answer.status_code == 401

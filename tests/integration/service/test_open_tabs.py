@@ -32,9 +32,7 @@ def cookie_of(visitor: Visitor, last: int = 0) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", STREAMS)
-async def test_a_stream_keeps_nobody_signed_in_and_ends_with_its_session(
-    bank: World, robot: Agent, path: str
-) -> None:
+async def test_a_stream_ends_with_its_session(bank: World, robot: Agent, path: str) -> None:
     maya = await bank.person("maya")
     async with served(bank) as port:
         async with events(port, cookie_of(maya), path) as stream:
@@ -52,9 +50,7 @@ async def test_a_stream_keeps_nobody_signed_in_and_ends_with_its_session(
             await stream.end()
 
 
-async def test_an_idle_tab_asks_for_nothing_while_effects_pass_that_no_page_shows(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_idle_tab_asks_nothing(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tab is woken for reviews and tasks, and looks at its session before it says something."""
     maya = await bank.person("maya")
     cookie = cookie_of(maya, bank.service.feed.index)
@@ -82,9 +78,7 @@ async def test_an_idle_tab_asks_for_nothing_while_effects_pass_that_no_page_show
 
 
 @pytest.mark.parametrize("path", STREAMS)
-async def test_nobody_holds_more_streams_than_one_may_and_each_gives_its_place_back(
-    bank: World, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nobody_holds_too_many_streams(bank: World, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "MOST_OF_ONE", 2)
     maya, omar = await bank.person("maya"), await bank.person("omar")
     cookie = cookie_of(maya)

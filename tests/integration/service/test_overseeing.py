@@ -40,9 +40,7 @@ async def goes_on(bank: World, robot: Agent) -> bool:
     return answer.status_code == 201
 
 
-async def test_a_person_whom_a_gate_asks_stops_it_at_once(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
+async def test_whoever_a_gate_asks_stops_it_at_once(bank: World, folder: Payments, robot: Agent) -> None:
     folder.rules(LEGAL_STARTS)
     await bank.activate()
     ready = (await robot.submit(await pay(bank, 5))).json()
@@ -133,9 +131,7 @@ async def test_a_rule_about_stopping_says_who(bank: World, folder: Payments, rob
     assert not await goes_on(bank, robot)
 
 
-async def test_the_agents_pages_tell_what_was_done_and_refused(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_the_agents_pages_tell_what_was_done(bank: World, robot: Agent, folder: Payments) -> None:
     for path in ("/agents", "/agents/robot", "/audit", "/stop"):
         answer = await bank.http.get(path)
         assert (answer.status_code, answer.headers["location"].startswith("/sign-in")) == (303, True)
@@ -230,7 +226,7 @@ async def pages(visitor: Visitor, path: str) -> list[str]:
     return texts
 
 
-async def test_a_page_of_the_log_leads_to_the_next_and_looks_so_far(
+async def test_a_page_of_the_log_looks_far(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     maya = await bank.person("maya")

@@ -102,9 +102,7 @@ async def test_the_lesson_of_an_empty_queue_asks_a_group_of_the_bundle(bank: Wor
 PATHS = ("/", "/?tab=open&text=pay", "/v1/reviews", "/tasks", "/v1/tasks", "/agents/robot", "/audit")
 
 
-async def test_a_page_reads_no_revision_but_those_it_shows(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_reads_what_it_shows(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     """J1: an agent that asks otherwise again and again, each time at length, makes no page longer to read."""
     maya = await bank.person("maya")
     for n in range(1, 13):

@@ -16,10 +16,7 @@ from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize("engine", SQLITE_IN_SHORT),
-]
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", SQLITE_IN_SHORT)]
 
 GROWS = (
     "transactions", "effects", "decisions", "reviews", "review_groups", "votes", "attempts", "redemptions", "tasks",
@@ -125,9 +122,7 @@ AGENTS_PAGES = (
 )
 
 
-async def test_an_agents_page_reads_neither_its_own_past_nor_that_of_others(
-    bank: World, robot: Agent
-) -> None:
+async def test_an_agents_page_reads_no_past(bank: World, robot: Agent) -> None:
     for n in range(4):
         await robot.submit(await pay(bank, n + 1), run_key=f"r-{n}")
     await bank.service.sequencer.number()
@@ -143,9 +138,7 @@ async def test_an_agents_page_reads_neither_its_own_past_nor_that_of_others(
         assert not [line for line in lines for name in unbounded if name in line], (path, lines)
 
 
-async def test_an_effect_is_submitted_voted_on_and_looked_at_without_reading_those_of_others(
-    bank: World, robot: Agent
-) -> None:
+async def test_a_submission_and_a_vote_read_nothing_of_others(bank: World, robot: Agent) -> None:
     maya = await bank.person("maya")
     with plans(bank) as found:
         view = (await robot.submit(await pay(bank, 500), run_key="r-1")).json()
@@ -157,9 +150,7 @@ async def test_an_effect_is_submitted_voted_on_and_looked_at_without_reading_tho
 
 
 @pytest.mark.parametrize("verb", ["recorded-calls", "recorded-call"])
-async def test_recorded_calls_are_taken_out_without_reading_everything_there_ever_was(
-    bank: World, robot: Agent, verb: str
-) -> None:
+async def test_recorded_calls_are_found_by_an_index(bank: World, robot: Agent, verb: str) -> None:
     for n in range(3):
         view = (await robot.submit(await pay(bank, 500), await pay(bank, n + 1), run_key=f"r-{n}")).json()
     about = {"effect_id": view["effects"][0]["effect_id"]}

@@ -98,9 +98,7 @@ async def test_a_row_that_cannot_be_read_holds_up_no_job(
     assert row.state in {"expired", "review", "denied"}
 
 
-async def test_a_sentence_that_raises_breaks_no_page(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sentence_may_raise(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = await poisoned(bank, robot)
     usual = describing._value_piece
 
@@ -116,9 +114,7 @@ async def test_a_sentence_that_raises_breaks_no_page(
     holds(queue.text, f"/reviews/{review_of(good)}", review_of(bad), "cannot be read")
 
 
-async def test_a_tool_that_left_the_bundle_breaks_no_page(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_a_tool_that_is_gone_breaks_no_page(bank: World, robot: Agent, folder: Payments) -> None:
     bad, good = await poisoned(bank, robot)
     maya = await bank.person("maya")
     await written_over(bank, bad, tool="gone", tool_digest="0" * 64)

@@ -29,6 +29,7 @@ from policy_service.pap.problems import HeadError
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
 from policy_service.workflow.looking import look
+from tests.fakes.pages import holds
 from tests.fakes.payments import PAY, Payments
 from tests.fakes.repository import Key, Repository
 from tests.fakes.vault import at
@@ -73,6 +74,13 @@ async def accept(world: World, commit: str, reason: str = "we rewrote it togethe
     await world.activate()
 
 
+async def looked(world: World, commit: str, *told: str) -> None:
+    """After a look that commit is in force, and /readyz says this of it."""
+    await world.activate()
+    assert commit_of(world) == commit
+    holds(finding(world), *told)
+
+
 async def in_force(world: World, commit: str) -> None:
     async with asyncio.timeout(30):
         while commit_of(world) != commit:  # noqa: ASYNC110  an activation sets no event
@@ -100,9 +108,7 @@ async def test_a_push_comes_into_force_and_stands_in_decisions_and_tokens(world:
     assert len(await told(world)) == 2
 
 
-async def test_a_restart_under_the_same_commit_says_nothing_new_and_another_repository_begins_anew(
-    tmp_path: Path, rules: Rules
-) -> None:
+async def test_a_restart_under_the_same_commit_says_nothing_new(tmp_path: Path, rules: Rules) -> None:
     for _ in range(2):
         async with following(tmp_path / "data", rules) as world:
             assert [kind for kind, _ in await told(world)] == ["bundle_activated"]
@@ -142,37 +148,27 @@ async def test_a_bundle_in_a_subfolder_of_a_bare_repository(tmp_path: Path, rule
 # -- what does not ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_broken_push_keeps_the_last_good_bundle_and_is_told_once(
-    tmp_path: Path, rules: Rules
-) -> None:
+async def test_a_broken_push_keeps_the_last_good_bundle(tmp_path: Path, rules: Rules) -> None:
     async with following(tmp_path / "data", rules) as world:
         broken = rules.break_()
         for _ in range(3):
-            assert not await world.activate()
-        assert commit_of(world) == rules.first
-        assert (await told(world))[1:] == [
-            ("bundle_refused", {"commit": broken, "why": "invalid", "file": "broken.cedar", "line": 2})
-        ]
-        assert (
-            broken in finding(world) and rules.first in finding(world) and "broken.cedar:2" in finding(world)
-        )
+            await looked(world, rules.first, broken, rules.first, "broken.cedar:2")
+        refused = {"commit": broken, "why": "invalid", "file": "broken.cedar", "line": 2}
+        assert (await told(world))[1:] == [("bundle_refused", refused)]
         maya, robot = await world.person("maya"), await world.agent("robot")
         for_people = (await maya.get("/v1/policies")).json()
         assert (for_people["active_commit"], for_people["head_commit"]) == (rules.first, broken)
-        assert for_people["differs"] == "invalid"
-        assert for_people["problems"][0]["file"] == "broken.cedar" and for_people["problems"][0]["message"]
+        (problem,) = for_people["problems"]
+        assert (for_people["differs"], problem["file"]) == ("invalid", "broken.cedar") and problem["message"]
         for_agents = (await robot.send("GET", "/v1/policies")).json()
         assert for_agents["problems"] == [{"file": "broken.cedar", "line": 2}]
     async with following(tmp_path / "data", rules) as world:  # a start keeps it as well
-        assert commit_of(world) == rules.first
-        assert broken in finding(world)
+        await looked(world, rules.first, broken)
         await refused_start(tmp_path / "new", rules, "broken.cedar:2")  # and nothing before it is no start
         (rules.folder.path / "broken.cedar").unlink()
-        mended = rules.repository.commit("mended")
-        await world.activate()
-        assert (commit_of(world), finding(world)) == (mended, "")
-        maya = await world.person("maya")
-        assert (await maya.get("/v1/policies")).json().get("differs") is None
+        await looked(world, rules.repository.commit("mended"))
+        assert finding(world) == ""
+        assert (await (await world.person("maya")).get("/v1/policies")).json().get("differs") is None
 
 
 async def test_a_force_push_is_refused_until_an_operator_says_why(
@@ -189,15 +185,13 @@ async def test_a_force_push_is_refused_until_an_operator_says_why(
     await accept(world, rules.first, "we may go back tonight")  # over, as soon as another is in force
     assert commit_of(world) == second
     rules.repository.rewind(rules.first)
-    await world.activate()
+    await looked(world, second)
     rewritten = rules.push("other")
     for _ in range(3):
-        await world.activate()
-    assert commit_of(world) == second
+        await looked(world, second, "does not descend")
     refused = [("bundle_refused", {"commit": head, "why": "force_push"}) for head in (rules.first, rewritten)]
     assert (await told(world))[3:] == refused
     assert walks == [second, rules.first, rewritten], "a long history is walked once, not at every look"
-    assert "does not descend" in finding(world)
     problem = str(world.service.active.status().error)
     assert f'policy-service policies accept {rewritten} --reason "..."' in problem
     await accept(world, rewritten)
@@ -206,9 +200,9 @@ async def test_a_force_push_is_refused_until_an_operator_says_why(
     assert override == ("bundle_override", {"commit": rewritten, "reason": "we rewrote it together"})
     assert activated[1]["override"] == "we rewrote it together"
     third = rules.push("more")
-    await world.activate()
+    await looked(world, third)
     rules.repository.rewind(rewritten)  # once is once
-    await world.activate()
+    await looked(world, third)
     await accept(world, second, "not the one at the head")
     assert commit_of(world) == third
 
@@ -216,11 +210,10 @@ async def test_a_force_push_is_refused_until_an_operator_says_why(
 async def test_a_rewind_while_nobody_was_running_is_refused_too(tmp_path: Path, rules: Rules) -> None:
     async with following(tmp_path / "data", rules) as world:
         second = rules.push()
-        await world.activate()
+        await looked(world, second)
     rules.repository.rewind(rules.first)
     async with following(tmp_path / "data", rules) as world:
-        assert commit_of(world) == second
-        assert "does not descend" in finding(world)
+        await looked(world, second, "does not descend")
     # a new disk, and the remote has forgotten the commit
     shutil.rmtree(mirrors.mirror_path(tmp_path / "data"))
     rules.repository.git("reflog", "expire", "--expire=now", "--all")
@@ -228,44 +221,34 @@ async def test_a_rewind_while_nobody_was_running_is_refused_too(tmp_path: Path, 
     await refused_start(tmp_path / "data", rules, "policies accept")
 
 
-async def test_a_tag_that_moves_is_a_force_push_and_one_that_is_gone_leaves_what_is_in_force(
-    tmp_path: Path, rules: Rules
-) -> None:
+async def test_a_tag_that_moves_or_is_gone_changes_nothing(tmp_path: Path, rules: Rules) -> None:
     second = rules.push()
     rules.repository.git("tag", "live")
     async with following(tmp_path / "data", rules, policies_ref="live") as world:
         rules.repository.git("tag", "-f", "live", rules.first)
-        await world.activate()
-        assert commit_of(world) == second
-        assert "does not descend" in finding(world)
+        await looked(world, second, "does not descend")
         rules.repository.git("tag", "-d", "live")
-        await world.activate()
-        await world.activate()
-        assert commit_of(world) == second
-        assert "not there" in finding(world)
+        for _ in range(2):
+            await looked(world, second, "not there")
         assert (await told(world))[2:] == [("bundle_refused", {"commit": "", "why": "gone"})]
     empty = {"policies_repository": str(Repository(tmp_path / "empty").path)}
     await refused_start(tmp_path / "other", rules, r"no branch or tag 'main'.*it is empty", **empty)
 
 
-async def test_a_repository_that_vanished_changes_nothing_but_what_is_told(
-    tmp_path: Path, rules: Rules
-) -> None:
+async def test_a_repository_that_vanished_changes_nothing(tmp_path: Path, rules: Rules) -> None:
     moved = tmp_path / "moved"
     async with following(tmp_path / "data", rules) as world:
         rules.repository.path.rename(moved)
-        await world.activate()
-        assert commit_of(world) == rules.first
-        assert "cannot be reached" in finding(world)
+        await looked(world, rules.first, "cannot be reached")
         robot = await world.agent("robot")
         view = (await robot.submit(await pay(world))).json()
         assert (await robot.spend(view))["redeemed"]
     async with following(tmp_path / "data", rules) as world:  # from the copy
         assert commit_of(world) == rules.first
-        assert "cannot be reached" in finding(world)
+        holds(finding(world), "cannot be reached")
         await refused_start(tmp_path / "nothing", rules, "the repository cannot be read")
         moved.rename(rules.repository.path)
-        await world.activate()
+        await looked(world, rules.first)
         assert finding(world) == ""
 
 
@@ -279,24 +262,20 @@ async def test_only_a_head_signed_by_somebody_named_comes_into_force(tmp_path: P
     async with following(tmp_path / "data", rules, **signers) as world:
         assert commit_of(world) == first
         unsigned = rules.push()
-        await world.activate()
-        assert commit_of(world) == first
+        await looked(world, first)
         assert (await told(world))[-1] == ("bundle_refused", {"commit": unsigned, "why": "unsigned"})
         stranger.sign(rules.repository)
-        await world.activate()
-        assert commit_of(world) == first
+        await looked(world, first)
         assert "not among policies_allowed_signers" in str(world.service.active.status().error)
         await accept(world, rules.repository.head())
         assert commit_of(world) == first  # an override is about history, not about who signs
         head = maya.sign(rules.repository)  # above an unsigned one: what counts is who stands for these bytes
-        await world.activate()
-        assert commit_of(world) == head
+        await looked(world, head)
         file.write_text("")  # nobody any more: what is in force stays, what is new is refused
-        await world.activate()
+        await looked(world, head)
         assert finding(world) == ""
         maya.sign(rules.repository)
-        await world.activate()
-        assert commit_of(world) == head
+        await looked(world, head)
 
 
 def test_the_command_says_what_it_did_and_where(tmp_path: Path) -> None:
@@ -327,8 +306,8 @@ async def test_a_signed_webhook_brings_a_push_into_force(tmp_path: Path, rules: 
     good = f"v1,{base64.b64encode(mac).decode()}"
     who = {"Webhook-Id": "msg_1", "Webhook-Timestamp": "1790000000"}
     wrong = [signed[:-1] + ("0" if signed[-1] != "0" else "1"), "sha256=", "", "sha1=x"]
-    refused: list[tuple[bytes, dict[str, str]]] = [
-        *((body, {"X-Hub-Signature-256": one}) for one in wrong),
+    refused = [(body, {"X-Hub-Signature-256": one}) for one in wrong]
+    refused += [
         (body + b" ", {"X-Hub-Signature-256": signed}),
         (body, {"X-Gitlab-Token": "another"}),
         (b"{}", {**who, "Webhook-Signature": good, "Webhook-Id": "msg_2"}),
@@ -349,9 +328,7 @@ async def test_a_signed_webhook_brings_a_push_into_force(tmp_path: Path, rules: 
         await in_force(world, pushed)
 
 
-async def test_an_agent_and_a_person_may_ask_for_a_look_and_a_stranger_may_not(
-    world: World, rules: Rules
-) -> None:
+async def test_an_agent_and_a_person_may_ask_for_a_look(world: World, rules: Rules) -> None:
     robot, maya = await world.agent("robot"), await world.person("maya")
     assert (await world.http.post(SYNC, json={})).status_code == 401
     for header in ("X-Hub-Signature-256", "X-Gitlab-Token", "Webhook-Signature"):  # without a secret
@@ -399,9 +376,7 @@ async def two(
             yield first, second
 
 
-async def test_a_replica_neither_redeems_nor_lets_run_under_a_commit_it_does_not_know(
-    tmp_path: Path, rules: Rules, database: dict[str, str]
-) -> None:
+async def test_a_replica_that_is_behind_waits(tmp_path: Path, rules: Rules, database: dict[str, str]) -> None:
     live = {"tool": "note", "lane": "live", "ask": "live", "compensation": None}
     rules.folder.write("tools/note.json", PAY | live)
     rules.first = rules.repository.commit("a live tool")
@@ -432,9 +407,7 @@ async def test_a_replica_neither_redeems_nor_lets_run_under_a_commit_it_does_not
         assert len(await told(one)) == 3  # one of them put it in force, and said so
 
 
-async def test_replicas_record_a_push_once_and_keep_to_what_is_recorded(
-    tmp_path: Path, rules: Rules, database: dict[str, str]
-) -> None:
+async def test_replicas_record_a_push_once(tmp_path: Path, rules: Rules, database: dict[str, str]) -> None:
     async with two(tmp_path, rules, database) as (one, other):
         there = at(other, await one.agent("robot"))
         rules.repository.write("README.md", "says more")
@@ -460,9 +433,7 @@ async def test_replicas_record_a_push_once_and_keep_to_what_is_recorded(
         assert answer.json().get("code") == "policies_behind" or not answer.json().get("receipt")
 
 
-async def test_a_replica_with_other_settings_than_the_newest_is_told_so(
-    tmp_path: Path, rules: Rules, database: dict[str, str]
-) -> None:
+async def test_another_setting_is_told(tmp_path: Path, rules: Rules, database: dict[str, str]) -> None:
     rules.repository.git("branch", "newer")
     async with two(tmp_path, rules, database, policies_ref="newer") as (first, newer):
         rules.push()

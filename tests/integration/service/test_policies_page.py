@@ -43,9 +43,7 @@ def rows_written(conn: Any) -> list[int]:
     return [conn.execute(count).scalar_one() for count in counts]
 
 
-async def test_the_page_says_what_is_in_force_and_how_often_it_decided(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_the_page_says_what_is_in_force(bank: World, robot: Agent, folder: Payments) -> None:
     for n in range(3):
         await robot.submit(await pay(bank, 500), run_key=f"run-{n}")
     text = await text_of(await bank.person("maya"))
@@ -68,9 +66,7 @@ REFUSED: list[tuple[dict[str, str], int, str]] = [
 ]
 
 
-async def test_an_effect_is_tried_and_nothing_is_recorded(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_an_effect_is_tried_and_not_recorded(bank: World, robot: Agent, folder: Payments) -> None:
     maya = await bank.person("maya")
     before = await bank.service.db.read(rows_written)
     status, text = await attempt(maya)

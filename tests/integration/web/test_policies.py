@@ -45,9 +45,7 @@ async def test_everything_in_force_is_on_the_page(world: World, visitor: Visitor
     holds(answer.text, "The bundle in force holds no policy &#39;gone&#39;.")
 
 
-async def test_what_the_shadow_could_not_do_and_what_keeps_a_bundle_out_is_told(
-    world: World, visitor: Visitor
-) -> None:
+async def test_what_does_not_load_is_told(world: World, visitor: Visitor) -> None:
     holds((await visitor.get("/policies")).text, without=["could not be asked about"])
     broken = policies.shadow(commit=None, since=None, problems=("a.cedar:1: this is not Cedar",), rows=())
     for shadow, told in (

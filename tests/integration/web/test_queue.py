@@ -150,9 +150,7 @@ async def press(
     return await visitor.client.post("/alike/rev_credit0/votes", data=form, headers=headers)
 
 
-async def test_rows_of_one_kind_lead_to_all_of_them(
-    world: World, visitor: Visitor, credits: list[str]
-) -> None:
+async def test_rows_of_one_kind_are_one_row(world: World, visitor: Visitor, credits: list[str]) -> None:
     text = (await visitor.get("/")).text
     assert len(rows(text)) == 4
     holds(text, "4 alike", "$5.00 to</span>", "$8.00", 'href="/alike/rev_credit0"')
@@ -170,9 +168,7 @@ async def test_rows_of_one_kind_lead_to_all_of_them(
     assert "alike" not in (await visitor.get("/")).text  # two are read as quickly as one
 
 
-async def test_each_ticked_line_is_a_vote_of_its_own(
-    world: World, visitor: Visitor, credits: list[str]
-) -> None:
+async def test_each_ticked_line_is_a_vote(world: World, visitor: Visitor, credits: list[str]) -> None:
     lines = await ticked(visitor)
     del lines["line-2"]
     answer = await press(visitor, "approve", note="as agreed", **lines)

@@ -58,9 +58,7 @@ async def test_every_page_says_how_many_tasks_are_open(world: World, visitor: Vi
     assert (await visitor.get("/tasks?state=odd")).status_code == 400
 
 
-async def test_a_task_shows_what_is_known_and_what_each_answer_will_cause(
-    world: World, visitor: Visitor
-) -> None:
+async def test_a_task_shows_what_each_answer_will_cause(world: World, visitor: Visitor) -> None:
     said = "do not know whether refund_payment fired for"
     holds(
         (await visitor.get(PATH)).text, f"{UNKNOWN}.", said, "Xk2rP0vQw8sT1uZ9", "no answer within 30 s",
