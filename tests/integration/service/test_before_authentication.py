@@ -1,4 +1,4 @@
-"""What a sender can do before it is identified: have little more than a head read, and write no errors."""
+"""What a sender can do before it is identified, and by going away: little is read, no error written, no unit halved."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import httpx2
 import pytest
 from structlog.testing import capture_logs
 
 from policy_service.channels.http.single_headers import SINGLE
+from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.streaming import served
 from tests.fakes.world import Agent, World, running
-from tests.integration.service.effects import pay
+from tests.integration.service.effects import mail, pay
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +34,7 @@ async def bank(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]
     folder = tmp_path_factory.mktemp("before-authentication")
     async with running(folder / "data", Payments(folder / "bundle").path) as started:
         yield started
+        assert await started.service.db.read(faults_of_log) == []
 
 
 @pytest.fixture(scope="module")
@@ -294,3 +297,53 @@ async def test_a_target_of_another_host_is_misdirected(port: int) -> None:
     for target, host, status in TARGETS:
         answer = await answered(port, b"GET " + target + b" HTTP/1.1\r\n" + host + CLOSE + b"\r\n")
         assert answer.startswith(b"HTTP/1.1 " + status), (target, host)
+
+
+def request_of(robot: Agent, path: str, body: Any, **headers: str) -> bytes:
+    """One request as bytes, with its proof."""
+    raw = json.dumps(body).encode()
+    sent = {"Agent-Proof": robot.proof("POST", path, raw), "Content-Length": str(len(raw)), **headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items()).encode()
+    return f"POST {path} HTTP/1.1\r\n".encode() + HOST + JSON + lines + b"\r\n" + raw
+
+
+async def hang_up(port: int, request: bytes, *, after: float = 0.0, reset: bool = False) -> None:
+    """Send this much, wait so long, and be gone, with a goodbye or without one."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    await writer.drain()
+    await asyncio.sleep(after)
+    writer.transport.abort() if reset else writer.close()
+
+
+# Where the line goes dead: how much of the request was sent, and how long the service had.
+MOMENTS = [(0.3, 0.0), (0.999, 0.0), (1.0, 0.0), (1.0, 0.002), (1.0, 0.01), (1.0, 0.3)]
+
+
+async def test_who_hangs_up_has_redeemed_everything_or_nothing(bank: World, robot: Agent) -> None:
+    for n, (share, after) in enumerate(MOMENTS * 2):
+        view = (await robot.submit(await pay(bank), await mail(bank), run_key=f"run-{n}")).json()
+        tokens = (await robot.release(view)).json()["releases"]
+        raw = request_of(robot, "/v1/redemptions", {"tokens": tokens, "attempt_id": f"run-{n}"})
+        async with served(bank) as port:
+            await hang_up(port, raw[: int(len(raw) * share)], after=after, reset=n < len(MOMENTS))
+        states = {effect["state"] for effect in (await robot.see(view["txn"]))["effects"]}
+        assert states in ({"released"}, {"redeemed"})
+        if share < 1.0:
+            assert states == {"released"}
+        elif after >= 0.3:
+            assert states == {"redeemed"}
+        again = await robot.redeem(tokens, f"run-{n}")  # the same attempt, from a line that holds
+        assert again.json()["redeemed"] is True
+        assert [effect["state"] for effect in (await robot.see(view["txn"]))["effects"]] == ["redeemed"] * 2
+        assert (await robot.redeem(tokens, f"other-{n}")).json()["code"] == "already_redeemed"
+
+
+async def test_who_hangs_up_while_waiting_leaves_nobody_behind(bank: World, robot: Agent) -> None:
+    effect = await pay(bank, 500)
+    body = {"run_key": "waits", "effects": [effect]}
+    raw = request_of(robot, "/v1/transactions", body, **{"Idempotency-Key": "waits", "Prefer": "wait=30"})
+    async with served(bank) as port:
+        await hang_up(port, raw, after=0.5)
+    again = await robot.submit(effect, run_key="waits", idempotency_key="waits-2")
+    assert (again.status_code, again.json()["rev"]) == (200, 1)
