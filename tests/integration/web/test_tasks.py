@@ -15,7 +15,7 @@ from tests.fakes import reviews, tasks
 from tests.fakes.pages import holds
 from tests.fakes.web_queue import World
 from tests.integration.web.conftest import OWN_PAGE, Visitor
-from tests.integration.web.test_live import read_until
+from tests.integration.web.test_queue import read_until
 
 pytestmark = pytest.mark.anyio
 
