@@ -148,7 +148,11 @@ def test_a_way_back_that_was_changed_signs_nobody_in(acme: Deployment, browser: 
 
 
 def test_signing_out_ends_every_browser_of_this_person_or_this_one(acme: Deployment) -> None:
-    for fields, left in (({"everywhere": "yes"}, [303, 303, 200]), ({}, [303, 200, 200])):
+    ends: list[tuple[dict[str, str], list[int]]] = [
+        ({"everywhere": "yes"}, [303, 303, 200]),
+        ({}, [303, 200, 200]),
+    ]
+    for fields, left in ends:
         browsers = [Browser(acme.url) for _ in range(3)]
         for one, login in zip(browsers, ("maya", "maya", "tom"), strict=True):
             signed_in(one, login)

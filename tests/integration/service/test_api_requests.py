@@ -234,7 +234,8 @@ def code_of(answer: httpx2.Response) -> tuple[int, str]:
 
 
 async def test_a_request_without_proof_is_asked_for_one(bank: World) -> None:
-    for headers in ({}, {"Authorization": "Bearer csk_whatever"}):  # API keys are off
+    given: list[dict[str, str]] = [{}, {"Authorization": "Bearer csk_whatever"}]  # API keys are off
+    for headers in given:
         answer = await bank.http.get("/v1/transactions/" + "0" * 64, headers=headers)
         assert code_of(answer) == (401, "unauthenticated")
         assert answer.headers["www-authenticate"] == "Agent-Proof"

@@ -147,10 +147,9 @@ async def test_a_line_says_who_did_what_and_holds_nobodys_words(bank: World, rob
 async def test_a_page_or_an_event_that_cannot_be_is_refused(robot: Agent) -> None:
     wrong = ("after=-1", "after=x", "limit=0", "limit=5000", "after=9007199254740993")
     last_ids = (b"x", b"-1", b"1.5", b"9" * 20, "²".encode("latin-1"))
-    for path, headers in (
-        *((f"/v1/audit?{query}", {}) for query in wrong),
-        *(("/v1/events", {"Last-Event-ID": last}) for last in last_ids),
-    ):
+    asked: list[tuple[str, dict[str, bytes]]] = [(f"/v1/audit?{query}", {}) for query in wrong]
+    asked += [("/v1/events", {"Last-Event-ID": last}) for last in last_ids]
+    for path, headers in asked:
         answer = await robot.send("GET", path, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), (path, headers)
 

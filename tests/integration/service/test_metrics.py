@@ -22,8 +22,8 @@ from tests.integration.service.together.test_renewal import spent
 pytestmark = pytest.mark.anyio
 
 PROVIDER = {
-    "name": "corp",
-    "title": "Corp",
+    "name": "c",
+    "title": "C",
     "issuer": "https://login.example",
     "client_id": "c",
     "client_secret": "s",
@@ -84,7 +84,9 @@ async def test_what_a_caller_invents_makes_no_label(bank: World, robot: Agent) -
     assert b"hunter2" not in metrics.text().lower()
 
 
-async def test_what_is_rolled_back_counts_for_nothing(bank: World) -> None:
+async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(
+    bank: World, folder: Payments
+) -> None:
     def half(tx: Tx) -> None:
         append(tx, "task_opened", actor="service", body={"task": "unknown"})
         raise LookupError("no")
@@ -95,17 +97,12 @@ async def test_what_is_rolled_back_counts_for_nothing(bank: World) -> None:
     assert value("tasks_opened_total", task="unknown") == before
     assert value("units_waiting") == 0
 
-
-async def test_what_is_committed_after_its_caller_went_away_counts_all_the_same(bank: World) -> None:
-    class Heard:
-        def __init__(self) -> None:
-            self.lines: list[str] = []
-
+    class Heard(list[str]):
         def before_commit(self, tx: Tx) -> None:
             """Nothing is wanted."""
 
         def committed(self, lines: list[Line], known: object, seconds: float) -> None:
-            self.lines += [line.kind for line in lines]
+            self.extend(line.kind for line in lines)
 
     heard = Heard()
     bank.service.db.tell_lines(heard)
@@ -117,17 +114,12 @@ async def test_what_is_committed_after_its_caller_went_away_counts_all_the_same(
         await gone
     await bank.service.db.write(lambda tx: tx.now)
     await asyncio.sleep(0)
-    assert heard.lines == ["signed_out"]
-
-
-async def test_the_bundle_in_force_is_named_and_the_one_before_is_not(bank: World, folder: Payments) -> None:
-    def named() -> list[str]:
-        return [s.labels["digest"] for m in metrics.BUNDLE.collect() for s in m.samples]
-
-    assert named() == [bank.service.active.current.digest]
-    folder.rules("")
-    await bank.activate()
-    assert named() == [bank.service.active.current.digest]
+    assert heard == ["signed_out"], "although its caller went away"
+    for rules in ("", "// more\n"):  # the bundle in force is named, and the one before is not
+        folder.rules(rules)
+        await bank.activate()
+        named = [sample.labels["digest"] for metric in metrics.BUNDLE.collect() for sample in metric.samples]
+        assert named == [bank.service.active.current.digest]
 
 
 ELSEWHERE: dict[str, Any] = {

@@ -81,7 +81,11 @@ async def test_no_token_leads_to_its_own_keys(bank: World, trap: tuple[socket.so
     listener, url = trap
     await bank.operator("agent-enroll", {"name": "robot", "roles": []})
     key, now = PrivateKey.generate(), int(bank.clock().timestamp())
-    for issuer, more in ((url, {}), (f"{url}/x", {"jku": f"{url}/keys", "x5u": f"{url}/cert"})):
+    ways: list[tuple[str, dict[str, str]]] = [
+        (url, {}),
+        (f"{url}/x", {"jku": f"{url}/keys", "x5u": f"{url}/cert"}),
+    ]
+    for issuer, more in ways:
         nonce = (await bank.http.get("/v1/tools/pay")).headers["agent-nonce"]
         claims = {
             "iss": issuer,

@@ -189,7 +189,8 @@ async def test_an_empty_queue_teaches(world: World, visitor: Visitor) -> None:
 
 
 async def test_without_a_session_nothing_is_shown(world: World) -> None:
-    for cookies in ({}, {COOKIE: "x" * 32}):
+    dead: list[dict[str, str]] = [{}, {COOKIE: "x" * 32}]
+    for cookies in dead:
         async with client_of(world, Settings(SITE), **cookies) as client:
             for path in ("/", "/reviews/rev_01KAHV6T3M"):
                 answer = await client.get(path)

@@ -219,8 +219,9 @@ async def test_a_batch_takes_nothing_else(world: World, visitor: Visitor, credit
     """J2: never across agents, never a high risk, nothing that deceives, whatever the form names."""
     for fields, code in BAD_BATCHES:
         assert (await press(visitor, **fields)).status_code == code, fields
-    lines, elsewhere = await ticked(visitor), {"Origin": "https://evil.example"}
-    for headers in ({}, elsewhere):
+    lines = await ticked(visitor)
+    elsewhere: list[dict[str, str]] = [{}, {"Origin": "https://evil.example"}]
+    for headers in elsewhere:
         assert (await press(visitor, "approve", headers, **lines)).status_code == 403
     odd, memo = world.pages["rev_credit1"], reviews.arg("memo", "a\u202eb", "string")
     world.pages["rev_credit1"] = reviews.with_args(odd, *odd.args[1:], memo)
