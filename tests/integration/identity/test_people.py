@@ -182,23 +182,15 @@ def test_a_cookie_of_almost_our_name_is_not_ours(browser: Browser) -> None:
 MAYA = {"email": "maya@acme.example", "name": "Maya Okafor"}
 CLIENTS = [{"client_id": "countersign", "client_secret": "a-secret"}]
 TENANT = "/9188040d-6c67-4c5b-b112-36a304b66dad/v2.0"
-OKTA = MAYA | {"login": "maya@acme.example", "first_name": "Maya", "last_name": "Okafor"}
 APPS = {"users": [MAYA | {"login": "maya"}], "oauth_apps": [CLIENTS[0] | {"name": "Countersign"}]}
 VENDORS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     # what the vendor's emulation is given, the path of its issuer, and our settings
-    "google": (
-        {"users": [MAYA | {"hd": "acme.example"}], "oauth_clients": CLIENTS}, "", {"required": {"hd": "acme.example"}},
-    ),
-    "okta": ({"users": [OKTA], "oauth_clients": CLIENTS}, "", {}),
     "microsoft": ({"users": [MAYA], "oauth_clients": CLIENTS}, TENANT, {}),
     "github": (APPS, "", {"kind": "github", "scopes": ["read:user"]}),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(
-    "vendor",
-    ["github", *(pytest.param(name, marks=pytest.mark.long) for name in VENDORS if name != "github")],
-)
+@pytest.mark.parametrize("vendor", ["github", pytest.param("microsoft", marks=pytest.mark.long)])
 def test_the_shapes_of_the_vendors(tmp_path: Path, vendor: str) -> None:
     """Each with its own ways: a tenant in the issuer, the secret in the body, no ID token at all."""
     seed, path, more = VENDORS[vendor]
@@ -235,8 +227,6 @@ SHAPES: dict[str, dict[str, Any]] = {
     "list": {"groups": ["finance", "ops"]},
     "text": {"groups": "finance"},
     "odd": {"groups": ["finance", {"id": "cfo"}, 7, None, ["cfo"]]},
-    "none": {},
-    "overage": {"_claim_names": {"groups": "s"}, "_claim_sources": {"s": {"endpoint": "https://graph.example"}}},
     "path": {"realm_access": {"roles": ["finance"]}},
 }  # fmt: skip
 WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -302,14 +292,11 @@ def test_groups_in_the_forms_of_real_providers_count(deployment: Deployment) -> 
         assert "At your last sign-in" not in page
 
 
-ASKED = "requested scopes: openid profile email"
 WHY: dict[tuple[str, str], tuple[set[str], str]] = {
     ("basic", "odd"): (
         {"finance"},
         "4 of 5 entries in 'groups' of Basic are left out: /1 is an object, /2 is",
     ),
-    ("basic", "overage"): (set(), "Basic left your groups out because they are too many (overage)"),
-    ("basic", "none"): (set(), f"Basic sent no claim 'groups' in the ID token or userinfo; {ASKED} groups"),
     ("post", "list"): (
         set(),
         "Post sent no claim 'groups': its scope 'groups' is not among the scopes of the",
