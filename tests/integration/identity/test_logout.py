@@ -97,31 +97,15 @@ async def test_each_is_obeyed_once(over: Over) -> None:
 
 
 FALSE: list[dict[str, Any]] = [
-    {"events": None, "nonce": "n"},  # an ID token
-    {"nonce": "n"},
-    {"events": {"http://schemas.openid.net/event/other": {}}},
-    {"events": {EVENT: True}},
-    {"events": [EVENT]},
-    {"aud": "another-client"},
-    {"aud": None},
-    {"iss": "https://other.example"},
-    {"sub": None, "sid": None},
-    {"sub": 248},
-    {"sid": ["s-1"]},
-    {"jti": None},
-    {"jti": ""},
-    {"exp": 10**11},
-    {"exp": None},
-    {"exp": 1_700_000_000},
-    {"iat": None},
+    {"events": None, "nonce": "n"}, {"nonce": "n"}, {"events": {"http://schemas.openid.net/event/other": {}}},
+    {"events": {EVENT: True}}, {"events": [EVENT]}, {"aud": "another-client"}, {"aud": None},
+    {"iss": "https://other.example"}, {"sub": None, "sid": None}, {"sub": 248}, {"sid": ["s-1"]},
+    {"jti": None}, {"jti": ""}, {"exp": 10**11}, {"exp": None}, {"exp": 1_700_000_000}, {"iat": None},
     {"iat": 10**11},
-]
+]  # fmt: skip
 HEADERS: list[dict[str, Any]] = [
-    {"alg": "none"},
-    {"alg": "HS256"},
-    {"typ": "at+jwt"},
-    {"jwk": {"kty": "RSA"}},
-]
+    {"alg": "none"}, {"alg": "HS256"}, {"typ": "at+jwt"}, {"jwk": {"kty": "RSA"}},
+]  # fmt: skip
 
 
 async def test_what_is_no_logout_of_ours_ends_nothing_and_is_told_no_reason(over: Over) -> None:

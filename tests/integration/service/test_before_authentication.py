@@ -211,22 +211,12 @@ async def test_hanging_up_while_waiting_is_no_fault(
 
 
 ANSWERS = [
-    ("GET", "/healthz", 200),
-    ("GET", "/readyz", 200),
-    ("GET", "/metrics", 200),
-    ("GET", "/.well-known/jwks.json", 200),
-    ("GET", "/v1/openapi.json", 200),
-    ("GET", "/nowhere", 404),
-    ("GET", "/v1/nowhere", 404),
-    ("GET", "/static/x/y.js", 404),
-    ("DELETE", "/healthz", 405),
-    ("DELETE", "/sign-in", 405),
-    ("GET", "/sign-in", 200),
-    ("GET", "/", 303),
-    ("POST", "/sign-in/dev", 403),
-    ("POST", "/v1/transactions", 401),
-    ("POST", "/sign-in/x/backchannel-logout", 400),
-]
+    ("GET", "/healthz", 200), ("GET", "/readyz", 200), ("GET", "/metrics", 200),
+    ("GET", "/.well-known/jwks.json", 200), ("GET", "/v1/openapi.json", 200), ("GET", "/nowhere", 404),
+    ("GET", "/v1/nowhere", 404), ("GET", "/static/x/y.js", 404), ("DELETE", "/healthz", 405),
+    ("DELETE", "/sign-in", 405), ("GET", "/sign-in", 200), ("GET", "/", 303), ("POST", "/sign-in/dev", 403),
+    ("POST", "/v1/transactions", 401), ("POST", "/sign-in/x/backchannel-logout", 400),
+]  # fmt: skip
 
 
 async def test_every_answer_says_that_its_type_is_not_to_be_guessed(bank: World) -> None:

@@ -25,12 +25,9 @@ from tests.integration.service.engines import SQLITE_IN_SHORT
 pytestmark = pytest.mark.anyio
 
 TICKS = (
-    sweep.expire_reviews,
-    sweep.expire_releases,
-    sweep.doubt_unreported,
-    sweep.expire_compensations,
+    sweep.expire_reviews, sweep.expire_releases, sweep.doubt_unreported, sweep.expire_compensations,
     sweep.ask_for_compensations,
-)
+)  # fmt: skip
 skewed = pytest.mark.parametrize("seconds", [300, -300])  # ahead, behind
 on_one_engine = pytest.mark.parametrize("engine", ["sqlite"])
 

@@ -69,11 +69,8 @@ def sizes(conn: Connection) -> dict[str, int]:
 
 async def test_a_dry_run_answers_as_a_submission_would(bank: World, robot: Agent) -> None:
     effects = [
-        await pay(bank),
-        await pay(bank, 500),
-        await mail(bank),
-        await call(bank, "pay", {"account": "a"}),
-    ]
+        await pay(bank), await pay(bank, 500), await mail(bank), await call(bank, "pay", {"account": "a"}),
+    ]  # fmt: skip
     await bank.service.sequencer.number()
     before = await bank.service.db.read(sizes)
     dry = await ask(robot, *effects)

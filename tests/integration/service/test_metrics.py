@@ -22,12 +22,8 @@ from tests.integration.service.together.test_renewal import spent
 pytestmark = pytest.mark.anyio
 
 PROVIDER = {
-    "name": "c",
-    "title": "C",
-    "issuer": "https://login.example",
-    "client_id": "c",
-    "client_secret": "s",
-}
+    "name": "c", "title": "C", "issuer": "https://login.example", "client_id": "c", "client_secret": "s",
+}  # fmt: skip
 
 
 def value(name: str, **labels: str) -> float:
@@ -123,17 +119,12 @@ async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(
 
 
 ELSEWHERE: dict[str, Any] = {
-    "public_url": "https://gate.example",
-    "dev_signin": False,
-    "providers": [PROVIDER],
-}
+    "public_url": "https://gate.example", "dev_signin": False, "providers": [PROVIDER],
+}  # fmt: skip
 SENT = {
-    "": 401,
-    "Bearer wrong": 401,
-    "Basic the-token": 401,
-    "Bearer the-tok\u00e9n": 401,
+    "": 401, "Bearer wrong": 401, "Basic the-token": 401, "Bearer the-tok\u00e9n": 401,
     "Bearer the-token": 200,
-}
+}  # fmt: skip
 
 
 async def test_elsewhere_they_are_read_with_the_token(tmp_path: Path, folder: Payments) -> None:

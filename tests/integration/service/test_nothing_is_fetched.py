@@ -88,12 +88,8 @@ async def test_no_token_leads_to_its_own_keys(bank: World, trap: tuple[socket.so
     for issuer, more in ways:
         nonce = (await bank.http.get("/v1/tools/pay")).headers["agent-nonce"]
         claims = {
-            "iss": issuer,
-            "sub": "robot",
-            "aud": bank.settings.public_url,
-            "iat": now,
-            "exp": now + 600,
-        }
+            "iss": issuer, "sub": "robot", "aud": bank.settings.public_url, "iat": now, "exp": now + 600,
+        }  # fmt: skip
         header = {"alg": "RS256", "kid": "k1", "typ": "JWT", **more}
         token = f"{part(header)}.{part(claims)}.{part('signature')}"
         raw = json.dumps({"token": token, "x": key.public.jwk()["x"]}).encode()

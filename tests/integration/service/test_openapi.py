@@ -167,13 +167,8 @@ def test_every_answer_is_one_the_document_names(driven: Driven, method: str, pat
 
 def test_every_route_refuses_whom_it_does_not_know_as_the_document_says(driven: Driven) -> None:
     ids = {
-        "txn": "0" * 64,
-        "attempt_id": "a",
-        "review_id": "r",
-        "tool": "t",
-        "task_id": "t",
-        "proposal_id": "p",
-    }
+        "txn": "0" * 64, "attempt_id": "a", "review_id": "r", "tool": "t", "task_id": "t", "proposal_id": "p",
+    }  # fmt: skip
     for method, path in OPERATIONS:
         if not path.startswith("/v1/"):
             continue

@@ -48,10 +48,8 @@ def told() -> float:
 async def nothing_of_it_goes_on(bank: World, maya: Visitor, bad: dict[str, Any]) -> None:
     """A vote on it releases nothing."""
     await maya.vote(bad)
-    assert (await bank.service.db.read(lambda conn: conn.execute(_row(bad)).one())).state in {
-        "review",
-        "denied",
-    }
+    row = await bank.service.db.read(lambda conn: conn.execute(_row(bad)).one())
+    assert row.state in {"review", "denied"}
 
 
 def _row(view: dict[str, Any]) -> Any:

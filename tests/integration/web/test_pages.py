@@ -42,12 +42,9 @@ class Elements(HTMLParser):
 
 
 HEADERS = {
-    "cache-control": "no-store",
-    "x-frame-options": "DENY",
-    "x-content-type-options": "nosniff",
-    "cross-origin-opener-policy": "same-origin",
-    "referrer-policy": "same-origin",
-}
+    "cache-control": "no-store", "x-frame-options": "DENY", "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin", "referrer-policy": "same-origin",
+}  # fmt: skip
 CONTENT_SECURITY = {
     "default-src": "'none'", "style-src": "'self'", "img-src": "'self'", "connect-src": "'self'",
     "form-action": "'self'", "frame-ancestors": "'none'", "base-uri": "'none'",
