@@ -80,18 +80,12 @@ async def test_a_vote_that_cannot_count_is_refused_and_told_why(world: World, vi
 
 
 FOREIGN: list[dict[str, str]] = [
-    {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"},
-    {"Origin": "https://evil.example"},
-    {"Sec-Fetch-Site": "cross-site"},
-    {"Sec-Fetch-Site": "same-site"},
-    {"Origin": "http://127.0.0.1:8766"},
-    {"Origin": "https://127.0.0.1:8765"},
-    {"Origin": "null"},
-    {"Sec-Fetch-Site": "none"},
-    {},
+    {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"},
+    {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://127.0.0.1:8766"},
+    {"Origin": "https://127.0.0.1:8765"}, {"Origin": "null"}, {"Sec-Fetch-Site": "none"}, {},
     {"Origin": "http://127.0.0.1:8765", "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"},
     {"Origin": "http://127.0.0.1:8765", "Sec-Fetch-Mode": "no-cors"},
-]
+]  # fmt: skip
 
 
 async def test_a_form_sent_from_elsewhere_does_nothing(world: World, visitor: Visitor) -> None:
