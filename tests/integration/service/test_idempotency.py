@@ -36,10 +36,8 @@ async def test_the_same_key_and_body_answer_with_what_is_now(bank: World, robot:
     assert (again.json()["txn"], again.json()["rev"], again.json()["state"]) == (view["txn"], 1, "ready")
     assert again.headers["location"] == first.headers["location"] == f"/v1/transactions/{view['txn']}"
     await robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
-    for key, made in (
-        ("k", (200, 1, "ended")),
-        ("k2", (201, 2, "review")),
-    ):  # only another key makes another one
+    # only another key makes another one
+    for key, made in (("k", (200, 1, "ended")), ("k2", (201, 2, "review"))):
         again = await robot.submit(effect, idempotency_key=key)
         assert (again.status_code, again.json()["rev"], again.json()["state"]) == made
         assert await bank.service.db.read(revisions) == made[1]

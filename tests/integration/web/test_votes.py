@@ -96,10 +96,11 @@ async def test_a_form_sent_from_elsewhere_does_nothing(world: World, visitor: Vi
             answer = await visitor.client.post(path, data=form, headers=headers)
             assert (answer.status_code, "Nothing was done" in answer.text) == (403, True), (path, headers)
     assert (world.cast, world.sessions, len(world.links)) == ([], sessions, 1)
+    # one proof of our own page is enough
     for review, headers in (
         (REVIEW, {"Origin": "http://127.0.0.1:8765"}),
         ("rev_hostile", {"Sec-Fetch-Site": "same-origin"}),
-    ):  # one proof of our own page is enough
+    ):
         form = await visitor.form(review, "approve")
         answer = await visitor.client.post(f"/reviews/{review}/votes", data=form, headers=headers)
         assert answer.status_code == 303
