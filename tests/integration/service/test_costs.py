@@ -28,6 +28,7 @@ from tests.integration.service.together.test_renewal import renewed, spent
 
 pytestmark = pytest.mark.anyio
 
+# A statement more on the hot path is a decision; whoever takes it changes the table here.
 A_NEW_REVISION = {
     "SELECT agents": 1,  # enrolled and not frozen, now
     "SELECT agent_keys": 1,  # its key was not revoked since it was at the door

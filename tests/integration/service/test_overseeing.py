@@ -17,6 +17,7 @@ from tests.fakes.pages import holds, words
 from tests.fakes.payments import ANYBODY, LARGE, Payments, person
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.stepping_up import Holder
 from tests.integration.service.test_pages_of_reviews import caught_up, queries
 
 pytestmark = pytest.mark.anyio
@@ -28,9 +29,7 @@ LEGAL_STARTS = (
 
 async def send(visitor: Visitor, path: str, **fields: str) -> httpx2.Response:
     """Send a form as its page would."""
-    headers = {name: value for name, value in visitor.headers().items() if name in ("Cookie", "Origin")}
-    form = {"csrf_token": visitor.csrf, "reason": "it goes out twice", **fields}
-    return await visitor.http.post(path, data=form, headers=headers)
+    return await Holder(visitor).send(path, **({"reason": "it goes out twice"} | fields))
 
 
 async def goes_on(bank: World, robot: Agent) -> bool:

@@ -19,6 +19,7 @@ from tests.fakes.payments import ANYBODY, Payments, plain_forbid
 from tests.fakes.repository import Repository
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import pay
+from tests.integration.service.stepping_up import Holder
 
 pytestmark = pytest.mark.anyio
 
@@ -30,11 +31,7 @@ async def text_of(visitor: Visitor) -> str:
 async def attempt(maya: Visitor, **changes: str) -> tuple[int, str]:
     """Send the form as the page would."""
     fields = {"agent": "robot", "tool": "pay", "args": '{"account": "a1", "amount": 500}'} | changes
-    headers = {key: value for key, value in maya.headers().items() if key != "Content-Type"}
-    form = {"csrf_token": maya.csrf, **fields}
-    answer = await maya.http.post(
-        "/policies/try", data=form, headers=headers | {"Sec-Fetch-Site": "same-origin"}
-    )
+    answer = await Holder(maya).send("/policies/try", **fields)
     return answer.status_code, words(answer.text)
 
 
