@@ -1,4 +1,4 @@
-"""No secret is heard on a terminal: of a start that fails, of a command that is refused, of the SDK and its journal.
+"""No secret is heard on a terminal: of a start that fails, of a command that is refused, of a key that is damaged.
 
 What is allowed: `agent api-key` prints the key it makes, `signin` and `serve` print the one-time link.
 """
