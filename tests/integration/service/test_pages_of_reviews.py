@@ -92,6 +92,9 @@ async def test_what_a_person_has_voted_on_or_owns_does_not_wait_for_them(bank: W
         page = await seen(bank, visitor)
         can_vote = sum(row.can_vote for row in page.rows)
         assert (page.counts.open.number, page.counts.me.number, can_vote) == (2, waits, waits)
+        first = await seen(bank, visitor, limit=1)  # over all pages
+        following = await seen(bank, visitor, limit=1, cursor=first.next_cursor)
+        assert first.counts == following.counts == page.counts
 
 
 async def test_the_lesson_of_an_empty_queue_asks_a_group_of_the_bundle(bank: World) -> None:
