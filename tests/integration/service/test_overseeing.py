@@ -1,4 +1,4 @@
-"""The emergency stop by people, the pages of agents and the log, over the real service."""
+"""The emergency stop by people and the pages of agents, of the log and of the policies, over the real service."""
 
 from __future__ import annotations
 
@@ -6,16 +6,24 @@ import csv
 import io
 import json
 import re
+import shutil
 from html import unescape
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import httpx2
 import pytest
+from sqlalchemy import func, select
 
+from policy_service.storage.core import table
+from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.tables import DecisionRow
+from policy_service.workflow.trials import shadow
 from tests.fakes.pages import holds, words
-from tests.fakes.payments import ANYBODY, LARGE, Payments, person
-from tests.fakes.world import Agent, Visitor, World
+from tests.fakes.payments import ANYBODY, LARGE, Payments, person, plain_forbid
+from tests.fakes.repository import Repository
+from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.stepping_up import Holder
 from tests.integration.service.test_pages_of_reviews import caught_up, queries
@@ -92,10 +100,10 @@ async def test_a_form_that_is_not_in_order_stops_nothing(bank: World, robot: Age
     data = {"csrf_token": maya.csrf, "what": "everything", "reason": "x"}
     for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         assert (await maya.http.post("/stop", data=data, headers=cookie | headers)).status_code == 403
-    for running in (True, False):  # neither does a link, and none starts again
+    for may in (True, False):  # neither does a link, and none starts again
         for path in ("/stop", "/start-again"):
             await maya.get(f"{path}?what=everything&reason=x")
-            assert await goes_on(bank, robot) is running
+            assert await goes_on(bank, robot) is may
         await bank.operator("stop", {"tool": None, "reason": "look"})
 
 
@@ -241,3 +249,121 @@ async def test_a_page_of_the_log_looks_far(
     texts = await pages(maya, "/audit?agent=robot&kind=vote_recorded")  # rare beside much
     assert "".join(texts).count('href="/audit?kind=vote_recorded') == 1 and len(texts) > 2
     assert all(("Looked back to" in text) is ("Look further back" in text) for text in texts)
+
+
+async def text_of(visitor: Visitor) -> str:
+    return words((await visitor.get("/policies")).text)
+
+
+async def attempt(maya: Visitor, **changes: str) -> tuple[int, str]:
+    """Send the form as the page would."""
+    fields = {"agent": "robot", "tool": "pay", "args": '{"account": "a1", "amount": 500}'} | changes
+    answer = await Holder(maya).send("/policies/try", **fields)
+    return answer.status_code, words(answer.text)
+
+
+def rows_written(conn: Any) -> list[int]:
+    counts = [select(func.count()).select_from(table(model)) for model in (DecisionRow, AuditRow)]
+    return [conn.execute(count).scalar_one() for count in counts]
+
+
+async def test_the_page_says_what_is_in_force(bank: World, robot: Agent, folder: Payments) -> None:
+    for n in range(3):
+        await robot.submit(await pay(bank, 500), run_key=f"run-{n}")
+    text = await text_of(await bank.person("maya"))
+    holds(text, bank.service.active.current.commit, "3 decisions in 7 days")
+    assert re.search(r"large rules.cedar, line 2 gate finance 3 none", text)
+    assert re.search(r"huge rules.cedar, line \d+ gate 2 of finance not lately", text)
+    bank.clock.pass_(days=8)
+    holds(await text_of(await bank.person("maya")), "0 decisions in 7 days")
+    folder.rules('@id("who") permit (principal, action == Action::"approve", resource);\n')
+    await bank.activate()
+    about_people = r"who rules.cedar, line \d+ who may approve nobody"
+    assert re.search(about_people, await text_of(await bank.person("maya")))
+
+
+REFUSED: list[tuple[dict[str, str], int, str]] = [
+    ({"agent": "nobody"}, 404, "No agent 'nobody' is enrolled here"),
+    ({"args": "[1]"}, 400, "effects/0/args"),
+    ({"args": '{"account": "a1", "amount": 1.5e400}'}, 400, "not JSON we take"),
+    ({"tool": "x" * 201}, 400, "effects/0/tool"),
+]
+
+
+async def test_an_effect_is_tried_and_not_recorded(bank: World, robot: Agent, folder: Payments) -> None:
+    maya = await bank.person("maya")
+    before = await bank.service.db.read(rows_written)
+    status, text = await attempt(maya)
+    assert status == 200
+    holds(text, "Review, people are asked Asks 1 of finance.")
+    holds((await attempt(maya, args='{"account": "a1", "amount": 5}'))[1], "Release, nobody is asked")
+    holds(
+        (await attempt(maya, tool="gone"))[1],
+        "the active bundle holds no tool 'gone'",
+        "countersign tools export",
+    )
+    for changes, status, said in REFUSED:
+        found, text = await attempt(maya, **changes)
+        assert (found, said.lower() in text.lower()) == (status, True), text
+    assert await bank.service.db.read(rows_written) == before
+    folder.policies(ANYBODY + plain_forbid("stop"))
+    await bank.activate()
+    holds((await attempt(maya))[1], "Deny stop says no")
+
+
+async def test_the_shadow_is_on_the_page(tmp_path: Path, folder: Payments) -> None:
+    candidate = Payments(tmp_path / "candidate")
+    candidate.policies(ANYBODY)
+    async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path) as bank:
+        ctx = bank.service.ctx
+        assert ctx.candidate is not None
+        await shadow.follow(ctx, ctx.candidate, "one")
+        robot = await bank.agent("robot")
+        await robot.submit(await pay(bank, 500))
+        await bank.service.sequencer.number()
+        await shadow.follow(ctx, ctx.candidate, "one")
+        text = await text_of(await bank.person("maya"))
+    holds(
+        text,
+        "0 the same 0 stricter 1 looser 0 ask others",
+        "pay robot review by 1 of finance release, looser large",
+    )
+
+
+async def test_commits_that_came_and_were_refused_are_told(tmp_path: Path) -> None:
+    folder = Payments(tmp_path / "rules")
+    repository = Repository(folder.path)
+    first = repository.commit("Ask finance\n\nfrom 100 on")
+    given = {"policies_repository": str(folder.path), "policies_poll_s": 3600}
+    async with running(tmp_path / "data", tmp_path / "none", **given) as bank:
+        folder.policies(ANYBODY + '@id("x") @aproval("finance")\nforbid (principal, action, resource);\n')
+        bad = repository.commit("A slip\n\nnobody reads on")
+        await bank.activate()
+        maya = await bank.person("maya")
+        text = await text_of(maya)
+        shutil.rmtree(tmp_path / "data" / "policies.git")
+        without = await text_of(maya)
+    by = "Maya <maya@example.com>"
+    holds(text, f"Ask finance {by}, ", without=["from 100 on", "nobody reads on"])
+    assert re.search(f"{bad[:4]} .{{,40}}refused A slip {by} does not load: rules.cedar:2", text)
+    assert re.search(f"{first[:4]} .{{,40}}in force Ask finance {by} ", text)
+    assert re.search(f"{bad[:4]} .{{,40}}refused does not load: rules.cedar:2", without)
+
+
+async def test_the_cases_that_hold_the_rules_are_counted(bank: World, folder: Payments) -> None:
+    maya = await bank.person("maya")
+    holds(await text_of(maya), "0 cases: nothing holds these rules")
+    case = "agents: { robot: { name: robot } }\ncases:\n  - it: a large payment asks\n    agent: robot\n    tool: pay\n"
+    case += "    args: { account: a1, amount: 500 }\n    expect: review\n"
+    for cases, told in (
+        (case + "    needs: { finance: 1 }\n", "1 cases, all pass"),
+        (case + "    needs: { cfo: 1 }\n", "1 cases, 1 do not hold"),
+        ("cases: [", "cases cannot be read: cases/pay.yaml:"),
+    ):
+        folder.write("cases/pay.yaml", cases)
+        await bank.activate()
+        text = await text_of(maya)
+        holds(text, told)
+        assert "all pass" not in told or re.search(
+            r"large rules.cedar, line 2 gate finance not lately 1 ", text
+        )
