@@ -1,4 +1,4 @@
-"""No secret is heard on a terminal: of a start that fails, of a command that is refused, of the SDK and its journal.
+"""No secret is heard on a terminal: of a start that fails, of a command that is refused, of a key that is damaged.
 
 What is allowed: `agent api-key` prints the key it makes, `signin` and `serve` print the one-time link.
 """
@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import base64
 import json
-import logging
 import shutil
 import traceback
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from countersign import CountersignError, Runtime, Settings, ToolRegistry, tool, transaction
-from countersign.cli import app as sdk_app
+from countersign import CountersignError, Runtime, Settings
 from countersign.contract import PrivateKey
 from policy_service.cli import app
 from policy_service.tokens.keys import CURRENT, NONCE_SECRET
@@ -48,84 +44,57 @@ def heard(env: dict[str, str], *words: str, ends: int | None = 1) -> str:
     return done.output + "".join(traceback.format_exception(*done.exc_info))
 
 
-VERBS: dict[str, int | None] = {
-    "init": 1,
-    "settings": 0,
-    "settings --json": 0,
-    "agent list": 1,
-    "signin maya": 1,
-    "rotate-keys": None,
-    "issuer-keys": 0,
-    "freeze everything --reason x": 1,
-}
+UNREACHABLE = {
+    "init": 1, "settings": 0, "settings --json": 0, "agent list": 1, "signin maya": 1, "rotate-keys": None,
+    "issuer-keys": 0, "freeze everything --reason x": 1,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("words", ["serve", *VERBS])
-def test_a_database_that_cannot_be_reached_keeps_its_password(env: dict[str, str], words: str) -> None:
-    env["COUNTERSIGN_DATABASE_URL"] = (
-        f"postgresql://countersign:{PASSWORD}@127.0.0.1:{free_port()}/countersign"
-    )
-    if words == "serve":  # it listens, so it has a process of its own
-        done = command("serve", env=env)
-        said = done.stdout + done.stderr
-        assert done.returncode != 0
-    else:
-        said = heard(env, *words.split(), ends=VERBS[words])
-    assert said
-    assert PASSWORD not in said
+def test_a_database_that_cannot_be_reached_keeps_its_password(env: dict[str, str]) -> None:
+    place = f"127.0.0.1:{free_port()}/countersign"
+    env["COUNTERSIGN_DATABASE_URL"] = f"postgresql://countersign:{PASSWORD}@{place}"
+    done = command("serve", env=env)  # it listens, so it has a process of its own
+    assert done.returncode != 0
+    for said in (
+        done.stdout + done.stderr,
+        *(heard(env, *w.split(), ends=e) for w, e in UNREACHABLE.items()),
+    ):
+        assert said and PASSWORD not in said
 
 
-BAD_URLS = [
+REFUSED_URLS = [
     f"postgresql://countersign:{PASSWORD}@127.0.0.1:notaport/x",
     f"mysql://root:{PASSWORD}@127.0.0.1/x",
     f"countersign:{PASSWORD}@127.0.0.1/x",
     f"postgresql://x:{PASSWORD}@[::1/x",
     f"postgresql://127.0.0.1/x?password={PASSWORD}&nonsense={PASSWORD}",
 ]
-BAD_PROVIDERS = {
-    "no JSON": f'[{{"client_secret": "{SECRET}"',
-    "incomplete": json.dumps([{"client_secret": SECRET}]),
-    "of another type": json.dumps([PROVIDER | {"client_secret": [SECRET]}]),
-    "unknown member": json.dumps([WITH_SECRET | {"nonsense": SECRET}]),
-    "twice": json.dumps([WITH_SECRET] * 2),
-}
-REFUSED = {
-    **{url: {"COUNTERSIGN_DATABASE_URL": url} for url in BAD_URLS},
-    **{name: {"COUNTERSIGN_PROVIDERS": text} for name, text in BAD_PROVIDERS.items()},
-    "another setting is wrong": {
-        "COUNTERSIGN_PROVIDERS": json.dumps([WITH_SECRET]),
-        "COUNTERSIGN_PORT": "x",
-    },
-}
+REFUSED_PROVIDERS = [
+    f'[{{"client_secret": "{SECRET}"',
+    json.dumps([{"client_secret": SECRET}]),
+    json.dumps([PROVIDER | {"client_secret": [SECRET]}]),
+    json.dumps([WITH_SECRET | {"nonsense": SECRET}]),
+    json.dumps([WITH_SECRET] * 2),
+]
+BAD_FILES = [f'client_secret = "{SECRET}', f'[[providers]]\nclient_secret = "{SECRET}" oops', f'"{SECRET}']
 
 
-@pytest.mark.parametrize("variables", REFUSED.values(), ids=REFUSED)
-def test_settings_that_are_refused_keep_their_secrets(env: dict[str, str], variables: dict[str, str]) -> None:
-    said = heard(env | variables, "serve")
-    assert SECRET not in said and PASSWORD not in said
-
-
-def test_shown_settings_keep_their_secrets(env: dict[str, str]) -> None:
-    env["COUNTERSIGN_PROVIDERS"] = json.dumps([WITH_SECRET])
+def test_settings_that_are_refused_or_shown_keep_their_secrets(env: dict[str, str], tmp_path: Path) -> None:
+    for url in REFUSED_URLS:
+        assert PASSWORD not in heard(env | {"COUNTERSIGN_DATABASE_URL": url}, "serve"), url
+    for text in REFUSED_PROVIDERS:
+        assert SECRET not in heard(env | {"COUNTERSIGN_PROVIDERS": text}, "serve"), text
+    good = env | {"COUNTERSIGN_PROVIDERS": json.dumps([WITH_SECRET])}
+    assert SECRET not in heard(good | {"COUNTERSIGN_PORT": "x"}, "serve")
     for words in (("settings",), ("settings", "--json")):
-        assert SECRET not in heard(env, *words, ends=0)
-
-
-def test_a_settings_file_that_cannot_be_read_keeps_its_secrets(env: dict[str, str], tmp_path: Path) -> None:
-    file = tmp_path / "data" / "countersign.toml"
-    for text in (
-        f'client_secret = "{SECRET}',
-        f'[[providers]]\nclient_secret = "{SECRET}" oops',
-        f'"{SECRET}',
-    ):
-        file.write_text(text)
-        assert SECRET not in heard(env, "serve")
-
-
-@pytest.mark.parametrize("name", [CURRENT, NONCE_SECRET])
-def test_damaged_keys_are_not_quoted(env: dict[str, str], tmp_path: Path, name: str) -> None:
-    (tmp_path / "data" / "keys" / name).write_text(PASSWORD)
-    assert PASSWORD not in heard(env, "serve")
+        assert SECRET not in heard(good, *words, ends=0)
+    for text in BAD_FILES:
+        (tmp_path / "data" / "countersign.toml").write_text(text)
+        assert SECRET not in heard(env, "serve"), text
+    (tmp_path / "data" / "countersign.toml").unlink()
+    for name in (NONCE_SECRET, CURRENT):  # damaged keys
+        (tmp_path / "data" / "keys" / name).write_text(PASSWORD)
+        assert PASSWORD not in heard(env, "serve"), name
 
 
 def test_a_private_key_given_by_mistake_is_not_repeated(env: dict[str, str]) -> None:
@@ -138,75 +107,15 @@ def test_a_private_key_given_by_mistake_is_not_repeated(env: dict[str, str]) -> 
 # -- the SDK -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def agent(tmp_path: Path) -> Settings:
-    """An agent whose service nobody runs."""
+def test_a_key_file_that_is_none_is_not_quoted(tmp_path: Path) -> None:
+    """That the SDK and its journal quote no secret argument: tests/unit/sdk/test_secrets_stand_nowhere.py."""
     key = tmp_path / "agent.pem"
-    key.write_bytes(PrivateKey.generate().to_pem())
-    key.chmod(0o600)
-    return Settings(
-        url=f"http://127.0.0.1:{free_port()}", agent="robot", key_path=key,
-        journal_path=tmp_path / "journal.db", retries=0, retry_base_seconds=0.001,
-    )  # fmt: skip
-
-
-def transfer_tool(registry: ToolRegistry, act: Callable[[], object] = lambda: None) -> Any:
-    @tool("transfer", resource=("Account", "account"), registry=registry, secret=["/pin"])
-    def transfer(account: str, pin: str) -> None:
-        """Move money."""
-        act()
-
-    return transfer
-
-
-def test_the_sdk_shows_no_key_and_no_secret_argument(
-    agent: Settings, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    registry = ToolRegistry()
-    transfer = transfer_tool(registry)
-    assert agent.key_path is not None
-    key = agent.key_path.read_text().splitlines()[1]
-    said: list[str] = []
-    with Runtime(agent, registry=registry) as runtime:
-        said += [repr(runtime), repr(agent), repr(runtime._key), repr(runtime.engine(runtime.sync_waits()))]
-        with pytest.raises(CountersignError) as failed, transaction("t", runtime=runtime) as txn:
-            placed = transfer("acct", PASSWORD)
-            said += [repr(placed), repr(txn), str(runtime.manifests)]
-        said += ["".join(traceback.format_exception(failed.value)), repr(failed.value)]
-        known = runtime.journal.transactions
-        said += [repr(known.require(one)) for one in known.newest_ids(9)]
-    told = capsys.readouterr()
-    everything = "\n".join([*said, caplog.text, told.out, told.err])
-    assert key not in everything
-    assert PASSWORD not in everything
-
-
-def test_the_journal_is_shown_without_secrets(agent: Settings) -> None:
-    registry = ToolRegistry()
-    transfer = transfer_tool(registry)
-    with (
-        Runtime(agent, registry=registry) as runtime,
-        pytest.raises(CountersignError),
-        transaction("t", runtime=runtime),
-    ):
-        transfer("acct", PASSWORD)
-    env = {
-        "COUNTERSIGN_JOURNAL": str(agent.journal_path),
-        "COUNTERSIGN_URL": agent.url,
-        "COUNTERSIGN_AGENT": "robot",
-        "COUNTERSIGN_KEY": str(agent.key_path),
-    }
-    for words in ("journal list", "journal show t", "journal show t --json", "resume"):
-        done = CliRunner().invoke(sdk_app, words.split(), env=env)
-        assert done.output and done.exc_info is not None
-        assert PASSWORD not in done.output + "".join(traceback.format_exception(*done.exc_info)), words
-
-
-@pytest.mark.parametrize("given", ["secret is in the key", "no PEM"])
-def test_a_key_file_that_is_none_is_not_quoted(agent: Settings, given: str) -> None:
-    assert agent.key_path is not None
-    agent.key_path.write_text(f"-----BEGIN PRIVATE KEY-----\n{PASSWORD}\n" if "key" in given else PASSWORD)
-    with pytest.raises(CountersignError) as failed:
-        Runtime(agent)
-    assert PASSWORD not in "".join(traceback.format_exception(failed.value))
+    settings = Settings(
+        url="http://127.0.0.1:1", agent="robot", key_path=key, journal_path=tmp_path / "journal.db"
+    )
+    for text in (f"-----BEGIN PRIVATE KEY-----\n{PASSWORD}\n", PASSWORD):
+        key.write_text(text)
+        key.chmod(0o600)
+        with pytest.raises(CountersignError) as failed:
+            Runtime(settings)
+        assert PASSWORD not in "".join(traceback.format_exception(failed.value))

@@ -1,24 +1,26 @@
-"""What a request costs the database, counted in statements: a number that no busy machine changes.
-
-A statement more on the hot path is a decision; whoever takes it changes the table here.
-"""
+"""What is counted: the statements that a request costs the database, and in metrics what was committed, once."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event
 
+from policy_service import metrics
+from policy_service.errors import ServiceError, StartError
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
-from policy_service.storage.logbook import whole
+from policy_service.storage.logbook import append, whole
+from policy_service.storage.unit import Line
 from policy_service.workflow.releases import redeem, submit_and_redeem
 from tests.fakes.payments import Payments
-from tests.fakes.world import Agent, World
+from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.metered import METERS, counted_pay
 from tests.integration.service.together.test_compensation import fired, undone
@@ -26,6 +28,7 @@ from tests.integration.service.together.test_renewal import renewed, spent
 
 pytestmark = pytest.mark.anyio
 
+# A statement more on the hot path is a decision; whoever takes it changes the table here.
 A_NEW_REVISION = {
     "SELECT agents": 1,  # enrolled and not frozen, now
     "SELECT agent_keys": 1,  # its key was not revoked since it was at the door
@@ -39,27 +42,14 @@ A_NEW_REVISION = {
 }
 SPENT_AT_ONCE = {
     "SELECT attempts": 1,  # nobody has taken this name
-    "INSERT attempts": 1,
-    "INSERT redemptions": 1,
-    "UPDATE effects": 1,
-    "UPDATE transactions": 1,
-}
+    "INSERT attempts": 1, "INSERT redemptions": 1, "UPDATE effects": 1, "UPDATE transactions": 1,
+}  # fmt: skip
 REDEEMED_LATER = {
-    "SELECT attempts": 1,
-    "SELECT transactions": 1,
-    "SELECT effects": 1,
-    "SELECT decisions": 1,
-    "SELECT agents": 1,
-    "SELECT agent_keys": 1,
-    "SELECT stops": 1,
-    "SELECT redemptions": 1,
+    "SELECT attempts": 1, "SELECT transactions": 1, "SELECT effects": 1, "SELECT decisions": 1, "SELECT agents": 1,
+    "SELECT agent_keys": 1, "SELECT stops": 1, "SELECT redemptions": 1,
     "INSERT decisions": 1,  # the policy is asked again
-    "INSERT attempts": 1,
-    "INSERT redemptions": 1,
-    "UPDATE effects": 1,
-    "UPDATE transactions": 1,
-    "INSERT audit": 1,
-}
+    "INSERT attempts": 1, "INSERT redemptions": 1, "UPDATE effects": 1, "UPDATE transactions": 1, "INSERT audit": 1,
+}  # fmt: skip
 
 
 class Statements:
@@ -91,64 +81,40 @@ class Statements:
         self.sent[f"{words[0]} {table}"] += 1
 
 
-async def test_a_new_revision_costs_these_statements(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_redemption_costs(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
-    assert (await robot.submit(await pay(bank))).status_code == 201
+    view = (await robot.submit(await pay(bank), run_key="new")).json()
     assert statements.sent == A_NEW_REVISION
-
-
-async def test_a_submission_spent_at_once_costs_these_more(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
-    await spent(robot, await pay(bank))
+    statements.sent.clear()
+    await spent(robot, await mail(bank))
     assert statements.sent == Counter(A_NEW_REVISION) + Counter(SPENT_AT_ONCE)
-
-
-async def test_a_redemption_costs_these_statements(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    view = (await robot.submit(await pay(bank))).json()
     tokens = (await robot.release(view)).json()["releases"]
     statements = Statements(bank, monkeypatch, redeem.__name__)
-    assert (await robot.redeem(tokens)).json()["redeemed"] is True
+    assert (await robot.redeem(tokens, "later")).json()["redeemed"] is True
     assert statements.sent == REDEEMED_LATER
 
 
 # ---------------------------------------------------------------------------------- facts of what is asked about
 
 
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The tools whose facts were read: each reading may be a question to somebody's database."""
-    tools: list[str] = []
+async def test_no_other_facts_are_read(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading may be a question to somebody's database."""
+    asked: list[str] = []
     read = Bundle.facts_for
 
     async def noted(bundle: Bundle, tool: str, *args: Any, **more: Any) -> Any:
-        tools.append(tool)
+        asked.append(tool)
         return await read(bundle, tool, *args, **more)
 
     monkeypatch.setattr(Bundle, "facts_for", noted)
-    return tools
-
-
-async def test_redeeming_a_compensation_reads_the_facts_of_nothing_else(
-    bank: World, robot: Agent, asked: list[str]
-) -> None:
     undo = (await undone(robot, await fired(bank, robot))).json()
     asked.clear()
     assert (await robot.redeem([undo["release"]], robot.attempt + "-undo")).json()["redeemed"] is True
     assert asked == ["unpay"]
-
-
-async def test_a_renewal_reads_the_facts_of_what_it_names(
-    bank: World, robot: Agent, asked: list[str]
-) -> None:
-    view = await spent(robot, await pay(bank), await mail(bank))
+    other = await bank.agent("other")
+    view = await spent(other, await pay(bank), await mail(bank))
     asked.clear()
-    assert (await renewed(robot, view["effects"][1]["effect_id"])).json()["redeemed"] is True
+    assert (await renewed(other, view["effects"][1]["effect_id"])).json()["redeemed"] is True
     assert asked == ["mail"]
 
 
@@ -174,3 +140,131 @@ async def test_a_counted_submission_costs_a_query_a_meter_and_a_row_a_field_more
     statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
     assert (await robot.submit(await mail(bank), run_key="mail")).status_code == 201
     assert statements.sent == A_NEW_REVISION  # no meter counts a mail
+
+
+PROVIDER = {
+    "name": "c", "title": "C", "issuer": "https://login.example", "client_id": "c", "client_secret": "s",
+}  # fmt: skip
+
+
+def value(name: str, **labels: str) -> float:
+    return metrics.REGISTRY.get_sample_value(f"countersign_{name}", labels) or 0.0
+
+
+async def test_one_effect_from_submission_to_its_outcome(bank: World, robot: Agent) -> None:
+    def counted() -> list[float]:
+        return [
+            value("effect_moves_total", state="redeemed"),
+            value("effect_moves_total", state="fired"),
+            value("effects_submitted_total", tool="pay", state="released"),
+            value("decisions_total", outcome="release", cause="submit"),
+        ]
+
+    before = counted()
+    (effect,) = (await spent(robot, await pay(bank)))["effects"]
+    outcome = {"effect_id": effect["effect_id"], "outcome": "fired", "result": {"payment_id": "p"}}
+    assert (await robot.report(robot.attempt, outcome)).status_code == 200
+    assert counted() == [was + 1 for was in before]
+
+
+async def test_a_review_its_votes_and_how_long_it_took(bank: World, robot: Agent) -> None:
+    votes = value("votes_total", verdict="approve", late="no")
+    took = value("review_duration_seconds_sum", result="met")
+    view = (await robot.submit(await pay(bank, 500))).json()
+    await bank.service.watch.look()
+    assert value("reviews_open") == 1
+    bank.clock.pass_(minutes=30)
+    await bank.service.watch.look()
+    assert 1_790 < value("oldest_open_review_age_seconds") < 1_830
+    maya = await bank.person("maya")
+    assert (await maya.vote(view)).status_code == 200
+    await bank.service.watch.look()
+    assert value("reviews_open") == 0
+    assert value("votes_total", verdict="approve", late="no") == votes + 1
+    assert 1_790 < value("review_duration_seconds_sum", result="met") - took < 1_830
+
+
+async def test_what_a_caller_invents_makes_no_label(bank: World, robot: Agent) -> None:
+    def counted() -> list[float]:
+        return [
+            value("effects_submitted_total", tool="(unknown)", state="denied"),
+            value("http_request_duration_seconds_count", method="(other)", route="(none)", status="404"),
+            value("refusals_total", code="not_found"),
+        ]
+
+    before = counted()
+    effect = {"tool": "hunter2", "tool_digest": "0" * 64, "args": {}}
+    assert (await robot.submit(effect)).json()["state"] == "ended"
+    await bank.http.request("HUNTER2", "/hunter2")
+    assert (await robot.send("GET", f"/v1/transactions/{'0' * 64}")).status_code == 404
+    assert [is_now - was for is_now, was in zip(counted(), before, strict=True)] == [1, 1, 2]
+    assert b"hunter2" not in metrics.text().lower()
+
+
+async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(
+    bank: World, folder: Payments
+) -> None:
+    def half(tx: Tx) -> None:
+        append(tx, "task_opened", actor="service", body={"task": "unknown"})
+        raise LookupError("no")
+
+    before = value("tasks_opened_total", task="unknown")
+    with pytest.raises(LookupError):
+        await bank.service.db.write(half)
+    assert value("tasks_opened_total", task="unknown") == before
+    assert value("units_waiting") == 0
+
+    class Heard(list[str]):
+        def before_commit(self, tx: Tx) -> None:
+            """Nothing is wanted."""
+
+        def committed(self, lines: list[Line], known: object, seconds: float) -> None:
+            self.extend(line.kind for line in lines)
+
+    heard = Heard()
+    bank.service.db.tell_lines(heard)
+    line = partial(append, kind="signed_out", actor="person:gone", body={})
+    gone = asyncio.create_task(bank.service.db.write(line))
+    await asyncio.sleep(0)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    await bank.service.db.write(lambda tx: tx.now)
+    await asyncio.sleep(0)
+    assert heard == ["signed_out"], "although its caller went away"
+    for rules in ("", "// more\n"):  # the bundle in force is named, and the one before is not
+        folder.rules(rules)
+        await bank.activate()
+        named = [sample.labels["digest"] for metric in metrics.BUNDLE.collect() for sample in metric.samples]
+        assert named == [bank.service.active.current.digest]
+
+
+ELSEWHERE: dict[str, Any] = {
+    "public_url": "https://gate.example", "dev_signin": False, "providers": [PROVIDER],
+}  # fmt: skip
+SENT = {
+    "": 401, "Bearer wrong": 401, "Basic the-token": 401, "Bearer the-tok\u00e9n": 401,
+    "Bearer the-token": 200,
+}  # fmt: skip
+
+
+async def test_elsewhere_they_are_read_with_the_token(tmp_path: Path, folder: Payments) -> None:
+    async with running(tmp_path / "data", folder.path, **ELSEWHERE) as world:  # which name none
+        answer = await world.http.get("/metrics", headers={"Authorization": "Bearer "})
+        assert answer.status_code == 401
+        assert "metrics_token_file" in answer.json()["detail"]
+    file = tmp_path / "metrics-token"
+    given = ELSEWHERE | {"metrics_token_file": file}
+    refused = f"the secret {file} is missing; write it there.*chmod 600"
+    for mode, told in ((None, refused), (0o644, "metrics-token")):
+        if mode:
+            file.write_text("the-token\n")
+            file.chmod(mode)
+        with pytest.raises((StartError, ServiceError), match=told):
+            async with running(tmp_path / "data", folder.path, **given):
+                pytest.fail("it started")
+    file.chmod(0o600)
+    async with running(tmp_path / "data", folder.path, **given) as world:
+        for sent, status in SENT.items():
+            headers = {"Authorization": sent.encode()} if sent else {}
+            assert (await world.http.get("/metrics", headers=headers)).status_code == status, sent

@@ -1,100 +1,190 @@
-"""A dry run: what would be decided now. Nothing is stored, nobody is told, nothing is promised."""
+"""Questions: a dry run stores and promises nothing; one about a live effect is answered and stands in the log."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, func, select
 from sqlmodel import SQLModel
 
-from tests.fakes.payments import Payments, gate
+from countersign.contract import names
+from policy_service import metrics
+from policy_service.storage.plumbing import AuditRow
+from policy_service.workflow.effects import evaluate as evaluating
+from tests.fakes.payments import PAY, Payments, gate, manifest, plain_forbid
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import call, mail, pay
+from tests.integration.service.engines import SQLITE_IN_SHORT
 
 pytestmark = pytest.mark.anyio
+
+NOTE = manifest("note", PAY["args"], "/account", lane="live", ask="live")
+NOTES = (
+    gate("note-large", "finance", "context.input.amount > 100", action="note"),
+    plain_forbid("note-never", "context.input.amount > 1000", action="note"),
+)
+TXN = names.txn_id(agent="robot", run_key="r")
+
+
+@pytest.fixture(params=SQLITE_IN_SHORT)
+def engine(request: pytest.FixtureRequest) -> str:
+    """A line that is written on one engine alone would be no record."""
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Payments:
+    """The bank's bundle with a live tool that is asked about."""
+    made = Payments(tmp_path / "bundle")
+    made.write("tools/note.json", NOTE)
+    made.rules(*NOTES)
+    return made
+
+
+async def ask(robot: Agent, *effects: dict[str, Any], **members: Any) -> Any:
+    body = {"run_key": "r", "effects": list(effects), **members}
+    return await robot.send("POST", "/v1/evaluations", body)
+
+
+async def evaluated(robot: Agent, *effects: dict[str, Any], **members: Any) -> list[dict[str, Any]]:
+    answer = await ask(robot, *effects, **members)
+    assert answer.status_code == 200, answer.text
+    return [effect["decision"] for effect in answer.json()["effects"]]
+
+
+async def note(bank: World, amount: int = 10) -> dict[str, Any]:
+    return await call(bank, "note", {"account": "acme", "amount": amount})
 
 
 def sizes(conn: Connection) -> dict[str, int]:
     """How many rows every table has."""
-    tables = SQLModel.metadata.tables
     return {
         name: conn.execute(select(func.count()).select_from(table)).scalar_one()
-        for name, table in tables.items()
+        for name, table in SQLModel.metadata.tables.items()
     }
-
-
-async def evaluated(robot: Agent, *effects: dict[str, Any], **members: Any) -> list[dict[str, Any]]:
-    answer = await robot.send(
-        "POST", "/v1/evaluations", {"run_key": "r", "effects": list(effects), **members}
-    )
-    assert answer.status_code == 200, answer.text
-    decisions: list[dict[str, Any]] = [effect["decision"] for effect in answer.json()["effects"]]
-    return decisions
 
 
 async def test_a_dry_run_answers_as_a_submission_would(bank: World, robot: Agent) -> None:
     effects = [
-        await pay(bank),
-        await pay(bank, 500),
-        await mail(bank),
-        await call(bank, "pay", {"account": "a"}),
-    ]
-    dry = await evaluated(robot, *effects)
-    real = [seen["decision"] for seen in (await robot.submit(*effects)).json()["effects"]]
-    assert [d["outcome"] for d in dry] == ["release", "review", "release", "deny"]
-    for one, other in zip(dry, real, strict=True):
-        for member in ("outcome", "policies", "gates", "bundle", "commit", "unseen"):
-            assert one[member] == other[member]
-    assert dry[3]["reasons"][0]["code"] == "invalid_args"
-
-
-async def test_a_dry_run_names_the_groups_a_review_would_ask(bank: World, robot: Agent) -> None:
-    """As the review of the real submission names them."""
-    effects = [await pay(bank), await pay(bank, 500)]
-    dry = await robot.send("POST", "/v1/evaluations", {"run_key": "r", "effects": effects})
-    real = (await robot.submit(*effects)).json()["effects"]
-    released, asked = (one.get("needs", []) for one in dry.json()["effects"])
-    assert released == []
-    assert asked == real[1]["review"]["needs"] != []
-
-
-async def test_a_dry_run_stores_nothing(bank: World, robot: Agent) -> None:
+        await pay(bank), await pay(bank, 500), await mail(bank), await call(bank, "pay", {"account": "a"}),
+    ]  # fmt: skip
     await bank.service.sequencer.number()
     before = await bank.service.db.read(sizes)
-    await evaluated(robot, await pay(bank), await pay(bank, 500))
-    assert await bank.service.db.read(sizes) == before
-    assert (await robot.submit(await pay(bank, 500), run_key="r")).status_code == 201
+    dry = await ask(robot, *effects)
+    assert await bank.service.db.read(sizes) == before, "nothing is stored"
+    decisions = [effect["decision"] for effect in dry.json()["effects"]]
+    assert [one["outcome"] for one in decisions] == ["release", "review", "release", "deny"]
+    assert decisions[3]["reasons"][0]["code"] == "invalid_args"
+    for one, real in zip(decisions, (await robot.submit(*effects)).json()["effects"], strict=True):
+        for member in ("outcome", "policies", "gates", "bundle", "commit", "unseen"):
+            assert one[member] == real["decision"][member]
+    two = effects[:2]
+    view = (await robot.submit(*two, run_key="r")).json()
+    released, asked = (one.get("needs", []) for one in (await ask(robot, *two)).json()["effects"])
+    assert released == []
+    assert asked == view["effects"][1]["review"]["needs"] != []
+    await (await bank.person("maya")).vote(view, effect=1)
+    (_, decision) = await evaluated(robot, *two)  # nothing is said about what was submitted
+    assert (decision["outcome"], decision["decision_id"]) == ("review", "dry-run")
+    refused = await ask(robot, two[0], attempt_id="a1")
+    assert (refused.status_code, refused.json()["code"]) == (400, "unknown_field")
 
 
-async def test_a_dry_run_says_nothing_about_what_was_submitted(bank: World, robot: Agent) -> None:
-    view = (await robot.submit(await pay(bank, 500), run_key="r")).json()
-    maya = await bank.person("maya")
-    await maya.vote(view)
-    (decision,) = await evaluated(robot, await pay(bank, 500))
-    assert decision["outcome"] == "review" and decision["decision_id"] == "dry-run"
-
-
-async def test_a_dry_run_follows_the_bundle_in_force(bank: World, folder: Payments, robot: Agent) -> None:
-    folder.rules(gate("late", "legal"))
-    await bank.activate()
-    (decision,) = await evaluated(robot, await pay(bank))
-    assert decision["gates"] == ["late"]
-
-
-async def test_what_the_agent_claims_is_weighed_as_a_claim(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    folder.rules(
-        gate("if-told", "legal", 'context.claimed has purpose && context.claimed.purpose == "bribe"')
-    )
+async def test_a_dry_run_follows_what_is_claimed(bank: World, folder: Payments, robot: Agent) -> None:
+    bribe = 'context.claimed has purpose && context.claimed.purpose == "bribe"'
+    folder.rules(gate("if-told", "legal", bribe))
     await bank.activate()
     (plain,) = await evaluated(robot, await pay(bank))
     (told,) = await evaluated(robot, await pay(bank), claimed={"purpose": "bribe"})
-    assert (plain["outcome"], told["outcome"]) == ("release", "review")
+    assert (plain["gates"], told["gates"]) == ([], ["if-told"])
 
 
-async def test_an_attempt_has_no_place_in_a_dry_run(bank: World, robot: Agent) -> None:
-    body = {"run_key": "r", "effects": [await pay(bank)], "attempt_id": "a1"}
-    answer = await robot.send("POST", "/v1/evaluations", body)
-    assert (answer.status_code, answer.json()["code"]) == (400, "unknown_field")
+# ------------------------------------------------------------------------------------------------------- live effects
+
+
+async def test_each_answer_about_a_live_effect_is_a_line_of_the_log(bank: World, robot: Agent) -> None:
+    for n, (amount, outcome, policies, reasons) in enumerate([
+        (10, "release", [], []),
+        (500, "review", ["note-large"], []),
+        (5_000, "deny", ["note-never"], ["forbidden_by_policy"]),
+    ]):  # fmt: skip
+        counted = metrics.DECISIONS.labels(outcome, "live")._value.get()
+        effect = await note(bank, amount)
+        await bank.service.sequencer.number()
+        before = await bank.service.db.read(sizes)
+        (decided,) = await evaluated(robot, effect, live=True)
+        await bank.service.sequencer.number()
+        after = await bank.service.db.read(sizes)
+        assert {name for name in after if after[name] != before[name]} == {"audit"}, (
+            "nothing else is kept of it"
+        )
+        assert decided["outcome"] == outcome
+        kind, body = (await bank.log(TXN))[n]
+        assert (kind, body["tool"], body["outcome"], body["reasons"]) == (
+            "live_decided",
+            "note",
+            outcome,
+            reasons,
+        )
+        assert set(policies) <= {*body["policies"], *body["gates"]}
+        assert body["args_digest"] == names.args_digest(args=effect["args"])
+        assert (body["bundle"], body["commit"]) == (decided["bundle"], decided["commit"])
+        assert metrics.DECISIONS.labels(outcome, "live")._value.get() == counted + 1
+    key = names.call_key(agent="robot", run_key="r", tool="note", args=effect["args"], n=0)
+    lines = AuditRow.__table__  # type: ignore[attr-defined]
+    query = lines.select().where(lines.c.effect_id == names.effect_id(txn=TXN, call_key=key))
+    (row,) = await bank.service.db.read(lambda conn: conn.execute(query).all())
+    assert (row.actor, row.agent, row.txn) == ("agent:robot", "robot", TXN)
+    changed = await note(bank) | {"tool_digest": "0" * 64}  # another manifest than the reviewed one
+    assert [one["outcome"] for one in await evaluated(robot, changed, live=True)] == ["deny"]
+    body = (await bank.log(TXN))[3][1]
+    assert (body["outcome"], body["reasons"]) == ("deny", ["tool_changed"])
+
+
+async def test_what_is_not_live_is_not_noted(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ask(robot, await note(bank, 500), live=False)
+    answer = await ask(robot, await pay(bank), live=True)  # staged by its manifest: to be submitted
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert "staged in its reviewed manifest" in answer.json()["detail"]
+    for stop, end, args in (
+        ("stop", "go-on", {"tool": "note"}),
+        ("stop", "go-on", {"tool": None}),
+        ("freeze", "unfreeze", {"agent": "robot"}),
+    ):
+        await bank.operator(stop, args | {"reason": "it loops"})
+        answer = await ask(robot, await note(bank), live=True)
+        assert (answer.status_code, answer.json()["code"]) == (403, "frozen")
+        await bank.operator(end, args)
+    assert await bank.log(TXN) == []
+    assert (await ask(robot, await note(bank), live=True)).status_code == 200
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("policy_service.workflow.effects.evaluate.log_about", full)
+    assert (await ask(robot, await note(bank, 11), live=True)).status_code >= 500, "what cannot be logged"
+
+
+async def test_another_bundle_that_came_into_force_meanwhile_answers(
+    bank: World, folder: Payments, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decided under one bundle and noted under the next, an agent would run what was just forbidden."""
+    gather, effect = evaluating.gather_facts, await note(bank)
+    swaps: list[bool] = []
+
+    async def swapped(*about: Any) -> Any:
+        facts = await gather(*about)
+        if not swaps:
+            folder.rules(plain_forbid("from-now-on", action="note"))
+            swaps.append(await bank.activate())
+        return facts
+
+    monkeypatch.setattr(evaluating, "gather_facts", swapped)
+    assert [one["outcome"] for one in await evaluated(robot, effect, live=True)] == ["deny"]
+    assert swaps == [True]
+    assert [body["outcome"] for _, body in await bank.log(TXN)] == ["deny"]

@@ -25,65 +25,52 @@ def keys(conn: Connection) -> int:
     return conn.execute(select(func.count()).select_from(IdempotencyRow)).scalar_one()
 
 
-async def test_the_same_key_and_body_answer_with_the_transaction_as_it_is_now(
-    bank: World, robot: Agent
-) -> None:
-    effect = await pay(bank, 500)
+async def test_the_same_key_and_body_answer_with_what_is_now(bank: World, robot: Agent) -> None:
+    effect, maya = await pay(bank, 500), await bank.person("maya")
     first = await robot.submit(effect, idempotency_key="k")
     assert first.status_code == 201
-    maya = await bank.person("maya")
-    await maya.vote(first.json())
+    view = first.json()
+    await maya.vote(view)
     again = await robot.submit(effect, idempotency_key="k")
     assert again.status_code == 200
-    assert (again.json()["txn"], again.json()["rev"]) == (first.json()["txn"], 1)
-    assert again.json()["state"] == "ready"
-    assert again.headers["location"] == first.headers["location"] == f"/v1/transactions/{first.json()['txn']}"
-
-
-async def test_only_another_key_makes_a_second_revision_after_the_first_has_ended(
-    bank: World, robot: Agent
-) -> None:
-    effect = await pay(bank)
-    view = (await robot.submit(effect, idempotency_key="k")).json()
+    assert (again.json()["txn"], again.json()["rev"], again.json()["state"]) == (view["txn"], 1, "ready")
+    assert again.headers["location"] == first.headers["location"] == f"/v1/transactions/{view['txn']}"
     await robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
-    for key, made in (("k", (200, 1, "ended")), ("k2", (201, 2, "ready"))):
+    # only another key makes another one
+    for key, made in (("k", (200, 1, "ended")), ("k2", (201, 2, "review"))):
         again = await robot.submit(effect, idempotency_key=key)
         assert (again.status_code, again.json()["rev"], again.json()["state"]) == made
         assert await bank.service.db.read(revisions) == made[1]
+    small = await pay(bank)
+    told = [
+        (await robot.submit(small, run_key="lost", idempotency_key="k3", attempt_id="a1")).json()
+        for _ in range(2)
+    ]
+    assert told[1]["state"] == "redeemed" and told[1]["attempt_id"] == "a1"
+    assert len(told[1]["releases"]) == 1 and told[1]["receipt"]
+    assert told[1]["effects"] == told[0]["effects"]
 
 
-async def test_the_same_key_with_another_body_or_other_bytes_is_refused(bank: World, robot: Agent) -> None:
+async def test_a_key_that_cannot_be_used_is_refused(bank: World, robot: Agent) -> None:
     effect = await pay(bank)
-    await robot.submit(effect, idempotency_key="k")
-    reordered = {"effects": [effect], "run_key": "run-1"}
-    for body in ({"run_key": "run-1", "effects": [await pay(bank, 11)]}, reordered):
-        answer = await robot.send("POST", "/v1/transactions", body, headers={"Idempotency-Key": "k"})
-        assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_key_reused")
-    assert await bank.service.db.read(revisions) == 1
-
-
-async def test_a_submission_without_a_usable_key_is_refused(bank: World, robot: Agent) -> None:
-    body = {"run_key": "r", "effects": [await pay(bank)]}
+    body = {"run_key": "run-1", "effects": [effect]}
     for key in (None, b"", b"   ", b"k" * 256, b"caf\xe9"):
         headers = {} if key is None else {"Idempotency-Key": key}
         answer = await robot.send("POST", "/v1/transactions", body, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (400, "idempotency_key_required"), key
     assert await bank.service.db.read(revisions) == 0
-
-
-async def test_a_key_belongs_to_one_agent(bank: World, robot: Agent) -> None:
-    other = await bank.agent("other")
-    mine = (await robot.submit(await pay(bank), idempotency_key="k")).json()
-    theirs = await other.submit(await pay(bank), idempotency_key="k")
-    assert theirs.status_code == 201
-    assert theirs.json()["txn"] != mine["txn"]
-
-
-async def test_a_refused_submission_does_not_use_its_key_up(bank: World, robot: Agent) -> None:
-    wrong = await pay(bank) | {"call_key": "0" * 64}
+    wrong = effect | {"call_key": "0" * 64}
     assert (await robot.submit(wrong, idempotency_key="k")).status_code == 400
-    assert await bank.service.db.read(keys) == 0
-    assert (await robot.submit(await pay(bank), idempotency_key="k")).status_code == 201
+    assert await bank.service.db.read(keys) == 0, "what is refused uses no key up"
+    assert (await robot.submit(effect, idempotency_key="k")).status_code == 201
+    reordered = {"effects": [effect], "run_key": "run-1"}
+    for other in ({"run_key": "run-1", "effects": [await pay(bank, 11)]}, reordered):
+        answer = await robot.send("POST", "/v1/transactions", other, headers={"Idempotency-Key": "k"})
+        assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_key_reused")
+    assert await bank.service.db.read(revisions) == 1
+    theirs = await (await bank.agent("other")).submit(effect, idempotency_key="k")
+    assert theirs.status_code == 201, "a key belongs to one agent"
+    assert await bank.service.db.read(revisions) == 2
 
 
 @pytest.mark.parametrize("key", ["k", None], ids=["one key", "keys of their own"])
@@ -97,27 +84,22 @@ async def test_sixteen_at_once_make_one_transaction(bank: World, robot: Agent, k
     assert await bank.service.db.read(revisions) == 1
 
 
-async def test_a_submission_with_an_attempt_that_was_lost_on_its_way_is_told_again(
-    bank: World, robot: Agent
-) -> None:
-    effect = await pay(bank)
-    first = (await robot.submit(effect, idempotency_key="k", attempt_id="a1")).json()
-    again = (await robot.submit(effect, idempotency_key="k", attempt_id="a1")).json()
-    assert again["state"] == "redeemed" and again["attempt_id"] == "a1"
-    assert len(again["releases"]) == 1 and again["receipt"]
-    assert again["effects"] == first["effects"]
-
-
-async def test_a_key_is_forgotten_after_its_time_and_the_transaction_is_not(
-    bank: World, robot: Agent
-) -> None:
+async def test_a_key_is_forgotten_after_its_time(bank: World, robot: Agent) -> None:
     effect = await pay(bank, 500)
     made = (await robot.submit(effect, idempotency_key="k")).json()
     bank.clock.pass_(hours=71)
     assert await forget_what_is_over(bank.service.ctx) == 0
     bank.clock.pass_(hours=2)
-    # the message about the review goes too, once it has left
-    assert await forget_what_is_over(bank.service.ctx) >= 1
+    assert await forget_what_is_over(bank.service.ctx) >= 1  # the message about the review goes too
     other = await robot.submit(await pay(bank, 7), run_key="another", idempotency_key="k")
     assert other.status_code == 201, "the key is free again"
     assert (await robot.submit(effect)).json()["txn"] == made["txn"]
+
+
+async def test_a_second_contradiction_is_logged_and_asks_no_second_time(bank: World, robot: Agent) -> None:
+    view = (await robot.submit(await pay(bank, 10))).json()
+    await robot.spend(view, "a1")
+    for outcome in ("fired", "failed", "unused"):
+        await robot.report("a1", {"effect_id": view["effects"][0]["effect_id"], "outcome": outcome})
+    kinds = [kind for kind, _ in await bank.log(view["txn"])]
+    assert (kinds.count("outcome_contradicted"), kinds.count("task_opened")) == (2, 1)

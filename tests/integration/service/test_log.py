@@ -1,19 +1,23 @@
-"""The log by index: every line once and in order, by page and as it grows; an agent sees its own."""
+"""The log by index, by page and as it grows, each line once; and streams, which end with their session."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
+from datetime import datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, select
 
+from policy_service.channels import streams
 from policy_service.identity.callers import Caller
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
 from policy_service.workflow.pages import history
-from tests.fakes.payments import Payments, gate
+from tests.fakes.pages import holds
+from tests.fakes.payments import Payments, gate, person
 from tests.fakes.streaming import events, served
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
@@ -56,11 +60,10 @@ def indexes(conn: Connection) -> list[int | None]:
     return [index for (index,) in conn.execute(select(rows.idx).order_by(rows.audit_id))]
 
 
-async def test_the_index_is_dense_and_a_person_reads_every_line_once_whatever_the_page(
-    bank: World, robot: Agent
-) -> None:
-    await story(bank, robot)
-    maya = await bank.person("maya")
+async def test_everybody_reads_every_line_of_theirs_once_whatever_the_page(bank: World, robot: Agent) -> None:
+    view, maya = await story(bank, robot), await bank.person("maya")
+    other = await bank.agent("other")
+    theirs = (await other.submit(await pay(bank))).json()
     await bank.service.sequencer.number()
     written = await bank.service.db.read(indexes)
     assert written == list(range(1, len(written) + 1)) and len(written) > 20
@@ -68,22 +71,23 @@ async def test_the_index_is_dense_and_a_person_reads_every_line_once_whatever_th
         found = await pages(maya, limit)
         assert [row["index"] for row in found] == written
     assert {"agent_enrolled", "signed_in", "effect_redeemed"} <= {row["kind"] for row in found}
-
-
-async def test_an_agent_reads_the_lines_of_its_own_transactions_and_no_others(
-    bank: World, robot: Agent
-) -> None:
-    view = await story(bank, robot)
-    other = await bank.agent("other")
-    theirs = (await other.submit(await pay(bank))).json()
-    await bank.service.sequencer.number()
     assert {row["txn"] for row in await pages(robot, 5)} == {view["txn"]}
     assert {row["txn"] for row in await pages(other, 5)} == {theirs["txn"]}
+    rows = await pages(robot, 200)
+    async with served(bank) as port:  # and so do events, from the one named
+        async with events(port, {**proof(robot), "Last-Event-ID": "0"}) as stream:
+            told = [await stream.event() for _ in rows]
+        assert [(int(one["id"]), one["event"]) for one in told] == [
+            (row["index"], row["kind"]) for row in rows
+        ]
+        data = json.loads(told[0]["data"])
+        assert data["txn"] == view["txn"]
+        assert set(data) <= {"index", "kind", "txn", "effect_id", "rev", "review_id"}
+        async with events(port, {**proof(robot), "Last-Event-ID": told[-3]["id"]}) as stream:
+            assert [(await stream.event())["id"] for _ in range(2)] == [event["id"] for event in told[-2:]]
 
 
-async def test_a_page_looks_through_so_many_lines_and_says_how_far(
-    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_looks_so_far(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "_LOOKED_THROUGH", 10)
     other = await bank.agent("other")
     for n in range(5):
@@ -98,16 +102,14 @@ async def test_a_page_looks_through_so_many_lines_and_says_how_far(
     assert len(await pages(await bank.person("maya"), 200)) > 10, "who may see every line is asked for none"
 
 
-async def test_a_thousand_agents_who_follow_the_log_cost_one_look(
+async def test_many_who_follow_cost_one_look(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What came is kept in memory with whose it is; nobody else is woken, nobody asks."""
     ctx, index = bank.service.ctx, bank.service.feed.index
-    names = [f"agent-{n}" for n in range(1_000)] + ["robot"]
-    waiting = [
-        asyncio.create_task(history.events_after(ctx, history.Watcher(Caller(name, None)), index, 1.5))
-        for name in names
-    ]
+    names = [f"agent-{n}" for n in range(300)] + ["robot"]
+    watchers = [history.Watcher(Caller(name, None)) for name in names]
+    waiting = [asyncio.create_task(history.events_after(ctx, one, index, 1.5)) for one in watchers]
     view = (await robot.submit(await pay(bank))).json()
     await bank.service.sequencer.number()
     reads: list[Any] = []
@@ -121,48 +123,32 @@ async def test_a_thousand_agents_who_follow_the_log_cost_one_look(
 
 
 async def test_a_line_says_who_did_what_and_holds_nobodys_words(bank: World, robot: Agent) -> None:
-    view = (
-        await robot.submit(await pay(bank, 500, account="acme-and-sons"), claimed={"purpose": "thanks"})
-    ).json()
-    maya = await bank.person("maya")
-    await maya.vote(view, "deny", reason="a private reason")
+    approved = (await robot.submit(await pay(bank, 500), await pay(bank, 600))).json()
+    for effect, name in enumerate(["maya", "tomas"]):
+        await (await bank.person(name)).vote(approved, effect=effect)
+    assert (await robot.see(approved["txn"]))["state"] == "ready"
+    effect_ = await pay(bank, 500, account="acme-and-sons")
+    denied = (await robot.submit(effect_, run_key="denied", claimed={"purpose": "thanks"})).json()
+    await (await bank.person("maya")).vote(denied, "deny", reason="a private reason")
     await bank.service.sequencer.number()
     rows = await pages(robot, 200)
+    votes = [row for row in rows if row["kind"] == "vote_recorded" and row["txn"] == approved["txn"]]
+    assert [(row["actor"]["id"], row["body"]["verdict"], row["effect_id"]) for row in votes] == [
+        (person(name), "approve", one["effect_id"])
+        for name, one in zip(["maya", "tomas"], approved["effects"], strict=True)
+    ]
     actors = {row["kind"]: row["actor"] for row in rows}
     assert actors["transaction_submitted"] == {"type": "agent", "id": "robot"}
-    assert actors["effect_denied"] == {"type": "person", "id": "urn:countersign:dev|maya"}
+    assert actors["effect_denied"] == {"type": "person", "id": person("maya")}
     assert actors["decision_made"] == {"type": "service"}
-    told = json.dumps(rows)
-    for words in ("acme-and-sons", "thanks", "a private reason"):
-        assert words not in told
-
-
-async def test_after_an_approval_the_log_says_who_approved_what(bank: World, robot: Agent) -> None:
-    view = (await robot.submit(await pay(bank, 500), await pay(bank, 600))).json()
-    for effect, name in enumerate(["maya", "tomas"]):
-        await (await bank.person(name)).vote(view, effect=effect)
-    assert (await robot.see(view["txn"]))["state"] == "ready"
-    await bank.service.sequencer.number()
-    told = [
-        (row["actor"]["id"], row["body"]["verdict"], row["effect_id"])
-        for row in await pages(robot, 200)
-        if row["kind"] == "vote_recorded"
-    ]
-    assert told == [
-        (f"urn:countersign:dev|{name}", "approve", one["effect_id"])
-        for name, one in zip(["maya", "tomas"], view["effects"], strict=True)
-    ]
+    holds(json.dumps(rows), without=["acme-and-sons", "thanks", "a private reason"])
 
 
 async def test_a_page_or_an_event_that_cannot_be_is_refused(robot: Agent) -> None:
-    asked: list[tuple[str, dict[str, bytes]]] = [
-        (f"/v1/audit?{query}", {})
-        for query in ("after=-1", "after=x", "limit=0", "limit=5000", "after=9007199254740993")
-    ]
-    asked += [
-        ("/v1/events", {"Last-Event-ID": last})
-        for last in (b"x", b"-1", b"1.5", b"9" * 20, "²".encode("latin-1"))
-    ]
+    wrong = ("after=-1", "after=x", "limit=0", "limit=5000", "after=9007199254740993")
+    last_ids = (b"x", b"-1", b"1.5", b"9" * 20, "²".encode("latin-1"))
+    asked: list[tuple[str, dict[str, bytes]]] = [(f"/v1/audit?{query}", {}) for query in wrong]
+    asked += [("/v1/events", {"Last-Event-ID": last}) for last in last_ids]
     for path, headers in asked:
         answer = await robot.send("GET", path, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request"), (path, headers)
@@ -177,55 +163,128 @@ async def test_a_page_is_never_larger_than_the_service_allows(bank: World, robot
         assert len(page["rows"]) == rows and page["next"] == page["rows"][-1]["index"]
 
 
-async def test_the_log_is_for_those_who_prove_who_they_are(bank: World) -> None:
-    for path in ("/v1/audit", "/v1/events"):
-        answer = await bank.http.get(path)
-        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+def cookie_of(visitor: Visitor, last: int = 0) -> dict[str, str]:
+    return {"Cookie": f"countersign_dev={visitor.cookie}", "Last-Event-ID": str(last)}
 
 
 def proof(robot: Agent) -> dict[str, str]:
     return {"Agent-Proof": robot.proof("GET", "/v1/events")}
 
 
-async def test_events_follow_the_index_from_the_one_named(bank: World, robot: Agent) -> None:
-    view = await story(bank, robot)
-    rows = await pages(robot, 200)
-    async with served(bank) as port:
-        async with events(port, {**proof(robot), "Last-Event-ID": "0"}) as stream:
-            told = [await stream.event() for _ in rows]
-        assert [int(event["id"]) for event in told] == [row["index"] for row in rows]
-        assert [event["event"] for event in told] == [row["kind"] for row in rows]
-        data = json.loads(told[0]["data"])
-        members = {"index", "kind", "txn", "effect_id", "rev", "review_id"}
-        assert data["txn"] == view["txn"] and set(data) <= members
-        async with events(port, {**proof(robot), "Last-Event-ID": told[-3]["id"]}) as stream:
-            assert [(await stream.event())["id"] for _ in range(2)] == [event["id"] for event in told[-2:]]
-
-
-async def test_events_come_as_they_happen_and_only_ones_own(bank: World, robot: Agent) -> None:
-    other = await bank.agent("other")
+async def test_events_come_as_they_happen(bank: World, folder: Payments, robot: Agent) -> None:
+    other, maya = await bank.agent("other"), await bank.person("maya")
     await robot.send("GET", "/v1/tools/pay")
-    async with served(bank) as port, events(port, proof(robot)) as stream:
-        await asyncio.sleep(0.1)
-        await other.submit(await pay(bank))
-        view = (await robot.submit(await pay(bank))).json()
-        event = await stream.event()
-        assert event["event"] == "transaction_submitted"
-        assert json.loads(event["data"])["txn"] == view["txn"]
-
-
-async def test_a_person_is_told_of_everything_also_that_a_gate_asks_more(
-    bank: World, folder: Payments, robot: Agent
-) -> None:
-    view = (await robot.submit(await pay(bank, 500))).json()
-    maya = await bank.person("maya")
-    await bank.service.sequencer.number()
-    await bank.service.feed.refresh()
-    cookie = {"Cookie": f"countersign_dev={maya.cookie}"}
-    async with served(bank) as port, events(port, cookie) as stream:
-        await asyncio.sleep(0.1)
-        folder.rules(gate("more", "legal"))
-        await bank.activate()
-        kinds = [(await stream.event())["event"] for _ in range(2)]
-        assert kinds == ["decision_made", "review_asks_more"]
+    async with served(bank) as port:
+        async with events(port, proof(robot)) as stream:
+            await asyncio.sleep(0.1)
+            await other.submit(await pay(bank))
+            view = (await robot.submit(await pay(bank, 500))).json()
+            event = await stream.event()
+            assert event["event"] == "transaction_submitted"
+            assert json.loads(event["data"])["txn"] == view["txn"]
+        await bank.service.sequencer.number()
+        await bank.service.feed.refresh()
+        async with events(port, cookie_of(maya, bank.service.feed.index)) as stream:  # a person hears of all
+            await asyncio.sleep(0.1)
+            folder.rules(gate("more", "legal"))
+            await bank.activate()
+            kinds: set[str] = set()
+            while not {"decision_made", "review_asks_more"} <= kinds:
+                kinds.add((await stream.event())["event"])
     assert (await robot.see(view["txn"]))["state"] == "review"
+
+
+STREAMS = ("/v1/events", "/events")
+QUARTER_S = 900  # four of them are as long as a session may idle
+
+
+async def news(bank: World, robot: Agent, n: int) -> str:
+    """Something every stream tells of; the review's id."""
+    view = (await robot.submit(await pay(bank, 500), run_key=f"news-{n}")).json()
+    review_id: str = view["effects"][0]["review"]["review_id"]
+    return review_id
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_a_stream_ends_with_its_session(bank: World, robot: Agent, path: str) -> None:
+    maya = await bank.person("maya")
+    async with served(bank) as port:
+        async with events(port, cookie_of(maya), path) as stream:
+            for n in range(3):
+                bank.clock.pass_(seconds=QUARTER_S)
+                await stream.until(await news(bank, robot, n))
+            bank.clock.pass_(seconds=QUARTER_S)
+            await news(bank, robot, 3)
+            await stream.end()
+        assert (await maya.get("/v1/reviews")).status_code == 401
+        again = await bank.person("maya")
+        async with events(port, cookie_of(again), path) as stream:
+            await stream.until(await news(bank, robot, 4))
+            await bank.service.sessions.sign_out(again.cookie)
+            await stream.end()
+
+
+async def test_an_idle_tab_asks_nothing(bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tab is woken for reviews and tasks, and looks at its session before it says something."""
+    maya = await bank.person("maya")
+    cookie = cookie_of(maya, bank.service.feed.index)
+    looks: list[str] = []
+    find = bank.service.sessions._live
+
+    def counted(conn: Any, given: str, now: datetime) -> Any:
+        looks.append(given)
+        return find(conn, given, now)
+
+    async with served(bank) as port, AsyncExitStack() as tabs:
+        opened = [await tabs.enter_async_context(events(port, cookie, "/events")) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        monkeypatch.setattr(bank.service.sessions, "_live", counted)
+        for n in range(5):
+            await robot.submit(await pay(bank), run_key=f"released-{n}")
+            await bank.service.sequencer.number()
+            await bank.service.feed.refresh()
+            await asyncio.sleep(0.02)
+        assert looks == []
+        review_id = await news(bank, robot, 0)
+        for tab in opened:
+            await tab.until(review_id)
+        assert len(looks) == 3, "one for each that said something"
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_nobody_holds_too_many_streams(bank: World, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MOST_OF_ONE", 2)
+    maya, omar = await bank.person("maya"), await bank.person("omar")
+    cookie = cookie_of(maya)
+    async with served(bank) as port, events(port, cookie, path):
+        async with events(port, cookie, path):
+            async with asyncio.timeout(5):
+                refused = await maya.get(path)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "15")
+            async with events(port, cookie_of(omar), path):
+                pass
+        async with asyncio.timeout(5):
+            while await is_refused(port, cookie, path):  # noqa: ASYNC110  a socket closes when it closes
+                await asyncio.sleep(0.05)
+
+
+async def is_refused(port: int, cookie: dict[str, str], path: str) -> bool:
+    """Whether another stream is one too many."""
+    try:
+        async with events(port, cookie, path):
+            return False
+    except AssertionError:
+        return True
+
+
+async def test_only_what_a_person_opens_keeps_them_signed_in(bank: World, robot: Agent) -> None:
+    maya, review_id = await bank.person("maya"), await news(bank, robot, 0)
+    for path in ("/", "/v1/reviews") * 4:
+        bank.clock.pass_(seconds=QUARTER_S)
+        assert (await maya.get(path)).status_code == 200
+    # what a page fetches by itself
+    for path in ("/queue/live?since=0", f"/reviews/{review_id}/live?since=0"):
+        maya = await bank.person("maya")
+        for status in (200, 200, 200, 401):
+            bank.clock.pass_(seconds=QUARTER_S)
+            assert (await maya.get(path)).status_code == status

@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from policy_service.storage.core import find
 from policy_service.storage.tables import DecisionRow
+from policy_service.workflow.effects.activate import ask_about_open
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, Payments
 from tests.fakes.world import Agent, Clock, World, running
@@ -96,21 +97,26 @@ async def spent(agent: Agent, *effects: dict[str, Any], outcomes: tuple[str, ...
 # ------------------------------------------------------------------------------------------------------- what is held
 
 
-async def test_what_is_released_and_what_waits_holds_its_part_and_the_cap_is_exact(
-    bank: World, robot: Agent
-) -> None:
+async def test_what_is_released_or_waits_is_held_and_the_cap_is_exact(bank: World, robot: Agent) -> None:
     assert await became(robot, await pay(bank, 300)) == ["released"]
-    assert await became(robot, await pay(bank, 600)) == ["review"]
+    view = await submitted(robot, await pay(bank, 600))
+    assert states(view) == ["review"]
     refused = await submitted(robot, await pay(bank, 101))
     assert (states(refused), refused["effects"][0]["decision"]["policies"]) == (["denied"], ["cap"])
     assert await left(bank, robot, 100)  # what is denied takes nothing
     assert await became(robot, await pay(bank, 100)) == ["released"]
     assert await left(bank, robot, 0)
+    waiting, maya = view["effects"][0], await bank.person("maya")
+    page = (await maya.get(f"/reviews/{waiting['review']['review_id']}")).text
+    assert '<b>spent</b> <span class="muted">per principal, 24h</span>' in page
+    assert '<b>shipped</b> <span class="muted">per resource, day, UTC</span>' in page
+    decision_id = waiting["decision"]["decision_id"]
+    (row,) = await bank.service.db.read(lambda conn: find(conn, DecisionRow, decision_id=decision_id))
+    shown = [(fact["source"], fact["value"]) for fact in row.facts]
+    assert shown == [("meter spent", "300"), ("meter shipped", "1")]
 
 
-async def test_scenario_54_a_cap_of_nothing_or_less_denies_every_payment(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_scenario_54_a_cap_of_nothing_denies_all(bank: World, robot: Agent, folder: Payments) -> None:
     for cap, amount in ((0, 1), (-1, 0), (-1_000_000, 1)):
         folder.policies(ANYBODY + CAPS.replace(f"> {CAP}", f"> {cap}"))
         await bank.activate()
@@ -119,54 +125,17 @@ async def test_scenario_54_a_cap_of_nothing_or_less_denies_every_payment(
     assert await bank.service.db.read(held) == 0
 
 
-async def test_each_agent_has_a_budget_of_its_own_and_each_resource_one(bank: World, robot: Agent) -> None:
-    other = await bank.agent("other")
-    for n in range(CALLS):
-        assert await became(robot if n % 2 else other, await pay(bank, 1)) == ["released"]
-    refused = await submitted(other, await pay(bank, 1))
-    assert (states(refused), refused["effects"][0]["decision"]["policies"]) == (["denied"], ["calls"])
-    assert await became(other, await pay(bank, 1, "elsewhere")) == ["released"]
-    assert await became(other, await pay(bank, CAP - 6, "x")) == ["review"]
-
-
 async def test_effects_of_one_submission_see_each_other_in_order(bank: World, robot: Agent) -> None:
     assert await became(robot, *[await pay(bank, 400, f"a{n}") for n in range(2)]) == ["released"] * 2
     refused = await became(robot, *[await pay(bank, 150, f"b{n}") for n in range(2)])
     assert refused == ["withdrawn", "denied"]
     assert await left(bank, robot, 200)  # the first took its part, and gave it back with its sibling's end
-
-
-async def test_a_dry_run_sees_the_meters_and_its_own_list(bank: World, robot: Agent) -> None:
-    await submitted(robot, await pay(bank, 500))
-    effects = [
-        await pay(bank, 300, "x"),
-        await mail(bank),
-        await pay(bank, 300, "y"),
-        await pay(bank, 200, "z"),
-    ]
+    effects = [await pay(bank, amount, f"c{n}") for n, amount in enumerate((120, 120, 80))]
+    effects.insert(1, await mail(bank))
     answer = (await robot.send("POST", "/v1/evaluations", {"run_key": "dry", "effects": effects})).json()
     said = [effect["decision"]["outcome"] for effect in answer["effects"]]
-    assert said == ["release", "release", "deny", "release"]
-    assert await left(bank, robot, 500)
-
-
-async def test_people_read_what_the_meters_showed(bank: World, robot: Agent) -> None:
-    await submitted(robot, await pay(bank, 300))
-    waiting = (await submitted(robot, await pay(bank, 600)))["effects"][0]
-    maya = await bank.person("maya")
-    page = (await maya.get(f"/reviews/{waiting['review']['review_id']}")).text
-    for told in (
-        '<b>spent</b> <span class="muted">per principal, 24h</span>',
-        '<b>shipped</b> <span class="muted">per resource, day, UTC</span>',
-    ):
-        assert told in page, told
-    (facts,) = await bank.service.db.read(
-        lambda conn: [
-            row.facts for row in find(conn, DecisionRow, decision_id=waiting["decision"]["decision_id"])
-        ]
-    )
-    shown = [(fact["source"], fact["value"]) for fact in facts]
-    assert shown == [("meter spent", "300"), ("meter shipped", "1")]
+    assert said == ["release", "release", "deny", "release"]  # a dry run as well, and it takes nothing
+    assert await left(bank, robot, 200)
 
 
 # --------------------------------------------------------------------------------------------------- what comes back
@@ -178,24 +147,37 @@ async def test_what_ends_unspent_comes_back(bank: World, robot: Agent) -> None:
     assert await left(bank, robot, 400)
     assert (await maya.vote(denied, "deny", reason="no")).status_code == 200
     assert await left(bank, robot, CAP)
+    log = [body for kind, body in await bank.log(denied["txn"]) if kind == "effect_denied"]
+    assert [body["given_back"] for body in log] == [True]
     withdrawn = await submitted(robot, await pay(bank, 300))
     await robot.send("POST", f"/v1/transactions/{withdrawn['txn']}/withdraw", {})
     assert await bank.service.db.read(held) == 0
     revoked = await submitted(robot, await pay(bank, 300))
     await bank.operator("revoke-transaction", {"txn": revoked["txn"], "reason": "wrong"})
     assert await bank.service.db.read(held) == 0
-    await submitted(robot, await pay(bank, 300))
-    bank.clock.pass_(hours=2)  # it expires
+    assert states(await submitted(robot, await pay(bank, 600), key="a")) == ["review"]
+    second = await submitted(robot, await pay(bank, 900), key="a")  # the superseded one gives back as well
+    assert (second["rev"], states(second)) == (2, ["review"])
+    assert await left(bank, robot, 100)
+    await robot.send("POST", f"/v1/transactions/{second['txn']}/withdraw", {})
+    for _ in range(2):  # the same list again takes nothing more
+        third = await submitted(robot, await pay(bank, 900), key="a")
+        assert (third["rev"], states(third)) == (3, ["review"])
+        assert await left(bank, robot, 100)
+    bank.clock.pass_(hours=25)  # it expires
     await bank.sweep()
-    assert await left(bank, robot, CAP)
-    log = [body for kind, body in await bank.log(denied["txn"]) if kind == "effect_denied"]
-    assert [body["given_back"] for body in log] == [True]
+    assert await bank.service.db.read(held) == 0
 
 
-async def test_the_agents_own_word_gives_nothing_back(bank: World, robot: Agent) -> None:
-    for outcome in ("unused", "failed", "unknown", "fired"):
+async def test_the_agents_own_word_gives_nothing_back_and_a_persons_does(bank: World, robot: Agent) -> None:
+    for outcome in ("unused", "failed", "fired"):
         await spent(robot, await pay(bank, 100), outcomes=(outcome,))
-    assert await left(bank, robot, CAP - 400)
+    doubted = [await spent(robot, await pay(bank, 100), outcomes=("unknown",)) for _ in range(2)]
+    assert await left(bank, robot, CAP - 500)
+    maya = await bank.person("maya")
+    for view, answer, held_now in zip(doubted, ("fired", "not_fired"), (500, 400), strict=True):
+        assert (await maya.settle(await maya.task(view, "unknown"), answer)).status_code == 200
+        assert await left(bank, robot, CAP - held_now)
 
 
 async def test_a_redeemer_that_is_not_the_agent_gives_it_back(bank: World, robot: Agent) -> None:
@@ -209,40 +191,15 @@ async def test_a_redeemer_that_is_not_the_agent_gives_it_back(bank: World, robot
     assert answers == [["released"]] * 4 + [["denied"]]  # six of twelve stayed taken
 
 
-async def test_a_person_gives_it_back(bank: World, robot: Agent) -> None:
-    maya = await bank.person("maya")
-    for answer in ("fired", "not_fired"):
-        view = await spent(robot, await pay(bank, 200), outcomes=("unknown",))
-        assert (await maya.settle(await maya.task(view, "unknown"), answer)).status_code == 200
-    assert await left(bank, robot, CAP - 200)
-
-
-async def test_a_revision_that_is_superseded_gives_back_and_the_next_takes_anew(
-    bank: World, robot: Agent
-) -> None:
-    assert states(await submitted(robot, await pay(bank, 600), key="a")) == ["review"]
-    second = await submitted(robot, await pay(bank, 900), key="a")
-    assert (second["rev"], states(second)) == (2, ["review"])
-    assert await left(bank, robot, 100)
-    await robot.send("POST", f"/v1/transactions/{second['txn']}/withdraw", {})
-    for _ in range(2):  # the same list again takes nothing more
-        third = await submitted(robot, await pay(bank, 900), key="a")
-        assert (third["rev"], states(third)) == (3, ["review"])
-        assert await left(bank, robot, 100)
-
-
-async def test_what_was_compensated_stays_taken_and_what_takes_it_back_counts_where_it_is_named(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_what_was_compensated_stays_taken(bank: World, robot: Agent, folder: Payments) -> None:
     unpay = METERS + '[meters.undone]\ncount = true\nof = ["unpay"]\nper = "principal"\nwindow = "day"\n'
     once = '@id("once") forbid (principal, action == Action::"unpay", resource) when { context.history.undone >= 1 };'
     folder.write("meters.toml", unpay).policies(ANYBODY + ASKS + CAPS + once)
     assert await bank.activate()
     found = []
     for account in ("a", "b"):
-        view = await spent(
-            robot, await pay(bank, 300, account), await mail(bank, account), outcomes=("fired", "failed")
-        )
+        effects = await pay(bank, 300, account), await mail(bank, account)
+        view = await spent(robot, *effects, outcomes=("fired", "failed"))
         undo = {"effect_id": view["effects"][0]["effect_id"]}
         answer = await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", undo)
         found.append(answer.json()["effect"]["state"])
@@ -264,49 +221,25 @@ async def test_a_rolling_window_lets_go_of_what_is_older(bank: World, robot: Age
     assert await edge(bank, robot, 600)
 
 
-MIDNIGHTS = {
-    "in Berlin, after the day of 25 hours": (
-        'window = "day"\ntimezone = "Europe/Berlin"',
-        datetime(2026, 10, 24, 22, 1, tzinfo=UTC),
-        datetime(2026, 10, 25, 23, 0, tzinfo=UTC),
-    ),
-    "scenario 50: in UTC, where no timezone is named": (
-        'window = "day"',
-        datetime(2026, 11, 23, 0, 0, tzinfo=UTC),
-        datetime(2026, 11, 24, 0, 0, tzinfo=UTC),
-    ),
-}
+MIDNIGHTS = [
+    # in Berlin, after the day of 25 hours; then in UTC, where no timezone is named (scenario 50)
+    ('window = "day"\ntimezone = "Europe/Berlin"', (2026, 10, 24, 22, 1), (2026, 10, 25, 23)),
+    ('window = "day"', (2026, 11, 23, 0), (2026, 11, 24, 0)),
+]
 
 
-@pytest.mark.parametrize(("window", "begin", "midnight"), MIDNIGHTS.values(), ids=MIDNIGHTS)
-async def test_a_calendar_window_begins_anew_at_local_midnight(
-    bank: World, robot: Agent, folder: Payments, window: str, begin: datetime, midnight: datetime
-) -> None:
-    folder.write("meters.toml", METERS.replace('window = "day"', window))
-    await bank.activate()
-    bank.clock.stop_at(begin)
-    for _ in range(CALLS):
-        assert await became(robot, await pay(bank, 1)) == ["released"]
-    bank.clock.stop_at(midnight - timedelta(microseconds=1))
-    assert not await dry(bank, robot, 1, "acme")
-    bank.clock.stop_at(midnight)
-    assert await dry(bank, robot, 1, "acme")
-
-
-async def test_a_clock_that_jumps_back_frees_nothing_and_counts_nothing_twice(
-    bank: World, robot: Agent
-) -> None:
-    right = datetime(2026, 11, 21, 12, tzinfo=UTC)
-    bank.clock.stop_at(right + timedelta(hours=30))  # it is ahead
-    ahead = await submitted(robot, await pay(bank, 300, "a"))
-    bank.clock.stop_at(right)
-    assert await edge(bank, robot, 700)
-    after = await submitted(robot, await pay(bank, 700, "b"))
-    assert states(after) == ["review"]
-    maya = await bank.person("maya")
-    await maya.vote(after)  # asked again: it sees what was held before it, although that bears a later time
-    assert states(await robot.see(after["txn"])) == states(await robot.see(ahead["txn"])) == ["released"]
-    assert not await dry(bank, robot, 1)
+async def test_a_calendar_window_begins_at_midnight(bank: World, robot: Agent, folder: Payments) -> None:
+    for window, begin, end in MIDNIGHTS:
+        folder.write("meters.toml", METERS.replace('window = "day"', window))
+        await bank.activate()
+        bank.clock.stop_at(datetime(*begin, tzinfo=UTC))
+        for _ in range(CALLS):
+            assert await became(robot, await pay(bank, 1)) == ["released"]
+        midnight = datetime(*end, tzinfo=UTC)
+        bank.clock.stop_at(midnight - timedelta(microseconds=1))
+        assert not await dry(bank, robot, 1, "acme")
+        bank.clock.stop_at(midnight)
+        assert await dry(bank, robot, 1, "acme")
 
 
 # ---------------------------------------------------------------------------------------------- asked about again
@@ -324,59 +257,38 @@ async def test_asked_again_an_effect_sees_what_was_held_before_it(bank: World, r
     assert (await robot.send("POST", "/v1/redemptions/a/renew", renewal)).json()["redeemed"]
 
 
-async def test_a_lower_cap_ends_what_no_longer_fits_the_latest_first(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_a_lower_cap_ends_the_latest_first(bank: World, robot: Agent, folder: Payments) -> None:
     views = [await submitted(robot, await pay(bank, 250, f"a{n}")) for n in range(4)]
     folder.policies(ANYBODY + ASKS + CAPS.replace(f"> {CAP}", "> 500"))
     assert await bank.activate()
     found = [states(await robot.see(view["txn"])) for view in views]
     assert found == [["released"], ["released"], ["denied"], ["denied"]]
     assert await bank.service.db.read(held) == 500
-
-
-async def test_a_lower_cap_that_a_replica_has_not_asked_about_yet_stops_the_redemption(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
-    views = [await submitted(robot, await pay(bank, 250, f"a{n}")) for n in range(2)]
-    tokens = [(await robot.release(view)).json()["releases"] for view in views]
+    tokens = [(await robot.release(view)).json()["releases"] for view in views[:2]]
     folder.policies(ANYBODY + ASKS + CAPS.replace(f"> {CAP}", "> 300"))
-    await bank.service.active.reload()  # in force, and nothing open was asked about
+    await bank.service.active.reload()  # in force, and nothing open was asked about: the redemption asks
     redeemed = [(await robot.redeem(token, f"r{n}")).json()["redeemed"] for n, token in enumerate(tokens)]
     assert redeemed == [True, False]
 
 
-async def test_a_meter_that_comes_later_counts_what_is_open_from_then_on(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_a_meter_that_comes_later_counts_what_is(bank: World, robot: Agent, folder: Payments) -> None:
     folder.write("meters.toml", "").policies(ANYBODY + ASKS)
     assert await bank.activate()
     await spent(robot, await pay(bank, 400, "spent"))
     views = [await submitted(robot, await pay(bank, 400, f"a{n}")) for n in range(3)]
+    tokens = (await robot.release(views[0])).json()["releases"]
     assert await bank.service.db.read(held) == 0
-    folder.write("meters.toml", METERS).policies(ANYBODY + ASKS + CAPS)
-    assert await bank.activate()
-    found = [states(await robot.see(view["txn"])) for view in views]
-    assert sorted(found) == [["denied"], ["released"], ["released"]]
-    assert await left(bank, robot, 200)
-
-
-async def test_one_that_was_missed_until_its_redemption_is_counted_there(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
-    folder.write("meters.toml", "").policies(ANYBODY + ASKS)
-    assert await bank.activate()
-    view = await submitted(robot, await pay(bank, 400, "a"), await pay(bank, 400, "b"))
-    tokens = (await robot.release(view)).json()["releases"]
     folder.write("meters.toml", METERS).policies(ANYBODY + ASKS + CAPS)
     await bank.service.active.reload()
     assert (await robot.redeem(tokens, "a")).json()["redeemed"]
+    assert await left(bank, robot, 600)  # counted where it is redeemed, as nobody had asked about it before
+    await ask_about_open(bank.service.ctx)
+    found = [states(await robot.see(view["txn"])) for view in views]
+    assert sorted(found) == [["denied"], ["redeemed"], ["released"]]
     assert await left(bank, robot, 200)
 
 
-async def test_another_window_another_per_and_another_name_count_what_is_stored(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
+async def test_another_window_counts_what_is_stored(bank: World, robot: Agent, folder: Payments) -> None:
     for account, amount, hour in (("a", 400, 12), ("b", 100, 18)):
         bank.clock.stop_at(datetime(2026, 11, 21, hour, tzinfo=UTC))
         await spent(robot, await pay(bank, amount, account))
@@ -400,12 +312,8 @@ async def replicas(tmp_path: Path, engine: str, database: dict[str, str]) -> Asy
     folder, clock = metered(tmp_path / "bundle"), Clock()
     folder.policies(ANYBODY + CAPS.replace(f"{CALLS} ", "1000000 "))
     async with AsyncExitStack() as stack:
-        started = [
-            await stack.enter_async_context(
-                running(tmp_path / f"data-{n}", folder.path, clock=clock, **database)
-            )
-            for n in range(1 if engine == "sqlite" else 2)
-        ]
+        some = [running(tmp_path / f"data-{n}", folder.path, clock=clock, **database) for n in range(2)]
+        started = [await stack.enter_async_context(one) for one in some[: 1 if engine == "sqlite" else 2]]
         yield started
         assert await started[0].service.db.read(faults_of_log) == []
 
@@ -439,9 +347,7 @@ async def test_sixty_four_at_once_never_exceed_a_cap_and_reach_it(replicas: list
 
 
 @pytest.mark.parametrize("engine", ["postgresql"])
-async def test_submissions_that_touch_meters_in_crossing_order_never_wait_in_a_ring(
-    replicas: list[World],
-) -> None:
+async def test_submissions_in_crossing_order_never_deadlock(replicas: list[World]) -> None:
     lists = []
     for n in range(24):
         order = [f"acme-{m % 4}" for m in range(n % 4, n % 4 + 4)]
@@ -456,31 +362,15 @@ async def test_submissions_that_touch_meters_in_crossing_order_never_wait_in_a_r
 # ------------------------------------------------------------------------------------------------------- edges
 
 
-async def test_no_amount_is_too_large_for_a_meter(bank: World, robot: Agent, folder: Payments) -> None:
-    """A thousand of the largest numbers leave 64 bits; neither the sum nor a rule that adds to it errs."""
-    never = '@id("cap") forbid (principal, action == Action::"pay", resource) when { context.history.spent + '
-    folder.policies(ANYBODY + never + "context.input.amount < 0 };")
-    assert await bank.activate()
-    largest = 2**53 - 1
-    for n in range(2):
-        effects = [await pay(bank, largest, f"a{n}-{m}") for m in range(64)]
-        assert set(await became(robot, *effects)) == {"released"}
-    assert await bank.service.db.read(held) == 128 * largest
-
-
-async def test_a_call_that_does_not_fit_its_manifest_takes_nothing(bank: World, robot: Agent) -> None:
+async def test_a_call_that_does_not_fit_takes_nothing(bank: World, robot: Agent, folder: Payments) -> None:
     for args in ({"amount": -900}, {"amount": "900"}, {"amount": 900, "account": 5}, {}):
         assert await became(robot, await call(bank, "pay", {"account": "acme", **args})) == ["denied"]
+    view = await submitted(robot, await pay(bank, 600))
+    assert await left(bank, robot, CAP - 600)
+    folder.write("tools/pay.json", counted_pay(title="Another"))  # nor one that fits no more
+    assert await bank.activate()
+    assert states(await robot.see(view["txn"])) == ["denied"]
+    assert await bank.service.db.read(held) == 0
     long = "".join(chr(0x20000 + n) for n in range(1_000))  # longer than an index of PostgreSQL takes
     assert await became(robot, await pay(bank, 1, long)) == ["released"]
     assert await left(bank, robot, CAP - 1)
-
-
-async def test_a_changed_manifest_of_an_open_effect_takes_nothing_more(
-    bank: World, robot: Agent, folder: Payments
-) -> None:
-    view = await submitted(robot, await pay(bank, 600))
-    folder.write("tools/pay.json", counted_pay(title="Another"))
-    assert await bank.activate()
-    assert states(await robot.see(view["txn"])) == ["denied"]
-    assert await left(bank, robot, CAP)

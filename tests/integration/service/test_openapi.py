@@ -22,10 +22,9 @@ FOR_AGENTS = "/answers"  # below a path that is for people
 FOR_PEOPLE = ("/v1/reviews", "/v1/tasks", "/v1/policies")
 STREAMS = ("/v1/events",)  # never ends; tests/integration/service/test_log.py reads it
 BESIDE_THE_POINT: list[schemathesis.CheckFunction] = [
-    positive_data_acceptance,  # a well-formed token or id of nothing is refused, as it should be
+    positive_data_acceptance  # a well-formed token or id of nothing is refused, as it should be
 ]
-EXAMPLES = 3
-EXAMPLES_LONG = 200
+EXAMPLES = 2
 
 
 class AsAgent(requests.auth.AuthBase):
@@ -107,50 +106,28 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
         driven.session.close()
 
 
-OPERATIONS = [
-    ("POST", "/v1/agent-keys"),
-    ("POST", "/v1/transactions"),
-    ("GET", "/v1/transactions"),
-    ("GET", "/v1/transactions/{txn}"),
-    ("POST", "/v1/transactions/{txn}/withdraw"),
-    ("POST", "/v1/transactions/{txn}/release"),
-    ("POST", "/v1/transactions/{txn}/compensate"),
-    ("POST", "/v1/redemptions"),
-    ("POST", "/v1/redemptions/{attempt_id}/renew"),
-    ("POST", "/v1/outcomes"),
-    ("GET", "/v1/epoch"),
-    ("POST", "/v1/evaluations"),
-    ("GET", "/v1/tools/{tool}"),
-    ("GET", "/v1/reviews"),
-    ("GET", "/v1/reviews/{review_id}"),
-    ("GET", "/v1/reviews/{review_id}/export"),
-    ("POST", "/v1/reviews/{review_id}/votes"),
-    ("POST", "/v1/reviews/{review_id}/proposals"),
-    ("POST", "/v1/proposals/{proposal_id}/accept"),
-    ("POST", "/v1/proposals/{proposal_id}/decline"),
-    ("POST", "/v1/reviews/{review_id}/comments"),
-    ("POST", "/v1/reviews/{review_id}/answers"),
-    ("GET", "/v1/tasks"),
-    ("GET", "/v1/tasks/{task_id}"),
-    ("POST", "/v1/tasks/{task_id}/settle"),
-    ("GET", "/v1/policies/shadow"),
-    ("GET", "/v1/policies"),
-    ("POST", "/v1/policies/sync"),
-    ("GET", "/v1/audit"),
-    ("GET", "/v1/events"),
-    ("GET", "/.well-known/jwks.json"),
-    ("GET", "/healthz"),
-    ("GET", "/readyz"),
-    ("GET", "/metrics"),
-]
+OPERATIONS = {
+    ("GET", "/.well-known/jwks.json"), ("GET", "/healthz"), ("GET", "/metrics"), ("GET", "/readyz"),
+    ("GET", "/v1/audit"), ("GET", "/v1/epoch"), ("GET", "/v1/events"), ("GET", "/v1/policies"),
+    ("GET", "/v1/policies/shadow"), ("GET", "/v1/reviews"), ("GET", "/v1/reviews/{review_id}"),
+    ("GET", "/v1/reviews/{review_id}/export"), ("GET", "/v1/tasks"), ("GET", "/v1/tasks/{task_id}"),
+    ("GET", "/v1/tools/{tool}"), ("GET", "/v1/transactions"), ("GET", "/v1/transactions/{txn}"),
+    ("POST", "/v1/agent-keys"), ("POST", "/v1/evaluations"), ("POST", "/v1/outcomes"),
+    ("POST", "/v1/policies/sync"), ("POST", "/v1/proposals/{proposal_id}/accept"),
+    ("POST", "/v1/proposals/{proposal_id}/decline"), ("POST", "/v1/redemptions"),
+    ("POST", "/v1/redemptions/{attempt_id}/renew"), ("POST", "/v1/reviews/{review_id}/answers"),
+    ("POST", "/v1/reviews/{review_id}/comments"), ("POST", "/v1/reviews/{review_id}/proposals"),
+    ("POST", "/v1/reviews/{review_id}/votes"), ("POST", "/v1/tasks/{task_id}/settle"),
+    ("POST", "/v1/transactions"), ("POST", "/v1/transactions/{txn}/compensate"),
+    ("POST", "/v1/transactions/{txn}/release"), ("POST", "/v1/transactions/{txn}/withdraw"),
+}  # fmt: skip
 
 
 def test_every_route_of_the_service_is_in_the_document_and_here(driven: Driven) -> None:
     found = {(m.upper(), path) for path, methods in driven.document["paths"].items() for m in methods}
-    assert found == set(OPERATIONS)
+    assert found == OPERATIONS
 
 
-KNOWN = [operation for operation in OPERATIONS if "{" in operation[1]]
 NOTHING_TO_GET_WRONG = {
     "/.well-known/jwks.json", "/healthz", "/readyz", "/metrics", "/v1/epoch", "/v1/policies", "/v1/policies/sync",
 }  # fmt: skip
@@ -163,12 +140,9 @@ def drive(driven: Driven, method: str, path: str, examples: int, **how: Any) -> 
     auth = driven.auth_for(path)
 
     @settings(
-        max_examples=examples,
-        deadline=None,
-        derandomize=True,
-        database=None,
+        max_examples=examples, deadline=None, derandomize=True, database=None,
         suppress_health_check=list(HealthCheck),
-    )
+    )  # fmt: skip
     @given(case=operation.as_strategy(**how))
     def ask(case: schemathesis.Case[Any]) -> None:
         response = case.call(base_url=driven.service.url, session=driven.session, auth=auth, timeout=30)
@@ -177,54 +151,31 @@ def drive(driven: Driven, method: str, path: str, examples: int, **how: Any) -> 
     ask()
 
 
-ASKED = [operation for operation in OPERATIONS if operation[1] not in STREAMS]
-ASKED_WRONGLY = [operation for operation in ASKED if operation[1] not in NOTHING_TO_GET_WRONG]
+ASKED = sorted(operation for operation in OPERATIONS if operation[1] not in STREAMS)
 
 
 @pytest.mark.parametrize(("method", "path"), ASKED)
-def test_every_answer_to_what_the_document_allows_is_one_it_names(
-    driven: Driven, method: str, path: str
-) -> None:
+def test_every_answer_is_one_the_document_names(driven: Driven, method: str, path: str) -> None:
+    """To what it allows, to what it forbids, and about what is there."""
     drive(driven, method, path, EXAMPLES, generation_mode=POSITIVE)
+    if path not in NOTHING_TO_GET_WRONG:
+        drive(driven, method, path, EXAMPLES, generation_mode=NEGATIVE)
+    if name := path.partition("{")[2].partition("}")[0]:
+        for value in driven.known[name]:
+            drive(driven, method, path, 1, path_parameters={name: value})
 
 
-@pytest.mark.parametrize(("method", "path"), ASKED_WRONGLY)
-def test_every_answer_to_what_the_document_forbids_is_a_refusal_it_names(
-    driven: Driven, method: str, path: str
-) -> None:
-    drive(driven, method, path, EXAMPLES, generation_mode=NEGATIVE)
-
-
-@pytest.mark.parametrize(("method", "path"), KNOWN)
-def test_every_answer_about_what_is_there_is_one_the_document_names(
-    driven: Driven, method: str, path: str
-) -> None:
-    """Answers of every kind are seen, also those about what exists."""
-    name = path.partition("{")[2].partition("}")[0]
-    for value in driven.known[name]:
-        drive(driven, method, path, 1, path_parameters={name: value})
-
-
-@pytest.mark.parametrize(("method", "path"), [o for o in OPERATIONS if o[1].startswith("/v1/")])
-def test_every_route_refuses_whom_it_does_not_know_as_the_document_says(
-    driven: Driven, method: str, path: str
-) -> None:
-    place = driven.service.url + path.format(
-        txn="0" * 64, attempt_id="a", review_id="r", tool="t", task_id="t", proposal_id="p"
-    )
-    answer = requests.request(method, place, json={} if method == "POST" else None, timeout=30)
-    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
-    assert "401" in driven.document["paths"][path][method.lower()]["responses"]
-    for name in driven.document["paths"][path][method.lower()]["responses"]["401"]["headers"]:
-        assert name in answer.headers
-    wrong = requests.request("PATCH", place, timeout=30)
-    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mode", [POSITIVE, NEGATIVE], ids=lambda mode: mode.value)
-@pytest.mark.parametrize(("method", "path"), ASKED_WRONGLY)
-def test_nothing_else_is_answered_however_long_one_asks(
-    driven: Driven, method: str, path: str, mode: schemathesis.GenerationMode
-) -> None:
-    drive(driven, method, path, EXAMPLES_LONG, generation_mode=mode)
+def test_every_route_refuses_whom_it_does_not_know_as_the_document_says(driven: Driven) -> None:
+    ids = {
+        "txn": "0" * 64, "attempt_id": "a", "review_id": "r", "tool": "t", "task_id": "t", "proposal_id": "p",
+    }  # fmt: skip
+    for method, path in OPERATIONS:
+        if not path.startswith("/v1/"):
+            continue
+        place = driven.service.url + path.format(**ids)
+        answer = requests.request(method, place, json={} if method == "POST" else None, timeout=30)
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated"), path
+        told = driven.document["paths"][path][method.lower()]["responses"]["401"]
+        assert [name for name in told["headers"] if name not in answer.headers] == []
+        wrong = requests.request("PATCH", place, timeout=30)
+        assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed"), path

@@ -1,13 +1,15 @@
-"""Casting a vote through the form: what is let through, and everything that is not."""
+"""Votes and words sent by the forms of a page: what is let through, and everything that is not."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import httpx2
 import pytest
 
 from tests.fakes import reviews
+from tests.fakes.pages import holds
 from tests.fakes.web_queue import World
 from tests.integration.web.conftest import OWN_PAGE, Visitor, hidden_fields
 
@@ -16,36 +18,29 @@ pytestmark = pytest.mark.anyio
 REVIEW = "rev_01KAHV6T3M"
 
 
-async def test_an_approval_carries_revision_and_digests_of_what_was_read(
-    world: World, visitor: Visitor
-) -> None:
+async def test_an_approval_carries_what_was_read(world: World, visitor: Visitor) -> None:
     page = world.pages[REVIEW]
     answer = await visitor.vote(REVIEW, await visitor.form(REVIEW, "approve") | {"reason": "fine by me"})
     assert (answer.status_code, answer.headers["location"]) == (303, f"/reviews/{REVIEW}")
     assert world.cast == [(REVIEW, "approve", 1, page.effect_digest, page.txn_digest, "fine by me")]
     after = (await visitor.get(f"/reviews/{REVIEW}")).text
-    assert "Approved; the transaction waits" in after
-    assert "Maya Okafor" in after
+    holds(after, "Approved; the transaction waits", "Maya Okafor")
 
 
-REASONS = [
-    ({"pick": "Not enough proof", "reason": "no\r\nticket "}, "Not enough proof: no\nticket"),
-    ({"pick": "Not now"}, "Not now"),
-]
-
-
-@pytest.mark.parametrize(("said", "why"), REASONS)
-async def test_a_denial_says_why(world: World, visitor: Visitor, said: dict[str, str], why: str) -> None:
-    form = await visitor.form(REVIEW, "deny")
+async def test_a_denial_says_why(world: World, visitor: Visitor) -> None:
+    page, form = world.pages[REVIEW], await visitor.form(REVIEW, "deny")
     silent = await visitor.vote(REVIEW, form | {"reason": " \n "})
     assert silent.status_code == 400
-    assert "Your vote was not counted" in silent.text
-    assert f'href="/reviews/{REVIEW}">Open the review<' in silent.text
+    holds(silent.text, "Your vote was not counted", f'href="/reviews/{REVIEW}">Open the review<')
     assert world.cast == []
-    await visitor.vote(REVIEW, form | said)
-    assert world.cast[0][5] == why
-    after = (await visitor.get(f"/reviews/{REVIEW}")).text
-    assert "Denied" in after and "Nothing fired" in after
+    for said, why in (
+        ({"pick": "Not enough proof", "reason": "no\r\nticket "}, "Not enough proof: no\nticket"),
+        ({"pick": "Not now"}, "Not now"),
+    ):
+        world.put(page)
+        await visitor.vote(REVIEW, form | said)
+        assert world.cast[-1][5] == why
+    holds((await visitor.get(f"/reviews/{REVIEW}")).text, "Denied", "Nothing fired")
 
 
 async def test_a_vote_on_a_stale_page_is_409_with_what_changed(world: World, visitor: Visitor) -> None:
@@ -60,85 +55,61 @@ async def test_a_vote_on_a_stale_page_is_409_with_what_changed(world: World, vis
     ]
     answer = await visitor.vote(REVIEW, form)
     assert answer.status_code == 409
-    for told in (
-        "Your vote was not counted",
-        "You were reading revision 1",
-        '<del class="val">124000</del>',
-        '<ins class="val">142000</ins>',
-        "&lt;b&gt;",
-        "Read revision 2",
-    ):
-        assert told in answer.text
-    assert "\u202e" not in answer.text
+    holds(
+        answer.text, "Your vote was not counted", "You were reading revision 1", '<del class="val">124000</del>',
+        '<ins class="val">142000</ins>', "&lt;b&gt;", "Read revision 2", without=["\u202e"],
+    )  # fmt: skip
     assert world.cast == []
 
 
 async def test_a_vote_that_cannot_count_is_refused_and_told_why(world: World, visitor: Visitor) -> None:
-    form = await visitor.form(REVIEW, "approve")
+    page, form = world.pages[REVIEW], await visitor.form(REVIEW, "approve")
     assert (await visitor.vote("rev_none", form)).status_code == 404
-    page = world.pages[REVIEW]
-    why = "the agent works for you, and nobody approves their own side"
-    world.put(replace(page, why_not=why))
-    answer = await visitor.vote(REVIEW, form)
-    assert (answer.status_code, f"T{why[1:]}." in answer.text, 'role="alert"' in answer.text) == (
-        403,
-        True,
-        True,
-    )
-    world.put(replace(page, state="expired"))
-    answer = await visitor.vote(REVIEW, form)
-    assert (answer.status_code, "It had settled before your vote arrived" in answer.text) == (409, True)
-    world.put(page)
-    world.sessions.clear()
-    answer = await visitor.vote(REVIEW, form)
-    assert (answer.status_code, "Your vote was not counted" in answer.text) == (401, True)
+    for stands, status, told in (
+        (replace(page, why_not="the agent works for you"), 403, "The agent works for you."),
+        (replace(page, state="expired"), 409, "It had settled before your vote arrived"),
+        (page, 401, "Your vote was not counted"),
+    ):
+        world.put(stands)
+        if status == 401:
+            world.sessions.clear()
+        answer = await visitor.vote(REVIEW, form)
+        assert (answer.status_code, 'role="alert"' in answer.text) == (status, status != 401)
+        holds(answer.text, told)
     assert world.cast == []
 
 
-FOREIGN = {
-    "another site": {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"},
-    "another site, by origin alone": {"Origin": "https://evil.example"},
-    "another site, by fetch metadata alone": {"Sec-Fetch-Site": "cross-site"},
-    "a sibling host": {"Sec-Fetch-Site": "same-site"},
-    "another port": {"Origin": "http://127.0.0.1:8766"},
-    "another scheme": {"Origin": "https://127.0.0.1:8765"},
-    "a sandboxed frame": {"Origin": "null"},
-    "a typed address": {"Sec-Fetch-Site": "none"},
-    "nowhere at all": {},
-    "a script of ours": {"Origin": "http://127.0.0.1:8765", "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"},
-    "a script without preflight": {"Origin": "http://127.0.0.1:8765", "Sec-Fetch-Mode": "no-cors"},
-}  # fmt: skip
+FOREIGN: list[dict[str, str]] = [
+    {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}, {"Origin": "https://evil.example"},
+    {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://127.0.0.1:8766"},
+    {"Origin": "https://127.0.0.1:8765"}, {"Origin": "null"}, {"Sec-Fetch-Site": "none"}, {},
+    {"Origin": "http://127.0.0.1:8765", "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "cors"},
+    {"Origin": "http://127.0.0.1:8765", "Sec-Fetch-Mode": "no-cors"},
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [f"/reviews/{REVIEW}/votes", "/sign-out", "/theme", "/sign-in/dev"])
-async def test_a_form_sent_from_elsewhere_does_nothing(world: World, visitor: Visitor, path: str) -> None:
+async def test_a_form_sent_from_elsewhere_does_nothing(world: World, visitor: Visitor) -> None:
     form = await visitor.form(REVIEW, "approve") | {"token": world.link()}
-    sessions = dict(world.sessions)
-    for whence, headers in FOREIGN.items():
-        answer = await visitor.client.post(path, data=form, headers=headers)
-        assert answer.status_code == 403, whence
-        assert "Nothing was done" in answer.text
+    sessions, votes = dict(world.sessions), f"/reviews/{REVIEW}/votes"
+    for path in (votes, "/sign-out", "/theme", "/sign-in/dev"):
+        for headers in FOREIGN:
+            answer = await visitor.client.post(path, data=form, headers=headers)
+            assert (answer.status_code, "Nothing was done" in answer.text) == (403, True), (path, headers)
     assert (world.cast, world.sessions, len(world.links)) == ([], sessions, 1)
+    # one proof of our own page is enough
+    for review, headers in (
+        (REVIEW, {"Origin": "http://127.0.0.1:8765"}),
+        ("rev_hostile", {"Sec-Fetch-Site": "same-origin"}),
+    ):
+        form = await visitor.form(review, "approve")
+        answer = await visitor.client.post(f"/reviews/{review}/votes", data=form, headers=headers)
+        assert answer.status_code == 303
 
 
-@pytest.mark.parametrize("headers", [{"Origin": "http://127.0.0.1:8765"}, {"Sec-Fetch-Site": "same-origin"}])
-async def test_one_proof_of_our_own_page_is_enough(
-    world: World, visitor: Visitor, headers: dict[str, str]
-) -> None:
-    form = await visitor.form(REVIEW, "approve")
-    answer = await visitor.client.post(f"/reviews/{REVIEW}/votes", data=form, headers=headers)
-    assert answer.status_code == 303
-
-
-MALFORMED = {
-    "an unknown field": "&person=cfo",
-    "a repeated field": "&rev=1",
-    "a status to set": "&state=met",
-    "a reason nobody offered": "&pick=because",
-    "bytes that are not UTF-8": "&reason=%ff",
-    "no equals sign": "&reason",
-    "too long a reason": "&reason=" + "x" * 4_001,
-}
+# an unknown field, one twice, a status, an odd reason, no UTF-8, no equals sign, too long
+MALFORMED = [
+    "&person=cfo", "&rev=1", "&state=met", "&pick=because", "&reason=%ff", "&reason", "&reason=" + "x" * 4_001,
+]  # fmt: skip
 
 
 async def test_a_form_that_is_not_ours_is_refused(world: World, visitor: Visitor) -> None:
@@ -146,52 +117,103 @@ async def test_a_form_that_is_not_ours_is_refused(world: World, visitor: Visitor
     _, other = world.signed_in()
     for token in ("", "x", "é", other.csrf):
         assert (await visitor.vote(REVIEW, form | {"csrf_token": token})).status_code == 403
-    changes = [{"verdict": "maybe"}, *({"rev": rev} for rev in ("01", "-1", "1.0", "١", ""))]
-    for change in changes:
+    for change in ({"verdict": "maybe"}, *({"rev": rev} for rev in ("01", "-1", "1.0", "١", ""))):
         assert (await visitor.vote(REVIEW, form | change)).status_code == 400, change
     for missing in ("csrf_token", "rev", "effect_digest", "txn_digest", "verdict"):
         fields = {name: value for name, value in form.items() if name != missing}
         assert (await visitor.vote(REVIEW, fields)).status_code == 400, missing
     body, path = str(httpx2.QueryParams(form)), f"/reviews/{REVIEW}/votes"
-    ours = {"Content-Type": "application/x-www-form-urlencoded"}
-    for what, extra in MALFORMED.items():
-        answer = await visitor.client.post(path, content=body + extra, headers=OWN_PAGE | ours)
-        assert answer.status_code == 400, what
+    ours = OWN_PAGE | {"Content-Type": "application/x-www-form-urlencoded"}
+    for extra in MALFORMED:
+        assert (await visitor.client.post(path, content=body + extra, headers=ours)).status_code == 400, extra
     # H1: text/plain is what a foreign form can send without a preflight
     for media_type in ("text/plain", "application/json", "multipart/form-data; boundary=x", ""):
         headers = OWN_PAGE | {"Content-Type": media_type}
         assert (await visitor.client.post(path, content=body, headers=headers)).status_code == 415
-    endless = await visitor.client.post(path, content="reason=" + "x" * 70_000, headers=OWN_PAGE | ours)
+    endless = await visitor.client.post(path, content="reason=" + "x" * 70_000, headers=ours)
     assert endless.status_code == 413
-    assert world.cast == []
-
-
-async def test_a_method_override_is_not_listened_to(world: World, visitor: Visitor) -> None:
-    form = await visitor.form(REVIEW, "approve")
-    answer = await visitor.client.get(
-        f"/reviews/{REVIEW}/votes", params=form, headers=OWN_PAGE | {"X-HTTP-Method-Override": "POST"}
-    )
-    assert answer.status_code == 405
+    override = OWN_PAGE | {"X-HTTP-Method-Override": "POST"}
+    assert (await visitor.client.get(path, params=form, headers=override)).status_code == 405
     assert world.cast == []
 
 
 async def test_the_form_that_approves_says_what_it_wants_and_does(world: World, visitor: Visitor) -> None:
     world.put(reviews.refund("rev_reason", reason_required=True))
     text = (await visitor.get("/reviews/rev_reason?full=1")).text.split('id="approve"')[1]
-    assert 'name="reason" maxlength="4000" required' in text
-    assert "This cannot be undone." in text.split("</form>")[0]
-    last = (await visitor.get("/reviews/rev_01KAHX04QE")).text
+    holds(text, 'name="reason" maxlength="4000" required')
+    holds(text.split("</form>")[0], "This cannot be undone.")
+    holds((await visitor.get("/reviews/rev_01KAHX04QE")).text, "Countersign and release")
     first = (await visitor.get("/reviews/rev_hostile?full=1")).text
-    assert "Countersign and release" in last
-    assert "Countersign and release" not in first
+    holds(first, without=["Countersign and release"])
 
 
 async def test_what_stands_folded_is_not_approved(world: World, visitor: Visitor) -> None:
     folded = (await visitor.get(f"/reviews/{REVIEW}")).text
-    assert 'name="verdict" value="approve"' not in folded
+    holds(folded, without=['name="verdict" value="approve"'])
     deny = hidden_fields(folded, "deny")
     answer = await visitor.vote(REVIEW, deny | {"verdict": "approve"})
-    assert answer.status_code == 400
-    assert "read it first" in answer.text
+    assert (answer.status_code, "read it first" in answer.text) == (400, True)
     assert world.cast == []
     assert (await visitor.vote(REVIEW, deny | {"reason": "no"})).status_code == 303
+
+
+TALK = "/reviews/rev_talk"
+
+
+async def write(visitor: Visitor, text: str = "hm", kind: str = "comment", **more: Any) -> httpx2.Response:
+    headers = OWN_PAGE | more.pop("headers", {})
+    fields = {"csrf_token": visitor.session.csrf, "kind": kind, "text": text} | more
+    return await visitor.client.post(f"{TALK}/comments", data=fields, headers=headers)
+
+
+REFUSED: list[tuple[dict[str, Any], int]] = [
+    ({"csrf_token": "x"}, 403),
+    ({"headers": {"Origin": "https://evil.example"}}, 403),
+    ({"headers": {"Sec-Fetch-Site": "cross-site"}}, 403),
+    ({"text": " \r\n "}, 400),
+    ({"text": "x" * 4_001}, 400),
+    ({"text": "x" * 300_000}, 413),
+    ({"kind": "vote"}, 400),
+    ({"verdict": "approve"}, 400),
+    ({"kind": ["comment", "question"]}, 400),
+]
+
+
+async def test_what_is_written_is_kept_and_what_is_no_form_of_ours_is_not(
+    world: World, visitor: Visitor, stranger: httpx2.AsyncClient
+) -> None:
+    world.put(reviews.talked(comments=()))
+    for given, status in REFUSED:
+        assert (await write(visitor, **dict(given))).status_code == status, given
+    fields = {"csrf_token": "x", "kind": "comment", "text": "hm"}
+    answer = await stranger.post(f"{TALK}/comments", data=fields, headers=OWN_PAGE)
+    assert (answer.status_code, "Your words were not kept" in answer.text) == (401, True)
+    assert world.pages["rev_talk"].comments == ()
+    answer = await write(visitor, " one\r\ntwo ", "question")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{TALK}#talk")
+    (said,) = world.pages["rev_talk"].comments
+    assert (said.text, said.question, said.person_name) == ("one\ntwo", True, "Maya Okafor")
+
+
+async def test_a_refusal_speaks_of_words_and_not_of_a_vote(world: World, visitor: Visitor) -> None:
+    nobody = {"may_comment": False, "may_ask": False}
+    for page, kind, status, told in (
+        ({"state": "denied"} | nobody, "comment", 409, "It had settled before"),
+        (nobody, "comment", 403, "Those whom the review asks"),
+        ({"may_ask": False}, "question", 403, "Those whom the review asks"),  # the agent's owner
+    ):
+        world.put(reviews.talked(comments=(), **page))
+        answer = await write(visitor, kind=kind)
+        assert answer.status_code == status
+        holds(answer.text, "Your words were not kept", told, without=["vote was not counted"])
+
+
+async def test_the_form_offers_what_this_person_may(world: World, visitor: Visitor) -> None:
+    for may_comment, may_ask in ((True, True), (True, False), (False, False)):
+        world.put(reviews.talked(may_comment=may_comment, may_ask=may_ask))
+        html = (await visitor.get(TALK)).text
+        assert ('value="comment"' in html, 'value="question"' in html) == (may_comment, may_ask)
+        holds(html, "Why the full amount?", without=["<i>Which", "<b>Approved", "\u202e"])
+        assert ("You own the agent" in html) is (may_comment and not may_ask)
+    world.put(reviews.talked(comments=(), may_comment=False, may_ask=False))
+    assert 'id="talk"' not in (await visitor.get(TALK)).text

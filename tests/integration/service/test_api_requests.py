@@ -1,0 +1,345 @@
+"""What a request of an agent may hold, strict I-JSON of fields we know, and whose it is: a proof covers all of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import Connection, func, select
+
+from countersign.contract import TYP_RELEASE, PrivateKey, make_proof, open_token, sign
+from policy_service.storage.plumbing import AuditRow
+from tests.fakes.payments import LARGE, Payments, plain_forbid
+from tests.fakes.world import Agent, World, running
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Payments:
+    """The bundle of ``bank``."""
+    return Payments(tmp_path_factory.mktemp("bodies") / "bundle")
+
+
+@pytest.fixture(scope="module")
+async def bank(folder: Payments, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """One service for all: what is refused changes nothing."""
+    async with running(tmp_path_factory.mktemp("bodies") / "data", folder.path) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+async def robot(bank: World) -> Agent:
+    """The agent that sends them; it has a nonce."""
+    agent = await bank.agent("robot")
+    assert (await agent.send("GET", "/v1/tools/pay")).status_code == 200
+    return agent
+
+
+async def refusal(robot: Agent, body: Any, path: str = "/v1/transactions", **headers: str) -> tuple[int, str]:
+    """The status and code of a request with this body."""
+    answer = await robot.send("POST", path, body, headers={"Idempotency-Key": "k", **headers})
+    assert answer.headers["content-type"] == "application/problem+json", answer.text
+    problem = answer.json()
+    assert problem["type"] == f"urn:countersign:problem:{problem['code']}"
+    assert problem["status"] == answer.status_code and problem["detail"]
+    return answer.status_code, problem["code"]
+
+
+UNKNOWN = b'{"effects":[{"args":{"a":{"__extn":{"fn":"unknown","arg":"x"}}}}]}'
+NOT_STRICT = [
+    (b"", 415, "unsupported_media_type"),
+    (b"{", 400, "not_json"),
+    (b"[]", 400, "invalid_request"),
+    (b"null", 400, "invalid_request"),
+    (b"\xef\xbb\xbf{}", 400, "bom"),
+    ('{"run_key":"é"}'.encode("latin-1"), 400, "not_utf8"),
+    (b'{"run_key":"a","run_key":"b","effects":[]}', 400, "duplicate_key"),
+    (b'{"effects":[{"args":{"a":1,"\\u0061":2}}]}', 400, "duplicate_key"),
+    (b'{"effects":[{"args":{"a":NaN}}]}', 400, "not_finite"),
+    (b'{"effects":[{"args":{"a":9007199254740992}}]}', 400, "integer_out_of_range"),
+    (b'{"effects":[{"args":{"a":1e-400}}]}', 400, "number_not_exact"),
+    (b'{"run_key":"\\ud800"}', 400, "lone_surrogate"),
+    (UNKNOWN, 400, "reserved_key"),
+    (b'{"effects":[{"args":{"a":{"__entity":{"type":"T","id":"1"}}}}]}', 400, "reserved_key"),
+    (b'{"claimed":{"__expr":"true"}}', 400, "reserved_key"),
+    (b'{"effects":' + b"[" * 80 + b"]" * 80 + b"}", 400, "too_deep"),
+    (b'{"effects":[' + b"0," * 40_001 + b"0]}", 400, "too_many_nodes"),
+    (b'{"run_key":"' + b"a" * 1_100_000 + b'"}', 413, "too_large"),
+    (b'{"run_key":"' + b"a" * 4_300_000 + b'"}', 413, "too_large"),
+]
+
+
+async def test_what_is_not_strict_json_is_refused(bank: World, robot: Agent) -> None:
+    before = await bank.service.db.read(_lines)
+    for body, status, code in NOT_STRICT:
+        assert await refusal(robot, body) == (status, code), body[:60]
+    assert await bank.service.db.read(_lines) == before
+
+
+def _lines(conn: Connection) -> int:
+    return conn.execute(select(func.count()).select_from(AuditRow)).scalar_one()
+
+
+async def test_what_does_not_say_it_is_json_is_refused(robot: Agent) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""):
+        assert await refusal(robot, b"{}", **{"Content-Type": kind}) == (415, "unsupported_media_type")
+    for charset in ("latin-1", "utf-16", "utf-7"):
+        kind = f"application/json; charset={charset}"
+        assert await refusal(robot, b"{}", **{"Content-Type": kind}) == (415, "unsupported_media_type")
+    for kind in ("application/json", "Application/JSON; charset=UTF-8"):
+        assert await refusal(robot, b"{}", **{"Content-Type": kind}) == (400, "invalid_request")
+
+
+WRONG: list[tuple[tuple[str | int, ...], Any, str]] = [
+    (("more",), 1, "unknown_field"),
+    (("effects", 0, "risk"), "low", "unknown_field"),
+    (("claimed",), {"role": "admin"}, "unknown_field"),
+    (("effects", 0, "resource"), {"type": "A", "i": "b"}, "unknown_field"),
+    (("effects",), [], "invalid_request"),
+    (("effects",), {}, "invalid_request"),
+    (("effects",), [{}] * 101, "invalid_request"),
+    (("effects", 0, "args"), [1], "invalid_request"),
+    (("run_key",), "", "invalid_request"),
+    (("run_key",), 1, "invalid_request"),
+    (("run_key",), "r" * 201, "invalid_request"),
+    (("effects", 0, "tool_digest"), "A" * 64, "invalid_request"),
+    (("effects", 0, "tool_digest"), "0" * 63, "invalid_request"),
+    (("effects", 0, "n"), "0", "invalid_request"),
+    (("effects", 0, "n"), -1, "invalid_request"),
+    (("effects", 0, "n"), True, "invalid_request"),
+    (("independent",), "yes", "invalid_request"),
+    (("attempt_id",), "", "invalid_request"),
+    (("effects", 0, "resource"), {"type": "A", "id": ""}, "invalid_request"),
+]
+
+
+async def test_what_is_no_submission_is_refused(bank: World, robot: Agent) -> None:
+    good = {"run_key": "r", "effects": [await pay(bank)]}
+    for path, value, code in WRONG:
+        body: Any = json.loads(json.dumps(good))
+        inner = body
+        for step in path[:-1]:
+            inner = inner[step]
+        inner[path[-1]] = value
+        assert await refusal(robot, body) == (400, code), path
+    both = [await pay(bank), await pay(bank, 11)]
+    body = {"run_key": "r", "independent": True, "effects": both}
+    assert await refusal(robot, body) == (400, "invalid_request")
+
+
+async def test_args_have_limits_of_their_own(bank: World, robot: Agent) -> None:
+    args: list[tuple[dict[str, Any], int, str]] = [
+        ({"account": "a" * 263_000, "amount": 1}, 413, "too_large"),
+        ({"account": "a", "items": json.loads("[" * 65 + "]" * 65)}, 400, "too_deep"),
+        ({"account": "a", "amount": 1, "items": ["x"] * 10_001}, 400, "too_many_nodes"),
+    ]
+    for route in ("/v1/transactions", "/v1/evaluations"):
+        for given, status, code in args:
+            body = {"run_key": "r", "effects": [await pay(bank) | {"args": given}]}
+            assert await refusal(robot, body, route) == (status, code), route
+
+
+async def test_a_word_in_place_of_a_value_is_denied(bank: World, robot: Agent) -> None:
+    words: tuple[object, ...] = ("all", "tomorrow", "100", "", None, True, ["100"], {"at": 1}, 10.5)
+    wrong = [{"account": "acme", "amount": word} for word in words]
+    for n, args in enumerate([*wrong, {"account": "a" * 2_000, "amount": 1}]):  # no resource has such a name
+        view = (await robot.submit(await pay(bank) | {"args": args}, run_key=f"word-{n}")).json()
+        assert view["state"] == "ended"
+        assert [one["code"] for one in view["effects"][0]["decision"]["reasons"]] == ["invalid_args"], args
+
+
+ALIASES = [
+    "Acme", "acme ", "x/../acme", "acme/", "%61cme", "xn--acme-", "\u0430cme", "ac\u200bme", "\uff41cme", "acme\u0301",
+]  # fmt: skip
+
+
+async def test_another_spelling_is_another_resource(bank: World, robot: Agent, folder: Payments) -> None:
+    """An approval of the one is none of the other, and a permit that names the one does not let the other through."""
+    maya = await bank.person("maya")
+    for alias in ALIASES:
+        approved = (await robot.submit(await pay(bank, 500), run_key=f"one {alias}")).json()
+        await maya.vote(approved)
+        assert (await robot.see(approved["txn"]))["state"] == "ready"
+        same_run = (await robot.submit(await pay(bank, 500, alias), run_key=f"one {alias}")).json()
+        assert (same_run["state"], same_run["rev"]) == ("review", 2), alias
+        first, second = approved["effects"][0], same_run["effects"][0]
+        assert second["resource"]["id"] == alias
+        assert first["effect_id"] != second["effect_id"]
+        assert first["effect_digest"] != second["effect_digest"]
+    folder.policies('@id("only-acme") permit (principal, action, resource == Account::"acme");' + LARGE)
+    assert await bank.activate()
+    assert (await robot.submit(await pay(bank), run_key="two")).json()["state"] == "ready"
+    for alias in ALIASES:
+        assert (await robot.submit(await pay(bank, 10, alias), run_key=f"three {alias}")).json()[
+            "state"
+        ] == "ended"
+    folder.rules()
+    assert await bank.activate()
+
+
+OTHER_BODIES: dict[str, dict[str, Any]] = {
+    "/v1/redemptions": {"tokens": [], "attempt_id": "a"},
+    "/v1/redemptions/a1/renew": {"effect_ids": ["nonsense"]},
+    "/v1/outcomes": {"attempt_id": "a", "outcomes": [{"effect_id": "0" * 64, "outcome": "perhaps"}]},
+    f"/v1/transactions/{'0' * 64}/release": {"rev": 0},
+    f"/v1/transactions/{'0' * 64}/withdraw": {"reason": 1},
+    f"/v1/transactions/{'0' * 64}/compensate": {"effect_id": "x"},
+    "/v1/evaluations": {"run_key": "r", "effects": []},
+}
+
+
+async def test_every_route_refuses_what_it_cannot_read(robot: Agent) -> None:
+    for path, body in OTHER_BODIES.items():
+        assert await refusal(robot, body, path) == (400, "invalid_request"), path
+        assert await refusal(robot, body | {"more": 1}, path) == (400, "unknown_field"), path
+        assert await refusal(robot, b'{"a":1,"a":2}', path) == (400, "duplicate_key"), path
+
+
+async def test_a_path_or_a_cursor_that_cannot_be_is_refused(bank: World, robot: Agent) -> None:
+    for txn in ("0" * 63, "0" * 65, "A" * 64, "..", "%2e%2e"):
+        answer = await robot.send("GET", f"/v1/transactions/{txn}")
+        assert answer.status_code in {400, 401, 404}, answer.text
+        assert answer.headers["content-type"] == "application/problem+json"
+    maya = await bank.person("maya")
+    for moment in ("0001-01-01T00:00:00%2B23:59", "9999-12-31T23:59:59-23:59", "2026-01-01", "x"):
+        assert (await maya.get(f"/v1/reviews?cursor={moment}~rev_1")).status_code == 400
+
+
+BODY = b'{"run_key":"r","effects":[]}'
+
+
+async def sent(
+    robot: Agent, *, method: str = "POST", path: str = "/v1/evaluations", **proof: Any
+) -> httpx2.Response:
+    """A request with a proof made for something else in one member."""
+    body = BODY if method == "POST" else b""
+    url_path, _, query = path.partition("?")
+    made = {
+        "key": robot.key, "agent": robot.name, "method": method, "url_path": url_path, "query": query, "body": body,
+        "nonce": robot.nonce, "now": int(robot.clock().timestamp()),
+    } | proof  # fmt: skip
+    made["method"] = made.pop("htm", method)
+    headers = {"Agent-Proof": make_proof(made.pop("key"), **made), "Content-Type": "application/json"}
+    return await robot.http.request(method, path, content=body, headers=headers)
+
+
+def code_of(answer: httpx2.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["code"]
+
+
+async def test_a_request_without_proof_is_asked_for_one(bank: World) -> None:
+    given: list[dict[str, str]] = [{}, {"Authorization": "Bearer csk_whatever"}]  # API keys are off
+    for headers in given:
+        answer = await bank.http.get("/v1/transactions/" + "0" * 64, headers=headers)
+        assert code_of(answer) == (401, "unauthenticated")
+        assert answer.headers["www-authenticate"] == "Agent-Proof"
+        assert answer.headers["agent-nonce"]
+
+
+async def test_a_proof_of_something_else_is_refused(robot: Agent) -> None:
+    for wrong in (
+        {"agent": "somebody"},
+        {"htm": "PUT"},
+        {"url_path": "/v1/outcomes"},
+        {"url_path": "/v1/evaluations/"},
+        {"query": "a=1"},
+        {"body": BODY + b" "},
+        {"body": b""},
+        {"key": PrivateKey.generate()},
+    ):
+        assert code_of(await sent(robot, **wrong)) == (401, "bad_proof"), wrong
+
+
+async def test_a_proof_covers_the_query(robot: Agent) -> None:
+    for path in ("/v1/audit?after=1", "/v1/audit?after=0&limit=5"):
+        assert (await sent(robot, method="GET", path=path)).status_code == 200
+        for query in ("", "after=2"):
+            answer = await sent(robot, method="GET", path=path, query=query)
+            assert code_of(answer) == (401, "bad_proof")
+
+
+async def test_a_proof_is_young(robot: Agent) -> None:
+    for seconds, status in ((-1, 400), (-59, 400), (-62, 401), (4, 400), (8, 401)):
+        answer = await sent(robot, now=int(robot.clock().timestamp()) + seconds)
+        assert answer.status_code == status, seconds
+
+
+async def test_a_nonce_that_is_not_ours_is_answered_with_one_that_is(robot: Agent) -> None:
+    for nonce in ("none-yet", "x" * 24, "é"):
+        answer = await sent(robot, nonce=nonce)
+        assert code_of(answer) == (401, "use_nonce")
+        assert (await sent(robot, nonce=answer.headers["agent-nonce"])).status_code == 400
+
+
+GARBAGE = ["", "abc", "e30x.e30.c2ln", "eyJraWQiOjF9.e30.c2ln", "a" * 600 + ".e30.c2ln", "a.b.c, d.e.f"]
+
+
+async def test_what_is_no_token_or_one_of_another_kind_is_no_proof(bank: World, robot: Agent) -> None:
+    claims = {"sub": robot.name, "htm": "GET", "path": "/v1/tools/pay"}
+    another_kind = sign(claims, typ="effect-release+jwt", key=robot.key)
+    for proof in (*GARBAGE, another_kind):
+        answer = await bank.http.get("/v1/tools/pay", headers={"Agent-Proof": proof})
+        assert code_of(answer) == (401, "bad_proof"), proof
+
+
+async def test_a_replay_inside_the_window_changes_nothing(bank: World, robot: Agent) -> None:
+    raw = json.dumps({"run_key": "replayed", "effects": [await pay(bank)]}).encode()
+    proof = robot.proof("POST", "/v1/transactions", raw)
+    headers = {"Agent-Proof": proof, "Content-Type": "application/json", "Idempotency-Key": "replayed"}
+    answers = [await bank.http.post("/v1/transactions", content=raw, headers=headers) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [201, 200, 200]
+    assert {(answer.json()["txn"], answer.json()["rev"]) for answer in answers} == {
+        (answers[0].json()["txn"], 1)
+    }
+
+
+async def test_a_request_for_another_host_is_misdirected(robot: Agent) -> None:
+    for host in ("evil.example", "localhost:8420", "127.0.0.1:9999", ""):
+        answer = await robot.send("GET", "/v1/tools/pay", headers={"Host": host})
+        assert code_of(answer) == (421, "misdirected_host"), host
+
+
+async def test_an_agent_key_opens_no_door_for_people(robot: Agent) -> None:
+    for path in ("/v1/reviews", "/v1/tasks"):
+        assert code_of(await robot.send("GET", path)) == (401, "unauthenticated")
+
+
+async def test_api_keys_work_on_loopback_and_bind_releases_to_no_key(tmp_path: Path) -> None:
+    bundle = Payments(tmp_path / "bundle").rules(
+        plain_forbid("no-api-keys", 'principal.proof == "api_key" && context.input.amount > 20')
+    )
+    async with running(tmp_path / "data", bundle.path, api_keys=True) as bank:
+
+        async def bearer(name: str) -> dict[str, str]:
+            secret = (await bank.operator("api-key", {"name": name}))["api_key"]
+            return {"Authorization": f"Bearer {secret}", "Idempotency-Key": "k1"}
+
+        robot, _ = await bank.agent("robot"), await bank.agent("other")
+        headers = await bearer("robot")
+        body = {"run_key": "r", "effects": [await pay(bank)], "attempt_id": "a1"}
+        answer = await bank.http.post("/v1/transactions", json=body, headers=headers)
+        assert answer.status_code == 201 and answer.json()["state"] == "redeemed", answer.text
+        tokens = answer.json()["releases"]
+        release = open_token(tokens[0], typ=TYP_RELEASE, key_for=bank.service.ctx.signer.keys.get)
+        assert release.claims["cnf"] == "none"
+        body = {"tokens": tokens, "attempt_id": "a2"}
+        stolen = await bank.http.post("/v1/redemptions", json=body, headers=await bearer("other"))
+        assert code_of(stolen) == (403, "not_redeemer")  # bound to its party
+        # a rule about API keys holds for whoever redeems
+        view = (await robot.submit(await pay(bank, 30), run_key="by key")).json()
+        path = f"/v1/transactions/{view['txn']}/release"
+        released = await bank.http.post(path, json={"rev": view["rev"]}, headers=headers)
+        body = {"tokens": released.json()["releases"], "attempt_id": "a3"}
+        answer = await bank.http.post("/v1/redemptions", json=body, headers=headers)
+        assert answer.json()["redeemed"] is False
+        assert (await robot.see(view["txn"]))["state"] == "ended"
+        wrong = {"Authorization": f"{headers['Authorization'][:-1]}x"}
+        assert code_of(await bank.http.get("/v1/tools/pay", headers=wrong)) == (401, "unauthenticated")
+        await bank.operator("revoke-agent", {"agent": "robot", "reason": "it was taken over"})
+        assert (await bank.http.get("/v1/transactions", headers=headers)).status_code == 401
