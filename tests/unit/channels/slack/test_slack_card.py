@@ -78,8 +78,9 @@ SIGNED = BreakGlassView((voted("Wen Li", "break_glass"),))
 OPENED = reviews.fired(effect_state="released", break_glass=replace(SIGNED, opened_at=NOW))
 NOT_COUNTED = reviews.refund(votes=(voted("Wen Li", counted=False),))
 ASKED_TWO = replace(GATE, quorum=2, step_up="passkey")
-LEGAL = replace(ASKED_TWO, title="Second", groups=("legal",), own_quorum=2, own_step_up="passkey")
-TWO_GATES = reviews.refund(gates=(ASKED_TWO, replace(LEGAL, policy_id="second")))
+SECOND = replace(ASKED_TWO, policy_id="second", title="Second", own_quorum=2, own_step_up="passkey")
+TWO_GATES = reviews.refund(gates=(ASKED_TWO, SECOND))
+OF_LEGAL = reviews.refund(gates=(GATE, replace(SECOND, groups=("legal",), own_step_up=None)))
 BEFORE = reviews.refund(
     denied_before=(reading.DeniedBefore("rev_0", NOW, "Ingrid Vik", "Voucher <!here>", ("amount_cents",)),),
     rule_changes=(RuleChange(NOW, "a" * 40, "b" * 40, "Asks finance now"),),
@@ -103,7 +104,8 @@ TOLD = [
     (reviews.refund(gates=(replace(GATE, own_step_up="passkey"),)), "with a passkey"),
     (TWO_GATES, "0 of 2 approvals by finance"),
     (TWO_GATES, "refund-needs-finance. It asks 1 person in finance."),
-    (TWO_GATES, "Second. It asks 2 people in legal, with a passkey."),
+    (TWO_GATES, "Second. It asks 2 people in finance, with a passkey."),
+    (OF_LEGAL, "Second. It asks 2 people in legal."),
     (reviews.refund(agent_owner=None), "for nobody: this agent has no owner"),
     (reviews.talked(), "Board is asked as well by now."),
     (NOT_COUNTED, "What Wen Li approved does not count as things stand."),
