@@ -1,19 +1,10 @@
 """Durations of annotations and configuration."""
 
-from datetime import timedelta
-
 import pytest
 
 from policy_service.domain.durations import parse_duration
 
-GOOD = {
-    "1s": timedelta(seconds=1),
-    "90s": timedelta(seconds=90),
-    "30m": timedelta(minutes=30),
-    "4h": timedelta(hours=4),
-    "7d": timedelta(days=7),
-    "366d": timedelta(days=366),
-}
+GOOD = {"1s": 1, "90s": 90, "30m": 1_800, "4h": 14_400, "7d": 604_800, "366d": 31_622_400}
 BAD = {
     "nothing": "", "no unit": "4", "no number": "h", "zero": "0h", "negative": "-4h", "signed": "+4h",
     "a fraction": "1.5h", "two units": "1h30m", "a space": "4 h", "an ISO duration": "PT4H", "a capital unit": "4H",
@@ -21,9 +12,8 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "duration"), GOOD.items())
-def test_a_duration_is_a_number_and_a_unit(text: str, duration: timedelta) -> None:
-    assert parse_duration(text) == duration
+def test_a_duration_is_a_number_and_a_unit() -> None:
+    assert {text: parse_duration(text).total_seconds() for text in GOOD} == GOOD
 
 
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD)

@@ -19,9 +19,8 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize(("amount", "text"), TEXTS.items(), ids=TEXTS.values())
-def test_an_amount_is_written_one_way(amount: tuple[int, str], text: str) -> None:
-    assert money_text(*amount) == text
+def test_an_amount_is_written_one_way() -> None:
+    assert {amount: money_text(*amount) for amount in TEXTS} == TEXTS
 
 
 def test_no_locale_moves_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,13 +29,6 @@ def test_no_locale_moves_a_point(monkeypatch: pytest.MonkeyPatch) -> None:
     assert money_text(124_000, "EUR") == "€1,240.00"
 
 
-@pytest.mark.parametrize(
-    "code", ["usd", "US$", "EUR 1", "USD\u202e", "ＵＳＤ", "\u0415UR", "", "USDT", "EUR\n", "12A"]
-)
-def test_what_only_looks_like_a_code_is_none(code: str) -> None:
-    assert not is_currency(code)
-
-
-@pytest.mark.parametrize("code", ["USD", "CHF", "XTS"])
-def test_a_code_is_three_capital_letters(code: str) -> None:
-    assert is_currency(code)
+def test_what_only_looks_like_a_code_is_none() -> None:
+    codes = ["usd", "US$", "EUR 1", "USD\u202e", "ＵＳＤ", "\u0415UR", "", "USDT", "EUR\n", "12A", "US"]
+    assert [code for code in [*codes, "USD", "CHF", "XTS"] if is_currency(code)] == ["USD", "CHF", "XTS"]

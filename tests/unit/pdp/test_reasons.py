@@ -13,12 +13,9 @@ from policy_service.domain.decision import Reason
 from policy_service.domain.question import AgentPrincipal, Facts
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder
 
-NEVER = (
-    '@id("never") @doc("No.") forbid (principal, action, resource) when { context.input.account == "a9" };\n'
-)
-ERRS = (
-    '@id("errs") permit (principal, action, resource) when { context.input.amount * 9000000000000000 > 0 };\n'
-)
+ANY = "(principal, action, resource) when"
+NEVER = f'@id("never") @doc("No.") forbid {ANY} {{ context.input.account == "a9" }};\n'
+ERRS = f'@id("errs") permit {ANY} {{ context.input.amount * 9000000000000000 > 0 }};\n'
 REMEDY = re.compile(r"`[^`]+`|[\w./]+\.(cedar|toml|json)(:\d+)?|GET /v1/")
 
 
@@ -48,22 +45,8 @@ def denied(folder: BundleFolder, code: DenyCode) -> tuple[Reason, ...]:
             return folder.policies("").decide(PAY, agent=AgentPrincipal("robot"), now=NOW).reasons
 
 
-OF_THE_POLICY = [
-    DenyCode.UNKNOWN_TOOL,
-    DenyCode.TOOL_CHANGED,
-    DenyCode.INVALID_ARGS,
-    DenyCode.FACTS_UNAVAILABLE,
-    DenyCode.POLICY_ERROR,
-    DenyCode.FORBIDDEN_BY_POLICY,
-    DenyCode.NO_PERMIT,
-]
-OF_THE_WORKFLOW = {
-    DenyCode.DENIED_BY_PERSON,
-    DenyCode.EXPIRED,
-    DenyCode.SIBLING,
-    DenyCode.SUPERSEDED,
-    DenyCode.WITHDRAWN,
-}
+_OF_THE_WORKFLOW = "denied_by_person expired sibling superseded withdrawn".split()
+OF_THE_POLICY = [code for code in DenyCode if code.value not in _OF_THE_WORKFLOW]
 
 
 @pytest.mark.parametrize("code", OF_THE_POLICY)
@@ -75,7 +58,8 @@ def test_a_deny_names_what_would_change_it(folder: BundleFolder, code: DenyCode)
 
 
 def test_no_kind_of_deny_is_forgotten() -> None:
-    assert set(OF_THE_POLICY) | OF_THE_WORKFLOW == set(DenyCode)
+    assert len(OF_THE_POLICY) == 7
+    assert set(_OF_THE_WORKFLOW) < {code.value for code in DenyCode}
 
 
 def test_an_erring_policy_and_a_forbid_are_named_by_file_and_line(folder: BundleFolder) -> None:

@@ -16,49 +16,34 @@ def run(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Path:
-    folder = tmp_path / "rules"
-    assert run("new", str(folder))[0] == 0
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("new") / "rules"
+    code, out, _ = run("new", "--json", str(folder))
+    told = json.loads(out)
+    assert (code, told["ok"]) == (0, True)
+    assert all((folder / name).is_file() for name in told["files"])
     return folder
 
 
-def test_it_is_valid_without_a_warning(made: Path) -> None:
+def test_it_is_valid_without_a_warning_and_its_cases_notice_every_slip(made: Path) -> None:
     assert load_bundle(made).warnings == ()
-
-
-def test_its_cases_hold_and_notice_every_slip(made: Path) -> None:
     code, out, _ = run("test", "--mutate", str(made))
     assert (code, ", 0 survive" in out) == (0, True), out
-
-
-def test_its_workflow_runs_what_its_page_says(made: Path) -> None:
-    workflow = yaml.safe_load((made / ".github/workflows/policies.yml").read_text())
-    steps = [step.get("run", "") for step in workflow["jobs"]["policies"]["steps"]]
-    for verb in ("check", "fmt --check", "test --mutate", "diff"):
-        assert any(f"policy-service {verb}" in step for step in steps), verb
-    page = (made / "README.md").read_text()
-    for verb in ("check", "fmt", "test --mutate", "diff"):
-        assert f"policy-service {verb} " in page
-
-
-def test_its_workflow_takes_no_words_from_a_pull_request(made: Path) -> None:
-    """A branch's name is somebody else's text: it goes through the environment, never into the script."""
-    workflow = yaml.safe_load((made / ".github/workflows/policies.yml").read_text())
-    assert workflow["permissions"] == {"contents": "read"}
-    assert all("${{" not in step.get("run", "") for step in workflow["jobs"]["policies"]["steps"])
-
-
-def test_its_page_names_what_is_there(made: Path) -> None:
     files = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
     assert {"README.md", "rules.cedar", "groups.toml", "facts.toml", "cases/rules.yaml"} <= files
 
 
-def test_it_says_what_it_wrote(tmp_path: Path) -> None:
-    code, out, _ = run("new", "--json", str(tmp_path / "rules"))
-    told = json.loads(out)
-    assert (code, told["ok"]) == (0, True)
-    assert all((tmp_path / "rules" / name).is_file() for name in told["files"])
+def test_its_workflow_runs_what_its_page_says_and_no_words_of_a_pull_request(made: Path) -> None:
+    """A branch's name is somebody else's text: it goes through the environment, never into the script."""
+    workflow = yaml.safe_load((made / ".github/workflows/policies.yml").read_text())
+    steps = [step.get("run", "") for step in workflow["jobs"]["policies"]["steps"]]
+    page = (made / "README.md").read_text()
+    for verb in ("check", "fmt --check", "test --mutate", "diff"):
+        assert any(f"policy-service {verb}" in step for step in steps), verb
+        assert f"policy-service {verb.removesuffix(' --check')} " in page
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all("${{" not in step for step in steps)
 
 
 def test_an_empty_repository_is_a_place_for_it(tmp_path: Path) -> None:
@@ -75,13 +60,8 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path, name: str) -> 
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_place_that_is_no_folder_is_refused_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    code, _, said = run("new", str(tmp_path / "file"))
-    assert (code, "is a file" in said) == (1, True)
-
-
-def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    code, _, said = run("new", str(tmp_path / "file" / "inner"))
-    assert (code, "cannot be written" in said) == (1, True)
+    for place, told in (("file", "is a file"), ("file/inner", "cannot be written")):
+        code, _, said = run("new", str(tmp_path / place))
+        assert (code, told in said) == (1, True)
