@@ -62,21 +62,14 @@ async def test_the_first_index_is_one_and_order_is_the_order_of_writing(store: D
     assert await numbered(store) == [(n + 1, n) for n in range(5)]
 
 
-async def test_numbering_again_does_nothing_and_goes_on_where_it_was(store: Database) -> None:
-    sequencer = Sequencer(store, holder="a")
+async def test_numbering_goes_on_where_it_was_and_does_more_than_a_batch(store: Database) -> None:
+    sequencer = Sequencer(store, holder="a", pace=Pace(batch=3))
     await write(store, 0)
-    await sequencer.number()
-    assert await sequencer.number() == 0
-    await write(store, 1)
-    await sequencer.number()
-    assert await numbered(store) == [(1, 0), (2, 1)]
-
-
-async def test_more_lines_than_a_batch_are_all_numbered(store: Database) -> None:
-    for n in range(7):
+    assert [await sequencer.number(), await sequencer.number()] == [1, 0]
+    for n in range(1, 8):
         await write(store, n)
-    assert await Sequencer(store, holder="a", pace=Pace(batch=3)).number() == 7
-    assert await numbered(store) == [(n + 1, n) for n in range(7)]
+    assert await sequencer.number() == 7
+    assert await numbered(store) == [(n + 1, n) for n in range(8)]
 
 
 async def test_an_idle_log_costs_no_commit(store: Database) -> None:
