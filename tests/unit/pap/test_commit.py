@@ -22,10 +22,6 @@ def commit(folder: Path) -> str:
     return commit_of(folder, files, bundle_digest(files))
 
 
-def test_a_clean_folder_is_at_its_commit(repository: Path) -> None:
-    assert commit(repository) == git(repository, "rev-parse", "HEAD")
-
-
 def write(name: str, text: str) -> Callable[[Path], object]:
     """A change to a file of the folder."""
     return lambda folder: (folder / name).write_text(text)
@@ -47,6 +43,7 @@ def unseen(folder: Path) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
+    "nothing": (lambda folder: None, True),
     "a changed rule": (write("a.cedar", "// other\n"), False),
     "an added rule": (write("b.cedar", "// more\n"), False),
     "a removed rule": (lambda folder: (folder / "a.cedar").unlink(), False),
@@ -67,11 +64,10 @@ def test_any_change_of_the_bundle_makes_it_a_mere_folder(
     assert commit(repository) == (git(repository, "rev-parse", "HEAD") if is_beside else folder)
 
 
-@pytest.mark.parametrize("is_repository", [False, True])
-def test_a_folder_outside_any_commit_is_a_folder(tmp_path: Path, is_repository: bool) -> None:
-    if is_repository:
-        Repository(tmp_path)
+def test_a_folder_outside_any_commit_is_a_folder(tmp_path: Path) -> None:
     (tmp_path / "a.cedar").write_text("// rules\n")
+    assert commit(tmp_path).startswith("dir-")
+    Repository(tmp_path)
     assert commit(tmp_path).startswith("dir-")
 
 
