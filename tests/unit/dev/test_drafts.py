@@ -135,9 +135,7 @@ def test_another_terminal_has_these_settings_and_no_others(folder: DevFolder) ->
         assert ast.literal_eval(done.stdout) == ours | kept
 
 
-def test_another_terminal_asks_the_database_and_keys_of_the_sitting(
-    folder: DevFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_terminal_asks_the_same_database(folder: DevFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = dev_settings(folder, 8420)
     elsewhere = 'database_url = "sqlite:////elsewhere.db"\nkey_dir = "/elsewhere"\n'
     (folder.state / "countersign.toml").write_text(elsewhere)

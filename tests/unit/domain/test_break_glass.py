@@ -46,9 +46,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize(("one", "other", "opens"), KEYS)
-def test_every_signature_has_the_step_up_that_any_gate_asks(
-    one: str | None, other: str | None, opens: bool
-) -> None:
+def test_every_signature_has_the_step_up_of_any_gate(one: str | None, other: str | None, opens: bool) -> None:
     assert (opening(KEYED, [signed("v1", "ann", one), signed("v2", "bo", other)]) is not None) is opens
 
 

@@ -120,7 +120,7 @@ OPENS = [(False, None, True), (True, None, False), (False, "v-maya", False), (Tr
 
 
 @pytest.mark.parametrize(("met", "denied", "opens"), OPENS)
-def test_an_opening_stands_in_where_the_quorums_do_not_and_nobody_denied(
+def test_an_opening_stands_in_unless_quorums_are_met_or_one_denied(
     met: bool, denied: str | None, opens: bool
 ) -> None:
     opening = Opening(("s1", "s2"), alone=False)

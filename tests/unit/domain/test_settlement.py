@@ -11,7 +11,7 @@ from countersign.contract import EFFECT_MOVES, EffectState, TxnState, can_move
 from policy_service.domain.settlement import Part, stands_for_good, state_of_transaction
 
 E, T = EffectState, TxnState
-Whole = tuple[EffectState, ...]
+Whole, Pair = tuple[EffectState, ...], tuple[bool, ...]
 
 
 CASES = {
@@ -149,12 +149,10 @@ def followed(state: TxnState, whole: Sequence[Part]) -> TxnState:
     return state if to is T.REDEEMED and state is not T.READY else to
 
 
-@pytest.mark.parametrize("reads", list(product([True, False], repeat=2)))
-@pytest.mark.parametrize("may", list(product([True, False], repeat=2)))
-@pytest.mark.parametrize("undo", list(product([True, False], repeat=2)))
-def test_every_step_of_two_effects_is_a_move_of_their_transaction_or_none(
-    undo: tuple[bool, ...], may: tuple[bool, ...], reads: tuple[bool, ...]
-) -> None:
+@pytest.mark.parametrize("reads", product([True, False], repeat=2))
+@pytest.mark.parametrize("may", product([True, False], repeat=2))
+@pytest.mark.parametrize("undo", product([True, False], repeat=2))
+def test_every_step_of_two_effects_moves_their_transaction_or_not(undo: Pair, may: Pair, reads: Pair) -> None:
     pairs = product(sorted(_OPEN), repeat=2)
     ahead = [(states, T.READY if set(states) == {E.RELEASED} else T.REVIEW) for states in pairs]
     known = set(ahead)

@@ -113,9 +113,7 @@ def test_a_process_that_does_not_answer_is_a_bundle_that_is_refused(
     assert "COUNTERSIGN" not in seen.read_text()
 
 
-def test_a_process_that_hangs_is_ended_and_the_bundle_refused(
-    folder: BundleFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_hangs_is_ended(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     entered(monkeypatch, "time.sleep(600)")
     preparer = Preparer(small_bytes=0, max_seconds=0.5)
     with pytest.raises(EndedError, match=r"longer than 0.5 seconds"):
@@ -123,7 +121,7 @@ def test_a_process_that_hangs_is_ended_and_the_bundle_refused(
     assert not preparer._running
 
 
-def test_a_text_that_ends_the_parser_ends_the_other_process_only(
+def test_a_text_that_ends_the_parser_ends_no_service(
     folder: BundleFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Depth is counted before any parser; whatever else may end one ends here: the count is taken away."""
@@ -137,9 +135,7 @@ def test_a_text_that_ends_the_parser_ends_the_other_process_only(
     refused(folder, r"ended \((SIGSEGV|SIGABRT)\)")
 
 
-def test_closing_ends_what_is_being_read_and_nothing_begins_afterwards(
-    folder: BundleFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_ends_what_is_being_read(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     entered(monkeypatch, "time.sleep(600)")
     preparer, told = Preparer(small_bytes=0), []
 

@@ -206,9 +206,7 @@ def test_a_sound_bundle_has_no_warnings(folder: BundleFolder) -> None:
     assert folder.load().warnings == ()
 
 
-def test_what_one_decision_weighs_is_bounded_when_the_bundle_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_decision_weighs_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def many(count: int, action: str) -> str:
         rule = '@id("{0}{1}") forbid (principal, action == Action::"{0}", resource);\n'
         return "".join(rule.format(action, n) for n in range(count))

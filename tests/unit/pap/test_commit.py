@@ -1,7 +1,7 @@
 """The commit of a bundle: only for bytes that are exactly a commit's."""
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +22,7 @@ def commit(folder: Path) -> str:
     return commit_of(folder, files, bundle_digest(files))
 
 
-def write(name: str, text: str) -> Callable[[Path], object]:
+def write(name: str, text: str) -> Any:
     """A change to a file of the folder."""
     return lambda folder: (folder / name).write_text(text)
 
@@ -42,7 +42,7 @@ def unseen(folder: Path) -> None:
     (folder / "a.cedar").write_text("// x\n")
 
 
-CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
+CHANGES: dict[str, tuple[Any, bool]] = {
     "nothing": (lambda folder: None, True),
     "a changed rule": (write("a.cedar", "// other\n"), False),
     "an added rule": (write("b.cedar", "// more\n"), False),
@@ -57,7 +57,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], bool]] = {
 
 @pytest.mark.parametrize(("change", "is_beside"), CHANGES.values(), ids=CHANGES)
 def test_any_change_of_the_bundle_makes_it_a_mere_folder(
-    repository: Path, change: Callable[[Path], object], is_beside: bool
+    repository: Path, change: Any, is_beside: bool
 ) -> None:
     change(repository)
     folder = "dir-" + bundle_digest(read_files(repository))[:12]

@@ -88,9 +88,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize(("old", "new"), SPOILED.values(), ids=SPOILED)
-def test_a_statement_that_would_be_changed_is_left_and_named(
-    monkeypatch: pytest.MonkeyPatch, old: str, new: str
-) -> None:
+def test_a_statement_that_would_change_is_left(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
     monkeypatch.setattr(formatting, "format_policies", lambda text, width, indent: text.replace(old, new))
     text = (
         '// head\n@id("a") forbid (principal, action, resource) when { context.input.amount > 5 // mine\n};\n'

@@ -79,9 +79,7 @@ def test_objects_are_read_from_packs_as_from_loose_files(tmp_path: Path, object_
     assert read_commit(repository.path, "HEAD~1").files == before
 
 
-def test_a_revision_is_a_branch_a_tag_or_a_commit_that_is_there(
-    repository: Repository, tmp_path: Path
-) -> None:
+def test_a_revision_is_a_branch_a_tag_or_a_commit(repository: Repository, tmp_path: Path) -> None:
     repository.git("-c", "tag.gpgSign=false", "tag", "-a", "-m", "first", "v1")
     head = repository.head()
     for revision in ("main", "HEAD", "v1", "refs/heads/main", "HEAD~0", head[:12]):
@@ -138,7 +136,7 @@ def test_what_does_not_belong_is_refused_by_name(repository: Repository) -> None
         repository.rewind(sound)
 
 
-def test_a_file_of_five_megabytes_is_refused_unread(
+def test_a_file_of_megabytes_is_refused_unread(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository.write("large.cedar", "//" + "x" * 5_000_000).commit()
@@ -164,7 +162,7 @@ def test_one_byte_more_than_a_file_may_have_is_too_much(repository: Repository) 
     assert "large.cedar: larger than" in refusal(repository)
 
 
-def test_files_and_bytes_are_counted_before_they_are_read_and_policies_before_they_are_used(
+def test_files_bytes_and_policies_are_counted_before_they_are_read(
     repository: Repository,
 ) -> None:
     head, blob, large = repository.head(), repository.blob(b"{}"), repository.blob(b" " * MAX_FILE_BYTES)

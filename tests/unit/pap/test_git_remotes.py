@@ -140,9 +140,7 @@ def _by_git(repository: Repository, environ: dict[str, Any], start: Any) -> list
     return [content]
 
 
-def test_a_repository_over_http_is_copied_and_then_only_what_is_new(
-    repository: Repository, tmp_path: Path
-) -> None:
+def test_a_repository_over_http_is_copied_and_what_is_new(repository: Repository, tmp_path: Path) -> None:
     with served(repository) as url:
         copy = mirror(tmp_path, url)
         first = copy.newest()
@@ -194,7 +192,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
-def test_ssh_asks_nobody_trusts_only_known_hosts_and_brings_the_repository(
+def test_ssh_asks_nobody_and_trusts_only_known_hosts(
     repository: Repository, tmp_path: Path, ssh: Path
 ) -> None:
     copy = mirror(tmp_path, f"ssh://git@example.com:2222{repository.path}")

@@ -50,18 +50,17 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "rules").write("rules.cedar", "// nothing\n")
 
 
-@pytest.mark.parametrize(
-    ("kind", "of"), [("ed25519", "sha1"), ("ecdsa", "sha1"), ("rsa", "sha1"), ("ed25519", "sha256")]
-)
+KINDS = [("ed25519", "sha1"), ("ecdsa", "sha1"), ("rsa", "sha1"), ("ed25519", "sha256")]
+
+
+@pytest.mark.parametrize(("kind", "of"), KINDS)
 def test_a_commit_that_git_signed_is_taken(tmp_path: Path, kind: str, of: str) -> None:
     repository, key = Repository(tmp_path / "rules", object_format=of), Key(tmp_path, kind=kind)
     key.sign(repository, "a message\n\nwith lines\n gpgsig not a header")
     assert who(raw(repository), trusted(tmp_path, f"{key.name} {key.public}")) == key.name
 
 
-def test_a_signature_is_there_of_a_signer_who_is_named_and_over_these_bytes(
-    repository: Repository, tmp_path: Path
-) -> None:
+def test_a_signature_is_of_a_named_signer_over_these_bytes(repository: Repository, tmp_path: Path) -> None:
     repository.commit()
     with pytest.raises(SignatureError, match="carries no signature"):
         who(raw(repository), trusted(tmp_path))
@@ -168,9 +167,7 @@ WRONG_LINES = [
 
 
 @pytest.mark.parametrize(("line", "told"), WRONG_LINES)
-def test_a_line_that_cannot_be_read_is_named_and_nobody_is_trusted(
-    tmp_path: Path, line: str, told: str
-) -> None:
+def test_a_line_that_cannot_be_read_trusts_nobody(tmp_path: Path, line: str, told: str) -> None:
     with pytest.raises(SignersError) as refused:
         read_signers(trusted(tmp_path, line))
     assert told in str(refused.value)

@@ -56,7 +56,7 @@ WRONG_FILES = {
 
 
 @pytest.mark.parametrize(("file", "content", "message"), WRONG_FILES.values(), ids=WRONG_FILES)
-def test_a_version_that_makes_no_sense_is_refused(
+def test_a_version_without_sense_is_refused(
     folder: BundleFolder, file: str, content: Any, message: str
 ) -> None:
     problems = folder.write(file, content).problems()

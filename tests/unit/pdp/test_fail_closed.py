@@ -63,7 +63,7 @@ CARELESS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("rules", [forbid, gate], ids=["a plain forbid", "a gate"])
 @pytest.mark.parametrize(("condition", "args"), CARELESS.values(), ids=CARELESS)
-def test_args_that_make_a_forbid_fail_are_denied(
+def test_args_that_make_a_rule_fail_are_denied(
     folder: BundleFolder, rules: Any, condition: str, args: Any
 ) -> None:
     injects_null = args.get("amount", 0) is None  # plain Cedar refuses null by itself
@@ -91,9 +91,7 @@ ERRING = {
 
 
 @pytest.mark.parametrize("rules", ERRING.values(), ids=ERRING)
-def test_arithmetic_that_leaves_64_bits_is_denied_and_the_policy_named(
-    folder: BundleFolder, rules: str
-) -> None:
+def test_arithmetic_that_leaves_64_bits_names_the_policy(folder: BundleFolder, rules: str) -> None:
     decision = folder.policies(rules).decide({**PAY, "amount": 2**53 - 1})
     assert (decision.outcome, decision.code) == (Verdict.DENY, "policy_error")
     assert decision.reasons[0].policy == "guard"

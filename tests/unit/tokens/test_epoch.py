@@ -111,9 +111,7 @@ def test_a_mark_of_an_epoch_before_the_database_is_a_copy_that_was_left_behind(h
         require_not_behind(Mark(3, 10), highest, 4)
 
 
-def test_a_mark_that_cannot_be_written_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mark_that_is_not_written_leaves_the_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mark(tmp_path, Mark(1, 1))
 
     def full(_fd: int) -> None:

@@ -41,9 +41,7 @@ def test_a_secret_is_never_overwritten_nor_written_through_a_link(secret: Path, 
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610, 0o601, 0o602, 0o777])
-def test_a_secret_others_can_reach_is_refused_with_the_command_and_not_quoted(
-    secret: Path, mode: int
-) -> None:
+def test_a_secret_others_can_reach_is_refused_and_not_quoted(secret: Path, mode: int) -> None:
     """K4."""
     secret.chmod(mode)
     with pytest.raises(StartError, match=f"chmod 600 {secret}") as caught:

@@ -69,9 +69,7 @@ MOVERS: dict[str, Mover] = {
 
 
 @pytest.mark.parametrize("move", MOVERS.values(), ids=MOVERS)
-def test_nothing_moves_in_a_unit_that_is_not_alone_with_the_transaction(
-    written: Database, move: Mover
-) -> None:
+def test_nothing_moves_in_a_unit_that_is_not_alone(written: Database, move: Mover) -> None:
     with pytest.raises(RuntimeError, match="not alone with"):
         written.write_sync(lambda tx: move(tx, records.require(tx.conn, TXN)))
     assert written.read_sync(states) == ["review", "review"]

@@ -68,9 +68,7 @@ TABLE: list[tuple[TaskAnswer, tuple[Beside, ...], str]] = [
 
 
 @pytest.mark.parametrize(("answer", "beside", "follows"), TABLE)
-def test_what_follows_for_the_transaction(
-    answer: TaskAnswer, beside: tuple[Beside, ...], follows: str
-) -> None:
+def test_what_follows_for_all_of_it(answer: TaskAnswer, beside: tuple[Beside, ...], follows: str) -> None:
     text = told(answer, *beside, undo="take_back")
     assert follows in text
     torn = "did not go through" in text

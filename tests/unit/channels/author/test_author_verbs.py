@@ -85,7 +85,7 @@ def test_fmt_check_shows_a_diff_writes_nothing_and_ends_with_one(folder: BundleF
 
 @pytest.mark.parametrize("people", [(), ("--people",)], ids=["tools", "people"])
 @pytest.mark.parametrize("bundle", ["policies", "policies/examples/airline"])
-def test_both_forms_of_the_schema_say_the_same_about_the_shipped_policies(
+def test_both_forms_of_the_schema_say_the_same_of_what_is_shipped(
     bundle: str, people: tuple[str, ...]
 ) -> None:
     human = Schema.from_str(run("schema", *people, bundle).output)

@@ -126,9 +126,7 @@ def test_a_mutant_the_schema_refuses_is_counted_apart(tmp_path: Path) -> None:
     assert not any("||" in mutant.name for mutant in mutation.survived)
 
 
-def test_a_rule_that_its_own_schema_refuses_is_no_silence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rule_that_its_own_schema_refuses_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise each of its mutants would be counted as refused, and none as a survivor."""
     folder = small_bundle(tmp_path)
     folder.load()
@@ -157,7 +155,7 @@ def survivor(tmp_path: Path) -> list[Mutant]:
     return [mutant for mutant in run(small_bundle(tmp_path), cases).survived if "shared" in mutant.name]
 
 
-def test_a_survivor_that_is_explained_is_let_be_and_an_explanation_nothing_needs_is_an_error(
+def test_an_explained_survivor_is_let_be_and_a_stale_explanation_is_an_error(
     tmp_path: Path,
 ) -> None:
     acknowledged = acknowledged_in({"cases/mutants.toml": ENTRY.encode()})

@@ -65,7 +65,7 @@ def test_a_file_of_another_shape_is_refused(text: str) -> None:
     assert problems(text)
 
 
-def test_names_are_taken_once_defaults_expect_nothing_and_cases_are_not_too_many(
+def test_names_defaults_and_the_number_of_cases_are_checked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     twice = "cases/a.yaml:9: `it: a` is taken at cases/a.yaml:8; say what differs"

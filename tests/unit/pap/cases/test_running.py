@@ -140,9 +140,7 @@ MISFITS = [
 
 
 @pytest.mark.parametrize(("facts", "message"), MISFITS)
-def test_facts_that_do_not_fit_are_refused_with_the_line(
-    knowing: BundleFolder, facts: str, message: str
-) -> None:
+def test_facts_that_do_not_fit_are_refused_by_line(knowing: BundleFolder, facts: str, message: str) -> None:
     with pytest.raises(BundleError) as refused:
         ask(knowing, one_case(f"it: a\nfacts: {facts}\nexpect: release"))
     (problem,) = refused.value.problems

@@ -233,7 +233,7 @@ ASKED = [("live", False, Way.LOOSENING), (None, False, Way.TIGHTENING), ("live",
 
 
 @pytest.mark.parametrize(("ask", "labelled", "way"), ASKED)
-def test_a_manifest_that_asked_takes_its_question_with_it(
+def test_a_manifest_takes_its_question_with_it(
     tmp_path: Path, ask: str | None, labelled: bool, way: Way
 ) -> None:
     """A live tool without a manifest runs unasked; one that has another version in force does not."""
@@ -280,9 +280,7 @@ OF_SUSPENDED = (
 
 
 @pytest.mark.parametrize(("file", "source"), [("facts/accounts.json", OPEN_WORLD), ("facts/ag.json", FROZEN)])
-def test_a_row_fewer_loosens_where_the_source_may_find_nothing(
-    tmp_path: Path, file: str, source: str
-) -> None:
+def test_a_row_fewer_loosens_where_a_source_may_find_nothing(tmp_path: Path, file: str, source: str) -> None:
     rows = {"a1": {"state": "closed"}} if source is OPEN_WORLD else {"robot": {"frozen": True}}
     made = [BundleFolder(tmp_path / str(len(held))).write("facts.toml", source).write(file, held).policies(WHO)
             for held in (rows, {})]  # fmt: skip
@@ -306,7 +304,7 @@ DOCUMENTED = METER + 'doc = "What was paid"\n'
 @pytest.mark.parametrize(
     ("before", "after", "way"), [("", METER, Way.TIGHTENING), (METER, DOCUMENTED, Way.LOOK)]
 )
-def test_a_new_meter_tightens_and_its_words_are_to_look_at(
+def test_a_meter_tightens_and_its_words_are_to_look_at(
     tmp_path: Path, before: str, after: str, way: Way
 ) -> None:
     report = report_of(tmp_path, metered(after, ["money"]), metered(before, ["money"]))
@@ -353,9 +351,7 @@ def test_a_version_that_takes_the_current_ones_place_loosens_nothing(tmp_path: P
     assert ("tool", "pay") in {(f.kind, f.subject) for f in report.of_way(Way.TIGHTENING)}
 
 
-def test_an_acknowledgement_covers_exactly_the_change_that_a_call_shows(
-    whole: Bundle, tmp_path: Path
-) -> None:
+def test_an_acknowledgement_covers_exactly_the_change_a_call_shows(whole: Bundle, tmp_path: Path) -> None:
     first = compare(whole, changed(tmp_path / "1", rules("> 50 }", "> 60 }")))
     other = compare(whole, changed(tmp_path / "2", rules("> 50 }", "> 70 }")))
     ids = [finding.id for finding in first.of_way(Way.LOOSENING)]

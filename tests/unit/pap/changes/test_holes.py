@@ -140,9 +140,7 @@ def test_an_object_that_may_be_left_out_is_tried_with_what_is_in_it(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("limit", "told"), [("> 6", {"p", "q"}), ("> 4", {"q"})], ids=["looser", "stricter"])
-def test_of_two_rules_behind_one_call_each_looser_one_is_told(
-    tmp_path: Path, limit: str, told: set[str]
-) -> None:
+def test_of_two_rules_behind_a_call_each_looser_is_told(tmp_path: Path, limit: str, told: set[str]) -> None:
     before, named = forbid("context.input.amount > 5", "p"), forbid('context.input.account == "z"', "q")
     report = report_of(tmp_path, before + named, before.replace("> 5", limit) + named.replace('"z"', '"zz"'))
     assert {name for finding in report.of_way(Way.LOOSENING) for name in finding.policies} == told
@@ -161,7 +159,7 @@ READ = {
 
 
 @pytest.mark.parametrize(("condition", "ids"), READ.items())
-def test_gates_that_exchange_ids_loosen_where_people_are_chosen_by_them(
+def test_gates_that_exchange_ids_loosen_where_rules_read_them(
     tmp_path: Path, condition: str, ids: set[str]
 ) -> None:
     swapped = GATES.replace('"a"', '"c"').replace('"b"', '"a"').replace('"c"', '"b"')

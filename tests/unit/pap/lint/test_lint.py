@@ -238,9 +238,7 @@ ACKNOWLEDGED = {
 
 
 @pytest.mark.parametrize(("text", "told"), ACKNOWLEDGED.values(), ids=ACKNOWLEDGED)
-def test_a_finding_is_acknowledged_above_its_rule_with_a_reason(
-    folder: BundleFolder, text: str, told: str
-) -> None:
+def test_a_finding_is_acknowledged_above_its_rule(folder: BundleFolder, text: str, told: str) -> None:
     names = {"f": "never-matches", "b": "bad-acknowledgement"}
     assert set(codes(folder, "\n" + text)) == {names[one] for one in told}
 
@@ -288,7 +286,7 @@ WINDOWS = [("299s", ["short-window"]), ("1m", ["short-window"]), ("5m", []), ("4
 
 
 @pytest.mark.parametrize(("within", "found"), WINDOWS)
-def test_a_question_nobody_could_read_in_time_is_found(
+def test_a_question_that_is_open_too_short_is_found(
     folder: BundleFolder, within: str, found: list[str]
 ) -> None:
     gate = (

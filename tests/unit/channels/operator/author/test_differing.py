@@ -105,7 +105,7 @@ def test_history_that_no_meter_could_show_is_a_bad_line(tmp_path: Path, history:
     assert explained.exit_code == 1 and "history" in explained.output
 
 
-def test_a_recorded_call_may_tell_a_meter_that_is_gone_and_is_not_replayed_where_it_tells_none(
+def test_a_recorded_call_is_not_replayed_where_it_tells_no_meter(
     tmp_path: Path,
 ) -> None:
     counted = metered(tmp_path / "bundle")

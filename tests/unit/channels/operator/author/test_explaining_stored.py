@@ -16,6 +16,7 @@ from policy_service.cli import app
 from tests.fakes.bundles import PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
 
 Explain = Callable[..., Result]
+AsJson = Callable[..., dict[str, Any]]
 EFFECT = "e" * 64
 THEN = {
     "outcome": "release", "policies": ["all"], "commit": "c0ffee", "bundle": "b" * 64,
@@ -54,12 +55,12 @@ def explained(monkeypatch: pytest.MonkeyPatch, folder: BundleFolder) -> Explain:
 
 
 @pytest.fixture
-def as_json(explained: Explain) -> Callable[..., dict[str, Any]]:
+def as_json(explained: Explain) -> AsJson:
     """The same for machines."""
     return lambda **changes: json.loads(explained("--json", **changes).stdout)
 
 
-def test_the_stored_decision_comes_first_with_its_rule_and_commit(
+def test_the_stored_decision_comes_first_with_rule_and_commit(
     explained: Explain, folder: BundleFolder
 ) -> None:
     later = THEN | {"cause": "redeem", "commit": "decade", "decided_at": "2026-01-15T12:00:00Z"}
@@ -76,7 +77,7 @@ def test_the_stored_decision_comes_first_with_its_rule_and_commit(
 
 
 def test_where_today_s_bundle_answers_otherwise_it_is_said(
-    explained: Explain, as_json: Callable[..., Any], folder: BundleFolder
+    explained: Explain, as_json: AsJson, folder: BundleFolder
 ) -> None:
     assert as_json()["differs"] is False
     folder.policies(PERMIT_ALL + GATE)
@@ -99,7 +100,7 @@ def test_a_call_from_a_file_has_no_stored_decision(tmp_path: Path, folder: Bundl
 
 
 def test_the_effect_is_explained_under_the_version_it_was_staged_for(
-    as_json: Callable[..., Any], folder: BundleFolder
+    as_json: AsJson, folder: BundleFolder
 ) -> None:
     old = ToolManifest.model_validate(pay_manifest(secret=["/account"]))
     folder.policies(PERMIT_ALL + GATE.replace(ABOVE_50, 'context.input.account == "x"'))
@@ -111,9 +112,7 @@ def test_the_effect_is_explained_under_the_version_it_was_staged_for(
     assert current["read"]["context.input.account"] == "'a1'"
 
 
-def test_what_the_older_version_takes_is_not_refused(
-    as_json: Callable[..., Any], folder: BundleFolder
-) -> None:
+def test_what_an_older_version_takes_is_not_refused(as_json: AsJson, folder: BundleFolder) -> None:
     older = with_property(why={"type": "string"})
     folder.write("tools/pay@old.json", older).policies(PERMIT_ALL + GATE)
     args = CALL["args"] | {"why": "so"}
@@ -144,7 +143,7 @@ def test_what_was_secret_on_that_day_is_not_shown_today(
 
 
 def test_a_meter_the_record_does_not_tell_is_named(
-    explained: Explain, as_json: Callable[..., Any], folder: BundleFolder
+    explained: Explain, as_json: AsJson, folder: BundleFolder
 ) -> None:
     folder.write("tools/pay.json", with_property(amount={"type": "integer", "minimum": 0}))
     cap = '@id("cap") forbid (principal, action, resource) when { context.history.spent > 100 };'
@@ -156,7 +155,7 @@ def test_a_meter_the_record_does_not_tell_is_named(
 
 
 @pytest.mark.parametrize("decisions", [[{}], ["x"], "x", [THEN | {"more": 1}]])
-def test_decisions_the_service_would_not_tell_are_refused(
+def test_decisions_the_service_would_not_tell_fail(
     explained: Explain, tmp_path: Path, decisions: Any
 ) -> None:
     file = tmp_path / "call.json"
