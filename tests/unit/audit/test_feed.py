@@ -1,7 +1,5 @@
 """Who waits is told in order, misses nothing, and costs nothing while waiting."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 

@@ -1,7 +1,5 @@
 """A line of the log stands or falls with its unit, and says what it was told to say."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Every committed line gets a place: dense, once, in the order it was written."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

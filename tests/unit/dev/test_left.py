@@ -1,7 +1,5 @@
 """What an agent has left to do once people have answered: a table."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Programs on a leash: they and all they began end with whoever holds it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import textwrap

@@ -1,7 +1,5 @@
 """A script of `dev` runs as by `python SCRIPT`; only a question to people, uncaught, is told without a traceback."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Opening in an emergency, as a table: which signatures are enough, and by how many people it then went."""
 
-from __future__ import annotations
-
 import pytest
 
 from policy_service.domain.break_glass import Opening, Signature, opening

@@ -47,7 +47,7 @@ COUNTED: dict[str, tuple[str, list[BallotVote], bool]] = {
     "the same with the votes the other way round": (ANY_FIRST, [JO, TOMAS], True),
     "two who can only serve the same place are one short": (BOTH, [MAYA, ANA], False),
     "a chain of moves finds the places": (CHAIN, [vote("p", "b"), vote("q", "b c"), vote("r", "a")], True),
-    "no chain helps where a group is missing": (CHAIN, [vote("p", "b"), vote("q", "b"), vote("r", "a")], False),
+    "no chain helps where a group misses": (CHAIN, [vote("p", "b"), vote("q", "b"), vote("r", "a")], False),
     "a place only the last can take": (CHAIN, [vote("p", "b"), vote("q", "b c"), vote("r", "c d")], True),
     "a shared gate counts a vote that serves another": (
         "finance 1, unseen 1 shared", [vote("maya", "finance unseen")], True),

@@ -1,7 +1,5 @@
 """What a transaction is, given its effects: every reachable combination, against the tables of both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 

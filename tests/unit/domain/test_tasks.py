@@ -1,7 +1,5 @@
 """The table of answers: every kind has some, and each leads only where the contract's table does."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 
 from countersign.contract import EffectState, TaskAnswer, TaskKind, can_move

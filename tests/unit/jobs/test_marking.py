@@ -1,7 +1,5 @@
 """The mark follows the log, and a database that has forgotten something does not start."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager

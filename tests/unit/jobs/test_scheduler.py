@@ -1,7 +1,5 @@
 """Sweeps are ticked, one at a time each, and none of them can end the ticking."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

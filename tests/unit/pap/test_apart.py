@@ -1,7 +1,5 @@
 """Preparing a bundle in a process of its own: the same bundle, and a service that outlives whatever happens there."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -59,7 +57,8 @@ def test_a_bundle_read_apart_is_the_one_read_here_and_decides_as_it(folder: Bund
     chain = f'@id("long") forbid (principal, action, resource) unless {{ {CHAIN} }};\n'
     folder.policies(PERMIT_ALL + GATE + ABOUT_APPROVING + chain)
     folder.write("tools/pay@old.json", pay_manifest(title="Pay, as it was"))
-    bundle, _ = prepared(folder)
+    bundle, passed = prepared(folder)
+    assert passed is None
     here = folder.load()
     told = (bundle.policies, bundle.warnings, bundle.manifests, bundle.rules.versions.keys())
     assert told == (here.policies, here.warnings, here.manifests, here.rules.versions.keys())

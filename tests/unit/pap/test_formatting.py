@@ -1,7 +1,5 @@
 """Policies laid out: the same rules, the same comments, and nothing left to change the second time."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

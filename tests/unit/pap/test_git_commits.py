@@ -1,7 +1,5 @@
 """A commit's blobs by the rules of a folder: what does not belong is refused by name, before it is read."""
 
-from __future__ import annotations
-
 import shutil
 import zlib
 from pathlib import Path

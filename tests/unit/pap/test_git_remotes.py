@@ -1,7 +1,5 @@
 """The copy of a repository: over https and ssh as over a folder, bounded in size and time, and no password told."""
 
-from __future__ import annotations
-
 import base64
 import os
 import subprocess

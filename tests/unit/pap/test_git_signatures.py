@@ -1,7 +1,5 @@
 """Commit signatures as git and ssh-keygen make them: whose key, for what, when, over which bytes."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import subprocess

@@ -1,7 +1,5 @@
 """`read`, the action group every bundle knows, and a bundle that has no tool yet."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

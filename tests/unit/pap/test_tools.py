@@ -1,7 +1,5 @@
 """Versions of a tool in force side by side, and the files that tools of any name lie in."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

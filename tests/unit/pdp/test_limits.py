@@ -1,7 +1,5 @@
 """A limit is told only where the text of a policy can mean nothing else."""
 
-from __future__ import annotations
-
 import pytest
 
 from policy_service.domain.gates import Gate

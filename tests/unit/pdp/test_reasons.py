@@ -1,7 +1,5 @@
 """Every deny carries the command, the file or the policy line that would change it."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from pathlib import Path

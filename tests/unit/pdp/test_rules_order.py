@@ -1,7 +1,5 @@
 """Ids in the order of the files, at the price of the ids that are asked about and not of the bundle."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

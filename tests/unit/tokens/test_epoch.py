@@ -1,7 +1,5 @@
 """The mark outside the database: whole or not at all, and a database behind it does not start."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

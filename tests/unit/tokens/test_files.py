@@ -1,7 +1,5 @@
 """A secret is written once, for its owner alone, or it is refused with the command that mends it."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keys are made once, published before they are used, and read only where nobody else can."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

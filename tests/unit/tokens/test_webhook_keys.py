@@ -1,7 +1,5 @@
 """What webhooks are signed with, against the vectors of the standard and a verifier written from it."""
 
-from __future__ import annotations
-
 import base64
 import pickle
 from pathlib import Path

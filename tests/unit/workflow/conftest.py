@@ -1,7 +1,5 @@
 """A database with one transaction of two effects in it."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest

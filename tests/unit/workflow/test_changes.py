@@ -1,7 +1,5 @@
 """What a person whose vote came too late is told has changed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The one mover: a move is in the table or does not happen, and its line is in the log or it did not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What a person was shown, in one digest: another for all they read, the same for what merely moves."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """What the page of a task says will follow from an answer, never more than will."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, TypeVar
 

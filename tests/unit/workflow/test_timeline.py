@@ -1,7 +1,5 @@
 """The story of an effect in a person's words: no name of ours for a cause or an outcome is left in them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The app manifest asks for what the code calls, and no more; its addresses are the route's."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

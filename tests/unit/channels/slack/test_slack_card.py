@@ -1,7 +1,5 @@
 """The card of a review: what stands on it, when it has buttons, and why it has none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -46,9 +44,6 @@ def approving(page: ReviewPage) -> dict[str, Any]:
 def voted(name: str, verdict: str = "approve", *, after_min: int = 0, counted: bool = True) -> VoteView:
     words = "fire" if verdict == "break_glass" else ""
     return VoteView(name, verdict, words, NOW + timedelta(minutes=after_min), counted, "oidc")
-
-
-# -- what stands on it ------------------------------------------------------------------------------------------------
 
 
 def test_our_words_are_plain_and_values_are_bold() -> None:
@@ -130,9 +125,6 @@ def test_how_far_it_has_come_is_told_before_the_rules_and_their_places_last() ->
     told = text(DEPLOY)
     places = [told.index(one) for one in ("1 of 2 approvals", "Answer by", "prod-deploy-needs-two.", "Rule ")]
     assert places == sorted(places)
-
-
-# -- buttons ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_button_carries_a_pointer_and_nothing_else() -> None:
@@ -260,9 +252,6 @@ def test_when_the_time_is_up_there_are_no_buttons() -> None:
     assert "Time is up: it expired at 19 Nov 2026, 17:07 UTC. Nothing fired." in words(late.blocks)
 
 
-# -- what does not fit, and what deceives -----------------------------------------------------------------------------
-
-
 def test_many_lines_and_long_values_show_their_beginning_with_the_exact_count() -> None:
     lines, long = reviews.with_args(REFUND, *numbers(338)), with_value("memo", "x" * 18_000)
     whole = len(code(drawn(with_value("memo", "")).blocks)) + 18_000
@@ -307,9 +296,6 @@ def test_text_of_others_is_never_markup() -> None:
     assert "<" not in message.text
     assert "&lt;!channel&gt;" in message.text
     assert "&amp;lt;" in message.text
-
-
-# -- states -----------------------------------------------------------------------------------------------------------
 
 
 def closed(state: str, effect_state: str | None = None, **changes: Any) -> ReviewPage:
@@ -366,15 +352,9 @@ def test_a_settled_card_says_what_became_of_it_and_keeps_the_effect(page: Review
 @pytest.mark.parametrize("page", [reviews.denied(), reviews.fired(effect_state="released")])
 def test_who_settled_it_and_what_became_of_it_are_one_line(page: ReviewPage) -> None:
     told = text(page)
+    assert buttons(drawn(REPLACED).blocks)["open_newer"]["url"] == f"{URL}/reviews/rev_2"
     assert told.count("Denied") + told.count("Approved") == 1
     assert told.index("Denied" if page.state == "denied" else "Approved") < told.index("{\n")
-
-
-def test_a_replaced_card_leads_to_what_replaced_it() -> None:
-    assert buttons(drawn(REPLACED).blocks)["open_newer"]["url"] == f"{URL}/reviews/rev_2"
-
-
-# -- the bare one -----------------------------------------------------------------------------------------------------
 
 
 def test_a_bare_card_holds_tool_agent_state_and_link() -> None:

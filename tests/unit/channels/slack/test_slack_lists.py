@@ -1,7 +1,5 @@
 """Threads, digests, forms, the home and the answers to one person."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """A message's name, its digest and its pointers; and the pen that writes it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

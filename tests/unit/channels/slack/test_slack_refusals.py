@@ -1,7 +1,5 @@
 """A refused delivery is counted each time, and told seldom enough that nobody fills the log with them."""
 
-from __future__ import annotations
-
 import pytest
 from structlog.testing import capture_logs
 

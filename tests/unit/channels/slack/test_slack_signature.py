@@ -3,8 +3,6 @@
 The signatures here are made from Slack's description of them, not by what checks them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -1,7 +1,5 @@
 """What goes wrong on the way to Slack has a code of ours: nobody reads the name of a class."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 

@@ -1,7 +1,5 @@
 """What stands beside the facts: the difference in values, the words of outcomes, the lengths of bars."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The form for other arguments: a field that is sent as it was drawn gives back its value, and hides nothing in it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Every kind of change to a bundle, and which way it is told to go."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Loosenings that hide behind the values that are tried, behind a tightening, or behind what cannot be proved."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

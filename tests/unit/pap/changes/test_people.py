@@ -1,7 +1,5 @@
 """What people may do beside approving: a rule that begins, ends, widens or narrows it is told with its direction."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

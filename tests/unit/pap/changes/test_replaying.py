@@ -1,7 +1,5 @@
 """Recorded calls through bundles, with bad lines, labels and hidden values."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

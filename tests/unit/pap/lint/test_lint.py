@@ -1,7 +1,5 @@
 """What `check` can prove about a valid bundle, and that it is silent where it cannot."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
