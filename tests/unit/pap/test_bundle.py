@@ -7,7 +7,7 @@ import pytest
 
 from policy_service.pap.bundle import load_bundle
 from policy_service.pap.problems import BundleError
-from tests.fakes.bundles import PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import PERMIT_ALL, BundleFolder, facts_of, pay_args, pay_manifest
 
 ON_APPROVE = '(principal, action == Action::"approve", resource)'
 ON_ALL = "(principal, action, resource)"
@@ -92,13 +92,6 @@ def pay(**changes: Any) -> tuple[str, dict[str, Any]]:
     return "tools/pay.json", pay_manifest(**changes)
 
 
-def source(name: str, more: str = "") -> str:
-    """A file of facts about agents."""
-    attributes = f'[entities.{name}.attributes]\nx="Long?"\n'
-    return f'{attributes}[[source]]\nname="s"\nkind="file"\nfile="facts/s.json"\nentity="{name}"\n{more}'
-
-
-ARGS_RESERVED = {**PAY_ARGS, "properties": {**PAY_ARGS["properties"], "__entity": {"type": "string"}}}
 METER_OF_REFUND = '[meters.calls]\ncount = true\nof = ["refund"]\nper = "principal"\nwindow = "24h"\n'
 # The file, what is in it, and a part of what is told.
 FILE_PROBLEMS: list[tuple[tuple[str, Any], str]] = [
@@ -118,13 +111,13 @@ FILE_PROBLEMS: list[tuple[tuple[str, Any], str]] = [
     (pay(compensation={"tool": "pay", "map": {"account": "args:/account"}}), "needs the argument 'amount'"),
     (pay(probe="pay"), "a probe only asks and has no manifest"),
     (pay(probe="find_pay", lane="live"), "its adapter, which knows"),
-    (pay(args=ARGS_RESERVED), "reserved"),
+    (pay(args=pay_args(__entity={"type": "string"})), "reserved"),
     (("groups.toml", "\nx = = 1"), "groups.toml:2: "),
     (("groups.toml", "x = " + "[" * 100_000), "groups.toml: "),
     (("facts.toml", "="), "facts.toml:1: "),
     (("facts/x.json", {}), "no source in facts.toml names this file"),
-    (("facts.toml", source("Agent", 'tools=["refund"]\n')), "there is no tool 'refund'"),
-    (("facts.toml", source("Agent")), "facts/s.json: named by a source, but missing"),
+    (("facts.toml", facts_of("Agent", more='tools=["refund"]\n', x="Long?")), "there is no tool 'refund'"),
+    (("facts.toml", facts_of("Agent", x="Long?")), "facts/accounts.json: named by a source, but missing"),
     (("meters.toml", "[meters"), "meters.toml: "),
     (("meters.toml", METER_OF_REFUND), "meters.toml: meter 'calls': of: 'refund' is neither a tool"),
     (("rules.ceder", ""), "unknown kind of file"),
@@ -138,11 +131,11 @@ def test_a_wrong_file_is_told_by_name(folder: BundleFolder, file: tuple[str, Any
 
 
 def test_a_fact_file_is_one_object_of_rows_and_empty_meters_are_none(folder: BundleFolder) -> None:
-    folder.policies("").write("facts.toml", source("Account"))
+    folder.policies("").write("facts.toml", facts_of("Account", x="Long?"))
     for content in ("[]", '{"a1": "open"}', "{"):
-        problems = folder.write("facts/s.json", content).problems()
-        assert any(problem.startswith("facts/s.json:") for problem in problems), content
-    assert folder.write("facts/s.json", "{}").write("meters.toml", "# none yet\n").problems() == []
+        problems = folder.write("facts/accounts.json", content).problems()
+        assert any(problem.startswith("facts/accounts.json:") for problem in problems), content
+    assert folder.write("facts/accounts.json", "{}").write("meters.toml", "# none yet\n").problems() == []
 
 
 def test_every_problem_is_told_at_once(folder: BundleFolder) -> None:

@@ -6,7 +6,17 @@ from typing import Any
 import pytest
 
 from countersign.contract import ToolManifest, Verdict, manifest_file
-from tests.fakes.bundles import PAY, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import (
+    CAP,
+    COUNTED,
+    PAY,
+    PAY_ARGS,
+    PERMIT_ALL,
+    SPENT,
+    BundleFolder,
+    pay_args,
+    pay_manifest,
+)
 
 OLD_ARGS = PAY_ARGS | {"properties": {k: v for k, v in PAY_ARGS["properties"].items() if k != "currency"}}
 OLD: dict[str, Any] = pay_manifest(args=OLD_ARGS)
@@ -86,32 +96,18 @@ def test_a_tool_of_any_name_lies_in_a_safe_file_and_is_weighed(tmp_path: Path, t
     assert folder.decide(PAY).outcome is Verdict.DENY
 
 
-METERS = '[meters.paid]\nsum = "/amount"\nof = ["pay"]\nper = "principal"\nwindow = "24h"\n'
-CAP = (
-    '@id("cap") forbid (principal, action == Action::"pay", resource)\n'
-    "when { context.history.paid + context.input.amount > 100 };\n"
-)
-
-
 def metered(folder: BundleFolder, amount: dict[str, Any]) -> BundleFolder:
     """A current version that is counted, and another beside it with this amount."""
-    args, older = (
-        PAY_ARGS | {"properties": {**PAY_ARGS["properties"], "amount": one}}
-        for one in ({"type": "integer", "minimum": 0}, amount)
-    )
-    folder.policies(PERMIT_ALL + CAP).write("meters.toml", METERS).write(
-        "tools/pay.json", pay_manifest(args=args)
-    )
-    return folder.write("tools/pay@1.json", pay_manifest(title="Pay, before", args=older))
+    folder.policies(PERMIT_ALL + CAP).write("meters.toml", SPENT).write("tools/pay.json", COUNTED)
+    return folder.write("tools/pay@1.json", pay_manifest(title="Pay, before", args=pay_args(amount=amount)))
 
 
 def test_a_budget_is_spent_by_every_version_that_says_what_is_counted(folder: BundleFolder) -> None:
     bundle = metered(folder, {"type": "integer", "minimum": 0}).load()
     digest = next(version for version in bundle.tools if version.label == "1").manifest.digest
-    call = {"account": "a1", "amount": 60}
-    assert folder.decide(call, tool_digest=digest).outcome == "release"
-    assert folder.decide(call, tool_digest=digest, history={"paid": 41}).policies == ("cap",)
-    assert metered(folder, {"type": "integer"}).problems() == [
-        "tools/pay@1.json: the meter 'paid' counts it: sum: '/amount' of 'pay' may be negative, and would give a "
-        'budget back; let its manifest say "minimum": 0 or more'
-    ]
+    assert folder.decide(PAY, tool_digest=digest).outcome == "release"
+    assert folder.decide(PAY, tool_digest=digest, history={"spent": 101}).policies == ("cap",)
+    (problem,) = metered(folder, {"type": "integer"}).problems()
+    assert problem.startswith(
+        "tools/pay@1.json: the meter 'spent' counts it: sum: '/amount' of 'pay' may be negative"
+    )

@@ -10,7 +10,7 @@ import pytest
 from countersign.contract import Verdict
 from policy_service.domain.question import AgentPrincipal, Claimed, Facts
 from policy_service.pdp.engine import decide
-from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest
 
 BIG = (
     '@id("big") @approval("finance") @valid_for("10m") forbid (principal, action, resource)'
@@ -156,14 +156,8 @@ def test_failed_facts_are_a_deny_and_their_detail_is_for_the_operator(standard: 
     assert standard.decide(PAY, facts=Facts("0" * 64)).code == "facts_unavailable", "of another bundle"
 
 
-FACTS_OF = '[[source]]\nname="{0}"\nkind="file"\nfile="facts/{0}.json"\nentity="{1}"\n'
-
-
 def test_a_required_fact_that_is_not_there_decides_nothing(folder: BundleFolder) -> None:
-    folder.write(
-        "facts.toml", '[entities.Account.attributes]\nstate="String"\n' + FACTS_OF.format("s", "Account")
-    )
-    folder.write("facts/s.json", {})
+    folder.write("facts.toml", facts_of("Account", state="String")).write("facts/accounts.json", {})
     decision = folder.decide(PAY, facts=Facts(folder.load().digest))
     assert decision.code == "facts_unavailable"
     assert "'state'" in decision.reasons[0].text
@@ -236,11 +230,10 @@ def test_policy_sees_typed_facts_about_resource_and_agent(folder: BundleFolder) 
         "flags": ("Set<String>", ["a", "b"], 'resource.flags.contains("b")'),
         "maybe": ("Long?", None, "!(resource has maybe)"),
     }
-    declared = "".join(f'{name} = "{kind}"\n' for name, (kind, _, _) in types.items())
-    attributes = f'[entities.Account.attributes]\n{declared}[entities.Agent.attributes]\nlimit = "Long"\n'
-    folder.write("facts.toml", attributes + FACTS_OF.format("s", "Account") + FACTS_OF.format("a", "Agent"))
-    folder.write("facts/s.json", {"a1": {name: value for name, (_, value, _) in types.items()}})
-    folder.write("facts/a.json", {"robot": {"limit": 100}})
+    declared = facts_of("Account", **{name: kind for name, (kind, _, _) in types.items()})
+    folder.write("facts.toml", declared + facts_of("Agent", "facts/agents.json", limit="Long"))
+    folder.write("facts/accounts.json", {"a1": {name: value for name, (_, value, _) in types.items()}})
+    folder.write("facts/agents.json", {"robot": {"limit": 100}})
     conditions = [condition for _, _, condition in types.values()]
     assert releases_when(folder, " && ".join([*conditions, "context.input.amount <= principal.limit"]))
 

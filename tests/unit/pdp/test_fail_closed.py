@@ -21,12 +21,9 @@ from policy_service.domain.question import Facts
 from policy_service.pdp.cedar import Answer, ask, entities_of, failed_policies
 from policy_service.pdp.outcome import outcome_of
 from policy_service.pdp.request import entities_for, request_for
-from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest
 
-FACTS = (
-    '[entities.Account.attributes]\nlimit = "Long"\n[[source]]\nname = "s"\nkind = "file"\nfile = "facts/s.json"\n'
-    'entity = "Account"\n'
-)
+FACTS = facts_of("Account", "facts/s.json", limit="Long")
 
 
 @pytest.fixture

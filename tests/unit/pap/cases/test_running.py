@@ -5,21 +5,14 @@ from pathlib import Path
 import pytest
 
 from policy_service.pap.problems import BundleError
-from tests.fakes.bundles import BundleFolder
+from tests.fakes.bundles import BundleFolder, facts_of
 from tests.fakes.cases import HEAD, ask, one_case, small_bundle
 
-FACTS = """
-[entities.Account.attributes]
-state = "String"
-limit = "decimal?"
-opened = "datetime?"
+FACTS = (
+    facts_of("Account", state="String", limit="decimal?", opened="datetime?")
+    + """
 [entities.Agent.attributes]
 trusted = "Bool"
-[[source]]
-name = "accounts"
-kind = "file"
-file = "facts/accounts.json"
-entity = "Account"
 [[source]]
 name = "trust"
 kind = "sql"
@@ -27,6 +20,7 @@ url_env = "TRUST_URL"
 entity = "Agent"
 query = "SELECT trusted FROM agents WHERE id = :agent"
 """
+)
 KNOWING = """
 @id("pay") permit (principal, action == Action::"pay", resource)
 when { principal.trusted && resource.state == "open" };

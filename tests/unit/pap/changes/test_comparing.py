@@ -13,7 +13,7 @@ from policy_service.pap.changes.comparing import Report, compare
 from policy_service.pap.changes.findings import Way
 from policy_service.pap.changes.manifests import manifest_changes
 from policy_service.pap.changes.versions import version_findings, versions_of_both
-from tests.fakes.bundles import GROUPS, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import GROUPS, PERMIT_ALL, SPENT, BundleFolder, facts_of, pay_args, pay_manifest
 
 Change = Callable[[BundleFolder], BundleFolder]
 RULES = """
@@ -26,18 +26,7 @@ forbid (principal, action, resource) when { context.input.amount > 500 };
 @id("closed") forbid (principal, action, resource) when { resource.state == "closed" };
 @id("who") permit (principal in Group::"finance", action == Action::"approve", resource);
 """
-FACTS = """
-[entities.Account.attributes]
-state = "String"
-tier = "Long?"
-[[source]]
-name = "accounts"
-kind = "file"
-file = "facts/accounts.json"
-entity = "Account"
-as_of = "at"
-max_age = "1h"
-"""
+FACTS = facts_of("Account", more='as_of = "at"\nmax_age = "1h"\n', state="String", tier="Long?")
 ROWS = {
     "a1": {"state": "open", "at": "2026-11-21T22:00:00Z"},
     "a2": {"state": "closed", "at": "2026-11-21T22:00:00Z"},
@@ -90,11 +79,6 @@ def text(name: str, whole: str, *replaced: str) -> Change:
     return lambda made: made.write(name, whole)
 
 
-def properties(**changes: object) -> dict[str, Any]:
-    """The args' schema with properties more or other."""
-    return {**PAY_ARGS, "properties": {**PAY_ARGS["properties"], **changes}}
-
-
 WHO = '@id("who") permit (principal in Group::"finance", action == Action::"approve", resource);'
 NIGHT = '[groups.night]\nmembers = ["maya"]\n'
 UNIQUE = {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
@@ -108,7 +92,7 @@ def without(made: BundleFolder, name: str) -> BundleFolder:
 
 def laxer_version(label: str) -> Change:
     """A manifest beside the current one that takes more."""
-    free = properties(amount={"type": "integer", "maximum": 10**9})
+    free = pay_args(amount={"type": "integer", "maximum": 10**9})
     return lambda made: made.write(f"tools/pay@{label}.json", MANIFEST | {"args": free})
 
 
@@ -162,10 +146,10 @@ LOOSENINGS = {
         "manifest-money"),
     "more is hidden, in another lane": (
         manifest(secret=["/note", "/account"], lane="live"), "manifest-secret manifest-lane"),
-    "a new arg": (manifest(args=properties(extra={"type": "string"})), "manifest-args"),
+    "a new arg": (manifest(args=pay_args(extra={"type": "string"})), "manifest-args"),
     "a wider enum": (
-        manifest(args=properties(currency={"type": "string", "enum": ["USD", "EUR", "GBP"]})), "manifest-args"),
-    "an array policy may see": (manifest(args=properties(items=UNIQUE)), "manifest-args"),
+        manifest(args=pay_args(currency={"type": "string", "enum": ["USD", "EUR", "GBP"]})), "manifest-args"),
+    "an array policy may see": (manifest(args=pay_args(items=UNIQUE)), "manifest-args"),
     "a case is gone": (lambda made: without(made, "cases/pay.yaml"), "case"),
     "a case asks less": (
         text("cases/pay.yaml", CASES, "x }, expect: deny, reasons: [invalid_args]", LAXER), "case"),
@@ -201,7 +185,7 @@ TIGHTENINGS = {
     "a new forbid": rules('@id("closed")', '@id("never") forbid (principal, action, resource);\n@id("closed")'),
     "a person fewer": text("groups.toml", GROUPS, 'members = ["maya", "tomas"]', 'members = ["tomas"]'),
     "a shorter timeout": manifest(timeout_seconds=5),
-    "a narrower enum": manifest(args=properties(currency={"type": "string", "enum": ["USD"]})),
+    "a narrower enum": manifest(args=pay_args(currency={"type": "string", "enum": ["USD"]})),
     "fresher facts": text("facts.toml", FACTS, 'max_age = "1h"', 'max_age = "5m"'),
     "a row fewer, and a call about it is denied": text("facts/accounts.json", json.dumps({"a1": ROWS["a1"]})),
 }  # fmt: skip
@@ -262,12 +246,9 @@ def test_form_alone_is_no_change(whole: Bundle, tmp_path: Path, change: Change) 
 
 
 OPEN_WORLD = FACTS.replace('as_of = "at"\nmax_age = "1h"', "optional = true").replace('"String"', '"String?"')
-FROZEN = (
-    '[entities.Agent.attributes]\nfrozen = "Bool?"\n[[source]]\nname = "ag"\nkind = "file"\n'
-    'file = "facts/ag.json"\nentity = "Agent"\noptional = true\n'
-)
-METER = '[meters.spent]\nsum = "/amount"\nof = ["money"]\nper = "principal"\nwindow = "24h"\n'
-AMOUNT = properties(amount={"type": "integer", "minimum": 0})
+FROZEN = facts_of("Agent", "facts/ag.json", "optional = true\n", frozen="Bool?")
+METER = SPENT.replace("pay", "money")
+AMOUNT = pay_args(amount={"type": "integer", "minimum": 0})
 SENT = pay_manifest(tool="send", args=AMOUNT, groups=["money"])
 HELD_BACK = '[groups.suspended]\nmembers = ["maya"]\n'
 NOT_SUSPENDED = '@id("no") forbid (principal in Group::"suspended", action == Action::"approve", resource);\n'
@@ -331,7 +312,7 @@ def test_each_version_in_force_is_held_against_one_that_was(tmp_path: Path) -> N
 
 
 def test_a_rule_that_only_a_version_beside_can_reach_is_tried_on_it(tmp_path: Path) -> None:
-    bounded = manifest(args=properties(amount={"type": "integer", "maximum": 9}))
+    bounded = manifest(args=pay_args(amount={"type": "integer", "maximum": 9}))
 
     def limited(limit: int) -> Change:
         rule = f'@id("big") forbid (principal, action, resource) when {{ context.input.amount > {limit} }};\n'

@@ -7,17 +7,9 @@ import pytest
 
 from policy_service.pap.changes.comparing import Report, compare
 from policy_service.pap.changes.findings import Way
-from tests.fakes.bundles import PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import PERMIT_ALL, BundleFolder, facts_of, pay_args, pay_manifest
 
-STATE = """
-[entities.Account.attributes]
-state = "String"
-[[source]]
-name = "accounts"
-kind = "file"
-file = "facts/accounts.json"
-entity = "Account"
-"""
+STATE = facts_of("Account", state="String")
 APPROVE = '@id("w") permit (principal in Group::"cfo", action == Action::"approve", resource);\n'
 
 
@@ -50,12 +42,6 @@ def barred(condition: str) -> str:
 def chosen(condition: str) -> str:
     """A rule beside who approves, of whom may."""
     return f'@id("x") permit (principal, action == Action::"approve", resource) when {{ {condition} }};\n'
-
-
-def with_property(**properties: Any) -> dict[str, Any]:
-    """The manifest with args more or other."""
-    args = pay_manifest()["args"]
-    return pay_manifest(args={**args, "properties": {**args["properties"], **properties}})
 
 
 def kinds(report: Report) -> set[str]:
@@ -92,7 +78,7 @@ def test_no_tool_that_is_tried_can_be_one_that_a_rule_names(tmp_path: Path, afte
 
 
 def test_a_text_that_nothing_beside_the_named_ones_stands_for_is_sampled(tmp_path: Path) -> None:
-    odd = with_property(account={"type": "string", "pattern": "^[0-9]{9}Z$"})
+    odd = pay_manifest(args=pay_args(account={"type": "string", "pattern": "^[0-9]{9}Z$"}))
     before, after = 'context.input.account != "123456789Z"', 'context.input.account == "987654321Z"'
     report = report_of(tmp_path, forbid(before), forbid(after), odd)
     assert report.tools[0].how == "sampled"
@@ -133,7 +119,7 @@ def test_what_can_let_nothing_more_go_is_no_loosening(tmp_path: Path, before: st
 def test_an_object_that_may_be_left_out_is_tried_with_what_is_in_it(tmp_path: Path) -> None:
     inner = {"type": "object", "additionalProperties": False, "properties": {"bank": {"type": "string"}}}
     rule = forbid('context.input has to && context.input.to has bank && context.input.to.bank != "b"')
-    report = report_of(tmp_path, rule, rule.replace("!=", "=="), with_property(to=inner))
+    report = report_of(tmp_path, rule, rule.replace("!=", "=="), pay_manifest(args=pay_args(to=inner)))
     assert "deny-to-release" in kinds(report)
 
 
@@ -172,7 +158,7 @@ def test_more_risk_may_open_where_people_are_chosen_by_it(tmp_path: Path, fact: 
 
 
 def test_a_truth_in_place_of_a_number_is_no_narrower_enum(tmp_path: Path) -> None:
-    flags = [with_property(flag={"enum": values}) for values in ([0, 1], [False, True])]
+    flags = [pay_manifest(args=pay_args(flag={"enum": values})) for values in ([0, 1], [False, True])]
     assert "manifest-args" in kinds(report_of(tmp_path, "", "", *flags))
 
 

@@ -10,18 +10,22 @@ from countersign.contract import ToolManifest
 from policy_service.pap.changes.calls import read_calls
 from policy_service.pap.changes.findings import Way
 from policy_service.pap.changes.replaying import counted, differing, findings_of, replay
-from tests.fakes.bundles import PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import (
+    CAP,
+    COUNTED,
+    PERMIT_ALL,
+    SPENT,
+    BundleFolder,
+    asks_above,
+    facts_of,
+    pay_args,
+    pay_manifest,
+)
 
-GATE = '@id("g") @approval("finance") forbid (principal, action, resource) when { context.input.amount > LIMIT };'
-CAP = '@id("cap") forbid (principal, action, resource) when { context.history.spent > 100 };'
-METER = '[meters.spent]\nsum = "/amount"\nof = ["pay"]\nper = "principal"\nwindow = "24h"\n'
 ARGS = {"account": "a1", "amount": 60}
 CALL = {"agent": {"name": "robot"}, "tool": "pay", "args": ARGS, "now": "2026-01-14T12:00:00Z"}
 SHUT = '@id("shut") forbid (principal, action, resource) when { resource.shut };'
-SHUT_FACTS = (
-    '[entities.Account.attributes]\nshut = "Bool"\n[[source]]\nname = "s"\nkind = "file"\n'
-    'file = "facts/s.json"\nentity = "Account"\n'
-)
+SHUT_FACTS = facts_of("Account", "facts/s.json", shut="Bool")
 
 
 def line(**changes: Any) -> bytes:
@@ -43,12 +47,7 @@ def outcomes(folder: BundleFolder, *lines: bytes) -> list[str]:
 
 def bundle(path: Path, limit: int) -> BundleFolder:
     """Payments above the limit wait for finance."""
-    return BundleFolder(path).policies(PERMIT_ALL + GATE.replace("LIMIT", str(limit)))
-
-
-def with_property(**properties: Any) -> dict[str, Any]:
-    """The args' schema with a property more or other."""
-    return {**PAY_ARGS, "properties": {**PAY_ARGS["properties"], **properties}}
+    return BundleFolder(path).policies(asks_above(limit))
 
 
 def test_outcomes_are_counted_by_tool_and_label(tmp_path: Path) -> None:
@@ -95,7 +94,7 @@ def test_facts_of_the_line_come_before_the_bundle_s_sources(tmp_path: Path) -> N
 
 def test_a_call_is_of_the_version_it_was_staged_for(tmp_path: Path) -> None:
     resource = {"type": "Account", "id": "/why"}
-    older = pay_manifest(args=with_property(why={"type": "string"}), resource=resource)
+    older = pay_manifest(args=pay_args(why={"type": "string"}), resource=resource)
     digest, args = ToolManifest.model_validate(older).digest, ARGS | {"why": "so"}
     folder = bundle(tmp_path, 50).write("tools/pay@old.json", older)
     expected: dict[bytes, tuple[str, list[str]]] = {
@@ -120,9 +119,8 @@ def test_facts_of_an_older_version_s_resource_are_read(tmp_path: Path) -> None:
 
 
 def test_a_meter_is_what_the_record_says_and_never_guessed(tmp_path: Path) -> None:
-    counting = pay_manifest(args=with_property(amount={"type": "integer", "minimum": 0}))
-    folder = BundleFolder(tmp_path / "2").policies(PERMIT_ALL + CAP).write("meters.toml", METER)
-    folder.write("tools/pay.json", counting)
+    folder = BundleFolder(tmp_path / "2").policies(PERMIT_ALL + CAP).write("meters.toml", SPENT)
+    folder.write("tools/pay.json", COUNTED)
     calls = read(line(history={"spent": 101}), line(history={"spent": 100}), line(history={}), line())
     capped = replay(folder.load(), calls)
     assert [each.outcome for each in capped] == ["deny", "release", "not replayable", "not replayable"]

@@ -7,28 +7,15 @@ import pytest
 
 from policy_service.pap.lint.run import findings_about
 from policy_service.pap.source import FolderSource
-from tests.fakes.bundles import GROUPS, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import GROUPS, PERMIT_ALL, BundleFolder, facts_of, pay_args, pay_manifest
 
-ARGS = PAY_ARGS | {
-    "required": ["account", "amount", "currency"],
-    "properties": {
-        **PAY_ARGS["properties"],
-        "amount": {"type": "integer", "minimum": 1, "maximum": 1000},
-        "total": {"type": "integer"},
-        "kind": {"const": "card"},
-        "urgent": {"type": "boolean"},
-    },
-}
-FACTS = """
-[entities.Account.attributes]
-balance = "Long"
-state = "String?"
-[[source]]
-name = "accounts"
-kind = "file"
-file = "facts/accounts.json"
-entity = "Account"
-"""
+ARGS = pay_args(
+    amount={"type": "integer", "minimum": 1, "maximum": 1000},
+    total={"type": "integer"},
+    kind={"const": "card"},
+    urgent={"type": "boolean"},
+) | {"required": ["account", "amount", "currency"]}
+FACTS = facts_of("Account", balance="Long", state="String?")
 
 
 @pytest.fixture

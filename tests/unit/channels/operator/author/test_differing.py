@@ -10,26 +10,19 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from policy_service.cli import app
-from tests.fakes.bundles import PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import CAP, COUNTED, PERMIT_ALL, SPENT, BundleFolder, asks_above
 
-GATE = '@id("g") @approval("finance") forbid (principal, action, resource) when { context.input.amount > LIMIT };'
 CALL = {"agent": {"name": "robot"}, "tool": "pay", "args": {"account": "a1", "amount": 60}}
 
 
 def bundle(path: Path, limit: int) -> str:
-    """Payments above the limit wait for finance."""
-    BundleFolder(path).policies(PERMIT_ALL + GATE.replace("LIMIT", str(limit)))
-    return str(path)
+    return str(BundleFolder(path).policies(asks_above(limit)).path)
 
 
 def metered(path: Path) -> str:
     """Payments are counted, and nothing more is paid once 100 are spent."""
-    amount = {"type": "integer", "minimum": 0}
-    counted = pay_manifest(args={**PAY_ARGS, "properties": {**PAY_ARGS["properties"], "amount": amount}})
-    cap = '@id("cap") forbid (principal, action, resource) when { context.history.spent > 100 };'
-    meters = '[meters.spent]\nsum = "/amount"\nof = ["pay"]\nper = "principal"\nwindow = "24h"\n'
-    made = BundleFolder(path).policies(PERMIT_ALL + cap).write("tools/pay.json", counted)
-    return str(made.write("meters.toml", meters).path)
+    made = BundleFolder(path).policies(PERMIT_ALL + CAP).write("tools/pay.json", COUNTED)
+    return str(made.write("meters.toml", SPENT).path)
 
 
 def recorded(path: Path, *calls: Any) -> str:

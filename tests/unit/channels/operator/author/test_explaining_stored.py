@@ -13,7 +13,16 @@ from typer.testing import CliRunner, Result
 from countersign.contract import ToolManifest
 from policy_service.channels.operator.author import explaining
 from policy_service.cli import app
-from tests.fakes.bundles import PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import (
+    CAP,
+    COUNTED,
+    PERMIT_ALL,
+    SPENT,
+    BundleFolder,
+    asks_above,
+    pay_args,
+    pay_manifest,
+)
 
 Explain = Callable[..., Result]
 AsJson = Callable[..., dict[str, Any]]
@@ -27,13 +36,7 @@ CALL: dict[str, Any] = {
     "now": "2026-01-14T12:00:00Z", "decided": "release", "history": {}, "secret": [], "decisions": [THEN],
 }  # fmt: skip
 ABOVE_50 = "context.input.amount > 50"
-GATE = f'@id("g") @approval("finance") forbid (principal, action, resource) when {{ {ABOVE_50} }};'
-METERS = '[meters.spent]\nsum = "/amount"\nof = ["pay"]\nper = "principal"\nwindow = "24h"\n'
-
-
-def with_property(**properties: Any) -> dict[str, Any]:
-    """The manifest with args more or other."""
-    return pay_manifest(args={**PAY_ARGS, "properties": {**PAY_ARGS["properties"], **properties}})
+GATED = asks_above(50)
 
 
 @pytest.fixture
@@ -80,7 +83,7 @@ def test_where_today_s_bundle_answers_otherwise_it_is_said(
     explained: Explain, as_json: AsJson, folder: BundleFolder
 ) -> None:
     assert as_json()["differs"] is False
-    folder.policies(PERMIT_ALL + GATE)
+    folder.policies(GATED)
     told = as_json()
     assert (told["differs"], told["outcome"], told["decided_by"]) == (True, "review", ["all", "g"])
     assert told["decisions"] == [THEN]
@@ -103,7 +106,7 @@ def test_the_effect_is_explained_under_the_version_it_was_staged_for(
     as_json: AsJson, folder: BundleFolder
 ) -> None:
     old = ToolManifest.model_validate(pay_manifest(secret=["/account"]))
-    folder.policies(PERMIT_ALL + GATE.replace(ABOVE_50, 'context.input.account == "x"'))
+    folder.policies(GATED.replace(ABOVE_50, 'context.input.account == "x"'))
     gone = as_json(tool_digest=old.digest)
     folder.write("tools/pay@old.json", pay_manifest(secret=["/account"]))
     held, current = as_json(tool_digest=old.digest), as_json()
@@ -113,8 +116,8 @@ def test_the_effect_is_explained_under_the_version_it_was_staged_for(
 
 
 def test_what_an_older_version_takes_is_not_refused(as_json: AsJson, folder: BundleFolder) -> None:
-    older = with_property(why={"type": "string"})
-    folder.write("tools/pay@old.json", older).policies(PERMIT_ALL + GATE)
+    older = pay_manifest(args=pay_args(why={"type": "string"}))
+    folder.write("tools/pay@old.json", older).policies(GATED)
     args = CALL["args"] | {"why": "so"}
     told = as_json(tool_digest=ToolManifest.model_validate(older).digest, args=args)
     held = {one["id"] for one in told["policies"] if one["held"]}
@@ -133,8 +136,8 @@ def test_what_was_secret_on_that_day_is_not_shown_today(
     explained: Explain, folder: BundleFolder, condition: str, shown_as: str
 ) -> None:
     """Nor is it told by a change that would release."""
-    folder.write("tools/pay.json", with_property(note={"type": "string"}))
-    folder.policies(PERMIT_ALL + GATE.replace(ABOVE_50, condition))
+    folder.write("tools/pay.json", pay_manifest(args=pay_args(note={"type": "string"})))
+    folder.policies(GATED.replace(ABOVE_50, condition))
     told = {"args": {"account": "hunter2", "amount": 60, "note": "x"}, "secret": ["/account"]}
     hidden, shown = explained(**told), explained("--with-secrets", **told)
     assert "hunter2" not in hidden.output and "(hidden)" in hidden.output
@@ -145,9 +148,8 @@ def test_what_was_secret_on_that_day_is_not_shown_today(
 def test_a_meter_the_record_does_not_tell_is_named(
     explained: Explain, as_json: AsJson, folder: BundleFolder
 ) -> None:
-    folder.write("tools/pay.json", with_property(amount={"type": "integer", "minimum": 0}))
-    cap = '@id("cap") forbid (principal, action, resource) when { context.history.spent > 100 };'
-    folder.write("meters.toml", METERS).policies(PERMIT_ALL + cap)
+    folder.write("tools/pay.json", COUNTED)
+    folder.write("meters.toml", SPENT).policies(PERMIT_ALL + CAP)
     unknown, known = as_json(), as_json(history={"spent": 101})
     assert (unknown["meters_not_known"], unknown["outcome"]) == (["spent"], "release")
     assert (known["meters_not_known"], known["outcome"]) == ([], "deny")
