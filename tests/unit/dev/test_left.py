@@ -37,9 +37,7 @@ ROWS: dict[str, tuple[TxnState, list[Part], list[EffectState], bool]] = {
 
 
 @pytest.mark.parametrize(("state", "parts", "undone", "left"), ROWS.values(), ids=ROWS)
-def test_what_is_left_to_the_agent(
-    state: TxnState, parts: Any, undone: list[EffectState], left: bool
-) -> None:
+def test_what_is_left_to_agents(state: TxnState, parts: Any, undone: list[EffectState], left: bool) -> None:
     snapshot: Any = SimpleNamespace(transaction=SimpleNamespace(state=state.value), parts=lambda: parts)
     snapshot.compensations = [SimpleNamespace(state=one.value) for one in undone]
     assert is_left(snapshot) is left

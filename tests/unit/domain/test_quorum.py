@@ -120,9 +120,7 @@ OPENS = [(False, None, True), (True, None, False), (False, "v-maya", False), (Tr
 
 
 @pytest.mark.parametrize(("met", "denied", "opens"), OPENS)
-def test_an_opening_stands_in_unless_quorums_are_met_or_one_denied(
-    met: bool, denied: str | None, opens: bool
-) -> None:
+def test_an_opening_counts_where_quorums_do_not(met: bool, denied: str | None, opens: bool) -> None:
     opening = Opening(("s1", "s2"), alone=False)
     found = Tally(met, (), denied, ("v1",) if met else (), opening)
     assert (found.opened is opening) is opens

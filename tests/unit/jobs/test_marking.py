@@ -93,7 +93,7 @@ async def test_writing_at_the_end_brings_it_up_to_date(tmp_path: Path) -> None:
     assert read_mark(tmp_path) == Mark(1, 6)
 
 
-async def test_a_mark_that_is_not_written_is_tried_again(
+async def test_a_mark_is_written_again_after_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_folder: Path, _mark: Mark) -> None:

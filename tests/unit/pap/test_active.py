@@ -34,9 +34,7 @@ async def test_nothing_is_decided_before_a_valid_bundle_was_loaded(folder: Bundl
     assert active.status().failed_at == NOW
 
 
-async def test_a_valid_folder_becomes_active_and_is_loaded_once(
-    folder: BundleFolder,
-) -> None:
+async def test_a_valid_folder_becomes_active_and_is_loaded_once(folder: BundleFolder) -> None:
     active = active_of(folder)
     reloaded = await active.reload()
     good = active.current

@@ -120,9 +120,7 @@ def test_a_process_that_hangs_is_ended(folder: BundleFolder, monkeypatch: pytest
     assert not preparer._running
 
 
-def test_a_text_that_ends_the_parser_ends_no_service(
-    folder: BundleFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_may_end_the_parser_only_there(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Depth is counted before any parser; whatever else may end one ends here: the count is taken away."""
     deep = "(" * 20_000 + "true" + ")" * 20_000
     folder.policies(f'@id("deep") permit (principal, action, resource) when {{ {deep} }};\n')

@@ -56,9 +56,7 @@ CHANGES: dict[str, tuple[Any, bool]] = {
 
 
 @pytest.mark.parametrize(("change", "is_beside"), CHANGES.values(), ids=CHANGES)
-def test_any_change_of_the_bundle_makes_it_a_mere_folder(
-    repository: Path, change: Any, is_beside: bool
-) -> None:
+def test_any_change_makes_a_bundle_a_mere_folder(repository: Path, change: Any, is_beside: bool) -> None:
     change(repository)
     folder = "dir-" + bundle_digest(read_files(repository))[:12]
     assert commit(repository) == (git(repository, "rev-parse", "HEAD") if is_beside else folder)

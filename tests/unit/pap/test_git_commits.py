@@ -134,9 +134,7 @@ def test_what_does_not_belong_is_refused_by_name(repository: Repository) -> None
         repository.rewind(sound)
 
 
-def test_a_file_of_megabytes_is_refused_unread(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_file_is_refused_unread(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     repository.write("large.cedar", "//" + "x" * 5_000_000).commit()
     read: list[int] = []
     raw = Objects._raw
@@ -160,9 +158,7 @@ def test_one_byte_more_than_a_file_may_have_is_too_much(repository: Repository) 
     assert "large.cedar: larger than" in refusal(repository)
 
 
-def test_files_bytes_and_policies_are_counted_before_they_are_read(
-    repository: Repository,
-) -> None:
+def test_files_bytes_and_policies_are_counted_before_they_are_read(repository: Repository) -> None:
     head, blob, large = repository.head(), repository.blob(b"{}"), repository.blob(b" " * MAX_FILE_BYTES)
     tools = repository.tree(*(entry("100644", f"t{n:05}.json", blob) for n in range(MAX_FILES + 1)))
     repository.commit_tree(repository.tree(entry("40000", "tools", tools)), head)

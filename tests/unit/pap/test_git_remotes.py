@@ -190,9 +190,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return script
 
 
-def test_ssh_asks_nobody_and_trusts_only_known_hosts(
-    repository: Repository, tmp_path: Path, ssh: Path
-) -> None:
+def test_ssh_asks_nobody_and_trusts_known_hosts(repository: Repository, tmp_path: Path, ssh: Path) -> None:
     copy = mirror(tmp_path, f"ssh://git@example.com:2222{repository.path}")
     assert copy.newest() == repository.head()
     second = repository.commit("more")

@@ -64,9 +64,7 @@ WRONG_FILES = {
 
 
 @pytest.mark.parametrize(("file", "content", "message"), WRONG_FILES.values(), ids=WRONG_FILES)
-def test_a_version_without_sense_is_refused(
-    folder: BundleFolder, file: str, content: Any, message: str
-) -> None:
+def test_an_odd_version_is_refused(folder: BundleFolder, file: str, content: Any, message: str) -> None:
     problems = folder.write(file, content).problems()
     assert any(problem.startswith(file) and message in problem for problem in problems), problems
 

@@ -102,7 +102,7 @@ def test_another_manifest_than_the_reviewed_one_is_denied(standard: BundleFolder
 
 @pytest.mark.parametrize("env", ["production", "staging"])
 @pytest.mark.parametrize("asked_as_unknown", [True, False])
-def test_an_unknown_tool_is_denied_but_in_dev(
+def test_unknown_tools_are_denied_but_in_dev(
     standard: BundleFolder, env: str, asked_as_unknown: bool
 ) -> None:
     for redecided, code in ((False, "unknown_tool"), (True, "tool_changed")):
@@ -111,9 +111,7 @@ def test_an_unknown_tool_is_denied_but_in_dev(
         assert (decision.outcome, decision.code) == (Verdict.DENY, code)
 
 
-def test_in_dev_an_unknown_tool_asks_people(
-    standard: BundleFolder,
-) -> None:
+def test_in_dev_an_unknown_tool_asks_people(standard: BundleFolder) -> None:
     decision = standard.decide({"any": [None]}, tool="refund", env="dev")
     (gate,) = decision.gates
     assert (decision.outcome, decision.policies) == (Verdict.REVIEW, ("unknown-tool",))
@@ -272,9 +270,7 @@ UNSEEN: dict[str, tuple[str, dict[str, Any], Verdict]] = {
 
 
 @pytest.mark.parametrize(("rules", "args", "verdict"), UNSEEN.values(), ids=UNSEEN)
-def test_what_nobody_weighs_asks_people(
-    folder: BundleFolder, rules: str, args: Any, verdict: Verdict
-) -> None:
+def test_the_unseen_asks_people(folder: BundleFolder, rules: str, args: Any, verdict: Verdict) -> None:
     decision = folder.policies(rules).decide(args)
     assert decision.outcome is verdict
     assert set(decision.unseen) == {name for name in ("items", "note") if name in args}
@@ -284,9 +280,7 @@ def test_what_nobody_weighs_asks_people(
         assert decision.policies[-1] == "unseen"
 
 
-def test_the_built_in_gate_stands_beside_others_and_a_forbid_beats_it(
-    standard: BundleFolder,
-) -> None:
+def test_the_built_in_gate_stands_beside_others_and_a_forbid_beats_it(standard: BundleFolder) -> None:
     decision = standard.decide({**ITEMS, "amount": 5000})
     assert [gate.policy_id for gate in decision.gates] == ["big", "unseen"]
     assert decision.valid_for == timedelta(minutes=10)

@@ -60,7 +60,7 @@ CARELESS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("rules", [forbid, gate], ids=["a plain forbid", "a gate"])
 @pytest.mark.parametrize(("condition", "args"), CARELESS.values(), ids=CARELESS)
-def test_args_that_make_a_rule_fail_are_denied(
+def test_args_that_fail_a_rule_are_denied(
     folder: BundleFolder, rules: Any, condition: str, args: Any
 ) -> None:
     injects_null = args.get("amount", 0) is None  # plain Cedar refuses null by itself

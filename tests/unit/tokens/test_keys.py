@@ -220,9 +220,7 @@ def test_a_rotation_after_a_theft_cut_short_leaves_keys_to_start_with_and_is_giv
 
 
 @pytest.mark.parametrize("step", ["previous", "current", "next"])
-def test_a_rotation_cut_short_can_be_repeated(
-    folder: Path, step: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rotation_cut_short_is_repeatable(folder: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever signed last stays published, and the command can be given again."""
     signed = read_keys(folder).current.public.kid
     following = PrivateKey.from_pem((folder / NEXT).read_bytes()).public.kid

@@ -89,7 +89,7 @@ ENDLESS = {
 
 @pytest.mark.parametrize(("begin", "again"), ENDLESS.values(), ids=ENDLESS)
 @pytest.mark.parametrize("path", [b"/x", b"/unread"])
-async def test_an_endless_frame_is_cut_off(
+async def test_endless_frames_are_cut_off(
     server: EchoServer, path: bytes, begin: bytes, again: bytes
 ) -> None:
     head = CHUNKED.replace(b"/x", path) + b"\r\n" + begin

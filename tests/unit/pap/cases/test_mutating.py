@@ -155,9 +155,7 @@ def survivor(tmp_path: Path) -> list[Mutant]:
     return [mutant for mutant in run(small_bundle(tmp_path), cases).survived if "shared" in mutant.name]
 
 
-def test_an_explained_survivor_is_let_be_and_a_stale_explanation_is_an_error(
-    tmp_path: Path,
-) -> None:
+def test_an_explained_survivor_is_let_be_and_a_stale_explanation_is_an_error(tmp_path: Path) -> None:
     acknowledged = acknowledged_in({"cases/mutants.toml": ENTRY.encode()})
     assert acknowledged == {("large", "@shared is added"): "it never fires beside another gate"}
     survived = survivor(tmp_path)

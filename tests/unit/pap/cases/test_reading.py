@@ -65,9 +65,7 @@ def test_a_file_of_another_shape_is_refused(text: str) -> None:
     assert problems(text)
 
 
-def test_names_defaults_and_the_number_of_cases_are_checked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_names_defaults_and_the_number_of_cases_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     twice = "cases/a.yaml:9: `it: a` is taken at cases/a.yaml:8; say what differs"
     assert problems(TWO.replace("it: b", "it: a")) == [twice]
     assert "'expect' has no default" in problems("defaults: {expect: release}\ncases: [{it: a}]")[0]

@@ -215,9 +215,7 @@ ASKED = [("live", False, Way.LOOSENING), (None, False, Way.TIGHTENING), ("live",
 
 
 @pytest.mark.parametrize(("ask", "labelled", "way"), ASKED)
-def test_a_manifest_takes_its_question_with_it(
-    tmp_path: Path, ask: str | None, labelled: bool, way: Way
-) -> None:
+def test_manifests_take_their_question(tmp_path: Path, ask: str | None, labelled: bool, way: Way) -> None:
     """A live tool without a manifest runs unasked; one that has another version in force does not."""
     made = BundleFolder(tmp_path).policies(PERMIT_ALL)
     gone, name = pay_manifest(tool="note", lane="live", ask=ask), "note@old" if labelled else "note"
@@ -283,7 +281,7 @@ DOCUMENTED = METER + 'doc = "What was paid"\n'
 @pytest.mark.parametrize(
     ("before", "after", "way"), [("", METER, Way.TIGHTENING), (METER, DOCUMENTED, Way.LOOK)]
 )
-def test_a_meter_tightens_and_its_words_are_to_look_at(
+def test_a_meter_tightens_and_its_words_are_looked_at(
     tmp_path: Path, before: str, after: str, way: Way
 ) -> None:
     report = report_of(tmp_path, metered(after, ["money"]), metered(before, ["money"]))

@@ -143,9 +143,7 @@ READ = {
 
 
 @pytest.mark.parametrize(("condition", "ids"), READ.items())
-def test_gates_that_exchange_ids_loosen_where_rules_read_them(
-    tmp_path: Path, condition: str, ids: set[str]
-) -> None:
+def test_gates_that_exchange_ids_loosen_where_read(tmp_path: Path, condition: str, ids: set[str]) -> None:
     swapped = GATES.replace('"a"', '"c"').replace('"b"', '"a"').replace('"c"', '"b"')
     report = report_of(tmp_path, GATES + chosen(condition), swapped + chosen(condition))
     assert {f.subject for f in report.of_way(Way.LOOSENING) if f.kind == "gate-id"} == ids

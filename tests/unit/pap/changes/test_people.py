@@ -42,9 +42,7 @@ CHANGES: dict[str, tuple[str, str, tuple[str, ...], set[Way]]] = {
 
 
 @pytest.mark.parametrize(("before", "after", "actions", "ways"), CHANGES.values(), ids=CHANGES)
-def test_a_change_is_told_with_its_direction(
-    tmp_path: Path, before: str, after: str, actions: Any, ways: Any
-) -> None:
+def test_a_change_has_its_direction(tmp_path: Path, before: str, after: str, actions: Any, ways: Any) -> None:
     def bundle(name: str, rule: str) -> Bundle:
         rules = [f'@id("{one}") ' + rule.replace("ACTION", f'action == Action::"{one}"') for one in actions]
         return folder(tmp_path / name).policies(RULES + "\n".join(rules if rule else [])).load()

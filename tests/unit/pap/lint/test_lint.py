@@ -271,9 +271,7 @@ WINDOWS = [("299s", ["short-window"]), ("1m", ["short-window"]), ("5m", []), ("4
 
 
 @pytest.mark.parametrize(("within", "found"), WINDOWS)
-def test_a_question_that_is_open_too_short_is_found(
-    folder: BundleFolder, within: str, found: list[str]
-) -> None:
+def test_a_question_open_too_short_is_found(folder: BundleFolder, within: str, found: list[str]) -> None:
     gate = (
         f'@id("it") @approval("finance") @answer_within("{within}") forbid (principal, action, resource);\n'
     )

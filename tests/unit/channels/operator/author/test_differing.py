@@ -98,9 +98,7 @@ def test_history_that_no_meter_could_show_is_a_bad_line(tmp_path: Path, history:
     assert explained.exit_code == 1 and "history" in explained.output
 
 
-def test_a_recorded_call_is_not_replayed_where_it_tells_no_meter(
-    tmp_path: Path,
-) -> None:
+def test_a_recorded_call_is_not_replayed_where_it_tells_no_meter(tmp_path: Path) -> None:
     counted = metered(tmp_path / "bundle")
     told = CALL | {"history": {"spent": 5, "gone": 1}, "decided": "release"}
     replayed = run("replay", recorded(tmp_path / "told", told), counted, "--json")

@@ -63,9 +63,7 @@ def as_json(explained: Explain) -> AsJson:
     return lambda **changes: json.loads(explained("--json", **changes).stdout)
 
 
-def test_the_stored_decision_comes_first_with_rule_and_commit(
-    explained: Explain, folder: BundleFolder
-) -> None:
+def test_the_stored_decision_comes_first_with_its_commit(explained: Explain, folder: BundleFolder) -> None:
     later = THEN | {"cause": "redeem", "commit": "decade", "decided_at": "2026-01-15T12:00:00Z"}
     lines = explained(decisions=[THEN, later]).stdout.splitlines()
     assert lines[:6] == [
@@ -102,9 +100,7 @@ def test_a_call_from_a_file_has_no_stored_decision(tmp_path: Path, folder: Bundl
     assert "Decided about" not in plain.stdout
 
 
-def test_the_effect_is_explained_under_the_version_it_was_staged_for(
-    as_json: AsJson, folder: BundleFolder
-) -> None:
+def test_an_effect_is_explained_under_its_own_version(as_json: AsJson, folder: BundleFolder) -> None:
     old = ToolManifest.model_validate(pay_manifest(secret=["/account"]))
     folder.policies(GATED.replace(ABOVE_50, 'context.input.account == "x"'))
     gone = as_json(tool_digest=old.digest)
@@ -145,9 +141,7 @@ def test_what_was_secret_on_that_day_is_not_shown_today(
     assert f"{shown_as}'hunter2'" in shown.output
 
 
-def test_a_meter_the_record_does_not_tell_is_named(
-    explained: Explain, as_json: AsJson, folder: BundleFolder
-) -> None:
+def test_a_meter_that_is_not_told_is_named(explained: Explain, as_json: AsJson, folder: BundleFolder) -> None:
     folder.write("tools/pay.json", COUNTED)
     folder.write("meters.toml", SPENT).policies(PERMIT_ALL + CAP)
     unknown, known = as_json(), as_json(history={"spent": 101})
@@ -157,9 +151,7 @@ def test_a_meter_the_record_does_not_tell_is_named(
 
 
 @pytest.mark.parametrize("decisions", [[{}], ["x"], "x", [THEN | {"more": 1}]])
-def test_decisions_the_service_would_not_tell_fail(
-    explained: Explain, tmp_path: Path, decisions: Any
-) -> None:
+def test_decisions_of_another_form_are_refused(explained: Explain, tmp_path: Path, decisions: Any) -> None:
     file = tmp_path / "call.json"
     file.write_text(json.dumps(CALL | {"decisions": decisions}))
     refused = CliRunner().invoke(app, ["explain", str(file), str(tmp_path / "bundle")])
