@@ -1,10 +1,10 @@
-"""Counting votes, as tables; the sentences are design section 4 and I-5."""
+"""Counting votes, and signatures in an emergency, as tables; the sentences are design section 4 and I-5."""
 
 from typing import Any
 
 import pytest
 
-from policy_service.domain.break_glass import Opening
+from policy_service.domain.break_glass import Opening, Signature, opening
 from policy_service.domain.gates import Gate, MergedGate, merge
 from policy_service.domain.quorum import BallotVote, Tally, fillers, short_gates, tally
 
@@ -121,9 +121,9 @@ OPENS = [(False, None, True), (True, None, False), (False, "v-maya", False), (Tr
 
 @pytest.mark.parametrize(("met", "denied", "opens"), OPENS)
 def test_an_opening_counts_where_quorums_do_not(met: bool, denied: str | None, opens: bool) -> None:
-    opening = Opening(("s1", "s2"), alone=False)
-    found = Tally(met, (), denied, ("v1",) if met else (), opening)
-    assert (found.opened is opening) is opens
+    opened = Opening(("s1", "s2"), alone=False)
+    found = Tally(met, (), denied, ("v1",) if met else (), opened)
+    assert (found.opened is opened) is opens
     assert found.signed == (("s1", "s2") if opens else found.counted)
     assert found.lets_go is (met or opens)
 
@@ -172,3 +172,49 @@ def test_a_place_can_be_filled_by_the_people_of_another_gate_whose_vote_moves(
     asked: str, votes: list[BallotVote], filled: dict[str, set[str]]
 ) -> None:
     assert fillers(gates(asked), votes) == filled
+
+
+# -- in an emergency
+
+LARGE = merge([Gate("large", frozenset({"finance"}), quorum=2)])
+KEYED = merge([Gate("large", frozenset({"finance"})), Gate("key", frozenset({"cfo"}), step_up="passkey")])
+OWNER = "urn:test|owner"
+
+
+def signed(vote: str, person: str = "ann", step_up: str | None = None, **kind: bool) -> Signature:
+    return Signature(vote, f"urn:test|{person}", step_up, kind.get("may", True), kind.get("alone", False))
+
+
+ONE, BO, ALONE = signed("v1"), signed("v2", "bo"), signed("v1", may=False, alone=True)
+SIGNED: dict[str, tuple[list[Signature], Opening | None]] = {
+    "nobody": ([], None),
+    "one of two": ([ONE], None),
+    "two people": ([ONE, BO], Opening(("v1", "v2"), alone=False)),
+    "one person twice": ([ONE, signed("v2")], None),
+    "one who may alone": ([ALONE], Opening(("v1",), alone=True)),
+    "one who may alone and one of two are two": ([ALONE, BO], Opening(("v1", "v2"), alone=False)),
+    "one of two, and one whom policy no longer names": ([ONE, signed("v2", "bo", may=False)], None),
+    "nobody whom policy names": ([signed("v1", may=False), signed("v2", "bo", may=False)], None),
+    "the owner and one of two": ([signed("v1", "owner"), signed("v2")], None),
+    "the owner, who may alone": ([signed("v1", "owner", alone=True)], None),
+    "three people": ([ONE, BO, signed("v3", "cy")], Opening(("v1", "v2", "v3"), alone=False)),
+}
+
+
+@pytest.mark.parametrize(("signatures", "opened"), SIGNED.values(), ids=SIGNED)
+def test_what_signatures_come_to(signatures: list[Signature], opened: Opening | None) -> None:
+    assert opening(LARGE, signatures, excluded=frozenset({OWNER})) == opened
+    assert opening((), signatures) is None, "what no gate holds is not opened"
+
+
+KEYS = [
+    ("passkey", "passkey", True),
+    ("passkey", None, False),
+    (None, None, False),
+    ("passkey", "sms", False),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "opens"), KEYS)
+def test_every_signature_has_the_step_up_of_any_gate(one: str | None, other: str | None, opens: bool) -> None:
+    assert (opening(KEYED, [signed("v1", "ann", one), signed("v2", "bo", other)]) is not None) is opens

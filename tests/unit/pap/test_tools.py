@@ -1,4 +1,4 @@
-"""Versions of a tool in force side by side, and the files that tools of any name lie in."""
+"""Versions of a tool in force side by side, files for tools of any name, and `read`, which every bundle knows."""
 
 from pathlib import Path
 from typing import Any
@@ -6,17 +6,10 @@ from typing import Any
 import pytest
 
 from countersign.contract import ToolManifest, Verdict, manifest_file
-from tests.fakes.bundles import (
-    CAP,
-    COUNTED,
-    PAY,
-    PAY_ARGS,
-    PERMIT_ALL,
-    SPENT,
-    BundleFolder,
-    pay_args,
-    pay_manifest,
-)
+from countersign.contract.manifest import PEOPLE_ACTIONS
+from policy_service.domain.people import ABOUT
+from tests.fakes import bundles
+from tests.fakes.bundles import PAY, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_args, pay_manifest
 
 OLD_ARGS = PAY_ARGS | {"properties": {k: v for k, v in PAY_ARGS["properties"].items() if k != "currency"}}
 OLD: dict[str, Any] = pay_manifest(args=OLD_ARGS)
@@ -96,7 +89,9 @@ def test_a_tool_of_any_name_lies_in_a_safe_file_and_is_weighed(tmp_path: Path, t
 
 def metered(folder: BundleFolder, amount: dict[str, Any]) -> BundleFolder:
     """A current version that is counted, and another beside it with this amount."""
-    folder.policies(PERMIT_ALL + CAP).write("meters.toml", SPENT).write("tools/pay.json", COUNTED)
+    folder.policies(PERMIT_ALL + bundles.CAP).write("meters.toml", bundles.SPENT).write(
+        "tools/pay.json", bundles.COUNTED
+    )
     return folder.write("tools/pay@1.json", pay_manifest(title="Pay, before", args=pay_args(amount=amount)))
 
 
@@ -109,3 +104,47 @@ def test_a_budget_is_spent_by_every_version_that_says_what_is_counted(folder: Bu
     assert problem.startswith(
         "tools/pay@1.json: the meter 'spent' counts it: sum: '/amount' of 'pay' may be negative"
     )
+
+
+STARTER = (
+    PERMIT_ALL
+    + '@id("writes") @approval("finance") forbid (principal, action, resource)'
+    + ' unless { action in Action::"read" };'
+)
+
+
+@pytest.fixture
+def starter(tmp_path: Path) -> BundleFolder:
+    return BundleFolder(tmp_path).policies(STARTER)
+
+
+def test_a_rule_may_name_reads_before_any_tool_is_one_and_undeclared_is_a_write(
+    starter: BundleFolder,
+) -> None:
+    for group, verdict in (("", Verdict.REVIEW), ("money", Verdict.REVIEW), ("read", Verdict.RELEASE)):
+        starter.write("tools/pay.json", pay_manifest(groups=group.split()))
+        assert starter.problems() == []
+        assert starter.decide(PAY).outcome is verdict
+
+
+def test_a_tool_called_read_is_refused_for_each_rule_about_reads_would_mean_it(starter: BundleFolder) -> None:
+    starter.write("tools/read.json", pay_manifest(tool="read"))
+    (problem,) = starter.problems()
+    assert problem.startswith("tools/read.json: ") and "'read' is the action group" in problem
+
+
+def test_a_tool_and_a_group_of_one_name_are_refused(starter: BundleFolder) -> None:
+    starter.write("tools/send.json", pay_manifest(tool="send"))
+    starter.write("tools/pay.json", pay_manifest(groups=["send"]))
+    assert starter.problems() == ["tools/send.json: 'send' is a tool and an action group; rename one"]
+
+
+def test_the_actions_of_people_are_those_that_no_tool_may_be_called() -> None:
+    assert frozenset(ABOUT) == PEOPLE_ACTIONS
+
+
+def test_a_bundle_without_tools_loads_and_denies_and_has_its_policies_read(starter: BundleFolder) -> None:
+    (starter.path / "tools/pay.json").unlink()
+    assert starter.problems() == []
+    assert starter.decide(PAY).code == "unknown_tool"
+    assert "rules.cedar:1" in starter.policies("permit (principal, action, resource)").problems()[0]

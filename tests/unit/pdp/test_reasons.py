@@ -1,6 +1,7 @@
 """Every deny carries the command, the file or the policy line that would change it."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from countersign.contract import DenyCode
 from policy_service.domain.decision import Reason
 from policy_service.domain.question import AgentPrincipal, Facts
+from policy_service.pdp.rules import PolicySource
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder
 
 ANY = "(principal, action, resource) when"
@@ -71,3 +73,24 @@ def test_a_tool_that_is_gone_is_not_answered_with_a_manifest_that_nobody_has(fol
     _, gone = denied(folder, DenyCode.TOOL_CHANGED)
     assert "GET /v1/tools" not in (gone.advice or "")
     assert "tools/refund.json back into the bundle" in (gone.advice or "")
+
+
+THREE = PERMIT_ALL + "".join(
+    f'@id("{name}") forbid (principal, action, resource) when {{ context.input.amount > 1 }};\n'
+    for name in "zyx"
+)
+
+
+class Walked(dict[str, PolicySource]):
+    """Policies through which nobody walks."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("walked through")
+
+
+def test_ids_come_in_the_order_of_the_files_once_each_without_a_walk(tmp_path: Path) -> None:
+    folder = BundleFolder(tmp_path).policies(THREE)
+    assert folder.decide(PAY).policies == ("z", "y", "x")
+    rules = replace(folder.load().rules)
+    object.__setattr__(rules, "policies", Walked(rules.policies))
+    assert rules.in_order(["x", "gone", "z", "x"]) == ("z", "x")

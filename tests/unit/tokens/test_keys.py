@@ -10,22 +10,14 @@ from countersign.contract import KeySet, PrivateKey, VerificationError, open_tok
 from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
 from policy_service.errors import StartError
 from policy_service.tokens import keys
-from policy_service.tokens.keys import (
-    CURRENT,
-    NEXT,
-    NONCE_SECRET,
-    PREVIOUS,
-    make_keys,
-    read_keys,
-    rotate_keys,
-)
+from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET, PREVIOUS, read_keys, rotate_keys
 from policy_service.tokens.sign import Signer
 from tests.unit.tokens.claims import RECEIPT, RELEASE
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    make_keys(tmp_path / "keys")
+    keys.make_keys(tmp_path / "keys")
     return tmp_path / "keys"
 
 
@@ -49,10 +41,10 @@ def later(folder: Path, seconds: float = 601) -> float:
 def test_making_keys_makes_only_what_is_missing(folder: Path) -> None:
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert set(before) == {CURRENT, NEXT, NONCE_SECRET}
-    assert make_keys(folder) == []
+    assert keys.make_keys(folder) == []
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (folder / NEXT).unlink()
-    assert make_keys(folder) == [NEXT]
+    assert keys.make_keys(folder) == [NEXT]
     assert (folder / CURRENT).read_bytes() == before[CURRENT]
 
 
@@ -73,7 +65,7 @@ def test_the_previous_key_stays_published(folder: Path) -> None:
 
 
 def test_keys_of_two_deployments_differ(folder: Path, tmp_path: Path) -> None:
-    make_keys(tmp_path / "other")
+    keys.make_keys(tmp_path / "other")
     one, other = read_keys(folder), read_keys(tmp_path / "other")
     assert one.current.public.kid != other.current.public.kid
     assert one.nonce_secret != other.nonce_secret
@@ -237,7 +229,7 @@ def test_a_rotation_cut_short_is_repeatable(folder: Path, step: str, monkeypatch
         rotate_keys(folder, now=later(folder))
     monkeypatch.undo()
     assert signed in published(folder)
-    make_keys(folder)
+    keys.make_keys(folder)
     expected = signed if step == "previous" else following
     assert read_keys(folder).current.public.kid == expected
     rotate_keys(folder, now=later(folder))

@@ -15,14 +15,7 @@ from policy_service.storage.database import Database, Tx
 from policy_service.storage.plumbing import AuditRow, OutboxRow
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow, TransactionRow
 from policy_service.workflow import moves, records
-from policy_service.workflow.moves import (
-    Cause,
-    follow_effects,
-    move_effect,
-    move_review,
-    move_transaction,
-    open_task,
-)
+from policy_service.workflow.moves import Cause, follow_effects, move_effect, move_review, move_transaction
 from policy_service.workflow.records import Snapshot
 from tests.unit.workflow.conftest import TXN
 
@@ -61,7 +54,7 @@ MOVERS: dict[str, Mover] = {
     "a review": lambda tx, s: move_review(tx, s.reviews["1" * 64], "met", CAUSE),
     "a transaction": lambda tx, s: move_transaction(tx, s.transaction, TxnState.ENDED, CAUSE),
     "columns": lambda tx, s: moves.set_columns(tx, s.effects[0], valid_for_s=1),
-    "a task": lambda tx, s: open_task(tx, s.effects[0], TaskKind.UNKNOWN, "what became of it?", CAUSE),
+    "a task": lambda tx, s: moves.open_task(tx, s.effects[0], TaskKind.UNKNOWN, "what became of it?", CAUSE),
     "a revision": lambda tx, s: moves.insert(tx, next_revision(s.transaction)),
 }
 
@@ -155,8 +148,8 @@ def test_a_transaction_that_is_where_its_effects_put_it_is_not_moved(written: Da
 def test_the_same_trouble_is_one_task_and_is_settled_once(written: Database) -> None:
     def work(tx: Tx, snapshot: Snapshot) -> None:
         for _ in range(2):
-            open_task(tx, snapshot.effects[0], TaskKind.UNKNOWN, "we do not know", CAUSE)
-        open_task(tx, snapshot.effects[0], TaskKind.CONTRADICTION, "two stories", CAUSE)
+            moves.open_task(tx, snapshot.effects[0], TaskKind.UNKNOWN, "we do not know", CAUSE)
+        moves.open_task(tx, snapshot.effects[0], TaskKind.CONTRADICTION, "two stories", CAUSE)
         for _ in range(2):
             moves.settle_task(tx, snapshot.effects[0], CAUSE, TaskKind.UNKNOWN)
         moves.settle_task(tx, snapshot.effects[1], CAUSE, TaskKind.UNKNOWN)

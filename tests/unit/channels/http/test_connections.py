@@ -12,12 +12,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from policy_service.channels.http import connections
-from policy_service.channels.http.connections import (
-    MAX_FIELDS,
-    MAX_HEAD_BYTES,
-    MAX_PIPELINED,
-    BoundedConnection,
-)
+from policy_service.channels.http.connections import MAX_FIELDS, MAX_HEAD_BYTES, MAX_PIPELINED
 from policy_service.channels.shared_limit import UNIDENTIFIED
 from tests.fakes.echo_server import EchoServer, echo_server
 
@@ -46,7 +41,7 @@ def nothing_seen(server: EchoServer) -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("head_s", "body_s", "write_s"):
-        monkeypatch.setattr(BoundedConnection, name, SOON)
+        monkeypatch.setattr(connections.BoundedConnection, name, SOON)
 
 
 def statuses(answers: bytes) -> list[int]:

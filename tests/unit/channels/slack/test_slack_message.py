@@ -93,8 +93,6 @@ PENNED = {
     "hidden": ("a\u202eb", "a‹U+202E›b"),
     "a run": ("a" + "\u200b" * 12, "a‹12 × U+200B›"),
     "a line break": ("a\nb", "a‹U+000A›b"),
-    "a control character": ("a\x00b", "a‹U+0000›b"),
-    "a tag": ("a\U000e0041", "a‹U+E0041›"),
     "a look-alike": ("p\u0430y", "p\u0430‹U+0430›y"),
     "a hidden one where the place ends": (
         "x" * 79 + "\u202ey",

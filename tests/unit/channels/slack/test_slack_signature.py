@@ -57,20 +57,14 @@ NO_SIGNATURE: Final = {
     "another secret's": sign(secret="e" + SECRET[1:]),
     "one digit changed": GOOD[:-1] + ("0" if GOOD[-1] != "0" else "1"),
     "one digit short": GOOD[:-1],
-    "one digit long": f"{GOOD}0",
     "nothing": "",
     "upper case": GOOD.upper(),
-    "upper case digits": f"v0={GOOD[3:].upper()}",
-    "another scheme, its own": sign(version="v1"),
     "another scheme, the same digest": f"v1={GOOD[3:]}",
-    "no scheme": GOOD[3:],
     "twice in one header": f"{GOOD}, {GOOD}",
     "with a space before": f" {GOOD}",
     "with a line end": f"{GOOD}\n",
-    "full-width digits": f"v0={GOOD[3:].translate(str.maketrans('0123456789', '０１２３４５６７８９'))}",
     "no ASCII at all": "v0=é" * 16,
     "a lone surrogate": "v0=\ud800",
-    "ten thousand characters": "v0=" + "a" * 10_000,
 }
 
 

@@ -10,17 +10,8 @@ from countersign.contract import ToolManifest
 from policy_service.pap.changes.calls import read_calls
 from policy_service.pap.changes.findings import Way
 from policy_service.pap.changes.replaying import counted, differing, findings_of, replay
-from tests.fakes.bundles import (
-    CAP,
-    COUNTED,
-    PERMIT_ALL,
-    SPENT,
-    BundleFolder,
-    asks_above,
-    facts_of,
-    pay_args,
-    pay_manifest,
-)
+from tests.fakes import bundles
+from tests.fakes.bundles import PERMIT_ALL, BundleFolder, facts_of, pay_args, pay_manifest
 
 ARGS = {"account": "a1", "amount": 60}
 CALL = {"agent": {"name": "robot"}, "tool": "pay", "args": ARGS, "now": "2026-01-14T12:00:00Z"}
@@ -47,7 +38,7 @@ def outcomes(folder: BundleFolder, *lines: bytes) -> list[str]:
 
 def bundle(path: Path, limit: int) -> BundleFolder:
     """Payments above the limit wait for finance."""
-    return BundleFolder(path).policies(asks_above(limit))
+    return BundleFolder(path).policies(bundles.asks_above(limit))
 
 
 def test_outcomes_are_counted_by_tool_and_label(tmp_path: Path) -> None:
@@ -119,8 +110,10 @@ def test_facts_of_an_older_version_s_resource_are_read(tmp_path: Path) -> None:
 
 
 def test_a_meter_is_what_the_record_says_and_never_guessed(tmp_path: Path) -> None:
-    folder = BundleFolder(tmp_path / "2").policies(PERMIT_ALL + CAP).write("meters.toml", SPENT)
-    folder.write("tools/pay.json", COUNTED)
+    folder = (
+        BundleFolder(tmp_path / "2").policies(PERMIT_ALL + bundles.CAP).write("meters.toml", bundles.SPENT)
+    )
+    folder.write("tools/pay.json", bundles.COUNTED)
     calls = read(line(history={"spent": 101}), line(history={"spent": 100}), line(history={}), line())
     capped = replay(folder.load(), calls)
     assert [each.outcome for each in capped] == ["deny", "release", "not replayable", "not replayable"]

@@ -13,16 +13,8 @@ from typer.testing import CliRunner, Result
 from countersign.contract import ToolManifest
 from policy_service.channels.operator.author import explaining
 from policy_service.cli import app
-from tests.fakes.bundles import (
-    CAP,
-    COUNTED,
-    PERMIT_ALL,
-    SPENT,
-    BundleFolder,
-    asks_above,
-    pay_args,
-    pay_manifest,
-)
+from tests.fakes import bundles
+from tests.fakes.bundles import PERMIT_ALL, BundleFolder, pay_args, pay_manifest
 
 Explain = Callable[..., Result]
 AsJson = Callable[..., dict[str, Any]]
@@ -36,7 +28,7 @@ CALL: dict[str, Any] = {
     "now": "2026-01-14T12:00:00Z", "decided": "release", "history": {}, "secret": [], "decisions": [THEN],
 }  # fmt: skip
 ABOVE_50 = "context.input.amount > 50"
-GATED = asks_above(50)
+GATED = bundles.asks_above(50)
 
 
 @pytest.fixture
@@ -142,8 +134,8 @@ def test_what_was_secret_on_that_day_is_not_shown_today(
 
 
 def test_a_meter_that_is_not_told_is_named(explained: Explain, as_json: AsJson, folder: BundleFolder) -> None:
-    folder.write("tools/pay.json", COUNTED)
-    folder.write("meters.toml", SPENT).policies(PERMIT_ALL + CAP)
+    folder.write("tools/pay.json", bundles.COUNTED)
+    folder.write("meters.toml", bundles.SPENT).policies(PERMIT_ALL + bundles.CAP)
     unknown, known = as_json(), as_json(history={"spent": 101})
     assert (unknown["meters_not_known"], unknown["outcome"]) == (["spent"], "release")
     assert (known["meters_not_known"], known["outcome"]) == ([], "deny")
