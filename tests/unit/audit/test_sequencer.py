@@ -11,8 +11,7 @@ import pytest
 from sqlalchemy import select, text
 
 from policy_service.audit.log import append
-from policy_service.audit.sequencer import LEASE, Pace, Sequencer
-from policy_service.storage import leases
+from policy_service.audit.sequencer import Pace, Sequencer
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.migrations import migrate
@@ -79,13 +78,6 @@ async def test_an_idle_log_costs_no_commit(store: Database) -> None:
     store.on_commit(lambda: commits.append(1))
     await sequencer.number()
     assert commits == []
-
-
-async def test_who_does_not_lead_gives_no_index(store: Database) -> None:
-    await store.write(lambda tx: leases.acquire(tx, LEASE, "other", timedelta(minutes=1)))
-    await write(store, 0)
-    assert await Sequencer(store, holder="a").number() == 0
-    assert await numbered(store) == []
 
 
 async def test_a_dead_leader_is_replaced_when_its_lease_ends(migrated_url: str) -> None:

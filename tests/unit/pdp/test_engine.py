@@ -80,6 +80,8 @@ DENIED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "a tool that left the bundle": ({}, GONE, "tool_changed", ""),
     "such a tool in dev": ({}, {**GONE, "env": "dev"}, "tool_changed", ""),
     "another manifest in dev": (PAY, {**OTHER, "env": "dev"}, "tool_changed", "GET /v1/tools/pay"),
+    "another manifest than the reviewed one": (PAY, OTHER, "tool_changed", "GET /v1/tools/pay"),
+    "and asked again": (PAY, {**OTHER, "redecided": True}, "tool_changed", "GET /v1/tools/pay"),
     "no resource": ({"account": "", "amount": 1}, {}, "invalid_args", ""),
 }
 
@@ -91,13 +93,6 @@ def test_what_policy_is_not_asked_about_is_denied(
     decision = standard.decide(args, **changes)
     assert (decision.outcome, decision.code) == (Verdict.DENY, code)
     assert advice in (decision.reasons[0].advice or "")
-
-
-@pytest.mark.parametrize("redecided", [True, False])
-def test_another_manifest_than_the_reviewed_one_is_denied(standard: BundleFolder, redecided: bool) -> None:
-    decision = standard.decide(PAY, **OTHER, redecided=redecided)
-    assert decision.code == "tool_changed"
-    assert "GET /v1/tools/pay" in (decision.reasons[0].advice or "")
 
 
 @pytest.mark.parametrize("env", ["production", "staging"])

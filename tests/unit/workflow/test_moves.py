@@ -89,13 +89,17 @@ def test_a_move_the_table_does_not_hold_does_not_happen(written: Database) -> No
     assert written.read_sync(log) == []
 
 
-def test_a_move_from_a_state_that_is_no_longer_there_loses(written: Database) -> None:
-    stale = written.read_sync(lambda conn: records.require(conn, TXN))
+def test_what_was_read_before_somebody_else_moved_it_loses(written: Database) -> None:
+    stale = written.read_sync(lambda conn: records.require(conn, TXN)).effects[0]
     on(written, lambda tx, snapshot: move_effect(tx, snapshot.effects[0], EffectState.DENIED, CAUSE))
     with pytest.raises(ConflictError, match="changed while"):
-        on(written, lambda tx, _: move_effect(tx, stale.effects[0], EffectState.RELEASED, CAUSE))
+        on(written, lambda tx, _: move_effect(tx, stale, EffectState.RELEASED, CAUSE))
+    with pytest.raises(ConflictError):
+        on(written, lambda tx, _: moves.set_columns(tx, stale, valid_for_s=1))
     assert written.read_sync(states) == ["denied", "review"]
     assert [kind for kind, _ in written.read_sync(log)] == ["effect_denied"]
+    on(written, lambda tx, snapshot: moves.set_columns(tx, snapshot.effects[0], valid_for_s=1))
+    assert written.read_sync(lambda conn: records.require(conn, TXN)).effects[0].valid_for_s == 1
 
 
 FULL = "CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'full'); END"
@@ -128,6 +132,9 @@ def test_a_review_settles_and_opens_again_and_people_are_told_each_time(written:
 
 
 def test_siblings_that_are_open_are_withdrawn_and_the_others_left(written: Database) -> None:
+    on(written, lambda tx, snapshot: follow_effects(tx, snapshot, CAUSE))
+    assert written.read_sync(log) == [], "the transaction is where its effects put it"
+
     def work(tx: Tx, snapshot: Snapshot) -> None:
         move_effect(tx, snapshot.effects[0], EffectState.DENIED, CAUSE)
         moves.close_open_siblings(tx, snapshot, CAUSE.because("sibling"), but=snapshot.effects[0])
@@ -138,11 +145,6 @@ def test_siblings_that_are_open_are_withdrawn_and_the_others_left(written: Datab
     assert written.read_sync(states) == ["denied", "withdrawn"]
     reviews = written.read_sync(lambda conn: conn.execute(select(table(ReviewRow).c.state)).scalars().all())
     assert sorted(reviews) == ["open", "withdrawn"]  # the denied one's is settled by whoever denies it
-
-
-def test_a_transaction_that_is_where_its_effects_put_it_is_not_moved(written: Database) -> None:
-    on(written, lambda tx, snapshot: follow_effects(tx, snapshot, CAUSE))
-    assert written.read_sync(log) == []
 
 
 def test_the_same_trouble_is_one_task_and_is_settled_once(written: Database) -> None:
@@ -161,12 +163,3 @@ def test_the_same_trouble_is_one_task_and_is_settled_once(written: Database) -> 
     )
     assert [tuple(row) for row in found] == [("contradiction", "open"), ("unknown", "settled")]
     assert [kind for kind, _ in written.read_sync(log)] == ["task_opened", "task_opened", "task_settled"]
-
-
-def test_columns_change_only_while_the_state_is_the_one_that_was_read(written: Database) -> None:
-    stale = written.read_sync(lambda conn: records.require(conn, TXN))
-    on(written, lambda tx, snapshot: move_effect(tx, snapshot.effects[0], EffectState.RELEASED, CAUSE))
-    with pytest.raises(ConflictError):
-        on(written, lambda tx, _: moves.set_columns(tx, stale.effects[0], valid_for_s=1))
-    on(written, lambda tx, snapshot: moves.set_columns(tx, snapshot.effects[0], valid_for_s=1))
-    assert written.read_sync(lambda conn: records.require(conn, TXN)).effects[0].valid_for_s == 1

@@ -33,10 +33,8 @@ def forbid(condition: str, name: str = "c") -> str:
 
 def barred(condition: str) -> str:
     """A rule beside who approves, of whom may not."""
-    return (
-        APPROVE
-        + f'@id("no") forbid (principal, action == Action::"approve", resource) when {{ {condition} }};\n'
-    )
+    may_not = f'@id("no") forbid (principal, action == Action::"approve", resource) when {{ {condition} }};\n'
+    return APPROVE + may_not
 
 
 def chosen(condition: str) -> str:
@@ -49,21 +47,17 @@ def kinds(report: Report) -> set[str]:
     return {finding.kind for finding in report.of_way(Way.LOOSENING)}
 
 
+OTHER = "something-else"
+ACCOUNT, TAGS = "context.input.account", "context.input.tags"
 OTHER_TEXTS = [
-    ('context.input.account != "bob"', '["something-else", "x"].contains(context.input.account)'),
-    (
-        'context.input.account != "bob"',
-        '["something-else", "something-elseq"].contains(context.input.account)',
-    ),
-    ('resource.state != "open"', '["something-else", "x"].contains(resource.state)'),
+    (f'{ACCOUNT} != "bob"', f'["{OTHER}", "x"].contains({ACCOUNT})'),
+    (f'{ACCOUNT} != "bob"', f'["{OTHER}", "{OTHER}q"].contains({ACCOUNT})'),
+    ('resource.state != "open"', f'["{OTHER}", "x"].contains(resource.state)'),
     ("context has on_behalf_of", 'context has on_behalf_of && context.on_behalf_of == User::"someone|else"'),
     ('principal != Agent::"bob"', '[Agent::"some-agent", Agent::"some-agentq"].contains(principal)'),
-    ('context.env != "dev"', 'context.env == "production" || context.env == "something-else"'),
+    ('context.env != "dev"', f'context.env == "production" || context.env == "{OTHER}"'),
     ("principal has owner", 'principal has owner && principal.owner == User::"someone|else"'),
-    (
-        "context.input has tags",
-        'context.input has tags && context.input.tags.containsAny(["something-else", "a"])',
-    ),
+    ("context.input has tags", f'context.input has tags && {TAGS}.containsAny(["{OTHER}", "a"])'),
 ]
 
 
