@@ -1,4 +1,4 @@
-"""``policy-service test`` and ``new``: what they print, when they refuse; and a new bundle that passes its own tests."""
+"""``policy-service test`` and ``new``: what they print, when they refuse, and a new bundle that passes its tests."""
 
 import json
 from pathlib import Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
@@ -64,6 +65,13 @@ class Client:
         self.closed = True
 
 
+@pytest.fixture(autouse=True)
+def told() -> Iterator[list[Any]]:
+    """What is logged, wherever an earlier test has sent the log of the process."""
+    with capture_logs() as told:
+        yield told
+
+
 def socket(after: After | None = None, api_url: str = "") -> SocketMode:
     app = SlackApp.model_construct(team_id="T0", app_id="A0", api_url=api_url, timeout_s=1)
     desk: Any = Taking(after)
@@ -93,12 +101,11 @@ async def test_what_was_acknowledged_is_counted_and_all_of_it_is_finished(heard:
     assert (client.said, done, taken() - before) == (["e1"] if heard else [], ["opened"], 1 if heard else 0)
 
 
-async def test_what_fails_afterwards_is_told_in_the_log() -> None:
+async def test_what_fails_afterwards_is_told_in_the_log(told: list[Any]) -> None:
     async def after() -> None:
         raise RuntimeError("the database is away")
 
-    with capture_logs() as told:
-        await given_to(socket(after), Client())
+    await given_to(socket(after), Client())
     assert [one["event"] for one in told] == ["slack_afterwards_failed"]
 
 
