@@ -147,9 +147,12 @@ def followed(state: TxnState, whole: Sequence[Part]) -> TxnState:
     return state if to is T.REDEEMED and state is not T.READY else to
 
 
-@pytest.mark.parametrize("reads", product([True, False], repeat=2))
-@pytest.mark.parametrize("may", product([True, False], repeat=2))
-@pytest.mark.parametrize("undo", product([True, False], repeat=2))
+BOTH_WAYS = list(product([True, False], repeat=2))
+
+
+@pytest.mark.parametrize("reads", BOTH_WAYS)
+@pytest.mark.parametrize("may", BOTH_WAYS)
+@pytest.mark.parametrize("undo", BOTH_WAYS)
 def test_every_step_of_two_effects_moves_their_transaction_or_not(undo: Pair, may: Pair, reads: Pair) -> None:
     pairs = product(sorted(_OPEN), repeat=2)
     ahead = [(states, T.READY if set(states) == {E.RELEASED} else T.REVIEW) for states in pairs]

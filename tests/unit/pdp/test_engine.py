@@ -199,7 +199,9 @@ ASKED: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("conditions", "changes"), zip(VISIBLE.values(), ASKED, strict=True), ids=VISIBLE)
+@pytest.mark.parametrize(
+    ("conditions", "changes"), list(zip(VISIBLE.values(), ASKED, strict=True)), ids=VISIBLE
+)
 def test_policy_sees(folder: BundleFolder, conditions: tuple[str, ...], changes: dict[str, Any]) -> None:
     whole = " && ".join(f"({one})" for one in conditions)
     assert releases_when(folder, whole, **changes)

@@ -50,7 +50,7 @@ DECISIONS = {
 }
 
 
-@pytest.mark.parametrize(("asked", "text"), DECISIONS.items(), ids=map(", ".join, DECISIONS))
+@pytest.mark.parametrize(("asked", "text"), DECISIONS.items(), ids=list(map(", ".join, DECISIONS)))
 def test_an_answer_of_the_policy_is_a_sentence(bundle: Bundle, asked: tuple[str, str], text: str) -> None:
     body = {"cause": asked[0], "outcome": asked[1], "bundle": "9f3c1ab0" + "0" * 56}
     assert told(bundle, "decision_made", body).text == f"{text} (bundle 9f3c1ab0)"
