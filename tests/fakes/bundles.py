@@ -59,6 +59,33 @@ def pay_manifest(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def pay_args(**properties: Any) -> dict[str, Any]:
+    """The args of `pay` with properties more or other."""
+    return PAY_ARGS | {"properties": {**PAY_ARGS["properties"], **properties}}
+
+
+def facts_of(entity: str, file: str = "facts/accounts.json", more: str = "", **attributes: str) -> str:
+    """What facts.toml says of one kind of thing: its attributes, and the file they are looked up in."""
+    declared = "".join(f'{name} = "{kind}"\n' for name, kind in attributes.items())
+    source = f'[[source]]\nname = "{entity.lower()}"\nkind = "file"\nfile = "{file}"\nentity = "{entity}"\n'
+    return f"[entities.{entity}.attributes]\n{declared}{source}{more}"
+
+
+COUNTED = pay_manifest(args=pay_args(amount={"type": "integer", "minimum": 0}))
+"""The manifest of a `pay` whose amounts a meter may add up."""
+
+SPENT = '[meters.spent]\nsum = "/amount"\nof = ["pay"]\nper = "principal"\nwindow = "24h"\n'
+"""A meter that adds them up."""
+
+CAP = '@id("cap") forbid (principal, action, resource) when { context.history.spent > 100 };'
+
+
+def asks_above(limit: int) -> str:
+    """Rules by which payments above the limit wait for finance."""
+    gate = '@id("g") @approval("finance") forbid (principal, action, resource) when { context.input.amount > LIMIT };'
+    return PERMIT_ALL + gate.replace("LIMIT", str(limit))
+
+
 class BundleFolder:
     """A folder with one tool `pay` and the groups above; no policy until a test writes one."""
 

@@ -20,6 +20,19 @@ defaults:
 cases:
 """
 
+ALL_CASES = (
+    HEAD
+    + """\
+  - {it: the edge, args: {amount: 100}, expect: release}
+  - {it: above, args: {amount: 101}, expect: review, needs: {finance: {people: 2, reason: true}}}
+  - {it: a stranger, agent: {name: x}, expect: deny, reasons: [no_permit]}
+  - {it: below a million, args: {amount: 999999}, expect: review, gates: [large]}
+  - {it: a million, args: {amount: 1000000}, expect: deny, reasons: [never-a-million]}
+  - {it: more, args: {amount: 1000001}, expect: deny, reasons: [never-a-million]}
+"""
+)
+"""Cases that hold every rule below, and notice every small slip in one."""
+
 RULES = """\
 @id("payers-may-pay")
 permit (principal in Role::"payer", action == Action::"pay", resource);

@@ -1,10 +1,7 @@
 """Who waits is told in order, misses nothing, and costs nothing while waiting."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 
 import pytest
 
@@ -15,6 +12,7 @@ from policy_service.storage.database import Database
 from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
+MINE = of_transaction("mine")
 
 
 async def happen(db: Database, *kinds: str, txn: str | None = None) -> None:
@@ -51,28 +49,25 @@ def kinds(events: object) -> list[str]:
     return [event.kind for event in events]
 
 
-async def test_an_event_carries_ids_and_its_kind_and_nothing_else(store: Database, feed: Feed) -> None:
-    await happen(store, "opened", txn="t" * 64)
+async def happen_and_look(feed: Feed, *kinds: str, txn: str | None = None) -> None:
+    """The same, and the feed looks."""
+    await happen(feed._db, *kinds, txn=txn)
     await feed.refresh()
-    assert await feed.events_after(0, 10) == [Event(1, "opened", "t" * 64, None, None, "r-opened")]
 
 
-async def test_events_come_in_order_and_without_a_gap(store: Database, feed: Feed) -> None:
-    await happen(store, *"abc")
+async def test_events_come_in_order_with_ids_and_nothing_else(store: Database, feed: Feed) -> None:
+    await store.write(
+        lambda tx: append(tx, "opened", actor="system", txn="t" * 64, body={"review_id": "r-1"})
+    )
     await feed.refresh()
-    await happen(store, *"de")
-    await feed.refresh()
+    assert (feed.index, await feed.events_after(0, 10)) == (0, []), "a line without an index is no event yet"
+    await happen_and_look(feed, *"abc")
+    await happen_and_look(feed, "d")
     events = await feed.events_after(0, 10)
-    assert [(event.index, event.kind) for event in events] == list(enumerate("abcde", 1))
-    assert kinds(await feed.events_after(2, 2)) == ["c", "d"]
-    assert await feed.events_after(5, 10) == []
-    assert await feed.events_after(99, 10) == []
-
-
-async def test_a_line_without_an_index_is_no_event_yet(store: Database, feed: Feed) -> None:
-    await store.write(lambda tx: append(tx, "early", actor="system", body={}))
-    await feed.refresh()
-    assert (feed.index, await feed.events_after(0, 10)) == (0, [])
+    assert events[0] == Event(1, "opened", "t" * 64, None, None, "r-1")
+    assert [(event.index, event.kind) for event in events] == list(enumerate(["opened", *"abcd"], 1))
+    assert kinds(await feed.events_after(2, 2)) == ["b", "c"]
+    assert await feed.events_after(5, 10) == await feed.events_after(99, 10) == []
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3, 100])
@@ -96,12 +91,11 @@ async def test_nothing_beyond_the_feeds_own_index_is_shown(store: Database) -> N
     assert kinds(await feed.events_after(0, 10)) == ["a"]
 
 
-async def test_waiting_ends_with_the_event(store: Database, feed: Feed) -> None:
+async def test_waiting_ends_with_the_event(feed: Feed) -> None:
     waiting = asyncio.create_task(feed.wait_after(0, 10))
     await asyncio.sleep(0.02)
     assert not waiting.done()
-    await happen(store, "a")
-    await feed.refresh()
+    await happen_and_look(feed, "a")
     assert kinds(await waiting) == ["a"]
     assert kinds(await feed.wait_after(0, 10)) == ["a"], "what is there already is told at once"
 
@@ -112,32 +106,30 @@ async def test_waiting_ends_with_nothing_when_the_time_is_up(feed: Feed, seconds
     assert feed._waiting == {}
 
 
-async def test_only_the_transaction_one_waits_for_wakes(store: Database, feed: Feed) -> None:
-    mine = asyncio.create_task(feed.wait_after(0, 10, topic=of_transaction("mine")))
+async def test_only_the_transaction_one_waits_for_wakes(feed: Feed) -> None:
+    mine = asyncio.create_task(feed.wait_after(0, 10, topic=MINE))
     await asyncio.sleep(0)
-    await happen(store, "a", txn="other")
-    await feed.refresh()
+    await happen_and_look(feed, "a", txn="other")
     await asyncio.sleep(0.02)
     assert not mine.done()
-    await happen(store, "b", txn="mine")
-    await feed.refresh()
+    await happen_and_look(feed, "b", txn="mine")
     assert kinds(await mine) == ["b"]
     assert feed._waiting == {}
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "wakes"),
-    [
-        ({}, "effect_released", False),
-        ({"review_id": "r"}, "vote_recorded", True),
-        ({"task_id": "t"}, "task_opened", True),
-        ({}, "signed_out", True),
-    ],
-)
+WAKES: list[tuple[dict[str, str], str, bool]] = [
+    ({}, "effect_released", False),
+    ({"review_id": "r"}, "vote_recorded", True),
+    ({"task_id": "t"}, "task_opened", True),
+    ({}, "signed_out", True),
+]
+
+
+@pytest.mark.parametrize(("body", "kind", "wakes"), WAKES)
 async def test_who_shows_pages_is_woken_by_what_people_are_asked_and_by_who_leaves(
     store: Database, feed: Feed, body: dict[str, str], kind: str, wakes: bool
 ) -> None:
-    page = asyncio.create_task(feed.follow(0, 1.0, PEOPLE))
+    page = asyncio.create_task(feed.follow(0, 1.0 if wakes else 0.1, PEOPLE))
     await asyncio.sleep(0)
     await store.write(lambda tx: append(tx, kind, actor="system", body=body))
     await Sequencer(store, holder="a").number()
@@ -159,12 +151,12 @@ async def test_whoever_follows_one_topic_is_told_how_far_was_looked_and_nothing_
     await feed.start()
     await happen(store, *"abcde", txn="other")
     await happen(store, "z", txn="mine")
-    await happen(store, "f", txn="other")
-    await feed.refresh()
+    await happen_and_look(feed, "f", txn="other")
+    assert kinds(await feed.wait_after(0, 5, topic=MINE)) == ["z"], "beyond the first page"
     found: list[str] = []
     index = 0
     for _ in range(6):
-        events, index = await feed.follow(index, 0.01, of_transaction("mine"))
+        events, index = await feed.follow(index, 0.01, MINE)
         found += kinds(events)
     assert (found, index) == (["z"], 7)
 
@@ -174,62 +166,36 @@ async def test_an_event_between_looking_and_waiting_is_not_missed(store: Databas
     await happen(store, "old", txn="other")
     feed = Feed(store)
     await feed.start()
-
-    raced: list[bool] = []
-    original = feed.events_after
+    original, raced = feed.events_after, []
 
     async def look(index: int, limit: int) -> list[Event]:
         events = await original(index, limit)
         if not raced:
             raced.append(True)
-            await happen(store, "new", txn="mine")
-            await feed.refresh()
+            await happen_and_look(feed, "new", txn="mine")
         return events
 
     feed.events_after = look  # type: ignore[method-assign]
-    assert kinds(await feed.wait_after(0, 5, topic=of_transaction("mine"))) == ["new"]
+    assert kinds(await feed.wait_after(0, 5, topic=MINE)) == ["new"]
 
 
-async def test_an_event_beyond_the_first_page_is_found(
-    store: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("policy_service.audit.feed._PAGE", 2)
-    feed = Feed(store, keep=1)
-    await feed.start()
-    await happen(store, *"abcde", txn="other")
-    await happen(store, "z", txn="mine")
-    await feed.refresh()
-    assert kinds(await feed.wait_after(0, 5, topic=of_transaction("mine"))) == ["z"]
-
-
-async def test_many_who_wait_are_all_told(store: Database, feed: Feed) -> None:
-    waiting = [asyncio.create_task(feed.wait_after(0, 10)) for _ in range(500)]
+async def test_all_who_wait_are_told_or_let_go_and_who_leaves_is_forgotten(feed: Feed) -> None:
+    waiting = [asyncio.create_task(feed.wait_after(0, 10)) for _ in range(100)]
     await asyncio.sleep(0)
-    await happen(store, "a")
-    await feed.refresh()
+    await happen_and_look(feed, "a")
     assert {event.kind for events in await asyncio.gather(*waiting) for event in events} == {"a"}
     assert feed._waiting == {}
-
-
-async def test_closing_lets_everybody_go_on(feed: Feed) -> None:
-    waiting = [
-        asyncio.create_task(feed.wait_after(0, 30)),
-        asyncio.create_task(feed.wait_after(0, 30, topic=of_transaction("t"))),
-    ]
+    leaving, *left = (
+        asyncio.create_task(feed.wait_after(1, 30, **on)) for on in ({"topic": MINE}, {"topic": MINE}, {})
+    )
     await asyncio.sleep(0.01)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    assert sum(map(len, feed._waiting.values())) == 2
     feed.close()
     async with asyncio.timeout(1):
-        assert await asyncio.gather(*waiting) == [[], []]
-    assert feed.closing
-
-
-async def test_who_leaves_is_forgotten(feed: Feed) -> None:
-    waiting = asyncio.create_task(feed.wait_after(0, 30, topic=of_transaction("t")))
-    await asyncio.sleep(0.01)
-    waiting.cancel()
-    with suppress(asyncio.CancelledError):
-        await waiting
-    assert feed._waiting == {}
+        assert await asyncio.gather(*left) == [[], []]
+    assert feed.closing and feed._waiting == {}
 
 
 @pytest.mark.parametrize("engine", BOTH)

@@ -46,19 +46,18 @@ def manifest(folder: DevFolder) -> Path:
     return folder.bundle / "tools/refund.json"
 
 
-def test_the_starter_is_a_valid_bundle_before_and_after_there_is_a_tool(folder: DevFolder) -> None:
+def test_an_untouched_manifest_is_drafted_in_a_valid_starter_and_follows_the_code(folder: DevFolder) -> None:
     load_bundle(folder.bundle).close()
     (said,) = merge(folder, tools_of(one))
     assert said.startswith("drafted policies/tools/refund.json (a write)")
     bundle = load_bundle(folder.bundle)
     assert (set(bundle.manifests), bundle.warnings) == ({"refund"}, ())
     assert merge(folder, tools_of(one)) == []
-
-
-def test_an_untouched_manifest_follows_the_code(folder: DevFolder) -> None:
-    merge(folder, tools_of(one))
     assert merge(folder, tools_of(two)) == ["policies/tools/refund.json follows the code again (a write)"]
     assert "amount_cents" in manifest(folder).read_text()
+    (said,) = merge(folder, tools_of())
+    assert "my_agent.py has no such tool any more" in said, "told once, and its manifest kept"
+    assert manifest(folder).exists() and merge(folder, tools_of()) == []
 
 
 def test_an_edited_manifest_is_never_written_and_the_change_is_shown_once(folder: DevFolder) -> None:
@@ -92,13 +91,6 @@ def test_an_edit_that_already_says_what_the_code_says_needs_no_telling(folder: D
     assert merge(folder, tools_of(two)) == []
 
 
-def test_a_tool_that_is_gone_is_told_once_and_its_manifest_kept(folder: DevFolder) -> None:
-    merge(folder, tools_of(one))
-    (said,) = merge(folder, tools_of())
-    assert "my_agent.py has no such tool any more" in said
-    assert manifest(folder).exists() and merge(folder, tools_of()) == []
-
-
 def test_a_folder_that_has_policies_keeps_them(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text("")
     rules = tmp_path / "rules"
@@ -114,11 +106,10 @@ def test_a_folder_that_has_policies_keeps_them(tmp_path: Path) -> None:
     assert starter.read_text() == "// edited\n"
 
 
-@pytest.mark.parametrize(
-    ("file", "agent"), [("my_agent.py", "my_agent"), ("_mein Agent!.py", "mein-Agent"), ("äö.py", "agent")]
-)
-def test_the_agent_is_named_after_the_file(tmp_path: Path, file: str, agent: str) -> None:
-    assert DevFolder(tmp_path / file, tmp_path).agent == agent
+def test_the_agent_is_named_after_the_file(tmp_path: Path) -> None:
+    names = {"my_agent.py": "my_agent", "_mein Agent!.py": "mein-Agent", "äö.py": "agent"}
+    assert {file: DevFolder(tmp_path / file, tmp_path).agent for file in names} == names
+    assert GROUPS.format(person='"a"', name='"b"').count("[groups.developers]") == 1, "no name breaks out"
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
@@ -128,23 +119,11 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         prepare(tmp_path / "my_agent.py", None)
 
 
-def test_a_name_cannot_break_out_of_the_groups_file() -> None:
-    assert GROUPS.format(person='"a"', name='"b"').count("[groups.developers]") == 1
-
-
 def test_another_terminal_has_these_settings_and_no_others(folder: DevFolder) -> None:
-    ours = {
-        "COUNTERSIGN_URL": "http://127.0.0.1",
-        "COUNTERSIGN_AGENT": "it's",
-        "COUNTERSIGN_DATA_DIR": "/here",
-    }
-    theirs = {
-        "COUNTERSIGN_DATABASE_URL": "postgresql://elsewhere/x",
-        "COUNTERSIGN_TOKEN_FILE": "/run/token",
-        "COUNTERSIGN_URL": "https://elsewhere",
-        "COUNTERSIGN_PROVIDERS": "[\n]",
-        "MY_COUNTERSIGN_X": "mine",
-    }
+    names = ("COUNTERSIGN_URL", "COUNTERSIGN_AGENT", "COUNTERSIGN_DATA_DIR")
+    ours = dict(zip(names, ("http://127.0.0.1", "it's", "/here"), strict=True))
+    theirs = {"COUNTERSIGN_DATABASE_URL": "postgresql://elsewhere/x", "COUNTERSIGN_TOKEN_FILE": "/run/token"}
+    theirs |= {"COUNTERSIGN_URL": "https://x", "COUNTERSIGN_PROVIDERS": "[\n]", "MY_COUNTERSIGN_X": "mine"}
     write_env(folder, ours)
     for found in (theirs, {}):
         names = "import os; print({k: v for k, v in os.environ.items() if 'COUNTERSIGN' in k})"
@@ -156,13 +135,10 @@ def test_another_terminal_has_these_settings_and_no_others(folder: DevFolder) ->
         assert ast.literal_eval(done.stdout) == ours | kept
 
 
-def test_another_terminal_asks_the_database_and_keys_of_the_sitting(
-    folder: DevFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_terminal_asks_the_same_database(folder: DevFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = dev_settings(folder, 8420)
-    (folder.state / "countersign.toml").write_text(
-        'database_url = "sqlite:////elsewhere.db"\nkey_dir = "/elsewhere"\n'
-    )
+    elsewhere = 'database_url = "sqlite:////elsewhere.db"\nkey_dir = "/elsewhere"\n'
+    (folder.state / "countersign.toml").write_text(elsewhere)
     for name, value in operators_variables(settings).items():
         monkeypatch.setenv(name, value)
     there = load_settings()
@@ -170,30 +146,27 @@ def test_another_terminal_asks_the_database_and_keys_of_the_sitting(
     assert [getattr(there, name) for name in same] == [getattr(settings, name) for name in same]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "wanted", "kept", "told"),
-    [
-        ([], [], [], None),
-        (["--fast", "ports"], ["b", "a"], ["a", "b"], None),
-        ([], [], ["support-agent"], None),
-        (["case 1", "--port=9000"], [], [], "handed to my_agent.py: 'case 1' --port=9000;"),
-        (
-            [],
-            ["a"],
-            ["b", "c"],
-            "--role a does nothing: 'my_agent' was enrolled with b and c and keeps that;",
-        ),
-        ([], ["a", "b"], [], "--role a --role b does nothing: 'my_agent' was enrolled with no role"),
-    ],
-)
+# What the script was given, which roles are wanted, which it was enrolled with, and what is told.
+NO_ROLE = "--role a --role b does nothing: 'my_agent' was enrolled with no role"
+UNUSED: list[tuple[list[str], str, str, str]] = [
+    ([], "", "", ""),
+    (["--fast", "ports"], "b a", "a b", ""),
+    ([], "", "support-agent", ""),
+    (["case 1", "--port=9000"], "", "", "handed to my_agent.py: 'case 1' --port=9000;"),
+    ([], "a", "b c", "--role a does nothing: 'my_agent' was enrolled with b and c and keeps that;"),
+    ([], "a b", "", NO_ROLE),
+]
+
+
+@pytest.mark.parametrize(("arguments", "wanted", "kept", "told"), UNUSED)
 def test_options_that_do_nothing_are_told(
     folder: DevFolder,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    wanted: list[str],
-    kept: list[str],
-    told: str | None,
+    wanted: str,
+    kept: str,
+    told: str,
 ) -> None:
-    tell_unused(folder, arguments, wanted, kept)
+    tell_unused(folder, arguments, wanted.split(), kept.split())
     said = capsys.readouterr().out
-    assert said == "" if told is None else said.startswith(f"dev | {told}") and said.count("\n") == 1
+    assert said.startswith(f"dev | {told}") and said.count("\n") == 1 if told else said == ""

@@ -1,9 +1,7 @@
 """What an agent has left to do once people have answered: a table."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -39,12 +37,7 @@ ROWS: dict[str, tuple[TxnState, list[Part], list[EffectState], bool]] = {
 
 
 @pytest.mark.parametrize(("state", "parts", "undone", "left"), ROWS.values(), ids=ROWS)
-def test_what_is_left_to_its_agent(
-    state: TxnState, parts: list[Part], undone: list[EffectState], left: bool
-) -> None:
-    snapshot = SimpleNamespace(
-        transaction=SimpleNamespace(state=state.value),
-        compensations=[SimpleNamespace(state=one.value) for one in undone],
-        parts=lambda: parts,
-    )
-    assert is_left(cast("Any", snapshot)) is left
+def test_what_is_left_to_agents(state: TxnState, parts: Any, undone: list[EffectState], left: bool) -> None:
+    snapshot: Any = SimpleNamespace(transaction=SimpleNamespace(state=state.value), parts=lambda: parts)
+    snapshot.compensations = [SimpleNamespace(state=one.value) for one in undone]
+    assert is_left(snapshot) is left

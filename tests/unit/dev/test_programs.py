@@ -1,7 +1,5 @@
 """Programs on a leash: they and all they began end with whoever holds it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import textwrap
@@ -52,12 +50,9 @@ async def test_a_program_that_listens_to_nothing_is_killed() -> None:
     assert is_gone(parent) and is_gone(child)
 
 
-async def test_a_held_program_reads_no_keyboard() -> None:
+async def test_a_held_program_reads_no_keyboard_and_is_ended_when_it_takes_too_long() -> None:
     code, out, err = await programs.read(["-c", "print(repr(input()))"], ENV, seconds=60)
     assert (code, out) == (1, "") and "EOFError" in err
-
-
-async def test_what_takes_too_long_is_ended() -> None:
     with pytest.raises(TimeoutError):
         await programs.read(["-c", "import time; time.sleep(600)"], ENV, seconds=0.5)
 

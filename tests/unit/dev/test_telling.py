@@ -16,9 +16,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
-def test_what_cannot_be_printed_is_written_out(
-    text: str, shown: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_nobody_can_print_is_written(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     say(f"{text}: approved")
     assert capsys.readouterr().out == f"dev | {shown}: approved\n"
     assert visible(text) == shown, "as the SDK's own terminal does"

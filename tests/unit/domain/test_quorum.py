@@ -1,22 +1,24 @@
-"""Counting votes, as tables; the sentences are design section 4 and I-5."""
+"""Counting votes, and signatures in an emergency, as tables; the sentences are design section 4 and I-5."""
 
 from typing import Any
 
 import pytest
 
-from policy_service.domain.break_glass import Opening
+from policy_service.domain.break_glass import Opening, Signature, opening
 from policy_service.domain.gates import Gate, MergedGate, merge
 from policy_service.domain.quorum import BallotVote, Tally, fillers, short_gates, tally
 
+SPECIAL: dict[str, dict[str, Any]] = {"shared": {"shared": True}, "passkey": {"step_up": "passkey"}}
 
-def gates(*specs: tuple[str, int] | tuple[str, int, dict[str, Any]]) -> tuple[MergedGate, ...]:
-    """Gates written as ("finance|cfo", quorum)."""
-    return merge(
-        Gate(
-            f"g{index}", frozenset(spec[0].split("|")), quorum=spec[1], **(spec[2] if len(spec) == 3 else {})
-        )
-        for index, spec in enumerate(specs)
-    )
+
+def gates(text: str) -> tuple[MergedGate, ...]:
+    """Gates written as "finance|cfo 2, unseen 1 shared"."""
+    made = []
+    for index, spec in enumerate(text.split(", ") if text else []):
+        groups, quorum, *more = spec.split()
+        fields = SPECIAL[more[0]] if more else {}
+        made.append(Gate(f"g{index}", frozenset(groups.split("|")), quorum=int(quorum), **fields))
+    return merge(made)
 
 
 def vote(person: str, groups: str, verdict: str = "approve", **fields: Any) -> BallotVote:
@@ -25,162 +27,194 @@ def vote(person: str, groups: str, verdict: str = "approve", **fields: Any) -> B
 
 
 MAYA, TOMAS, ANA = vote("maya", "finance"), vote("tomas", "finance cfo"), vote("ana", "finance")
-SHARED = {"shared": True}
-PASSKEY = {"step_up": "passkey"}
+JO = vote("jo", "cfo")
+WITH_PASSKEY = vote("maya", "finance", step_up="passkey")
+BOTH, CHAIN = "finance 1, cfo 1", "a|b 1, b|c 1, c|d 1"
+OWN_FIRST, ANY_FIRST = "finance 1, finance|cfo 1", "finance|cfo 1, finance 1"
 
-COUNTED: dict[str, tuple[tuple[MergedGate, ...], list[BallotVote], bool]] = {
-    "no votes": (gates(("finance", 1)), [], False),
-    "one of one": (gates(("finance", 1)), [MAYA], True),
-    "one of two": (gates(("finance", 2)), [MAYA], False),
-    "two of two": (gates(("finance", 2)), [MAYA, TOMAS], True),
-    "more than asked": (gates(("finance", 1)), [MAYA, TOMAS], True),
-    "a vote from outside": (gates(("finance", 1)), [vote("jo", "support")], False),
-    "a person without any group": (gates(("finance", 1)), [vote("jo", "")], False),
-    "any of the groups serves": (gates(("finance|cfo", 1)), [vote("jo", "cfo")], True),
-    "finance and finance|cfo need two people": (gates(("finance", 1), ("finance|cfo", 1)), [TOMAS], False),
-    "two finance people serve finance and finance|cfo": (
-        gates(("finance", 1), ("finance|cfo", 1)), [MAYA, ANA], True),
-    "who can serve both is placed where they are needed": (
-        gates(("finance|cfo", 1), ("finance", 1)), [TOMAS, vote("jo", "cfo")], True),
-    "the same with the votes the other way round": (
-        gates(("finance|cfo", 1), ("finance", 1)), [vote("jo", "cfo"), TOMAS], True),
-    "two who can only serve the same place are one short": (
-        gates(("finance", 1), ("cfo", 1)), [MAYA, ANA], False),
-    "a chain of moves finds the places": (
-        gates(("a|b", 1), ("b|c", 1), ("c|d", 1)), [vote("p", "b"), vote("q", "b c"), vote("r", "a")], True),
-    "no chain of moves helps where a group is missing": (
-        gates(("a|b", 1), ("b|c", 1), ("c|d", 1)), [vote("p", "b"), vote("q", "b"), vote("r", "a")], False),
-    "a place that only the last vote can take": (
-        gates(("a|b", 1), ("b|c", 1), ("c|d", 1)), [vote("p", "b"), vote("q", "b c"), vote("r", "c d")], True),
-    "a shared gate counts a vote that serves another too": (
-        gates(("finance", 1), ("unseen", 1, SHARED)), [vote("maya", "finance unseen")], True),
-    "a shared gate still needs its own group": (gates(("finance", 1), ("unseen", 1, SHARED)), [MAYA], False),
+COUNTED: dict[str, tuple[str, list[BallotVote], bool]] = {
+    "no votes": ("finance 1", [], False),
+    "one of one": ("finance 1", [MAYA], True),
+    "one of two": ("finance 2", [MAYA], False),
+    "two of two": ("finance 2", [MAYA, TOMAS], True),
+    "more than asked": ("finance 1", [MAYA, TOMAS], True),
+    "a vote from outside": ("finance 1", [vote("jo", "support")], False),
+    "a person without any group": ("finance 1", [vote("jo", "")], False),
+    "any of the groups serves": ("finance|cfo 1", [JO], True),
+    "finance and finance|cfo need two people": (OWN_FIRST, [TOMAS], False),
+    "two finance people serve finance and finance|cfo": (OWN_FIRST, [MAYA, ANA], True),
+    "who can serve both is placed where they are needed": (ANY_FIRST, [TOMAS, JO], True),
+    "the same with the votes the other way round": (ANY_FIRST, [JO, TOMAS], True),
+    "two who can only serve the same place are one short": (BOTH, [MAYA, ANA], False),
+    "a chain of moves finds the places": (CHAIN, [vote("p", "b"), vote("q", "b c"), vote("r", "a")], True),
+    "no chain helps where a group misses": (CHAIN, [vote("p", "b"), vote("q", "b"), vote("r", "a")], False),
+    "a place only the last can take": (CHAIN, [vote("p", "b"), vote("q", "b c"), vote("r", "c d")], True),
+    "a shared gate counts a vote that serves another": (
+        "finance 1, unseen 1 shared", [vote("maya", "finance unseen")], True),
+    "a shared gate still needs its own group": ("finance 1, unseen 1 shared", [MAYA], False),
     "two shared gates may share everybody": (
-        gates(("a", 2, SHARED), ("b", 2, SHARED)), [vote("p", "a b"), vote("q", "a b")], True),
-    "a shared quorum still counts people": (gates(("a", 2, SHARED)), [vote("p", "a")], False),
-    "a passkey where one is asked": (
-        gates(("finance", 1, PASSKEY)), [vote("maya", "finance", step_up="passkey")], True),
-    "no passkey where one is asked": (gates(("finance", 1, PASSKEY)), [MAYA], False),
-    "Cedar does not permit this person": (
-        gates(("finance", 1)), [vote("maya", "finance", permitted=False)], False),
-    "the same person twice": (gates(("finance", 2)), [MAYA, vote("maya", "finance", vote_id="again")], False),
+        "a 2 shared, b 2 shared", [vote("p", "a b"), vote("q", "a b")], True),
+    "a shared quorum still counts people": ("a 2 shared", [vote("p", "a")], False),
+    "a passkey where one is asked": ("finance 1 passkey", [WITH_PASSKEY], True),
+    "no passkey where one is asked": ("finance 1 passkey", [MAYA], False),
+    "Cedar does not permit this person": ("finance 1", [vote("maya", "finance", permitted=False)], False),
+    "the same person twice": ("finance 2", [MAYA, vote("maya", "finance", vote_id="again")], False),
     "the same person from two accounts' groups": (
-        gates(("finance", 1), ("cfo", 1)), [vote("tomas", "finance"), vote("tomas", "cfo", vote_id="again")], False),
+        BOTH, [vote("tomas", "finance"), vote("tomas", "cfo", vote_id="again")], False),
     "of two votes of one person the one with the passkey": (
-        gates(("finance", 1, PASSKEY)), [MAYA, vote("maya", "finance", vote_id="v2", step_up="passkey")], True),
-    "no gates at all": ((), [MAYA], False),
+        "finance 1 passkey", [MAYA, vote("maya", "finance", vote_id="v2", step_up="passkey")], True),
+    "turned into a deny that cannot count": ("finance 1", [MAYA, vote("maya", "", "deny", vote_id="later")], False),
+    "no gates at all": ("", [MAYA], False),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("asked", "votes", "met"), COUNTED.values(), ids=COUNTED)
-def test_votes_meet_gates(asked: tuple[MergedGate, ...], votes: list[BallotVote], met: bool) -> None:
-    assert tally(asked, votes).met is met
+def test_votes_meet_gates(asked: str, votes: list[BallotVote], met: bool) -> None:
+    assert tally(gates(asked), votes).met is met
 
 
-DENIALS: dict[str, tuple[tuple[MergedGate, ...], list[BallotVote], str | None]] = {
-    "whoever could serve may deny": (gates(("finance", 1)), [vote("ana", "finance", "deny")], "v-ana"),
-    "a deny after the quorum was reached in this count": (
-        gates(("finance", 1)), [MAYA, vote("ana", "finance", "deny")], "v-ana"),
-    "without step-up": (gates(("finance", 1, PASSKEY)), [vote("ana", "finance", "deny")], "v-ana"),
-    "for any one of the gates": (gates(("cfo", 1), ("finance", 1)), [vote("ana", "finance", "deny")], "v-ana"),
-    "the first deny is the one": (
-        gates(("finance", 1)), [vote("ana", "finance", "deny"), vote("maya", "finance", "deny")], "v-ana"),
-    "an outsider may not": (gates(("finance", 1)), [vote("jo", "support", "deny")], None),
+DENY = vote("ana", "finance", "deny")
+DENIALS: dict[str, tuple[str, list[BallotVote], str | None]] = {
+    "whoever could serve may deny": ("finance 1", [DENY], "v-ana"),
+    "a deny after the quorum was reached in this count": ("finance 1", [MAYA, DENY], "v-ana"),
+    "without step-up": ("finance 1 passkey", [DENY], "v-ana"),
+    "for any one of the gates": ("cfo 1, finance 1", [DENY], "v-ana"),
+    "the first deny is the one": ("finance 1", [DENY, vote("maya", "finance", "deny")], "v-ana"),
+    "an outsider may not": ("finance 1", [vote("jo", "support", "deny")], None),
     "whom Cedar does not permit may not": (
-        gates(("finance", 1)), [vote("ana", "finance", "deny", permitted=False)], None),
-}  # fmt: skip
+        "finance 1",
+        [vote("ana", "finance", "deny", permitted=False)],
+        None,
+    ),
+}
 
 
 @pytest.mark.parametrize(("asked", "votes", "denied_by"), DENIALS.values(), ids=DENIALS)
-def test_who_may_deny(asked: tuple[MergedGate, ...], votes: list[BallotVote], denied_by: str | None) -> None:
-    counted = tally(asked, votes)
+def test_who_may_deny(asked: str, votes: list[BallotVote], denied_by: str | None) -> None:
+    counted = tally(gates(asked), votes)
     assert counted.denied_by == denied_by
     assert denied_by is None or not counted.met
 
 
 def test_after_escalation_the_added_group_serves_and_may_deny() -> None:
     (asked,) = merge([Gate("g", frozenset({"finance"}), escalate=frozenset({"cfo"}))])
-    jo = vote("jo", "cfo")
-    assert not tally([asked], [jo]).met
-    assert tally([asked.escalated()], [jo]).met
+    assert not tally([asked], [JO]).met
+    assert tally([asked.escalated()], [JO]).met
     assert tally([asked.escalated()], [vote("jo", "cfo", "deny")]).denied_by == "v-jo"
 
 
 def test_the_requesters_side_neither_counts_nor_denies() -> None:
-    asked = gates(("finance", 1))
+    asked = gates("finance 1")
     assert not tally(asked, [MAYA], excluded=frozenset({"maya"})).met
     assert tally(asked, [vote("maya", "finance", "deny")], excluded=frozenset({"maya"})).denied_by is None
 
 
-def test_an_approval_turned_into_a_deny_no_longer_counts_even_when_the_deny_cannot() -> None:
-    turned = [MAYA, vote("maya", "", "deny", vote_id="later")]
-    assert not tally(gates(("finance", 1)), turned).met
-
-
 def test_the_tally_says_how_far_each_gate_is_and_which_votes_counted() -> None:
-    counted = tally(
-        gates(("finance", 2), ("cfo", 1), ("unseen", 1, SHARED)), [MAYA, vote("jo", "support"), TOMAS]
-    )
-    assert [(each.gate.key, each.have, each.need, each.met) for each in counted.per_gate] == [
-        ("finance", 2, 2, True), ("cfo", 0, 1, False), ("unseen", 0, 1, False),
-    ]  # fmt: skip
+    counted = tally(gates("finance 2, cfo 1, unseen 1 shared"), [MAYA, vote("jo", "support"), TOMAS])
+    per_gate = [(each.gate.key, each.have, each.need, each.met) for each in counted.per_gate]
+    assert per_gate == [("finance", 2, 2, True), ("cfo", 0, 1, False), ("unseen", 0, 1, False)]
     assert counted.counted == ("v-maya", "v-tomas")
 
 
-@pytest.mark.parametrize(
-    ("met", "denied", "opens"),
-    [(False, None, True), (True, None, False), (False, "v-maya", False), (True, "v-maya", False)],
-)
-def test_an_opening_stands_in_where_the_quorums_do_not_and_nobody_denied(
-    met: bool, denied: str | None, opens: bool
-) -> None:
-    opening = Opening(("s1", "s2"), alone=False)
-    found = Tally(met, (), denied, ("v1",) if met else (), opening)
-    assert (found.opened is opening) is opens
+OPENS = [(False, None, True), (True, None, False), (False, "v-maya", False), (True, "v-maya", False)]
+
+
+@pytest.mark.parametrize(("met", "denied", "opens"), OPENS)
+def test_an_opening_counts_where_quorums_do_not(met: bool, denied: str | None, opens: bool) -> None:
+    opened = Opening(("s1", "s2"), alone=False)
+    found = Tally(met, (), denied, ("v1",) if met else (), opened)
+    assert (found.opened is opened) is opens
     assert found.signed == (("s1", "s2") if opens else found.counted)
     assert found.lets_go is (met or opens)
 
 
-SHORT: dict[str, tuple[tuple[MergedGate, ...], list[BallotVote], set[str]]] = {
-    "enough": (gates(("finance", 1)), [MAYA], set()),
-    "nobody": (gates(("finance", 2), ("cfo", 1)), [], {"finance", "cfo"}),
-    "one of two": (gates(("finance", 2)), [MAYA], {"finance"}),
-    "only the other one": (gates(("finance", 1), ("cfo", 1)), [MAYA], {"cfo"}),
-    "either, where one person could take both": (
-        gates(("finance", 1), ("cfo|finance", 1)), [MAYA], {"finance", "cfo|finance"}),
+SHORT: dict[str, tuple[str, list[BallotVote], str]] = {
+    "enough": ("finance 1", [MAYA], ""),
+    "nobody": ("finance 2, cfo 1", [], "finance cfo"),
+    "one of two": ("finance 2", [MAYA], "finance"),
+    "only the other one": (BOTH, [MAYA], "cfo"),
+    "either, where one person could take both": ("finance 1, cfo|finance 1", [MAYA], "finance cfo|finance"),
     "the same with the gates the other way round": (
-        gates(("cfo|finance", 1), ("finance", 1)), [MAYA], {"finance", "cfo|finance"}),
+        "cfo|finance 1, finance 1",
+        [MAYA],
+        "finance cfo|finance",
+    ),
     "not one that nobody of its own would help": (
-        gates(("finance", 1), ("legal", 2)), [MAYA, vote("ana", "legal")], {"legal"}),
-    "a shared one by itself": (gates(("finance", 1), ("unseen", 1, SHARED)), [MAYA], {"unseen"}),
-}  # fmt: skip
+        "finance 1, legal 2",
+        [MAYA, vote("ana", "legal")],
+        "legal",
+    ),
+    "a shared one by itself": ("finance 1, unseen 1 shared", [MAYA], "unseen"),
+}
 
 
 @pytest.mark.parametrize(("asked", "votes", "short"), SHORT.values(), ids=SHORT)
-def test_which_gates_one_more_person_would_help(
-    asked: tuple[MergedGate, ...], votes: list[BallotVote], short: set[str]
-) -> None:
-    assert short_gates(asked, votes) == short
+def test_which_gates_one_more_person_would_help(asked: str, votes: list[BallotVote], short: str) -> None:
+    assert short_gates(gates(asked), votes) == set(short.split())
 
 
-FILLED: dict[str, tuple[tuple[MergedGate, ...], list[BallotVote], dict[str, set[str]]]] = {
-    "nothing is short": (gates(("finance", 1)), [MAYA], {}),
-    "a vote that cannot move": (gates(("finance", 1), ("cfo", 1)), [MAYA], {"cfo": {"cfo"}}),
-    "a vote of a person in both can move": (
-        gates(("finance", 1), ("cfo", 1)), [TOMAS], {"cfo": {"finance", "cfo"}}),
+PQ = [vote("p", "a b"), vote("q", "b c")]
+FILLED: dict[str, tuple[str, list[BallotVote], dict[str, set[str]]]] = {
+    "nothing is short": ("finance 1", [MAYA], {}),
+    "a vote that cannot move": (BOTH, [MAYA], {"cfo": {"cfo"}}),
+    "a vote of a person in both can move": (BOTH, [TOMAS], {"cfo": {"finance", "cfo"}}),
     "the same with the gates the other way round": (
-        gates(("cfo", 1), ("finance", 1)), [TOMAS], {"finance": {"finance", "cfo"}}),
-    "a chain of moves": (
-        gates(("a", 1), ("b", 1), ("c", 1)), [vote("p", "a b"), vote("q", "b c")], {"c": {"a", "b", "c"}}),
-    "a shared gate takes nobody's place": (
-        gates(("finance", 1), ("unseen", 1, SHARED)), [MAYA], {"unseen": {"unseen"}}),
+        "cfo 1, finance 1", [TOMAS], {"finance": {"finance", "cfo"}}),
+    "a chain of moves": ("a 1, b 1, c 1", PQ, {"c": {"a", "b", "c"}}),
+    "a shared gate takes nobody's place": ("finance 1, unseen 1 shared", [MAYA], {"unseen": {"unseen"}}),
     "a vote without the passkey that the other gate asks for": (
-        gates(("finance", 1), ("cfo", 1, PASSKEY)), [TOMAS], {"cfo": {"cfo"}}),
+        "finance 1, cfo 1 passkey", [TOMAS], {"cfo": {"cfo"}}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("asked", "votes", "filled"), FILLED.values(), ids=FILLED)
 def test_a_place_can_be_filled_by_the_people_of_another_gate_whose_vote_moves(
-    asked: tuple[MergedGate, ...], votes: list[BallotVote], filled: dict[str, set[str]]
+    asked: str, votes: list[BallotVote], filled: dict[str, set[str]]
 ) -> None:
-    assert fillers(asked, votes) == filled
+    assert fillers(gates(asked), votes) == filled
+
+
+# -- in an emergency
+
+LARGE = merge([Gate("large", frozenset({"finance"}), quorum=2)])
+KEYED = merge([Gate("large", frozenset({"finance"})), Gate("key", frozenset({"cfo"}), step_up="passkey")])
+OWNER = "urn:test|owner"
+
+
+def signed(vote: str, person: str = "ann", step_up: str | None = None, **kind: bool) -> Signature:
+    return Signature(vote, f"urn:test|{person}", step_up, kind.get("may", True), kind.get("alone", False))
+
+
+ONE, BO, ALONE = signed("v1"), signed("v2", "bo"), signed("v1", may=False, alone=True)
+SIGNED: dict[str, tuple[list[Signature], Opening | None]] = {
+    "nobody": ([], None),
+    "one of two": ([ONE], None),
+    "two people": ([ONE, BO], Opening(("v1", "v2"), alone=False)),
+    "one person twice": ([ONE, signed("v2")], None),
+    "one who may alone": ([ALONE], Opening(("v1",), alone=True)),
+    "one who may alone and one of two are two": ([ALONE, BO], Opening(("v1", "v2"), alone=False)),
+    "one of two, and one whom policy no longer names": ([ONE, signed("v2", "bo", may=False)], None),
+    "nobody whom policy names": ([signed("v1", may=False), signed("v2", "bo", may=False)], None),
+    "the owner and one of two": ([signed("v1", "owner"), signed("v2")], None),
+    "the owner, who may alone": ([signed("v1", "owner", alone=True)], None),
+    "three people": ([ONE, BO, signed("v3", "cy")], Opening(("v1", "v2", "v3"), alone=False)),
+}
+
+
+@pytest.mark.parametrize(("signatures", "opened"), SIGNED.values(), ids=SIGNED)
+def test_what_signatures_come_to(signatures: list[Signature], opened: Opening | None) -> None:
+    assert opening(LARGE, signatures, excluded=frozenset({OWNER})) == opened
+    assert opening((), signatures) is None, "what no gate holds is not opened"
+
+
+KEYS = [
+    ("passkey", "passkey", True),
+    ("passkey", None, False),
+    (None, None, False),
+    ("passkey", "sms", False),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "opens"), KEYS)
+def test_every_signature_has_the_step_up_of_any_gate(one: str | None, other: str | None, opens: bool) -> None:
+    assert (opening(KEYED, [signed("v1", "ann", one), signed("v2", "bo", other)]) is not None) is opens

@@ -1,12 +1,13 @@
 """Annotations: what may stand where, and that a slip is a load error with its line, never a weaker rule."""
 
 from datetime import timedelta
+from itertools import product
 
 import pytest
 
-from policy_service.domain.gates import Gate
 from policy_service.pap.annotations import ANYWHERE, ON_A_GATE, ON_A_PERMIT
 from policy_service.pap.policies import Policy, read_policies
+from policy_service.pdp.rules import PolicySource
 
 GROUPS = frozenset({"finance", "cfo"})
 SCOPE = "(principal, action, resource);"
@@ -18,12 +19,10 @@ def read(annotations: str, effect: str = "forbid") -> tuple[Policy | None, list[
     return policies.get("rule"), [str(problem) for problem in problems]
 
 
-def gate_of(annotations: str) -> Gate:
-    policy, problems = read(f'@approval("finance")\n{annotations}')
-    assert problems == []
-    assert policy is not None
-    assert policy.source.gate is not None
-    return policy.source.gate
+def sound(annotations: str, effect: str = "forbid") -> PolicySource:
+    policy, problems = read(annotations, effect)
+    assert problems == [] and policy is not None
+    return policy.source
 
 
 GATES: dict[str, tuple[str, str, object]] = {
@@ -48,50 +47,37 @@ GATES: dict[str, tuple[str, str, object]] = {
 
 @pytest.mark.parametrize(("annotations", "field", "value"), GATES.values(), ids=GATES)
 def test_a_gate_says_what_its_annotations_say(annotations: str, field: str, value: object) -> None:
-    assert getattr(gate_of(annotations), field) == value
+    assert getattr(sound(f'@approval("finance")\n{annotations}').gate, field) == value
 
 
-def test_a_gate_may_name_several_groups() -> None:
-    policy, problems = read('@approval("finance | cfo|finance")')
-    assert problems == []
-    assert policy is not None
-    assert policy.source.gate is not None
-    assert policy.source.gate.groups == {"finance", "cfo"}
+def test_a_gate_names_groups_a_plain_forbid_is_none_and_a_permit_may_name_unseen_fields() -> None:
+    gate = sound('@approval("finance | cfo|finance")').gate
+    assert gate is not None and gate.groups == {"finance", "cfo"}
+    assert sound('@title("t")\n@doc("d")').gate is None
+    assert sorted(sound('@unseen("items, note")', "permit").unseen) == ["items", "note"]
 
 
-def test_a_forbid_without_approval_is_a_plain_forbid_and_a_permit_may_name_unseen_fields() -> None:
-    plain, problems = read('@title("t")\n@doc("d")')
-    assert plain is not None
-    assert (problems, plain.source.gate) == ([], None)
-    permit, problems = read('@unseen("items, note")', "permit")
-    assert permit is not None
-    assert (problems, sorted(permit.source.unseen)) == ([], ["items", "note"])
-
-
+# The effect, or a gate; what is written on it; and a part of what is told.
+GATE = "gate"
 REFUSED: dict[str, tuple[str, str, str]] = {
-    "quorum zero": ("forbid", '@approval("finance")\n@quorum("0")', "x.cedar:3: @quorum: '0' is not a number"),
-    "quorum negative": ("forbid", '@approval("finance")\n@quorum("-1")', "'-1' is not a number of people"),
-    "quorum in words": ("forbid", '@approval("finance")\n@quorum("two")', "'two' is not a number of people"),
-    "quorum a fraction": ("forbid", '@approval("finance")\n@quorum("1.5")', "is not a number of people"),
-    "quorum empty": ("forbid", '@approval("finance")\n@quorum', "'' is not a number of people"),
-    "quorum in other digits": ("forbid", '@approval("finance")\n@quorum("２")', "is not a number of people"),
-    "quorum beyond reason": ("forbid", '@approval("finance")\n@quorum("51")', "is not a number of people"),
+    "quorum zero": (GATE, '@quorum("0")', "x.cedar:3: @quorum: '0' is not a number"),
+    "quorum empty": (GATE, '@quorum', "'' is not a number of people"),
+    "quorum in other digits": (GATE, '@quorum("２")', "is not a number of people"),
+    "quorum beyond reason": (GATE, '@quorum("51")', "is not a number of people"),
     "an unknown group": ("forbid", '@approval("finanse")', "x.cedar:2: @approval: there is no group 'finanse'; did"),
     "one unknown of several": ("forbid", '@approval("finance|board")', "add [groups.board] to groups.toml"),
     "no group": ("forbid", "@approval", "names no group"),
     "an empty alternative": ("forbid", '@approval("finance||cfo")', "names no group"),
-    "an unknown group to escalate to": ("forbid", '@approval("finance")\n@escalate("boss")', "@escalate: there is no"),
-    "an unknown step-up": ("forbid", '@approval("finance")\n@step_up("retina")', "known are passkey"),
-    "a duration that is none": ("forbid", '@approval("finance")\n@answer_within("soon")', "not a duration"),
-    "an ISO duration": ("forbid", '@approval("finance")\n@valid_for("PT1H")', "write a whole number"),
-    "no time at all": ("forbid", '@approval("finance")\n@valid_for("0h")', "is not between"),
-    "a reminder that is none": ("forbid", '@approval("finance")\n@remind("")', "not a duration"),
-    "shared set to no": ("forbid", '@approval("finance")\n@shared("false")', "write it bare"),
-    "reason with a text": ("forbid", '@approval("finance")\n@reason("always")', "write it bare"),
-    "an empty channel": ("forbid", '@approval("finance")\n@channel("")', "@channel: '' is no Slack channel"),
-    "a channel without its sign": ("forbid", '@approval("finance")\n@channel("finance")', "is no Slack channel"),
-    "two channels": ("forbid", '@approval("finance")\n@channel("#a,#b")', "is no Slack channel"),
-    "a person for a channel": ("forbid", '@approval("finance")\n@channel("U0123456789")', "is no Slack channel"),
+    "an unknown group to escalate to": (GATE, '@escalate("boss")', "@escalate: there is no"),
+    "an unknown step-up": (GATE, '@step_up("retina")', "known are passkey"),
+    "a duration that is none": (GATE, '@answer_within("soon")', "not a duration"),
+    "an ISO duration": (GATE, '@valid_for("PT1H")', "write a whole number"),
+    "a reminder that is none": (GATE, '@remind("")', "not a duration"),
+    "shared set to no": (GATE, '@shared("false")', "write it bare"),
+    "reason with a text": (GATE, '@reason("always")', "write it bare"),
+    "an empty channel": (GATE, '@channel("")', "@channel: '' is no Slack channel"),
+    "a channel without its sign": (GATE, '@channel("finance")', "is no Slack channel"),
+    "two channels": (GATE, '@channel("#a,#b")', "is no Slack channel"),
     "an empty title": ("forbid", '@title("")', "@title: write 1 to"),
     "a gate on a permit": ("permit", '@approval("finance")', "x.cedar:2: @approval belongs on a gate, which is"),
     "a quorum on a permit": ("permit", '@quorum("2")', "@quorum belongs on a gate"),
@@ -101,7 +87,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
     "an annotation of another dialect": ("forbid", '@severity("high")', "is not an annotation we know; known are"),
     "another case": ("forbid", '@Approval("finance")', "did you mean @approval?"),
     "unseen on a forbid": ("forbid", '@unseen("items")', "@unseen belongs on a permit"),
-    "unseen on a gate": ("forbid", '@approval("finance")\n@unseen("items")', "@unseen belongs on a permit"),
+    "unseen on a gate": (GATE, '@unseen("items")', "@unseen belongs on a permit"),
     "unseen that names nothing": ("permit", "@unseen", "names no field"),
     "unseen with an empty name": ("permit", '@unseen("items,,note")', "names no field"),
 }  # fmt: skip
@@ -109,39 +95,29 @@ REFUSED: dict[str, tuple[str, str, str]] = {
 
 @pytest.mark.parametrize(("effect", "annotations", "message"), REFUSED.values(), ids=REFUSED)
 def test_a_slip_is_a_load_error_with_its_line(effect: str, annotations: str, message: str) -> None:
-    _, problems = read(annotations, effect)
+    gate, effect = ('@approval("finance")\n', "forbid") if effect == GATE else ("", effect)
+    _, problems = read(gate + annotations, effect)
     assert any(message in problem for problem in problems), problems
     assert all(problem.startswith("x.cedar:") for problem in problems)
 
 
 def test_every_gate_annotation_is_refused_everywhere_else() -> None:
-    for name in ON_A_GATE - {"approval"}:
-        for effect in ("permit", "forbid"):
-            _, problems = read(f'@{name}("1h")', effect)
-            assert any(f"@{name} belongs on a gate" in problem for problem in problems), (name, effect)
+    for name, effect in product(ON_A_GATE - {"approval"}, ("permit", "forbid")):
+        _, problems = read(f'@{name}("1h")', effect)
+        assert any(f"@{name} belongs on a gate" in problem for problem in problems), (name, effect)
+    assert len(ANYWHERE | ON_A_GATE | ON_A_PERMIT) == len(ANYWHERE) + len(ON_A_GATE) + len(ON_A_PERMIT)
 
 
-def test_the_three_places_share_no_name() -> None:
-    assert not ANYWHERE & ON_A_GATE
-    assert not ON_A_GATE & ON_A_PERMIT
-    assert not ANYWHERE & ON_A_PERMIT
-
-
-IDS: dict[str, tuple[str, str]] = {
-    "no id": ("", "every policy needs an id"),
-    "an empty id": ('@id("")', "every policy needs an id"),
-    "a bare id": ("@id", "every policy needs an id"),
-    "a backtick, which would blur the engine's errors": ('@id("a`b")', "may hold letters"),
-    "a space": ('@id("a b")', "may hold letters"),
-    "a newline": ('@id("a\\n")', "may hold letters"),
-    "a leading dash": ('@id("-a")', "may hold letters"),
-    "too long": (f'@id("{"a" * 101}")', "may hold letters"),
-    "letters of another script": ('@id("рule")', "may hold letters"),
-    "the built-in gate's": ('@id("unseen")', "built-in"),
+NO_ID, NOT_PLAIN = "every policy needs an id", "may hold letters"
+ODD_IDS = ['@id("a`b")', '@id("a b")', '@id("a\\n")', '@id("-a")', f'@id("{"a" * 101}")', '@id("рule")']
+IDS = {
+    **dict.fromkeys(["", '@id("")', "@id"], NO_ID),
+    **dict.fromkeys(ODD_IDS, NOT_PLAIN),
+    '@id("unseen")': "built-in",
 }
 
 
-@pytest.mark.parametrize(("annotation", "message"), IDS.values(), ids=IDS)
+@pytest.mark.parametrize(("annotation", "message"), IDS.items())
 def test_an_id_is_required_and_plain(annotation: str, message: str) -> None:
     _, problems = read_policies({"x.cedar": f"\n{annotation} permit {SCOPE}".encode()}, GROUPS)
     assert any(message in problem.message for problem in problems)

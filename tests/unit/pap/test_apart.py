@@ -1,8 +1,6 @@
 """Preparing a bundle in a process of its own: the same bundle, and a service that outlives whatever happens there."""
 
-from __future__ import annotations
-
-import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,7 +13,7 @@ from policy_service.pap import apart
 from policy_service.pap.apart import Cases, EndedError, Preparer
 from policy_service.pap.cases.guarding import CasesError
 from policy_service.pap.problems import BundleError
-from policy_service.pap.source import FolderSource
+from policy_service.pap.source import BundleSource, FolderSource
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder, pay_manifest
 
@@ -37,13 +35,14 @@ def folder(tmp_path: Path) -> BundleFolder:
     return BundleFolder(tmp_path).policies(PERMIT_ALL + GATE)
 
 
-def apart_only(seconds: float = 60) -> Preparer:
-    """One that takes no bundle for small."""
-    return Preparer(small_bytes=0, max_seconds=seconds)
+def prepared(folder: BundleFolder, seconds: float = 60):  # type: ignore[no-untyped-def]
+    """Its bundle, prepared by one that takes no bundle for small."""
+    return Preparer(small_bytes=0, max_seconds=seconds).prepare(FolderSource(folder.path).read())
 
 
-def read(folder: BundleFolder):  # type: ignore[no-untyped-def]
-    return FolderSource(folder.path).read()
+def refused(folder: BundleFolder, told: str, seconds: float = 60) -> None:
+    with pytest.raises(EndedError, match=told):
+        prepared(folder, seconds)
 
 
 CHAIN = " && ".join(f"context.input.amount != {n}" for n in range(1000, 1090))
@@ -58,7 +57,8 @@ def test_a_bundle_read_apart_is_the_one_read_here_and_decides_as_it(folder: Bund
     chain = f'@id("long") forbid (principal, action, resource) unless {{ {CHAIN} }};\n'
     folder.policies(PERMIT_ALL + GATE + ABOUT_APPROVING + chain)
     folder.write("tools/pay@old.json", pay_manifest(title="Pay, as it was"))
-    bundle, _ = apart_only().prepare(read(folder))
+    bundle, passed = prepared(folder)
+    assert passed is None
     here = folder.load()
     told = (bundle.policies, bundle.warnings, bundle.manifests, bundle.rules.versions.keys())
     assert told == (here.policies, here.warnings, here.manifests, here.rules.versions.keys())
@@ -72,27 +72,26 @@ def test_a_bundle_read_apart_is_the_one_read_here_and_decides_as_it(folder: Bund
 def test_what_is_wrong_is_told_as_here(folder: BundleFolder) -> None:
     folder.policies(PERMIT_ALL + '\n@id("x") permit (principal,').write("tools/pay.json", "{")
     with pytest.raises(BundleError) as told:
-        apart_only().prepare(read(folder))
+        prepared(folder)
     assert [str(problem) for problem in told.value.problems] == folder.problems()
     assert any(problem.startswith("rules.cedar:3") for problem in folder.problems())
 
 
 @pytest.mark.parametrize("small_bytes", [0, 10**9])
 def test_cases_are_run_where_they_are_asked_for(folder: BundleFolder, small_bytes: int) -> None:
+    def read() -> BundleSource:
+        return FolderSource(folder.path).read()
+
     folder.write("cases/big.yaml", CASE)
-    before = read(folder)
-    preparer = Preparer(small_bytes=small_bytes)
+    preparer, before = Preparer(small_bytes=small_bytes), read()
     passed = preparer.prepare(before, Cases(None))[1]
-    assert passed is not None
-    assert (passed.run, passed.not_run) == (1, 0)
-    folder.policies(PERMIT_ALL)
-    (folder.path / "cases/big.yaml").unlink()
-    with pytest.raises(
-        CasesError if small_bytes else BundleError, match=r"cases/big.yaml:3.*in force"
-    ) as told:
-        preparer.prepare(read(folder), Cases(before))
+    assert passed is not None and (passed.run, passed.not_run) == (1, 0)
+    (folder.policies(PERMIT_ALL).path / "cases/big.yaml").unlink()
+    error = CasesError if small_bytes else BundleError
+    with pytest.raises(error, match=r"cases/big.yaml:3.*in force") as told:
+        preparer.prepare(read(), Cases(before))
     assert told.value.why == "cases"
-    assert preparer.prepare(read(folder), None)[1] is None
+    assert not small_bytes or preparer.prepare(read(), None)[1] is None
 
 
 def entered(monkeypatch: pytest.MonkeyPatch, instead: str) -> None:
@@ -100,60 +99,47 @@ def entered(monkeypatch: pytest.MonkeyPatch, instead: str) -> None:
     monkeypatch.setattr(apart, "_BEGIN", f"import os, signal, sys, time; sys.stdin.buffer.read(); {instead}")
 
 
-ENDS = {
-    "killed": ("os.kill(os.getpid(), signal.SIGKILL)", r"the process that read it ended \(SIGKILL\)"),
-    "half an answer": ("pass", "answered nothing"),
-}
-
-
-@pytest.mark.parametrize(("instead", "told"), ENDS.values(), ids=ENDS)
 def test_a_process_that_does_not_answer_is_a_bundle_that_is_refused(
-    folder: BundleFolder, monkeypatch: pytest.MonkeyPatch, instead: str, told: str
+    folder: BundleFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered(monkeypatch, instead)
-    with pytest.raises(EndedError, match=told):
-        apart_only().prepare(read(folder))
+    """And it saw no secret."""
+    entered(monkeypatch, "os.kill(os.getpid(), signal.SIGKILL)")
+    refused(folder, r"the process that read it ended \(SIGKILL\)")
+    seen = tmp_path / "seen.txt"
+    monkeypatch.setenv("COUNTERSIGN_DATABASE_URL", "postgresql://user:word@db/x")
+    entered(monkeypatch, f"open({str(seen)!r}, 'w').write(' '.join(os.environ))")
+    refused(folder, "answered nothing")
+    assert "COUNTERSIGN" not in seen.read_text()
 
 
-def test_a_process_that_hangs_is_ended_and_the_bundle_refused(
-    folder: BundleFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_hangs_is_ended(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     entered(monkeypatch, "time.sleep(600)")
-    preparer = apart_only(seconds=1.5)
-    with pytest.raises(EndedError, match=r"longer than 1.5 seconds"):
-        preparer.prepare(read(folder))
+    preparer = Preparer(small_bytes=0, max_seconds=0.5)
+    with pytest.raises(EndedError, match=r"longer than 0.5 seconds"):
+        preparer.prepare(FolderSource(folder.path).read())
     assert not preparer._running
 
 
-def test_a_text_that_ends_the_parser_ends_the_other_process_only(
-    folder: BundleFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_text_may_end_the_parser_only_there(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Depth is counted before any parser; whatever else may end one ends here: the count is taken away."""
     deep = "(" * 20_000 + "true" + ")" * 20_000
     folder.policies(f'@id("deep") permit (principal, action, resource) when {{ {deep} }};\n')
-    begin = apart._BEGIN.replace(
-        "from policy_service",
-        "import policy_service.pap.scan as s; s.MAX_NESTING = s.MAX_CHAIN = 10**9; from policy_service",
-        1,
+    assert any("brackets are nested" in problem for problem in folder.problems())
+    uncounted = (
+        "import policy_service.pap.scan as s; s.MAX_NESTING = s.MAX_CHAIN = 10**9; from policy_service"
     )
-    with pytest.raises(BundleError, match="brackets are nested"):
-        apart_only().prepare(read(folder))
-    monkeypatch.setattr(apart, "_BEGIN", begin)
-    with pytest.raises(EndedError, match=r"ended \((SIGSEGV|SIGABRT)\)"):
-        apart_only().prepare(read(folder))
+    monkeypatch.setattr(apart, "_BEGIN", apart._BEGIN.replace("from policy_service", uncounted, 1))
+    refused(folder, r"ended \((SIGSEGV|SIGABRT)\)")
 
 
-def test_closing_ends_what_is_being_read_and_nothing_begins_afterwards(
-    folder: BundleFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closing_ends_what_is_being_read(folder: BundleFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     entered(monkeypatch, "time.sleep(600)")
-    preparer, told = apart_only(), []
+    preparer, told = Preparer(small_bytes=0), []
 
     def prepare() -> None:
-        try:
-            preparer.prepare(read(folder))
-        except EndedError as error:
-            told.append(str(error))
+        with pytest.raises(EndedError) as error:
+            preparer.prepare(FolderSource(folder.path).read())
+        told.append(str(error.value))
 
     thread = threading.Thread(target=prepare)
     thread.start()
@@ -161,25 +147,14 @@ def test_closing_ends_what_is_being_read_and_nothing_begins_afterwards(
         time.sleep(0.01)
     preparer.close()
     thread.join(30)
-    assert len(told) == 1
-    assert "SIGKILL" in told[0]
     prepare()
-    assert "stopping" in told[1]
+    assert [re.findall("SIGKILL|stopping", one) for one in told] == [["SIGKILL"], ["stopping"]]
 
 
-def test_the_process_sees_no_secret_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COUNTERSIGN_DATABASE_URL", "postgresql://user:word@db/x")
-    seen = tmp_path / "seen"
-    entered(monkeypatch, f"open({str(seen)!r}, 'w').write(' '.join(os.environ))")
-    folder = BundleFolder(tmp_path / "bundle").policies(PERMIT_ALL)
-    with pytest.raises(EndedError):
-        apart_only().prepare(read(folder))
-    assert "COUNTERSIGN" not in seen.read_text()
+def test_the_process_is_bounded() -> None:
     bounded = (
         "from policy_service.pap.reading_apart import _bound; import resource as r; _bound(7); "
-        "print(r.getrlimit(r.RLIMIT_AS)[0], r.getrlimit(r.RLIMIT_CPU)[0], r.getrlimit(r.RLIMIT_CORE)[0])"
+        "print(*(r.getrlimit(one)[0] for one in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_CORE)))"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", bounded], capture_output=True, text=True, check=True, env={**os.environ}
-    )
+    said = subprocess.run([sys.executable, "-c", bounded], capture_output=True, text=True, check=True)
     assert said.stdout.split() == [str(4 * 1024**3), "8", "0"]

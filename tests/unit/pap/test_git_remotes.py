@@ -1,14 +1,11 @@
 """The copy of a repository: over https and ssh as over a folder, bounded in size and time, and no password told."""
 
-from __future__ import annotations
-
 import base64
 import os
-import stat
 import subprocess
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from itertools import pairwise
@@ -77,15 +74,9 @@ def test_an_address_is_shown_without_who_signs_in(given: str, shown: str) -> Non
 
 
 REFUSED = [
-    "http://example.com/b.git",
-    "git://example.com/b.git",
-    "ftp://example.com/b.git",
-    "https:///b.git",
-    "https://example.com:port/b.git",
-    "ssh://git:s3cret@example.com/b.git",
-    "ssh://-oProxyCommand=touch/b.git",
-    "file://host/srv",
-    "-oProxyCommand@-x:b.git",
+    *"http://example.com/b.git git://example.com/b.git ftp://example.com/b.git https:///b.git".split(),
+    *"https://example.com:port/b.git ssh://git:s3cret@example.com/b.git file://host/srv".split(),
+    *"ssh://-oProxyCommand=touch/b.git -oProxyCommand@-x:b.git".split(),
 ]
 
 
@@ -94,10 +85,7 @@ def test_what_proves_nothing_or_hides_an_option_is_refused(given: str) -> None:
     with pytest.raises(StartError, match="policies_repository") as refused:
         place_of(given)
     assert "s3cret" not in str(refused.value)
-
-
-def test_what_is_no_address_is_a_folder_and_no_command() -> None:
-    assert place_of("ext::sh -c touch% /x").kind == "folder"
+    assert place_of("ext::sh -c touch% /x").kind == "folder", "and no command"
 
 
 # -- https -----------------------------------------------------------------------------------------------------------
@@ -106,6 +94,19 @@ def test_what_is_no_address_is_a_folder_and_no_command() -> None:
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Nothing."""
+
+
+@contextmanager
+def serving(answer: Callable[[dict[str, Any], Any], list[bytes]]) -> Iterator[str]:
+    """A server on loopback that answers like this."""
+    with make_server("127.0.0.1", 0, answer, handler_class=_Quiet) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager
@@ -119,15 +120,8 @@ def served(repository: Repository, password: str | None = None) -> Iterator[str]
             return []
         return _by_git(repository, environ, start)
 
-    server = make_server("127.0.0.1", 0, answer, handler_class=_Quiet)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/rules/.git"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(answer) as url:
+        yield f"{url}/rules/.git"
 
 
 def _by_git(repository: Repository, environ: dict[str, Any], start: Any) -> list[bytes]:
@@ -144,17 +138,14 @@ def _by_git(repository: Repository, environ: dict[str, Any], start: Any) -> list
     return [content]
 
 
-def test_a_repository_over_http_is_copied_and_then_only_what_is_new(
-    repository: Repository, tmp_path: Path
-) -> None:
+def test_a_repository_over_http_is_copied_and_what_is_new(repository: Repository, tmp_path: Path) -> None:
     with served(repository) as url:
         copy = mirror(tmp_path, url)
         first = copy.newest()
         assert first == repository.head()
         copy.keep(first)
         second = repository.commit("more")
-        assert copy.newest() == second
-        assert copy.newest() == second
+        assert copy.newest() == copy.newest() == second
     assert holds(copy, first) and holds(copy, second)
     assert not (copy.path / "index").exists()
     unreachable(copy)
@@ -169,32 +160,42 @@ def test_a_token_opens_a_private_one_and_is_told_nobody(repository: Repository, 
             assert "wr0ng" not in unreachable(mirror(tmp_path / "other", url, password=password))
 
 
+def test_who_redirects_elsewhere_is_not_followed(repository: Repository, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def elsewhere(environ: dict[str, Any], start: Any) -> list[bytes]:
+        asked.append(environ["PATH_INFO"])
+        start("302 Found", [("Location", f"{good}{environ['PATH_INFO']}?{environ['QUERY_STRING']}")])
+        return []
+
+    told = pytest.raises(HeadError, match="it redirects elsewhere")
+    with served(repository) as good, serving(elsewhere) as url, told:
+        mirror(tmp_path, f"{url}/repo").newest()
+    assert len(asked) == 1
+
+
 # -- ssh -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An ssh on the path that writes down how it was called and runs what it was told on this host."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    script = folder / "ssh"
+    script = tmp_path / "bin/ssh"
+    script.parent.mkdir()
     script.write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$@" > {folder}/called\nfor last; do :; done\nexec sh -c "$last"\n'
+        '#!/bin/sh\nprintf "%s\\n" "$@" > $0.called\nfor last; do :; done\nexec sh -c "$last"\n'
     )
-    script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    return folder
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{script.parent}{os.pathsep}{os.environ['PATH']}")
+    return script
 
 
-def test_ssh_asks_nobody_trusts_only_known_hosts_and_brings_the_repository(
-    repository: Repository, tmp_path: Path, ssh: Path
-) -> None:
+def test_ssh_asks_nobody_and_trusts_known_hosts(repository: Repository, tmp_path: Path, ssh: Path) -> None:
     copy = mirror(tmp_path, f"ssh://git@example.com:2222{repository.path}")
-    first = copy.newest()
-    assert first == repository.head()
+    assert copy.newest() == repository.head()
     second = repository.commit("more")
     assert copy.newest() == second
-    called = (ssh / "called").read_text().splitlines()
+    called = ssh.with_name("ssh.called").read_text().splitlines()
     options = [after for before, after in pairwise(called) if before == "-o"]
     assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ClearAllForwardings=yes"} <= set(options)
     assert called[called.index("-p") + 1] == "2222" and called[called.index("-l") + 1] == "git"
@@ -207,15 +208,10 @@ def test_a_path_is_no_shell(repository: Repository, tmp_path: Path, ssh: Path) -
     assert not (tmp_path / "made").exists()
 
 
-def test_a_host_that_says_nothing_is_given_up(repository: Repository, tmp_path: Path, ssh: Path) -> None:
-    (ssh / "ssh").write_text("#!/bin/sh\nexec sleep 600\n")
-    unreachable(mirror(tmp_path, f"ssh://example.com{repository.path}", timeout_s=0.5))
-
-
-def test_what_the_other_side_says_is_short_and_printable(tmp_path: Path, ssh: Path) -> None:
-    (ssh / "ssh").write_text(
-        "#!/bin/sh\nprintf 'Host key verification failed.\\033[2J%5000s' x >&2\nexit 255\n"
-    )
+def test_a_host_that_says_nothing_is_given_up_and_what_it_says_is_short(tmp_path: Path, ssh: Path) -> None:
+    ssh.write_text("#!/bin/sh\nexec sleep 600\n")
+    unreachable(mirror(tmp_path, "ssh://example.com/rules.git", timeout_s=0.3))
+    ssh.write_text("#!/bin/sh\nprintf 'Host key verification failed.\\033[2J%5000s' x >&2\nexit 255\n")
     told = unreachable(mirror(tmp_path, "ssh://example.com/rules.git"))
     assert "Host key verification failed." in told
     assert told.isprintable() and len(told) < 500
@@ -248,9 +244,7 @@ def test_a_small_pack_with_a_large_object_is_not_unpacked(
 
 def _pack(*objects: bytes, count: int | None = None) -> BytesIO:
     number = len(objects) if count is None else count
-    return BytesIO(
-        b"PACK" + (2).to_bytes(4, "big") + number.to_bytes(4, "big") + b"".join(objects) + b"\0" * 20
-    )
+    return BytesIO(b"PACK\0\0\0\2" + number.to_bytes(4, "big") + b"".join(objects) + b"\0" * 20)
 
 
 def _blob(size: int, data: bytes) -> bytes:
@@ -294,20 +288,3 @@ def test_what_a_killed_fetch_left_is_cleared_away(repository: Repository, tmp_pa
     repository.commit("more")
     copy.newest()
     assert not left.exists()
-
-
-def test_who_redirects_elsewhere_is_not_followed(repository: Repository, tmp_path: Path) -> None:
-    asked: list[str] = []
-    with served(repository) as good:
-
-        def elsewhere(environ: dict[str, Any], start: Any) -> list[bytes]:
-            asked.append(environ["PATH_INFO"])
-            start("302 Found", [("Location", f"{good}{environ['PATH_INFO']}?{environ['QUERY_STRING']}")])
-            return []
-
-        with make_server("127.0.0.1", 0, elsewhere, handler_class=_Quiet) as server:
-            threading.Thread(target=server.serve_forever, daemon=True).start()
-            with pytest.raises(HeadError, match="it redirects elsewhere"):
-                mirror(tmp_path, f"http://127.0.0.1:{server.server_port}/repo").newest()
-            server.shutdown()
-    assert len(asked) == 1

@@ -1,7 +1,5 @@
 """Commit signatures as git and ssh-keygen make them: whose key, for what, when, over which bytes."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import subprocess
@@ -20,11 +18,13 @@ from tests.fakes.repository import Key, Repository
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
 
+def said(*command: str, given: bytes = b"") -> bytes:
+    return subprocess.run(command, input=given, capture_output=True, check=True, timeout=60).stdout
+
+
 def raw(repository: Repository) -> bytes:
     """The newest commit's bytes."""
-    done = subprocess.run(["git", "-C", str(repository.path), "cat-file", "commit", "HEAD"],
-                          capture_output=True, check=True, timeout=60)  # fmt: skip
-    return done.stdout
+    return said("git", "-C", str(repository.path), "cat-file", "commit", "HEAD")
 
 
 def trusted(folder: Path, *lines: str) -> Path:
@@ -38,88 +38,70 @@ def who(commit: bytes, file: Path, now: datetime = NOW) -> str:
     return require_signed(commit, read_signers(file), now)
 
 
+def with_signature(commit: bytes, armoured: bytes) -> bytes:
+    head, _, message = commit.partition(b"\n\n")
+    return head + b"\ngpgsig " + armoured.strip().replace(b"\n", b"\n ") + b"\n\n" + message
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "rules").write("rules.cedar", "// nothing\n")
 
 
-@pytest.mark.parametrize(
-    ("kind", "of"), [("ed25519", "sha1"), ("ecdsa", "sha1"), ("rsa", "sha1"), ("ed25519", "sha256")]
-)
+KINDS = [("ed25519", "sha1"), ("ecdsa", "sha1"), ("rsa", "sha1"), ("ed25519", "sha256")]
+
+
+@pytest.mark.parametrize(("kind", "of"), KINDS)
 def test_a_commit_that_git_signed_is_taken(tmp_path: Path, kind: str, of: str) -> None:
     repository, key = Repository(tmp_path / "rules", object_format=of), Key(tmp_path, kind=kind)
     key.sign(repository, "a message\n\nwith lines\n gpgsig not a header")
     assert who(raw(repository), trusted(tmp_path, f"{key.name} {key.public}")) == key.name
 
 
-def test_a_commit_without_a_signature_is_refused(repository: Repository, tmp_path: Path) -> None:
+def test_a_signature_is_of_a_named_signer_over_these_bytes(repository: Repository, tmp_path: Path) -> None:
     repository.commit()
     with pytest.raises(SignatureError, match="carries no signature"):
         who(raw(repository), trusted(tmp_path))
-
-
-def test_a_signer_nobody_named_is_refused_with_the_key(repository: Repository, tmp_path: Path) -> None:
     known, other = Key(tmp_path, "known"), Key(tmp_path, "other")
-    other.sign(repository)
-    told = subprocess.run(["ssh-keygen", "-l", "-f", str(other.file)], capture_output=True, text=True,
-                          check=True, timeout=60)  # fmt: skip
+    other.sign(repository, "allow nothing")
     with pytest.raises(SignatureError) as refused:
         who(raw(repository), trusted(tmp_path, f"{known.name} {known.public}"))
-    assert told.stdout.split()[1] in str(refused.value)
-
-
-def test_another_message_under_the_signature_is_refused(repository: Repository, tmp_path: Path) -> None:
-    key = Key(tmp_path)
-    key.sign(repository, "allow nothing")
+    assert said("ssh-keygen", "-l", "-f", str(other.file)).split()[1].decode() in str(refused.value)
     with pytest.raises(SignatureError, match="not one of these bytes"):
-        who(raw(repository).replace(b"allow nothing", b"allow all"), trusted(tmp_path, f"x {key.public}"))
-
-
-def signed_by_hand(repository: Repository, key: Key, namespace: str) -> bytes:
-    """A commit whose signature ssh-keygen made for a namespace of our choice."""
-    repository.commit()
-    commit = raw(repository)
-    done = subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-f", str(key.file), "-n", namespace],
-                          input=commit, capture_output=True, check=True, timeout=60)  # fmt: skip
-    return with_signature(commit, done.stdout)
-
-
-def with_signature(commit: bytes, armoured: bytes) -> bytes:
-    head, _, message = commit.partition(b"\n\n")
-    return head + b"\ngpgsig " + armoured.strip().replace(b"\n", b"\n ") + b"\n\n" + message
+        who(raw(repository).replace(b"allow nothing", b"allow all"), trusted(tmp_path, f"x {other.public}"))
 
 
 def test_a_signature_for_something_else_is_refused(repository: Repository, tmp_path: Path) -> None:
+    """And so is a second one."""
     key = Key(tmp_path)
     file = trusted(tmp_path, f"{key.name} {key.public}")
-    assert who(signed_by_hand(repository, key, "git"), file) == key.name
+    repository.commit()
+    commit = raw(repository)
+    sign = ("ssh-keygen", "-q", "-Y", "sign", "-f", str(key.file), "-n")
+    for_git = said(*sign, "git", given=commit)
+    assert who(with_signature(commit, for_git), file) == key.name
     with pytest.raises(SignatureError, match="namespace 'file'"):
-        who(signed_by_hand(repository, key, "file"), file)
-
-
-def test_a_second_signature_is_refused(repository: Repository, tmp_path: Path) -> None:
-    key = Key(tmp_path)
-    commit = signed_by_hand(repository, key, "git")
-    armoured = commit.partition(b"gpgsig ")[2].partition(b"\n\n")[0].replace(b"\n ", b"\n")
+        who(with_signature(commit, said(*sign, "file", given=commit)), file)
     with pytest.raises(SignatureError, match="two signatures"):
-        who(with_signature(commit, armoured), trusted(tmp_path, f"{key.name} {key.public}"))
+        who(with_signature(with_signature(commit, for_git), for_git), file)
 
 
-@pytest.mark.parametrize(
-    ("armoured", "told"),
-    {
-        "pgp": (b"-----BEGIN PGP SIGNATURE-----\nx\n-----END PGP SIGNATURE-----", "not an SSH one"),
-        "no base64": (b"-----BEGIN SSH SIGNATURE-----\n???\n-----END SSH SIGNATURE-----", "damaged"),
-        "too short": (b"-----BEGIN SSH SIGNATURE-----\nU1NIU0lHAAAAAQAA\n-----END SSH SIGNATURE-----", "damaged"),
-        "of version 2": (b"-----BEGIN SSH SIGNATURE-----\nU1NIU0lHAAAAAgAA\n-----END SSH SIGNATURE-----", "format"),
-    }.values(),
-)  # fmt: skip
+NO_SIGNATURES = {
+    "of PGP": ("PGP", b"x", "not an SSH one"),
+    "no base64": ("SSH", b"???", "damaged"),
+    "too short": ("SSH", b"U1NIU0lHAAAAAQAA", "damaged"),
+    "of version 2": ("SSH", b"U1NIU0lHAAAAAgAA", "format"),
+}
+
+
+@pytest.mark.parametrize(("kind", "content", "told"), NO_SIGNATURES.values(), ids=NO_SIGNATURES)
 def test_what_is_no_signature_is_refused(
-    repository: Repository, tmp_path: Path, armoured: bytes, told: str
+    repository: Repository, tmp_path: Path, kind: str, content: bytes, told: str
 ) -> None:
     repository.commit()
+    begin, end = (f"-----{word} {kind} SIGNATURE-----".encode() for word in ("BEGIN", "END"))
     with pytest.raises(SignatureError, match=told):
-        who(with_signature(raw(repository), armoured), trusted(tmp_path))
+        who(with_signature(raw(repository), b"\n".join((begin, content, end))), trusted(tmp_path))
 
 
 def test_a_signature_with_sha1_is_refused(repository: Repository, tmp_path: Path) -> None:
@@ -157,35 +139,33 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize(("options", "taken"), OPTIONS.values(), ids=OPTIONS.keys())
-def test_a_line_trusts_a_key_for_git_and_within_its_time(
-    repository: Repository, tmp_path: Path, options: str, taken: bool
-) -> None:
+def test_a_line_trusts_a_key_for_git_and_within_its_time(repository: Repository, tmp_path: Path) -> None:
     key = Key(tmp_path)
     key.sign(repository)
-    file = trusted(tmp_path, f'"{key.name}, the desk" {options} {key.public} a comment'.replace("  ", " "))
-    if taken:
-        assert who(raw(repository), file) == f"{key.name}, the desk"
-    else:
-        with pytest.raises(SignatureError, match="not now or not for git"):
-            who(raw(repository), file)
+    for options, taken in OPTIONS.values():
+        file = trusted(
+            tmp_path, f'"{key.name}, the desk" {options} {key.public} a comment'.replace("  ", " ")
+        )
+        if taken:
+            assert who(raw(repository), file) == f"{key.name}, the desk", options
+        else:
+            with pytest.raises(SignatureError, match="not now or not for git"):
+                who(raw(repository), file)
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("maya", ":3: its options cannot be read; write PRINCIPALS"),
-        ("maya ssh-ed25519", ":3: write PRINCIPALS"),
-        ("maya ssh-ed25519 ???", ":3: the key is no base64"),
-        ("maya ssh-ed25519 AAAAB3NzaC1yc2E=", ":3: the key is not of the kind"),
-        ("* cert-authority ssh-ed25519 AAAA", ":3: the option 'cert-authority' is not taken"),
-        ('maya valid-after="soon" ssh-ed25519 AAAA', ":3:"),
-        ('maya namespaces="git ssh-ed25519 AAAA', ":3: its options cannot be read"),
-    ],
-)
-def test_a_line_that_cannot_be_read_is_named_and_nobody_is_trusted(
-    tmp_path: Path, line: str, told: str
-) -> None:
+WRONG_LINES = [
+    ("maya", ":3: its options cannot be read; write PRINCIPALS"),
+    ("maya ssh-ed25519", ":3: write PRINCIPALS"),
+    ("maya ssh-ed25519 ???", ":3: the key is no base64"),
+    ("maya ssh-ed25519 AAAAB3NzaC1yc2E=", ":3: the key is not of the kind"),
+    ("* cert-authority ssh-ed25519 AAAA", ":3: the option 'cert-authority' is not taken"),
+    ('maya valid-after="soon" ssh-ed25519 AAAA', ":3:"),
+    ('maya namespaces="git ssh-ed25519 AAAA', ":3: its options cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("line", "told"), WRONG_LINES)
+def test_a_line_that_cannot_be_read_trusts_nobody(tmp_path: Path, line: str, told: str) -> None:
     with pytest.raises(SignersError) as refused:
         read_signers(trusted(tmp_path, line))
     assert told in str(refused.value)

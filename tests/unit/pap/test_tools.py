@@ -1,6 +1,4 @@
-"""Versions of a tool in force side by side, and the files that tools of any name lie in."""
-
-from __future__ import annotations
+"""Versions of a tool in force side by side, files for tools of any name, and `read`, which every bundle knows."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +6,10 @@ from typing import Any
 import pytest
 
 from countersign.contract import ToolManifest, Verdict, manifest_file
-from tests.fakes.bundles import PAY, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from countersign.contract.manifest import PEOPLE_ACTIONS
+from policy_service.domain.people import ABOUT
+from tests.fakes import bundles
+from tests.fakes.bundles import PAY, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_args, pay_manifest
 
 OLD_ARGS = PAY_ARGS | {"properties": {k: v for k, v in PAY_ARGS["properties"].items() if k != "currency"}}
 OLD: dict[str, Any] = pay_manifest(args=OLD_ARGS)
@@ -23,26 +24,17 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 
 def test_a_call_is_decided_by_the_version_it_was_made_for(folder: BundleFolder) -> None:
-    euros = PAY | {"currency": "EUR"}
+    euros, bundle = PAY | {"currency": "EUR"}, folder.load()
+    assert "currency" in bundle.manifests["pay"].properties
+    files = [(version.file, version.label) for version in bundle.tools]
+    assert files == [("tools/pay.json", None), ("tools/pay@1.json", "1")], "the plain file is the current one"
     assert folder.decide(PAY, tool_digest=OLD_DIGEST).outcome is Verdict.RELEASE
     assert folder.decide(euros).outcome is Verdict.RELEASE
     refused = folder.decide(euros, tool_digest=OLD_DIGEST)
-    assert (refused.outcome, refused.reasons[0].code) == (Verdict.DENY, "invalid_args")
-
-
-def test_a_version_whose_file_is_gone_is_denied(folder: BundleFolder) -> None:
+    assert (refused.outcome, refused.code) == (Verdict.DENY, "invalid_args")
     (folder.path / "tools/pay@1.json").unlink()
-    decided = BundleFolder(folder.path).policies(PERMIT_ALL).decide(PAY, tool_digest=OLD_DIGEST)
-    assert (decided.outcome, decided.reasons[0].code) == (Verdict.DENY, "tool_changed")
-
-
-def test_the_plain_file_is_the_current_one(folder: BundleFolder) -> None:
-    bundle = folder.load()
-    assert "currency" in bundle.manifests["pay"].properties
-    assert [(version.file, version.label) for version in bundle.tools] == [
-        ("tools/pay.json", None),
-        ("tools/pay@1.json", "1"),
-    ]
+    gone = BundleFolder(folder.path).policies(PERMIT_ALL).decide(PAY, tool_digest=OLD_DIGEST)
+    assert (gone.outcome, gone.code) == (Verdict.DENY, "tool_changed")
 
 
 def test_a_required_field_of_the_new_version_needs_has(folder: BundleFolder) -> None:
@@ -65,9 +57,7 @@ WRONG_FILES = {
 
 
 @pytest.mark.parametrize(("file", "content", "message"), WRONG_FILES.values(), ids=WRONG_FILES)
-def test_a_version_that_makes_no_sense_is_refused(
-    folder: BundleFolder, file: str, content: dict[str, Any], message: str
-) -> None:
+def test_an_odd_version_is_refused(folder: BundleFolder, file: str, content: Any, message: str) -> None:
     problems = folder.write(file, content).problems()
     assert any(problem.startswith(file) and message in problem for problem in problems), problems
 
@@ -95,3 +85,66 @@ def test_a_tool_of_any_name_lies_in_a_safe_file_and_is_weighed(tmp_path: Path, t
     folder.policies(f'@id("it") permit (principal, action == Action::"{tool}", resource);')
     assert folder.decide(PAY, tool=tool).outcome is Verdict.RELEASE
     assert folder.decide(PAY).outcome is Verdict.DENY
+
+
+def metered(folder: BundleFolder, amount: dict[str, Any]) -> BundleFolder:
+    """A current version that is counted, and another beside it with this amount."""
+    folder.policies(PERMIT_ALL + bundles.CAP).write("meters.toml", bundles.SPENT).write(
+        "tools/pay.json", bundles.COUNTED
+    )
+    return folder.write("tools/pay@1.json", pay_manifest(title="Pay, before", args=pay_args(amount=amount)))
+
+
+def test_a_budget_is_spent_by_every_version_that_says_what_is_counted(folder: BundleFolder) -> None:
+    bundle = metered(folder, {"type": "integer", "minimum": 0}).load()
+    digest = next(version for version in bundle.tools if version.label == "1").manifest.digest
+    assert folder.decide(PAY, tool_digest=digest).outcome == "release"
+    assert folder.decide(PAY, tool_digest=digest, history={"spent": 101}).policies == ("cap",)
+    (problem,) = metered(folder, {"type": "integer"}).problems()
+    assert problem.startswith(
+        "tools/pay@1.json: the meter 'spent' counts it: sum: '/amount' of 'pay' may be negative"
+    )
+
+
+STARTER = (
+    PERMIT_ALL
+    + '@id("writes") @approval("finance") forbid (principal, action, resource)'
+    + ' unless { action in Action::"read" };'
+)
+
+
+@pytest.fixture
+def starter(tmp_path: Path) -> BundleFolder:
+    return BundleFolder(tmp_path).policies(STARTER)
+
+
+def test_a_rule_may_name_reads_before_any_tool_is_one_and_undeclared_is_a_write(
+    starter: BundleFolder,
+) -> None:
+    for group, verdict in (("", Verdict.REVIEW), ("money", Verdict.REVIEW), ("read", Verdict.RELEASE)):
+        starter.write("tools/pay.json", pay_manifest(groups=group.split()))
+        assert starter.problems() == []
+        assert starter.decide(PAY).outcome is verdict
+
+
+def test_a_tool_called_read_is_refused_for_each_rule_about_reads_would_mean_it(starter: BundleFolder) -> None:
+    starter.write("tools/read.json", pay_manifest(tool="read"))
+    (problem,) = starter.problems()
+    assert problem.startswith("tools/read.json: ") and "'read' is the action group" in problem
+
+
+def test_a_tool_and_a_group_of_one_name_are_refused(starter: BundleFolder) -> None:
+    starter.write("tools/send.json", pay_manifest(tool="send"))
+    starter.write("tools/pay.json", pay_manifest(groups=["send"]))
+    assert starter.problems() == ["tools/send.json: 'send' is a tool and an action group; rename one"]
+
+
+def test_the_actions_of_people_are_those_that_no_tool_may_be_called() -> None:
+    assert frozenset(ABOUT) == PEOPLE_ACTIONS
+
+
+def test_a_bundle_without_tools_loads_and_denies_and_has_its_policies_read(starter: BundleFolder) -> None:
+    (starter.path / "tools/pay.json").unlink()
+    assert starter.problems() == []
+    assert starter.decide(PAY).code == "unknown_tool"
+    assert "rules.cedar:1" in starter.policies("permit (principal, action, resource)").problems()[0]

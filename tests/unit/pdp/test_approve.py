@@ -14,12 +14,18 @@ OPEN = f'@id("anyone") permit {APPROVE};'
 AGENT = AgentPrincipal("robot", owner="urn:test|tomas", roles=frozenset({"desk"}))
 
 
-def ask(folder: BundleFolder, person: str = "urn:test|maya", **changes: Any) -> Permission:
-    review = ReviewFacts("rev_1", AGENT, "pay", changes.pop("risk", "high"), frozenset({"big"}), NOW)
-    approver = Approver(
-        person, changes.pop("groups", frozenset({"finance"})), changes.pop("assurance", "oidc")
-    )
-    return can_approve(folder.load().rules, approver, review, now=NOW, **changes)
+FINANCE = frozenset({"finance"})
+
+
+def ask(
+    folder: BundleFolder,
+    person: str = "urn:test|maya",
+    groups: frozenset[str] = FINANCE,
+    assurance: str = "oidc",
+    **changes: Any,
+) -> Permission:
+    review = ReviewFacts("rev_1", AGENT, "pay", "high", frozenset({"big"}), NOW)
+    return can_approve(folder.load().rules, Approver(person, groups, assurance), review, now=NOW, **changes)
 
 
 @pytest.fixture
@@ -27,11 +33,7 @@ def folder(tmp_path: Path) -> BundleFolder:
     return BundleFolder(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "rules",
-    ["", PERMIT_ALL, '@id("freeze") forbid (principal, action, resource);'],
-    ids=["none", "permit", "forbid"],
-)
+@pytest.mark.parametrize("rules", ["", PERMIT_ALL, '@id("freeze") forbid (principal, action, resource);'])
 def test_without_a_rule_about_approving_nothing_is_narrowed(folder: BundleFolder, rules: str) -> None:
     assert ask(folder.policies(rules))
 
@@ -54,30 +56,24 @@ CONDITIONS: dict[str, tuple[str, dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize(("condition", "changes", "granted"), CONDITIONS.values(), ids=CONDITIONS)
-def test_a_permit_narrows(
-    folder: BundleFolder, condition: str, changes: dict[str, Any], granted: bool
-) -> None:
+def test_a_permit_narrows(folder: BundleFolder, condition: str, changes: Any, granted: bool) -> None:
     folder.policies(f'@id("who") permit {APPROVE} when {{ {condition} }};')
-    permission = ask(folder, **dict(changes))
+    permission = ask(folder, **changes)
     assert bool(permission) is granted
     assert permission.policies == (("who",) if granted else ())
     assert (permission.reason is None) is granted
 
 
-def test_a_forbid_beats_a_permit_and_says_why(folder: BundleFolder) -> None:
-    rules = f'{OPEN}\n@id("not-dev") @doc("Sign in for real.") forbid {APPROVE} when {{ context.assurance == "dev" }};'
-    folder.policies(rules)
+def test_a_forbid_beats_a_permit_and_alone_permits_nobody_as_in_any_cedar(folder: BundleFolder) -> None:
+    forbid = (
+        f'@id("not-dev") @doc("Sign in for real.") forbid {APPROVE} when {{ context.assurance == "dev" }};'
+    )
+    folder.policies(f"{OPEN}\n{forbid}")
     assert ask(folder)
     refused = ask(folder, assurance="dev")
     assert (refused.policies, refused.reason and refused.reason.text) == (("not-dev",), "Sign in for real.")
-
-
-def test_a_forbid_alone_permits_nobody_as_in_any_cedar(folder: BundleFolder) -> None:
-    folder.policies(f'@id("not-dev") forbid {APPROVE} when {{ context.assurance == "dev" }};')
-    permission = ask(folder)
-    assert not permission
-    assert permission.reason is not None
-    assert permission.reason.code == "not_eligible"
+    permission = ask(folder.policies(forbid))
+    assert not permission and permission.reason is not None and permission.reason.code == "not_eligible"
 
 
 def test_a_rule_that_errs_permits_nobody_and_alarms(folder: BundleFolder) -> None:
@@ -86,10 +82,8 @@ def test_a_rule_that_errs_permits_nobody_and_alarms(folder: BundleFolder) -> Non
     shift = 'context.now.offset(duration("9223372036854775807ms")) > context.now'
     folder.policies(f'{OPEN}@id("odd") forbid {APPROVE} when {{ {shift} }};')
     permission = ask(folder)
-    assert not permission
-    assert permission.alarms
-    assert permission.reason is not None
-    assert permission.reason.code == "policy_error"
+    assert not permission and permission.alarms
+    assert permission.reason is not None and permission.reason.code == "policy_error"
 
 
 def test_approving_rules_decide_no_effects(folder: BundleFolder) -> None:

@@ -10,16 +10,13 @@ import pytest
 from countersign.contract import Verdict
 from policy_service.domain.question import AgentPrincipal, Claimed, Facts
 from policy_service.pdp.engine import decide
-from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest
 
 BIG = (
     '@id("big") @approval("finance") @valid_for("10m") forbid (principal, action, resource)'
     " when { context.input.amount > 1000 };"
 )
-HUGE = (
-    '@id("huge") @approval("finance") @quorum("2") forbid (principal, action, resource)'
-    " when { context.input.amount > 100000 };"
-)
+HUGE = BIG.replace('@valid_for("10m")', '@quorum("2")').replace("big", "huge").replace("1000", "100000")
 NEVER = (
     '@id("never") @doc("Nothing goes to a9. Choose another account.") forbid (principal, action, resource)'
     ' when { context.input.account == "a9" };'
@@ -30,6 +27,12 @@ RULES = "\n".join([PERMIT_ALL, BIG, HUGE, NEVER])
 @pytest.fixture
 def folder(tmp_path: Path) -> BundleFolder:
     return BundleFolder(tmp_path).policies(RULES)
+
+
+@pytest.fixture(scope="module")
+def standard(tmp_path_factory: pytest.TempPathFactory) -> BundleFolder:
+    """The rules above, in a folder that no test changes."""
+    return BundleFolder(tmp_path_factory.mktemp("standard")).policies(RULES)
 
 
 TABLE: dict[str, tuple[dict[str, Any], Verdict, tuple[str, ...], tuple[str, ...]]] = {
@@ -44,13 +47,11 @@ TABLE: dict[str, tuple[dict[str, Any], Verdict, tuple[str, ...], tuple[str, ...]
 
 
 @pytest.mark.parametrize(("args", "verdict", "policies", "gates"), TABLE.values(), ids=TABLE)
-def test_the_rule(
-    folder: BundleFolder, args: Any, verdict: Verdict, policies: tuple[str, ...], gates: tuple[str, ...]
-) -> None:
-    decision = folder.decide(args)
+def test_the_rule(standard: BundleFolder, args: Any, verdict: Verdict, policies: Any, gates: Any) -> None:
+    decision = standard.decide(args)
     assert (decision.outcome, decision.policies) == (verdict, policies)
     assert tuple(gate.policy_id for gate in decision.gates) == gates
-    assert (decision.bundle, decision.commit) == (folder.load().digest, folder.load().commit)
+    assert (decision.bundle, decision.commit) == (standard.load().digest, standard.load().commit)
     assert decision.alarms == ()
 
 
@@ -59,70 +60,65 @@ def test_without_a_permit_a_gate_asks_nobody(folder: BundleFolder) -> None:
     assert (decision.outcome, decision.code, decision.gates) == (Verdict.DENY, "no_permit", ())
 
 
-def test_the_shortest_validity_of_the_fired_gates_counts(folder: BundleFolder) -> None:
-    assert folder.decide(PAY).valid_for == timedelta(hours=1)
-    assert folder.decide({**PAY, "amount": 5000}).valid_for == timedelta(minutes=10)
+def test_the_shortest_validity_of_the_fired_gates_counts(standard: BundleFolder) -> None:
+    assert standard.decide(PAY).valid_for == timedelta(hours=1)
+    assert standard.decide({**PAY, "amount": 5000}).valid_for == timedelta(minutes=10)
 
 
-def test_the_same_question_has_the_same_answer(folder: BundleFolder) -> None:
-    question = folder.question({**PAY, "amount": 100001})
-    assert len({str(decide(folder.load().rules, question).to_json()) for _ in range(50)}) == 1
+def test_the_same_question_has_the_same_answer(standard: BundleFolder) -> None:
+    question = standard.question({**PAY, "amount": 100001})
+    assert len({str(decide(standard.load().rules, question).to_json()) for _ in range(50)}) == 1
 
 
 # ------------------------------------------------------------------------------------------------ denials
 
 
 OTHER = {"tool_digest": "f" * 64}
+GONE = {"tool": "refund", "redecided": True}
 DENIED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "an unknown tool": ({}, {"tool": "refund"}, "unknown_tool", "countersign tools export"),
-    "a tool that left the bundle": ({}, {"tool": "refund", "redecided": True}, "tool_changed", ""),
-    "such a tool in dev": ({}, {"tool": "refund", "redecided": True, "env": "dev"}, "tool_changed", ""),
+    "a tool that left the bundle": ({}, GONE, "tool_changed", ""),
+    "such a tool in dev": ({}, {**GONE, "env": "dev"}, "tool_changed", ""),
     "another manifest in dev": (PAY, {**OTHER, "env": "dev"}, "tool_changed", "GET /v1/tools/pay"),
+    "another manifest than the reviewed one": (PAY, OTHER, "tool_changed", "GET /v1/tools/pay"),
+    "and asked again": (PAY, {**OTHER, "redecided": True}, "tool_changed", "GET /v1/tools/pay"),
     "no resource": ({"account": "", "amount": 1}, {}, "invalid_args", ""),
 }
 
 
 @pytest.mark.parametrize(("args", "changes", "code", "advice"), DENIED.values(), ids=DENIED)
 def test_what_policy_is_not_asked_about_is_denied(
-    folder: BundleFolder, args: dict[str, Any], changes: dict[str, Any], code: str, advice: str
+    standard: BundleFolder, args: Any, changes: Any, code: str, advice: str
 ) -> None:
-    decision = folder.decide(args, **changes)
+    decision = standard.decide(args, **changes)
     assert (decision.outcome, decision.code) == (Verdict.DENY, code)
     assert advice in (decision.reasons[0].advice or "")
 
 
-@pytest.mark.parametrize("redecided", [True, False])
-def test_another_manifest_than_the_reviewed_one_is_denied(folder: BundleFolder, redecided: bool) -> None:
-    decision = folder.decide(PAY, **OTHER, redecided=redecided)
-    assert decision.code == "tool_changed"
-    assert "GET /v1/tools/pay" in (decision.reasons[0].advice or "")
-
-
 @pytest.mark.parametrize("env", ["production", "staging"])
 @pytest.mark.parametrize("asked_as_unknown", [True, False])
-def test_an_unknown_tool_is_denied_everywhere_but_in_dev(
-    folder: BundleFolder, env: str, asked_as_unknown: bool
+def test_unknown_tools_are_denied_but_in_dev(
+    standard: BundleFolder, env: str, asked_as_unknown: bool
 ) -> None:
     for redecided, code in ((False, "unknown_tool"), (True, "tool_changed")):
-        decision = folder.decide(
-            {}, tool="refund", env=env, redecided=redecided, asked_as_unknown=asked_as_unknown
-        )
+        asked: dict[str, Any] = {"redecided": redecided, "asked_as_unknown": asked_as_unknown}
+        decision = standard.decide({}, tool="refund", env=env, **asked)
         assert (decision.outcome, decision.code) == (Verdict.DENY, code)
 
 
-def test_in_dev_an_unknown_tool_asks_whoever_looks_at_what_policy_cannot_weigh(folder: BundleFolder) -> None:
-    decision = folder.decide({"any": [None]}, tool="refund", env="dev")
+def test_in_dev_an_unknown_tool_asks_people(standard: BundleFolder) -> None:
+    decision = standard.decide({"any": [None]}, tool="refund", env="dev")
     (gate,) = decision.gates
     assert (decision.outcome, decision.policies) == (Verdict.REVIEW, ("unknown-tool",))
     assert gate.groups == {"unseen"} and gate.title.startswith("UNKNOWN TOOL")
-    source = folder.load().describe("unknown-tool")
+    source = standard.load().describe("unknown-tool")
     assert source is not None and "countersign tools export" in source.doc
-    again = folder.decide({"any": [None]}, tool="refund", env="dev", redecided=True, asked_as_unknown=True)
+    again = standard.decide({"any": [None]}, tool="refund", env="dev", redecided=True, asked_as_unknown=True)
     assert again == decision
 
 
-def test_args_that_do_not_fit_are_denied_by_place(folder: BundleFolder) -> None:
-    decision = folder.decide({"account": "a1", "amount": "100"})
+def test_args_that_do_not_fit_are_denied_by_place(standard: BundleFolder) -> None:
+    decision = standard.decide({"account": "a1", "amount": "100"})
     assert (decision.code, decision.reasons[0].text[:8]) == ("invalid_args", "amount: ")
 
 
@@ -134,9 +130,7 @@ def test_every_forbid_that_holds_tells_what_its_author_wrote_and_where(folder: B
     assert "rules.cedar:5" in (never.advice or "")
 
 
-def test_no_permit_names_the_permits_that_were_looked_at_and_the_line_that_would_help(
-    folder: BundleFolder,
-) -> None:
+def test_no_permit_names_the_permits_looked_at_and_the_line_that_would_help(folder: BundleFolder) -> None:
     folder.policies('@id("boss-only") permit (principal in Role::"boss", action == Action::"pay", resource);')
     (reason,) = folder.decide(PAY, agent=AgentPrincipal('rob"ot')).reasons
     assert reason.code == "no_permit"
@@ -147,22 +141,16 @@ def test_no_permit_names_the_permits_that_were_looked_at_and_the_line_that_would
     assert folder.decide(PAY, agent=AgentPrincipal('rob"ot')).outcome is Verdict.RELEASE
 
 
-def test_failed_facts_are_a_deny_and_their_detail_is_for_the_operator(folder: BundleFolder) -> None:
-    failed = Facts(
-        folder.load().digest, failed="source 'db' could not be used", alarm="timeout at db.internal"
-    )
-    decision = folder.decide(PAY, facts=failed)
-    assert (decision.code, decision.alarms) == ("facts_unavailable", ("timeout at db.internal",))
+def test_failed_facts_are_a_deny_and_their_detail_is_for_the_operator(standard: BundleFolder) -> None:
+    digest, alarm = standard.load().digest, "timeout at db.internal"
+    decision = standard.decide(PAY, facts=Facts(digest, failed="source 'db' could not be used", alarm=alarm))
+    assert (decision.code, decision.alarms) == ("facts_unavailable", (alarm,))
     assert "db.internal" not in str(decision.reasons)
-
-
-def test_facts_of_another_bundle_decide_nothing(folder: BundleFolder) -> None:
-    assert folder.decide(PAY, facts=Facts("0" * 64)).code == "facts_unavailable"
+    assert standard.decide(PAY, facts=Facts("0" * 64)).code == "facts_unavailable", "of another bundle"
 
 
 def test_a_required_fact_that_is_not_there_decides_nothing(folder: BundleFolder) -> None:
-    folder.write("facts.toml", '[entities.Account.attributes]\nstate="String"\n[[source]]\nname="s"\nkind="file"\n'
-                 'file="facts/s.json"\nentity="Account"\n').write("facts/s.json", {})  # fmt: skip
+    folder.write("facts.toml", facts_of("Account", state="String")).write("facts/accounts.json", {})
     decision = folder.decide(PAY, facts=Facts(folder.load().digest))
     assert decision.code == "facts_unavailable"
     assert "'state'" in decision.reasons[0].text
@@ -179,46 +167,51 @@ def releases_when(folder: BundleFolder, condition: str, **changes: Any) -> bool:
 
 
 OWNED = AgentPrincipal("robot", owner="urn:test|tomas", roles=frozenset({"desk"}), teams=frozenset({"night"}))
-
-VISIBLE: dict[str, tuple[str, dict[str, Any]]] = {
-    "the args": ('context.input.account == "a1" && context.input.amount == 100', {}),
-    "an optional arg": ('context.input has currency && context.input.currency == "EUR"',
-                        {"args": {**PAY, "currency": "EUR"}}),
-    "a set": ('context.input has tags && context.input.tags.containsAny(["x", "y"])',
-              {"args": {**PAY, "tags": ["y"]}}),
-    "the agent": ('principal == Agent::"robot"', {}),
-    "its role": ('principal in Role::"desk"', {"agent": OWNED}),
-    "its team": ('principal in Group::"night"', {"agent": OWNED}),
-    "its owner": ('principal has owner && principal.owner == User::"urn:test|tomas"', {"agent": OWNED}),
-    "its owner's groups": ('principal has owner && principal.owner in Group::"cfo"', {"agent": OWNED}),
-    "that it has no owner": ("!(principal has owner)", {}),
-    "how it proved itself": ('principal.proof == "api_key"', {"method": "api_key"}),
-    "the resource": ('resource == Account::"a1"', {}),
-    "the size of the transaction": ("context.txn.size == 3", {"txn_size": 3}),
-    "the environment": ('context.env == "staging"', {"env": "staging"}),
-    "the time": ('context.now == datetime("2026-11-21T22:00:00Z")', {}),
-    "for whom, when it is proven": (
-        'context has on_behalf_of && context.on_behalf_of in Group::"finance"', {"on_behalf_of": "urn:test|maya"}),
-    "what is only claimed": (
+VISIBLE = {
+    "of what an agent may send": (
+        'context.input.account == "a1" && context.input.amount == 100',
+        'context.input has currency && context.input.currency == "EUR"',
+        'context.input has tags && context.input.tags.containsAny(["x", "y"])',
+        'resource == Account::"a1"',
+        "!context.effect.compensable && !context.effect.idempotent",
+        "context.txn.size == 3",
+        'context.env == "staging"',
+        'context.now == datetime("2026-11-21T22:00:00Z")',
+        'principal.proof == "api_key"',
+    ),
+    "of an agent that somebody owns": (
+        'principal == Agent::"robot"',
+        'principal in Role::"desk"',
+        'principal in Group::"night"',
+        'principal has owner && principal.owner == User::"urn:test|tomas"',
+        'principal has owner && principal.owner in Group::"cfo"',
+        'context has on_behalf_of && context.on_behalf_of in Group::"finance"',
+    ),
+    "of an agent that nobody owns, and what is only claimed": (
+        "!(principal has owner)",
         'context.claimed has purpose && context.claimed.purpose == "x" && !(context has on_behalf_of)',
-        {"claimed": Claimed(purpose="x", on_behalf_of="urn:test|maya")}),
-    "that nothing undoes it": ("!context.effect.compensable && !context.effect.idempotent", {}),
-}  # fmt: skip
+    ),
+}
+ASKED: list[dict[str, Any]] = [
+    {"args": {**PAY, "currency": "EUR", "tags": ["y"]}, "txn_size": 3, "env": "staging", "method": "api_key"},
+    {"agent": OWNED, "on_behalf_of": "urn:test|maya"},
+    {"claimed": Claimed(purpose="x", on_behalf_of="urn:test|maya")},
+]
 
 
-@pytest.mark.parametrize(("condition", "changes"), VISIBLE.values(), ids=VISIBLE)
-def test_policy_sees(folder: BundleFolder, condition: str, changes: dict[str, Any]) -> None:
-    assert releases_when(folder, condition, **dict(changes))
-    assert not releases_when(folder, f"!({condition})", **dict(changes))
+@pytest.mark.parametrize(
+    ("conditions", "changes"), list(zip(VISIBLE.values(), ASKED, strict=True)), ids=VISIBLE
+)
+def test_policy_sees(folder: BundleFolder, conditions: tuple[str, ...], changes: dict[str, Any]) -> None:
+    whole = " && ".join(f"({one})" for one in conditions)
+    assert releases_when(folder, whole, **changes)
+    assert not releases_when(folder, f"!({whole})", **changes)
 
 
 def test_policy_sees_the_flags_of_the_manifest(folder: BundleFolder) -> None:
-    unpay = pay_manifest(tool="unpay")
-    folder.write("tools/unpay.json", unpay)
-    mapping = {"account": "args:/account", "amount": "args:/amount"}
-    folder.write(
-        "tools/pay.json", pay_manifest(idempotent=True, compensation={"tool": "unpay", "map": mapping})
-    )
+    compensation = {"tool": "unpay", "map": {"account": "args:/account", "amount": "args:/amount"}}
+    folder.write("tools/unpay.json", pay_manifest(tool="unpay"))
+    folder.write("tools/pay.json", pay_manifest(idempotent=True, compensation=compensation))
     assert releases_when(folder, "context.effect.compensable && context.effect.idempotent")
 
 
@@ -232,25 +225,20 @@ def test_policy_sees_typed_facts_about_resource_and_agent(folder: BundleFolder) 
         "flags": ("Set<String>", ["a", "b"], 'resource.flags.contains("b")'),
         "maybe": ("Long?", None, "!(resource has maybe)"),
     }
-    declared = "".join(f'{name} = "{kind}"\n' for name, (kind, _, _) in types.items())
-    folder.write(
-        "facts.toml",
-        f'[entities.Account.attributes]\n{declared}[entities.Agent.attributes]\nlimit = "Long"\n'
-        '[[source]]\nname="s"\nkind="file"\nfile="facts/s.json"\nentity="Account"\n'
-        '[[source]]\nname="a"\nkind="file"\nfile="facts/a.json"\nentity="Agent"\n',
-    )
-    folder.write("facts/s.json", {"a1": {name: value for name, (_, value, _) in types.items()}})
-    folder.write("facts/a.json", {"robot": {"limit": 100}})
+    declared = facts_of("Account", **{name: kind for name, (kind, _, _) in types.items()})
+    folder.write("facts.toml", declared + facts_of("Agent", "facts/agents.json", limit="Long"))
+    folder.write("facts/accounts.json", {"a1": {name: value for name, (_, value, _) in types.items()}})
+    folder.write("facts/agents.json", {"robot": {"limit": 100}})
     conditions = [condition for _, _, condition in types.values()]
     assert releases_when(folder, " && ".join([*conditions, "context.input.amount <= principal.limit"]))
 
 
 def test_hostile_names_are_only_names(folder: BundleFolder) -> None:
+    folder.policies(f'{PERMIT_ALL}@id("no") forbid (principal, action, resource == Account::"a1");')
     for text in ('a"] || true || ["', "a\x00b", "\u2028", "🙂", "a" * 500, '{"__entity": 1}'):
-        assert folder.policies(PERMIT_ALL).decide({**PAY, "account": text}).outcome is Verdict.RELEASE
-        assert folder.decide(PAY, agent=AgentPrincipal(text)).outcome is Verdict.RELEASE
-        folder.policies(f'{PERMIT_ALL}@id("no") forbid (principal, action, resource == Account::"a1");')
-        assert folder.decide({**PAY, "account": text}).outcome is Verdict.RELEASE
+        asked = folder.decide({**PAY, "account": text}, agent=AgentPrincipal(text))
+        assert asked.outcome is Verdict.RELEASE
+        assert folder.decide(PAY, agent=AgentPrincipal(text)).outcome is Verdict.DENY
 
 
 # ----------------------------------------------------------------------------------------------- unseen
@@ -263,7 +251,6 @@ def named(*names: str, policy_id: str = "named", when: str = "true") -> str:
 
 ITEMS, NOTE = {**PAY, "items": ["x"]}, {**PAY, "note": None}
 BOTH = {**ITEMS, **NOTE}
-
 UNSEEN: dict[str, tuple[str, dict[str, Any], Verdict]] = {
     "nothing unseen": (PERMIT_ALL, PAY, Verdict.RELEASE),
     "an unseen field asks people": (PERMIT_ALL, ITEMS, Verdict.REVIEW),
@@ -280,33 +267,28 @@ UNSEEN: dict[str, tuple[str, dict[str, Any], Verdict]] = {
 
 
 @pytest.mark.parametrize(("rules", "args", "verdict"), UNSEEN.values(), ids=UNSEEN)
-def test_what_cedar_cannot_weigh_asks_people(
-    folder: BundleFolder, rules: str, args: dict[str, Any], verdict: Verdict
-) -> None:
+def test_the_unseen_asks_people(folder: BundleFolder, rules: str, args: Any, verdict: Verdict) -> None:
     decision = folder.policies(rules).decide(args)
     assert decision.outcome is verdict
     assert set(decision.unseen) == {name for name in ("items", "note") if name in args}
     if verdict is Verdict.REVIEW:
         (gate,) = decision.gates
-        assert (gate.policy_id, gate.shared, gate.quorum) == ("unseen", True, 1)
-        assert gate.groups == {"unseen"}
+        assert (gate.policy_id, gate.shared, gate.quorum, gate.groups) == ("unseen", True, 1, {"unseen"})
         assert decision.policies[-1] == "unseen"
 
 
-def test_the_built_in_gate_stands_beside_the_authors_own_and_a_plain_forbid_beats_it(
-    folder: BundleFolder,
-) -> None:
-    decision = folder.decide({**ITEMS, "amount": 5000})
+def test_the_built_in_gate_stands_beside_others_and_a_forbid_beats_it(standard: BundleFolder) -> None:
+    decision = standard.decide({**ITEMS, "amount": 5000})
     assert [gate.policy_id for gate in decision.gates] == ["big", "unseen"]
     assert decision.valid_for == timedelta(minutes=10)
-    decision = folder.decide({**ITEMS, "account": "a9"})
+    decision = standard.decide({**ITEMS, "account": "a9"})
     assert (decision.outcome, decision.unseen) == (Verdict.DENY, ("items",))
 
 
-def test_a_gate_the_rules_do_not_hold_is_never_lost_on_the_way(folder: BundleFolder) -> None:
-    rules = folder.load().rules
+def test_a_gate_the_rules_do_not_hold_is_never_lost_on_the_way(standard: BundleFolder) -> None:
+    rules = standard.load().rules
     without = {name: policy for name, policy in rules.policies.items() if name != "big"}
-    decision = decide(replace(rules, policies=without), folder.question({**PAY, "amount": 5000}))
+    decision = decide(replace(rules, policies=without), standard.question({**PAY, "amount": 5000}))
     assert (decision.outcome, decision.code) == (Verdict.DENY, "policy_error")
     assert decision.alarms
 

@@ -1,7 +1,5 @@
 """A secret is written once, for its owner alone, or it is refused with the command that mends it."""
 
-from __future__ import annotations
-
 import os
 import stat
 from pathlib import Path
@@ -13,84 +11,64 @@ from policy_service.tokens.files import create_secret, make_secret_folder, read_
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def secret(tmp_path: Path) -> Path:
     make_secret_folder(tmp_path / "keys")
-    return tmp_path / "keys"
+    create_secret(tmp_path / "keys/x", b"canary")
+    return tmp_path / "keys/x"
 
 
 def test_a_secret_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0)
+    folder, before = tmp_path / "a/keys", os.umask(0)
     try:
-        make_secret_folder(tmp_path / "a" / "keys")
-        create_secret(tmp_path / "a" / "keys" / "x", b"secret")
+        make_secret_folder(folder)
+        create_secret(folder / "x", b"secret")
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "a" / "keys").stat().st_mode) == 0o700
-    assert stat.S_IMODE((tmp_path / "a" / "keys" / "x").stat().st_mode) == 0o600
-    assert read_secret(tmp_path / "a" / "keys" / "x") == b"secret"
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "x")] == [0o700, 0o600]
+    assert read_secret(folder / "x") == b"secret"
 
 
-def test_a_secret_is_never_overwritten(folder: Path) -> None:
-    create_secret(folder / "x", b"first")
-    with pytest.raises(FileExistsError):
-        create_secret(folder / "x", b"second")
-    assert read_secret(folder / "x") == b"first"
-
-
-def test_a_secret_is_not_written_through_a_link(folder: Path, tmp_path: Path) -> None:
-    (folder / "x").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(FileExistsError):
-        create_secret(folder / "x", b"secret")
+def test_a_secret_is_never_overwritten_nor_written_through_a_link(secret: Path, tmp_path: Path) -> None:
+    link = secret.with_name("link")
+    link.symlink_to(tmp_path / "elsewhere")
+    for path in (secret, link):
+        with pytest.raises(FileExistsError):
+            create_secret(path, b"second")
+    assert read_secret(secret) == b"canary"
     assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o610, 0o601, 0o602, 0o777])
-def test_a_secret_others_can_reach_is_refused_with_the_command(folder: Path, mode: int) -> None:
+def test_a_secret_others_can_reach_is_refused_and_not_quoted(secret: Path, mode: int) -> None:
     """K4."""
-    create_secret(folder / "x", b"secret")
-    (folder / "x").chmod(mode)
-    with pytest.raises(StartError, match=f"chmod 600 {folder / 'x'}"):
-        read_secret(folder / "x")
+    secret.chmod(mode)
+    with pytest.raises(StartError, match=f"chmod 600 {secret}") as caught:
+        read_secret(secret)
+    assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o400])
-def test_a_secret_only_its_owner_can_reach_is_read(folder: Path, mode: int) -> None:
-    create_secret(folder / "x", b"secret")
-    (folder / "x").chmod(mode)
-    assert read_secret(folder / "x") == b"secret"
+def test_a_secret_only_its_owner_can_reach_is_read(secret: Path, mode: int) -> None:
+    secret.chmod(mode)
+    assert read_secret(secret) == b"canary"
 
 
-def test_somebody_elses_secret_is_refused_with_the_command(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+def test_somebody_elses_or_a_missing_secret_is_refused_with_the_command(
+    secret: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_secret(folder / "x", b"secret")
-    me = os.geteuid()
-    monkeypatch.setattr("policy_service.tokens.files.os.geteuid", lambda: me + 1)
-    with pytest.raises(StartError, match=f"chown {me + 1} {folder / 'x'}"):
-        read_secret(folder / "x")
-
-
-def test_a_missing_secret_names_the_command_that_makes_it(folder: Path) -> None:
     with pytest.raises(StartError, match="policy-service init"):
-        read_secret(folder / "x")
+        read_secret(secret.with_name("none"))
+    other = os.geteuid() + 1
+    monkeypatch.setattr("policy_service.tokens.files.os.geteuid", lambda: other)
+    with pytest.raises(StartError, match=f"chown {other} {secret}"):
+        read_secret(secret)
 
 
-@pytest.mark.parametrize("kind", ["link", "folder", "pipe"])
-def test_what_is_no_plain_file_is_refused(folder: Path, kind: str) -> None:
-    create_secret(folder / "real", b"secret")
-    if kind == "link":
-        (folder / "x").symlink_to(folder / "real")
-    elif kind == "folder":
-        (folder / "x").mkdir()
-    else:
-        os.mkfifo(folder / "x", 0o600)
-    with pytest.raises(StartError, match="plain file"):
-        read_secret(folder / "x")
-
-
-def test_no_refusal_quotes_the_secret(folder: Path) -> None:
-    create_secret(folder / "x", b"canary")
-    (folder / "x").chmod(0o644)
-    with pytest.raises(StartError) as caught:
-        read_secret(folder / "x")
-    assert "canary" not in str(caught.value)
+def test_what_is_no_plain_file_is_refused(secret: Path) -> None:
+    link, folder, pipe = (secret.with_name(name) for name in ("link", "folder", "pipe"))
+    link.symlink_to(secret)
+    folder.mkdir()
+    os.mkfifo(pipe, 0o600)
+    for odd in (link, folder, pipe):
+        with pytest.raises(StartError, match="plain file"):
+            read_secret(odd)

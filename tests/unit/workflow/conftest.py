@@ -1,7 +1,5 @@
 """A database with one transaction of two effects in it."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import pytest
@@ -29,31 +27,18 @@ def engine() -> str:
 
 def effect(n: int, **changes: object) -> EffectRow:
     """An effect that waits for finance."""
-    row = EffectRow(
-        effect_id=f"{n}" * 64,
-        rev=1,
-        txn=TXN,
-        seq=n,
-        agent="robot",
-        tool="pay",
-        tool_digest="d" * 64,
-        resource_type="Account",
-        resource_id="acme",
-        resource_key="b" * 64,
-        args=canonicalize({"amount": 500}),
-        args_digest="a" * 64,
-        effect_digest=f"{n}" * 64,
-        call_key=f"{n}" * 64,
-        state="review",
-        decision_id=f"dec_{n}",
-        gates=[Gate("large", frozenset({"finance"})).to_json()],
-        valid_for_s=3600,
-        asked_at=NOW,
-        changed_at=NOW,
-    )
-    for name, value in changes.items():
-        setattr(row, name, value)
-    return row
+    ids: dict[str, object] = {"effect_id": f"{n}" * 64, "effect_digest": f"{n}" * 64, "call_key": f"{n}" * 64}
+    ids |= {
+        "tool_digest": "d" * 64,
+        "resource_key": "b" * 64,
+        "args_digest": "a" * 64,
+        "decision_id": f"dec_{n}",
+    }
+    about = {"agent": "robot", "tool": "pay", "resource_type": "Account", "resource_id": "acme"}
+    asked = {"state": "review", "valid_for_s": 3600, "asked_at": NOW, "changed_at": NOW}
+    gates = [Gate("large", frozenset({"finance"})).to_json()]
+    row = {"txn": TXN, "rev": 1, "seq": n, "args": canonicalize({"amount": 500}), "gates": gates}
+    return EffectRow(**row | ids | about | asked | changes)
 
 
 @pytest.fixture
@@ -63,29 +48,23 @@ def written(store: Database) -> Database:
     def write(tx: Tx) -> None:
         enroll(tx, "robot")
         tx = alone_with(tx, TXN)
-        insert(
-            tx,
-            TransactionRow(
-                txn=TXN, rev=1, agent="robot", run_key="r", state="review", txn_digest="e" * 64, aud="robot",
-                submitted_at=NOW,
-            ),
-        )  # fmt: skip
+        of = {"txn": TXN, "rev": 1, "agent": "robot"}
+        sent = {
+            "run_key": "r",
+            "state": "review",
+            "txn_digest": "e" * 64,
+            "aud": "robot",
+            "submitted_at": NOW,
+        }
+        asked = {"tool": "pay", "risk": "low", "state": "open", "opened_at": NOW, "answer_by": NOW}
+        decided = {"outcome": "review", "cause": "submit", "bundle": "b", "commit": "c", "decided_at": NOW}
+        lists: dict[str, list[str]] = {"policies": [], "gates": ["large"], "reasons": [], "unseen": []}
+        insert(tx, TransactionRow(**of | sent))
         for n in (1, 2):
+            about = {"effect_id": f"{n}" * 64, "rev": 1}
             insert(tx, effect(n))
-            insert(
-                tx,
-                ReviewRow(
-                    review_id=f"rev_{n}", effect_id=f"{n}" * 64, rev=1, txn=TXN, agent="robot", tool="pay",
-                    risk="low", state="open", opened_at=NOW, answer_by=NOW,
-                ),
-            )  # fmt: skip
-            insert(
-                tx,
-                DecisionRow(
-                    decision_id=f"dec_{n}", effect_id=f"{n}" * 64, rev=1, outcome="review", cause="submit",
-                    policies=[], gates=["large"], reasons=[], unseen=[], bundle="b", commit="c", decided_at=NOW,
-                ),
-            )  # fmt: skip
+            insert(tx, ReviewRow(review_id=f"rev_{n}", **of | about | asked))
+            insert(tx, DecisionRow(decision_id=f"dec_{n}", **about | decided | lists))
 
     store.write_sync(write)
     return store

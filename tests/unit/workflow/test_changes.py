@@ -1,7 +1,5 @@
 """What a person whose vote came too late is told has changed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -24,20 +22,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, list[tuple[str, st
 
 
 @pytest.mark.parametrize(("read", "now", "expected"), CASES.values(), ids=CASES)
-def test_the_difference_is_told_argument_by_argument(
-    read: dict[str, Any], now: dict[str, Any] | None, expected: list[tuple[str, str, str]]
-) -> None:
-    told = difference(
-        effect(1, args=canonicalize(read)), None if now is None else effect(1, args=canonicalize(now))
-    )
+def test_the_difference_is_told_argument_by_argument(read: Any, now: Any, expected: list[Any]) -> None:
+    after = None if now is None else effect(1, args=canonicalize(now))
+    told = difference(effect(1, args=canonicalize(read)), after)
     assert [(change["name"], change["read"], change["now"]) for change in told] == expected
 
 
 def test_a_secret_that_changed_is_told_to_have_changed_and_not_how() -> None:
-    read = effect(1, args=canonicalize({"pin": "1234"}), secret=["/pin"])
-    now = effect(1, args=canonicalize({"pin": "9876"}), secret=["/pin"])
-    (change,) = difference(read, now)
-    assert change["name"] == "pin" and not {"1234", "9876"} & set(
-        change["read"].split() + change["now"].split()
+    (change,) = difference(
+        *(effect(1, args=canonicalize({"pin": pin}), secret=["/pin"]) for pin in ("1234", "9876"))
     )
+    assert change["name"] == "pin"
     assert "1234" not in str(change) and "9876" not in str(change)

@@ -1,31 +1,22 @@
-"""``policy-service test``: what it prints, and when it refuses."""
+"""``policy-service test`` and ``new``: what they print, when they refuse, and a new bundle that passes its tests."""
 
 import json
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree as Xml
 
 import pytest
+import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
 from policy_service.cli import app
+from policy_service.pap.bundle import load_bundle
 from tests.fakes.bundles import BundleFolder
-from tests.fakes.cases import HEAD, small_bundle
+from tests.fakes.cases import ALL_CASES, HEAD, small_bundle
 
 HOLDS = f"{HEAD}  - {{it: small, expect: release}}\n"
 FAILS = f"{HEAD}  - {{it: small, expect: deny, reasons: [no_permit]}}\n"
-ENOUGH = (
-    HEAD
-    + """\
-  - {it: the edge, args: {amount: 100}, expect: release}
-  - {it: above, args: {amount: 101}, expect: review, needs: {finance: {people: 2, reason: true}}}
-  - {it: a stranger, agent: {name: x}, expect: deny, reasons: [no_permit]}
-  - {it: below a million, args: {amount: 999999}, expect: review, gates: [large]}
-  - {it: a million, args: {amount: 1000000}, expect: deny, reasons: [never-a-million]}
-  - {it: more, args: {amount: 1000001}, expect: deny, reasons: [never-a-million]}
-"""
-)
+DIFFERENCES = ["expect: found release, expected deny", "reasons: found [], expected [no_permit]"]
 
 
 @pytest.fixture
@@ -37,86 +28,50 @@ def run(folder: BundleFolder, *words: str) -> Result:
     return CliRunner().invoke(app, ["test", str(folder.path), *words])
 
 
-def told(result: Result) -> Any:
-    return json.loads(result.stdout)
-
-
-def test_cases_that_hold_are_counted(folder: BundleFolder) -> None:
+def test_cases_that_hold_are_counted_with_their_coverage_when_asked(folder: BundleFolder) -> None:
     result = run(folder.write("cases/a.yaml", HOLDS))
     assert (result.exit_code, result.stdout) == (0, "1 cases hold, 0 do not\n")
+    assert "never decides" in run(folder, "--coverage").stdout
 
 
 def test_a_case_that_does_not_hold_is_a_line_with_its_place(folder: BundleFolder) -> None:
+    """And what a case is called does not move the cursor."""
     result = run(folder.write("cases/a.yaml", FAILS))
     assert result.exit_code == 1
-    assert result.stdout.splitlines() == [
-        "cases/a.yaml:8: small: expect: found release, expected deny; reasons: found [], expected [no_permit]",
-        "0 cases hold, 1 do not",
-    ]
+    told = [f"cases/a.yaml:8: small: {'; '.join(DIFFERENCES)}", "0 cases hold, 1 do not"]
+    assert result.stdout.splitlines() == told
+    folder.write("cases/a.yaml", FAILS.replace("it: small", 'it: "\\x1b[2Jsmall"'))
+    assert "\x1b" not in run(folder).stdout
 
 
-def test_a_bundle_without_cases_is_refused(folder: BundleFolder) -> None:
+def test_a_bundle_that_has_no_cases_or_does_not_load_is_refused(folder: BundleFolder) -> None:
     result = run(folder)
-    assert result.exit_code == 1
-    assert "held by nothing" in result.stdout
-
-
-@pytest.mark.parametrize("as_json", [True, False])
-def test_cases_that_cannot_be_read_are_told_with_their_line(folder: BundleFolder, as_json: bool) -> None:
-    result = run(folder.write("cases/a.yaml", f"{HEAD}  - {{it: a}}\n"), *["--json"] * as_json)
-    assert result.exit_code == 1
-    if as_json:
-        assert told(result) == {
-            "ok": False,
-            "problems": [
-                {
-                    "file": "cases/a.yaml",
-                    "line": 8,
-                    "message": "a case needs `expect:`",
-                    "code": "invalid",
-                    "level": "error",
-                }
-            ],
-        }
-    else:
-        assert "cases/a.yaml:8: a case needs `expect:`" in result.stderr
-
-
-def test_a_bundle_that_does_not_load_is_refused(folder: BundleFolder) -> None:
+    assert (result.exit_code, "held by nothing" in result.stdout) == (1, True)
     result = run(folder.policies("permit (").write("cases/a.yaml", HOLDS))
-    assert result.exit_code == 1
-    assert "rules.cedar:1" in result.stderr
+    assert (result.exit_code, "rules.cedar:1" in result.stderr) == (1, True)
+    result = CliRunner().invoke(app, ["test", str(folder.path / "none")])
+    assert (result.exit_code, "there is no such folder" in result.stderr) == (1, True)
 
 
-def test_there_is_no_such_folder(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["test", str(tmp_path / "none")])
-    assert result.exit_code == 1
-    assert "there is no such folder" in result.stderr
+def test_cases_that_cannot_be_read_are_told_with_their_line(folder: BundleFolder) -> None:
+    folder.write("cases/a.yaml", f"{HEAD}  - {{it: a}}\n")
+    plain, machine = run(folder), run(folder, "--json")
+    assert (plain.exit_code, machine.exit_code) == (1, 1)
+    assert "cases/a.yaml:8: a case needs `expect:`" in plain.stderr
+    place = {"file": "cases/a.yaml", "line": 8, "message": "a case needs `expect:`"}
+    assert json.loads(machine.stdout) == {
+        "ok": False,
+        "problems": [place | {"code": "invalid", "level": "error"}],
+    }
 
 
 def test_json_holds_every_case_and_the_coverage(folder: BundleFolder) -> None:
-    answer = told(run(folder.write("cases/a.yaml", FAILS), "--json"))
+    answer = json.loads(run(folder.write("cases/a.yaml", FAILS), "--json").stdout)
     assert answer["ok"] is False
-    assert answer["cases"] == [
-        {
-            "file": "cases/a.yaml",
-            "line": 8,
-            "it": "small",
-            "holds": False,
-            "differences": [
-                "expect: found release, expected deny",
-                "reasons: found [], expected [no_permit]",
-            ],
-        }
-    ]
+    place = {"file": "cases/a.yaml", "line": 8, "it": "small"}
+    assert answer["cases"] == [place | {"holds": False, "differences": DIFFERENCES}]
     assert [row["policy"] for row in answer["coverage"]] == ["payers-may-pay", "large", "never-a-million"]
     assert "mutants" not in answer
-
-
-def test_coverage_is_a_table_when_asked(folder: BundleFolder) -> None:
-    folder.write("cases/a.yaml", HOLDS)
-    assert "never decides" in run(folder, "--coverage").stdout
-    assert "never decides" not in run(folder).stdout
 
 
 def test_junit_is_written_also_when_cases_do_not_hold(folder: BundleFolder, tmp_path: Path) -> None:
@@ -125,52 +80,101 @@ def test_junit_is_written_also_when_cases_do_not_hold(folder: BundleFolder, tmp_
     assert Xml.parse(report).getroot().get("failures") == "1"
 
 
-def test_junit_never_replaces_a_file_of_the_bundle(folder: BundleFolder) -> None:
+@pytest.mark.parametrize(
+    ("file", "told"), [("rules.cedar", "lies in the bundle"), ("../no/x", "cannot be written")]
+)
+def test_junit_never_replaces_a_file_of_the_bundle(folder: BundleFolder, file: str, told: str) -> None:
     rules = (folder.path / "rules.cedar").read_text()
-    result = run(folder.write("cases/a.yaml", HOLDS), "--junit", str(folder.path / "rules.cedar"))
-    assert result.exit_code == 1
-    assert "lies in the bundle" in result.output
+    result = run(folder.write("cases/a.yaml", HOLDS), "--junit", str(folder.path / file))
+    assert (result.exit_code, told in result.output) == (1, True)
     assert (folder.path / "rules.cedar").read_text() == rules
-
-
-def test_junit_that_cannot_be_written_is_a_refusal(folder: BundleFolder, tmp_path: Path) -> None:
-    result = run(folder.write("cases/a.yaml", HOLDS), "--junit", str(tmp_path / "none" / "report.xml"))
-    assert result.exit_code == 1
-    assert "cannot be written" in result.stderr
 
 
 def test_a_survivor_is_refused_by_name_and_place(folder: BundleFolder) -> None:
     result = run(folder.write("cases/a.yaml", HOLDS), "--mutate")
     assert result.exit_code == 1
-    survivors = [line for line in result.stdout.splitlines() if "survives" in line]
-    assert any(
-        line.startswith("rules.cedar:4: large: survives: @quorum: 2 -> 1; write a case") for line in survivors
-    )
+    told = "rules.cedar:4: large: survives: @quorum: 2 -> 1; write a case"
+    assert any(line.startswith(told) for line in result.stdout.splitlines())
 
 
 def test_cases_that_notice_everything_pass(folder: BundleFolder) -> None:
-    result = run(folder.write("cases/a.yaml", ENOUGH), "--mutate", "--json")
+    result = run(folder.write("cases/a.yaml", ALL_CASES), "--mutate", "--json")
     assert result.exit_code == 0, result.output
-    mutants = told(result)["mutants"]
+    mutants = json.loads(result.stdout)["mutants"]
     assert (mutants["survived"], mutants["stale"], mutants["acknowledged"]) == ([], [], 0)
     assert mutants["noticed"] > 20
 
 
 def test_an_explained_survivor_passes_and_a_stale_explanation_does_not(folder: BundleFolder) -> None:
     entry = '[[survives]]\npolicy = "large"\nmutant = "@quorum: 2 -> 3"\nwhy = "three is the same to us"\n'
-    folder.write(
-        "cases/a.yaml", ENOUGH.replace("people: 2, reason: true", "people: 2, reason: true, shared: false")
+    folder.write("cases/mutants.toml", entry).write(
+        "cases/a.yaml", ALL_CASES.replace("true}", "true, shared: false}")
     )
-    folder.write("cases/mutants.toml", entry)
     stale = run(folder, "--mutate")
     assert stale.exit_code == 1
     assert "cases/mutants.toml: policy 'large': no mutant '@quorum: 2 -> 3' survives" in stale.stdout
-    folder.write("cases/a.yaml", "\n".join(line for line in ENOUGH.splitlines() if "it: above" not in line))
-    left = run(folder, "--mutate", "--json")
-    assert told(left)["mutants"]["acknowledged"] == 1
-    assert all(each["mutant"] != "@quorum: 2 -> 3" for each in told(left)["mutants"]["survived"])
+    folder.write(
+        "cases/a.yaml", "\n".join(line for line in ALL_CASES.splitlines() if "it: above" not in line)
+    )
+    left = json.loads(run(folder, "--mutate", "--json").stdout)["mutants"]
+    assert left["acknowledged"] == 1
+    assert all(each["mutant"] != "@quorum: 2 -> 3" for each in left["survived"])
 
 
-def test_what_a_case_is_called_does_not_move_the_cursor(folder: BundleFolder) -> None:
-    folder.write("cases/a.yaml", f'{HEAD}  - {{it: "\\x1b[2Jsmall", expect: deny, reasons: [no_permit]}}\n')
-    assert "\x1b" not in run(folder).stdout
+# -- `new`: a bundle that passes everything it tells its reader to run, and nothing overwritten
+
+
+def invoked(*words: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("new") / "rules"
+    code, out, _ = invoked("new", "--json", str(folder))
+    told = json.loads(out)
+    assert (code, told["ok"]) == (0, True)
+    assert all((folder / name).is_file() for name in told["files"])
+    return folder
+
+
+def test_it_is_valid_without_a_warning_and_its_cases_notice_every_slip(made: Path) -> None:
+    assert load_bundle(made).warnings == ()
+    code, out, _ = invoked("test", "--mutate", str(made))
+    assert (code, ", 0 survive" in out) == (0, True), out
+    files = {path.relative_to(made).as_posix() for path in made.rglob("*") if path.is_file()}
+    assert {"README.md", "rules.cedar", "groups.toml", "facts.toml", "cases/rules.yaml"} <= files
+
+
+def test_its_workflow_runs_what_its_page_says_and_no_words_of_a_pull_request(made: Path) -> None:
+    """A branch's name is somebody else's text: it goes through the environment, never into the script."""
+    workflow = yaml.safe_load((made / ".github/workflows/policies.yml").read_text())
+    steps = [step.get("run", "") for step in workflow["jobs"]["policies"]["steps"]]
+    page = (made / "README.md").read_text()
+    for verb in ("check", "fmt --check", "test --mutate", "diff"):
+        assert any(f"policy-service {verb}" in step for step in steps), verb
+        assert f"policy-service {verb.removesuffix(' --check')} " in page
+    assert workflow["permissions"] == {"contents": "read"}
+    assert all("${{" not in step for step in steps)
+
+
+def test_an_empty_repository_is_a_place_for_it(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    assert invoked("new", str(tmp_path))[0] == 0
+
+
+@pytest.mark.parametrize("name", ["rules.cedar", "notes.txt", ".github"])
+def test_a_folder_with_something_in_it_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    code, _, said = invoked("new", str(tmp_path))
+    assert code == 1
+    assert f"holds {name!r}" in said
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_place_that_is_no_folder_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place, told in (("file", "is a file"), ("file/inner", "cannot be written")):
+        code, _, said = invoked("new", str(tmp_path / place))
+        assert (code, told in said) == (1, True)

@@ -10,6 +10,10 @@ from policy_service.channels.web.rendering import shown
 from policy_service.workflow.reading.pieces import NOT_IN_THE_SCHEMA, ArgRow
 from policy_service.workflow.reading.reviews import ReviewPage
 from tests.fakes import reviews
+from tests.fakes.reviews import arg
+
+REFUND, DEPLOY = reviews.refund(), reviews.deploy()
+AMOUNT = arg("amount", 1, "integer")
 
 
 def text_of(page: ReviewPage) -> str:
@@ -19,55 +23,47 @@ def text_of(page: ReviewPage) -> str:
     )
 
 
-@pytest.mark.parametrize("page", [reviews.refund(), reviews.deploy(), reviews.hostile(), reviews.fired()])
+@pytest.mark.parametrize("page", [REFUND, DEPLOY, reviews.hostile(), reviews.fired()])
 def test_rows_reproduce_the_canonical_bytes(page: ReviewPage) -> None:
     assert same_bytes(page)
-
-
-def test_an_effect_without_arguments_is_the_empty_object() -> None:
-    assert same_bytes(replace(reviews.refund(), args=(), canonical=b"{}"))
+    assert same_bytes(replace(page, args=(), canonical=b"{}"))
 
 
 def test_names_are_ordered_by_utf_16_units_as_the_canonical_form_does() -> None:
-    rows = (reviews.arg("\ufb33", 1, "integer"), reviews.arg("\U0001f600", 2, "integer"))
-    data = '{"\U0001f600":2,"\ufb33":1}'.encode()
-    assert same_bytes(replace(reviews.refund(), args=rows, canonical=data))
+    rows = (arg("\ufb33", 1, "integer"), arg("\U0001f600", 2, "integer"))
+    assert same_bytes(replace(REFUND, args=rows, canonical='{"\U0001f600":2,"\ufb33":1}'.encode()))
 
 
-def tampered(page: ReviewPage, place: int, **changes: object) -> ReviewPage:
-    rows = list(page.args)
+def tampered(place: int, **changes: object) -> ReviewPage:
+    rows = list(REFUND.args)
     rows[place] = replace(rows[place], **changes)  # type: ignore[arg-type]
-    return replace(page, args=tuple(rows))
+    return replace(REFUND, args=tuple(rows))
 
 
 BROKEN = {
-    "a row is missing": lambda page: replace(page, args=page.args[1:]),
-    "a row is shown twice": lambda page: replace(page, args=(*page.args, page.args[0])),
-    "a value differs": lambda page: tampered(page, 1, value_json="124001", value_text="124001"),
-    "the text shown is not the value": lambda page: tampered(page, 0, value_text="pay_other"),
-    "a number is shown otherwise": lambda page: tampered(page, 1, value_text="1240.00"),
-    "the bytes have one more member": lambda page: replace(page, canonical=page.canonical[:-1] + b',"z":1}'),
-    "the bytes have a space": lambda page: replace(page, canonical=page.canonical.replace(b":", b": ", 1)),
+    "a row is missing": replace(REFUND, args=REFUND.args[1:]),
+    "a row is shown twice": replace(REFUND, args=(*REFUND.args, REFUND.args[0])),
+    "a value differs": tampered(1, value_json="124001", value_text="124001"),
+    "the text shown is not the value": tampered(0, value_text="pay_other"),
+    "a number is shown otherwise": tampered(1, value_text="1240.00"),
+    "the bytes have one more member": replace(REFUND, canonical=REFUND.canonical[:-1] + b',"z":1}'),
+    "the bytes have a space": replace(REFUND, canonical=REFUND.canonical.replace(b":", b": ", 1)),
 }
 
 
-@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
-def test_rows_that_do_not_reproduce_the_bytes_are_noticed(change: object) -> None:
-    assert not same_bytes(change(reviews.refund()))  # type: ignore[operator]
+@pytest.mark.parametrize("page", BROKEN.values(), ids=BROKEN)
+def test_rows_that_do_not_reproduce_the_bytes_are_noticed(page: ReviewPage) -> None:
+    assert not same_bytes(page)
 
 
 def test_a_secret_is_in_no_stretch_but_its_size_is() -> None:
-    page = reviews.deploy()
-    assert "s3cr3t" not in text_of(page)
-    assert '"deploy_key":<19>,"image"' in text_of(page)
-    assert canonical_bytes(page).size == len(page.canonical)
+    assert "s3cr3t" not in text_of(DEPLOY)
+    assert '"deploy_key":<19>,"image"' in text_of(DEPLOY)
+    assert canonical_bytes(DEPLOY).size == len(DEPLOY.canonical)
 
 
 def test_a_secret_that_cannot_be_told_apart_takes_all_the_bytes_with_it() -> None:
-    page = replace(
-        reviews.deploy(),
-        canonical=reviews.deploy().canonical.replace(b'"100"', b"1").replace(b"4.18", b"4.19"),
-    )
+    page = replace(DEPLOY, canonical=DEPLOY.canonical.replace(b'"100"', b"1").replace(b"4.18", b"4.19"))
     assert canonical_bytes(page).stretches == (len(page.canonical),)
 
 
@@ -90,53 +86,41 @@ def test_a_long_value_is_folded_and_says_how_much_it_holds(text: str, label: str
 
 
 def test_a_finding_beyond_the_fold_is_still_told() -> None:
-    row = reviews.arg("memo", "x" * 400 + "\u202e", "string")
-    [view] = arg_views(replace(reviews.refund(), args=(row,)))
+    [view] = arg_views(replace(REFUND, args=(arg("memo", "x" * 400 + "\u202e", "string"),)))
     assert [finding.kind for finding in view.findings] == ["hidden"]
 
 
 def test_a_name_with_a_space_at_its_end_shows_it() -> None:
-    [view] = arg_views(replace(reviews.refund(), args=(reviews.arg("amount ", 1, "integer"),)))
+    [view] = arg_views(replace(REFUND, args=(arg("amount ", 1, "integer"),)))
     assert "U+0020" in shown(view.name)
 
 
 def test_a_secret_with_hidden_characters_tells_nothing_of_them() -> None:
-    [view] = arg_views(
-        replace(reviews.refund(), args=(reviews.arg("key", "a\u200bb", "string", secret=True),))
-    )
+    [view] = arg_views(replace(REFUND, args=(arg("key", "a\u200bb", "string", secret=True),)))
     assert view.findings == ()
 
 
 def said_of(*rows: ArgRow) -> dict[str, list[str]]:
     """What is said of each name."""
-    views = arg_views(replace(reviews.refund(), args=rows))
+    views = arg_views(replace(REFUND, args=rows))
     return {view.row.name: [finding.short for finding in view.of_names] for view in views}
 
 
-LIKE = ["amount ", "Amount", "am\u200bount", "\u0430mount", "a_mount", "amount.", "ａmount"]
-
-
-@pytest.mark.parametrize("other", LIKE)
+@pytest.mark.parametrize(
+    "other", ["amount ", "Amount", "am\u200bount", "\u0430mount", "a_mount", "amount.", "ａmount"]
+)
 def test_a_name_that_reads_like_another_is_told_at_both(other: str) -> None:
-    rows = (
-        reviews.arg("amount", 1, "integer"),
-        reviews.arg(other, 9, "integer"),
-        reviews.arg("to", "x", "string"),
-    )
-    assert said_of(*rows) == {"amount": ["a name like another"], other: ["a name like another"], "to": []}
+    said = said_of(AMOUNT, arg(other, 9, "integer"), arg("to", "x", "string"))
+    assert said == {"amount": ["a name like another"], other: ["a name like another"], "to": []}
 
 
 def test_a_name_the_schema_does_not_know_is_told() -> None:
-    rows = (reviews.arg("amount", 1, "integer"), reviews.arg("more", 9, NOT_IN_THE_SCHEMA))
-    assert said_of(*rows) == {"amount": [], "more": ["not in the schema"]}
-
-
-def test_of_a_tool_without_a_schema_no_name_is_told_apart() -> None:
-    rows = (reviews.arg("amount", 1, NOT_IN_THE_SCHEMA), reviews.arg("to", 9, NOT_IN_THE_SCHEMA))
-    assert said_of(*rows) == {"amount": [], "to": []}
+    """Unless the tool has no schema, which knows none of them."""
+    unknown = arg("more", 9, NOT_IN_THE_SCHEMA)
+    assert said_of(AMOUNT, unknown) == {"amount": [], "more": ["not in the schema"]}
+    assert said_of(arg("amount", 1, NOT_IN_THE_SCHEMA), unknown) == {"amount": [], "more": []}
 
 
 def test_what_is_said_of_a_name_counts_among_the_warnings() -> None:
-    rows = (reviews.arg("amount", 1, "integer"), reviews.arg("Amount", 9, "integer"))
-    page = replace(reviews.refund(), args=rows)
+    page = replace(REFUND, args=(AMOUNT, arg("Amount", 9, "integer")))
     assert [warning.text for warning in warned(arg_views(page))] == ["a name like another"] * 2

@@ -1,12 +1,9 @@
 """The app manifest asks for what the code calls, and no more; its addresses are the route's."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from policy_service.slack import EVENTS_PATH as PATH
@@ -32,11 +29,9 @@ NEEDS = {
 BESIDE = {"commands", "users:read.email"}  # of what Slack sends by itself, and of a field of users.info
 
 
-@pytest.fixture
-def manifest() -> dict[str, Any]:
-    text = (ROOT / "deploy/slack/manifest.yaml").read_text()
-    loaded: dict[str, Any] = yaml.safe_load(text)
-    return loaded
+TEXT = (ROOT / "deploy/slack/manifest.yaml").read_text()
+MANIFEST: dict[str, Any] = yaml.safe_load(TEXT)
+HOME = "https://countersign.example.com"
 
 
 def called() -> set[str]:
@@ -49,25 +44,23 @@ def test_every_method_that_is_called_is_known_here() -> None:
     assert called() == set(NEEDS)
 
 
-def test_the_app_asks_for_the_scopes_it_needs_and_no_other(manifest: dict[str, Any]) -> None:
-    assert set(manifest["oauth_config"]["scopes"]["bot"]) == BESIDE.union(*NEEDS.values())
+def test_the_app_asks_for_the_scopes_it_needs_and_no_other() -> None:
+    assert set(MANIFEST["oauth_config"]["scopes"]["bot"]) == BESIDE.union(*NEEDS.values())
 
 
-def test_everything_is_delivered_to_the_one_address_we_have(manifest: dict[str, Any]) -> None:
-    told = re.findall(
-        r"https://countersign\.example\.com(\S*)", (ROOT / "deploy/slack/manifest.yaml").read_text()
-    )
-    addresses = [
-        manifest["features"]["slash_commands"][0]["url"],
-        manifest["settings"]["event_subscriptions"]["request_url"],
-        manifest["settings"]["interactivity"]["request_url"],
+def test_everything_is_delivered_to_the_one_address_we_have() -> None:
+    settings, (command,) = MANIFEST["settings"], MANIFEST["features"]["slash_commands"]
+    told = [
+        command["url"],
+        settings["event_subscriptions"]["request_url"],
+        settings["interactivity"]["request_url"],
     ]
-    assert {address.removeprefix("https://countersign.example.com") for address in addresses} == {PATH}
-    assert told.count(PATH) == len(addresses)
+    assert set(told) == {HOME + PATH}
+    assert re.findall(HOME + r"(\S*)", TEXT).count(PATH) == len(told)
 
 
-def test_the_events_that_are_asked_for_are_those_the_desk_knows(manifest: dict[str, Any]) -> None:
-    asked = set(manifest["settings"]["event_subscriptions"]["bot_events"])
+def test_the_events_that_are_asked_for_are_those_the_desk_knows() -> None:
+    asked = set(MANIFEST["settings"]["event_subscriptions"]["bot_events"])
     desk = (CODE / "desk.py").read_text()
     assert asked == {"app_home_opened", "app_uninstalled", "tokens_revoked"}
     assert all(f'"{event}"' in desk for event in asked)

@@ -1,7 +1,5 @@
 """A message's name, its digest and its pointers; and the pen that writes it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -25,64 +23,50 @@ def carded(page: ReviewPage, outbox_id: str = "o1", pointer: Pointer = POINTER) 
 def test_the_first_block_is_named_for_review_revision_and_outbox_row() -> None:
     assert carded(reviews.deploy()).blocks[0]["block_id"] == "cs/rev_01KAHX04QE/2/o1"
     assert not any("block_id" in block for block in carded(reviews.deploy()).blocks[1:])
-
-
-def test_a_name_that_slack_refuses_is_refused_here() -> None:
     assert len(block_id("r" * 244, 1, "o" * 5)) == 255
     with pytest.raises(ValueError, match="255 characters at most, not 256"):
         block_id("r" * 245, 1, "o" * 5)
 
 
-def test_what_says_the_same_has_the_same_digest_whichever_outbox_row_it_is() -> None:
-    assert carded(reviews.refund(), "o1").digest() == carded(reviews.refund(), "o2").digest()
-    assert carded(reviews.refund(), "o1") != carded(reviews.refund(), "o2")
+def test_what_says_the_same_has_the_same_digest_whenever_and_for_whichever_row() -> None:
+    page, url = reviews.refund(), "https://c.example"
+    assert carded(page, "o1").digest() == carded(page, "o2").digest()
+    assert carded(page, "o1") != carded(page, "o2")
+    early = card(page, pointer=POINTER, outbox_id="o", public_url=url, now=page.opened_at)
+    assert early.digest() == carded(page).digest()
 
 
-def test_the_digest_does_not_change_as_time_passes() -> None:
-    page = reviews.refund()
-    late = card(page, pointer=POINTER, outbox_id="o", public_url="https://c.example", now=page.opened_at)
-    assert late.digest() == carded(page).digest()
+def test_what_says_something_else_has_another_digest() -> None:
+    same = carded(reviews.refund())
+    others = [
+        carded(page)
+        for page in (reviews.refund(rev=2), reviews.refund("rev_2"), reviews.refund(agent="other"))
+    ]
+    others += [carded(reviews.refund(), pointer=Pointer("card_02", "ab" * 32)), replace(same, text="other")]
+    assert len({one.digest() for one in (same, *others)}) == 6
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        carded(reviews.refund(rev=2)),
-        carded(reviews.refund("rev_2")),
-        carded(reviews.refund(agent="other")),
-        carded(reviews.refund(), pointer=Pointer("card_02", "ab" * 32)),
-        replace(carded(reviews.refund()), text="other"),
-    ],
-)
-def test_what_says_something_else_has_another_digest(other: Drawn) -> None:
-    assert other.digest() != carded(reviews.refund()).digest()
+NO_POINTERS = [
+    None,
+    7,
+    "",
+    "card_01",
+    f"cs2:card_01:{'ab' * 32}",
+    f"cs1:card_01:{'ab' * 31}",
+    f"cs1:card_01:{'AB' * 32}",
+    f"cs1:card_01:{'ab' * 32}\n",
+    f" cs1:card_01:{'ab' * 32}",
+    f"cs1:card_01:{'ab' * 32}:approve",
+    f"cs1::{'ab' * 32}",
+    f"cs1:card/01:{'ab' * 32}",
+    f"cs1:{'c' * 65}:{'ab' * 32}",
+    f"cs1:c\u0430rd:{'ab' * 32}",
+]
 
 
-def test_a_pointer_is_read_as_it_was_written() -> None:
+def test_what_is_exactly_a_pointer_is_read_and_nothing_else() -> None:
     assert Pointer.read(POINTER.value) == POINTER
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        7,
-        "",
-        "card_01",
-        f"cs2:card_01:{'ab' * 32}",
-        f"cs1:card_01:{'ab' * 31}",
-        f"cs1:card_01:{'AB' * 32}",
-        f"cs1:card_01:{'ab' * 32}\n",
-        f" cs1:card_01:{'ab' * 32}",
-        f"cs1:card_01:{'ab' * 32}:approve",
-        f"cs1::{'ab' * 32}",
-        f"cs1:card/01:{'ab' * 32}",
-        f"cs1:{'c' * 65}:{'ab' * 32}",
-        f"cs1:c\u0430rd:{'ab' * 32}",
-    ],
-)
-def test_what_is_not_exactly_a_pointer_is_none(value: object) -> None:
-    assert Pointer.read(value) is None
+    assert [value for value in NO_POINTERS if Pointer.read(value) is not None] == []
 
 
 @pytest.mark.parametrize(
@@ -93,18 +77,12 @@ def test_a_pointer_that_could_not_be_read_is_not_written(card_id: str, view: str
         Pointer(card_id, view)
 
 
-def test_a_message_of_too_many_blocks_is_refused() -> None:
+def test_a_message_has_bounds_which_are_counted_as_slack_counts_them() -> None:
     assert len(drawn("", [DividerBlock()] * 50).blocks) == 50
     with pytest.raises(ValueError, match="50 blocks at most, not 51"):
         drawn("", [DividerBlock()] * 51)
-
-
-def test_a_message_of_too_many_characters_is_refused() -> None:
     with pytest.raises(ValueError, match="10,000 characters at most"):
         drawn("", [rich(section(own("x" * 10_000)))])
-
-
-def test_characters_are_counted_as_slack_counts_them() -> None:
     assert drawn("", [rich(section(own("\U0001f600")))]).size == drawn("", [rich(section(own("xx")))]).size
 
 
@@ -115,11 +93,9 @@ PENNED = {
     "hidden": ("a\u202eb", "a‹U+202E›b"),
     "a run": ("a" + "\u200b" * 12, "a‹12 × U+200B›"),
     "a line break": ("a\nb", "a‹U+000A›b"),
-    "a control character": ("a\x00b", "a‹U+0000›b"),
-    "a tag": ("a\U000e0041", "a‹U+E0041›"),
     "a look-alike": ("p\u0430y", "p\u0430‹U+0430›y"),
     "a hidden one where the place ends": (
-        "x" * 79 + "\u202e" + "y",
+        "x" * 79 + "\u202ey",
         "x" * 79 + "… (the first 79 of 81 characters)",
     ),
     "never half an emoji": ("x" * 79 + "\U0001f600", "x" * 79 + "… (the first 79 of 80 characters)"),
@@ -134,24 +110,12 @@ def test_a_text_is_shown_whole_or_says_how_much_of_it(text: str, shown: str) -> 
     assert pen.cut is ("…" in shown)
 
 
-def test_a_persons_words_keep_their_lines() -> None:
+def test_lines_hidden_runs_and_empty_texts_are_written_out() -> None:
     assert Pen().shown("a\nb", block=True) == "a\nb"
-
-
-def test_every_hidden_character_of_a_long_run_is_written_out() -> None:
     run = range(0xE0041, 0xE0041 + 15)
     assert Pen().shown("".join(map(chr, run)), 300) == "".join(f"‹U+{code:X}›" for code in run)
-
-
-def test_a_paragraph_of_nothing_says_so() -> None:
     assert words(rich(section(own(""))).to_dict()) == "(empty)"
-
-
-def test_an_empty_value_is_told_as_one() -> None:
     assert Pen().spoken((reviews.value(""),)) == "(empty)"
-
-
-def test_text_for_a_notification_is_escaped() -> None:
     assert escaped("<!channel> & <@U1>") == "&lt;!channel&gt; &amp; &lt;@U1&gt;"
 
 
@@ -178,9 +142,6 @@ def test_the_layout_is_taken_away_and_nothing_else() -> None:
 
 def test_paragraphs_that_follow_each_other_are_lines_of_one_section() -> None:
     told = rich(section(own("a")), section(own("b"), bold("c")), quote(own("d")), section(own("e"))).to_dict()
-    assert [one["type"] for one in told["elements"]] == [
-        "rich_text_section",
-        "rich_text_quote",
-        "rich_text_section",
-    ]
+    kinds = [one["type"].removeprefix("rich_text_") for one in told["elements"]]
+    assert kinds == ["section", "quote", "section"]
     assert [part["text"] for part in told["elements"][0]["elements"]] == ["a", "\n", "b", "c"]

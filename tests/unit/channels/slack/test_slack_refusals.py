@@ -1,7 +1,5 @@
 """A refused delivery is counted each time, and told seldom enough that nobody fills the log with them."""
 
-from __future__ import annotations
-
 import pytest
 from structlog.testing import capture_logs
 
@@ -11,35 +9,21 @@ from policy_service.channels.slack.refusals import NotOursError, Refusals
 from policy_service.errors import InvalidRequestError
 
 
-class Time:
-    """The clock, as a test sets it."""
-
-    now = 1_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    clock = Time()
-    monkeypatch.setattr(refusals, "time", clock)
-    return clock
-
-
 def counted() -> float:
     labels = {"way": "http", "result": "refused"}
     return metrics.REGISTRY.get_sample_value("countersign_slack_deliveries_total", labels) or 0.0
 
 
-def test_a_flood_is_one_line_a_check_and_every_one_of_it_is_counted(time: Time) -> None:
+def test_a_flood_is_one_line_a_check_and_every_one_of_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr(refusals.time, "monotonic", lambda: now[0])
     kept, before = Refusals("http"), counted()
     with capture_logs() as told:
         for _ in range(1_000):
             kept.note(NotOursError("not signed", "signature"))
         kept.note(NotOursError("of another", "team_or_app", team_id="T0RIVAL"))
         kept.note(InvalidRequestError("unreadable"))
-        time.now += refusals.EVERY_S
+        now[0] += refusals.EVERY_S
         kept.note(NotOursError("not signed", "signature"))
     assert [(one["check"], one["code"], one["more"], one.get("team_id")) for one in told] == [
         ("signature", "unauthenticated", 0, None),

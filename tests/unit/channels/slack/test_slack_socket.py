@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
-from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from structlog.testing import capture_logs
 
 from policy_service import metrics
 from policy_service.channels.slack.client import SlackFault
-from policy_service.channels.slack.desk import After, Answer, Desk
+from policy_service.channels.slack.desk import After, Answer
 from policy_service.channels.slack.socket_mode import SocketMode
 from policy_service.health import Health
 from policy_service.slack import SlackApp
@@ -22,19 +22,11 @@ from tests.fakes.operated import free_port
 
 pytestmark = pytest.mark.anyio
 
-GIVEN = SocketModeRequest(
-    type="slash_commands",
-    envelope_id="e1",
-    payload={
-        "command": "/countersign",
-        "text": "",
-        "team_id": "T0",
-        "channel_id": "C0",
-        "user_id": "U0",
-        "api_app_id": "A0",
-        "trigger_id": "1.trigger",
-    },
-)
+COMMAND = {
+    "command": "/countersign", "text": "", "team_id": "T0", "channel_id": "C0", "user_id": "U0", "api_app_id": "A0",
+    "trigger_id": "1.trigger",
+}  # fmt: skip
+GIVEN = SocketModeRequest(type="slash_commands", envelope_id="e1", payload=COMMAND)
 
 
 class Taking:
@@ -73,47 +65,47 @@ class Client:
         self.closed = True
 
 
+@pytest.fixture(autouse=True)
+def told() -> Iterator[list[Any]]:
+    """What is logged, wherever an earlier test has sent the log of the process."""
+    with capture_logs() as told:
+        yield told
+
+
 def socket(after: After | None = None, api_url: str = "") -> SocketMode:
     app = SlackApp.model_construct(team_id="T0", app_id="A0", api_url=api_url, timeout_s=1)
-    health = Health(lambda: datetime.now(UTC), 60.0)
-    return SocketMode(app, "xapp-1", cast(Desk, Taking(after)), health)
+    desk: Any = Taking(after)
+    return SocketMode(app, "xapp-1", desk, Health(lambda: datetime.now(UTC), 60.0))
 
 
 async def given_to(mode: SocketMode, client: Client) -> None:
     """Deliver it as the SDK does, and wait until nothing is under way."""
-    await mode._listen(cast(AsyncBaseSocketModeClient, client), GIVEN)
+    await mode._listen(cast(Any, client), GIVEN)
     await asyncio.gather(*mode._under_way)
 
 
 def taken() -> float:
-    return metrics.REGISTRY.get_sample_value(
-        "countersign_slack_deliveries_total", {"way": "socket", "result": "taken"}
-    ) or 0.0  # fmt: skip
+    labels = {"way": "socket", "result": "taken"}
+    return metrics.REGISTRY.get_sample_value("countersign_slack_deliveries_total", labels) or 0.0
 
 
-async def test_what_was_acknowledged_is_counted_as_taken() -> None:
-    before, client = taken(), Client()
-    await given_to(socket(), client)
-    assert (client.said, taken() - before) == (["e1"], 1)
-
-
-async def test_what_nobody_heard_acknowledged_is_not_counted_and_finished_all_the_same() -> None:
+@pytest.mark.parametrize("heard", [True, False])
+async def test_what_was_acknowledged_is_counted_and_all_of_it_is_finished(heard: bool) -> None:
     done: list[str] = []
 
     async def after() -> None:
         done.append("opened")
 
-    before = taken()
-    await given_to(socket(after), Client(heard=False))
-    assert (done, taken() - before) == (["opened"], 0)
+    before, client = taken(), Client(heard=heard)
+    await given_to(socket(after), client)
+    assert (client.said, done, taken() - before) == (["e1"] if heard else [], ["opened"], 1 if heard else 0)
 
 
-async def test_what_fails_afterwards_is_told_in_the_log() -> None:
+async def test_what_fails_afterwards_is_told_in_the_log(told: list[Any]) -> None:
     async def after() -> None:
         raise RuntimeError("the database is away")
 
-    with capture_logs() as told:
-        await given_to(socket(after), Client())
+    await given_to(socket(after), Client())
     assert [one["event"] for one in told] == ["slack_afterwards_failed"]
 
 
@@ -128,9 +120,10 @@ async def test_what_is_under_way_ends_with_the_service(monkeypatch: pytest.Monke
             ended.set()
 
     mode, client = socket(after), Client()
+    monkeypatch.setattr("policy_service.channels.slack.socket_mode._ENDING_S", 0.05)
     monkeypatch.setattr(mode, "_client", lambda: client)
     running = asyncio.create_task(mode.run())
-    await mode._listen(cast(AsyncBaseSocketModeClient, client), GIVEN)
+    await mode._listen(cast(Any, client), GIVEN)
     await asyncio.wait_for(began.wait(), 5)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -147,23 +140,19 @@ async def test_the_sdk_that_cannot_connect_prints_nothing(caplog: pytest.LogCapt
             await client.connect()  # type: ignore[no-untyped-call]
     await client.close()  # type: ignore[no-untyped-call]
     assert caplog.records == []
-    assert client.fault is not None
-    assert client.fault.error == "not_reachable"
+    assert client.fault is not None and client.fault.error == "not_reachable"
 
 
-async def test_while_slack_asks_for_patience_the_sdk_does_not_ask_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    client, asked = socket()._client(), 0
+async def test_while_slack_asks_for_patience_nobody_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, asked = socket()._client(), []
 
     async def opens(**_: object) -> None:
-        nonlocal asked
-        asked += 1
-        raise client.fault or SlackFault(Came.PATIENCE, "ratelimited")
+        asked.append("again")
+        raise SlackFault(Came.PATIENCE, "ratelimited")
 
     monkeypatch.setattr(client.web_client, "apps_connections_open", opens)
     client.fault = SlackFault(Came.PATIENCE, "ratelimited", rest=timedelta(hours=5))
     with pytest.raises(SlackFault):
         await client.issue_new_wss_url()
     await client.close()  # type: ignore[no-untyped-call]
-    assert (asked, client.rest_s) == (0, 3_600)
+    assert (asked, client.rest_s) == ([], 3_600)

@@ -1,10 +1,7 @@
 """What goes wrong on the way to Slack has a code of ours: nobody reads the name of a class."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Final
 
 import pytest
 from aiohttp import web
@@ -37,30 +34,27 @@ async def _short(request: web.Request) -> web.StreamResponse:
     return await _cut(request)
 
 
-def _says(**how: Any) -> Handler:
+def _says(text: str, content_type: str = "application/json", status: int = 200) -> Handler:
     async def say(request: web.Request) -> web.Response:
-        return web.Response(**how)
+        return web.Response(text=text, content_type=content_type, status=status)
 
     return say
 
 
-ANSWERS: Final[dict[str, tuple[Handler, str, Came]]] = {
-    "the connection is cut": (_cut, "connection_lost", Came.WORLD),
-    "it is cut in the middle of the answer": (_short, "connection_lost", Came.WORLD),
-    "no answer": (_late, "no_answer", Came.WORLD),
-    "what calls itself JSON and is none": (
-        _says(text="<html>", content_type="application/json"), "not_json", Came.WORLD
-    ),
-    "a page": (_says(text="<html>", content_type="text/html"), "not_json", Came.WORLD),
-    "a page that is an error": (_says(text="<html>", content_type="text/html", status=502), "http_502", Came.WORLD),
-    "JSON that is no object": (_says(text="[1]", content_type="application/json"), "not_understood", Came.WORLD),
-}  # fmt: skip
+ANSWERS: dict[str, tuple[Handler, str]] = {
+    "the connection is cut": (_cut, "connection_lost"),
+    "it is cut in the middle of the answer": (_short, "connection_lost"),
+    "no answer": (_late, "no_answer"),
+    "what calls itself JSON and is none": (_says("<html>"), "not_json"),
+    "a page": (_says("<html>", "text/html"), "not_json"),
+    "a page that is an error": (_says("<html>", "text/html", 502), "http_502"),
+    "JSON that is no object": (_says("[1]"), "not_understood"),
+}
 
 
-def calling(url: str, **more: Any) -> Slack:
-    return Slack(
-        SlackApp.model_construct(team_id="T0ACME", api_url=f"{url}/api/", timeout_s=0.5, **more), "xoxb-one"
-    )
+def calling(url: str) -> Slack:
+    app = SlackApp.model_construct(team_id="T0ACME", api_url=f"{url}/api/", timeout_s=0.5)
+    return Slack(app, "xoxb-one")
 
 
 @pytest.fixture
@@ -77,11 +71,11 @@ async def answering(request: pytest.FixtureRequest) -> AsyncIterator[Slack]:
     await runner.cleanup()
 
 
-@pytest.mark.parametrize(("answering", "code", "came"), ANSWERS.values(), ids=ANSWERS, indirect=["answering"])
-async def test_what_goes_wrong_on_the_way_has_a_code_of_ours(answering: Slack, code: str, came: Came) -> None:
+@pytest.mark.parametrize(("answering", "code"), ANSWERS.values(), ids=ANSWERS, indirect=["answering"])
+async def test_what_goes_wrong_on_the_way_has_a_code_of_ours(answering: Slack, code: str) -> None:
     with pytest.raises(SlackFault) as fault:
         await answering.call("auth.test")
-    assert (fault.value.error, fault.value.came) == (code, came)
+    assert (fault.value.error, fault.value.came) == (code, Came.WORLD)
 
 
 async def test_where_nobody_listens_slack_is_not_reachable() -> None:
@@ -91,33 +85,21 @@ async def test_where_nobody_listens_slack_is_not_reachable() -> None:
     assert (outcome.error, outcome.came, outcome.unsent) == ("not_reachable", Came.WORLD, True)
 
 
-def _told(text: str) -> Handler:
-    return _says(text=text, content_type="application/json")
-
-
-WHOSE: Final[dict[str, tuple[Handler, str | None]]] = {
-    "ours": (_told('{"ok": true, "team_id": "T0ACME", "user_id": "U0BOT"}'), None),
-    "another one's": (_told('{"ok": true, "team_id": "T0RIVAL"}'), "token_of_another_workspace"),
-    "one of our organisation's, for its workspace alone": (
-        _told(
-            '{"ok": true, "team_id": "T0RIVAL", "enterprise_id": "T0ACME", "is_enterprise_install": false}'
-        ),
-        "token_of_another_workspace",
-    ),
-    "all our organisation's": (
-        _told('{"ok": true, "team_id": "T0RIVAL", "enterprise_id": "T0ACME", "is_enterprise_install": true}'),
-        None,
-    ),
-    "nobody's": (_told('{"ok": true}'), "not_understood"),
-    "one that is no id": (_told('{"ok": true, "team_id": "T0ACME\\nT0ACME"}'), "not_understood"),
+RIVAL = '{"ok": true, "team_id": "T0RIVAL"'
+OF_OURS = f'{RIVAL}, "enterprise_id": "T0ACME", "is_enterprise_install": '
+OTHER = "token_of_another_workspace"
+WHOSE: dict[str, tuple[Handler, str | None]] = {
+    "ours": (_says('{"ok": true, "team_id": "T0ACME", "user_id": "U0BOT"}'), None),
+    "another one's": (_says(RIVAL + "}"), OTHER),
+    "one of our organisation's, for its workspace alone": (_says(OF_OURS + "false}"), OTHER),
+    "all our organisation's": (_says(OF_OURS + "true}"), None),
+    "nobody's": (_says('{"ok": true}'), "not_understood"),
+    "one that is no id": (_says('{"ok": true, "team_id": "T0ACME\\nT0ACME"}'), "not_understood"),
 }
 
 
 @pytest.mark.parametrize(("answering", "error"), WHOSE.values(), ids=WHOSE, indirect=["answering"])
 async def test_whose_the_token_is_is_held_against_the_settings(answering: Slack, error: str | None) -> None:
     assert (await answering.how_is_it()).error == error
-    words = answering.another_workspace
-    if error == "token_of_another_workspace":
-        assert words == "the bot token is of T0RIVAL, the settings name T0ACME"
-    else:
-        assert words is None
+    words = "the bot token is of T0RIVAL, the settings name T0ACME" if error == OTHER else None
+    assert answering.another_workspace == words

@@ -1,7 +1,5 @@
 """What stands beside the facts: the difference in values, the words of outcomes, the lengths of bars."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +22,12 @@ def text_of(cell: Cell | None) -> str:
     return "".join(span.text for span in cell.text.spans)
 
 
+def compared(then: Any, now: Any) -> Any:
+    """The one row that differs."""
+    (row,) = compare([then], [now]).rows
+    return row
+
+
 def names(marked: Any) -> list[str]:
     return ["".join(span.text for span in one.spans) for one in marked]
 
@@ -35,14 +39,10 @@ def test_each_argument_is_changed_same_or_hidden() -> None:
     then = [arg("a", 1, ""), arg("b", "x", ""), arg("gone", True, ""), arg("key", "s", "", secret=True)]
     now = [arg("a", 1, ""), arg("b", "y", ""), arg("new", None, ""), arg("key", "s", "")]
     found = compare(then, now)
-    assert names(row.name for row in found.rows) == ["b", "new", "gone"]
-    assert [(row.then is None, row.now is None) for row in found.rows] == [
-        (False, False),
-        (True, False),
-        (False, True),
-    ]
-    assert names(found.same) == ["a"]
-    assert names(found.hidden) == ["key"]
+    sides = [(*names([row.name]), row.then is None, row.now is None) for row in found.rows]
+    assert sides == [("b", False, False), ("new", True, False), ("gone", False, True)]
+    assert (names(found.same), names(found.hidden)) == (["a"], ["key"])
+    assert compared(arg("n", "1", ""), arg("n", 1, "")), "a text and a number that read alike"
 
 
 @pytest.mark.parametrize("now", ["same", "other"])
@@ -51,21 +51,17 @@ def test_whether_a_hidden_value_changed_is_not_told(now: str) -> None:
     assert (found.rows, found.same, names(found.hidden)) == ((), (), ["key"])
 
 
-def test_text_and_number_that_read_alike_differ() -> None:
-    assert len(compare([arg("n", "1", "")], [arg("n", 1, "")]).rows) == 1
-
-
 def test_a_long_value_is_cut_to_where_the_two_begin_to_differ() -> None:
-    then, now = "a" * 5_000 + "cat" + "b" * 5_000, "a" * 5_000 + "dog" + "b" * 5_000
-    (row,) = compare([arg("body", then, "")], [arg("body", now, "")]).rows
+    row = compared(
+        arg("b", "a" * 5_000 + "cat" + "b" * 5_000, ""), arg("b", "a" * 5_000 + "dog" + "b" * 5_000, "")
+    )
     assert "cat" in text_of(row.then) and "dog" in text_of(row.now)
-    assert row.now is not None
     assert (row.now.cut_before, row.now.cut_after, row.now.size) == (True, True, 10_003)
     assert len(text_of(row.now)) == CELL_CHARS
 
 
 def test_a_value_that_only_grew_shows_its_new_end() -> None:
-    (row,) = compare([arg("b", "a" * 400, "")], [arg("b", "a" * 400 + "rm -rf /", "")]).rows
+    row = compared(arg("b", "a" * 400, ""), arg("b", "a" * 400 + "rm -rf /", ""))
     assert text_of(row.now).endswith("rm -rf /")
 
 
@@ -75,8 +71,7 @@ def test_a_difference_is_never_cut_away(before: str, one: str, many: int, other:
     then, now = before + "a" * many + one, before + "a" * many + other
     if then == now:
         return
-    (row,) = compare([arg("x", then, "")], [arg("x", now, "")]).rows
-    assert row.then is not None and row.now is not None
+    row = compared(arg("x", then, ""), arg("x", now, ""))
     assert text_of(row.then) != text_of(row.now) or row.then.size != row.now.size
     for cell, whole in ((row.then, then), (row.now, now)):
         assert (cell.size > 0) == (len(whole) > CELL_CHARS)
@@ -86,35 +81,37 @@ def test_a_difference_is_never_cut_away(before: str, one: str, many: int, other:
 def test_both_sides_carry_the_marks_of_the_sheet() -> None:
     page = hostile()
     assert page.beside is not None and page.beside.last is not None
-    rows = {names([row.name])[0]: row for row in compare(page.beside.last.args, page.args).rows}
-    sender = rows["from"].now
-    assert sender is not None and 'class="sus"' in shown(sender.text)
-    subject = rows["subject"].then
-    assert subject is not None and "U+202E" in shown(subject.text)
+    rows: Any = {names([row.name])[0]: row for row in compare(page.beside.last.args, page.args).rows}
     old = rows["old \u200bname"]
+    assert 'class="sus"' in shown(rows["from"].now.text)
+    assert "U+202E" in shown(rows["subject"].then.text)
     assert "U+200B" in shown(old.name)
-    assert old.then is not None and "<script" not in shown(old.then.text)
+    assert "<script" not in shown(old.then.text)
+
+
+def paid(cents: int, currency: str = "USD") -> Any:
+    return arg("n", cents, "", money=replace(usd(cents), currency=currency))
 
 
 NOTES = {
-    "fourteen times": (arg("n", 8_640, "", money=usd(8_640)), arg("n", 124_000, "", money=usd(124_000)), "14 t"),
+    "fourteen times": (paid(8_640), paid(124_000), "14 t"),
     "not twice": (arg("n", 100, ""), arg("n", 199, ""), ""),
     "smaller": (arg("n", 100, ""), arg("n", 1, ""), ""),
     "from nothing": (arg("n", 0, ""), arg("n", 9, ""), ""),
     "text": (arg("n", "1", ""), arg("n", "200", ""), ""),
-    "another currency": (
-        arg("n", 1, "", money=usd(1)),
-        arg("n", 200, "", money=replace(usd(200), currency="JPY")),
-        "",
+    "another currency": (paid(1), paid(200, "JPY"), ""),
+    "to somebody else": (
+        arg("n", "a", "", recipient=True),
+        arg("n", "b", "", recipient=True),
+        "another recipient",
     ),
-    "to somebody else": (arg("n", "a", "", recipient=True), arg("n", "b", "", recipient=True), "another recipient"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("then", "now", "note"), NOTES.values(), ids=NOTES)
 def test_a_row_says_what_a_reader_should_not_have_to_work_out(then: Any, now: Any, note: str) -> None:
-    (row,) = compare([then], [now]).rows
-    assert row.note.startswith(note) and bool(row.note) == bool(note)
+    told = compared(then, now).note
+    assert told.startswith(note) and bool(told) == bool(note)
 
 
 # ---------------------------------------------------------------------------------------------------------- meters
@@ -131,18 +128,12 @@ def test_a_bar_is_what_was_held_then_this_then_what_is_left() -> None:
     found = bar(620, 248)
     assert (found.used_width, found.this_width) == (62.0, 24.8)
     assert found.label == "620 before, 248 for this effect, 132 left of 1,000"
-
-
-@pytest.mark.parametrize(("before", "this"), [(900, 500), (5_000, 10), (0, 2**53)])
-def test_a_bar_over_its_limit_stays_inside_and_says_so(before: int, this: int) -> None:
-    found = bar(before, this)
-    assert 0 <= found.used_width + found.this_width <= 100
-    assert found.over and "over the limit of 1,000" in found.label
-
-
-@pytest.mark.parametrize(("this", "limit"), [(10, None), (None, 1_000), (10, 0)])
-def test_without_both_numbers_there_is_no_bar(this: int | None, limit: int | None) -> None:
-    assert bar(10, this, limit).used_width is None
+    for before, this in ((900, 500), (5_000, 10), (0, 2**53)):
+        found = bar(before, this)
+        assert 0 <= found.used_width + found.this_width <= 100
+        assert found.over and "over the limit of 1,000" in found.label
+    for number, limit in ((10, None), (None, 1_000), (10, 0)):
+        assert bar(10, number, limit).used_width is None, "without both numbers there is no bar"
 
 
 # -------------------------------------------------------------------------------------- the past and the transaction
@@ -154,9 +145,8 @@ def counts(capped: bool = False, **states: int) -> str:
 
 
 def test_counts_are_a_sentence() -> None:
-    assert counts(fired=9, compensated=1, denied=1, unknown=1) == (
-        "12 like it in 30 days: 10 fired, 1 denied, 1 unknown"
-    )
+    told = counts(fired=9, compensated=1, denied=1, unknown=1)
+    assert told == "12 like it in 30 days: 10 fired, 1 denied, 1 unknown"
     assert counts(True, denied=200) == "The newest 200 like it in 30 days: 200 denied"
 
 
@@ -164,33 +154,23 @@ def siblings(*states: str) -> tuple[Sibling, ...]:
     return tuple(Sibling(place, (), state) for place, state in enumerate(states, 2))
 
 
+NOT_YET = "Approving this releases nothing yet: "
+ALL_3 = "Approving this releases all 3 effects of its transaction together, if the policy still agrees."
 WHOLE = {
-    "alone": ((), 1, ""),
-    "another signature": ((), 2, "Approving this releases nothing yet: 1 more signature is wanted."),
-    "two more": (("review",), 3, "Approving this releases nothing yet: 2 more signatures are wanted."),
-    "a sibling waits": (
-        ("review", "released"),
-        1,
-        "Approving this releases nothing yet: 1 more of its transaction waits for people.",
-    ),
-    "the last": (
-        ("released", "released"),
-        1,
-        "Approving this releases all 3 effects of its transaction together, if the policy still agrees.",
-    ),
+    "alone": ("", 1, ""),
+    "another signature": ("", 2, NOT_YET + "1 more signature is wanted."),
+    "two more": ("review", 3, NOT_YET + "2 more signatures are wanted."),
+    "a sibling waits": ("review released", 1, NOT_YET + "1 more of its transaction waits for people."),
+    "the last": ("released released", 1, ALL_3),
 }
 
 
 @pytest.mark.parametrize(("states", "wanted", "text"), WHOLE.values(), ids=WHOLE)
-def test_it_is_told_what_an_approval_does_to_the_whole(states: Any, wanted: int, text: str) -> None:
-    page = refund(siblings=siblings(*states))
+def test_it_is_told_what_an_approval_does_to_the_whole(states: str, wanted: int, text: str) -> None:
+    page = refund(siblings=siblings(*states.split()))
     assert approving(page, wanted) == text
-    view = beside_view(page, wanted, NOW)
-    assert view.releases == (wanted == 1 and "nothing yet" not in text)
-
-
-def test_of_a_settled_review_nothing_is_promised() -> None:
-    assert approving(refund(state="met", siblings=siblings("review")), 1) == ""
+    assert beside_view(page, wanted, NOW).releases == (wanted == 1 and "nothing yet" not in text)
+    assert approving(replace(page, state="met"), wanted) == "", "of a settled review nothing is promised"
 
 
 # ---------------------------------------------------------------------------------------------- lines and the story

@@ -1,20 +1,20 @@
-"""Which rules the cases use: what no case shows is named."""
+"""Which rules the cases use: what no case shows is named; and the report of cases that machines read."""
 
 from pathlib import Path
+from xml.etree import ElementTree as Xml
 
 from policy_service.pap.cases.coverage import Covered, coverage_of, table
+from policy_service.pap.cases.junit import junit
 from policy_service.pap.cases.running import prepare_cases
-from tests.fakes.bundles import BundleFolder
-from tests.fakes.cases import HEAD, read, small_bundle
+from tests.fakes.bundles import PERMIT_ALL, BundleFolder
+from tests.fakes.cases import HEAD, ask, read, small_bundle
 
 
 def rows(folder: BundleFolder, cases: str) -> dict[str, Covered]:
     bundle = folder.load()
     prepared = prepare_cases(bundle, read(HEAD + cases))
-    return {
-        row.policy: row
-        for row in coverage_of(bundle, prepared, [case.ask(bundle.rules) for case in prepared])
-    }
+    answered = [case.ask(bundle.rules) for case in prepared]
+    return {row.policy: row for row in coverage_of(bundle, prepared, answered)}
 
 
 SMALL = "  - {it: small, expect: release}\n"
@@ -23,13 +23,13 @@ MILLION = "  - {it: million, args: {amount: 1000000}, expect: deny, reasons: [ne
 STRANGER = "  - {it: stranger, agent: {name: x}, expect: deny, reasons: [no_permit]}\n"
 
 
-def test_a_policy_no_case_uses_is_named(tmp_path: Path) -> None:
+def test_a_policy_no_case_uses_is_named_also_in_the_table(tmp_path: Path) -> None:
     found = rows(small_bundle(tmp_path), SMALL)
-    assert {name: row.gap for name, row in found.items()} == {
-        "payers-may-pay": "always holds",
-        "large": "never decides",
-        "never-a-million": "never decides",
-    }
+    gaps = {"payers-may-pay": "always holds", "large": "never decides", "never-a-million": "never decides"}
+    assert {name: row.gap for name, row in found.items()} == gaps
+    lines = table(tuple(found.values())).splitlines()
+    assert [line.split()[0] for line in lines] == ["policy", *gaps]
+    assert lines[2].endswith("never decides")
 
 
 def test_cases_that_show_every_side_leave_no_gap(tmp_path: Path) -> None:
@@ -46,20 +46,15 @@ def test_a_gate_behind_a_forbid_holds_but_never_decides(tmp_path: Path) -> None:
     assert (row.held, row.determined, row.gap) == (1, 0, "never decides")
 
 
-def test_a_rule_without_conditions_need_not_go_both_ways(tmp_path: Path) -> None:
-    folder = BundleFolder(tmp_path).policies('@id("all") permit (principal, action, resource);')
-    assert rows(folder, SMALL)["all"].gap == ""
-
-
-def test_a_rule_that_errs_is_counted(tmp_path: Path) -> None:
-    folder = BundleFolder(tmp_path).policies(
-        '@id("all") permit (principal, action, resource);'
+def test_a_rule_without_conditions_need_not_go_both_ways_and_one_that_errs_is_counted(tmp_path: Path) -> None:
+    square = (
         '@id("square") forbid (principal, action == Action::"pay", resource)'
         " when { context.input.amount * context.input.amount < 0 };"
     )
+    folder = BundleFolder(tmp_path).policies(PERMIT_ALL + square)
+    assert rows(folder, SMALL)["all"].gap == ""
     found = rows(folder, "  - {it: a, args: {amount: 9007199254740991}, expect: deny, errors: [square]}\n")
-    assert (found["square"].erred, found["square"].determined) == (1, 1)
-    assert found["square"].gap == "never holds"
+    assert (found["square"].erred, found["square"].determined, found["square"].gap) == (1, 1, "never holds")
 
 
 def test_calls_that_never_reach_the_rules_count_for_nothing(tmp_path: Path) -> None:
@@ -69,7 +64,22 @@ def test_calls_that_never_reach_the_rules_count_for_nothing(tmp_path: Path) -> N
     assert (row.held, row.not_held, row.erred) == (0, 0, 0)
 
 
-def test_the_table_names_each_policy_and_its_gap(tmp_path: Path) -> None:
-    lines = table(tuple(rows(small_bundle(tmp_path), SMALL).values())).splitlines()
-    assert [line.split()[0] for line in lines] == ["policy", "payers-may-pay", "large", "never-a-million"]
-    assert lines[2].endswith("never decides")
+def test_each_file_is_a_suite_and_each_case_a_test(tmp_path: Path) -> None:
+    text = f"{HEAD}  - {{it: holds, expect: release}}\n  - {{it: does not, expect: deny, reasons: [no_permit]}}\n"
+    root = Xml.fromstring(junit(ask(small_bundle(tmp_path), text)))
+    assert root.attrib == {"tests": "2", "failures": "1"}
+    (suite,) = root
+    assert suite.attrib == {"name": "cases/a.yaml", "tests": "2", "failures": "1", "errors": "0"}
+    good, bad = suite
+    assert (good.get("name"), good.get("line"), len(good)) == ("holds", "8", 0)
+    (failure,) = bad
+    assert failure.get("message") == "expect: found release, expected deny"
+    assert str(failure.text).splitlines()[0] == "cases/a.yaml:9"
+    assert Xml.fromstring(junit([])).attrib == {"tests": "0", "failures": "0"}
+
+
+def test_the_name_of_a_case_cannot_break_out_of_the_report(tmp_path: Path) -> None:
+    name = '\\"]]><!-- & <case> \\u0001 \\ufffe'
+    answered = ask(small_bundle(tmp_path), f'{HEAD}  - it: "{name}"\n    expect: release\n')
+    (test,) = Xml.fromstring(junit(answered)).iter("testcase")
+    assert str(test.get("name")).startswith('"]]><!-- & <case> \ufffd')

@@ -1,7 +1,5 @@
 """Why a call came to what it did, and what would release it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

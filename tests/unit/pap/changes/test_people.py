@@ -1,66 +1,52 @@
 """What people may do beside approving: a rule that begins, ends, widens or narrows it is told with its direction."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.comparing import compare
 from policy_service.pap.changes.findings import Way
 from tests.unit.pap.changes.test_comparing import RULES, folder
 
-BESIDE = ("stop", "start_again", "break_glass", "break_glass_alone")
-LOOSER, STRICTER = Way.LOOSENING, Way.TIGHTENING
-
-BEGINS = dict.fromkeys(BESIDE, LOOSER)
-"""Who stops is then said by the bundle instead of by the service; the others nobody might do before."""
-
-ENDS = {"stop": LOOSER, "start_again": STRICTER, "break_glass": STRICTER, "break_glass_alone": STRICTER}
-"""Without a rule whoever a gate asks may stop; the others nobody may."""
-
-
-def permit(action: str, who: str = 'principal in Group::"cfo"', when: str = "") -> str:
-    return f'@id("rule") permit ({who}, action == Action::"{action}", resource){when};\n'
+STOPS, OPENS = ("stop", "start_again"), ("break_glass", "break_glass_alone")
+BESIDE = STOPS + OPENS
+LOOSER, STRICTER = {Way.LOOSENING}, {Way.TIGHTENING}
+CFO, ANYBODY = (
+    'permit (principal in Group::"cfo", ACTION, resource);',
+    "permit (principal, ACTION, resource);",
+)
 
 
-def told(path: Path, action: str, before: str, after: str) -> set[Way]:
-    """Which ways a change of the one rule goes, as far as it is about this."""
-    old, new = (folder(path / name).policies(RULES + text) for name, text in (("a", before), ("b", after)))
-    report = compare(old.load(), new.load())
-    return {way for way in Way for finding in report.of_way(way) if finding.kind == f"who-may-{action}"}
+def cfo_when(condition: str) -> str:
+    """The rule about the CFO with a condition."""
+    return CFO.replace(";", f" when {{ {condition} }};")
 
 
-@pytest.mark.parametrize("action", BESIDE)
-def test_the_first_rule_and_the_last_one_are_told(tmp_path: Path, action: str) -> None:
-    assert told(tmp_path / "begins", action, "", permit(action)) == {BEGINS[action]}
-    assert told(tmp_path / "ends", action, permit(action), "") == {ENDS[action]}
+# A rule before and after, about which actions, and which ways the change goes for all of them.
+CHANGES: dict[str, tuple[str, str, tuple[str, ...], set[Way]]] = {
+    "begins: people say what the service said, or what nobody might": ("", CFO, BESIDE, LOOSER),
+    "ends: whoever a gate asks may stop again": (CFO, "", ("stop",), LOOSER),
+    "ends: nobody may": (CFO, "", ("start_again", *OPENS), STRICTER),
+    "more people": (CFO, ANYBODY, BESIDE, LOOSER),
+    "fewer people": (ANYBODY, CFO, BESIDE, STRICTER),
+    "everything instead of a tool": (cfo_when('resource.what == "tool"'), CFO, STOPS, LOOSER),
+    "everything beside a tool": (
+        cfo_when('resource.what == "tool"'), cfo_when('resource.what == "everything"'), STOPS, LOOSER | STRICTER),
+    "any instead of one name": (cfo_when('resource.name == "pay"'), CFO, STOPS, LOOSER),
+    "any risk": (cfo_when('!(resource.risk == "high")'), CFO, OPENS, LOOSER),
+    "not a high risk": (CFO, cfo_when('!(resource.risk == "high")'), OPENS, STRICTER),
+    "the same in other words": (CFO, '@title("Said otherwise") ' + CFO, BESIDE, set()),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("action", BESIDE)
-def test_more_people_are_a_loosening_and_fewer_are_none(tmp_path: Path, action: str) -> None:
-    assert told(tmp_path / "wide", action, permit(action), permit(action, "principal")) == {LOOSER}
-    assert told(tmp_path / "narrow", action, permit(action, "principal"), permit(action)) == {STRICTER}
+@pytest.mark.parametrize(("before", "after", "actions", "ways"), CHANGES.values(), ids=CHANGES)
+def test_a_change_has_its_direction(tmp_path: Path, before: str, after: str, actions: Any, ways: Any) -> None:
+    def bundle(name: str, rule: str) -> Bundle:
+        rules = [f'@id("{one}") ' + rule.replace("ACTION", f'action == Action::"{one}"') for one in actions]
+        return folder(tmp_path / name).policies(RULES + "\n".join(rules if rule else [])).load()
 
-
-@pytest.mark.parametrize("action", ["stop", "start_again"])
-def test_what_is_stopped_is_tried_as_well(tmp_path: Path, action: str) -> None:
-    tools = permit(action, when=' when { resource.what == "tool" }')
-    assert told(tmp_path / "wide", action, tools, permit(action)) == {LOOSER}
-    everything = permit(action, when=' when { resource.what == "everything" }')
-    assert told(tmp_path / "other", action, tools, everything) == {LOOSER, STRICTER}
-    named = permit(action, when=' when { resource.name == "pay" }')
-    assert told(tmp_path / "named", action, named, permit(action)) == {LOOSER}
-
-
-@pytest.mark.parametrize("action", ["break_glass", "break_glass_alone"])
-def test_which_effect_is_opened_is_tried_as_well(tmp_path: Path, action: str) -> None:
-    small = permit(action, when=' unless { resource.risk == "high" }')
-    assert told(tmp_path / "wide", action, small, permit(action)) == {LOOSER}
-    assert told(tmp_path / "narrow", action, permit(action), small) == {STRICTER}
-
-
-@pytest.mark.parametrize("action", BESIDE)
-def test_the_same_rule_in_other_words_is_no_change(tmp_path: Path, action: str) -> None:
-    titled = permit(action).replace('@id("rule")', '@id("rule") @title("Said otherwise")')
-    assert told(tmp_path, action, permit(action), titled) == set()
+    report = compare(bundle("before", before), bundle("after", after))
+    told = {one: {f.way for f in report.findings if f.kind == f"who-may-{one}"} for one in actions}
+    assert told == dict.fromkeys(actions, ways)

@@ -1,7 +1,5 @@
 """Recorded calls through bundles, with bad lines, labels and hidden values."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -12,20 +10,13 @@ from countersign.contract import ToolManifest
 from policy_service.pap.changes.calls import read_calls
 from policy_service.pap.changes.findings import Way
 from policy_service.pap.changes.replaying import counted, differing, findings_of, replay
-from tests.fakes.bundles import PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes import bundles
+from tests.fakes.bundles import PERMIT_ALL, BundleFolder, facts_of, pay_args, pay_manifest
 
-GATE = '@id("g") @approval("finance") forbid (principal, action, resource) when { context.input.amount > LIMIT };'
-
-
-CAP = '@id("cap") forbid (principal, action, resource) when { context.history.spent > 100 };'
-METER = '[meters.spent]\nsum = "/amount"\nof = ["pay"]\nper = "principal"\nwindow = "24h"\n'
 ARGS = {"account": "a1", "amount": 60}
 CALL = {"agent": {"name": "robot"}, "tool": "pay", "args": ARGS, "now": "2026-01-14T12:00:00Z"}
 SHUT = '@id("shut") forbid (principal, action, resource) when { resource.shut };'
-SHUT_FACTS = (
-    '[entities.Account.attributes]\nshut = "Bool"\n[[source]]\nname = "s"\nkind = "file"\n'
-    'file = "facts/s.json"\nentity = "Account"\n'
-)
+SHUT_FACTS = facts_of("Account", "facts/s.json", shut="Bool")
 
 
 def line(**changes: Any) -> bytes:
@@ -47,7 +38,7 @@ def outcomes(folder: BundleFolder, *lines: bytes) -> list[str]:
 
 def bundle(path: Path, limit: int) -> BundleFolder:
     """Payments above the limit wait for finance."""
-    return BundleFolder(path).policies(PERMIT_ALL + GATE.replace("LIMIT", str(limit)))
+    return BundleFolder(path).policies(bundles.asks_above(limit))
 
 
 def test_outcomes_are_counted_by_tool_and_label(tmp_path: Path) -> None:
@@ -93,26 +84,19 @@ def test_facts_of_the_line_come_before_the_bundle_s_sources(tmp_path: Path) -> N
 
 
 def test_a_call_is_of_the_version_it_was_staged_for(tmp_path: Path) -> None:
-    properties = {**PAY_ARGS["properties"], "why": {"type": "string"}}
     resource = {"type": "Account", "id": "/why"}
-    older = pay_manifest(args={**PAY_ARGS, "properties": properties}, resource=resource)
+    older = pay_manifest(args=pay_args(why={"type": "string"}), resource=resource)
     digest, args = ToolManifest.model_validate(older).digest, ARGS | {"why": "so"}
     folder = bundle(tmp_path, 50).write("tools/pay@old.json", older)
-    calls = read(
-        line(args=args, tool_digest=digest),
-        line(args=args),
-        line(tool_digest="0" * 64),
-        line(args=args, tool_digest=digest, hidden=["/why"]),
-        line(hidden=["/why"]),
-    )
-    told = [each.to_json() for each in replay(folder.load(), calls)]
-    assert [(each["outcome"], each["reasons"]) for each in told] == [
-        ("review", []),
-        ("deny", ["invalid_args"]),
-        ("deny", ["tool_changed"]),
-        ("not replayable", []),
-        ("review", []),
-    ]
+    expected: dict[bytes, tuple[str, list[str]]] = {
+        line(args=args, tool_digest=digest): ("review", []),
+        line(args=args): ("deny", ["invalid_args"]),
+        line(tool_digest="0" * 64): ("deny", ["tool_changed"]),
+        line(args=args, tool_digest=digest, hidden=["/why"]): ("not replayable", []),
+        line(hidden=["/why"]): ("review", []),
+    }
+    told = [each.to_json() for each in replay(folder.load(), read(*expected))]
+    assert [(each["outcome"], each["reasons"]) for each in told] == list(expected.values())
 
 
 def test_facts_of_an_older_version_s_resource_are_read(tmp_path: Path) -> None:
@@ -126,9 +110,10 @@ def test_facts_of_an_older_version_s_resource_are_read(tmp_path: Path) -> None:
 
 
 def test_a_meter_is_what_the_record_says_and_never_guessed(tmp_path: Path) -> None:
-    properties = {**PAY_ARGS["properties"], "amount": {"type": "integer", "minimum": 0}}
-    folder = BundleFolder(tmp_path / "2").policies(PERMIT_ALL + CAP).write("meters.toml", METER)
-    folder.write("tools/pay.json", pay_manifest(args={**PAY_ARGS, "properties": properties}))
+    folder = (
+        BundleFolder(tmp_path / "2").policies(PERMIT_ALL + bundles.CAP).write("meters.toml", bundles.SPENT)
+    )
+    folder.write("tools/pay.json", bundles.COUNTED)
     calls = read(line(history={"spent": 101}), line(history={"spent": 100}), line(history={}), line())
     capped = replay(folder.load(), calls)
     assert [each.outcome for each in capped] == ["deny", "release", "not replayable", "not replayable"]

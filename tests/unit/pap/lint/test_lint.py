@@ -1,36 +1,21 @@
 """What `check` can prove about a valid bundle, and that it is silent where it cannot."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from policy_service.pap.lint.run import findings_about
 from policy_service.pap.source import FolderSource
-from tests.fakes.bundles import GROUPS, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import GROUPS, PERMIT_ALL, BundleFolder, facts_of, pay_args, pay_manifest
 
-ARGS = PAY_ARGS | {
-    "required": ["account", "amount", "currency"],
-    "properties": {
-        **PAY_ARGS["properties"],
-        "amount": {"type": "integer", "minimum": 1, "maximum": 1000},
-        "total": {"type": "integer"},
-        "kind": {"const": "card"},
-        "urgent": {"type": "boolean"},
-    },
-}
-FACTS = """
-[entities.Account.attributes]
-balance = "Long"
-state = "String?"
-[[source]]
-name = "accounts"
-kind = "file"
-file = "facts/accounts.json"
-entity = "Account"
-"""
+ARGS = pay_args(
+    amount={"type": "integer", "minimum": 1, "maximum": 1000},
+    total={"type": "integer"},
+    kind={"const": "card"},
+    urgent={"type": "boolean"},
+) | {"required": ["account", "amount", "currency"]}
+FACTS = facts_of("Account", balance="Long", state="String?")
 
 
 @pytest.fixture
@@ -47,12 +32,22 @@ def codes(folder: BundleFolder, text: str, level: str = "warning") -> list[str]:
     return [finding.code for finding in found if finding.level == level]
 
 
+def about_each(folder: BundleFolder, rules: Mapping[str, str]) -> dict[str, list[str]]:
+    """The codes of the warnings about each of these rules, all in one bundle, each in a file of its own."""
+    for number, text in enumerate(rules.values()):
+        folder.write(f"r{number}.cedar", text.replace('"it"', f'"it{number}"'))
+    folder.policies(PERMIT_ALL).load()
+    found = [one for one in findings_about(FolderSource(folder.path).read().files) if one.level == "warning"]
+    return {name: [one.code for one in found if one.file == f"r{n}.cedar"] for n, name in enumerate(rules)}
+
+
 def forbid(condition: str, *, action: str = "pay", resource: str = "resource", tail: str = "") -> str:
     """One plain forbid."""
     return f'@id("it") forbid (principal, action == Action::"{action}", {resource}) when {{ {condition} }}{tail};\n'
 
 
 INPUT = "context.input"
+SAME = f"{INPUT}.account == {INPUT}.currency"
 NEVER = {
     "two bounds": forbid(f"{INPUT}.amount > 5 && {INPUT}.amount < 3"),
     "nothing between": forbid(f"{INPUT}.amount > 5 && {INPUT}.amount < 6"),
@@ -62,9 +57,7 @@ NEVER = {
     "above the maximum": forbid(f"{INPUT}.amount > 1000"),
     "below the minimum": forbid(f"{INPUT}.amount < 1"),
     "arithmetic above the maximum": forbid(f"{INPUT}.amount * 2 > 2000"),
-    "itself and not": forbid(
-        f"{INPUT}.account == {INPUT}.currency && !({INPUT}.account == {INPUT}.currency)"
-    ),
+    "itself and not": forbid(f"{SAME} && !({SAME})"),
     "less and more": forbid(f"{INPUT}.amount < resource.balance && {INPUT}.amount >= resource.balance"),
     "has and not": forbid("resource has state", tail=" unless { resource has state }"),
     "no such attribute": forbid("resource has colour"),
@@ -84,13 +77,6 @@ NEVER = {
     "no empty transaction": forbid("context.txn.size < 1"),
     "a gate": '@approval("finance") ' + forbid(f"{INPUT}.amount > 1000"),
 }
-
-
-@pytest.mark.parametrize("text", NEVER.values(), ids=NEVER)
-def test_a_rule_that_no_call_can_satisfy_is_found(folder: BundleFolder, text: str) -> None:
-    assert "never-matches" in codes(folder, text)
-
-
 POSSIBLE = {
     "a bound": forbid(f"{INPUT}.amount > 5 && {INPUT}.amount < 7"),
     "the maximum": forbid(f"{INPUT}.amount >= 1000"),
@@ -110,92 +96,82 @@ POSSIBLE = {
 }
 
 
-@pytest.mark.parametrize("text", POSSIBLE.values(), ids=POSSIBLE)
-def test_a_rule_that_some_call_satisfies_is_left_alone(folder: BundleFolder, text: str) -> None:
-    assert codes(folder, text) == []
-
-
-def test_a_value_outside_the_schema_is_found_in_a_rule_that_may_hold(folder: BundleFolder) -> None:
-    mixed = forbid(f'{INPUT}.currency == "GBP" || {INPUT}.amount == 4')
-    assert codes(folder, mixed) == ["outside-schema"]
-    assert codes(folder, forbid(f"{INPUT}.amount == 0 || {INPUT}.amount == 4")) == ["outside-schema"]
-    assert codes(folder, forbid(f'{INPUT}.currency == "EUR" || {INPUT}.amount == 4')) == []
+def test_a_rule_is_found_where_no_call_can_satisfy_it_and_nowhere_else(folder: BundleFolder) -> None:
+    told = about_each(folder, NEVER | {f"possible: {name}": text for name, text in POSSIBLE.items()})
+    assert {name for name, codes in told.items() if "never-matches" in codes} == set(NEVER)
+    assert [codes for name, codes in told.items() if name.startswith("possible")] == [[]] * len(POSSIBLE)
 
 
 GATE = '@id("ask") @approval("finance") forbid (principal, action == Action::"pay", resource) '
+ABOVE_500 = GATE + f"when {{ {INPUT}.amount > 500 }};"
 SHADOWED = {
-    "a lower bound": GATE + f"when {{ {INPUT}.amount > 500 }};" + forbid(f"{INPUT}.amount > 100"),
+    "a lower bound": ABOVE_500 + forbid(f"{INPUT}.amount > 100"),
     "everything": GATE + ";" + forbid("true"),
-    "a narrower gate": GATE
-    + f'when {{ {INPUT}.amount > 500 && {INPUT}.currency == "EUR" }};'
+    "a narrower gate": ABOVE_500.replace("> 500", f'> 500 && {INPUT}.currency == "EUR"')
     + forbid(f'{INPUT}.currency != "USD"'),
     "a permit": '@id("may") permit (principal, action == Action::"note", resource);'
     + forbid("true", action="note"),
 }
-
-
-@pytest.mark.parametrize("text", SHADOWED.values(), ids=SHADOWED)
-def test_a_rule_that_a_plain_forbid_always_beats_is_found(folder: BundleFolder, text: str) -> None:
-    assert codes(folder, text) == ["shadowed"]
-
-
 OPEN = {
-    "a higher bound": GATE + f"when {{ {INPUT}.amount > 100 }};" + forbid(f"{INPUT}.amount > 500"),
+    "a higher bound": ABOVE_500.replace("500", "100") + forbid(f"{INPUT}.amount > 500"),
     "another agent": GATE + ";" + forbid('principal == Agent::"a"'),
     "another tool": GATE + ";" + forbid("true", action="note"),
     "only when it is known": GATE + ";" + forbid("resource has state"),
 }
 
 
-@pytest.mark.parametrize("text", OPEN.values(), ids=OPEN)
-def test_a_gate_that_is_sometimes_asked_is_left_alone(folder: BundleFolder, text: str) -> None:
-    assert codes(folder, text) == []
+@pytest.mark.parametrize("text", (SHADOWED | OPEN).values(), ids=SHADOWED | OPEN)
+def test_a_rule_that_a_plain_forbid_always_beats_is_found(folder: BundleFolder, text: str) -> None:
+    assert codes(folder, text) == (["shadowed"] if text in SHADOWED.values() else [])
 
 
-OVERFLOWS = {
-    "facts": "resource.balance + 1 > 5",
-    "facts below": "resource.balance - 1 > 5",
-    "a product of arguments": f"{INPUT} has total && {INPUT}.total * {INPUT}.total > 5",
-    "a negated fact": "-resource.balance > 5",
-    "a check that comes too late": "resource.balance + 1 > 5 && resource.balance < 100",
-    "the wrong side": "resource.balance > 100 && resource.balance + 1 > 5",
-    "one of two": "(resource.balance < 100 || resource has state) && resource.balance + 1 > 5",
-    "by way of else": "if resource.balance < 100 then true else resource.balance + 1 > 5",
+BALANCE = "resource.balance + 1 > 5"
+FOUND = {
+    "overflow": {
+        "facts": BALANCE,
+        "facts below": "resource.balance - 1 > 5",
+        "a product of arguments": f"{INPUT} has total && {INPUT}.total * {INPUT}.total > 5",
+        "a negated fact": "-resource.balance > 5",
+        "a check that comes too late": f"{BALANCE} && resource.balance < 100",
+        "the wrong side": f"resource.balance > 100 && {BALANCE}",
+        "one of two": f"(resource.balance < 100 || resource has state) && {BALANCE}",
+        "by way of else": f"if resource.balance < 100 then true else {BALANCE}",
+        "a clause that comes too late": f"{BALANCE} }} when {{ resource.balance < 100",
+    },
+    "": {
+        "bounded by the manifest": f"{INPUT}.amount * {INPUT}.amount > 5",
+        "an argument without bounds": f"{INPUT} has total && {INPUT}.total * 1000 > 5",
+        "asked before": f"resource.balance < 100 && {BALANCE}",
+        "asked before by or": f"resource.balance >= 100 || {BALANCE}",
+        "asked before by if": f"if resource.balance < 100 then {BALANCE} else true",
+        "both ways bounded": f"(resource.balance < 100 || resource.balance < 200) && {BALANCE}",
+        "by an argument": f"resource.balance < {INPUT}.amount && {BALANCE}",
+        "by an earlier clause": f"resource.balance < 100 }} when {{ {BALANCE}",
+        "a pattern with a star": f'{INPUT}.account like "acc*"',
+        "a word of one other alphabet": 'principal in Role::"\u0430\u0434\u043c\u0438\u043d"',
+        "values of the schema": f'{INPUT}.currency == "EUR" || {INPUT}.amount == 4',
+    },
+    "outside-schema": {
+        "a value outside the enum": f'{INPUT}.currency == "GBP" || {INPUT}.amount == 4',
+        "a value below the minimum": f"{INPUT}.amount == 0 || {INPUT}.amount == 4",
+    },
+    "missing-entity": {
+        "an attribute of another": 'Account::"a1".balance > 5',
+        "whether another has one": 'Account::"a1" has state',
+        "another's group": 'User::"u" in Group::"finance"',
+    },
+    "like-without-wildcard": {
+        "no star": f'{INPUT}.account like "acc"',
+        "escaped": rf'{INPUT}.account like "acc\*"',
+    },
+    "mixed-alphabets": {"a word of two alphabets": 'principal in Role::"\u0430dmin"'},
 }
 
 
-@pytest.mark.parametrize("condition", OVERFLOWS.values(), ids=OVERFLOWS)
-def test_arithmetic_that_can_leave_64_bits_is_found(folder: BundleFolder, condition: str) -> None:
-    assert codes(folder, forbid(condition)) == ["overflow"]
-
-
-FITS = {
-    "bounded by the manifest": f"{INPUT}.amount * {INPUT}.amount > 5",
-    "an argument without bounds": f"{INPUT} has total && {INPUT}.total * 1000 > 5",
-    "asked before": "resource.balance < 100 && resource.balance + 1 > 5",
-    "asked before by or": "resource.balance >= 100 || resource.balance + 1 > 5",
-    "asked before by if": "if resource.balance < 100 then resource.balance + 1 > 5 else true",
-    "both ways bounded": "(resource.balance < 100 || resource.balance < 200) && resource.balance + 1 > 5",
-    "by an argument": f"resource.balance < {INPUT}.amount && resource.balance + 1 > 5",
-}
-
-
-@pytest.mark.parametrize("condition", FITS.values(), ids=FITS)
-def test_arithmetic_that_stays_within_64_bits_is_left_alone(folder: BundleFolder, condition: str) -> None:
-    assert codes(folder, forbid(condition)) == []
-
-
-def test_an_overflow_that_an_earlier_clause_excludes_is_none(folder: BundleFolder) -> None:
-    safe = forbid("resource.balance < 100", tail=" when { resource.balance + 1 > 5 }")
-    late = forbid("resource.balance + 1 > 5", tail=" when { resource.balance < 100 }")
-    assert (codes(folder, safe), codes(folder, late)) == ([], ["overflow"])
-
-
-@pytest.mark.parametrize(
-    "condition", ['Account::"a1".balance > 5', 'Account::"a1" has state', 'User::"u" in Group::"finance"']
-)
-def test_an_entity_nobody_supplies_is_found(folder: BundleFolder, condition: str) -> None:
-    assert codes(folder, forbid(condition)) == ["missing-entity"]
+def test_what_is_found_about_a_condition_and_nothing_else_is(folder: BundleFolder) -> None:
+    rules = {name: forbid(one) for each in FOUND.values() for name, one in each.items()}
+    expected = {name: [code] if code else [] for code, each in FOUND.items() for name in each}
+    assert about_each(folder, rules) == expected
 
 
 def test_an_optional_attribute_without_has_does_not_load(folder: BundleFolder) -> None:
@@ -203,28 +179,15 @@ def test_an_optional_attribute_without_has_does_not_load(folder: BundleFolder) -
     assert problem.startswith("rules.cedar:2:") and "state" in problem and "optional" in problem
 
 
-def test_a_pattern_without_a_star_is_found(folder: BundleFolder) -> None:
-    assert codes(folder, forbid(f'{INPUT}.account like "acc"')) == ["like-without-wildcard"]
-    assert codes(folder, forbid(f'{INPUT}.account like "acc*"')) == []
-    assert codes(folder, forbid(rf'{INPUT}.account like "acc\*"')) == ["like-without-wildcard"]
-
-
-def test_a_word_of_two_alphabets_is_found(folder: BundleFolder) -> None:
-    assert codes(folder, forbid('principal in Role::"\u0430dmin"')) == ["mixed-alphabets"]
-    assert codes(folder, forbid('principal in Role::"\u0430\u0434\u043c\u0438\u043d"')) == []
-
-
 def test_a_gate_that_names_an_empty_group_is_found(folder: BundleFolder) -> None:
-    groups = (folder.path / "groups.toml").read_text() + "[groups.nobody]\nmembers = []\n"
-    folder.write("groups.toml", groups)
+    folder.write("groups.toml", GROUPS + "[groups.nobody]\nmembers = []\n")
     gate = '@id("ask") @approval("finance|nobody") forbid (principal, action, resource);'
     assert codes(folder, gate) == ["empty-group"]
 
 
 def test_a_rule_whose_scope_fits_no_tool_does_not_load(folder: BundleFolder) -> None:
     nothing = '@id("reads") forbid (principal, action in Action::"read", resource);'
-    other = forbid("true", resource="resource is Note")
-    for text in (nothing, other):
+    for text in (nothing, forbid("true", resource="resource is Note")):
         assert any("applicable action" in p for p in folder.policies(text).problems())
 
 
@@ -241,126 +204,72 @@ def test_the_fields_policy_cannot_see_are_noted_for_each_tool(folder: BundleFold
 
 
 IMPOSSIBLE = forbid(f"{INPUT}.amount > 1000")
+ALLOW = "// countersign: allow never-matches -- soon\n"
+FIRST = '@id("first") forbid (principal, action, resource) when { context.input.account == "x" };\n'
+# The rules, and what is told: the (f)inding, and that the acknowledgement is (b)ad.
 ACKNOWLEDGED = {
-    "above": "// countersign: allow never-matches -- the limit is about to be raised\n" + IMPOSSIBLE,
-    "with a blank line between": "// countersign: allow never-matches -- soon\n\n" + IMPOSSIBLE,
-    "among its annotations": '@doc("x")\n// countersign: allow never-matches -- soon\n' + IMPOSSIBLE,
+    "above": (ALLOW + IMPOSSIBLE, ""),
+    "with a blank line between": (ALLOW + "\n" + IMPOSSIBLE, ""),
+    "among its annotations": ('@doc("x")\n' + ALLOW + IMPOSSIBLE, ""),
+    "no reason": (ALLOW.replace(" -- soon", "") + IMPOSSIBLE, "fb"),
+    "an empty reason": (ALLOW.replace("soon", "") + IMPOSSIBLE, "fb"),
+    "another code": (ALLOW.replace("never-matches", "overflow") + IMPOSSIBLE, "fb"),
+    "no finding": (ALLOW + forbid(f"{INPUT}.amount > 10"), "b"),
+    "inside a text": (f'@doc("\n{ALLOW}")\n' + IMPOSSIBLE, "f"),
+    "above the policy before": (ALLOW + FIRST + IMPOSSIBLE, "fb"),
+    "after the last policy": (IMPOSSIBLE + ALLOW, "fb"),
 }
 
 
-@pytest.mark.parametrize("text", ACKNOWLEDGED.values(), ids=ACKNOWLEDGED)
-def test_an_acknowledged_finding_is_not_told(folder: BundleFolder, text: str) -> None:
-    assert codes(folder, "\n" + text) == []
-
-
-NOT_ACKNOWLEDGED = {
-    "no reason": (
-        "// countersign: allow never-matches\n" + IMPOSSIBLE,
-        {"never-matches", "bad-acknowledgement"},
-    ),
-    "an empty reason": (
-        "// countersign: allow never-matches -- \n" + IMPOSSIBLE,
-        {"never-matches", "bad-acknowledgement"},
-    ),
-    "another code": (
-        "// countersign: allow overflow -- why\n" + IMPOSSIBLE,
-        {"never-matches", "bad-acknowledgement"},
-    ),
-    "no finding": (
-        "// countersign: allow never-matches -- why\n" + forbid(f"{INPUT}.amount > 10"),
-        {"bad-acknowledgement"},
-    ),
-    "inside a text": (
-        '@doc("\n// countersign: allow never-matches -- why\n")\n' + IMPOSSIBLE,
-        {"never-matches"},
-    ),
-    "above the policy before": (
-        '// countersign: allow never-matches -- why\n@id("first") forbid (principal, action, resource) '
-        'when { context.input.account == "x" };\n' + IMPOSSIBLE,
-        {"never-matches", "bad-acknowledgement"},
-    ),
-    "after the last policy": (
-        IMPOSSIBLE + "// countersign: allow never-matches -- why\n",
-        {"never-matches", "bad-acknowledgement"},
-    ),
-}
-
-
-@pytest.mark.parametrize(("text", "expected"), NOT_ACKNOWLEDGED.values(), ids=NOT_ACKNOWLEDGED)
-def test_what_acknowledges_nothing_is_told(folder: BundleFolder, text: str, expected: set[str]) -> None:
-    assert set(codes(folder, text)) == expected
+@pytest.mark.parametrize(("text", "told"), ACKNOWLEDGED.values(), ids=ACKNOWLEDGED)
+def test_a_finding_is_acknowledged_above_its_rule(folder: BundleFolder, text: str, told: str) -> None:
+    names = {"f": "never-matches", "b": "bad-acknowledgement"}
+    assert set(codes(folder, "\n" + text)) == {names[one] for one in told}
 
 
 HIDDEN = {
     "right to left": "\u202e",
     "isolate": "\u2066",
     "zero width": "\u200b",
-    "order mark": "\ufeff",
+    "mark": "\ufeff",
     "bell": "\x07",
 }
 
 
 @pytest.mark.parametrize("char", HIDDEN.values(), ids=HIDDEN)
-@pytest.mark.parametrize("place", ["// a comment{}\n", '@doc("a text{}")\n'], ids=["comment", "text"])
-def test_a_character_nobody_sees_keeps_a_bundle_from_loading(
-    folder: BundleFolder, char: str, place: str
-) -> None:
-    text = PERMIT_ALL + place.format(char) + forbid("true")
-    problems = folder.policies(text).problems()
-    assert any(p.startswith("rules.cedar:2:") and f"U+{ord(char):04X}" in p for p in problems), problems
+def test_a_character_nobody_sees_keeps_a_bundle_from_loading(folder: BundleFolder, char: str) -> None:
+    for place in (f"// a comment{char}\n", f'@doc("a text{char}")\n'):
+        problems = folder.policies(PERMIT_ALL + place + forbid("true")).problems()
+        assert any(p.startswith("rules.cedar:2:") and f"U+{ord(char):04X}" in p for p in problems), problems
 
 
 def test_letters_of_any_language_load(folder: BundleFolder) -> None:
-    assert (
-        folder.policies(
-            '// Größe, 大, \u0430\n\t@id("x")\r\npermit (principal, action, resource);'
-        ).problems()
-        == []
-    )
+    text = '// Größe, 大, \u0430\n\t@id("x")\r\npermit (principal, action, resource);'
+    assert folder.policies(text).problems() == []
 
 
-BUNDLES: dict[str, Any] = {"shipped": "policies", "airline": "policies/examples/airline"}
-
-
-@pytest.mark.parametrize("name", BUNDLES.values(), ids=BUNDLES)
+@pytest.mark.parametrize("name", ["policies", "policies/examples/airline"])
 def test_the_shipped_bundles_have_no_warning(name: str) -> None:
     found = findings_about(FolderSource(Path(name)).read().files)
     assert [str(finding) for finding in found if finding.level != "note"] == []
 
 
-HTTP_FACTS = """
-[entities.Account.attributes]
-balance = "Long"
-[[source]]
-name = "accounts"
-kind = "http"
-entity = "Account"
-url = "https://facts.example/accounts"
-"""
-
-
-def test_an_address_is_a_note_and_no_warning(folder: BundleFolder) -> None:
-    """Only a service's settings can allow it, so a bundle with a lookup would never pass `check --strict`."""
+def test_what_only_the_service_can_ask_is_a_note_and_no_warning(folder: BundleFolder) -> None:
+    """An address, or a directory's group: a bundle with one would never pass `check --strict`."""
     (folder.path / "facts/accounts.json").unlink()
-    folder.write("facts.toml", HTTP_FACTS)
+    asked = 'kind = "http"\nurl = "https://facts.example/accounts"'
+    folder.write("facts.toml", FACTS.replace('kind = "file"\nfile = "facts/accounts.json"', asked))
     assert codes(folder, "") == []
     assert codes(folder, "", level="note").count("asks-outside") == 1
-
-
-def test_a_directory_of_groups_is_a_note_and_no_warning(folder: BundleFolder) -> None:
     folder.write("groups.toml", GROUPS + '[directory.groups]\naudit = "Audit"\n')
-    gate = '@id("g") @approval("audit") forbid (principal, action == Action::"pay", resource);'
-    assert codes(folder, gate) == []
-    assert codes(folder, "", level="note").count("asks-outside") == 1
+    assert codes(folder, GATE.replace("finance", "audit") + ";") == []
+    assert codes(folder, "", level="note").count("asks-outside") == 2
 
 
-@pytest.mark.parametrize(
-    ("within", "found"), [("299s", ["short-window"]), ("1m", ["short-window"]), ("5m", []), ("4h", [])]
-)
-def test_a_question_nobody_could_read_in_time_is_found(
-    folder: BundleFolder, within: str, found: list[str]
-) -> None:
-    gate = (
-        f'@id("it") @approval("finance") @answer_within("{within}") forbid (principal, action, resource);\n'
-    )
+WINDOWS = [("299s", ["short-window"]), ("1m", ["short-window"]), ("5m", []), ("4h", [])]
+
+
+@pytest.mark.parametrize(("within", "found"), WINDOWS)
+def test_a_question_open_too_short_is_found(folder: BundleFolder, within: str, found: list[str]) -> None:
+    gate = f'@approval("finance") @answer_within("{within}") ' + forbid(f"{INPUT}.amount > 5")
     assert codes(folder, gate) == found

@@ -58,23 +58,20 @@ async def ended(stubborn: Stubborn) -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-def test_after_its_timeout_nobody_waits_and_its_outcome_is_unknown(desk: Desk) -> None:
-    async def body() -> None:
-        stubborn = Stubborn(desk)
-        with pytest.raises(OutcomeUnknown, match="left running"):
-            async with desk.step():
-                await stubborn.mail("o-1")
-        assert states(desk) == {"mail#1": "unknown"}
-        await ended(stubborn)
-        assert [type(one) for one in stubborn.afterwards] == [OutsideTransaction]
-        assert states(desk) == {"mail#1": "unknown"}
-
-    asyncio.run(body())
+async def test_after_its_timeout_nobody_waits_and_its_outcome_is_unknown(desk: Desk) -> None:
+    stubborn = Stubborn(desk)
+    with pytest.raises(OutcomeUnknown, match="left running"):
+        async with desk.step():
+            await stubborn.mail("o-1")
+    assert states(desk) == {"mail#1": "unknown"}
+    await ended(stubborn)
+    assert [type(one) for one in stubborn.afterwards] == [OutsideTransaction]
+    assert states(desk) == {"mail#1": "unknown"}
 
 
 @pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize("beside", [False, True])
-def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -> None:
+async def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -> None:
     @tool("quick", resource=("Order", "order_id"), registry=desk.registry)
     async def quick(order_id: str) -> str:
         """Do it at once."""
@@ -88,19 +85,15 @@ def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -> None
                 await stubborn.mail("o-1")
                 if beside:
                     await quick("o-1")
-
-    async def body() -> None:
-        stubborn = Stubborn(desk)
-        task = asyncio.create_task(step(stubborn))
-        await asyncio.wait_for(stubborn.begun.wait(), SOON)
-        await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert states(desk) == {"mail#1": "unknown"} | ({"quick#2": "fired"} if beside else {})
-        await ended(stubborn)
-
-    asyncio.run(body())
+    stubborn = Stubborn(desk)
+    task = asyncio.create_task(step(stubborn))
+    await asyncio.wait_for(stubborn.begun.wait(), SOON)
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert states(desk) == {"mail#1": "unknown"} | ({"quick#2": "fired"} if beside else {})
+    await ended(stubborn)
 
 
 # -------------------------------------------------------------------------------------- the wait by itself
@@ -159,58 +152,49 @@ def test_what_it_answers_within_the_grace_is_its_answer() -> None:
 
 
 @pytest.mark.usefixtures("quickly")
-def test_whoever_is_cancelled_stays_so_whatever_the_tool_answers() -> None:
-    async def body() -> None:
-        task = asyncio.create_task(call(gives_up_politely, FOR_EVER))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(body())
+async def test_whoever_is_cancelled_stays_so_whatever_the_tool_answers() -> None:
+    task = asyncio.create_task(call(gives_up_politely, FOR_EVER))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 @pytest.mark.usefixtures("quickly")
-def test_a_second_cancellation_does_not_wait_for_the_grace() -> None:
-    async def body() -> None:
-        end = asyncio.Event()
+async def test_a_second_cancellation_does_not_wait_for_the_grace() -> None:
+    end = asyncio.Event()
 
-        async def stubborn() -> None:
-            while not end.is_set():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await end.wait()
-
-        task = asyncio.create_task(call(stubborn, FOR_EVER))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.sleep(0.01)
-        began = time.monotonic()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert time.monotonic() - began < GRACE_SECONDS
-        end.set()
-
-    asyncio.run(body())
-
-
-def test_a_tool_that_is_left_is_not_collected_before_it_ends() -> None:
-    async def body() -> None:
-        done: list[str] = []
-
-        async def stubborn() -> None:
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # nobody else has it
+    async def stubborn() -> None:
+        while not end.is_set():
             with contextlib.suppress(asyncio.CancelledError):
-                await waiting
-            again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            try:
-                await again
-            finally:
-                done.append("ended")
+                await end.wait()
 
-        with pytest.raises(ToolTimeoutError):
-            await call(stubborn)
-        gc.collect()
-        assert done == []
+    task = asyncio.create_task(call(stubborn, FOR_EVER))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    began = time.monotonic()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert time.monotonic() - began < GRACE_SECONDS
+    end.set()
 
-    asyncio.run(body())
+
+async def test_a_tool_that_is_left_is_not_collected_before_it_ends() -> None:
+    done: list[str] = []
+
+    async def stubborn() -> None:
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # nobody else has it
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            await again
+        finally:
+            done.append("ended")
+
+    with pytest.raises(ToolTimeoutError):
+        await call(stubborn)
+    gc.collect()
+    assert done == []

@@ -100,7 +100,7 @@ def test_what_has_happened_is_written_while_a_sibling_still_runs(desk: Desk, fir
     assert sorted(states(desk).values()) == ["failed", "fired", "fired"]
 
 
-def test_in_asyncio_too(desk: Desk) -> None:
+async def test_in_asyncio_too(desk: Desk) -> None:
     seen: list[str] = []
 
     @tool("quick", resource=("Order", "order_id"), registry=desk.registry)
@@ -118,14 +118,10 @@ def test_in_asyncio_too(desk: Desk) -> None:
         seen.extend(sorted(on_disk(desk)))
 
     desk.publish(quick, slow)
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                await slow("o-1")
-                await quick("o-1")
-
-    asyncio.run(body())
+    async with desk.step() as txn:
+        with txn.parallel():
+            await slow("o-1")
+            await quick("o-1")
     assert seen == ["fired", "firing"]
 
 

@@ -165,19 +165,15 @@ def test_an_exception_that_leaves_both_blocks_or_a_denial_undoes_both(
     assert denied or asked_of_policy(desk) == []
 
 
-def test_in_asyncio_the_same(desk: Desk, notes: Path) -> None:
+async def test_in_asyncio_the_same(desk: Desk, notes: Path) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-
-    async def body() -> None:
-        async with desk.step():
-            refund("o-1", 100)
-            with pytest.raises(TimeoutError):
-                async with transaction(runtime=desk.runtime), asyncio.timeout(0):
-                    note("o-2", "inner")
-                    refund("o-2", 200)
-                    await asyncio.sleep(1)
-
-    asyncio.run(body())
+    async with desk.step():
+        refund("o-1", 100)
+        with pytest.raises(TimeoutError):
+            async with transaction(runtime=desk.runtime), asyncio.timeout(0):
+                note("o-2", "inner")
+                refund("o-2", 200)
+                await asyncio.sleep(1)
     assert (desk.done, notes_in(notes)) == ([("refund", "o-1", 100)], [])
 
 
@@ -215,17 +211,13 @@ def test_an_inner_block_of_another_runtime_is_refused(desk: Desk) -> None:
         pytest.fail("it was entered")
 
 
-def test_a_task_opens_no_block_inside_the_transaction_of_another(desk: Desk) -> None:
+async def test_a_task_opens_no_block_inside_the_transaction_of_another(desk: Desk) -> None:
     async def inner() -> None:
         async with transaction(runtime=desk.runtime):
             pytest.fail("it was entered")
-
-    async def body() -> None:
-        async with desk.step():
-            with pytest.raises(OutsideTransaction, match="nested transaction"):
-                await asyncio.create_task(inner())
-
-    asyncio.run(body())
+    async with desk.step():
+        with pytest.raises(OutsideTransaction, match="nested transaction"):
+            await asyncio.create_task(inner())
 
 
 def test_a_live_tool_opens_no_block(desk: Desk, notes: Path) -> None:

@@ -62,15 +62,12 @@ def test_the_block_says_so_and_its_key_stays_free(
     assert desk.done == [("mail", "o-1")]
 
 
-def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Callable[[str], Any]) -> None:
-    async def body() -> None:
-        with pytest.raises(MisuseError, match=TOLD):
-            async with desk.step() as txn:
-                with txn.parallel():
-                    keep.append(asyncio.ensure_future(mail("o-1")))
-        keep.pop().cancel()
-
-    asyncio.run(body())
+async def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Callable[[str], Any]) -> None:
+    with pytest.raises(MisuseError, match=TOLD):
+        async with desk.step() as txn:
+            with txn.parallel():
+                keep.append(asyncio.ensure_future(mail("o-1")))
+    keep.pop().cancel()
     assert desk.done == []
 
 
@@ -114,34 +111,28 @@ def test_a_live_one_is_told_as_well_and_each_tool_once(
 # ------------------------------------------------------------------------------------ what is no oversight
 
 
-def test_what_was_given_up_on_purpose_is_not_missed(desk: Desk, mail: Callable[[str], Any]) -> None:
-    async def body() -> None:
-        async with desk.step() as txn:
-            mail("o-1").close()
-            with txn.parallel():
-                task = asyncio.ensure_future(mail("o-2"))
-                task.cancel()  # before it began
-                await asyncio.gather(task, return_exceptions=True)
-            await mail("o-3")
-
-    asyncio.run(body())
+async def test_what_was_given_up_on_purpose_is_not_missed(desk: Desk, mail: Callable[[str], Any]) -> None:
+    async with desk.step() as txn:
+        mail("o-1").close()
+        with txn.parallel():
+            task = asyncio.ensure_future(mail("o-2"))
+            task.cancel()  # before it began
+            await asyncio.gather(task, return_exceptions=True)
+        await mail("o-3")
     assert desk.done == [("mail", "o-3")]
 
 
 @NEVER
-def test_what_a_block_that_was_taken_back_did_not_await_is_gone_with_it(
+async def test_what_a_block_that_was_taken_back_did_not_await_is_gone_with_it(
     desk: Desk, mail: Callable[[str], Any]
 ) -> None:
-    async def body() -> None:
-        async with desk.step():
-            waiting = mail("o-1")
-            with pytest.raises(LookupError):
-                async with transaction(runtime=desk.runtime):
-                    mail("o-2")
-                    raise LookupError
-            await waiting
-
-    asyncio.run(body())
+    async with desk.step():
+        waiting = mail("o-1")
+        with pytest.raises(LookupError):
+            async with transaction(runtime=desk.runtime):
+                mail("o-2")
+                raise LookupError
+        await waiting
     assert desk.done == [("mail", "o-1")]
 
 
@@ -155,15 +146,12 @@ def test_an_exception_that_leaves_the_block_is_told_and_not_the_call(
     assert desk.done == []
 
 
-def test_a_call_made_outside_and_awaited_inside_counts_where_it_is_awaited(
+async def test_a_call_made_outside_and_awaited_inside_counts_where_it_is_awaited(
     desk: Desk, mail: Callable[[str], Any]
 ) -> None:
-    async def body() -> None:
-        call = mail("o-1")
-        async with desk.step():
-            await call
-
-    asyncio.run(body())
+    call = mail("o-1")
+    async with desk.step():
+        await call
     assert desk.done == [("mail", "o-1")]
 
 

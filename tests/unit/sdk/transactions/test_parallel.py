@@ -210,30 +210,26 @@ def test_equal_calls_of_many_threads_are_one(desk: Desk) -> None:
     assert (len({id(one.result()) for one in made}), len(txn.effects), len(desk.done)) == (1, 1, 1)
 
 
-def test_scenario_13_outside_the_block_a_task_and_a_thread_are_refused(desk: Desk) -> None:
+async def test_scenario_13_outside_the_block_a_task_and_a_thread_are_refused(desk: Desk) -> None:
     refund = refund_tool(desk)
 
     async def late(go: asyncio.Event) -> None:
         await go.wait()
         refund("o-1", 100)
-
-    async def body() -> None:
-        go = asyncio.Event()
-        async with desk.step() as txn:
-            with pytest.raises(ExceptionGroup) as told:
-                await from_tasks(refund, ["o-1"])
-            assert told.group_contains(OutsideTransaction, match=r"txn\.parallel")
-            with pytest.raises(OutsideTransaction, match=r"txn\.parallel"):
-                await asyncio.to_thread(refund, "o-1", 100)
-            with txn.parallel():
-                outlives = asyncio.create_task(late(go))
-                await from_tasks(refund, ["o-2"])
-            go.set()
-            for afterwards in (outlives, asyncio.to_thread(refund, "o-1", 100)):
-                with pytest.raises(OutsideTransaction):
-                    await afterwards
-
-    asyncio.run(body())
+    go = asyncio.Event()
+    async with desk.step() as txn:
+        with pytest.raises(ExceptionGroup) as told:
+            await from_tasks(refund, ["o-1"])
+        assert told.group_contains(OutsideTransaction, match=r"txn\.parallel")
+        with pytest.raises(OutsideTransaction, match=r"txn\.parallel"):
+            await asyncio.to_thread(refund, "o-1", 100)
+        with txn.parallel():
+            outlives = asyncio.create_task(late(go))
+            await from_tasks(refund, ["o-2"])
+        go.set()
+        for afterwards in (outlives, asyncio.to_thread(refund, "o-1", 100)):
+            with pytest.raises(OutsideTransaction):
+                await afterwards
     assert desk.done == [("refund", "o-2", 100)]
 
 
@@ -310,7 +306,7 @@ def test_scenario_51_live_effects_of_many_threads_do_not_disturb_each_other(desk
     assert [order for order, _ in notes_in(notes)] == [f"o-{n:02}" for n in range(20) if n not in {3, 13}]
 
 
-def test_async_live_effects_wait_for_each_other(desk: Desk, notes: Path) -> None:
+async def test_async_live_effects_wait_for_each_other(desk: Desk, notes: Path) -> None:
     database = SQLiteAdapter(notes)
     inside = [0, 0]
 
@@ -324,17 +320,13 @@ def test_async_live_effects_wait_for_each_other(desk: Desk, notes: Path) -> None
         inside[0] -= 1
         if order_id in {"o-1", "o-3"}:
             raise ValueError
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                await asyncio.gather(*(slow_note(f"o-{n}") for n in range(5)), return_exceptions=True)
-
-    asyncio.run(body())
+    async with desk.step() as txn:
+        with txn.parallel():
+            await asyncio.gather(*(slow_note(f"o-{n}") for n in range(5)), return_exceptions=True)
     assert ([one for one, _ in notes_in(notes)], inside[1]) == (["o-0", "o-2", "o-4"], 1)
 
 
-def test_a_plain_live_tool_does_not_stop_the_loop_for_an_effect_that_runs_in_it(
+async def test_a_plain_live_tool_does_not_stop_the_loop_for_an_effect_that_runs_in_it(
     desk: Desk, notes: Path
 ) -> None:
     database = SQLiteAdapter(notes)
@@ -348,19 +340,15 @@ def test_a_plain_live_tool_does_not_stop_the_loop_for_an_effect_that_runs_in_it(
     async def blocking() -> None:
         await asyncio.sleep(0)
         note("o-1", "hello")
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                answers = await asyncio.gather(think("on"), blocking(), return_exceptions=True)
-            assert isinstance(answers[1], NotStageable)
-            assert "to_thread" in str(answers[1])
-
-    asyncio.run(body())
+    async with desk.step() as txn:
+        with txn.parallel():
+            answers = await asyncio.gather(think("on"), blocking(), return_exceptions=True)
+        assert isinstance(answers[1], NotStageable)
+        assert "to_thread" in str(answers[1])
     assert notes_in(notes) == []
 
 
-def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Desk, notes: Path) -> None:
+async def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Desk, notes: Path) -> None:
     database = SQLiteAdapter(notes)
     note = note_tool(desk, database)
 
@@ -371,19 +359,15 @@ def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Des
             note("o-1", "hello")
         else:
             await asyncio.to_thread(note, "o-2", "hello")
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                await both("here")
-                with pytest.raises(NotStageable, match="for ever"):
-                    await both("in a thread")
-
-    asyncio.run(body())
+    async with desk.step() as txn:
+        with txn.parallel():
+            await both("here")
+            with pytest.raises(NotStageable, match="for ever"):
+                await both("in a thread")
     assert notes_in(notes) == [("o-1", "hello")]
 
 
-def test_a_task_that_goes_on_after_its_live_effect_is_told_so_and_not_that_it_would_wait(
+async def test_a_task_that_goes_on_after_its_live_effect_is_told_so_and_not_that_it_would_wait(
     desk: Desk, notes: Path
 ) -> None:
     note = note_tool(desk, SQLiteAdapter(notes))
@@ -399,17 +383,13 @@ def test_a_task_that_goes_on_after_its_live_effect_is_told_so_and_not_that_it_wo
     async def begin(what: str) -> None:
         """Leave a task behind."""
         behind.append(asyncio.create_task(later()))
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                await begin("x")
-                go_on.set()
-                with pytest.raises(NotStageable, match="has started and that goes on after it") as told:
-                    await behind[0]
-        assert "for ever" not in str(told.value)
-
-    asyncio.run(body())
+    async with desk.step() as txn:
+        with txn.parallel():
+            await begin("x")
+            go_on.set()
+            with pytest.raises(NotStageable, match="has started and that goes on after it") as told:
+                await behind[0]
+    assert "for ever" not in str(told.value)
     assert notes_in(notes) == []
 
 

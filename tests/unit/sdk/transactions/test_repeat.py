@@ -26,7 +26,7 @@ def test_equal_calls_are_one_and_inside_repeat_each_is_meant(desk: Desk) -> None
     assert desk.done == TWICE
 
 
-def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(desk: Desk) -> None:
+async def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(desk: Desk) -> None:
     refund = refund_tool(desk)
 
     async def pay(order: str, begun: asyncio.Event, go: asyncio.Event) -> None:
@@ -40,24 +40,20 @@ def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(desk
 
     def txn_now() -> Any:
         return txns[-1]
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            txns.append(txn)
-            begun, go = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
-            with txn.parallel():
-                first = asyncio.create_task(pay("o-1", begun[0], go[0]))
-                await begun[0].wait()
-                second = asyncio.create_task(pay("o-2", begun[1], go[1]))
-                await begun[1].wait()
-                go[0].set()
-                await first  # the block that was entered first is left first, inside the other
-                go[1].set()
-                await second
-            refund("o-3", 100)
-            refund("o-3", 100)
-
-    asyncio.run(body())
+    async with desk.step() as txn:
+        txns.append(txn)
+        begun, go = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
+        with txn.parallel():
+            first = asyncio.create_task(pay("o-1", begun[0], go[0]))
+            await begun[0].wait()
+            second = asyncio.create_task(pay("o-2", begun[1], go[1]))
+            await begun[1].wait()
+            go[0].set()
+            await first  # the block that was entered first is left first, inside the other
+            go[1].set()
+            await second
+        refund("o-3", 100)
+        refund("o-3", 100)
     assert sorted(desk.done) == [*TWICE, *(("refund", "o-2", 100),) * 2, ("refund", "o-3", 100)]
 
 
@@ -96,18 +92,14 @@ def test_another_thread_or_task_that_never_said_repeat_repeats_nothing(desk: Des
     assert desk.done == ONCE
 
 
-def test_what_is_begun_inside_repeat_repeats_wherever_it_runs(desk: Desk) -> None:
+async def test_what_is_begun_inside_repeat_repeats_wherever_it_runs(desk: Desk) -> None:
     """As the order in which tasks run is not known, this is the same list in every run."""
     refund = refund_tool(desk)
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                with txn.repeat():
-                    late = [asyncio.create_task(asyncio.to_thread(refund, "o-1", 100)) for _ in range(2)]
-                await asyncio.gather(*late)
-
-    asyncio.run(body())
+    async with desk.step() as txn:
+        with txn.parallel():
+            with txn.repeat():
+                late = [asyncio.create_task(asyncio.to_thread(refund, "o-1", 100)) for _ in range(2)]
+            await asyncio.gather(*late)
     assert desk.done == TWICE
 
 

@@ -75,22 +75,18 @@ BEGUN = [begun_in_a_block_taken_back, begun_in_a_block_that_ended, begun_in_a_ne
 
 @pytest.mark.parametrize("lane", ["staged", "live"])
 @pytest.mark.parametrize("begun", BEGUN)
-def test_a_straggler_does_not_land_in_the_next_block(desk: Desk, begun: Any, lane: str) -> None:
+async def test_a_straggler_does_not_land_in_the_next_block(desk: Desk, begun: Any, lane: str) -> None:
     refund = refund_tool(desk)
     add, memory = adding_tool(desk)
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            go = asyncio.Event()
-            call = (lambda: refund("late", 999)) if lane == "staged" else (lambda: add(999))
-            task = await begun(desk, txn, later(go, call))
-            with txn.parallel():
-                go.set()
-                with pytest.raises(OutsideTransaction, match=REFUSED):
-                    await task
-                await asyncio.gather(*(asyncio.to_thread(refund, f"o-{n}", 100) for n in range(2)), add(1))
-
-    asyncio.run(body())
+    async with desk.step() as txn:
+        go = asyncio.Event()
+        call = (lambda: refund("late", 999)) if lane == "staged" else (lambda: add(999))
+        task = await begun(desk, txn, later(go, call))
+        with txn.parallel():
+            go.set()
+            with pytest.raises(OutsideTransaction, match=REFUSED):
+                await task
+            await asyncio.gather(*(asyncio.to_thread(refund, f"o-{n}", 100) for n in range(2)), add(1))
     assert (sorted(desk.done), memory.snapshot()["n"]) == (
         [("refund", "o-0", 100), ("refund", "o-1", 100)],
         1,
@@ -124,7 +120,7 @@ def test_the_block_itself_calls_after_a_straggler_as_before(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("way", ["a block", "a function", "a dry run"])
-def test_a_task_begun_inside_a_transaction_opens_its_own_once_that_has_ended(desk: Desk, way: str) -> None:
+async def test_a_task_begun_inside_a_transaction_opens_its_own_once_that_has_ended(desk: Desk, way: str) -> None:
     refund = refund_tool(desk)
 
     async def step(txn: Transaction) -> None:
@@ -137,43 +133,31 @@ def test_a_task_begun_inside_a_transaction_opens_its_own_once_that_has_ended(des
         else:
             dry = {"dry_run": True} if way == "a dry run" else {}
             await run_transaction(step, key="t-2", runtime=desk.runtime, **dry)  # type: ignore[call-overload]
-
-    async def body() -> None:
-        go = asyncio.Event()
-        async with desk.step():
-            task = asyncio.create_task(later(go, own))
-            refund("o-1", 100)
-        go.set()
-        await task
-
-    asyncio.run(body())
+    go = asyncio.Event()
+    async with desk.step():
+        task = asyncio.create_task(later(go, own))
+        refund("o-1", 100)
+    go.set()
+    await task
     fired = [] if way == "a dry run" else [("refund", "later", 100)]
     assert desk.done == [("refund", "o-1", 100), *fired]
 
 
-def test_it_is_no_part_of_the_one_that_has_ended(desk: Desk) -> None:
+async def test_it_is_no_part_of_the_one_that_has_ended(desk: Desk) -> None:
     refund = refund_tool(desk)
-
-    async def body() -> None:
-        go = asyncio.Event()
-        async with desk.step():
-            task = asyncio.create_task(later(go, lambda: refund("late", 999)))
-        go.set()
-        with pytest.raises(OutsideTransaction, match="after transaction 't-1' had ended"):
-            await task
-
-    asyncio.run(body())
+    go = asyncio.Event()
+    async with desk.step():
+        task = asyncio.create_task(later(go, lambda: refund("late", 999)))
+    go.set()
+    with pytest.raises(OutsideTransaction, match="after transaction 't-1' had ended"):
+        await task
     assert desk.done == []
 
 
-def test_while_the_outer_one_is_open_it_still_opens_none(desk: Desk) -> None:
+async def test_while_the_outer_one_is_open_it_still_opens_none(desk: Desk) -> None:
     async def own() -> None:
         async with desk.step("t-2"):
             pytest.fail("it was entered")
-
-    async def body() -> None:
-        async with desk.step():
-            with pytest.raises(MisuseError, match="close the outer one first"):
-                await asyncio.create_task(own())
-
-    asyncio.run(body())
+    async with desk.step():
+        with pytest.raises(MisuseError, match="close the outer one first"):
+            await asyncio.create_task(own())
