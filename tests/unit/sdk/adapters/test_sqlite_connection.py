@@ -15,42 +15,13 @@ from typing import Any
 
 import pytest
 
-from countersign.adapters import LiveCall, SQLiteAdapter
+from countersign.adapters import SQLiteAdapter
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.adapters.sqlite_connection import LiveConnection
+from tests.unit.sdk.adapters.bank import commit, noted, write_blob
+from tests.unit.sdk.adapters.rows import CALL
 
-CALL = LiveCall("exam", {}, "e-1")
 PUT = "INSERT INTO notes VALUES (?)"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    file = tmp_path / "notes.db"
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("CREATE TABLE notes (t TEXT UNIQUE)")
-    return file
-
-
-@pytest.fixture
-def adapter(path: Path) -> SQLiteAdapter:
-    return SQLiteAdapter(path, busy_seconds=0.1)
-
-
-@pytest.fixture
-def session(adapter: SQLiteAdapter) -> Iterator[SQLiteSession]:
-    begun = adapter.begin("t-1")
-    yield begun
-    begun.undo()
-
-
-def standing(path: Path) -> list[str]:
-    with closing(sqlite3.connect(path)) as connection:
-        return [text for (text,) in connection.execute("SELECT t FROM notes ORDER BY t")]
-
-
-def commit(session: SQLiteSession) -> None:
-    session.prepare("a-1")
-    session.commit("a-1")
 
 
 def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -> Callable[[], str]:
@@ -75,18 +46,13 @@ def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -
     return let_go
 
 
-def _blob(connection: sqlite3.Connection) -> None:
-    with connection.blobopen("notes", "t", 1) as blob:
-        blob.write(b"l")
-
-
 STATEMENTS: dict[str, Callable[[sqlite3.Connection], object]] = {
     "one": lambda connection: connection.execute(PUT, ("late",)),
     "many": lambda connection: connection.executemany(PUT, [("late",)]),
 }
 
 
-@pytest.mark.parametrize("write", [*STATEMENTS.values(), _blob], ids=[*STATEMENTS, "blob"])
+@pytest.mark.parametrize("write", [*STATEMENTS.values(), write_blob], ids=[*STATEMENTS, "blob"])
 def test_who_keeps_it_longer_than_the_effect_writes_nothing_with_it_in_the_next(
     adapter: SQLiteAdapter, session: SQLiteSession, path: Path, write: Callable[[sqlite3.Connection], object]
 ) -> None:
@@ -99,7 +65,7 @@ def test_who_keeps_it_longer_than_the_effect_writes_nothing_with_it_in_the_next(
         adapter.connection.execute(PUT, ("mine",))
         assert late[0]() in {"DatabaseError", "ProgrammingError"}
     commit(session)
-    assert standing(path) == ["mine"]
+    assert noted(path) == ["mine"]
 
 
 @pytest.mark.parametrize("with_context", [True, False])
@@ -111,7 +77,7 @@ def test_a_thread_that_the_effect_waits_for_writes_with_it(
         kept = adapter.connection
         assert heard_in_a_thread(lambda: kept.execute(PUT, ("late",)), with_context=with_context)() == "done"
     commit(session)
-    assert standing(path) == ["late"]
+    assert noted(path) == ["late"]
 
 
 def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(
@@ -133,37 +99,31 @@ def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(
         raise TimeoutError
     thread.join()
     commit(session)
-    assert standing(path) == []
+    assert noted(path) == []
 
 
-def _bare(connection: sqlite3.Connection) -> Any:
-    return sqlite3.Cursor(connection)
+CURSORS: list[Callable[[sqlite3.Connection], Any]] = [
+    sqlite3.Cursor,
+    lambda connection: connection.cursor(type("Own", (sqlite3.Cursor,), {})),
+]
 
 
-def _of_its_own(connection: sqlite3.Connection) -> Any:
-    return connection.cursor(type("Own", (sqlite3.Cursor,), {}))
-
-
-@pytest.mark.parametrize("cursor", [_bare, _of_its_own])
-@pytest.mark.parametrize(
-    "say",
-    [
-        lambda cursor: cursor.execute(PUT, ("bare",)),
-        lambda cursor: cursor.executemany(PUT, [("bare",)]),
-        lambda cursor: cursor.executescript("INSERT INTO notes VALUES ('bare')"),
-    ],
-    ids=["one", "many", "script"],
-)
+@pytest.mark.parametrize("cursor", CURSORS)
 def test_a_cursor_that_it_did_not_make_says_nothing(
-    adapter: SQLiteAdapter, session: SQLiteSession, cursor: Callable[[Any], Any], say: Callable[[Any], None]
+    adapter: SQLiteAdapter, session: SQLiteSession, cursor: Callable[[Any], Any]
 ) -> None:
     with session.effect(CALL):
-        with pytest.raises(sqlite3.Error):
-            say(cursor(adapter.connection))
+        for say in (
+            lambda it: it.execute(PUT, ("bare",)),
+            lambda it: it.executemany(PUT, [("bare",)]),
+            lambda it: it.executescript("INSERT INTO notes VALUES ('bare')"),
+        ):
+            with pytest.raises(sqlite3.Error):
+                say(cursor(adapter.connection))
         assert adapter.connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("by", [_bare, lambda connection: connection], ids=["bare", "its own"])
+@pytest.mark.parametrize("by", [sqlite3.Cursor, lambda connection: connection], ids=["bare", "its own"])
 def test_rows_of_which_one_ends_the_transaction_leave_none_that_nothing_takes_back(
     adapter: SQLiteAdapter, session: SQLiteSession, path: Path, by: Callable[[sqlite3.Connection], Any]
 ) -> None:
@@ -178,7 +138,7 @@ def test_rows_of_which_one_ends_the_transaction_leave_none_that_nothing_takes_ba
         by(adapter.connection).executemany(PUT, rows())
         raise ValueError
     session.undo()
-    assert standing(path) == []
+    assert noted(path) == []
 
 
 def test_making_a_row_may_say_a_statement_but_not_by_a_bare_cursor(
@@ -196,7 +156,7 @@ def test_making_a_row_may_say_a_statement_but_not_by_a_bare_cursor(
         for cursor in (adapter.connection.cursor(), adapter.connection.cursor(sqlite3.Cursor)):
             assert cursor.execute("SELECT :n", {"n": 7}).fetchone() == (7,)
     commit(session)
-    assert standing(path) == ["a", "a, first", "b", "b, first"]
+    assert noted(path) == ["a", "a, first", "b", "b, first"]
 
 
 # ----------------------------------------------------------------------------------------------------- Ctrl-C
@@ -243,7 +203,7 @@ def test_an_interrupt_while_sqlite_asks_is_raised_and_refuses_nothing(
             act(adapter.connection)
         assert adapter.connection.execute("SELECT t FROM notes").fetchall() == [("late",)]
     session.undo()
-    assert standing(path) == []
+    assert noted(path) == []
 
 
 def test_an_interrupt_while_it_asks_about_the_commit_does_not_refuse_it(
@@ -255,7 +215,7 @@ def test_an_interrupt_while_it_asks_about_the_commit_does_not_refuse_it(
     asked(sqlite3.SQLITE_TRANSACTION)
     with pytest.raises(KeyboardInterrupt):
         session.commit("a-1")
-    assert (standing(path), adapter.landed("a-1")) == (["a"], True)
+    assert (noted(path), adapter.landed("a-1")) == (["a"], True)
     assert not session._connection.goes_on
 
 
