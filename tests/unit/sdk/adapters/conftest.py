@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from countersign.adapters import SQLiteAdapter
+from countersign.adapters import FilesAdapter, SQLiteAdapter
 from countersign.adapters.sqlite import SQLiteSession
 from tests.counterparts import postgres, require
 from tests.unit.sdk.adapters.bank import TABLES
+from tests.unit.sdk.adapters.folder import OLD
 from tests.unit.sdk.adapters.resources import PostgresRows
 from tests.unit.sdk.adapters.rows import Database, on_postgres, on_sqlite
 
@@ -64,3 +65,20 @@ def session(adapter: SQLiteAdapter) -> Iterator[SQLiteSession]:
     begun = adapter.begin("t-1")
     yield begun
     begun.undo()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with the files of `OLD`, and beside it a secret and an empty folder."""
+    folder = tmp_path / "root"
+    (folder / "d").mkdir(parents=True)
+    for path, text in OLD.items():
+        (folder / path).write_text(text)
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "outside").mkdir()
+    return folder
+
+
+@pytest.fixture
+def files(root: Path) -> FilesAdapter:
+    return FilesAdapter(root)

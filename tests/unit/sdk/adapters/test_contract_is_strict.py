@@ -112,7 +112,8 @@ _OPEN = _instead(Inside, "effect", _stays_open)
 _DISPUTED = _instead(FilesSession, "_require_undisputed", _nothing)
 _FORGETS = _instead(FilesAdapter, "recover", _nothing)
 FAULTS: dict[str, tuple[Fault, str]] = {
-    "what an effect that raised wrote is kept": (_HALF, "an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others"),
+    "what an effect that raised wrote is kept": (
+        _HALF, "an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others"),
     "an effect goes on after it": (_OPEN, "what_an_effect_that_raised_has_started_does_nothing_after_it"),
     "an effect goes on in the next one": (_OPEN, "what_an_effect_has_started_does_nothing_in_the_next_one"),
     "an effect goes on in the outer one": (_OPEN, "what_an_inner_effect_has_started_does_nothing_in_the_outer_one"),
@@ -121,13 +122,15 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "it works outside an effect": (
         _instead(FilesSession, "effect", _never_leaves), "the_resource_is_only_there_inside_an_effect"),
     "moves are not noticed at step 2": (
-        _instead(FilesSession, "verify_unmoved", _nothing), "what_was_read_and_has_moved_is_refused_with_both_versions"),
+        _instead(FilesSession, "verify_unmoved", _nothing),
+        "what_was_read_and_has_moved_is_refused_with_both_versions"),
     "moves are not noticed when it is prepared": (
         _instead(FilesSession, "prepare", _unprepared), "what_was_overwritten_and_has_moved_is_refused"),
     "two may prepare the same": (_DISPUTED, "two_that_change_the_same_cannot_both_prepare"),
     "what may be taken back keeps nobody out": (_DISPUTED, "nobody_builds_on_a_commit_that_may_still_be_taken_back"),
     "undo does nothing": (
-        _instead(FilesSession, "undo", _nothing), "what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so"),
+        _instead(FilesSession, "undo", _nothing),
+        "what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so"),
     "a living process is not seen": (_FORGETS, "what_a_living_process_has_prepared_is_told_as_lost_by_nobody"),
     "every attempt has landed": (
         _instead(FilesAdapter, "landed", lambda self, attempt_id: True),

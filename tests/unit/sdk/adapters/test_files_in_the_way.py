@@ -15,63 +15,14 @@ from typing import Any
 
 import pytest
 
-from countersign import resume, tool, transaction
+from countersign import resume, tool
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.overlay import FilesSession
-from countersign.adapters.protocol import LiveCall
 from countersign.adapters.redo import Work
 from countersign.adapters.redo_record import COMMITTING, UNDOING
 from countersign.errors import JournalError, NotStageable
-from tests.fakes.desk import Desk
-
-CALL = LiveCall("exam", {}, "e-1")
-Deed = Callable[[FilesAdapter], object]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "root"
-    (folder / "d").mkdir(parents=True)
-    (folder / "a").write_text("old a")
-    (folder / "d" / "b").write_text("old b")
-    (tmp_path / "outside").mkdir()
-    return folder
-
-
-@pytest.fixture
-def files(root: Path) -> FilesAdapter:
-    return FilesAdapter(root)
-
-
-def prepared(files: FilesAdapter, act: Deed) -> FilesSession:
-    session = files.begin("t-1")
-    with session.effect(CALL):
-        act(files)
-    session.prepare("a-1")
-    return session
-
-
-def committed(files: FilesAdapter, act: Deed) -> FilesSession:
-    session = prepared(files, act)
-    session.commit("a-1")
-    return session
-
-
-def another(files: FilesAdapter, act: Deed, txn: str = "t-2") -> None:
-    session = files.begin(txn)
-    try:
-        with session.effect(CALL):
-            act(files)
-        session.verify_unmoved()
-        session.prepare("a-2")
-        session.commit("a-2")
-        session.close()
-    finally:
-        session.undo()
-
-
-def sessions(root: Path) -> list[Path]:
-    return sorted((root / ".countersign" / "sessions").iterdir())
+from tests.fakes.desk import Desk, live_states, save_tool
+from tests.unit.sdk.adapters.folder import Deed, committed, done, prepared, sessions
 
 
 def made_a_link(root: Path) -> None:
@@ -102,7 +53,7 @@ def test_a_commit_that_met_a_link_is_taken_back_whole_and_keeps_nobody_waiting(
     assert (sessions(root), files.landed("a-1"), (root / "a").read_text()) == ([], False, "old a")
     assert list((root.parent / "outside").iterdir()) == []
     assert (root.parent / "was_d" / "b").read_text() == "old b"
-    another(files, lambda files: files.write("other", "theirs"))
+    done(files, lambda files: files.write("other", "theirs"), "t-2")
     assert (root / "other").read_text() == "theirs"
 
 
@@ -235,7 +186,7 @@ def test_a_person_settles_it_and_the_next_to_come_ends_it(
     session.undo()  # as its own process, or as recovery
     assert FilesAdapter(root).recover("t-1", None) is None
     assert ((root / "a").read_text(), sessions(root)) == (then, [])
-    another(files, lambda files: files.write("a", "another's"))
+    done(files, lambda files: files.write("a", "another's"), "t-2")
 
 
 def test_a_record_of_an_earlier_version_knows_its_files_by_their_numbers(
@@ -274,7 +225,7 @@ def stuck(request: pytest.FixtureRequest, files: FilesAdapter, root: Path) -> st
 
 
 def test_who_touches_other_files_does_not_wait(files: FilesAdapter, root: Path, stuck: str) -> None:
-    another(files, lambda files: (files.read("a"), files.write("other", "theirs"), files.list()))
+    done(files, lambda files: (files.read("a"), files.write("other", "theirs"), files.list()), "t-2")
     assert (root / "other").read_text() == "theirs" and len(sessions(root)) == 1
 
 
@@ -298,9 +249,7 @@ def test_who_touches_its_files_is_refused_and_told_which_folder(
         dies(session, COMMITTING)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Work, "_apply", _disk_full)
-        other = files.begin("t-2")
-        with other.effect(CALL):
-            act(files)
+        other = acted(files, act, "t-2")
         if late:
             dies(session, COMMITTING)
         else:
@@ -310,7 +259,7 @@ def test_who_touches_its_files_is_refused_and_told_which_folder(
             other.prepare("a-2")
         assert str(next(one for one in sessions(root) if (one / "record.json").exists())) in str(told.value)
         other.undo()
-    another(files, lambda files: files.write("other", "theirs"))
+    done(files, lambda files: files.write("other", "theirs"), "t-2")
     assert ((root / "d" / "b").read_text(), files.landed("a-1"), sessions(root)) == ("mine", True, [])
 
 
@@ -323,7 +272,7 @@ def test_its_own_transaction_is_refused_whatever_it_touches(
 ) -> None:
     """Else its list would be replaced, and with it what was there before."""
     with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
-        another(files, lambda files: files.write("other", "mine"), "t-1")
+        done(files, lambda files: files.write("other", "mine"))
     with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
         FilesAdapter(root).recover("t-1", "a-1")
     assert any((folder / "before" / "0").exists() for folder in sessions(root)) is (stuck == UNDOING)
@@ -341,14 +290,6 @@ def test_it_is_finished_once_nothing_is_in_the_way(files: FilesAdapter, root: Pa
     assert (files.landed("a-1"), sessions(root)) == (done, [])
 
 
-def test_of_a_damaged_record_nobody_knows_the_files_so_all_wait(files: FilesAdapter, root: Path) -> None:
-    prepared(files, lambda files: files.write("a", "mine"))._work.let_go()
-    (folder,) = sessions(root)
-    (folder / "record.json").write_text("{}")
-    with pytest.raises(JournalError, match="nothing else below this root begins before"):
-        files.begin("t-2")
-
-
 # ------------------------------------------------------------------------------------------ in a transaction
 
 
@@ -357,15 +298,11 @@ def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(
 ) -> None:
     """`a` is replaced by somebody, just after it was committed beside what cannot be."""
     (desk.folder / "more").mkdir()
-    more = FilesAdapter(desk.folder / "more")
+    more, save = FilesAdapter(desk.folder / "more"), save_tool(desk, files)
 
-    @tool("save", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
-    def save(name: str) -> None:
-        files.write(name, "mine")
-
-    @tool("also", lane="live", adapter=more, resource=("File", "name"), registry=desk.registry)
-    def also(name: str) -> None:
-        more.write(name, "mine")
+    @tool("also", lane="live", adapter=more, registry=desk.registry)
+    def also() -> None:
+        more.write("b", "mine")
 
     commit = FilesSession.commit
 
@@ -376,16 +313,13 @@ def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(
         commit(session, attempt_id)
 
     monkeypatch.setattr(FilesSession, "commit", disturbing)
-    with pytest.raises(JournalError, match="was not taken back"), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(JournalError, match="was not taken back"), desk.step():
         save("a")
-        also("b")
-    journal = desk.runtime.journal.transactions
-    (record,) = journal.find("t-1")
-    assert [row.state.value for row in journal.shown(record, "live")] == ["live", "live"]
+        also()
+    assert live_states(desk) == ["live", "live"]
     (found,) = resume(desk.runtime)
     assert (found.is_kept_up, "was not taken back" in found.note) == (True, True)
-    assert (root / "a").read_text() == "theirs"
-    assert "live" in [row.state.value for row in journal.shown(record, "live")]
+    assert (root / "a").read_text() == "theirs" and "live" in live_states(desk)
     (folder,) = sessions(root)
     (folder / "before" / "0").unlink()  # a person has settled it
     (found,) = resume(desk.runtime)
