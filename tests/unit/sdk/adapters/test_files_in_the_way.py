@@ -22,7 +22,7 @@ from countersign.adapters.redo import Work
 from countersign.adapters.redo_record import COMMITTING, UNDOING
 from countersign.errors import JournalError, NotStageable
 from tests.fakes.desk import Desk, live_states, save_tool
-from tests.unit.sdk.adapters.folder import Deed, committed, done, prepared, sessions
+from tests.unit.sdk.adapters.folder import Deed, acted, committed, done, prepared, sessions
 
 
 def made_a_link(root: Path) -> None:
