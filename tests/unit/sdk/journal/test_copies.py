@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from countersign import AlreadyRedeemed, JournalError, ReviewPending, Runtime, resume, transaction
+from countersign import AlreadyRedeemed, ReviewPending, Runtime, resume, transaction
 from tests.fakes.desk import Desk, make_runtime, refund_tool
 
 LARGE = 90_000
@@ -34,7 +34,7 @@ def host(desk: Desk, journal: Path) -> Iterator[Runtime]:
 def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk) -> None:
     """Both hosts staged the same list; the attempt is in both journals, and the second learns the outcome."""
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending) as pending, desk.step():
         refund("o-1", LARGE)
     desk.service.approve(pending.value.txn)
     copy = copied(desk, "copy.db")
@@ -50,7 +50,7 @@ def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk) -> None:
     """Taken between the redemption and the fire: the copy has to ask for more time, and is told the outcome instead."""
     refund = refund_tool(desk)
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
-    with pytest.raises(Exception, match="Nothing was fired"), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(Exception, match="Nothing was fired"), desk.step():
         refund("o-1", 100)
     desk.face.faults.clear()
     copy = copied(desk, "copy.db")
@@ -60,26 +60,3 @@ def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk) -> None:
         resume(second)
         resume(second)
     assert desk.done == [("refund", "o-1", 100)]
-
-
-@pytest.mark.tampers
-def test_rows_of_another_transaction_fire_nothing(desk: Desk) -> None:
-    """The approved rows of one transaction, written under the name of another that was not approved."""
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as approved, transaction("t-1", runtime=desk.runtime):
-        refund("o-1", LARGE)
-    with pytest.raises(ReviewPending) as other, transaction("t-2", runtime=desk.runtime):
-        refund("o-9", LARGE + 1)
-    desk.service.approve(approved.value.txn)
-    desk.service.approve(other.value.txn)
-    with desk.runtime.journal.database.unit(durable=True) as unit:
-        rows = unit.execute("SELECT txn, args FROM effects ORDER BY txn").fetchall()
-        (one, its), (two, theirs) = [tuple(row) for row in rows]
-        for txn, args in ((one, theirs), (two, its)):
-            assert unit.execute("UPDATE effects SET args = ? WHERE txn = ?", (args, txn)).rowcount == 1
-    try:
-        notes = [found.note for found in resume(desk.runtime)]
-    except JournalError as error:
-        notes = [str(error)]
-    assert any("is not as the SDK wrote it" in note for note in notes), notes
-    assert desk.done == []

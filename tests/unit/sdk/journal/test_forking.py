@@ -3,13 +3,12 @@
 import copy
 import os
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from countersign import OutsideTransaction, SQLiteAdapter, transaction
+from countersign import OutsideTransaction, SQLiteAdapter
 from countersign.contract import PrivateKey
 from countersign.journal.database import Database
 from countersign.journal.forking import _Forking
@@ -43,7 +42,7 @@ def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk) -> 
         with pytest.raises(OutsideTransaction, match="process"):
             refund("o-2", 200)
 
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         refund("o-1", 100)
         assert forked(child) == AS_EXPECTED
     assert desk.done == [("refund", "o-1", 100)]
@@ -64,7 +63,7 @@ def test_a_forked_child_that_leaves_the_block_neither_commits_nor_undoes(
     told: BaseException | None = None
     child = False
     try:
-        with transaction("t-1", runtime=desk.runtime) as txn:
+        with desk.step() as txn:
             note("o-1", "refunded")
             refund("o-1", 100)
             pid = os.fork()
@@ -85,19 +84,15 @@ def test_a_forked_child_that_leaves_the_block_neither_commits_nor_undoes(
     assert notes_in(path) == [("o-1", "refunded")]
 
 
-def test_a_forked_child_that_was_wrong_is_seen() -> None:
-    assert forked(lambda: sys.exit(3)) == 3
-
-
 @pytest.mark.parametrize("engine", BOTH)
 def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk) -> None:
     """It has the key and a journal connection of its own; the lease in the journal keeps the two apart."""
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         refund("o-1", 100)
 
     def child() -> None:
-        with transaction("t-2", runtime=desk.runtime):
+        with desk.step("t-2"):
             refund("o-2", 200)
         assert desk.done[1:] == [("refund", "o-2", 200)]
 
@@ -113,7 +108,7 @@ COPIES: dict[str, Callable[[object], object]] = {"pickled": pickle.dumps, "copie
 def test_neither_a_key_nor_what_holds_one_is_copied(desk: Desk, make: Callable[[object], object]) -> None:
     assert desk.runtime.settings.key_path is not None
     key: PrivateKey = load_key(desk.runtime.settings.key_path)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         for holder in (key, desk.runtime, desk.runtime.journal, txn):
             with pytest.raises(TypeError, match=r"private key|cannot pickle"):
                 make(holder)

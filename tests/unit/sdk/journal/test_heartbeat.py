@@ -235,10 +235,10 @@ def test_a_lease_that_may_have_been_taken_does_not_shut_its_own_process_out(
 
     with monkeypatch.context() as lost:
         lost.setattr(database, "_commit", lose)
-        with pytest.raises(JournalError, match="nobody knows"), transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(JournalError, match="nobody knows"), desk.step():
             refund("o-1", 5)
     assert desk.runtime.journal.transactions.find("t-1")[0].holder is not None
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         refund("o-1", 5)
     assert desk.done == [("refund", "o-1", 5)]
 

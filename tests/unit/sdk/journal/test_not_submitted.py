@@ -19,7 +19,6 @@ from countersign import (
     Moved,
     ReviewPending,
     SQLiteAdapter,
-    replay,
     resume,
     tool,
     transaction,
@@ -75,13 +74,13 @@ def test_a_body_that_raises_leaves_its_calls_and_its_text(
         raise ending("the parcel is back")
 
     async def run() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             body()
 
     with pytest.raises(ending, match="the parcel is back"):
         if is_async:
             asyncio.run(run())
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             body()
     found = told(desk, "t-1")
     assert calls(found) == [
@@ -107,7 +106,7 @@ def test_a_body_that_raises_an_error_of_ours_leaves_its_calls_whatever_its_text(
 ) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
 
-    with pytest.raises(type(error)) as raised, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(type(error)) as raised, desk.step():
         note("o-1", "seen")
         refund("o-1", 100)
         raise error
@@ -122,7 +121,7 @@ def test_a_body_that_raises_an_error_of_ours_leaves_its_calls_whatever_its_text(
 
 def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalPlace) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ValueError), desk.step():
         refund("o-1", 100)
         raise ValueError("out of stock")
     journal = ["--journal", place.secret if isinstance(place, JournalUrl) else str(place)]
@@ -140,7 +139,7 @@ def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalPlace)
 
 def test_independent_effects_are_each_kept(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime, independent=True):
+    with pytest.raises(ValueError), desk.step(independent=True):
         refund("o-1", 100)
         with suppress(KeyError), transaction(runtime=desk.runtime):
             refund("o-2", 200)
@@ -163,7 +162,7 @@ def test_an_inner_block_that_raised_and_was_caught_is_told_beside_the_list(
     desk: Desk, tmp_path: Path, then: str
 ) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
-    with suppress(LookupError), transaction("t-1", runtime=desk.runtime):
+    with suppress(LookupError), desk.step():
         refund("o-1", 100)
         with suppress(ValueError), transaction(runtime=desk.runtime):
             note("o-2", "inner")
@@ -188,18 +187,6 @@ def test_an_inner_block_that_raised_and_was_caught_is_told_beside_the_list(
         assert found["note"] is None and [one[1] for one in desk.done] == ["o-1"]
 
 
-def test_a_live_effect_that_raised_keeps_its_text(desk: Desk, tmp_path: Path) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(tmp_path)))
-    with transaction("t-1", runtime=desk.runtime):
-        with suppress(ValueError):
-            note("o-1", "bad")
-        note("o-1", "good")
-    assert [(one["state"], one["error"]) for one in told(desk, "t-1")["effects"]] == [
-        ("undone", "note raised ValueError: bad note"),
-        ("kept", None),
-    ]
-
-
 def secret_pay(desk: Desk, **manifest: Any) -> Callable[..., Any]:
     @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
     def pay(order_id: str, card: str) -> None:
@@ -215,7 +202,7 @@ def test_what_the_reviewed_manifest_calls_secret_is_sealed_and_the_text_hidden(
 ) -> None:
     pay = secret_pay(desk, secret=("/card",))
     block = transaction(runtime=desk.runtime) if inner else nullcontext()
-    with suppress(ValueError), transaction("t-1", runtime=desk.runtime), block:
+    with suppress(ValueError), desk.step(), block:
         pay("o-1", CARD)
         raise ValueError(f"{CARD} is refused")
     found = told(desk, "t-1")
@@ -231,7 +218,7 @@ def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk) -> No
     refund = refund_tool(desk)
     desk.face.faults["/v1/tools"] = ["lost_request"] * 9
     before = len(desk.face.log)
-    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ValueError), desk.step():
         refund("o-1", 100)
         refund("o-2", 100)
         raise ValueError("o-1")
@@ -243,7 +230,7 @@ def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk) -> No
 
 def test_a_denial_names_reason_and_policy(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(Denied) as denied, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(Denied) as denied, desk.step():
         refund("o-1", 600_000)
     found = told(desk, "t-1")
     (reason,) = denied.value.reasons
@@ -253,7 +240,7 @@ def test_a_denial_names_reason_and_policy(desk: Desk) -> None:
 
 def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as waiting, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending) as waiting, desk.step():
         refund("o-1", 10_000)
     assert told(desk, "t-1")["note"] is None, "people are asked"
     desk.service.withdraw(waiting.value.txn, "the customer called")
@@ -266,7 +253,7 @@ def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk) -> None:
 def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk) -> None:
     refund = refund_tool(desk)
     for order in ("o-1", "o-2"):
-        with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(ReviewPending), desk.step():
             refund(order, 10_000)
             refund("o-3", 10_000)
     found = told(desk, "t-1")
@@ -277,9 +264,9 @@ def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk) -> 
 
 def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending), desk.step():
         refund("o-1", 10_000)
-    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ValueError), desk.step():
         refund("o-2", 10_000)
         raise ValueError("a typing error")
     found = told(desk, "t-1")
@@ -303,7 +290,7 @@ def test_a_conflict_names_what_had_moved(desk: Desk, tmp_path: Path) -> None:
 
     refund = refund_tool(desk)
     (tmp_path / "files" / "a").write_bytes(b"old")
-    with pytest.raises(Moved), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(Moved), desk.step():
         count_up("a")
         refund("o-1", 100)
         (tmp_path / "files" / "a").write_bytes(b"theirs")
@@ -315,7 +302,7 @@ def test_a_conflict_names_what_had_moved(desk: Desk, tmp_path: Path) -> None:
 def test_a_step_that_is_run_again_after_it_raised_is_told_as_what_it_came_to(desk: Desk) -> None:
     refund = refund_tool(desk)
     for raises in (True, False):
-        with suppress(ValueError), transaction("t-1", runtime=desk.runtime):
+        with suppress(ValueError), desk.step():
             refund("o-1", 100)
             if raises:
                 raise ValueError("once")
@@ -325,14 +312,3 @@ def test_a_step_that_is_run_again_after_it_raised_is_told_as_what_it_came_to(des
         [],
         None,
     )
-
-
-def test_nothing_is_replayed_of_a_body_that_raised(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with suppress(ValueError), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-        raise ValueError
-    exports = json.loads(exported("json", [told(desk, "t-1")], "now"))
-    for record in ({}, {"export": exports}):
-        with pytest.raises(MisuseError, match="no list of calls was ever submitted"):
-            replay("t-1", lambda txn: None, runtime=desk.runtime, **record)

@@ -14,7 +14,6 @@ from countersign import (
     ReviewPending,
     Runtime,
     tool,
-    transaction,
 )
 from countersign.journal import EffectRecord, TransactionRecord
 from tests.fakes.desk import (
@@ -64,7 +63,7 @@ def rows(desk: Desk, key: str, lane: str = "staged") -> tuple[EffectRecord, ...]
 
 
 def parked(desk: Desk, pay: Pay) -> str:
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending) as pending, desk.step():
         pay("o-1", LARGE, CARD)
     desk.service.approve(pending.value.txn)
     return pending.value.txn

@@ -10,9 +10,8 @@ from countersign import (
     JournalError,
     ReviewPending,
     resume,
-    transaction,
 )
-from countersign.journal.sealing import HIDDEN, Seals, is_sealed, sealed_pointers
+from countersign.journal.sealing import HIDDEN, Seals, is_sealed
 from countersign.journal.telling import describe
 from countersign.journal.verifying import verify
 from tests.fakes.desk import (
@@ -37,7 +36,7 @@ from tests.unit.sdk.journal.sealed.paying import (
 def test_a_changed_row_fires_nothing(desk: Desk, what: str) -> None:
     pay = pay_tool(desk)
     txn = parked(desk, pay)
-    with pytest.raises(ReviewPending) as other, transaction("t-2", runtime=desk.runtime):
+    with pytest.raises(ReviewPending) as other, desk.step("t-2"):
         pay("o-1", LARGE, "another card")
     args = {row["txn"]: row["args"] for row in columns(desk)}
     mine = args[txn]
@@ -61,7 +60,7 @@ def test_a_changed_row_fires_nothing(desk: Desk, what: str) -> None:
 @pytest.mark.tampers
 def test_a_result_of_another_effect_is_damage(desk: Desk) -> None:
     pay = pay_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pay("o-1", 5, CARD)
         pay("o-2", 6, CARD)
     record = found(desk, "t-1")
@@ -86,7 +85,7 @@ def test_a_changed_report_is_not_sent(desk: Desk) -> None:
         compensation_map={"charge_id": "result:", "amount_cents": "args:/amount_cents"},
     )
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pay("o-1", 5, CARD)
     (row,) = columns(desk)
     tampered(desk, "UPDATE outbox SET result = ?", row["result"])  # sealed for another column
@@ -101,10 +100,10 @@ def test_a_changed_report_is_not_sent(desk: Desk) -> None:
 def test_two_seals_of_one_list_are_one_list(desk: Desk) -> None:
     """A rerun seals anew; the attempt stays that of the list, so a lost redemption is found."""
     pay = pay_tool(desk)
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending), desk.step():
         pay("o-1", LARGE, CARD)
     first = found(desk, "t-1")
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending), desk.step():
         pay("o-1", LARGE, CARD)
     again = found(desk, "t-1")
     assert (again.staging, again.attempt_id, again.txn_digest) == (2, first.attempt_id, first.txn_digest)
@@ -113,29 +112,13 @@ def test_two_seals_of_one_list_are_one_list(desk: Desk) -> None:
     assert (one["staged_args"], two["staged_args"]) == (None, None)
 
 
-def test_an_edit_keeps_what_was_staged_beside_it_both_sealed(desk: Desk) -> None:
-    pay = pay_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
-        pay("o-1", LARGE, CARD)
-    for cents in (LARGE - 1, LARGE - 2):
-        edited = {"order_id": "o-1", "amount_cents": cents, "card": CARD}
-        desk.service.edit(pending.value.txn, 0, edited)
-        with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime, accept_edits=True):
-            pay("o-1", LARGE, CARD)
-    row = columns(desk)[-1]
-    assert [sealed_pointers(row[name]) for name in ("args", "staged_args")] == [("/card",), ("/card",)]
-    (read,) = rows(desk, "t-1")
-    assert read.args == b'{"amount_cents":89998,"card":"4111-9f1c7ab3","order_id":"o-1"}'
-    assert read.staged_args == b'{"amount_cents":90000,"card":"4111-9f1c7ab3","order_id":"o-1"}'
-
-
 def test_a_journal_from_before_seals_is_read_and_is_sealed_at_its_first_write(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pay = pay_tool(desk)
     with monkeypatch.context() as before:
         before.setattr(Seals, "seal", lambda self, unit, about, raw, pointers: raw)
-        with transaction("old", runtime=desk.runtime):
+        with desk.step("old"):
             pay("o-1", 5, CARD)
         parked(desk, pay)
     assert [is_sealed(row["args"]) for row in columns(desk)] == [False, False]
@@ -144,10 +127,10 @@ def test_a_journal_from_before_seals_is_read_and_is_sealed_at_its_first_write(
     with without_key(desk, tmp_path) as poor:  # what was never sealed needs no key
         (seen,) = resume(poor)
         assert seen.after == "settled"
-    with transaction("old", runtime=desk.runtime) as again:
+    with desk.step("old") as again:
         paid = pay("o-1", 5, CARD)
     assert (again.replayed, paid.result) == (True, f"paid with {CARD}")
-    with transaction("new", runtime=desk.runtime):
+    with desk.step("new"):
         pay("o-2", 5, CARD)
     assert [is_sealed(row["args"]) for row in columns(desk) if row["txn"] == found(desk, "new").txn] == [True]
 
@@ -156,7 +139,7 @@ def test_an_edit_seals_a_row_that_was_written_in_clear(desk: Desk, monkeypatch: 
     pay = pay_tool(desk)
     with monkeypatch.context() as before:
         before.setattr(Seals, "seal", lambda self, unit, about, raw, pointers: raw)
-        with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(ReviewPending) as pending, desk.step():
             pay("o-1", LARGE, CARD)
     (row,) = columns(desk)
     assert not is_sealed(row["args"])

@@ -24,8 +24,6 @@ from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import (
     Desk,
-    changed,
-    charge_tools,
     failing_tool,
 )
 from tests.unit.sdk.journal.sealed.paying import (
@@ -43,7 +41,7 @@ def test_before_anybody_has_said_what_is_secret_no_argument_is_written(desk: Des
     """The reviewed manifest lies with the service alone, and is asked for when the list is frozen."""
     pay = pay_tool(desk, secret=[])
     desk.publish(pay, secret=("/card",))  # the code does not call it secret
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pay("o-1", 5, CARD)
         (before,) = columns(desk)
         assert before["args"] == b""
@@ -58,7 +56,7 @@ def test_before_anybody_has_said_what_is_secret_no_argument_is_written(desk: Des
 def test_where_the_manifest_is_at_hand_a_call_is_sealed_as_it_is_staged(desk: Desk, tmp_path: Path) -> None:
     pay = pay_tool(desk, manifest=tmp_path / "pay.json")
     (tmp_path / "pay.json").write_bytes(manifest_json(tool_of(pay).draft_manifest()))
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pay("o-1", 5, CARD)
         (staged,) = columns(desk)
         assert sealed_pointers(staged["args"]) == ("/card",)
@@ -73,7 +71,7 @@ def test_what_only_the_code_calls_secret_is_sealed_where_it_is_staged_and_stays_
     reviewed = tool_of(pay).draft_manifest().model_copy(update={"secret": ()})
     (tmp_path / "pay.json").write_bytes(manifest_json(reviewed))
     desk.service.review([reviewed])
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pay("o-1", 5, CARD)
     (row,) = columns(desk)
     assert set(sealed_pointers(row["args"])) == {"/card", "/order_id"}
@@ -92,37 +90,6 @@ def test_a_call_without_its_secret_is_in_clear_with_its_result_and_needs_no_key(
     assert paid.result == "paid with None"
 
 
-@pytest.mark.parametrize("by", ["the code", "a manifest beside it"])
-def test_a_live_call_is_sealed_by_what_its_code_or_a_manifest_beside_it_says(
-    desk: Desk, tmp_path: Path, by: str
-) -> None:
-    """It runs before anybody reviews it."""
-    path = tmp_path / "remember.json"
-
-    @tool(
-        "remember",
-        lane="live",
-        adapter=MemoryAdapter(),
-        resource=("Note", "where"),
-        registry=desk.registry,
-        secret=["card"] if by == "the code" else [],
-        manifest=None if by == "the code" else path,
-    )
-    def remember(where: str, card: str) -> None:
-        """Remember something."""
-
-    if by != "the code":
-        draft = tool_of(remember).draft_manifest()
-        path.write_bytes(manifest_json(draft.model_copy(update={"secret": ("/card",)})))
-    with transaction("t-1", runtime=desk.runtime):
-        remember("here", CARD)
-    (row,) = columns(desk, LIVE_LANE)
-    assert sealed_pointers(row["args"]) == ("/card",)
-    (told,) = describe(desk.runtime.journal, found(desk, "t-1"))["effects"]
-    assert told["args"] == f'{{"card":"{HIDDEN}","where":"here"}}'
-    assert rows(desk, "t-1", LIVE_LANE)[0].args == b'{"card":"4111-9f1c7ab3","where":"here"}'
-
-
 def test_a_manifest_beside_a_live_tool_that_is_another_lane_s_is_refused(desk: Desk, tmp_path: Path) -> None:
     path = tmp_path / "remember.json"
 
@@ -132,7 +99,7 @@ def test_a_manifest_beside_a_live_tool_that_is_another_lane_s_is_refused(desk: D
         """Remember something."""
 
     path.write_bytes(manifest_json(tool_of(remember).draft_manifest().model_copy(update={"lane": "staged"})))
-    with pytest.raises(RegistrationError, match="live in code"), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(RegistrationError, match="live in code"), desk.step():
         remember(CARD)
     assert columns(desk, LIVE_LANE) == []
 
@@ -151,7 +118,7 @@ def test_a_compensation_takes_its_secrets_over_though_its_own_manifest_has_none(
     )
     desk.publish(void)
     fails = failing_tool(desk, NotDone("mailbox full"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(EffectFailed), desk.step():
         pay("o-1", 5, CARD)
         fails("o-1")
     (row,) = columns(desk, COMPENSATE_LANE)
@@ -167,17 +134,6 @@ def test_a_compensation_takes_its_secrets_over_though_its_own_manifest_has_none(
     assert told["args"] == f'{{"card":"{HIDDEN}","cents":5}}'
 
 
-def test_a_compensation_has_secrets_of_its_own(desk: Desk) -> None:
-    charge, fails = charge_tools(desk), failing_tool(desk, NotDone("mailbox full"), acts=False)
-    desk.service.review([changed(desk.service.manifests["void"], secret=("/charge_id",))])
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
-        charge("o-1", 5)
-        fails("o-1")
-    (row,) = columns(desk, COMPENSATE_LANE)
-    assert sealed_pointers(row["args"]) == ("/charge_id",)
-    assert ("void", "c-o-1", 5) in desk.done
-
-
 @pytest.mark.parametrize("card", [None, CARD], ids=["none", "some"])
 def test_whether_a_secret_is_left_to_finish_is_answered_by_one_row(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, card: str | None
@@ -191,7 +147,7 @@ def test_whether_a_secret_is_left_to_finish_is_answered_by_one_row(
         return found
 
     for key in ("t-1", "t-2"):
-        with pytest.raises(ReviewPending) as pending, transaction(key, runtime=desk.runtime):
+        with pytest.raises(ReviewPending) as pending, desk.step(key):
             pay("o-1", LARGE, card)
         desk.service.approve(pending.value.txn)
     with monkeypatch.context() as watched:
