@@ -31,7 +31,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_folders_are_made_for_new_files_and_an_undo_leaves_none_unless_somebody_uses_it(
+def test_folders_are_made_for_new_files_and_an_undo_leaves_none_of_its_own(
     files: FilesAdapter, root: Path
 ) -> None:
     acted(files, lambda files: files.write("new/deep/c", "c")).undo()
@@ -56,9 +56,7 @@ def test_list_shows_the_transaction_as_it_is(files: FilesAdapter, root: Path) ->
     acted(files, act).undo()
 
 
-def test_rename_moves_the_content_and_the_mode_and_what_is_ours_is_private(
-    files: FilesAdapter, root: Path
-) -> None:
+def test_rename_moves_content_and_mode_and_what_is_ours_is_private(files: FilesAdapter, root: Path) -> None:
     (root / "a").chmod(0o640)
 
     def act(files: FilesAdapter) -> None:
@@ -143,7 +141,7 @@ def test_what_cannot_be_snapshotted_is_refused(files: FilesAdapter, root: Path, 
     assert tree(root) == OLD
 
 
-def test_a_root_that_is_not_there_or_has_a_link_for_our_own_folder_is_refused(
+def test_a_root_that_is_missing_or_has_a_link_for_our_folder_is_refused(
     files: FilesAdapter, root: Path
 ) -> None:
     (root / PRIVATE).symlink_to(root.parent / "outside")
@@ -180,7 +178,7 @@ def test_a_listing_that_was_read_may_not_gain_or_lose_a_name(files: FilesAdapter
         session.undo()
 
 
-def test_what_is_prepared_by_somebody_else_may_not_be_read_or_listed_and_then_prepared(
+def test_what_another_has_prepared_may_not_be_read_or_listed_and_then_prepared(
     files: FilesAdapter,
 ) -> None:
     first = prepared(files, lambda files: (files.write("d/new", "x"), files.write("a", "x")))
@@ -227,7 +225,7 @@ def test_a_damaged_record_is_told_and_nothing_is_done_from_it(files: FilesAdapte
     assert tree(root) == OLD
 
 
-def test_a_commit_that_fails_half_way_takes_back_what_it_did(
+def test_a_commit_that_fails_is_taken_back(
     files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = prepared(files, lambda files: (files.write("a", "new a"), files.write("d/b", "new b")))

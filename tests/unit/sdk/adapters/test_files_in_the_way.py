@@ -42,9 +42,7 @@ ACTS: dict[str, Deed] = {
 
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
-def test_a_commit_that_met_a_link_is_taken_back_whole_and_keeps_nobody_waiting(
-    files: FilesAdapter, root: Path, act: Deed
-) -> None:
+def test_a_commit_that_met_a_link_is_taken_back_whole(files: FilesAdapter, root: Path, act: Deed) -> None:
     session = prepared(files, act)
     made_a_link(root)
     with pytest.raises(NotStageable, match="symbolic link"):
@@ -139,7 +137,7 @@ AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
 
 
 @pytest.mark.parametrize(("name", "act", "change", "is_undone", "then"), AFTER.values(), ids=AFTER)
-def test_what_somebody_else_did_since_is_left_as_it_is(
+def test_what_others_did_since_is_left(
     files: FilesAdapter, root: Path, name: str, act: Deed, change: Any, is_undone: bool, then: str
 ) -> None:
     session = committed(files, act)
@@ -189,9 +187,7 @@ def test_a_person_settles_it_and_the_next_to_come_ends_it(
     done(files, lambda files: files.write("a", "another's"), "t-2")
 
 
-def test_a_record_of_an_earlier_version_knows_its_files_by_their_numbers(
-    files: FilesAdapter, root: Path
-) -> None:
+def test_a_record_of_an_earlier_version_knows_files_by_number(files: FilesAdapter, root: Path) -> None:
     session = committed(files, lambda files: files.write("a", "mine"))
     (folder,) = sessions(root)
     record = json.loads((folder / "record.json").read_bytes())
@@ -240,9 +236,7 @@ TOUCHING: dict[str, Deed] = {
 
 @pytest.mark.parametrize("act", TOUCHING.values(), ids=TOUCHING.keys())
 @pytest.mark.parametrize("late", [False, True], ids=["before it began", "before it prepared"])
-def test_who_touches_its_files_is_refused_and_told_which_folder(
-    files: FilesAdapter, root: Path, act: Deed, late: bool
-) -> None:
+def test_who_touches_its_files_is_refused(files: FilesAdapter, root: Path, act: Deed, late: bool) -> None:
     """The way is free again for looking, and the disk is not for finishing."""
     session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))
     if not late:
@@ -267,9 +261,7 @@ def _disk_full(*_: object) -> None:
     raise OSError(28, "No space left on device", "/a/path")
 
 
-def test_its_own_transaction_is_refused_whatever_it_touches(
-    files: FilesAdapter, root: Path, stuck: str
-) -> None:
+def test_its_own_transaction_is_always_refused(files: FilesAdapter, root: Path, stuck: str) -> None:
     """Else its list would be replaced, and with it what was there before."""
     with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
         done(files, lambda files: files.write("other", "mine"))

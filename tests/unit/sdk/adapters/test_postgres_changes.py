@@ -78,9 +78,7 @@ EXACTLY = [
 
 
 @pytest.mark.parametrize(("kind", "before", "after"), EXACTLY)
-def test_exactly_what_postgresql_holds_is_compared(
-    server: Database, kind: str, before: str, after: str
-) -> None:
+def test_what_postgresql_holds_is_compared(server: Database, kind: str, before: str, after: str) -> None:
     defined = [
         f"CREATE TABLE words (id integer PRIMARY KEY, t {kind})",
         f"INSERT INTO words VALUES (1, {before}), (2, {before})",
@@ -226,7 +224,7 @@ def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> 
             session.changes()
 
 
-def test_what_has_no_time_left_is_not_asked_at_all(
+def test_without_time_nothing_is_asked(
     server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A time of 0 is none to the server, and less than 0 an error."""
@@ -238,9 +236,7 @@ def test_what_has_no_time_left_is_not_asked_at_all(
             connection.rollback()
 
 
-def test_what_is_too_large_is_cut_off_where_it_is_read(
-    server: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_large_is_cut_off(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the answer is neither kept nor waited for, and the session is undone as ever."""
     server.outside("INSERT INTO orders SELECT n, repeat('x', 1000) FROM generate_series(10, 9000) AS n")
     monkeypatch.setattr(row_changes, "MOST_BYTES", 10_000)

@@ -63,9 +63,7 @@ def test_whatever_a_tool_does_to_names_the_mark_stands_where_landed_looks(
         outside.execute(f'DROP SCHEMA IF EXISTS "{outside.info.user}" CASCADE'.encode())
 
 
-def test_the_mark_of_an_agent_with_a_schema_of_its_own_stands_there(
-    conninfo: str, outside: psycopg.Connection[Any]
-) -> None:
+def test_an_agent_s_own_schema_has_its_mark(conninfo: str, outside: psycopg.Connection[Any]) -> None:
     outside.execute('CREATE SCHEMA "Ten ant"')
     try:
         adapter = PostgresAdapter(f"{conninfo}?options=-csearch_path%3D%22Ten%5C%20ant%22", name="rows")
@@ -104,9 +102,7 @@ def test_many_that_come_first_at_once_all_begin(conninfo: str, rows: PostgresRow
         list(pool.map(begin, range(6)))
 
 
-def test_a_name_that_something_else_has_is_told_before_anything_ran(
-    conninfo: str, outside: psycopg.Connection[Any]
-) -> None:
+def test_a_name_that_is_taken_is_told_first(conninfo: str, outside: psycopg.Connection[Any]) -> None:
     outside.execute("CREATE DOMAIN countersign_landed AS text")
     try:
         with pytest.raises(psycopg.errors.DuplicateObject):
@@ -133,7 +129,7 @@ def numbers(desk: Desk, adapter: PostgresAdapter, also: str = "") -> tuple[Any, 
     return look, put
 
 
-def test_scenario_45_of_two_that_add_to_one_row_exactly_one_commits(
+def test_scenario_45_of_two_that_add_to_one_row_one_commits(
     conninfo: str, rows: PostgresRows, desk: Desk
 ) -> None:
     """Without any lock: the row was read, changed by somebody else, and is written."""
@@ -199,7 +195,7 @@ def test_a_table_that_others_keep_locked_is_a_conflict_that_says_how_long_it_wai
 
 
 @pytest.mark.usefixtures("busy")
-def test_a_row_that_others_keep_locked_is_one_as_well_and_the_session_goes_on(
+def test_a_row_that_others_keep_locked_is_one_and_the_session_lives(
     conninfo: str, rows: PostgresRows
 ) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
@@ -213,7 +209,7 @@ def test_a_row_that_others_keep_locked_is_one_as_well_and_the_session_goes_on(
     assert rows.outside("other") == "mine"
 
 
-def test_a_table_of_marks_that_others_are_making_is_a_conflict(
+def test_a_table_of_marks_in_the_making_is_a_conflict(
     conninfo: str, outside: psycopg.Connection[Any]
 ) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)

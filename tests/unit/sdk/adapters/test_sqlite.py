@@ -100,9 +100,7 @@ def test_a_tool_that_swallows_it_and_goes_on_writes_nothing(
         assert connection.execute("SELECT * FROM accounts").fetchall() == [("a", 100), ("b", 100)]
 
 
-def test_a_tool_inside_another_that_swallows_it_does_not_hide_it(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path
-) -> None:
+def test_an_outer_tool_does_not_hide_it(adapter: SQLiteAdapter, session: SQLiteSession, path: Path) -> None:
     with pytest.raises(SessionLost), session.effect(CALL):
         credit(adapter.connection)
         with suppress(SessionLost), session.effect(CALL):
@@ -177,7 +175,7 @@ FORBIDDEN = [
 
 
 @pytest.mark.parametrize("statement", FORBIDDEN)
-def test_a_tool_cannot_take_away_what_undo_needs(
+def test_undo_keeps_what_it_needs(
     adapter: SQLiteAdapter, session: SQLiteSession, path: Path, statement: str
 ) -> None:
     block = session.savepoint()

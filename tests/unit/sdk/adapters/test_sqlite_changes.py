@@ -74,7 +74,7 @@ EXACTLY = {
 
 
 @pytest.mark.parametrize(("column", "before", "after"), EXACTLY.values(), ids=EXACTLY)
-def test_what_compares_equal_and_is_another_value_is_a_change(
+def test_another_value_that_compares_equal_is_told(
     sqlite: Database, column: str, before: str, after: str
 ) -> None:
     sqlite.outside("CREATE TABLE words (id integer PRIMARY KEY, word text COLLATE NOCASE, n)")
@@ -109,7 +109,7 @@ NUMBERED = {
 
 @pytest.mark.parametrize("key", ["INT PRIMARY KEY", "INTEGER PRIMARY KEY DESC", "text PRIMARY KEY"])
 @pytest.mark.parametrize(("statement", "numbers"), NUMBERED.items())
-def test_rows_whose_key_is_nothing_are_told_by_their_numbers(
+def test_rows_without_a_key_have_numbers(
     sqlite: Database, key: str, statement: str, numbers: set[int]
 ) -> None:
     rows = "INSERT INTO bag VALUES (NULL, 'pay'), (NULL, 'pay'), (7, 'other')"
@@ -127,9 +127,7 @@ def test_another_database_that_a_tool_attached_cannot_be_told(sqlite: Database, 
         assert session.changes() is None
 
 
-def test_a_folder_that_is_left_makes_no_other_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaving_a_folder_makes_no_other_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     database = on_sqlite(Path())
     (tmp_path / "elsewhere").mkdir()
@@ -173,9 +171,7 @@ BIG = [
 
 
 @pytest.mark.parametrize("declared", BIG)
-def test_every_row_is_found_by_its_key_and_none_is_kept(
-    sqlite: Database, tmp_path: Path, declared: str
-) -> None:
+def test_rows_are_found_by_key_and_none_is_kept(sqlite: Database, tmp_path: Path, declared: str) -> None:
     """Whatever would sort or gather rows that are the same takes the memory and the time of the whole table."""
     sqlite.outside(f"CREATE TABLE big ({declared}")
     asked: list[str] = []

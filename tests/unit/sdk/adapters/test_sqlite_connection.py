@@ -219,7 +219,7 @@ def test_an_interrupt_while_it_asks_about_the_commit_does_not_refuse_it(
     assert not session._connection.goes_on
 
 
-def test_an_interrupt_while_it_waits_for_a_lock_leaves_the_file_to_others(
+def test_an_interrupt_as_it_waits_for_a_lock_leaves_it_to_others(
     path: Path, ctrl_c: Callable[[], None]
 ) -> None:
     """The lock was got after all, and kept until a garbage collection."""

@@ -80,9 +80,7 @@ def test_a_session_that_ended_keeps_no_other_of_its_loop_out(adapter: SQLiteAdap
 
 
 @pytest.mark.parametrize("prepared", [True, False])
-def test_while_a_session_is_open_landed_says_what_can_be_known(
-    adapter: SQLiteAdapter, path: Path, prepared: bool
-) -> None:
+def test_landed_says_what_can_be_known_meanwhile(adapter: SQLiteAdapter, path: Path, prepared: bool) -> None:
     """A session of ours keeps others out; while another process has the lock, a mark that is missing tells nothing."""
     another_process = SQLiteAdapter(path, busy_seconds=0.05)
     assert adapter.landed("a-1") is False
@@ -97,18 +95,14 @@ def test_while_a_session_is_open_landed_says_what_can_be_known(
     assert (adapter.landed("a-2"), another_process.landed("a-2")) == (False, False)
 
 
-def test_a_fork_has_nothing_of_the_session_that_it_copied(
-    adapter: SQLiteAdapter, session: SQLiteSession
-) -> None:
+def test_a_fork_has_nothing_of_a_copied_session(adapter: SQLiteAdapter, session: SQLiteSession) -> None:
     child = os.fork()
     if child == 0:
         os._exit(0 if adapter.landed("a-1") is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_file_that_may_not_be_written_tells_of_a_mark_and_of_no_more(
-    adapter: SQLiteAdapter, path: Path
-) -> None:
+def test_a_file_that_is_read_only_tells_of_a_mark_alone(adapter: SQLiteAdapter, path: Path) -> None:
     commit(adapter.begin("t-0"))
     adapter._uri = lambda mode: f"{path.resolve().as_uri()}?mode=ro"  # type: ignore[method-assign]
     assert (adapter.landed("a-1"), adapter.landed("a-2")) == (True, None)
@@ -196,9 +190,7 @@ def test_references_that_hold_at_the_end_are_committed(
     assert adapter.landed("a-1") is True
 
 
-def test_what_was_broken_before_is_nobodys_fault_where_nothing_waits_for_the_commit(
-    family: SQLiteAdapter, tmp_path: Path
-) -> None:
+def test_what_was_broken_before_is_nobodys_fault(family: SQLiteAdapter, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "family.db", isolation_level=None)) as connection:
         connection.execute("INSERT INTO now VALUES (7, 77)")
         connection.execute(f"{AT_THE_END} (7, 77)")
@@ -223,7 +215,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("broken", BREAKS.values(), ids=BREAKS)
-def test_a_reference_that_the_commit_would_refuse_is_refused_before_it(
+def test_a_reference_that_the_commit_would_refuse_is_refused(
     family: SQLiteAdapter, broken: list[str]
 ) -> None:
     session = family.begin("t-1")

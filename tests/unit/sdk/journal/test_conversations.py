@@ -38,9 +38,7 @@ def test_a_mark_is_known_by_its_conversation_and_its_name(journal: Journal, plac
     assert verify(place).findings == ()
 
 
-def test_a_mark_keeps_every_turn_and_what_is_known_is_not_written_again(
-    journal: Journal, place: JournalPlace
-) -> None:
+def test_a_mark_keeps_every_turn_and_each_is_written_once(journal: Journal, place: JournalPlace) -> None:
     for turn in (1, 4, 11, 4, 1):
         journal.conversations.keep("case-1", ["a"], turn)
     assert journal.conversations.turns("case-1", "a") == {1, 4, 11}
@@ -67,9 +65,7 @@ class Watched(Conversations):
         return super().turns(run, mark)
 
 
-def test_who_asks_at_the_same_point_at_the_same_time_waits_and_takes_the_same_turn(
-    journal: Journal, place: JournalPlace
-) -> None:
+def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place: JournalPlace) -> None:
     """What was read before the other one wrote would be the point without a turn, and the turn that was taken."""
     calls = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
     before, other = [calls, {"role": "tool", "tool_call_id": "1", "content": "done"}], Journal(place)

@@ -96,9 +96,7 @@ def test_a_lease_that_was_dropped_is_renewed_no_more(beats: Beats, heart: Heartb
     still(beats, heart)
 
 
-def test_it_stops_where_the_lease_was_taken_over(
-    beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_stops_after_a_takeover(beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture) -> None:
     lease = Lease("a", "h/1", 1)
     beats.raises = LeaseLost("transaction a was taken over")
     with caplog.at_level(logging.WARNING):
@@ -108,7 +106,7 @@ def test_it_stops_where_the_lease_was_taken_over(
     assert "was taken over" in caplog.text
 
 
-def test_a_database_that_is_away_is_asked_again(
+def test_a_lost_database_is_asked_again(
     beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = Lease("a", "h/1", 1)
@@ -252,9 +250,7 @@ def _think(settings: Settings, pipe: Connection) -> None:
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_an_owner_on_another_host_keeps_its_lease_while_it_lives_and_not_longer(
-    place: JournalPlace, tmp_path: Path
-) -> None:
+def test_an_owner_on_another_host_keeps_its_lease_while_it_lives(place: JournalPlace, tmp_path: Path) -> None:
     desk = make_desk(tmp_path, journal_path=place, lease_seconds=LEASE_SECONDS)
     ours, theirs = SPAWN.Pipe(duplex=False)
     child = SPAWN.Process(target=_think, args=(desk.runtime.settings, theirs))

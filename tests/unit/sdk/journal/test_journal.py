@@ -214,9 +214,7 @@ def full(*_: Any, **__: Any) -> None:
     raise JournalError("database or disk is full")
 
 
-def test_a_journal_that_fails_before_firing_fires_nothing(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_fails_before_firing_fires_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     refund = refund_tool(desk)
     monkeypatch.setattr(desk.runtime.journal.firing, "begin", full)
     with pytest.raises(JournalError, match="disk is full"), desk.step():
@@ -247,9 +245,7 @@ def test_a_journal_that_fails_after_firing_is_told_as_unknown(
     assert len(desk.done) == 1
 
 
-def test_an_owner_that_lives_keeps_its_lease_however_long_its_body_thinks(
-    journal: Journal, clock: TickingClock
-) -> None:
+def test_a_living_owner_keeps_its_lease_however_long_it_thinks(journal: Journal, clock: TickingClock) -> None:
     lease = owned(journal)
     clock.advance(86_400)
     assert journal.leases.acquire(TXN) == lease.holder

@@ -101,9 +101,7 @@ class Unreadable(MisuseError):
 
 
 @pytest.mark.parametrize("error", [SettingsError("no file \udcff\0.txt"), Unreadable()])
-def test_a_body_that_raises_an_error_of_ours_leaves_its_calls_whatever_its_text(
-    desk: Desk, tmp_path: Path, error: MisuseError
-) -> None:
+def test_an_error_of_ours_leaves_its_calls_and_text(desk: Desk, tmp_path: Path, error: MisuseError) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
 
     with pytest.raises(type(error)) as raised, desk.step():
@@ -158,9 +156,7 @@ def test_independent_effects_are_each_kept(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("then", ["commits", "raises"])
-def test_an_inner_block_that_raised_and_was_caught_is_told_beside_the_list(
-    desk: Desk, tmp_path: Path, then: str
-) -> None:
+def test_a_caught_inner_block_is_told_beside_the_list(desk: Desk, tmp_path: Path, then: str) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
     with suppress(LookupError), desk.step():
         refund("o-1", 100)
@@ -197,9 +193,7 @@ def secret_pay(desk: Desk, **manifest: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("inner", [False, True])
-def test_what_the_reviewed_manifest_calls_secret_is_sealed_and_the_text_hidden(
-    desk: Desk, inner: bool, engine: str
-) -> None:
+def test_what_the_manifest_calls_secret_is_sealed_and_hidden(desk: Desk, inner: bool, engine: str) -> None:
     pay = secret_pay(desk, secret=("/card",))
     block = transaction(runtime=desk.runtime) if inner else nullcontext()
     with suppress(ValueError), desk.step(), block:

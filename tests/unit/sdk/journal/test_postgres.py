@@ -259,7 +259,7 @@ def test_a_commit_that_the_server_turned_into_a_rollback_is_an_error(journal: Jo
     assert names(journal) == []
 
 
-def test_units_follow_one_another_and_none_waits_for_ever(
+def test_units_wait_for_another_not_for_ever(
     place: JournalUrl, journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "_WAIT_MS", 50)

@@ -203,9 +203,7 @@ def test_what_was_asked_is_what_runs(desk: Desk, database: SQLiteAdapter) -> Non
 
 
 @pytest.mark.parametrize("reviewed", [True, False])
-def test_a_tool_that_nobody_wants_to_be_asked_about_runs_unasked(
-    desk: Desk, notes: Path, unasked: Any, reviewed: bool
-) -> None:
+def test_what_nobody_asks_about_runs_unasked(desk: Desk, notes: Path, unasked: Any, reviewed: bool) -> None:
     if reviewed:
         desk.publish(unasked)
     asked = answers(desk, DENIED)
@@ -213,7 +211,7 @@ def test_a_tool_that_nobody_wants_to_be_asked_about_runs_unasked(
     assert (asked, notes_in(notes), asked_of_policy(desk)) == ([], [("o-1", "hello")], [])
 
 
-def test_code_alone_may_ask_and_what_nobody_reviewed_is_denied(
+def test_code_may_ask_and_what_is_not_reviewed_is_denied(
     desk: Desk, notes: Path, database: SQLiteAdapter
 ) -> None:
     note = note_tool(desk, database, ask="live")
@@ -245,7 +243,7 @@ def test_whether_to_ask_is_looked_up_once_a_minute(desk: Desk, unasked: Any) -> 
 
 
 @pytest.mark.parametrize("asks", [None, "live"])
-def test_the_last_word_counts_while_the_service_is_away(
+def test_the_last_word_counts_without_a_service(
     desk: Desk, notes: Path, unasked: Any, asks: str | None
 ) -> None:
     desk.publish(unasked, ask=asks)

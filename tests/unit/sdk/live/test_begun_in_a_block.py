@@ -87,9 +87,7 @@ def put(desk: Desk, plain: Plain) -> Put:
     return add
 
 
-def test_every_call_in_the_block_is_refused_and_not_only_the_first(
-    desk: Desk, plain: Plain, put: Put
-) -> None:
+def test_every_call_in_the_block_is_refused_not_only_the_first(desk: Desk, plain: Plain, put: Put) -> None:
     with desk.step() as txn:
         with pytest.raises(ValueError, match="taken back"), transaction(runtime=desk.runtime):
             for text in ("x0", "x1"):
@@ -120,9 +118,7 @@ def test_the_block_is_still_taken_back_on_adapters_that_have_savepoints(
     assert (plain.world, txn.state) == ([], "settled")
 
 
-def test_a_savepoint_that_an_outer_block_had_set_in_it_is_forgotten_with_it(
-    desk: Desk, plain: Plain, put: Put
-) -> None:
+def test_a_savepoint_that_an_outer_block_had_set_is_forgotten(desk: Desk, plain: Plain, put: Put) -> None:
     plain.room = 1
     outer, inner = transaction(runtime=desk.runtime), transaction(runtime=desk.runtime)
     with desk.step() as txn, outer, inner, pytest.raises(errors.NotStageable):
@@ -130,7 +126,7 @@ def test_a_savepoint_that_an_outer_block_had_set_in_it_is_forgotten_with_it(
     assert (plain.used, plain.world, txn.state) == (["set"], [], "ended")
 
 
-def test_one_that_cannot_be_undone_takes_the_whole_with_it(
+def test_one_that_sticks_takes_the_whole_with_it(
     desk: Desk, notes: Path, note: Note, plain: Plain, put: Put
 ) -> None:
     plain.sticks = True

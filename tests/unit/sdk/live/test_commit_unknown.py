@@ -84,7 +84,7 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_an_interrupt_leaves_it_to_be_asked_as_well(
+def test_an_interrupt_leaves_it_open(
     desk: Desk, notes: Path, silent: Silent, note: Note, staged: bool
 ) -> None:
     charge, silent.raises = charge_tools(desk), KeyboardInterrupt()
@@ -101,7 +101,7 @@ def test_an_interrupt_leaves_it_to_be_asked_as_well(
 
 
 @ARRIVES
-def test_a_rerun_asks_again_as_well_and_does_nothing_twice(
+def test_a_rerun_asks_and_does_nothing_twice(
     desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool
 ) -> None:
     silent.arrives = arrives

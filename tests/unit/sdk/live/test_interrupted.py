@@ -92,9 +92,7 @@ def test_an_interrupt_among_the_commits_does_not_part_them(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
-def test_what_stands_is_noted_before_the_interrupt_goes_on(
-    desk: Desk, run: Run, error: type[BaseException]
-) -> None:
+def test_what_stands_is_noted_before_the_interrupt(desk: Desk, run: Run, error: type[BaseException]) -> None:
     with interrupted(LiveConnection, "say", "after", error()), pytest.raises(error):
         run(False)
     (record,) = desk.runtime.journal.transactions.find("t-1")
@@ -102,9 +100,7 @@ def test_what_stands_is_noted_before_the_interrupt_goes_on(
 
 
 @STAGED
-def test_a_second_interrupt_leaves_the_rest_to_recovery(
-    desk: Desk, run: Run, notes: Path, root: Path, staged: bool
-) -> None:
+def test_a_second_one_leaves_the_rest(desk: Desk, run: Run, notes: Path, root: Path, staged: bool) -> None:
     """What is prepared stays so until its process has ended, and is not taken for undone."""
     first = interrupted(LiveConnection, "say", "after", KeyboardInterrupt())
     second = interrupted(FilesSession, "commit", "before", KeyboardInterrupt())
@@ -115,9 +111,7 @@ def test_a_second_interrupt_leaves_the_rest_to_recovery(
     assert (folder / "record").is_file() or any(folder.iterdir())
 
 
-def test_a_commit_that_fails_after_an_interrupt_does_not_swallow_it(
-    desk: Desk, run: Run, notes: Path
-) -> None:
+def test_a_commit_that_fails_after_an_interrupt_does_not_hide_it(desk: Desk, run: Run, notes: Path) -> None:
     full = interrupted(FilesSession, "commit", "before", OSError(28, "No space left on device"))
     with (
         interrupted(LiveConnection, "say", "after", KeyboardInterrupt()),

@@ -96,9 +96,7 @@ def lists(desk: Desk) -> list[tuple[int, str]]:
 # ------------------------------------------------------------------------------------------ Abort, always
 
 
-def test_scenario_45_of_two_that_add_to_one_number_exactly_one_commits(
-    desk: Desk, resource: Resource
-) -> None:
+def test_scenario_45_of_two_that_add_to_one_number_one_commits(desk: Desk, resource: Resource) -> None:
     tools = Tools(desk, resource)
     resource.change_outside("n", "5")
     first, second = Agent(desk, "first"), Agent(desk, "second", isolation=Abort())
@@ -186,9 +184,7 @@ def told(pipe: Connection) -> Any:
 @ON_BOTH
 @pytest.mark.long
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_scenario_45_of_two_processes_that_add_to_one_number_exactly_one_commits(
-    desk: Desk, tmp_path: Path, first: str
-) -> None:
+def test_scenario_45_of_two_processes_that_add_one_commits(desk: Desk, tmp_path: Path, first: str) -> None:
     add = adding(desk.registry, tmp_path / "root")
     with another_process(desk, tmp_path / "root", Abort()) as (_, other):
         ours = Agent(desk, "ours")
@@ -206,9 +202,7 @@ def test_scenario_45_of_two_processes_that_add_to_one_number_exactly_one_commits
 
 @ON_BOTH
 @pytest.mark.parametrize("end", ["it is killed", pytest.param("it commits", marks=pytest.mark.long)])
-def test_scenario_48_serialize_waits_for_a_writer_in_another_process_until_it_ends(
-    desk: Desk, tmp_path: Path, end: str
-) -> None:
+def test_scenario_48_serialize_waits_for_another_process(desk: Desk, tmp_path: Path, end: str) -> None:
     add = adding(desk.registry, tmp_path / "root")
     with another_process(desk, tmp_path / "root", Serialize()) as (child, other):
         assert told(other) == 10
@@ -247,7 +241,7 @@ def spoilt(desk: Desk, resource: Resource, spoils: int, isolation: Any) -> tuple
 
 
 @ON_BOTH
-def test_scenario_47_a_spoilt_run_is_repeated_and_every_run_is_in_the_journal(
+def test_scenario_47_a_spoilt_run_is_repeated_and_all_are_in_the_journal(
     desk: Desk, resource: Resource
 ) -> None:
     ran, answer = spoilt(desk, resource, 3, Retry(4))

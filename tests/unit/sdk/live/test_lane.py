@@ -108,7 +108,7 @@ def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note:
 
 
 @pytest.mark.parametrize("error", [errors.NotDone("no"), TimeoutError()])
-def test_a_failing_staged_effect_undoes_it_before_the_service_is_told(
+def test_what_fails_undoes_it_before_it_is_told(
     desk: Desk, notes: Path, note: Note, error: Exception
 ) -> None:
     notify, free = failing_tool(desk, error), list[bool]()
@@ -199,9 +199,7 @@ def test_a_live_tool_needs_an_adapter_a_staged_one_has_none_and_independent_effe
 # ------------------------------------------------------------------------------------------ what moved
 
 
-def test_a_refusal_because_something_moved_names_it_and_fires_nothing(
-    desk: Desk, root: Path, files: FilesAdapter
-) -> None:
+def test_what_moved_is_named_and_nothing_fires(desk: Desk, root: Path, files: FilesAdapter) -> None:
     save, refund = save_tool(desk, files), refund_tool(desk)
     with pytest.raises(errors.Moved, match="run the transaction again") as moved, desk.step():
         save("a", "mine")
@@ -215,7 +213,7 @@ def test_a_refusal_because_something_moved_names_it_and_fires_nothing(
 
 
 @pytest.mark.parametrize("fired", [True, False])
-def test_a_refusal_because_something_moved_says_what_an_earlier_run_has_done(
+def test_a_refusal_says_what_an_earlier_run_has_done(
     desk: Desk, notes: Path, note: Note, fired: bool
 ) -> None:
     refund = refund_tool(desk)
@@ -280,9 +278,7 @@ def test_scenario_43_live_work_is_done_once_under_its_key_in_every_process(
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_key_of_live_work_that_was_committed_takes_no_other_list(
-    desk: Desk, notes: Path, note: Note, staged: bool
-) -> None:
+def test_a_key_of_live_work_takes_no_other_list(desk: Desk, notes: Path, note: Note, staged: bool) -> None:
     refund = refund_tool(desk)
     with desk.step():
         note("o-1", "hello")

@@ -60,9 +60,7 @@ def spawn(call: Callable[..., object], *given: object) -> threading.Thread:
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_the_journal_says_that_it_is_undone_and_what_stands_beside_it(
-    desk: Desk, notes: Path, note: Note
-) -> None:
+def test_the_journal_says_that_it_is_undone_and_what_stands(desk: Desk, notes: Path, note: Note) -> None:
     with desk.step() as txn:
         note("o-1", "first")
         caught(note)
@@ -108,9 +106,7 @@ def test_one_that_is_done_again_after_it_raised_stands_also_where_the_list_is_be
     assert ("flaky", "kept", None) in live_rows(desk)
 
 
-def test_a_step_in_which_every_call_raised_has_done_nothing_and_spends_no_key(
-    desk: Desk, notes: Path, note: Note
-) -> None:
+def test_a_step_in_which_every_call_raised_spends_no_key(desk: Desk, notes: Path, note: Note) -> None:
     with desk.step() as txn:
         caught(note)
     assert (live_count(desk), txn.state, live_rows(desk)) == (0, "ended", [RAISED])
@@ -204,9 +200,7 @@ def test_inside_another_tool(
     assert live_count(desk) == 2 + [row[1] for row in live_rows(desk)[1:-1]].count("kept")
 
 
-def test_in_a_nested_transaction_it_is_undone_alone_and_with_the_block(
-    desk: Desk, notes: Path, note: Note
-) -> None:
+def test_in_a_nested_block_it_is_undone_alone_and_with_it(desk: Desk, notes: Path, note: Note) -> None:
     with desk.step() as txn:
         note("o-1", "outer")
         with transaction():

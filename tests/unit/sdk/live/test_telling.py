@@ -158,7 +158,7 @@ def test_an_inner_block_that_cannot_be_ended_or_begun_tells_it_without_the_secre
     assert told_by(told.value) == []
 
 
-def test_what_closing_raises_is_logged_without_the_secret(
+def test_closing_logs_without_the_secret(
     desk: Desk, put: Put, fails: Fails, caplog: pytest.LogCaptureFixture
 ) -> None:
     fails("close")
@@ -188,9 +188,7 @@ def moving(root: Path, files: FilesAdapter) -> Callable[[str], None]:
     return write
 
 
-def test_a_file_that_is_named_by_a_secret_and_has_moved_is_named_to_nobody(
-    desk: Desk, root: Path, files: FilesAdapter
-) -> None:
+def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files))
     met = r"'\(secret\)' met another transaction in 'root'"
     with pytest.raises(errors.Moved, match=met) as told, desk.step():

@@ -81,7 +81,7 @@ def test_where_nothing_is_secret_the_bytes_stay_as_they_are_and_no_key_is_asked_
         (("", "/card"), ("",)),
     ],
 )
-def test_what_lies_in_something_sealed_is_sealed_once(
+def test_what_is_sealed_is_sealed_once(
     memory: Journal, pointers: tuple[str, ...], kept: tuple[str, ...]
 ) -> None:
     stored = sealed(memory, RAW, *pointers)
@@ -219,7 +219,7 @@ def test_a_resource_named_by_a_secret_is_told(memory: Journal) -> None:
 # ------------------------------------------------------------------------------------------------------ the keys
 
 
-def test_beside_a_journal_file_the_key_is_made_when_it_is_needed_and_for_its_owner_alone(
+def test_beside_a_journal_file_a_key_is_made_when_needed_for_its_owner_alone(
     tmp_path: Path,
 ) -> None:
     place = tmp_path / "journal.db"
@@ -239,9 +239,7 @@ def test_beside_a_journal_file_the_key_is_made_when_it_is_needed_and_for_its_own
         assert found is (file == path), file
 
 
-def test_two_that_make_a_key_file_at_the_same_moment_agree(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_that_make_a_key_file_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, link = tmp_path / "keys", os.link
     first = KeyFile(path, named=False)
 
@@ -255,9 +253,7 @@ def test_two_that_make_a_key_file_at_the_same_moment_agree(
     assert [first.make()] == list(read_keys(path))
 
 
-def test_a_named_key_file_that_is_not_there_is_never_made_in_passing(
-    place: JournalPlace, tmp_path: Path
-) -> None:
+def test_a_named_key_file_that_is_not_there_is_never_made(place: JournalPlace, tmp_path: Path) -> None:
     journal = Journal(place, key_path=tmp_path / "missing")
     with pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY") as refused:
         sealed(journal, RAW, "/card")
@@ -275,7 +271,7 @@ def test_a_journal_that_machines_share_has_no_key_of_its_own(place: JournalPlace
     journal.close()
 
 
-def test_without_its_key_nothing_opens_and_the_setting_is_named(
+def test_without_the_key_nothing_opens_and_it_says_so(
     journal: Journal, place: JournalPlace, keys: Path
 ) -> None:
     stored = sealed(journal, RAW, "/card")
@@ -292,9 +288,7 @@ def test_without_its_key_nothing_opens_and_the_setting_is_named(
         stranger.close()
 
 
-def test_a_key_that_nobody_else_of_this_journal_has_seals_nothing(
-    journal: Journal, place: JournalPlace, keys: Path
-) -> None:
+def test_a_key_that_nobody_else_has_seals_nothing(journal: Journal, place: JournalPlace, keys: Path) -> None:
     """Else one host would write what the others cannot read."""
     sealed(journal, RAW, "/card")
     other = keys.with_name("other")

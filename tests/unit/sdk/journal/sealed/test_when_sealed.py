@@ -64,9 +64,7 @@ def test_where_the_manifest_is_at_hand_a_call_is_sealed_as_it_is_staged(desk: De
     assert desk.done == [("pay", "o-1", 5, CARD)]
 
 
-def test_what_only_the_code_calls_secret_is_sealed_where_it_is_staged_and_stays_so(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_what_the_code_alone_calls_secret_is_sealed_as_it_is_staged(desk: Desk, tmp_path: Path) -> None:
     pay = pay_tool(desk, manifest=tmp_path / "pay.json", secret=["card", "order_id"])
     reviewed = tool_of(pay).draft_manifest().model_copy(update={"secret": ()})
     (tmp_path / "pay.json").write_bytes(manifest_json(reviewed))
@@ -79,9 +77,7 @@ def test_what_only_the_code_calls_secret_is_sealed_where_it_is_staged_and_stays_
     assert rows(desk, "t-1")[0].frozen().resource.id == "o-1"
 
 
-def test_a_call_without_its_secret_is_in_clear_with_its_result_and_needs_no_key(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_a_call_without_its_secret_is_in_clear_and_needs_no_key(desk: Desk, tmp_path: Path) -> None:
     pay = pay_tool(desk)
     with without_key(desk, tmp_path) as poor, transaction("t-1", runtime=poor):
         paid = pay("o-1", 5)
@@ -135,7 +131,7 @@ def test_a_compensation_takes_its_secrets_over_though_its_own_manifest_has_none(
 
 
 @pytest.mark.parametrize("card", [None, CARD], ids=["none", "some"])
-def test_whether_a_secret_is_left_to_finish_is_answered_by_one_row(
+def test_whether_a_secret_is_left_takes_one_row(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, card: str | None
 ) -> None:
     """It is asked for each transaction that fails, and there may be many of either."""

@@ -62,9 +62,7 @@ from tests.unit.sdk.journal.sealed.paying import (
 )
 
 
-def test_recovery_without_the_key_fires_nothing_names_the_setting_and_goes_on_with_it(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_recovery_without_the_key_fires_nothing_and_names_the_setting(desk: Desk, tmp_path: Path) -> None:
     parked(desk, pay_tool(desk))
     with without_key(desk, tmp_path) as poor:
         (seen,) = resume(poor)
@@ -102,9 +100,7 @@ def test_a_second_run_without_the_key_reads_no_results(desk: Desk, tmp_path: Pat
     assert len(desk.done) == 1
 
 
-def test_a_replay_without_the_key_is_refused_and_with_a_wrong_one_too(
-    desk: Desk, tmp_path: Path, keys: Path
-) -> None:
+def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_path: Path, keys: Path) -> None:
     pay = pay_tool(desk)
     with desk.step():
         pay("o-1", 5, CARD)
@@ -120,7 +116,7 @@ def test_a_replay_without_the_key_is_refused_and_with_a_wrong_one_too(
     assert replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=desk.runtime).status == "same"
 
 
-def test_a_replay_of_another_journal_takes_the_key_from_the_environment(
+def test_a_replay_takes_the_key_of_the_environment(
     desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pay = pay_tool(desk)
@@ -219,7 +215,7 @@ def test_a_dry_run_does_not_tell_what_would_be_written_with_a_secret(desk: Desk)
     assert CARD not in f"{txn.result}{txn.result!r}{txn.result.to_json()}"
 
 
-def test_show_checks_a_sealed_row_where_the_key_is_named(
+def test_show_checks_sealed_rows_with_the_key(
     desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with desk.step():
@@ -297,9 +293,7 @@ def remember_tool(desk: Desk, adapter: SQLiteAdapter, **options: Any) -> Callabl
     return remember
 
 
-def test_recovery_knows_which_adapters_were_given_secrets_and_needs_no_key_for_that(
-    desk: Desk, tmp_path: Path
-) -> None:
+def test_recovery_knows_without_a_key_which_adapters_were_given_secrets(desk: Desk, tmp_path: Path) -> None:
     adapter = Stubborn(notes_database(desk.folder))
     remember = remember_tool(desk, adapter, secret=["card"])
     with pytest.raises(LiveCommitFailed), desk.step():
