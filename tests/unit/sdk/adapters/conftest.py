@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from countersign.adapters import FilesAdapter, SQLiteAdapter
+from countersign import FilesAdapter, SQLiteAdapter
 from countersign.adapters.sqlite import SQLiteSession
 from tests.counterparts import postgres, require
 from tests.unit.sdk.adapters.bank import TABLES

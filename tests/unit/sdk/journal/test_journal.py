@@ -11,16 +11,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    JournalError,
-    LeaseLost,
-    NotStageable,
-    OutcomeUnknown,
-    ReviewPending,
-    TransactionBusy,
-    resume,
-    transaction,
-)
+from countersign import errors, resume, transaction
 from countersign.contract import EffectState, Outcome, names
 from countersign.contract.effect import Effect, Resource
 from countersign.journal import Done, Journal, Lease, LocalState, News, Staged
@@ -114,7 +105,7 @@ def test_what_is_no_journal_of_ours_is_refused(
     path = tmp_path / "journal.db"
     make(path)
     path.chmod(mode)
-    with pytest.raises(JournalError, match=says):
+    with pytest.raises(errors.JournalError, match=says):
         owned(Journal(path))
 
 
@@ -129,7 +120,7 @@ def test_another_file_is_refused_as_what_it_is_and_left_alone(tmp_path: Path) ->
     path = tmp_path / "shop.py"
     path.write_text("print('a shop that is no journal')\n")
     path.chmod(0o644)
-    with pytest.raises(JournalError, match=r"shop\.py' is another file and no journal"):
+    with pytest.raises(errors.JournalError, match=r"shop\.py' is another file and no journal"):
         owned(Journal(path))
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("print('a shop that is no journal')\n", 0o644)
 
@@ -146,7 +137,7 @@ def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
     owned(journal)
     journal.database.rows("PRAGMA user_version=99")
     journal.close()
-    with pytest.raises(JournalError, match="version 99"):
+    with pytest.raises(errors.JournalError, match="version 99"):
         owned(Journal(tmp_path / "journal.db"))
 
 
@@ -169,7 +160,7 @@ CHANGED: dict[str, tuple[str, str | None]] = {
 def approved(desk: Desk) -> None:
     """A transaction that waits to be fired by whoever resumes."""
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step():
+    with pytest.raises(errors.ReviewPending) as pending, desk.step():
         refund("o-1", 90_000)
     desk.service.approve(pending.value.txn)
 
@@ -187,7 +178,7 @@ def test_a_row_that_was_changed_is_found_and_nothing_fires(desk: Desk, change: s
     with desk.restarted() as restarted:
         notes = [one.note for one in resume(restarted.runtime)]
         if alone is not None:
-            with pytest.raises(JournalError, match=alone):
+            with pytest.raises(errors.JournalError, match=alone):
                 effect_rows(restarted)
     assert any(says in note for note in notes), notes
     assert desk.done == []
@@ -205,19 +196,19 @@ def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -
     path.write_bytes(half if damage == "truncated" else first_page + os.urandom(len(raw) - 4096))
     for leftover in path.parent.glob("journal.db-*"):
         leftover.unlink()
-    with pytest.raises(JournalError):
+    with pytest.raises(errors.JournalError):
         resume(desk.runtime)
     assert desk.done == []
 
 
 def full(*_: Any, **__: Any) -> None:
-    raise JournalError("database or disk is full")
+    raise errors.JournalError("database or disk is full")
 
 
 def test_a_journal_that_fails_before_firing_fires_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     refund = refund_tool(desk)
     monkeypatch.setattr(desk.runtime.journal.firing, "begin", full)
-    with pytest.raises(JournalError, match="disk is full"), desk.step():
+    with pytest.raises(errors.JournalError, match="disk is full"), desk.step():
         refund("o-1", 100)
     assert desk.done == []
 
@@ -237,10 +228,10 @@ def test_a_journal_that_fails_after_firing_is_told_as_unknown(
             broken.setattr(journal.database, "unit", full_once_it_fired)
         else:
             broken.setattr(journal.firing, "write", full)
-        with pytest.raises(OutcomeUnknown, match="disk is full"), desk.step() as txn:
+        with pytest.raises(errors.OutcomeUnknown, match="disk is full"), desk.step() as txn:
             refund("o-1", 100)
     assert (len(desk.done), txn.state) == (1, "redeemed")
-    with pytest.raises(OutcomeUnknown), desk.step():
+    with pytest.raises(errors.OutcomeUnknown), desk.step():
         refund("o-1", 100)
     assert len(desk.done) == 1
 
@@ -267,9 +258,9 @@ def test_whoever_lost_the_lease_writes_nothing_more(journal: Journal, clock: Tic
     clock.advance(61)
     second = journal.leases.acquire(TXN)
     assert isinstance(second, Lease)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(errors.LeaseLost):
         begin(journal, first, staging, effect)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(errors.LeaseLost):
         journal.leases.renew(first)
     journal.leases.release(first)  # a late release frees nobody else's lease
     assert journal.leases.acquire(TXN) == second.holder
@@ -297,15 +288,15 @@ def test_an_effect_is_firing_once_unless_it_says_it_is_idempotent(journal: Journ
     lease = owned(journal)
     effect = an_effect()
     staging, attempt = frozen(journal, lease, effect)
-    with pytest.raises(JournalError, match="cannot become firing"):
+    with pytest.raises(errors.JournalError, match="cannot become firing"):
         begin(journal, lease, staging, effect)  # not redeemed
     journal.firing.redeemed(lease, staging, [effect.effect_id])
     begin(journal, lease, staging, effect)
     done = Done(effect.effect_id, Outcome.FIRED, attempt)
     journal.firing.write(lease, staging, [done])
-    with pytest.raises(JournalError):
+    with pytest.raises(errors.JournalError):
         begin(journal, lease, staging, effect)
-    with pytest.raises(JournalError):
+    with pytest.raises(errors.JournalError):
         journal.firing.write(lease, staging, [Done(effect.effect_id, Outcome.FAILED, attempt)])
     assert [one.outcome for one in journal.outbox.pending()] == ["fired"]
 
@@ -316,7 +307,7 @@ def test_an_outcome_and_the_next_firing_share_one_commit(journal: Journal) -> No
     staging, attempt = redeemed(journal, lease, first, second)
     begin(journal, lease, staging, first)
     fired = Done(first.effect_id, Outcome.FIRED, attempt)
-    with pytest.raises(JournalError):  # the second half fails, so the first is not written either
+    with pytest.raises(errors.JournalError):  # the second half fails, so the first is not written either
         journal.firing.begin(lease, staging, "f" * 64, before=[fired], lease_seconds=1)
     assert journal.transactions.state_of(TXN, staging, first.effect_id) is LocalState.FIRING
     assert journal.outbox.pending() == []
@@ -326,7 +317,7 @@ def test_a_redeemed_list_is_never_replaced(journal: Journal) -> None:
     lease = owned(journal)
     effect = an_effect()
     redeemed(journal, lease, effect)
-    with pytest.raises(JournalError, match="cannot be replaced"):
+    with pytest.raises(errors.JournalError, match="cannot be replaced"):
         frozen(journal, lease, an_effect(1, 6))
 
 
@@ -353,7 +344,7 @@ def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk) -> N
             other.sync_waits = lambda: waits  # type: ignore[method-assign]
             found = resume(other)
             assert [one.waiting for one in found] == [True]
-            with pytest.raises(TransactionBusy, match="is being run by"):
+            with pytest.raises(errors.TransactionBusy, match="is being run by"):
                 _enter_elsewhere(other)
     assert sum(slept) == pytest.approx(desk.runtime.settings.lease_wait_seconds, abs=0.1)
     assert len(desk.done) == 1
@@ -412,7 +403,7 @@ def test_every_state_has_moves_and_the_service_names_them_the_same() -> None:
 def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.publish(refund, aud="gateway")
-    with pytest.raises(NotStageable), desk.step() as txn:
+    with pytest.raises(errors.NotStageable), desk.step() as txn:
         refund("o-1", 100)
     assert txn.state == "ended"
 

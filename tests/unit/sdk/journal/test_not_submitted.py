@@ -12,17 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from countersign import (
-    Denied,
-    FilesAdapter,
-    MisuseError,
-    Moved,
-    ReviewPending,
-    SQLiteAdapter,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import FilesAdapter, SQLiteAdapter, errors, resume, tool, transaction
 from countersign.cli.app import app
 from countersign.errors import SettingsError
 from countersign.journal.counting import count
@@ -95,13 +85,15 @@ def test_a_body_that_raises_leaves_its_calls_and_its_text(
     assert desk.done == []
 
 
-class Unreadable(MisuseError):
+class Unreadable(errors.MisuseError):
     def __str__(self) -> str:
         raise RuntimeError("no text of mine")
 
 
 @pytest.mark.parametrize("error", [SettingsError("no file \udcff\0.txt"), Unreadable()])
-def test_an_error_of_ours_leaves_its_calls_and_text(desk: Desk, tmp_path: Path, error: MisuseError) -> None:
+def test_an_error_of_ours_leaves_its_calls_and_text(
+    desk: Desk, tmp_path: Path, error: errors.MisuseError
+) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
 
     with pytest.raises(type(error)) as raised, desk.step():
@@ -224,7 +216,7 @@ def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk) -> No
 
 def test_a_denial_names_reason_and_policy(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(Denied) as denied, desk.step():
+    with pytest.raises(errors.Denied) as denied, desk.step():
         refund("o-1", 600_000)
     found = told(desk, "t-1")
     (reason,) = denied.value.reasons
@@ -234,7 +226,7 @@ def test_a_denial_names_reason_and_policy(desk: Desk) -> None:
 
 def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as waiting, desk.step():
+    with pytest.raises(errors.ReviewPending) as waiting, desk.step():
         refund("o-1", 10_000)
     assert told(desk, "t-1")["note"] is None, "people are asked"
     desk.service.withdraw(waiting.value.txn, "the customer called")
@@ -247,7 +239,7 @@ def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk) -> None:
 def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk) -> None:
     refund = refund_tool(desk)
     for order in ("o-1", "o-2"):
-        with pytest.raises(ReviewPending), desk.step():
+        with pytest.raises(errors.ReviewPending), desk.step():
             refund(order, 10_000)
             refund("o-3", 10_000)
     found = told(desk, "t-1")
@@ -258,7 +250,7 @@ def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk) -> 
 
 def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending), desk.step():
+    with pytest.raises(errors.ReviewPending), desk.step():
         refund("o-1", 10_000)
     with pytest.raises(ValueError), desk.step():
         refund("o-2", 10_000)
@@ -284,7 +276,7 @@ def test_a_conflict_names_what_had_moved(desk: Desk, tmp_path: Path) -> None:
 
     refund = refund_tool(desk)
     (tmp_path / "files" / "a").write_bytes(b"old")
-    with pytest.raises(Moved), desk.step():
+    with pytest.raises(errors.Moved), desk.step():
         count_up("a")
         refund("o-1", 100)
         (tmp_path / "files" / "a").write_bytes(b"theirs")

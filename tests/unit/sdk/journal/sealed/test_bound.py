@@ -6,29 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from countersign import (
-    JournalError,
-    ReviewPending,
-    resume,
-)
+from countersign import JournalError, ReviewPending, resume
 from countersign.journal.sealing import HIDDEN, Seals, is_sealed
 from countersign.journal.telling import describe
 from countersign.journal.verifying import verify
-from tests.fakes.desk import (
-    Desk,
-    charge_tools,
-)
-from tests.unit.sdk.journal.sealed.paying import (
-    CARD,
-    LARGE,
-    columns,
-    found,
-    parked,
-    pay_tool,
-    rows,
-    tampered,
-    without_key,
-)
+from tests.fakes.desk import Desk, charge_tools
+from tests.unit.sdk.paying import CARD, LARGE, columns, found, parked, pay_tool, rows, tampered, without_key
 
 
 @pytest.mark.tampers

@@ -7,34 +7,14 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    EffectFailed,
-    MemoryAdapter,
-    NotDone,
-    RegistrationError,
-    ReviewPending,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import MemoryAdapter, errors, resume, tool, transaction
 from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE
 from countersign.journal.sealing import HIDDEN, is_sealed, sealed_pointers
 from countersign.journal.telling import describe
 from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import (
-    Desk,
-    failing_tool,
-)
-from tests.unit.sdk.journal.sealed.paying import (
-    CARD,
-    LARGE,
-    columns,
-    found,
-    pay_tool,
-    rows,
-    without_key,
-)
+from tests.fakes.desk import Desk, failing_tool
+from tests.unit.sdk.paying import CARD, LARGE, columns, found, pay_tool, rows, without_key
 
 
 def test_before_anybody_has_said_what_is_secret_no_argument_is_written(desk: Desk) -> None:
@@ -95,7 +75,7 @@ def test_a_manifest_beside_a_live_tool_that_is_another_lane_s_is_refused(desk: D
         """Remember something."""
 
     path.write_bytes(manifest_json(tool_of(remember).draft_manifest().model_copy(update={"lane": "staged"})))
-    with pytest.raises(RegistrationError, match="live in code"), desk.step():
+    with pytest.raises(errors.RegistrationError, match="live in code"), desk.step():
         remember(CARD)
     assert columns(desk, LIVE_LANE) == []
 
@@ -107,14 +87,14 @@ def test_a_compensation_takes_its_secrets_over_though_its_own_manifest_has_none(
     def void(card: str, cents: int) -> str:
         """Take it back."""
         said.append(card)
-        raise NotDone(f"{card} cannot be given back")
+        raise errors.NotDone(f"{card} cannot be given back")
 
     pay = pay_tool(
         desk, compensate="void", compensation_map={"card": "args:/card", "cents": "args:/amount_cents"}
     )
     desk.publish(void)
-    fails = failing_tool(desk, NotDone("mailbox full"), acts=False)
-    with pytest.raises(EffectFailed), desk.step():
+    fails = failing_tool(desk, errors.NotDone("mailbox full"), acts=False)
+    with pytest.raises(errors.EffectFailed), desk.step():
         pay("o-1", 5, CARD)
         fails("o-1")
     (row,) = columns(desk, COMPENSATE_LANE)
@@ -143,7 +123,7 @@ def test_whether_a_secret_is_left_takes_one_row(
         return found
 
     for key in ("t-1", "t-2"):
-        with pytest.raises(ReviewPending) as pending, desk.step(key):
+        with pytest.raises(errors.ReviewPending) as pending, desk.step(key):
             pay("o-1", LARGE, card)
         desk.service.approve(pending.value.txn)
     with monkeypatch.context() as watched:

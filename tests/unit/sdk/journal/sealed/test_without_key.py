@@ -12,14 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from countersign import (
-    JournalSealed,
     LiveCall,
-    LiveCommitFailed,
     LiveSession,
     MemoryAdapter,
     Proposal,
     SQLiteAdapter,
     Usage,
+    errors,
     llm_call,
     replay,
     resume,
@@ -43,23 +42,9 @@ from countersign.rehearsal.divergences import CallNow
 from countersign.rehearsal.recorded import RecordedCall
 from countersign.rehearsal.replayed import ReplayedCall
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import (
-    Desk,
-    make_runtime,
-    notes_database,
-    refund_tool,
-)
+from tests.fakes.desk import Desk, make_runtime, notes_database, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC
-from tests.unit.sdk.journal.sealed.paying import (
-    CARD,
-    LARGE,
-    columns,
-    found,
-    parked,
-    pay_tool,
-    tampered,
-    without_key,
-)
+from tests.unit.sdk.paying import CARD, LARGE, columns, found, parked, pay_tool, tampered, without_key
 
 
 def test_recovery_without_the_key_fires_nothing_and_names_the_setting(desk: Desk, tmp_path: Path) -> None:
@@ -77,7 +62,10 @@ def test_a_rerun_without_the_key_asks_nobody_and_fires_nothing(desk: Desk, tmp_p
     pay = pay_tool(desk)
     asked = len(desk.face.log)
     with without_key(desk, tmp_path) as poor:
-        with pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"), transaction("t-1", runtime=poor):
+        with (
+            pytest.raises(errors.JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"),
+            transaction("t-1", runtime=poor),
+        ):
             pay("o-1", 5, CARD)
         assert poor.journal.transactions.require(found(desk, "t-1").txn).staging is None
     assert desk.done == []
@@ -93,7 +81,7 @@ def test_a_second_run_without_the_key_reads_no_results(desk: Desk, tmp_path: Pat
         pay("o-1", 5, CARD)
     with (
         without_key(desk, tmp_path) as poor,
-        pytest.raises(JournalSealed),
+        pytest.raises(errors.JournalSealed),
         transaction("t-1", runtime=poor),
     ):
         pay("o-1", 5, CARD)
@@ -110,7 +98,7 @@ def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_pat
         settings = replace(desk.runtime.settings, journal_key_path=path)
         with (
             make_runtime(settings, desk.face, desk.registry, desk.clock) as poor,
-            pytest.raises(JournalSealed, match=read_keys(keys)[0].id),
+            pytest.raises(errors.JournalSealed, match=read_keys(keys)[0].id),
         ):
             replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=poor)
     assert replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=desk.runtime).status == "same"
@@ -125,7 +113,7 @@ def test_a_replay_takes_the_key_of_the_environment(
     place = desk.runtime.settings.journal_path
     step = lambda _: pay("o-1", 5, CARD)  # noqa: E731
     monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
-    with pytest.raises(JournalSealed):
+    with pytest.raises(errors.JournalSealed):
         replay("t-1", step, journal=place)
     monkeypatch.setenv("COUNTERSIGN_JOURNAL_KEY", str(keys))
     assert replay("t-1", step, journal=place).outcomes[0].result == f"paid with {CARD}"
@@ -141,7 +129,7 @@ def test_whoever_reads_needs_no_key(desk: Desk) -> None:
     (told,) = describe(reader, record)["effects"]
     assert told["args"] == f'{{"amount_cents":5,"card":"{HIDDEN}","order_id":"o-1"}}'
     assert told["result"] == HIDDEN
-    with pytest.raises(JournalSealed):
+    with pytest.raises(errors.JournalSealed):
         reader.transactions.effects(record)
     reader.close()
 
@@ -162,7 +150,7 @@ def test_what_is_still_to_be_reported_is_counted_without_the_key_and_sent_only_w
     record = found(desk, "t-1")
     assert describe(reader, record)["unreported"] == 1
     (pending,) = reader.outbox.pending()
-    with pytest.raises(JournalSealed):
+    with pytest.raises(errors.JournalSealed):
         reader.outbox.opened(pending)
     reader.close()
     report = desk.runtime.journal.outbox.opened(pending)
@@ -296,7 +284,7 @@ def remember_tool(desk: Desk, adapter: SQLiteAdapter, **options: Any) -> Callabl
 def test_recovery_knows_without_a_key_which_adapters_were_given_secrets(desk: Desk, tmp_path: Path) -> None:
     adapter = Stubborn(notes_database(desk.folder))
     remember = remember_tool(desk, adapter, secret=["card"])
-    with pytest.raises(LiveCommitFailed), desk.step():
+    with pytest.raises(errors.LiveCommitFailed), desk.step():
         remember("o-1", CARD)
     with without_key(desk, tmp_path) as poor:
         assert recover(poor.engine(poor.sync_waits()), found(desk, "t-1")).given_secrets == {adapter.name}
@@ -310,7 +298,7 @@ def test_recovery_knows_without_a_key_which_adapters_were_given_secrets(desk: De
 def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk, tmp_path: Path) -> None:
     asked: list[str] = []
     with without_key(desk, tmp_path) as poor:
-        with pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"):  # noqa: SIM117 - the call is the block
+        with pytest.raises(errors.JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"):  # noqa: SIM117 - the call is the block
             with llm_call("m", reasoning=True, runtime=poor):
                 asked.append("m")
         assert (asked, poor.journal.spending.calls(9)) == ([], [])

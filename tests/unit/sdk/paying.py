@@ -9,17 +9,9 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    Placeholder,
-    ReviewPending,
-    Runtime,
-    tool,
-)
+from countersign import Placeholder, ReviewPending, Runtime, tool
 from countersign.journal import EffectRecord, TransactionRecord
-from tests.fakes.desk import (
-    Desk,
-    make_runtime,
-)
+from tests.fakes.desk import Desk, make_runtime
 
 CARD, LARGE = "4111-9f1c7ab3", 90_000
 
