@@ -60,11 +60,6 @@ def test_an_effect_that_failed_has_changed_nothing(database: Database) -> None:
     assert [one.key for one in changes] == ["orders[1]"]
 
 
-def test_a_database_is_as_it_was_after_the_diff(database: Database) -> None:
-    assert told(database, "DELETE FROM orders WHERE id = 3") is not None
-    assert told(database, "DELETE FROM orders WHERE id = 3") == {"orders[3]": (order(3, "new"), None)}
-
-
 def test_more_rows_than_are_told_cannot_be_told(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_changes, "MOST_ROWS", 2)
     one, other = "UPDATE orders SET state = 'paid' WHERE id < 3", "UPDATE lines SET n = 7 WHERE order_id = 2"

@@ -141,24 +141,6 @@ def test_rows_of_which_one_ends_the_transaction_leave_none_that_nothing_takes_ba
     assert noted(path) == []
 
 
-def test_making_a_row_may_say_a_statement_but_not_by_a_bare_cursor(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path
-) -> None:
-    def rows() -> Iterator[tuple[str]]:
-        for text in ("a", "b"):
-            adapter.connection.execute(PUT, (f"{text}, first",))
-            with pytest.raises(sqlite3.Error):
-                sqlite3.Cursor(adapter.connection).execute(PUT, ("bare",))
-            yield (text,)
-
-    with session.effect(CALL):
-        adapter.connection.executemany(PUT, rows())
-        for cursor in (adapter.connection.cursor(), adapter.connection.cursor(sqlite3.Cursor)):
-            assert cursor.execute("SELECT :n", {"n": 7}).fetchone() == (7,)
-    commit(session)
-    assert noted(path) == ["a", "a, first", "b", "b, first"]
-
-
 # ----------------------------------------------------------------------------------------------------- Ctrl-C
 
 

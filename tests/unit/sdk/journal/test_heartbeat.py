@@ -7,8 +7,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +21,6 @@ from countersign.journal.heartbeat import Heartbeat
 from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.postgres import PostgresDatabase
 from tests.fakes.desk import AGENT, Desk, make_desk, refund_tool
-from tests.fakes.operated import REPOSITORY
 from tests.unit.sdk.journals import BOTH, POSTGRES, terminate
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -77,6 +74,7 @@ def test_it_renews_every_lease_until_it_is_given_up(beats: Beats, heart: Heartbe
     first, second = Lease("a", "h/1", 1), Lease("b", "h/2", 1)
     heart.begin(first)
     heart.begin(second)
+    assert heart._thread is not None and heart._thread.daemon, "it keeps no process alive"
     until(lambda: min(beats.renewed.count("a"), beats.renewed.count("b")) > 2)
     heart.end(first)
     beats.renewed.clear()
@@ -181,22 +179,6 @@ def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place: JournalPla
     journal.close()
 
 
-def test_it_keeps_no_process_alive(tmp_path: Path) -> None:
-    program = (
-        "from countersign.journal import Journal\n"
-        f"journal = Journal({str(tmp_path / 'journal.db')!r})\n"
-        f"journal.transactions.open(txn={TXN!r}, agent='a', run_key='t-1', independent=False)\n"
-        f"lease = journal.leases.acquire({TXN!r})\n"
-        "assert journal.leases._heart._thread.is_alive()\n"
-    )
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")])
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, timeout=_PATIENCE_S,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 # ------------------------------------------------------------------------------------------------ on a journal
 
 
@@ -249,6 +231,7 @@ def _think(settings: Settings, pipe: Connection) -> None:
         time.sleep(_PATIENCE_S)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", BOTH)
 def test_an_owner_on_another_host_keeps_its_lease_while_it_lives(place: JournalPlace, tmp_path: Path) -> None:
     desk = make_desk(tmp_path, journal_path=place, lease_seconds=LEASE_SECONDS)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from countersign import FilesAdapter, SQLiteAdapter, errors, resume, tool, transaction
+from countersign import SQLiteAdapter, errors, resume, tool, transaction
 from countersign.cli.app import app
 from countersign.errors import SettingsError
 from countersign.journal.counting import count
@@ -263,38 +263,3 @@ def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Des
     with desk.restarted() as later:
         resume(later.runtime)
     assert told(desk, "t-1")["note"] is None and [one[1] for one in desk.done] == ["o-1"]
-
-
-def test_a_conflict_names_what_had_moved(desk: Desk, tmp_path: Path) -> None:
-    files = FilesAdapter(tmp_path / "files")
-    (tmp_path / "files").mkdir(exist_ok=True)
-
-    @tool("count_up", lane="live", adapter=files, registry=desk.registry)
-    def count_up(name: str) -> None:
-        """Read and write a file."""
-        files.write(name, b"new")
-
-    refund = refund_tool(desk)
-    (tmp_path / "files" / "a").write_bytes(b"old")
-    with pytest.raises(errors.Moved), desk.step():
-        count_up("a")
-        refund("o-1", 100)
-        (tmp_path / "files" / "a").write_bytes(b"theirs")
-    found = told(desk, "t-1")
-    assert found["note"].startswith("Moved: ") and "'a'" in found["note"]
-    assert [one[:2] for one in calls(found)] == [("refund", "staged"), ("count_up", "undone")]
-
-
-def test_a_step_that_is_run_again_after_it_raised_is_told_as_what_it_came_to(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    for raises in (True, False):
-        with suppress(ValueError), desk.step():
-            refund("o-1", 100)
-            if raises:
-                raise ValueError("once")
-    found = told(desk, "t-1")
-    assert ([one[:2] for one in calls(found)], found["dropped"], found["note"]) == (
-        [("refund", "fired")],
-        [],
-        None,
-    )

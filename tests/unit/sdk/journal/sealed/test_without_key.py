@@ -170,35 +170,25 @@ def test_what_is_still_to_be_reported_is_counted_without_the_key_and_sent_only_w
 
 
 def test_a_dry_run_does_not_tell_what_would_be_written_with_a_secret(desk: Desk) -> None:
-    notes, other = MemoryAdapter(name="notes"), MemoryAdapter(name="other")
+    notes, other = MemoryAdapter({"old": 1}, name="notes"), MemoryAdapter(name="other")
 
     @tool("keep", lane="live", adapter=notes, secret=["token"], registry=desk.registry)
     def keep(name: str, token: str) -> None:
-        """Keep a token."""
+        """Keep a token, or a name by its token."""
         notes[name] = token
-
-    @tool("index", lane="live", adapter=notes, secret=["token"], registry=desk.registry)
-    def index(name: str, token: str) -> None:
-        """Find the name by its token."""
-        notes[token] = name
 
     @tool("remark", lane="live", adapter=other, registry=desk.registry)
     def remark(name: str, text: str) -> None:
         """Keep a remark."""
         other[name] = text
 
-    with desk.step("t-0"):
+    with desk.step(dry_run=True) as txn:
         keep("old", CARD)
-    with desk.step("t-1", dry_run=True) as txn:
-        keep("old", f"{CARD}-2")
         keep("new", CARD)
-        index("old", CARD)
         remark("why", "because")
     told = {one.adapter: one.changes for one in txn.result.changes}
-    assert {(one.key, one.before, one.after) for one in told["notes"] or ()} == {
-        (HIDDEN, HIDDEN, HIDDEN),
-        (HIDDEN, None, HIDDEN),
-    }
+    hidden = {(HIDDEN, HIDDEN, HIDDEN), (HIDDEN, None, HIDDEN)}
+    assert {(one.key, one.before, one.after) for one in told["notes"] or ()} == hidden
     assert [one.after for one in told["other"] or ()] == ["because"]
     assert CARD not in f"{txn.result}{txn.result!r}{txn.result.to_json()}"
 
