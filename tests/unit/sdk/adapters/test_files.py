@@ -178,9 +178,7 @@ def test_a_listing_that_was_read_may_not_gain_or_lose_a_name(files: FilesAdapter
         session.undo()
 
 
-def test_what_another_has_prepared_may_not_be_read_or_listed_and_then_prepared(
-    files: FilesAdapter,
-) -> None:
+def test_what_another_has_prepared_may_not_be_read_or_listed_and_then_prepared(files: FilesAdapter) -> None:
     first = prepared(files, lambda files: (files.write("d/new", "x"), files.write("a", "x")))
     acts: list[Deed] = [lambda it: it.read("a"), lambda it: it.list("d"), lambda it: it.exists("d/new")]
     for act in acts:

@@ -83,9 +83,6 @@ def in_threads(fn: Callable[[str], object], *given: str) -> None:
         thread.join()
 
 
-# ------------------------------------------------------------------------------------------ what the policy says
-
-
 def test_what_is_released_runs_and_was_asked_for_as_it_ran(desk: Desk, notes: Path, note: Any) -> None:
     seen: list[Any] = []
     asked = answers(desk, lambda *_: seen.append(notes_in(notes)) or Verdict.RELEASE)
@@ -199,9 +196,6 @@ def test_what_was_asked_is_what_runs(desk: Desk, database: SQLiteAdapter) -> Non
     assert (got, given) == ([["a"]], ["a", "b"])
 
 
-# ------------------------------------------------------------------------------------------------- whose word
-
-
 @pytest.mark.parametrize("reviewed", [True, False])
 def test_what_nobody_asks_about_runs_unasked(desk: Desk, notes: Path, unasked: Any, reviewed: bool) -> None:
     if reviewed:
@@ -310,9 +304,6 @@ def test_code_that_asks_otherwise_or_in_a_staged_tool_is_refused(desk: Desk, dat
             note_tool(desk, database, ask=said)
     with pytest.raises(errors.RegistrationError, match="leave ask out"):
         tool("x", resource=("A", "const:a"), registry=desk.registry, ask="live")(lambda: None)
-
-
-# ------------------------------------------------------------------------------- where it is called, and how
 
 
 @pytest.mark.parametrize("released", [True, False])

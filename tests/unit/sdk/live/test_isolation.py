@@ -138,26 +138,18 @@ def test_scenario_47_after_the_last_run_it_is_told_how_many_there_were(
     assert lists(desk) == [(n, "undone") for n in range(1, runs + 1)]
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_a_run_in_another_world_may_stage_another_list(desk: Desk, is_async: bool) -> None:
+def test_a_run_in_another_world_may_stage_another_list(desk: Desk) -> None:
     """Nobody was asked about what the spoilt runs staged; each refund follows from what was read."""
     resource = MemoryValues()
     tools, refund, ran = Tools(desk, resource), refund_tool(desk), list[int]()
 
-    def step(txn: Transaction) -> None:
+    async def step(txn: Transaction) -> None:
         ran.append(tools.add("n", 1))
         refund("o-1", ran[-1])
         if len(ran) < 4:
             resource.change_outside("n", str(10 * len(ran)))
 
-    async def later(txn: Transaction) -> None:
-        step(txn)
-
-    retry: dict[str, Any] = {"key": "t-1", "isolation": Retry(4), "runtime": desk.runtime}
-    if is_async:
-        asyncio.run(run_transaction(later, **retry))
-    else:
-        run_transaction(step, **retry)
+    asyncio.run(run_transaction(step, key="t-1", isolation=Retry(4), runtime=desk.runtime))
     assert desk.done == [("refund", "o-1", 31)]
 
 

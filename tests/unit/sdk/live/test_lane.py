@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, SQLiteAdapter, errors, resume, tool
-from countersign.adapters.overlay import FilesSession
+from countersign import FilesAdapter, SQLiteAdapter, errors, tool
 from tests.fakes.desk import (
     Desk,
     asked_of_policy,
@@ -230,23 +229,6 @@ def test_a_refusal_says_what_an_earlier_run_has_done(
 
 
 # ------------------------------------------------------------------------------------------ after another run
-
-
-def test_what_could_not_be_undone_stays_live_in_the_journal_and_is_undone_by_the_next_to_recover(
-    desk: Desk, root: Path, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def input_output_error(session: object) -> None:
-        raise OSError(5, "Input/output error")
-
-    save, journal = save_tool(desk, files), desk.runtime.journal.transactions
-    monkeypatch.setattr(FilesSession, "undo", input_output_error)
-    with pytest.raises(OSError, match="Input/output"), desk.step() as txn:
-        save("a")
-        raise ZeroDivisionError
-    monkeypatch.undo()
-    assert journal.live_tools(txn.txn) == ("save",)
-    assert [one.after for one in resume(desk.runtime)] == ["ended"]
-    assert (journal.live_tools(txn.txn), (root / "a").exists()) == ((), False)
 
 
 @pytest.mark.parametrize("staged", [False, True])

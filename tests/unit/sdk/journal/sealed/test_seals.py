@@ -118,9 +118,6 @@ def test_any_value_comes_back_whatever_of_it_is_sealed(value: Any, data: st.Data
         journal.close()
 
 
-# ------------------------------------------------------------------------------------------- what opens it not
-
-
 ELSEWHERE = {
     "another transaction": About("u" * 64, ABOUT.effect_id, "args"),
     "another effect": About(ABOUT.txn, "f" * 64, "args"),
@@ -184,9 +181,6 @@ def test_two_seals_of_one_value_are_never_equal_and_tell_its_length_to_a_block(m
     assert len(sealed(memory, canonicalize({"pin": "x" * 63}), "/pin")) not in lengths
 
 
-# -------------------------------------------------------------------------------------------------- what follows
-
-
 REPEATS = ["args:/card", "args:/card/number", "args:/card/number/first", "args:", "result:/id"]
 
 
@@ -203,12 +197,7 @@ def test_a_resource_named_by_a_secret_is_told(memory: Journal) -> None:
     assert not is_told_by(RAW, [], "5")
 
 
-# ------------------------------------------------------------------------------------------------------ the keys
-
-
-def test_beside_a_journal_file_a_key_is_made_when_needed_for_its_owner_alone(
-    tmp_path: Path,
-) -> None:
+def test_beside_a_journal_file_a_key_is_made_when_needed_for_its_owner_alone(tmp_path: Path) -> None:
     place = tmp_path / "journal.db"
     journal = Journal(place)
     sealed(journal, RAW, "/absent")
@@ -386,9 +375,6 @@ def test_the_command_makes_and_rotates_a_key_file(tmp_path: Path) -> None:
     refused = CliRunner().invoke(app, ["journal", "new-key", str(path)])
     assert (refused.exit_code, len(path.read_bytes().splitlines())) == (1, 3)
     assert "chmod 600" in refused.output
-
-
-# ----------------------------------------------------------------------------------------------------- reasoning
 
 
 def test_the_reasoning_of_a_model_is_sealed_and_bound_to_its_call(journal: Journal) -> None:

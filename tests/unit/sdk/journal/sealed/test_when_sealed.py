@@ -44,19 +44,6 @@ def test_where_the_manifest_is_at_hand_a_call_is_sealed_as_it_is_staged(desk: De
     assert desk.done == [("pay", "o-1", 5, CARD)]
 
 
-def test_what_the_code_alone_calls_secret_is_sealed_as_it_is_staged(desk: Desk, tmp_path: Path) -> None:
-    pay = pay_tool(desk, manifest=tmp_path / "pay.json", secret=["card", "order_id"])
-    reviewed = tool_of(pay).draft_manifest().model_copy(update={"secret": ()})
-    (tmp_path / "pay.json").write_bytes(manifest_json(reviewed))
-    desk.service.review([reviewed])
-    with desk.step():
-        pay("o-1", 5, CARD)
-    (row,) = columns(desk)
-    assert set(sealed_pointers(row["args"])) == {"/card", "/order_id"}
-    assert "o-1" not in row["resource_id"]
-    assert rows(desk, "t-1")[0].frozen().resource.id == "o-1"
-
-
 def test_a_call_without_its_secret_is_in_clear_and_needs_no_key(desk: Desk, tmp_path: Path) -> None:
     pay = pay_tool(desk)
     with without_key(desk, tmp_path) as poor, transaction("t-1", runtime=poor):
