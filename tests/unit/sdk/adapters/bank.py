@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from countersign.adapters.sqlite import SQLiteSession
+from countersign.adapters.sqlite import SQLiteAdapter, SQLiteSession
+from tests.unit.sdk.adapters.rows import CALL
 
 TABLES = """
     CREATE TABLE accounts (id TEXT PRIMARY KEY, cents INT);
@@ -51,3 +53,28 @@ def write_blob(connection: sqlite3.Connection) -> None:
 def commit(session: SQLiteSession) -> None:
     session.prepare("a-1")
     session.commit("a-1")
+
+
+@dataclass
+class Bank:
+    """The bank, with a transaction of ours that is open."""
+
+    path: Path
+    adapter: SQLiteAdapter
+    session: SQLiteSession
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        return self.adapter.connection
+
+    def effect(self) -> AbstractContextManager[None]:
+        return self.session.effect(CALL)
+
+    def commit(self) -> None:
+        commit(self.session)
+
+    def standing(self) -> list[int]:
+        return standing(self.path)
+
+    def noted(self) -> list[str]:
+        return noted(self.path)

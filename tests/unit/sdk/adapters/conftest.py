@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from countersign import FilesAdapter, SQLiteAdapter
-from countersign.adapters.sqlite import SQLiteSession
 from tests.counterparts import postgres, require
-from tests.unit.sdk.adapters.bank import TABLES
+from tests.unit.sdk.adapters.bank import TABLES, Bank
 from tests.unit.sdk.adapters.folder import OLD
 from tests.unit.sdk.adapters.resources import PostgresRows
 from tests.unit.sdk.adapters.rows import Database, on_postgres, on_sqlite
@@ -61,10 +60,10 @@ def adapter(path: Path) -> SQLiteAdapter:
 
 
 @pytest.fixture
-def session(adapter: SQLiteAdapter) -> Iterator[SQLiteSession]:
-    begun = adapter.begin("t-1")
-    yield begun
-    begun.undo()
+def bank(path: Path, adapter: SQLiteAdapter) -> Iterator[Bank]:
+    session = adapter.begin("t-1")
+    yield Bank(path, adapter, session)
+    session.undo()
 
 
 @pytest.fixture

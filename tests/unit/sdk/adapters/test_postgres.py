@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +30,45 @@ class TestPostgres(AdapterContract):
         return PostgresRows(self._conninfo)
 
 
-@pytest.fixture
-def adapter(rows: PostgresRows) -> PostgresAdapter:
-    return rows.adapter()
-
-
-@pytest.fixture
-def session(adapter: PostgresAdapter) -> Iterator[PostgresSession]:
-    begun = adapter.begin("t-1")
-    yield begun
-    with suppress(SessionLost):
-        begun.undo()
-
-
 def commit(session: PostgresSession) -> None:
     session.prepare("a-1")
     session.commit("a-1")
+
+
+@dataclass
+class Begun:
+    """The rows, with a transaction of ours that is open."""
+
+    rows: PostgresRows
+    adapter: PostgresAdapter
+    session: PostgresSession
+
+    def effect(self) -> AbstractContextManager[None]:
+        return self.session.effect(CALL)
+
+    def write(self, key: str, value: str) -> None:
+        self.rows.write(self.adapter, key, value)
+
+    def outside(self, key: str) -> str | None:
+        return self.rows.outside(key)
+
+    def says(self, statement: str) -> None:
+        """Past the adapter's check, as whatever it does not know would be."""
+        self.session._connection.execute(statement.encode())
+
+    def is_terminated(self) -> None:
+        with self.adapter.connect() as other:
+            pid = self.session._connection.info.backend_pid
+            other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+
+
+@pytest.fixture
+def begun(rows: PostgresRows) -> Iterator[Begun]:
+    adapter = rows.adapter()
+    session = adapter.begin("t-1")
+    yield Begun(rows, adapter, session)
+    with suppress(SessionLost):
+        session.undo()
 
 
 ENDINGS = (
@@ -55,131 +79,111 @@ ENDINGS = (
 
 
 @pytest.mark.parametrize("statement", ENDINGS)
-def test_a_tool_may_not_end_the_transaction_it_runs_in(
-    adapter: PostgresAdapter, session: PostgresSession, rows: PostgresRows, statement: str
-) -> None:
-    with pytest.raises((MisuseError, psycopg.Error)), session.effect(CALL):
-        rows.write(adapter, "k", "sly")
-        adapter.execute(statement)
-    assert rows.outside("k") is None
-    with session.effect(CALL):
-        assert rows.read(adapter, "k") is None
+def test_a_tool_may_not_end_the_transaction_it_runs_in(begun: Begun, statement: str) -> None:
+    with pytest.raises((MisuseError, psycopg.Error)), begun.effect():
+        begun.write("k", "sly")
+        begun.adapter.execute(statement)
+    assert begun.outside("k") is None
+    with begun.effect():
+        assert begun.rows.read(begun.adapter, "k") is None
 
 
 RESULT_OF_A_TOOL = {"fetchone", "fetchmany", "fetchall", "rowcount", "description", "statusmessage"}
 
 
-def test_what_a_statement_returns_can_be_read_and_nothing_else(
-    adapter: PostgresAdapter, session: PostgresSession, rows: PostgresRows
-) -> None:
+def test_what_a_statement_returns_can_be_read_and_nothing_else(begun: Begun) -> None:
     asked = "SELECT key, value FROM rows ORDER BY key"
-    with session.effect(CALL):
-        rows.write(adapter, "a", "1")
-        rows.write(adapter, "b", "2")
-        found = adapter.execute(asked)
+    with begun.effect():
+        begun.write("a", "1")
+        begun.write("b", "2")
+        found = begun.adapter.execute(asked)
     assert {name for name in dir(found) if not name.startswith("_")} == RESULT_OF_A_TOOL
     assert (found.rowcount, found.statusmessage) == (2, "SELECT 2")
     assert [one.name for one in found.description or ()] == ["key", "value"]
     assert (found.fetchone(), found.fetchmany(1), found.fetchone()) == (("a", "1"), [("b", "2")], None)
-    with session.effect(CALL):
-        assert [*adapter.execute(asked)] == adapter.execute(asked).fetchall() == [("a", "1"), ("b", "2")]
+    with begun.effect():
+        assert (
+            [*begun.adapter.execute(asked)]
+            == begun.adapter.execute(asked).fetchall()
+            == [("a", "1"), ("b", "2")]
+        )
 
 
-End = Callable[[PostgresAdapter, PostgresSession], object]
-
-
-def says(statement: str) -> End:
-    """Past the adapter's check, as whatever it does not know would be."""
-    return lambda adapter, session: session._connection.execute(statement.encode())
-
-
-def is_terminated(adapter: PostgresAdapter, session: PostgresSession) -> None:
-    with adapter.connect() as other:
-        other.execute("SELECT pg_terminate_backend(%s, 5000)", (session._connection.info.backend_pid,))
-
-
+End = Callable[[Begun], object]
 ENDS: dict[str, tuple[End, bool]] = {
-    "COMMIT": (says("COMMIT"), True),
-    "COMMIT AND CHAIN": (says("COMMIT AND CHAIN"), True),
-    "ROLLBACK": (says("ROLLBACK"), True),
-    "ROLLBACK AND CHAIN": (says("ROLLBACK AND CHAIN"), True),
-    "COMMIT and another one": (says("COMMIT; BEGIN"), True),
-    "the server ends the connection": (is_terminated, False),
-    "a COPY that nobody answers": (lambda adapter, _: adapter.execute("COPY rows FROM STDIN"), False),
+    "COMMIT": (lambda it: it.says("COMMIT"), True),
+    "COMMIT AND CHAIN": (lambda it: it.says("COMMIT AND CHAIN"), True),
+    "ROLLBACK": (lambda it: it.says("ROLLBACK"), True),
+    "ROLLBACK AND CHAIN": (lambda it: it.says("ROLLBACK AND CHAIN"), True),
+    "COMMIT and another one": (lambda it: it.says("COMMIT; BEGIN"), True),
+    "the server ends the connection": (Begun.is_terminated, False),
+    "a COPY that nobody answers": (lambda it: it.adapter.execute("COPY rows FROM STDIN"), False),
 }
 
 
 @pytest.mark.parametrize(("end", "may_stand"), ENDS.values(), ids=ENDS)
 def test_an_effect_in_which_the_transaction_was_ended_is_told_and_nothing_runs_after_it(
-    adapter: PostgresAdapter, session: PostgresSession, rows: PostgresRows, end: End, may_stand: bool
+    begun: Begun, end: End, may_stand: bool
 ) -> None:
     stands = "may stand and cannot be undone" if may_stand else "Nothing of it stands"
-    block = session.savepoint()
-    with pytest.raises(SessionLost, match=stands), session.effect(CALL):
-        rows.write(adapter, "k", "until then")
+    block = begun.session.savepoint()
+    with pytest.raises(SessionLost, match=stands), begun.effect():
+        begun.write("k", "until then")
         with suppress(psycopg.Error):
-            end(adapter, session)
+            end(begun)
         with suppress(SessionLost, psycopg.Error):
-            rows.write(adapter, "other", "after it")
+            begun.write("other", "after it")
     for refused in (
-        session.effect(CALL).__enter__, session.savepoint, session.verify_unmoved, session.changes,
-        lambda: session.prepare("a-1"), block.release, block.rollback,
+        begun.effect().__enter__, begun.session.savepoint, begun.session.verify_unmoved, begun.session.changes,
+        lambda: begun.session.prepare("a-1"), block.release, block.rollback,
     ):  # fmt: skip
         with pytest.raises(SessionLost, match=stands):
             refused()
     if may_stand:
         with pytest.raises(SessionLost, match=stands):
-            session.undo()
-    session.undo()
-    assert (adapter.landed("a-1"), rows.outside("other")) == (False, None)
-    assert may_stand or rows.outside("k") is None
+            begun.session.undo()
+    begun.session.undo()
+    assert (begun.adapter.landed("a-1"), begun.outside("other")) == (False, None)
+    assert may_stand or begun.outside("k") is None
 
 
-def test_a_session_that_lost_its_transaction_between_effects_does_not_commit(
-    adapter: PostgresAdapter, session: PostgresSession, rows: PostgresRows
-) -> None:
-    with session.effect(CALL):
-        rows.write(adapter, "k", "until then")
-    is_terminated(adapter, session)
+def test_a_session_that_lost_its_transaction_between_effects_does_not_commit(begun: Begun) -> None:
+    with begun.effect():
+        begun.write("k", "until then")
+    begun.is_terminated()
     with pytest.raises(psycopg.OperationalError):
-        session.prepare("a-1")
+        begun.session.prepare("a-1")
     with pytest.raises(SessionLost, match="Nothing of it stands"):
-        session.prepare("a-1")
-    session.undo()
-    assert (rows.outside("k"), adapter.landed("a-1")) == (None, False)
+        begun.session.prepare("a-1")
+    begun.session.undo()
+    assert (begun.outside("k"), begun.adapter.landed("a-1")) == (None, False)
 
 
-def test_who_interrupts_the_program_is_not_answered_with_another_error(
-    adapter: PostgresAdapter, session: PostgresSession
-) -> None:
-    with pytest.raises(KeyboardInterrupt), session.effect(CALL):
-        says("COMMIT")(adapter, session)
+def test_who_interrupts_the_program_is_not_answered_with_another_error(begun: Begun) -> None:
+    with pytest.raises(KeyboardInterrupt), begun.effect():
+        begun.says("COMMIT")
         raise KeyboardInterrupt
     with pytest.raises(SessionLost):
-        session.undo()
+        begun.session.undo()
 
 
-def test_a_tool_that_swallows_an_error_of_the_database_has_failed(
-    adapter: PostgresAdapter, session: PostgresSession, rows: PostgresRows
-) -> None:
-    with pytest.raises(psycopg.errors.InFailedSqlTransaction), session.effect(CALL):
-        rows.write(adapter, "k", "half")
+def test_a_tool_that_swallows_an_error_of_the_database_has_failed(begun: Begun) -> None:
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction), begun.effect():
+        begun.write("k", "half")
         with pytest.raises(psycopg.errors.UndefinedTable):
-            adapter.execute("SELECT * FROM nowhere")
-    commit(session)
-    assert (rows.outside("k"), adapter.landed("a-1")) == (None, True)
+            begun.adapter.execute("SELECT * FROM nowhere")
+    commit(begun.session)
+    assert (begun.outside("k"), begun.adapter.landed("a-1")) == (None, True)
 
 
-def test_a_deferred_constraint_fails_when_it_is_prepared_and_not_at_the_commit(
-    adapter: PostgresAdapter, session: PostgresSession
-) -> None:
-    with session.effect(CALL):
-        adapter.execute("CREATE TABLE late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
-        adapter.execute("INSERT INTO late VALUES (1), (1)")
+def test_a_deferred_constraint_fails_when_it_is_prepared_and_not_at_the_commit(begun: Begun) -> None:
+    with begun.effect():
+        begun.adapter.execute("CREATE TABLE late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        begun.adapter.execute("INSERT INTO late VALUES (1), (1)")
     with pytest.raises(psycopg.errors.UniqueViolation):
-        session.prepare("a-1")
-    session.undo()
-    assert adapter.landed("a-1") is False
+        begun.session.prepare("a-1")
+    begun.session.undo()
+    assert begun.adapter.landed("a-1") is False
 
 
 class _Lost(psycopg.OperationalError):
@@ -188,37 +192,33 @@ class _Lost(psycopg.OperationalError):
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("arrived", [True, False])
-def test_a_commit_whose_answer_is_lost_is_looked_up(
-    adapter: PostgresAdapter, session: PostgresSession, rows: PostgresRows, arrived: bool, known: bool
-) -> None:
-    with session.effect(CALL):
-        rows.write(adapter, "k", "new")
-    session.prepare("a-1")
-    real = session._connection.execute
+def test_a_commit_whose_answer_is_lost_is_looked_up(begun: Begun, arrived: bool, known: bool) -> None:
+    with begun.effect():
+        begun.write("k", "new")
+    begun.session.prepare("a-1")
+    real = begun.session._connection.execute
 
     def losing(query: Any, *args: Any, **kwargs: Any) -> Any:
         if arrived:
             real(query, *args, **kwargs)
         raise _Lost
 
-    session._connection.execute = losing  # type: ignore[method-assign]
+    begun.session._connection.execute = losing  # type: ignore[method-assign]
     if not known:  # the server is away, and may have heard the COMMIT
-        adapter._conninfo = "host=127.0.0.1 port=1 user=nobody dbname=gone"
+        begun.adapter._conninfo = "host=127.0.0.1 port=1 user=nobody dbname=gone"
     told = pytest.raises(_Lost if known else CommitUnknown)
     with nullcontext() if arrived and known else told:
-        session.commit("a-1")
-    assert rows.outside("k") == ("new" if arrived else None)
+        begun.session.commit("a-1")
+    assert begun.outside("k") == ("new" if arrived else None)
 
 
-def test_a_server_that_turns_a_commit_into_a_rollback_is_not_believed(
-    adapter: PostgresAdapter, session: PostgresSession
-) -> None:
-    session.prepare("a-1")
+def test_a_server_that_turns_a_commit_into_a_rollback_is_not_believed(begun: Begun) -> None:
+    begun.session.prepare("a-1")
     with pytest.raises(psycopg.Error):
-        session._connection.execute("SELECT * FROM nowhere")
+        begun.session._connection.execute("SELECT * FROM nowhere")
     with pytest.raises(psycopg.InterfaceError, match="ROLLBACK"):
-        session.commit("a-1")
-    assert adapter.landed("a-1") is False
+        begun.session.commit("a-1")
+    assert begun.adapter.landed("a-1") is False
 
 
 def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

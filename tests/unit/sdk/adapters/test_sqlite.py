@@ -11,10 +11,8 @@ from pathlib import Path
 import pytest
 
 from countersign import SessionLost, SQLiteAdapter, tool
-from countersign.adapters.sqlite import SQLiteSession
 from tests.fakes.desk import Desk, refund_tool
-from tests.unit.sdk.adapters.bank import BOOK_AGAIN, CREDIT, commit, credit, standing, write_blob
-from tests.unit.sdk.adapters.rows import CALL
+from tests.unit.sdk.adapters.bank import BOOK_AGAIN, CREDIT, Bank, credit, standing, write_blob
 
 Use = Callable[[sqlite3.Connection], object]
 NUMBERS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n)"
@@ -49,23 +47,23 @@ ENDS: dict[str, Use] = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
 def test_an_effect_in_which_sqlite_ended_the_transaction_is_told_and_nothing_runs_after_it(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, end: Use
+    bank: Bank, end: Use
 ) -> None:
-    block = session.savepoint()
-    with session.effect(CALL):
-        credit(adapter.connection)
-    with pytest.raises(SessionLost, match="Nothing of it stands"), session.effect(CALL):
-        end(adapter.connection)
+    block = bank.session.savepoint()
+    with bank.effect():
+        credit(bank.connection)
+    with pytest.raises(SessionLost, match="Nothing of it stands"), bank.effect():
+        end(bank.connection)
     for refused in (
-        session.effect(CALL).__enter__, session.savepoint, session.verify_unmoved, session.changes,
-        lambda: session.prepare("a-1"), block.release, block.rollback,
+        bank.effect().__enter__, bank.session.savepoint, bank.session.verify_unmoved, bank.session.changes,
+        lambda: bank.session.prepare("a-1"), block.release, block.rollback,
     ):  # fmt: skip
         with pytest.raises(SessionLost):
             refused()
     with pytest.raises(sqlite3.Error):
-        session.commit("a-1")
-    session.undo()
-    assert (standing(path), adapter.landed("a-1")) == ([100, 100], False)
+        bank.session.commit("a-1")
+    bank.session.undo()
+    assert (bank.standing(), bank.adapter.landed("a-1")) == ([100, 100], False)
 
 
 def _commits(connection: sqlite3.Connection) -> None:
@@ -87,63 +85,57 @@ WRITES: dict[str, Use] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_tool_that_swallows_it_and_goes_on_writes_nothing(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, write: Use
-) -> None:
-    with pytest.raises(SessionLost), session.effect(CALL):
-        credit(adapter.connection)
+def test_a_tool_that_swallows_it_and_goes_on_writes_nothing(bank: Bank, write: Use) -> None:
+    with pytest.raises(SessionLost), bank.effect():
+        credit(bank.connection)
         with suppress(sqlite3.IntegrityError):
-            adapter.connection.execute(BOOK_AGAIN)
+            bank.connection.execute(BOOK_AGAIN)
         with suppress(Exception):
-            write(adapter.connection)
-    with closing(sqlite3.connect(path)) as connection:
+            write(bank.connection)
+    with closing(sqlite3.connect(bank.path)) as connection:
         assert connection.execute("SELECT * FROM accounts").fetchall() == [("a", 100), ("b", 100)]
 
 
-def test_an_outer_tool_does_not_hide_it(adapter: SQLiteAdapter, session: SQLiteSession, path: Path) -> None:
-    with pytest.raises(SessionLost), session.effect(CALL):
-        credit(adapter.connection)
-        with suppress(SessionLost), session.effect(CALL):
-            adapter.connection.execute(BOOK_AGAIN)
-    assert standing(path) == [100, 100]
+def test_an_outer_tool_does_not_hide_it(bank: Bank) -> None:
+    with pytest.raises(SessionLost), bank.effect():
+        credit(bank.connection)
+        with suppress(SessionLost), bank.effect():
+            bank.connection.execute(BOOK_AGAIN)
+    assert bank.standing() == [100, 100]
 
 
-def test_who_interrupts_the_program_is_not_answered_with_another_error(
-    adapter: SQLiteAdapter, session: SQLiteSession
-) -> None:
-    with pytest.raises(KeyboardInterrupt), session.effect(CALL):
+def test_who_interrupts_the_program_is_not_answered_with_another_error(bank: Bank) -> None:
+    with pytest.raises(KeyboardInterrupt), bank.effect():
         with suppress(sqlite3.IntegrityError):
-            adapter.connection.execute(BOOK_AGAIN)
+            bank.connection.execute(BOOK_AGAIN)
         raise KeyboardInterrupt
     with pytest.raises(SessionLost):
-        session.prepare("a-1")
+        bank.session.prepare("a-1")
 
 
-def test_an_effect_that_could_not_be_taken_back_loses_the_session_with_it(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path
-) -> None:
+def test_an_effect_that_could_not_be_taken_back_loses_the_session_with_it(bank: Bank) -> None:
     """A query timeout: what was half read keeps the interrupt alive, and it meets our own statement."""
-    with pytest.raises(SessionLost, match="interrupted"), session.effect(CALL):
-        credit(adapter.connection)
-        half_read = adapter.connection.execute("SELECT id FROM accounts")
+    with pytest.raises(SessionLost, match="interrupted"), bank.effect():
+        credit(bank.connection)
+        half_read = bank.connection.execute("SELECT id FROM accounts")
         half_read.fetchone()
-        adapter.connection.interrupt()
+        bank.connection.interrupt()
         raise ZeroDivisionError
     half_read.close()
     with pytest.raises(SessionLost):
-        session.prepare("a-1")
-    session.undo()
-    assert standing(path) == [100, 100]
+        bank.session.prepare("a-1")
+    bank.session.undo()
+    assert bank.standing() == [100, 100]
 
 
-def test_an_undo_that_fails_is_told(adapter: SQLiteAdapter, session: SQLiteSession) -> None:
-    with session.effect(CALL):
-        half_read = adapter.connection.execute("SELECT id FROM accounts")
+def test_an_undo_that_fails_is_told(bank: Bank) -> None:
+    with bank.effect():
+        half_read = bank.connection.execute("SELECT id FROM accounts")
         half_read.fetchone()
-    session._connection.interrupt()
+    bank.session._connection.interrupt()
     with pytest.raises(sqlite3.OperationalError, match="interrupted"):
-        session.undo()
-    session.undo()
+        bank.session.undo()
+    bank.session.undo()
 
 
 # ------------------------------------------------------------------------------ what tools may not do to it
@@ -155,17 +147,15 @@ KEPT_ON: list[Use] = [
 
 
 @pytest.mark.parametrize("use", KEPT_ON)
-def test_a_connection_that_a_tool_kept_does_nothing_outside_its_effects(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, use: Use
-) -> None:
-    with session.effect(CALL):
-        kept = adapter.connection
+def test_a_connection_that_a_tool_kept_does_nothing_outside_its_effects(bank: Bank, use: Use) -> None:
+    with bank.effect():
+        kept = bank.connection
         credit(kept)
     with pytest.raises(Exception, match=r"not authorized|prohibited|outside"):
         use(kept)
-    assert standing(path) == [100, 100]
-    commit(session)
-    assert standing(path) == [101, 100]
+    assert bank.standing() == [100, 100]
+    bank.commit()
+    assert bank.standing() == [101, 100]
 
 
 FORBIDDEN = [
@@ -175,57 +165,55 @@ FORBIDDEN = [
 
 
 @pytest.mark.parametrize("statement", FORBIDDEN)
-def test_undo_keeps_what_it_needs(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, statement: str
-) -> None:
-    block = session.savepoint()
-    with session.effect(CALL):
-        credit(adapter.connection)
+def test_undo_keeps_what_it_needs(bank: Bank, statement: str) -> None:
+    block = bank.session.savepoint()
+    with bank.effect():
+        credit(bank.connection)
         with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
-            adapter.connection.execute(statement)
-        assert adapter.connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+            bank.connection.execute(statement)
+        assert bank.connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
     block.rollback()
-    commit(session)
-    assert standing(path) == [100, 100]
+    bank.commit()
+    assert bank.standing() == [100, 100]
 
 
-def test_a_tool_cannot_take_the_guard_off(adapter: SQLiteAdapter, session: SQLiteSession, path: Path) -> None:
-    with session.effect(CALL):
+def test_a_tool_cannot_take_the_guard_off(bank: Bank) -> None:
+    with bank.effect():
         for guard in (None, lambda *_: sqlite3.SQLITE_OK):
             with pytest.raises(sqlite3.NotSupportedError):
-                adapter.connection.set_authorizer(guard)
+                bank.connection.set_authorizer(guard)
         with pytest.raises(sqlite3.NotSupportedError):
-            adapter.connection.deserialize(b"")
-        credit(adapter.connection)
+            bank.connection.deserialize(b"")
+        credit(bank.connection)
         with pytest.raises(sqlite3.DatabaseError):
-            adapter.connection.commit()
-    session.undo()
-    assert standing(path) == [100, 100]
+            bank.connection.commit()
+    bank.session.undo()
+    assert bank.standing() == [100, 100]
 
 
-def test_a_tool_has_savepoints_of_its_own(adapter: SQLiteAdapter, session: SQLiteSession, path: Path) -> None:
-    with session.effect(CALL):
-        adapter.connection.execute("SAVEPOINT mine")
-        credit(adapter.connection)
-        adapter.connection.execute("ROLLBACK TO mine")
-        credit(adapter.connection, "b")
-    commit(session)
-    assert standing(path) == [100, 101]
+def test_a_tool_has_savepoints_of_its_own(bank: Bank) -> None:
+    with bank.effect():
+        bank.connection.execute("SAVEPOINT mine")
+        credit(bank.connection)
+        bank.connection.execute("ROLLBACK TO mine")
+        credit(bank.connection, "b")
+    bank.commit()
+    assert bank.standing() == [100, 101]
 
 
 @pytest.mark.parametrize("inner_raises", [False, True])
 def test_an_outer_effect_is_guarded_and_watched_as_before_once_an_inner_one_has_ended(
-    adapter: SQLiteAdapter, session: SQLiteSession, inner_raises: bool
+    bank: Bank, inner_raises: bool
 ) -> None:
-    with session.effect(CALL):
-        with suppress(ZeroDivisionError), session.effect(CALL):
-            credit(adapter.connection)
+    with bank.effect():
+        with suppress(ZeroDivisionError), bank.effect():
+            credit(bank.connection)
             if inner_raises:
                 raise ZeroDivisionError
         with pytest.raises(sqlite3.DatabaseError, match="not authorized"):
-            adapter.connection.commit()
-        adapter.connection.execute("DELETE FROM booked")  # a table that nothing touched before
-    told = [one.key for one in session.changes() or ()]
+            bank.connection.commit()
+        bank.connection.execute("DELETE FROM booked")  # a table that nothing touched before
+    told = [one.key for one in bank.session.changes() or ()]
     assert told == (["booked[o-1]"] if inner_raises else ["accounts[a]", "booked[o-1]"])
 
 

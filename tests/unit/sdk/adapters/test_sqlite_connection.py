@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 
 from countersign.adapters import SQLiteAdapter
-from countersign.adapters.sqlite import SQLiteSession
 from countersign.adapters.sqlite_connection import LiveConnection
-from tests.unit.sdk.adapters.bank import commit, noted, write_blob
-from tests.unit.sdk.adapters.rows import CALL
+from tests.unit.sdk.adapters.bank import Bank, write_blob
 
 PUT = "INSERT INTO notes VALUES (?)"
 
@@ -54,35 +52,31 @@ STATEMENTS: dict[str, Callable[[sqlite3.Connection], object]] = {
 
 @pytest.mark.parametrize("write", [*STATEMENTS.values(), write_blob], ids=[*STATEMENTS, "blob"])
 def test_who_keeps_it_longer_than_the_effect_writes_nothing_with_it_in_the_next(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, write: Callable[[sqlite3.Connection], object]
+    bank: Bank, write: Callable[[sqlite3.Connection], object]
 ) -> None:
     late: list[Callable[[], str]] = []
-    with pytest.raises(TimeoutError), session.effect(CALL):
-        kept = adapter.connection
+    with pytest.raises(TimeoutError), bank.effect():
+        kept = bank.connection
         late.append(heard_in_a_thread(lambda: write(kept)))
         raise TimeoutError
-    with session.effect(CALL):
-        adapter.connection.execute(PUT, ("mine",))
+    with bank.effect():
+        bank.connection.execute(PUT, ("mine",))
         assert late[0]() in {"DatabaseError", "ProgrammingError"}
-    commit(session)
-    assert noted(path) == ["mine"]
+    bank.commit()
+    assert bank.noted() == ["mine"]
 
 
 @pytest.mark.parametrize("with_context", [True, False])
-def test_a_thread_that_the_effect_waits_for_writes_with_it(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, with_context: bool
-) -> None:
+def test_a_thread_that_the_effect_waits_for_writes_with_it(bank: Bank, with_context: bool) -> None:
     """Also one without the context, as a plain thread is."""
-    with session.effect(CALL):
-        kept = adapter.connection
+    with bank.effect():
+        kept = bank.connection
         assert heard_in_a_thread(lambda: kept.execute(PUT, ("late",)), with_context=with_context)() == "done"
-    commit(session)
-    assert noted(path) == ["late"]
+    bank.commit()
+    assert bank.noted() == ["late"]
 
 
-def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path
-) -> None:
+def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(bank: Bank) -> None:
     begun = threading.Event()
 
     class Slow:
@@ -91,15 +85,15 @@ def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(
             time.sleep(0.2)
             return "late"
 
-    with pytest.raises(TimeoutError), session.effect(CALL):
-        late = heard_in_a_thread(lambda: adapter.connection.execute(PUT, (Slow(),)))
+    with pytest.raises(TimeoutError), bank.effect():
+        late = heard_in_a_thread(lambda: bank.connection.execute(PUT, (Slow(),)))
         thread = threading.Thread(target=late)
         thread.start()
         assert begun.wait(10)
         raise TimeoutError
     thread.join()
-    commit(session)
-    assert noted(path) == []
+    bank.commit()
+    assert bank.noted() == []
 
 
 CURSORS: list[Callable[[sqlite3.Connection], Any]] = [
@@ -109,36 +103,34 @@ CURSORS: list[Callable[[sqlite3.Connection], Any]] = [
 
 
 @pytest.mark.parametrize("cursor", CURSORS)
-def test_a_cursor_that_it_did_not_make_says_nothing(
-    adapter: SQLiteAdapter, session: SQLiteSession, cursor: Callable[[Any], Any]
-) -> None:
-    with session.effect(CALL):
+def test_a_cursor_that_it_did_not_make_says_nothing(bank: Bank, cursor: Callable[[Any], Any]) -> None:
+    with bank.effect():
         for say in (
             lambda it: it.execute(PUT, ("bare",)),
             lambda it: it.executemany(PUT, [("bare",)]),
             lambda it: it.executescript("INSERT INTO notes VALUES ('bare')"),
         ):
             with pytest.raises(sqlite3.Error):
-                say(cursor(adapter.connection))
-        assert adapter.connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
+                say(cursor(bank.connection))
+        assert bank.connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
 
 
 @pytest.mark.parametrize("by", [sqlite3.Cursor, lambda connection: connection], ids=["bare", "its own"])
 def test_rows_of_which_one_ends_the_transaction_leave_none_that_nothing_takes_back(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, by: Callable[[sqlite3.Connection], Any]
+    bank: Bank, by: Callable[[sqlite3.Connection], Any]
 ) -> None:
     def rows() -> Iterator[tuple[str]]:
         yield ("r1",)
         with suppress(sqlite3.Error):
-            by(adapter.connection).execute("INSERT OR ROLLBACK INTO notes VALUES ('dup')")
+            by(bank.connection).execute("INSERT OR ROLLBACK INTO notes VALUES ('dup')")
         yield ("r2",)
 
-    with suppress(Exception), session.effect(CALL):
-        adapter.connection.execute(PUT, ("dup",))
-        by(adapter.connection).executemany(PUT, rows())
+    with suppress(Exception), bank.effect():
+        bank.connection.execute(PUT, ("dup",))
+        by(bank.connection).executemany(PUT, rows())
         raise ValueError
-    session.undo()
-    assert noted(path) == []
+    bank.session.undo()
+    assert bank.noted() == []
 
 
 # ----------------------------------------------------------------------------------------------------- Ctrl-C
@@ -176,29 +168,29 @@ def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callab
 
 @pytest.mark.parametrize("act", STATEMENTS.values(), ids=STATEMENTS)
 def test_an_interrupt_while_sqlite_asks_is_raised_and_refuses_nothing(
-    adapter: SQLiteAdapter, session: SQLiteSession, asked: Callable[[int], None], act: Any, path: Path
+    bank: Bank, asked: Callable[[int], None], act: Any
 ) -> None:
     """SQLite takes what its authorizer raises for a no; it was `DatabaseError: not authorized`."""
-    with session.effect(CALL):
+    with bank.effect():
         asked(sqlite3.SQLITE_INSERT)
         with pytest.raises(KeyboardInterrupt):
-            act(adapter.connection)
-        assert adapter.connection.execute("SELECT t FROM notes").fetchall() == [("late",)]
-    session.undo()
-    assert noted(path) == []
+            act(bank.connection)
+        assert bank.connection.execute("SELECT t FROM notes").fetchall() == [("late",)]
+    bank.session.undo()
+    assert bank.noted() == []
 
 
 def test_an_interrupt_while_it_asks_about_the_commit_does_not_refuse_it(
-    adapter: SQLiteAdapter, session: SQLiteSession, asked: Callable[[int], None], path: Path
+    bank: Bank, asked: Callable[[int], None]
 ) -> None:
-    with session.effect(CALL):
-        adapter.connection.execute(PUT, ("a",))
-    session.prepare("a-1")
+    with bank.effect():
+        bank.connection.execute(PUT, ("a",))
+    bank.session.prepare("a-1")
     asked(sqlite3.SQLITE_TRANSACTION)
     with pytest.raises(KeyboardInterrupt):
-        session.commit("a-1")
-    assert (noted(path), adapter.landed("a-1")) == (["a"], True)
-    assert not session._connection.goes_on
+        bank.session.commit("a-1")
+    assert (bank.noted(), bank.adapter.landed("a-1")) == (["a"], True)
+    assert not bank.session._connection.goes_on
 
 
 def test_an_interrupt_as_it_waits_for_a_lock_leaves_it_to_others(

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from countersign import Abort, MisuseError, Moved, NotStageable, Serialize, SQLiteAdapter, tool
-from countersign.adapters.sqlite import SQLiteSession
 from tests.fakes.desk import Desk
-from tests.unit.sdk.adapters.bank import commit, credit, standing
+from tests.unit.sdk.adapters.bank import Bank, commit, credit, standing
 from tests.unit.sdk.adapters.rows import CALL
 
 # ------------------------------------------------------------------------------------------ others are at it
@@ -95,10 +94,10 @@ def test_landed_says_what_can_be_known_meanwhile(adapter: SQLiteAdapter, path: P
     assert (adapter.landed("a-2"), another_process.landed("a-2")) == (False, False)
 
 
-def test_a_fork_has_nothing_of_a_copied_session(adapter: SQLiteAdapter, session: SQLiteSession) -> None:
+def test_a_fork_has_nothing_of_a_copied_session(bank: Bank) -> None:
     child = os.fork()
     if child == 0:
-        os._exit(0 if adapter.landed("a-1") is None else 1)
+        os._exit(0 if bank.adapter.landed("a-1") is None else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -235,23 +234,23 @@ def test_a_reference_that_the_commit_would_refuse_is_refused(
 @pytest.mark.parametrize("statement", ["PRAGMA foreign_keys = ON", "pragma main.Foreign_Keys(0)"])
 @pytest.mark.parametrize("inside", [False, True])
 def test_a_tool_that_would_switch_them_in_the_middle_is_told_how(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, statement: str, inside: bool
+    bank: Bank, statement: str, inside: bool
 ) -> None:
     said = r"SQLiteAdapter\(\.\.\., foreign_keys=True\)"
-    with pytest.raises(MisuseError, match=said), session.effect(CALL):
-        credit(adapter.connection)
-        with session.effect(CALL) if inside else suppress(ZeroDivisionError):
-            adapter.connection.execute(statement)
-    with session.effect(CALL):
-        assert adapter.connection.execute("PRAGMA foreign_keys").fetchall() == [(0,)]
-    commit(session)
-    assert standing(path) == [100, 100]
+    with pytest.raises(MisuseError, match=said), bank.effect():
+        credit(bank.connection)
+        with bank.effect() if inside else suppress(ZeroDivisionError):
+            bank.connection.execute(statement)
+    with bank.effect():
+        assert bank.connection.execute("PRAGMA foreign_keys").fetchall() == [(0,)]
+    bank.commit()
+    assert bank.standing() == [100, 100]
 
 
-def test_another_error_after_that_is_told_as_it_is(adapter: SQLiteAdapter, session: SQLiteSession) -> None:
-    with pytest.raises(ZeroDivisionError), session.effect(CALL):
+def test_another_error_after_that_is_told_as_it_is(bank: Bank) -> None:
+    with pytest.raises(ZeroDivisionError), bank.effect():
         with suppress(sqlite3.DatabaseError):
-            adapter.connection.execute("PRAGMA foreign_keys = ON")
+            bank.connection.execute("PRAGMA foreign_keys = ON")
         raise ZeroDivisionError
-    with pytest.raises(sqlite3.OperationalError, match="nowhere"), session.effect(CALL):
-        adapter.connection.execute("SELECT * FROM nowhere")
+    with pytest.raises(sqlite3.OperationalError, match="nowhere"), bank.effect():
+        bank.connection.execute("SELECT * FROM nowhere")

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
-import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
-from pathlib import Path
 
 import pytest
 
-from countersign import JournalError, LeaseLost, Runtime, Settings, ToolRegistry, resume, transaction
+from countersign import JournalError, LeaseLost
 from countersign.journal import Journal, Lease
 from countersign.journal.heartbeat import Heartbeat
 from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.postgres import PostgresDatabase
-from tests.fakes.desk import AGENT, Desk, make_desk, refund_tool
-from tests.unit.sdk.journals import BOTH, POSTGRES, terminate
+from tests.fakes.desk import AGENT, Desk, refund_tool
+from tests.unit.sdk.journals import POSTGRES, terminate
 
-SPAWN = multiprocessing.get_context("spawn")
 EVERY = 0.005
-LEASE_SECONDS = 1.5
 _PATIENCE_S = 60.0  # only a test that fails takes so long
 TXN = "a" * 64
 
@@ -221,35 +214,3 @@ def test_a_lease_that_may_have_been_taken_does_not_shut_its_own_process_out(
     with desk.step():
         refund("o-1", 5)
     assert desk.done == [("refund", "o-1", 5)]
-
-
-def _think(settings: Settings, pipe: Connection) -> None:
-    """An agent on a host of its own, whose body takes longer than its lease."""
-    socket.gethostname = lambda: "elsewhere"
-    with Runtime(settings, registry=ToolRegistry()) as runtime, transaction("t-1", runtime=runtime):
-        pipe.send("thinking")
-        time.sleep(_PATIENCE_S)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("engine", BOTH)
-def test_an_owner_on_another_host_keeps_its_lease_while_it_lives(place: JournalPlace, tmp_path: Path) -> None:
-    desk = make_desk(tmp_path, journal_path=place, lease_seconds=LEASE_SECONDS)
-    ours, theirs = SPAWN.Pipe(duplex=False)
-    child = SPAWN.Process(target=_think, args=(desk.runtime.settings, theirs))
-    child.start()
-    assert ours.recv() == "thinking"
-    with Runtime(desk.runtime.settings, registry=desk.registry, transport=desk.face.transport) as here:
-        end = time.monotonic() + 1.2 * LEASE_SECONDS
-        while time.monotonic() < end:
-            (found,) = resume(here)
-            assert found.waiting and f"owned by process {child.pid} on elsewhere" in found.note
-            time.sleep(0.1)
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        child.join(_PATIENCE_S)
-        (found,) = resume(here)
-        assert found.waiting  # nobody can see that it is gone
-        until(lambda: not resume(here)[0].waiting)
-        assert here.journal.transactions.find("t-1")[0].state == "ended"
-    desk.runtime.close()
