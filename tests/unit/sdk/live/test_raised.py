@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -253,3 +254,29 @@ def test_where_the_journal_cannot_be_told_nothing_is_committed(
             caught(note)
     assert (notes_in(notes), desk.done, txn.state) == ([], [], "ended")
     assert {state for state, _ in rows_of_run(desk, txn)} == {"undone", "withdrawn"}
+
+
+def test_a_fork_that_leaves_it_by_an_exception_notes_nothing(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    @tool("fork_out", lane="live", adapter=database, registry=desk.registry)
+    def fork_out() -> None:
+        """Write, and let a child leave by an exception."""
+        database.connection.execute("INSERT INTO notes VALUES ('o-1', 'kept')")
+        child = os.fork()
+        if child == 0:
+            raise ZeroDivisionError
+        os.waitpid(child, 0)
+
+    parent = os.getpid()
+    try:
+        with desk.step() as txn:
+            fork_out()
+            assert rows_of_run(desk, txn) == [("live", None)]
+    except BaseException:
+        if os.getpid() == parent:
+            raise
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert (live_rows(desk), notes_in(notes)) == ([("fork_out", "kept", None)], [("o-1", "kept")])

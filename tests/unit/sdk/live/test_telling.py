@@ -128,6 +128,7 @@ def test_a_commit_that_fails_tells_kind_and_place_alone(desk: Desk, put: Put, fa
     cause = told.value.__cause__
     assert told_by(told.value) == [] and isinstance(cause, errors.ToolRaised)
     assert (cause.kind, __file__ in cause.at) == ("ValueError", True)
+    assert SECRET not in str(desk.runtime.journal.transactions.find("t-1")[0].note)
 
 
 @pytest.mark.parametrize("methods", [["undo"], ["undo", "commit"]], ids=["the body raises", "it ends well"])
