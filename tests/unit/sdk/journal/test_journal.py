@@ -109,11 +109,16 @@ def test_what_is_no_journal_of_ours_is_refused(
         owned(Journal(path))
 
 
-@IN_A_FILE
-def test_the_file_belongs_to_its_owner_alone(journal: Journal, tmp_path: Path) -> None:
-    owned(journal)
-    for file in tmp_path.glob("journal.db*"):
-        assert file.stat().st_mode & 0o077 == 0, file
+@pytest.mark.parametrize("is_there", [False, True])
+def test_its_file_is_made_also_of_an_empty_one_and_belongs_to_its_owner(
+    tmp_path: Path, is_there: bool
+) -> None:
+    path = tmp_path / "journal.db"
+    if is_there:
+        path.touch(mode=0o600)
+    owned(Journal(path))
+    assert verify(path).sound
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.glob("journal.db*")} == {0o600}
 
 
 def test_another_file_is_refused_as_what_it_is_and_left_alone(tmp_path: Path) -> None:
@@ -123,13 +128,6 @@ def test_another_file_is_refused_as_what_it_is_and_left_alone(tmp_path: Path) ->
     with pytest.raises(errors.JournalError, match=r"shop\.py' is another file and no journal"):
         owned(Journal(path))
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("print('a shop that is no journal')\n", 0o644)
-
-
-def test_an_empty_file_is_made_a_journal(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    path.touch(mode=0o600)
-    owned(Journal(path))
-    assert verify(path).sound and path.stat().st_mode & 0o777 == 0o600
 
 
 @IN_A_FILE
@@ -301,20 +299,16 @@ def test_an_outcome_and_the_next_firing_share_one_commit(journal: Journal) -> No
     assert journal.outbox.pending() == []
 
 
-def test_a_redeemed_list_is_never_replaced(journal: Journal) -> None:
-    lease = owned(journal)
-    effect = an_effect()
-    redeemed(journal, lease, effect)
-    with pytest.raises(errors.JournalError, match="cannot be replaced"):
-        frozen(journal, lease, an_effect(1, 6))
-
-
-def test_the_same_list_keeps_its_attempt_and_another_gets_its_own(journal: Journal) -> None:
+def test_the_same_list_keeps_its_attempt_and_another_gets_its_own_until_one_is_redeemed(
+    journal: Journal,
+) -> None:
     lease = owned(journal)
     _, first = frozen(journal, lease, an_effect(1, 5))
     _, again = frozen(journal, lease, an_effect(1, 5))
-    _, other = frozen(journal, lease, an_effect(1, 6))
+    _, other = redeemed(journal, lease, an_effect(1, 6))
     assert first == again != other
+    with pytest.raises(errors.JournalError, match="cannot be replaced"):
+        frozen(journal, lease, an_effect(1, 7))
 
 
 def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk) -> None:
