@@ -32,6 +32,14 @@ def pay_tool(desk: Desk, **options: Any) -> Pay:
     return pay
 
 
+def paid(desk: Desk, **options: Any) -> Pay:
+    """The tool, with which an order has been paid."""
+    pay = pay_tool(desk, **options)
+    with desk.step():
+        pay("o-1", 5, CARD)
+    return pay
+
+
 def without_key(desk: Desk, tmp_path: Path) -> Runtime:
     """Another host, to which nobody gave the key."""
     settings = replace(desk.runtime.settings, journal_key_path=tmp_path / "nobody put it here")

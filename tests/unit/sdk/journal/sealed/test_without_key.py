@@ -44,7 +44,7 @@ from countersign.rehearsal.replayed import ReplayedCall
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, make_runtime, notes_database, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC
-from tests.unit.sdk.paying import CARD, LARGE, columns, found, parked, pay_tool, tampered, without_key
+from tests.unit.sdk.paying import CARD, LARGE, columns, found, paid, parked, pay_tool, tampered, without_key
 
 
 def test_recovery_without_the_key_fires_nothing_and_names_the_setting(desk: Desk, tmp_path: Path) -> None:
@@ -76,9 +76,7 @@ def test_a_rerun_without_the_key_asks_nobody_and_fires_nothing(desk: Desk, tmp_p
 
 
 def test_a_second_run_without_the_key_reads_no_results(desk: Desk, tmp_path: Path) -> None:
-    pay = pay_tool(desk)
-    with desk.step():
-        pay("o-1", 5, CARD)
+    pay = paid(desk)
     with (
         without_key(desk, tmp_path) as poor,
         pytest.raises(errors.JournalSealed),
@@ -89,9 +87,7 @@ def test_a_second_run_without_the_key_reads_no_results(desk: Desk, tmp_path: Pat
 
 
 def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_path: Path, keys: Path) -> None:
-    pay = pay_tool(desk)
-    with desk.step():
-        pay("o-1", 5, CARD)
+    pay = paid(desk)
     other = tmp_path / "other keys"
     add_key(other)
     for path in (tmp_path / "missing", other):
@@ -107,9 +103,7 @@ def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_pat
 def test_a_replay_takes_the_key_of_the_environment(
     desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pay = pay_tool(desk)
-    with desk.step():
-        pay("o-1", 5, CARD)
+    pay = paid(desk)
     place = desk.runtime.settings.journal_path
     step = lambda _: pay("o-1", 5, CARD)  # noqa: E731
     monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
@@ -120,9 +114,7 @@ def test_a_replay_takes_the_key_of_the_environment(
 
 
 def test_whoever_reads_needs_no_key(desk: Desk) -> None:
-    pay = pay_tool(desk)
-    with desk.step():
-        pay("o-1", 5, CARD)
+    pay = paid(desk)
     reader = Journal(desk.runtime.settings.journal_path, key_path=desk.folder / "missing")
     (record,) = reader.transactions.find("t-1")
     assert summary(reader, record)["effects"] == "pay fired"
@@ -196,8 +188,7 @@ def test_a_dry_run_does_not_tell_what_would_be_written_with_a_secret(desk: Desk)
 def test_show_checks_sealed_rows_with_the_key(
     desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with desk.step():
-        pay_tool(desk)("o-1", 5, CARD)
+    paid(desk)
     place = desk.runtime.settings.journal_path
     named = place.secret if isinstance(place, JournalUrl) else str(place)
     (row,) = columns(desk)
