@@ -275,10 +275,8 @@ def test_it_is_finished_once_nothing_is_in_the_way(files: FilesAdapter, root: Pa
     (root.parent / "was_d").rename(root / "d")
     files.begin("t-2").undo()
     done = stuck == COMMITTING
-    assert ((root / "d" / "b").read_text(), (root / "d" / "new").exists()) == (
-        "mine" if done else "old b",
-        done,
-    )
+    changed = (root / "d" / "b").read_text(), (root / "d" / "new").exists()
+    assert changed == (("mine", True) if done else ("old b", False))
     assert (files.landed("a-1"), sessions(root)) == (done, [])
 
 

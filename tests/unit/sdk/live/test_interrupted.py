@@ -113,11 +113,8 @@ def test_a_second_one_leaves_the_rest(desk: Desk, run: Run, notes: Path, root: P
 
 def test_a_commit_that_fails_after_an_interrupt_does_not_hide_it(desk: Desk, run: Run, notes: Path) -> None:
     full = interrupted(FilesSession, "commit", "before", OSError(28, "No space left on device"))
-    with (
-        interrupted(LiveConnection, "say", "after", KeyboardInterrupt()),
-        full,
-        pytest.raises(KeyboardInterrupt),
-    ):
+    strikes = interrupted(LiveConnection, "say", "after", KeyboardInterrupt())
+    with strikes, full, pytest.raises(KeyboardInterrupt):
         run(False)
     assert (notes_in(notes), live_states(desk)) == ([("o-1", "hello")], ["live", "live"])
     (found,) = resume(desk.runtime)

@@ -63,10 +63,8 @@ class Agent:
 
 def lists(desk: Desk) -> list[tuple[int, str]]:
     """Every live effect in the journal: of which list, and how it ended."""
-    rows = desk.runtime.journal.database.rows(
-        "SELECT staging, state FROM effects WHERE lane = 'live' ORDER BY staging, seq"
-    )
-    return [(row["staging"], row["state"]) for row in rows]
+    asked = "SELECT staging, state FROM effects WHERE lane = 'live' ORDER BY staging, seq"
+    return [tuple(row) for row in desk.runtime.journal.database.rows(asked)]
 
 
 # ------------------------------------------------------------------------------------------ Abort, always

@@ -11,25 +11,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from countersign import (
-    LiveCall,
-    LiveSession,
-    MemoryAdapter,
-    Proposal,
-    SQLiteAdapter,
-    Usage,
-    errors,
-    llm_call,
-    replay,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import MemoryAdapter, SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
+from countersign.adapters import LiveCall, LiveSession
 from countersign.cli.app import app
 from countersign.commit.firing import FireResult
 from countersign.commit.plan import StagedCall
 from countersign.contract.states import Outcome
 from countersign.contract.wire import EffectView, SubmittedEffect
+from countersign.errors import JournalSealed
+from countersign.errors.reasons import Proposal
 from countersign.journal import Done, Journal, News, Report, Staged
 from countersign.journal.place import JournalUrl
 from countersign.journal.sealing import HIDDEN
@@ -38,6 +28,7 @@ from countersign.journal.telling import describe, summary
 from countersign.live.committing import CommitFailed
 from countersign.live.remains import Recovered, recover
 from countersign.live.work import LiveWork
+from countersign.llm.shapes import Usage
 from countersign.rehearsal.divergences import CallNow
 from countersign.rehearsal.recorded import RecordedCall
 from countersign.rehearsal.replayed import ReplayedCall
@@ -62,10 +53,8 @@ def test_a_rerun_without_the_key_asks_nobody_and_fires_nothing(desk: Desk, tmp_p
     pay = pay_tool(desk)
     asked = len(desk.face.log)
     with without_key(desk, tmp_path) as poor:
-        with (
-            pytest.raises(errors.JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"),
-            transaction("t-1", runtime=poor),
-        ):
+        refused = pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY")
+        with refused, transaction("t-1", runtime=poor):
             pay("o-1", 5, CARD)
         assert poor.journal.transactions.require(found(desk, "t-1").txn).staging is None
     assert desk.done == []
@@ -77,11 +66,8 @@ def test_a_rerun_without_the_key_asks_nobody_and_fires_nothing(desk: Desk, tmp_p
 
 def test_a_second_run_without_the_key_reads_no_results(desk: Desk, tmp_path: Path) -> None:
     pay = paid(desk)
-    with (
-        without_key(desk, tmp_path) as poor,
-        pytest.raises(errors.JournalSealed),
-        transaction("t-1", runtime=poor),
-    ):
+    poor = without_key(desk, tmp_path)
+    with poor, pytest.raises(JournalSealed), transaction("t-1", runtime=poor):
         pay("o-1", 5, CARD)
     assert len(desk.done) == 1
 
@@ -92,10 +78,8 @@ def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_pat
     add_key(other)
     for path in (tmp_path / "missing", other):
         settings = replace(desk.runtime.settings, journal_key_path=path)
-        with (
-            make_runtime(settings, desk.face, desk.registry, desk.clock) as poor,
-            pytest.raises(errors.JournalSealed, match=read_keys(keys)[0].id),
-        ):
+        poor = make_runtime(settings, desk.face, desk.registry, desk.clock)
+        with poor, pytest.raises(JournalSealed, match=read_keys(keys)[0].id):
             replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=poor)
     assert replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=desk.runtime).status == "same"
 
@@ -107,21 +91,21 @@ def test_a_replay_takes_the_key_of_the_environment(
     place = desk.runtime.settings.journal_path
     step = lambda _: pay("o-1", 5, CARD)  # noqa: E731
     monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
-    with pytest.raises(errors.JournalSealed):
+    with pytest.raises(JournalSealed):
         replay("t-1", step, journal=place)
     monkeypatch.setenv("COUNTERSIGN_JOURNAL_KEY", str(keys))
     assert replay("t-1", step, journal=place).outcomes[0].result == f"paid with {CARD}"
 
 
 def test_whoever_reads_needs_no_key(desk: Desk) -> None:
-    pay = paid(desk)
+    paid(desk)
     reader = Journal(desk.runtime.settings.journal_path, key_path=desk.folder / "missing")
     (record,) = reader.transactions.find("t-1")
     assert summary(reader, record)["effects"] == "pay fired"
     (told,) = describe(reader, record)["effects"]
     assert told["args"] == f'{{"amount_cents":5,"card":"{HIDDEN}","order_id":"o-1"}}'
     assert told["result"] == HIDDEN
-    with pytest.raises(errors.JournalSealed):
+    with pytest.raises(JournalSealed):
         reader.transactions.effects(record)
     reader.close()
 
@@ -142,7 +126,7 @@ def test_what_is_still_to_be_reported_is_counted_without_the_key_and_sent_only_w
     record = found(desk, "t-1")
     assert describe(reader, record)["unreported"] == 1
     (pending,) = reader.outbox.pending()
-    with pytest.raises(errors.JournalSealed):
+    with pytest.raises(JournalSealed):
         reader.outbox.opened(pending)
     reader.close()
     report = desk.runtime.journal.outbox.opened(pending)
@@ -279,7 +263,7 @@ def test_recovery_knows_without_a_key_which_adapters_were_given_secrets(desk: De
 def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk, tmp_path: Path) -> None:
     asked: list[str] = []
     with without_key(desk, tmp_path) as poor:
-        with pytest.raises(errors.JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"):  # noqa: SIM117 - the call is the block
+        with pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"):  # noqa: SIM117 - the call is the block
             with llm_call("m", reasoning=True, runtime=poor):
                 asked.append("m")
         assert (asked, poor.journal.spending.calls(9)) == ([], [])
