@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,10 +12,10 @@ import pytest
 from countersign import JournalError, LeaseLost
 from countersign.journal import Journal, Lease
 from countersign.journal.heartbeat import Heartbeat
-from countersign.journal.place import JournalPlace, JournalUrl
-from countersign.journal.postgres import PostgresDatabase
-from tests.fakes.desk import AGENT, Desk, refund_tool
-from tests.unit.sdk.journals import POSTGRES, terminate
+from countersign.journal.place import JournalPlace
+from tests.fakes.desk import AGENT, Desk
+from tests.unit.sdk.journal.test_forking import AS_EXPECTED, forked
+from tests.unit.sdk.journals import POSTGRES
 
 EVERY = 0.005
 _PATIENCE_S = 60.0  # only a test that fails takes so long
@@ -127,20 +126,17 @@ def test_a_forked_child_renews_nothing_of_its_parents(beats: Beats, heart: Heart
     lease = Lease("a", "h/1", 1)
     heart.begin(lease)
     until(lambda: beats.renewed)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            before = len(beats.renewed)
-            time.sleep(5 * EVERY)
-            own = Lease("b", "h/2", 1)
-            quiet = len(beats.renewed) == before
-            heart.begin(own)
-            until(lambda: "b" in beats.renewed)
-            code = 0 if quiet and "a" not in beats.renewed[before:] else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def child() -> None:
+        before = len(beats.renewed)
+        time.sleep(5 * EVERY)
+        assert len(beats.renewed) == before
+        own = Lease("b", "h/2", 1)
+        heart.begin(own)
+        until(lambda: "b" in beats.renewed)
+        assert "a" not in beats.renewed[before:]
+
+    assert forked(child) == AS_EXPECTED
 
 
 @pytest.mark.parametrize("engine", ["sqlite", POSTGRES])
@@ -157,17 +153,13 @@ def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place: JournalPla
     holder = threading.Thread(target=hold)
     holder.start()
     assert inside.wait(_PATIENCE_S)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
-            code = 0
-        finally:
-            os._exit(code)
+
+    def child() -> None:
+        journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
+
+    assert forked(child) == AS_EXPECTED
     forking.set()
     holder.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert journal.transactions.newest_ids(9) == [TXN]
     journal.close()
 
@@ -188,29 +180,3 @@ def test_a_lease_whose_unit_was_not_kept_is_nobodys(desk: Desk) -> None:
     assert list(journal.leases._heart._held) == [second]
     journal.leases.release(second)
     assert len(journal.leases._heart._held) == 0
-
-
-@pytest.mark.parametrize("engine", [POSTGRES])
-def test_a_lease_that_may_have_been_taken_does_not_shut_its_own_process_out(
-    place: JournalUrl, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""
-    refund = refund_tool(desk)
-    database = desk.runtime.journal.database
-    assert isinstance(database, PostgresDatabase)
-    desk.runtime.journal.transactions.newest_ids(1)
-    commit = database._commit
-
-    def lose() -> None:
-        commit()
-        terminate(desk.runtime.journal, place)
-        commit()
-
-    with monkeypatch.context() as lost:
-        lost.setattr(database, "_commit", lose)
-        with pytest.raises(JournalError, match="nobody knows"), desk.step():
-            refund("o-1", 5)
-    assert desk.runtime.journal.transactions.find("t-1")[0].holder is not None
-    with desk.step():
-        refund("o-1", 5)
-    assert desk.done == [("refund", "o-1", 5)]

@@ -263,6 +263,22 @@ def test_nothing_is_called_whose_firing_may_not_be_written(
     assert (desk.done, effect.state) == ([], LocalState.UNKNOWN if written else LocalState.UNUSED)
 
 
+def test_a_lease_that_may_have_been_taken_does_not_shut_its_own_process_out(
+    desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""
+    refund, journal = refund_tool(desk), desk.runtime.journal
+    journal.transactions.newest_ids(1)
+    with monkeypatch.context() as lost:
+        losing(lost, journal, place, written=True)
+        with pytest.raises(JournalError, match="nobody knows"), desk.step():
+            refund("o-1", 5)
+    assert journal.transactions.find("t-1")[0].holder is not None
+    with desk.step():
+        refund("o-1", 5)
+    assert desk.done == [("refund", "o-1", 5)]
+
+
 def test_a_child_that_ends_as_any_program_does_leaves_its_parents_connection_alone(journal: Journal) -> None:
     write(journal, "a")
     child = multiprocessing.get_context("fork").Process(target=write, args=(journal, "b"))
