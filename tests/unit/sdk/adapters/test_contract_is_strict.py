@@ -36,15 +36,6 @@ def _never_leaves(self: FilesSession, call: object) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def _stays_open(self: Inside[FilesSession], subject: FilesSession) -> Iterator[None]:
-    token = self._turn.set(_Turn(subject))
-    try:
-        yield
-    finally:
-        self._turn.reset(token)
-
-
 class _OfItsThread(_Turn[FilesSession]):
     """As an adapter has it that asks for the thread."""
 
@@ -56,13 +47,21 @@ class _OfItsThread(_Turn[FilesSession]):
         return threading.get_ident() != self._mine
 
 
-@contextmanager
-def _of_its_thread(self: Inside[FilesSession], subject: FilesSession) -> Iterator[None]:
-    token = self._turn.set(_OfItsThread(subject))
-    try:
-        yield
-    finally:
-        self._turn.reset(token)
+def _turns(turn: type[_Turn[FilesSession]]) -> Any:
+    """Effects of an adapter whose turns end otherwise, or not at all."""
+
+    @contextmanager
+    def effect(self: Inside[FilesSession], subject: FilesSession) -> Iterator[None]:
+        token = self._turn.set(turn(subject))
+        try:
+            yield
+        finally:
+            self._turn.reset(token)
+
+    return effect
+
+
+_stays_open, _of_its_thread = _turns(_Turn), _turns(_OfItsThread)
 
 
 def _instead(owner: type, name: str, act: Any) -> Fault:
