@@ -83,10 +83,10 @@ def test_many_may_start_at_once_and_one_of_them_takes_a_lease(place: JournalUrl)
         journal = Journal(place)
         together.wait(30)
         journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
-        taken = isinstance(journal.leases.acquire(TXN), Lease)
-        together.wait(30)  # whoever has it lives until everybody has asked
+        lease = journal.leases.acquire(TXN)
+        together.wait(30)  # whoever has it keeps it until everybody has asked
         journal.close()
-        return taken
+        return isinstance(lease, Lease)
 
     with ThreadPoolExecutor(6) as pool:
         assert sorted(pool.map(start, range(6))) == [False] * 5 + [True]
@@ -339,7 +339,7 @@ SCHEMA_DAMAGES = {
     "trigger 'chain_follows' is not as made": "ALTER TABLE chain DISABLE TRIGGER chain_follows",
     "function 'chain_follows()' is not as made": f"CREATE OR REPLACE {FOLLOWS}",
     "trigger 'quiet' is not this SDK's": QUIET,
-    "rule 'quiet' is not this SDK's": "CREATE RULE quiet AS ON INSERT TO outbox DO INSTEAD NOTHING",
+    "rule 'silent' is not this SDK's": "CREATE RULE silent AS ON INSERT TO outbox DO INSTEAD NOTHING",
     "column 'effects.state' is not as made": "ALTER TABLE effects ALTER state DROP NOT NULL",
     "index 'effects_by_id' is missing": "DROP INDEX effects_by_id",
     "constraint 'spent.spent_spent_check' is missing": "ALTER TABLE spent DROP CONSTRAINT spent_spent_check",

@@ -43,7 +43,7 @@ def journal(place: JournalPlace, keys: Path) -> Iterator[Journal]:
     opened.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def memory() -> Iterator[Journal]:
     opened = Journal(":memory:")
     yield opened
@@ -108,14 +108,12 @@ def every_pointer(value: Any, at: str = "") -> Iterator[str]:
 
 @settings(deadline=None)
 @given(value=_JSON, data=st.data())
-def test_any_value_comes_back_whatever_of_it_is_sealed(value: Any, data: st.DataObject) -> None:
+def test_any_value_comes_back_whatever_of_it_is_sealed(
+    memory: Journal, value: Any, data: st.DataObject
+) -> None:
     raw = canonicalize(value)
     chosen = data.draw(st.lists(st.sampled_from(sorted(every_pointer(value)))))
-    journal = Journal(":memory:")
-    try:
-        assert journal.seals.open(ABOUT, sealed(journal, raw, *chosen)) == raw
-    finally:
-        journal.close()
+    assert memory.seals.open(ABOUT, sealed(memory, raw, *chosen)) == raw
 
 
 ELSEWHERE = {
