@@ -327,19 +327,9 @@ def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk) -> N
             found = resume(other)
             assert [one.waiting for one in found] == [True]
             with pytest.raises(errors.TransactionBusy, match="is being run by"):
-                _enter_elsewhere(other)
+                contextvars.Context().run(transaction("t-1", runtime=other).__enter__)
     assert sum(slept) == pytest.approx(desk.runtime.settings.lease_wait_seconds, abs=0.1)
     assert len(desk.done) == 1
-
-
-def _enter_elsewhere(runtime: Any) -> None:
-    """As another process would: with no transaction around it."""
-
-    def enter() -> None:
-        with transaction("t-1", runtime=runtime):
-            pass
-
-    contextvars.Context().run(enter)
 
 
 def test_a_dead_owner_is_succeeded_at_once(journal: Journal) -> None:
