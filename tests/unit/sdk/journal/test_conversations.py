@@ -35,6 +35,9 @@ def test_a_mark_is_known_by_its_conversation_and_its_name(journal: Journal, plac
     known = [kept.turns("case-1", one) for one in "abc"] + [kept.turns("case-2", "a")]
     assert known == [{1}, {2}, {1}, {7}]
     assert (kept.turns("case-2", "b"), kept.turns("case", "-1a")) == (set(), set())
+    another_process = Journal(place)
+    assert another_process.conversations.turns("case-1", "a") == {1}
+    another_process.close()
     assert verify(place).findings == ()
 
 
@@ -44,13 +47,6 @@ def test_a_mark_keeps_every_turn_and_each_is_written_once(journal: Journal, plac
     assert journal.conversations.turns("case-1", "a") == {1, 4, 11}
     assert journal.database.row("SELECT count(*) FROM chain WHERE kind = 'turn'")[0] == 3  # type: ignore[index]
     assert verify(place).findings == ()
-
-
-def test_another_process_with_the_journal_knows_it_too(journal: Journal, place: JournalPlace) -> None:
-    journal.conversations.keep("case-1", ["a"], 3)
-    other = Journal(place)
-    assert other.conversations.turns("case-1", "a") == {3}
-    other.close()
 
 
 class Watched(Conversations):
