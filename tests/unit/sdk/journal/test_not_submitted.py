@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from countersign import SQLiteAdapter, errors, resume, tool, transaction
+from countersign import SQLiteAdapter, errors, resume, transaction
 from countersign.cli.app import app
 from countersign.journal.counting import count
 from countersign.journal.exporting import exported
@@ -21,6 +20,7 @@ from countersign.journal.searching import Wanted
 from countersign.journal.telling import description_of, summary_of
 from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
 from tests.unit.sdk.journals import both_engines
+from tests.unit.sdk.paying import CARD, pay_tool
 
 __all__ = ["both_engines"]
 
@@ -40,7 +40,6 @@ ENDINGS = [
     (errors.SettingsError("no file \udcff\0.txt"), False),
     (Unreadable(), False),
 ]
-CARD = "4111111111111111"
 
 
 def told(desk: Desk, key: str) -> dict[str, Any]:
@@ -53,12 +52,6 @@ def calls(of: dict[str, Any], kind: str = "effects") -> list[tuple[str, str, Any
         (one["tool"], one["state"], one["args"] if one["args"] == '"(secret)"' else json.loads(one["args"]))
         for one in of[kind]
     ]
-
-
-def on_disk(desk: Desk) -> bytes:
-    rows = desk.runtime.journal.database.rows("SELECT * FROM effects")
-    notes = desk.runtime.journal.database.rows("SELECT note FROM transactions")
-    return repr([tuple(row) for row in (*rows, *notes)]).encode()
 
 
 @pytest.mark.parametrize(("error", "is_async"), ENDINGS)
@@ -138,29 +131,22 @@ def test_a_caught_inner_block_is_told_beside_the_list(desk: Desk, tmp_path: Path
         assert found["note"] is None and [one[1] for one in desk.done] == ["o-1"]
 
 
-def secret_pay(desk: Desk, **manifest: Any) -> Callable[..., Any]:
-    @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
-    def pay(order_id: str, card: str) -> None:
-        """Pay."""
-
-    desk.publish(pay, **manifest)
-    return pay
-
-
 @pytest.mark.parametrize("inner", [False, True])
 def test_what_the_manifest_calls_secret_is_sealed_and_hidden(desk: Desk, inner: bool, engine: str) -> None:
-    pay = secret_pay(desk, secret=("/card",))
+    pay, database = pay_tool(desk, secret=[]), desk.runtime.journal.database
+    desk.publish(pay, secret=("/card",))  # the code does not call it secret
     block = transaction(runtime=desk.runtime) if inner else nullcontext()
     with suppress(ValueError), desk.step(), block:
-        pay("o-1", CARD)
+        pay("o-1", 5, CARD)
         raise ValueError(f"{CARD} is refused")
     found = told(desk, "t-1")
     kind = "dropped" if inner else "effects"
     no_key = engine == "postgresql"  # a journal that machines share has no key of its own
-    args = '"(secret)"' if no_key else {"order_id": "o-1", "card": "(secret)"}
+    args = '"(secret)"' if no_key else {"order_id": "o-1", "amount_cents": 5, "card": "(secret)"}
     assert calls(found, kind) == [("pay", "withdrawn", args)]
     assert found["note"] == "the body raised ValueError"
-    assert CARD.encode() not in on_disk(desk)
+    written = [*database.rows("SELECT * FROM effects"), *database.rows("SELECT note FROM transactions")]
+    assert CARD.encode() not in repr([tuple(row) for row in written]).encode()
 
 
 def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk) -> None:

@@ -55,7 +55,11 @@ def commits(database: Database) -> list[str]:
 
 
 @pytest.mark.parametrize("engine", ["sqlite", POSTGRES])
-def test_a_unit_inside_a_unit_is_part_of_it(database: Database) -> None:
+def test_a_unit_inside_a_unit_is_part_of_it_also_where_it_raises(database: Database) -> None:
+    with pytest.raises(RuntimeError), database.unit(durable=False):
+        write(database, "a")
+        raise RuntimeError
+    assert names(database) == []
     with database.unit(durable=False):
         write(database, "a")
         write(database, "b")
