@@ -1,14 +1,19 @@
-"""The databases of the state diffs."""
+"""The databases: of the state diffs, and the bank on SQLite with an adapter and an open session."""
 
 from __future__ import annotations
 
 import re
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from countersign import FilesAdapter, SQLiteAdapter
 from tests.counterparts import postgres, require
+from tests.unit.sdk.adapters.bank import TABLES, Bank
+from tests.unit.sdk.adapters.folder import OLD
 from tests.unit.sdk.adapters.resources import PostgresRows
 from tests.unit.sdk.adapters.rows import Database, on_postgres, on_sqlite
 
@@ -40,3 +45,39 @@ def server(conninfo: str) -> Database:
 @pytest.fixture
 def rows(conninfo: str) -> PostgresRows:
     return PostgresRows(conninfo)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with closing(sqlite3.connect(tmp_path / "bank.db")) as connection:
+        connection.executescript(TABLES)
+    return tmp_path / "bank.db"
+
+
+@pytest.fixture
+def adapter(path: Path) -> SQLiteAdapter:
+    return SQLiteAdapter(path, busy_seconds=0.1)
+
+
+@pytest.fixture
+def bank(path: Path, adapter: SQLiteAdapter) -> Iterator[Bank]:
+    session = adapter.begin("t-1")
+    yield Bank(path, adapter, session)
+    session.undo()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with the files of `OLD`, and beside it a secret and an empty folder."""
+    folder = tmp_path / "root"
+    (folder / "d").mkdir(parents=True)
+    for path, text in OLD.items():
+        (folder / path).write_text(text)
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "outside").mkdir()
+    return folder
+
+
+@pytest.fixture
+def files(root: Path) -> FilesAdapter:
+    return FilesAdapter(root)

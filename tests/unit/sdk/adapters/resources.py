@@ -128,16 +128,14 @@ class MemoryValues(Resource):
     def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
         self._memory[key] = value
 
-    def read(self, adapter: LiveAdapter, key: str) -> str | None:
-        found: str | None = self._memory.get(key)
-        return found
+    def read(self, adapter: LiveAdapter, key: str) -> Any:
+        return self._memory.get(key)
 
     def remove(self, adapter: LiveAdapter, key: str) -> None:
         del self._memory[key]
 
-    def outside(self, key: str) -> str | None:
-        found: str | None = self._memory.snapshot().get(key)
-        return found
+    def outside(self, key: str) -> Any:
+        return self._memory.snapshot().get(key)
 
     def change_outside(self, key: str, value: str) -> bool:
         session = self._memory.begin("theirs")

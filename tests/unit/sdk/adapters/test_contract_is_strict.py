@@ -36,15 +36,6 @@ def _never_leaves(self: FilesSession, call: object) -> Iterator[None]:
     yield
 
 
-@contextmanager
-def _stays_open(self: Inside[FilesSession], subject: FilesSession) -> Iterator[None]:
-    token = self._turn.set(_Turn(subject))
-    try:
-        yield
-    finally:
-        self._turn.reset(token)
-
-
 class _OfItsThread(_Turn[FilesSession]):
     """As an adapter has it that asks for the thread."""
 
@@ -56,13 +47,21 @@ class _OfItsThread(_Turn[FilesSession]):
         return threading.get_ident() != self._mine
 
 
-@contextmanager
-def _of_its_thread(self: Inside[FilesSession], subject: FilesSession) -> Iterator[None]:
-    token = self._turn.set(_OfItsThread(subject))
-    try:
-        yield
-    finally:
-        self._turn.reset(token)
+def _turns(turn: type[_Turn[FilesSession]]) -> Any:
+    """Effects of an adapter whose turns end otherwise, or not at all."""
+
+    @contextmanager
+    def effect(self: Inside[FilesSession], subject: FilesSession) -> Iterator[None]:
+        token = self._turn.set(turn(subject))
+        try:
+            yield
+        finally:
+            self._turn.reset(token)
+
+    return effect
+
+
+_stays_open, _of_its_thread = _turns(_Turn), _turns(_OfItsThread)
 
 
 def _instead(owner: type, name: str, act: Any) -> Fault:
@@ -103,98 +102,64 @@ def _unprepared(self: FilesSession, attempt_id: str) -> None:
     self._work.write(self._record(attempt_id))
 
 
-_STAYS = "test_what_cannot_be_snapshotted_is_refused_with_all_of_its_effect"
+def _nothing(*_: Any) -> None:
+    """Instead of what a rule needs."""
+
+
+_HALF = _instead(FilesSession, "effect", _keeps_half)
+_OPEN = _instead(Inside, "effect", _stays_open)
+_DISPUTED = _instead(FilesSession, "_require_undisputed", _nothing)
+_FORGETS = _instead(FilesAdapter, "recover", _nothing)
 FAULTS: dict[str, tuple[Fault, str]] = {
     "what an effect that raised wrote is kept": (
-        _instead(FilesSession, "effect", _keeps_half),
-        "test_an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others",
-    ),
-    **{
-        f"what an effect left behind goes on, {where}": (_instead(Inside, "effect", _stays_open), chapter)
-        for where, chapter in {
-            "after it": "test_what_an_effect_that_raised_has_started_does_nothing_after_it",
-            "in the next one": "test_what_an_effect_has_started_does_nothing_in_the_next_one",
-            "in the outer one": "test_what_an_inner_effect_has_started_does_nothing_in_the_outer_one",
-        }.items()
-    },
+        _HALF, "an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others"),
+    "an effect goes on after it": (_OPEN, "what_an_effect_that_raised_has_started_does_nothing_after_it"),
+    "an effect goes on in the next one": (_OPEN, "what_an_effect_has_started_does_nothing_in_the_next_one"),
+    "an effect goes on in the outer one": (_OPEN, "what_an_inner_effect_has_started_does_nothing_in_the_outer_one"),
     "nothing that an effect starts is part of it": (
-        _instead(Inside, "effect", _of_its_thread),
-        "test_what_an_effect_has_started_and_waits_for_is_part_of_it",
-    ),
+        _instead(Inside, "effect", _of_its_thread), "what_an_effect_has_started_and_waits_for_is_part_of_it"),
     "it works outside an effect": (
-        _instead(FilesSession, "effect", _never_leaves),
-        "test_the_resource_is_only_there_inside_an_effect",
-    ),
+        _instead(FilesSession, "effect", _never_leaves), "the_resource_is_only_there_inside_an_effect"),
     "moves are not noticed at step 2": (
-        _instead(FilesSession, "verify_unmoved", lambda self: None),
-        "test_what_was_read_and_has_moved_is_refused_with_both_versions",
-    ),
+        _instead(FilesSession, "verify_unmoved", _nothing),
+        "what_was_read_and_has_moved_is_refused_with_both_versions"),
     "moves are not noticed when it is prepared": (
-        _instead(FilesSession, "prepare", _unprepared),
-        "test_what_was_overwritten_and_has_moved_is_refused",
-    ),
-    "two may prepare the same": (
-        _instead(FilesSession, "_require_undisputed", lambda self: None),
-        "test_two_that_change_the_same_cannot_both_prepare",
-    ),
-    "what may be taken back keeps nobody out": (
-        _instead(FilesSession, "_require_undisputed", lambda self: None),
-        "test_nobody_builds_on_a_commit_that_may_still_be_taken_back",
-    ),
+        _instead(FilesSession, "prepare", _unprepared), "what_was_overwritten_and_has_moved_is_refused"),
+    "two may prepare the same": (_DISPUTED, "two_that_change_the_same_cannot_both_prepare"),
+    "what may be taken back keeps nobody out": (_DISPUTED, "nobody_builds_on_a_commit_that_may_still_be_taken_back"),
     "undo does nothing": (
-        _instead(FilesSession, "undo", lambda self: None),
-        "test_what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so",
-    ),
-    "a living process is not seen": (
-        _instead(FilesAdapter, "recover", lambda self, txn, attempt_id: None),
-        "test_what_a_living_process_has_prepared_is_told_as_lost_by_nobody",
-    ),
+        _instead(FilesSession, "undo", _nothing),
+        "what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so"),
+    "a living process is not seen": (_FORGETS, "what_a_living_process_has_prepared_is_told_as_lost_by_nobody"),
     "every attempt has landed": (
         _instead(FilesAdapter, "landed", lambda self, attempt_id: True),
-        "test_an_attempt_nobody_made_has_not_landed_and_one_that_cannot_be_asked_about_is_not_known",
-    ),
+        "an_attempt_nobody_made_has_not_landed_and_one_that_cannot_be_asked_about_is_not_known"),
     "no attempt has landed": (
         _instead(FilesAdapter, "landed", lambda self, attempt_id: False),
-        "test_a_commit_makes_all_of_it_permanent_and_is_marked_with_it",
-    ),
-    "what was prepared is forgotten": (
-        _instead(FilesAdapter, "recover", lambda self, txn, attempt_id: None),
-        "test_what_it_prepared_for_a_redeemed_attempt_is_finished_by_another",
-    ),
+        "a_commit_makes_all_of_it_permanent_and_is_marked_with_it"),
+    "what was prepared is forgotten": (_FORGETS, "what_it_prepared_for_a_redeemed_attempt_is_finished_by_another"),
     "what was prepared for another attempt is kept": (
-        _instead(FilesAdapter, "recover", lambda self, txn, attempt_id: None),
-        "test_what_it_prepared_for_an_attempt_that_was_not_redeemed_is_undone",
-    ),
+        _FORGETS, "what_it_prepared_for_an_attempt_that_was_not_redeemed_is_undone"),
     "the state diff is empty": (
-        _instead(FilesSession, "changes", lambda self: ()),
-        "test_the_state_diff_says_before_and_after_and_changes_nothing",
-    ),
+        _instead(FilesSession, "changes", lambda self: ()), "the_state_diff_says_before_and_after_and_changes_nothing"),
     "what it cannot put back is passed over": (
-        _instead(FilesAdapter, "remove", lambda self, path: None),
-        _STAYS,
-    ),
-    "what it cannot put back is refused alone": (_instead(FilesSession, "effect", _keeps_half), _STAYS),
+        _instead(FilesAdapter, "remove", _nothing), "what_cannot_be_snapshotted_is_refused_with_all_of_its_effect"),
+    "what it cannot put back is refused alone": (_HALF, "what_cannot_be_snapshotted_is_refused_with_all_of_its_effect"),
     "a commit puts nothing in place": (
-        _instead(Work, "_apply", lambda self, number, op: None),
-        "test_a_commit_makes_all_of_it_permanent_and_is_marked_with_it",
-    ),
-}
+        _instead(Work, "_apply", _nothing), "a_commit_makes_all_of_it_permanent_and_is_marked_with_it"),
+}  # fmt: skip
 
-
-_LOST = "test_a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so"
-_NOT_THERE = "test_a_resource_that_is_not_there_is_refused_and_not_made"
-_LOCKED = "test_whoever_meets_it_locked_is_told_that_it_moved_and_keeps_nothing"
+_LOST = "a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so"
+_NOT_THERE = "a_resource_that_is_not_there_is_refused_and_not_made"
 OF_A_DATABASE: dict[str, tuple[Fault, str]] = {
-    "a lost transaction is not noticed": (
-        _instead(SQLiteSession, "_require_whole", lambda self: None),
-        _LOST,
-    ),
-    "it is noticed once": (_instead(SQLiteSession, "verify_unmoved", lambda self: None), _LOST),
+    "a lost transaction is not noticed": (_instead(SQLiteSession, "_require_whole", _nothing), _LOST),
+    "it is noticed once": (_instead(SQLiteSession, "verify_unmoved", _nothing), _LOST),
     "a file that is missing is made": (_begins(_makes_it), _NOT_THERE),
     "it is made, and refused": (_begins(_makes_it, _refuses), _NOT_THERE),
     "it is refused in words of its own": (_begins(_in_its_own_words), _NOT_THERE),
-    "a lock is told in words of its own": (_begins(_in_its_own_words), _LOCKED),
-}
+    "a lock is told in words of its own": (
+        _begins(_in_its_own_words), "whoever_meets_it_locked_is_told_that_it_moved_and_keeps_nothing"),
+}  # fmt: skip
 
 
 EXAMS = [
@@ -210,7 +175,7 @@ def test_it_fails_there(
 ) -> None:
     for folder in ("sound", "broken"):
         (tmp_path / folder).mkdir()
-    getattr(exam(), chapter)(tmp_path / "sound")
+    getattr(exam(), f"test_{chapter}")(tmp_path / "sound")
     fault(monkeypatch)
     with pytest.raises((AssertionError, CountersignError, sqlite3.Error, RuntimeError)):
-        getattr(exam(), chapter)(tmp_path / "broken")
+        getattr(exam(), f"test_{chapter}")(tmp_path / "broken")

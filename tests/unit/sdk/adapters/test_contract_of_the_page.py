@@ -33,25 +33,22 @@ class OnTheBoard(Resource):
     def __init__(self) -> None:
         self._board = _program()["Board"]()
 
-    def adapter(self) -> LiveAdapter:
-        found: LiveAdapter = self._board
-        return found
+    def adapter(self) -> Any:
+        return self._board
 
     def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
         self._board.pin(key, value)
 
-    def read(self, adapter: LiveAdapter, key: str) -> str | None:
+    def read(self, adapter: LiveAdapter, key: str) -> Any:
         with self._board.inside.use("outside") as session:
-            found: str | None = session.notes.get(key)
-        return found
+            return session.notes.get(key)
 
     def remove(self, adapter: LiveAdapter, key: str) -> None:
         with self._board.inside.use("outside") as session:
             session.notes.pop(key, None)
 
-    def outside(self, key: str) -> str | None:
-        found: str | None = self._board.notes.get(key)
-        return found
+    def outside(self, key: str) -> Any:
+        return self._board.notes.get(key)
 
     def change_outside(self, key: str, value: str) -> bool:
         try:

@@ -4,131 +4,77 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from countersign.adapters import LiveCall
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.overlay import FilesSession
 from countersign.adapters.redo import name_of
 from countersign.errors import JournalError, Moved, NotStageable, TransactionBusy
-
-CALL = LiveCall("exam", {}, "e-1")
-PRIVATE = ".countersign"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "root"
-    folder.mkdir()
-    (folder / "a").write_text("old a")
-    (folder / "d").mkdir()
-    (folder / "d" / "b").write_text("old b")
-    (tmp_path / "secret").write_text("secret")
-    return folder
+from tests.unit.sdk.adapters.folder import (
+    OLD,
+    PRIVATE,
+    Deed,
+    acted,
+    committed,
+    done,
+    prepared,
+    sessions,
+    tree,
+)
+from tests.unit.sdk.adapters.rows import CALL
 
 
-@pytest.fixture
-def files(root: Path) -> FilesAdapter:
-    return FilesAdapter(root)
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
-def commit(session: FilesSession) -> None:
-    session.prepare("a-1")
-    session.commit("a-1")
-
-
-@contextmanager
-def working(files: FilesAdapter, *, commits: bool = False) -> Iterator[FilesAdapter]:
-    """A transaction of one effect."""
-    session = files.begin("t-1")
-    try:
-        with session.effect(CALL):
-            yield files
-        if commits:
-            commit(session)
-            session.close()
-    finally:
-        session.undo()
-
-
-def tree(root: Path) -> dict[str, str]:
-    """Every file that others see."""
-    found = (path for path in root.rglob("*") if path.is_file() and PRIVATE not in path.parts)
-    return {str(path.relative_to(root)): path.read_text() for path in found}
-
-
-OLD = {"a": "old a", "d/b": "old b"}
-
-
-# ---------------------------------------------------------------------------------------------------- what it does
-
-
-def test_folders_are_made_for_new_files_and_an_undo_would_not_leave_them(
+def test_folders_are_made_for_new_files_and_an_undo_leaves_none_of_its_own(
     files: FilesAdapter, root: Path
 ) -> None:
-    with working(files) as below:
-        below.write("new/deep/c", "c")
+    acted(files, lambda files: files.write("new/deep/c", "c")).undo()
     assert tree(root) == OLD and not (root / "new").exists()
-    with working(files, commits=True) as below:
-        below.write("new/deep/c", b"c")
+    done(files, lambda files: files.write("new/deep/c", b"c"))
     assert tree(root) == OLD | {"new/deep/c": "c"}
-
-
-def test_a_commit_that_is_taken_back_removes_the_folders_it_made_unless_somebody_uses_them(
-    files: FilesAdapter, root: Path
-) -> None:
-    session = files.begin("t-1")
-    with session.effect(CALL):
-        files.write("x/c", "c")
-        files.write("y/c", "c")
-    commit(session)
+    session = committed(files, lambda files: (files.write("x/c", "c"), files.write("y/c", "c")))
     (root / "y" / "theirs").write_text("theirs")
     session.undo()
-    assert tree(root) == OLD | {"y/theirs": "theirs"} and not (root / "x").exists()
+    assert tree(root) == OLD | {"new/deep/c": "c", "y/theirs": "theirs"} and not (root / "x").exists()
 
 
-def test_list_shows_the_transaction_as_it_is(files: FilesAdapter) -> None:
-    with working(files) as below:
-        below.write("d/new", "")
-        below.write("deep/er/x", "")
-        below.remove("d/b")
-        assert (below.list("d"), below.list(), below.list("deep")) == (("new",), ("a", "d", "deep"), ("er",))
-        found = {path: below.exists(path) for path in ("d/new", "d/b", "deep", "d", "none")}
+def test_list_shows_the_transaction_as_it_is(files: FilesAdapter, root: Path) -> None:
+    def act(files: FilesAdapter) -> None:
+        files.write("d/new", "")
+        files.write("deep/er/x", "")
+        files.remove("d/b")
+        assert (files.list("d"), files.list(), files.list("deep")) == (("new",), ("a", "d", "deep"), ("er",))
+        found = {path: files.exists(path) for path in ("d/new", "d/b", "deep", "d", "none")}
         assert found == {"d/new": True, "d/b": False, "deep": True, "d": True, "none": False}
 
+    acted(files, act).undo()
 
-def test_rename_moves_the_content_and_the_mode(files: FilesAdapter, root: Path) -> None:
+
+def test_rename_moves_content_and_mode_and_what_is_ours_is_private(files: FilesAdapter, root: Path) -> None:
     (root / "a").chmod(0o640)
-    with working(files, commits=True) as below:
-        below.rename("a", "d/b")
-        assert not below.exists("a")
-    assert tree(root) == {"d/b": "old a"}
-    assert stat.S_IMODE((root / "d" / "b").stat().st_mode) == 0o640
+
+    def act(files: FilesAdapter) -> None:
+        files.rename("a", "d/b")
+        assert not files.exists("a")
+
+    done(files, act)
+    assert (tree(root), mode(root / "d" / "b")) == ({"d/b": "old a"}, 0o640)
+    assert (sessions(root), mode(root / PRIVATE)) == ([], 0o700)
 
 
 def test_a_replaced_file_keeps_its_mode_and_an_undone_one_its_inode(files: FilesAdapter, root: Path) -> None:
     (root / "a").chmod(0o751)
     inode = (root / "a").stat().st_ino
-    session = files.begin("t-1")
-    with session.effect(CALL):
-        files.write("a", "new")
-    commit(session)
-    assert stat.S_IMODE((root / "a").stat().st_mode) == 0o751
+    session = committed(files, lambda files: files.write("a", "new"))
+    assert mode(root / "a") == 0o751
     session.undo()
     assert (root / "a").stat().st_ino == inode and tree(root) == OLD
-
-
-def test_nothing_is_left_in_the_private_folder_and_it_is_private(files: FilesAdapter, root: Path) -> None:
-    with working(files, commits=True) as below:
-        below.write("a", "new")
-    assert list((root / PRIVATE / "sessions").iterdir()) == []
-    assert stat.S_IMODE((root / PRIVATE).stat().st_mode) == 0o700
-    with working(files) as below:
-        assert PRIVATE not in below.list()
 
 
 # ------------------------------------------------------------------------------------------------- what it refuses
@@ -161,19 +107,12 @@ def test_a_path_that_leaves_the_root_or_is_no_file_is_refused(
     (root / "d" / "loop").symlink_to("../d")
     os.mkfifo(root / "pipe")
     before = tree(root.parent)
-    with pytest.raises(NotStageable), working(files, commits=True) as below:
-        act(below, path)
+    with pytest.raises(NotStageable):
+        done(files, lambda files: act(files, path))
     assert tree(root.parent) == before
 
 
-def test_our_own_folder_made_a_link_by_somebody_is_refused(files: FilesAdapter, root: Path) -> None:
-    (root.parent / "elsewhere").mkdir()
-    (root / PRIVATE).symlink_to(root.parent / "elsewhere")
-    with pytest.raises(NotStageable, match="not a folder of our own"):
-        files.begin("t-1")
-
-
-NOT_STAGEABLE: dict[str, Callable[[FilesAdapter], object]] = {
+NOT_STAGEABLE: dict[str, Deed] = {
     "removing what is not there": lambda files: files.remove("none"),
     "removing it twice": lambda files: (files.remove("a"), files.remove("a")),
     "removing a folder": lambda files: files.remove("d"),
@@ -189,20 +128,27 @@ NOT_STAGEABLE: dict[str, Callable[[FilesAdapter], object]] = {
     "listing a file": lambda files: files.list("a"),
     "a path that is no text": lambda files: files.read(b"a"),  # type: ignore[arg-type]
 }
-NOT_FOUND: dict[str, Callable[[FilesAdapter], object]] = {
+NOT_FOUND: dict[str, Deed] = {
     "reading what is not there": lambda files: files.read("none"),
     "reading what was removed": lambda files: (files.remove("a"), files.read("a")),
 }
 
 
 @pytest.mark.parametrize("what", [*NOT_STAGEABLE, *NOT_FOUND])
-def test_what_cannot_be_snapshotted_is_refused_while_the_tool_runs(
-    files: FilesAdapter, root: Path, what: str
-) -> None:
-    error = NotStageable if what in NOT_STAGEABLE else FileNotFoundError
-    with pytest.raises(error), working(files, commits=True) as below:
-        (NOT_STAGEABLE | NOT_FOUND)[what](below)
+def test_what_cannot_be_snapshotted_is_refused(files: FilesAdapter, root: Path, what: str) -> None:
+    with pytest.raises(NotStageable if what in NOT_STAGEABLE else FileNotFoundError):
+        done(files, (NOT_STAGEABLE | NOT_FOUND)[what])
     assert tree(root) == OLD
+
+
+def test_a_root_that_is_missing_or_has_a_link_for_our_folder_is_refused(
+    files: FilesAdapter, root: Path
+) -> None:
+    (root / PRIVATE).symlink_to(root.parent / "outside")
+    with pytest.raises(NotStageable, match="not a folder of our own"):
+        files.begin("t-1")
+    with pytest.raises(NotStageable, match="is not there"):
+        FilesAdapter(root / "none").begin("t-1")
 
 
 def test_a_file_on_another_file_system_is_refused(
@@ -225,27 +171,18 @@ def test_a_file_on_another_file_system_is_refused(
 
 def test_a_listing_that_was_read_may_not_gain_or_lose_a_name(files: FilesAdapter, root: Path) -> None:
     for number, change in enumerate(((root / "d" / "z").touch, (root / "d" / "z").unlink)):
-        session = files.begin(f"t-{number}")
-        with session.effect(CALL):
-            files.list("d")
+        session = acted(files, lambda files: files.list("d"), f"t-{number}")
         change()
         with pytest.raises(Moved, match="'d/' of 'root' was read at version"):
             session.verify_unmoved()
         session.undo()
 
 
-def test_what_is_prepared_by_somebody_else_may_not_be_read_or_listed_and_then_prepared(
-    files: FilesAdapter, root: Path
-) -> None:
-    first = files.begin("t-1")
-    with first.effect(CALL):
-        files.write("d/new", "x")
-        files.write("a", "x")
-    first.prepare("a-1")
-    for act in (lambda: files.read("a"), lambda: files.list("d"), lambda: files.exists("d/new")):
-        other = files.begin("t-2")
-        with other.effect(CALL):
-            act()
+def test_what_another_has_prepared_may_not_be_read_or_listed_and_then_prepared(files: FilesAdapter) -> None:
+    first = prepared(files, lambda files: (files.write("d/new", "x"), files.write("a", "x")))
+    acts: list[Deed] = [lambda it: it.read("a"), lambda it: it.list("d"), lambda it: it.exists("d/new")]
+    for act in acts:
+        other = acted(files, act, "t-2")
         with pytest.raises(Moved, match="transaction t-1, which is prepared"):
             other.prepare("a-2")
         other.undo()
@@ -253,21 +190,18 @@ def test_what_is_prepared_by_somebody_else_may_not_be_read_or_listed_and_then_pr
 
 
 def test_two_may_each_put_a_file_of_their_own_into_a_folder(files: FilesAdapter, root: Path) -> None:
-    sessions = [files.begin(txn) for txn in ("t-1", "t-2")]
-    for number, session in enumerate(sessions):
-        with session.effect(CALL):
-            files.write(f"d/{number}", "mine")
-        session.prepare(f"a-{number}")
-    for number, session in enumerate(sessions):
-        session.commit(f"a-{number}")
-        session.close()
+    first, second = (acted(files, lambda it, n=n: it.write(f"d/{n}", "mine"), f"t-{n}") for n in (0, 1))  # type: ignore[misc]
+    first.prepare("a-0")
+    second.prepare("a-1")
+    first.commit("a-0")
+    second.commit("a-1")
     assert tree(root) == OLD | {"d/0": "mine", "d/1": "mine"}
+    first.close()
+    second.close()
 
 
 def test_a_living_process_that_has_prepared_is_left_alone(files: FilesAdapter, root: Path) -> None:
-    session = files.begin("t-1")
-    with session.effect(CALL):
-        files.write("a", "new")
+    session = acted(files, lambda files: files.write("a", "new"))
     assert FilesAdapter(root).recover("t-1", None) is None  # a rerun's, under way
     session.prepare("a-1")
     with pytest.raises(TransactionBusy):
@@ -284,20 +218,18 @@ def test_a_damaged_record_is_told_and_nothing_is_done_from_it(files: FilesAdapte
     (folder / "record.json").write_text('{"txn": "t-1"}')
     with pytest.raises(JournalError, match="damaged"):
         files.recover("t-1", "a-1")
+    with pytest.raises(JournalError, match="nothing else below this root begins before"):
+        files.begin("t-2")  # nobody knows of which files it tells, so all wait
     assert tree(root) == OLD
 
 
-def test_a_commit_that_fails_half_way_takes_back_what_it_did(
+def test_a_commit_that_fails_is_taken_back(
     files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = files.begin("t-1")
-    with session.effect(CALL):
-        files.write("a", "new a")
-        files.write("d/b", "new b")
-    session.prepare("a-1")
-    real, seen = os.rename, []
+    session = prepared(files, lambda files: (files.write("a", "new a"), files.write("d/b", "new b")))
+    real, seen = os.rename, list[str]()
 
-    def failing(source: Path, target: str, **where: int) -> None:
+    def failing(source: Path, target: str, **where: Any) -> None:
         if target == "b" and not seen:
             seen.append((root / "a").read_text())
             raise OSError(28, "No space left on device")
@@ -308,8 +240,3 @@ def test_a_commit_that_fails_half_way_takes_back_what_it_did(
         session.commit("a-1")
     assert (seen, tree(root), files.landed("a-1")) == (["new a"], OLD, False)
     session.undo()
-
-
-def test_a_root_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotStageable, match="is not there"):
-        FilesAdapter(tmp_path / "none").begin("t-1")

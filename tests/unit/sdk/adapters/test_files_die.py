@@ -15,11 +15,10 @@ from typing import Any
 
 import pytest
 
-from countersign.adapters import LiveCall
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.overlay import FilesSession
+from tests.unit.sdk.adapters.rows import CALL
 
-CALL = LiveCall("exam", {}, "e-1")
 ACTS = ("rename", "link", "unlink", "fsync", "mkdir", "rmdir", "write", "open")
 OLD = {"a": "old a", "b": "old b", "d/c": "old c"}
 NEW = {"a": "new a", "d/c": "new c", "d/e/f": "new f"}
@@ -115,8 +114,10 @@ def _counting(at: int | None) -> list[int]:
     return count
 
 
-EVERY = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)], ids=["some", "every"])
-"""Which acts a process is killed before: each third on every day, each one in `make test-long`."""
+def every(step: int) -> pytest.MarkDecorator:
+    """Which acts a process is killed before: each `step`th on every day, each one in `make test-long`."""
+    long = pytest.param(1, marks=[pytest.mark.long, pytest.mark.timeout(300)])
+    return pytest.mark.parametrize("step", [step, long], ids=["some", "every"])
 
 
 def killed(folder: Path, deed: Deed, step: int) -> Iterator[tuple[int, Path]]:
@@ -128,16 +129,11 @@ def killed(folder: Path, deed: Deed, step: int) -> Iterator[tuple[int, Path]]:
         shutil.rmtree(root)
 
 
-def was_prepared(root: Path) -> bool:
-    return any((root / ".countersign" / "sessions" / name / "record.json").exists() for name in left(root))
+def not_redeemed(files: FilesAdapter) -> None:
+    assert files.recover("t-1", None) is None
 
 
-def recovered_as_not_redeemed(root: Path) -> None:
-    assert FilesAdapter(root).recover("t-1", None) is None
-
-
-def recovered_as_redeemed(root: Path) -> None:
-    files = FilesAdapter(root)
+def redeemed(files: FilesAdapter) -> None:
     session = files.recover("t-1", "a-1")
     if session is not None:
         session.prepare("a-1")
@@ -145,93 +141,60 @@ def recovered_as_redeemed(root: Path) -> None:
         session.close()
 
 
-@EVERY
-@pytest.mark.timeout(300)
-def test_killed_anywhere_and_not_redeemed_the_files_are_as_before_unless_the_commit_was_decided(
-    tmp_path: Path, step: int
+def by_another(files: FilesAdapter) -> None:
+    files.begin("t-9").undo()  # whoever comes next finishes what was decided
+    not_redeemed(files)
+
+
+def stands_whole(root: Path, at: int) -> bool:
+    """The files are as after, and the attempt has landed, or neither; and nothing is left."""
+    landed = FilesAdapter(root).landed("a-1")
+    assert (seen(root), left(root)) == (NEW if landed else OLD, []), f"act {at}"
+    return bool(landed)
+
+
+@every(5)
+@pytest.mark.parametrize("recovers", [not_redeemed, redeemed])
+def test_killed_anywhere_the_files_are_as_before_or_as_after(
+    tmp_path: Path, step: int, recovers: Deed
 ) -> None:
+    """Not redeemed: as before, unless the commit was decided. Redeemed: as after, once it was prepared."""
     ends = set()
     for at, root in killed(tmp_path, whole, step):
-        decided = any("committ" in text for text in records(root)) or FilesAdapter(root).landed("a-1")
+        records = [path.read_text() for path in root.glob(".countersign/sessions/*/record.json")]
+        decided = records if recovers is redeemed else [text for text in records if "committ" in text]
+        expected = bool(FilesAdapter(root).landed("a-1")) or decided != []
         for _ in range(2):
-            recovered_as_not_redeemed(root)
-            assert seen(root) == (NEW if decided else OLD), f"act {at}"
-            assert FilesAdapter(root).landed("a-1") is bool(decided), f"act {at}"
-        assert left(root) == []
-        ends.add(bool(decided))
+            recovers(FilesAdapter(root))
+            assert stands_whole(root, at) is expected, f"act {at}"
+        ends.add(expected)
     assert ends == {True, False}
 
 
-@EVERY
-@pytest.mark.timeout(300)
-def test_killed_anywhere_and_redeemed_the_files_are_as_after_once_it_was_prepared(
-    tmp_path: Path, step: int
+@every(3)
+@pytest.mark.parametrize(
+    ("deed", "recovers"), [(committed_and_taken_back, by_another), (prepared_and_undone, redeemed)]
+)
+def test_killed_while_it_is_taken_back_it_is_taken_back_or_stands_whole(
+    tmp_path: Path, step: int, deed: Deed, recovers: Deed
 ) -> None:
     ends = set()
-    for at, root in killed(tmp_path, whole, step):
-        prepared = was_prepared(root) or FilesAdapter(root).landed("a-1")
-        for _ in range(2):
-            recovered_as_redeemed(root)
-            assert seen(root) == (NEW if prepared else OLD), f"act {at}"
-            assert FilesAdapter(root).landed("a-1") is bool(prepared), f"act {at}"
-        assert left(root) == []
-        ends.add(bool(prepared))
+    for at, root in killed(tmp_path, deed, step):
+        recovers(FilesAdapter(root))
+        ends.add(stands_whole(root, at))
     assert ends == {True, False}
 
 
-@EVERY
-@pytest.mark.timeout(300)
-def test_killed_while_a_commit_is_taken_back_it_is_taken_back_or_stands_whole(
-    tmp_path: Path, step: int
-) -> None:
-    ends = set()
-    for at, root in killed(tmp_path, committed_and_taken_back, step):
-        FilesAdapter(root).begin("t-9").undo()  # whoever comes next finishes what was decided
-        FilesAdapter(root).recover("t-1", None)
-        landed = FilesAdapter(root).landed("a-1")
-        assert seen(root) == (NEW if landed else OLD), f"act {at}"
-        assert left(root) == []
-        ends.add(landed)
-    assert ends == {True, False}
-
-
-@EVERY
-@pytest.mark.timeout(300)
-def test_killed_while_what_was_prepared_is_undone_half_of_it_is_never_finished(
-    tmp_path: Path, step: int
-) -> None:
-    ends = set()
-    for at, root in killed(tmp_path, prepared_and_undone, step):
-        recovered_as_redeemed(root)
-        assert seen(root) in (OLD, NEW), f"act {at}"
-        assert FilesAdapter(root).landed("a-1") is (seen(root) == NEW), f"act {at}"
-        ends.add(seen(root) == NEW)
-    assert ends == {True, False}
-
-
-@EVERY
-@pytest.mark.timeout(300)
+@every(9)
 def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path, step: int) -> None:
     middle = next(at for at, root in killed(tmp_path, whole, 3) if seen(root) not in (OLD, NEW))
-
-    def recover(files: FilesAdapter) -> None:
-        session = files.recover("t-1", "a-1")
-        if session is not None:
-            session.commit("a-1")
-            session.close()
-
     root = standing(tmp_path / "again")
     die(root, whole, middle)
-    acts = die(root, recover, None)
+    acts = die(root, redeemed, None)
     assert acts > 10
     for at in range(1, acts + 1, step):
         root = standing(tmp_path / f"twice{at}")
         die(root, whole, middle)
-        die(root, recover, at)
-        recovered_as_redeemed(root)
-        assert (seen(root), left(root)) == (NEW, []), f"act {at} of the recovery"
-
-
-def records(root: Path) -> list[str]:
-    paths = (root / ".countersign" / "sessions").glob("*/record.json")
-    return [path.read_text() for path in paths]
+        die(root, redeemed, at)
+        redeemed(FilesAdapter(root))
+        assert stands_whole(root, at), f"act {at} of the recovery"

@@ -15,63 +15,14 @@ from typing import Any
 
 import pytest
 
-from countersign import resume, tool, transaction
+from countersign import resume, tool
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.overlay import FilesSession
-from countersign.adapters.protocol import LiveCall
 from countersign.adapters.redo import Work
 from countersign.adapters.redo_record import COMMITTING, UNDOING
 from countersign.errors import JournalError, NotStageable
-from tests.fakes.desk import Desk
-
-CALL = LiveCall("exam", {}, "e-1")
-Deed = Callable[[FilesAdapter], object]
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "root"
-    (folder / "d").mkdir(parents=True)
-    (folder / "a").write_text("old a")
-    (folder / "d" / "b").write_text("old b")
-    (tmp_path / "outside").mkdir()
-    return folder
-
-
-@pytest.fixture
-def files(root: Path) -> FilesAdapter:
-    return FilesAdapter(root)
-
-
-def prepared(files: FilesAdapter, act: Deed) -> FilesSession:
-    session = files.begin("t-1")
-    with session.effect(CALL):
-        act(files)
-    session.prepare("a-1")
-    return session
-
-
-def committed(files: FilesAdapter, act: Deed) -> FilesSession:
-    session = prepared(files, act)
-    session.commit("a-1")
-    return session
-
-
-def another(files: FilesAdapter, act: Deed, txn: str = "t-2") -> None:
-    session = files.begin(txn)
-    try:
-        with session.effect(CALL):
-            act(files)
-        session.verify_unmoved()
-        session.prepare("a-2")
-        session.commit("a-2")
-        session.close()
-    finally:
-        session.undo()
-
-
-def sessions(root: Path) -> list[Path]:
-    return sorted((root / ".countersign" / "sessions").iterdir())
+from tests.fakes.desk import Desk, live_states, save_tool
+from tests.unit.sdk.adapters.folder import Deed, acted, committed, done, prepared, sessions
 
 
 def made_a_link(root: Path) -> None:
@@ -91,9 +42,7 @@ ACTS: dict[str, Deed] = {
 
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
-def test_a_commit_that_met_a_link_is_taken_back_whole_and_keeps_nobody_waiting(
-    files: FilesAdapter, root: Path, act: Deed
-) -> None:
+def test_a_commit_that_met_a_link_is_taken_back_whole(files: FilesAdapter, root: Path, act: Deed) -> None:
     session = prepared(files, act)
     made_a_link(root)
     with pytest.raises(NotStageable, match="symbolic link"):
@@ -102,7 +51,7 @@ def test_a_commit_that_met_a_link_is_taken_back_whole_and_keeps_nobody_waiting(
     assert (sessions(root), files.landed("a-1"), (root / "a").read_text()) == ([], False, "old a")
     assert list((root.parent / "outside").iterdir()) == []
     assert (root.parent / "was_d" / "b").read_text() == "old b"
-    another(files, lambda files: files.write("other", "theirs"))
+    done(files, lambda files: files.write("other", "theirs"), "t-2")
     assert (root / "other").read_text() == "theirs"
 
 
@@ -131,36 +80,30 @@ def made_a_folder(path: Path) -> None:
     path.mkdir()
 
 
-CHANGES: dict[str, Callable[[Path], None]] = {
-    "replaced": replaced,
-    "made anew": made_anew,
-    "changed in place": changed_in_place,
-    "made a folder": made_a_folder,
-}
-
-
 def seen(path: Path) -> str:
     return "a folder" if path.is_dir() else path.read_text()
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_what_somebody_has_put_in_the_place_of_a_replaced_file_is_not_overwritten_by_an_undo(
+@pytest.mark.parametrize("change", [replaced, made_anew, changed_in_place, made_a_folder])
+def test_what_is_put_in_the_place_of_a_replaced_file_is_not_overwritten_by_an_undo(
     files: FilesAdapter, root: Path, change: Callable[[Path], None]
 ) -> None:
     session = committed(files, lambda files: (files.write("a", "mine"), files.write("d/b", "mine")))
     change(root / "a")
     theirs = seen(root / "a")
-    for _ in range(2):  # who asks again is not told that it is undone
+    again = FilesAdapter(root)
+    # Who asks again is not told that it is undone.
+    for undo in (
+        session.undo,
+        session.undo,
+        lambda: again.recover("t-1", None),
+        lambda: again.recover("t-1", "a-1"),
+    ):
         with pytest.raises(JournalError, match="was not taken back"):
-            session.undo()
+            undo()
     assert (seen(root / "a"), (root / "d" / "b").read_text()) == (theirs, "old b")
-    assert files.landed("a-1") is False
     (folder,) = sessions(root)
-    assert (folder / "before" / "0").read_text() == "old a"
-    for attempt_id in (None, "a-1"):
-        with pytest.raises(JournalError, match="was not taken back"):
-            FilesAdapter(root).recover("t-1", attempt_id)
-    assert seen(root / "a") == theirs
+    assert ((folder / "before" / "0").read_text(), files.landed("a-1")) == ("old a", False)
 
 
 @pytest.mark.parametrize("act", ["a file replaced", "a file removed"])
@@ -177,18 +120,18 @@ def test_a_before_image_whose_folder_is_gone_is_kept(
     assert list((root.parent / "outside").iterdir()) == []
 
 
+NEW: Deed = lambda files: files.write("new", "mine")  # noqa: E731
 AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
     "a file made where one was removed": (
         "a", lambda files: files.remove("a"), lambda path: path.write_text("theirs"), False, "theirs"),
-    "a new file that is replaced": ("new", lambda files: files.write("new", "mine"), replaced, True, "theirs"),
-    "a new file changed in place": (
-        "new", lambda files: files.write("new", "mine"), changed_in_place, False, "theirs"),
+    "a new file that is replaced": ("new", NEW, replaced, True, "theirs"),
+    "a new file changed in place": ("new", NEW, changed_in_place, False, "theirs"),
     "a replaced file that is removed": ("a", lambda files: files.write("a", "mine"), Path.unlink, True, "old a"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "act", "change", "is_undone", "then"), AFTER.values(), ids=AFTER)
-def test_what_somebody_else_did_since_is_left_as_it_is(
+def test_what_others_did_since_is_left(
     files: FilesAdapter, root: Path, name: str, act: Deed, change: Any, is_undone: bool, then: str
 ) -> None:
     session = committed(files, act)
@@ -235,12 +178,10 @@ def test_a_person_settles_it_and_the_next_to_come_ends_it(
     session.undo()  # as its own process, or as recovery
     assert FilesAdapter(root).recover("t-1", None) is None
     assert ((root / "a").read_text(), sessions(root)) == (then, [])
-    another(files, lambda files: files.write("a", "another's"))
+    done(files, lambda files: files.write("a", "another's"), "t-2")
 
 
-def test_a_record_of_an_earlier_version_knows_its_files_by_their_numbers(
-    files: FilesAdapter, root: Path
-) -> None:
+def test_a_record_of_an_earlier_version_knows_files_by_number(files: FilesAdapter, root: Path) -> None:
     session = committed(files, lambda files: files.write("a", "mine"))
     (folder,) = sessions(root)
     record = json.loads((folder / "record.json").read_bytes())
@@ -274,7 +215,7 @@ def stuck(request: pytest.FixtureRequest, files: FilesAdapter, root: Path) -> st
 
 
 def test_who_touches_other_files_does_not_wait(files: FilesAdapter, root: Path, stuck: str) -> None:
-    another(files, lambda files: (files.read("a"), files.write("other", "theirs"), files.list()))
+    done(files, lambda files: (files.read("a"), files.write("other", "theirs"), files.list()), "t-2")
     assert (root / "other").read_text() == "theirs" and len(sessions(root)) == 1
 
 
@@ -289,18 +230,14 @@ TOUCHING: dict[str, Deed] = {
 
 @pytest.mark.parametrize("act", TOUCHING.values(), ids=TOUCHING.keys())
 @pytest.mark.parametrize("late", [False, True], ids=["before it began", "before it prepared"])
-def test_who_touches_its_files_is_refused_and_told_which_folder(
-    files: FilesAdapter, root: Path, act: Deed, late: bool
-) -> None:
+def test_who_touches_its_files_is_refused(files: FilesAdapter, root: Path, act: Deed, late: bool) -> None:
     """The way is free again for looking, and the disk is not for finishing."""
     session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))
     if not late:
         dies(session, COMMITTING)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Work, "_apply", _disk_full)
-        other = files.begin("t-2")
-        with other.effect(CALL):
-            act(files)
+        other = acted(files, act, "t-2")
         if late:
             dies(session, COMMITTING)
         else:
@@ -310,7 +247,7 @@ def test_who_touches_its_files_is_refused_and_told_which_folder(
             other.prepare("a-2")
         assert str(next(one for one in sessions(root) if (one / "record.json").exists())) in str(told.value)
         other.undo()
-    another(files, lambda files: files.write("other", "theirs"))
+    done(files, lambda files: files.write("other", "theirs"), "t-2")
     assert ((root / "d" / "b").read_text(), files.landed("a-1"), sessions(root)) == ("mine", True, [])
 
 
@@ -318,12 +255,10 @@ def _disk_full(*_: object) -> None:
     raise OSError(28, "No space left on device", "/a/path")
 
 
-def test_its_own_transaction_is_refused_whatever_it_touches(
-    files: FilesAdapter, root: Path, stuck: str
-) -> None:
+def test_its_own_transaction_is_always_refused(files: FilesAdapter, root: Path, stuck: str) -> None:
     """Else its list would be replaced, and with it what was there before."""
     with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
-        another(files, lambda files: files.write("other", "mine"), "t-1")
+        done(files, lambda files: files.write("other", "mine"))
     with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
         FilesAdapter(root).recover("t-1", "a-1")
     assert any((folder / "before" / "0").exists() for folder in sessions(root)) is (stuck == UNDOING)
@@ -334,19 +269,9 @@ def test_it_is_finished_once_nothing_is_in_the_way(files: FilesAdapter, root: Pa
     (root.parent / "was_d").rename(root / "d")
     files.begin("t-2").undo()
     done = stuck == COMMITTING
-    assert ((root / "d" / "b").read_text(), (root / "d" / "new").exists()) == (
-        "mine" if done else "old b",
-        done,
-    )
+    changed = (root / "d" / "b").read_text(), (root / "d" / "new").exists()
+    assert changed == (("mine", True) if done else ("old b", False))
     assert (files.landed("a-1"), sessions(root)) == (done, [])
-
-
-def test_of_a_damaged_record_nobody_knows_the_files_so_all_wait(files: FilesAdapter, root: Path) -> None:
-    prepared(files, lambda files: files.write("a", "mine"))._work.let_go()
-    (folder,) = sessions(root)
-    (folder / "record.json").write_text("{}")
-    with pytest.raises(JournalError, match="nothing else below this root begins before"):
-        files.begin("t-2")
 
 
 # ------------------------------------------------------------------------------------------ in a transaction
@@ -357,15 +282,11 @@ def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(
 ) -> None:
     """`a` is replaced by somebody, just after it was committed beside what cannot be."""
     (desk.folder / "more").mkdir()
-    more = FilesAdapter(desk.folder / "more")
+    more, save = FilesAdapter(desk.folder / "more"), save_tool(desk, files)
 
-    @tool("save", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
-    def save(name: str) -> None:
-        files.write(name, "mine")
-
-    @tool("also", lane="live", adapter=more, resource=("File", "name"), registry=desk.registry)
-    def also(name: str) -> None:
-        more.write(name, "mine")
+    @tool("also", lane="live", adapter=more, registry=desk.registry)
+    def also() -> None:
+        more.write("b", "mine")
 
     commit = FilesSession.commit
 
@@ -376,16 +297,13 @@ def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(
         commit(session, attempt_id)
 
     monkeypatch.setattr(FilesSession, "commit", disturbing)
-    with pytest.raises(JournalError, match="was not taken back"), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(JournalError, match="was not taken back"), desk.step():
         save("a")
-        also("b")
-    journal = desk.runtime.journal.transactions
-    (record,) = journal.find("t-1")
-    assert [row.state.value for row in journal.shown(record, "live")] == ["live", "live"]
+        also()
+    assert live_states(desk) == ["live", "live"]
     (found,) = resume(desk.runtime)
     assert (found.is_kept_up, "was not taken back" in found.note) == (True, True)
-    assert (root / "a").read_text() == "theirs"
-    assert "live" in [row.state.value for row in journal.shown(record, "live")]
+    assert (root / "a").read_text() == "theirs" and "live" in live_states(desk)
     (folder,) = sessions(root)
     (folder / "before" / "0").unlink()  # a person has settled it
     (found,) = resume(desk.runtime)

@@ -180,11 +180,3 @@ def test_an_agent_remembers_recalls_and_forgets() -> None:
         with pytest.raises(NotStageable):
             mine.forget("tea")
     assert sorted(mine.adapter.snapshot()) == sorted(["city", named])
-
-
-def test_what_an_agent_forgot_in_vain_it_still_knows() -> None:
-    mine = AgentMemory(MemoryAdapter({"tea": "green"}))
-    with working(mine.adapter, commits=False):
-        mine.forget("tea")
-        assert mine.recall() == ()
-    assert mine.adapter.snapshot() == {"tea": "green"}

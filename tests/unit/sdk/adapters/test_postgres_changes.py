@@ -17,6 +17,10 @@ pytestmark = pytest.mark.xdist_group("postgresql")
 
 REFERENCE = "CREATE TABLE child (id integer PRIMARY KEY, order_id int REFERENCES orders INITIALLY DEFERRED)"
 BIG = "CREATE TABLE big (id integer PRIMARY KEY, v jsonb)"
+PARTS = [
+    "CREATE TABLE parts (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+    "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+]
 TOLD: dict[str, tuple[list[str], list[str], Expected]] = {
     "cascades": ([], ["DELETE FROM orders WHERE id = 1"], {"orders[1]", "lines[1,a]", "lines[1,b]"}),
     "rows of a table that inherits, once": (
@@ -44,9 +48,7 @@ TOLD: dict[str, tuple[list[str], list[str], Expected]] = {
         ["CREATE TABLE odd (k jsonb PRIMARY KEY, v text)", "INSERT INTO odd VALUES ('[1, 2]', 'a')"],
         ["UPDATE odd SET v = 'b'"], {'odd["[1, 2]"]'}),
     "a partition by its own name": (
-        ["CREATE TABLE parts (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id)",
-         "CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)"],
-        ["INSERT INTO parts VALUES (1, 'a')"], {"parts_1[1]"}),
+        PARTS, ["INSERT INTO parts VALUES (1, 'a')"], {"parts_1[1]"}),
     "a reference that is right in the end": (
         [REFERENCE], ["INSERT INTO child VALUES (1, 99)", "INSERT INTO orders VALUES (99, 'late')"],
         {"child[1]", "orders[99]"}),
@@ -63,54 +65,42 @@ def test_what_is_told(server: Database, before: list[str], said: list[str], expe
     require_told(server, before, said, expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "before", "after"),
-    [
-        ("numeric(38,18)", "1.000000000000000001", "1.000000000000000002"),
-        ("numeric", "1.0", "1.00"),
-        ("jsonb", "'{\"paid\": 1}'", "'{\"paid\": true}'"),
-        ("timestamptz", "'2026-01-01 00:00Z'", "'2026-01-01 00:00:00.000001Z'"),
-        ("bytea", "'\\x00'", "'\\x0000'"),
-        ("json", '\'{"a": 1, "a": 2}\'', "'{\"a\": 2}'"),
-        ("double precision", "'0.0'", "'-0.0'"),
-        ("double precision", "0.1", "0.10000000000000002"),
-    ],
-)
-def test_exactly_what_postgresql_holds_is_compared(
-    server: Database, kind: str, before: str, after: str
-) -> None:
-    server.outside(f"CREATE TABLE words (id integer PRIMARY KEY, t {kind})")
-    server.outside(f"INSERT INTO words VALUES (1, {before}), (2, {before})")
-    found = told(
-        server,
-        "SET LOCAL extra_float_digits = -13",
-        f"UPDATE words SET t = {after} WHERE id = 1",
-        f"UPDATE words SET t = {before} WHERE id = 2",
-    )
-    assert found is not None and found.keys() == {"words[1]"}
+EXACTLY = [
+    ("numeric(38,18)", "1.000000000000000001", "1.000000000000000002"),
+    ("numeric", "1.0", "1.00"),
+    ("jsonb", "'{\"paid\": 1}'", "'{\"paid\": true}'"),
+    ("timestamptz", "'2026-01-01 00:00Z'", "'2026-01-01 00:00:00.000001Z'"),
+    ("bytea", "'\\x00'", "'\\x0000'"),
+    ("json", '\'{"a": 1, "a": 2}\'', "'{\"a\": 2}'"),
+    ("double precision", "'0.0'", "'-0.0'"),
+    ("double precision", "0.1", "0.10000000000000002"),
+]
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "SET LOCAL search_path = tenant",
-        "SET LOCAL timezone = 'Asia/Tokyo'",
-        "SET LOCAL bytea_output = 'escape'",
-    ],
-)
-def test_what_the_transaction_has_set_is_the_same_on_both_sides(server: Database, said: str) -> None:
-    server.outside("CREATE SCHEMA IF NOT EXISTS tenant")
-    server.outside(
-        "CREATE TABLE tenant.orders (id integer PRIMARY KEY, state text, at timestamptz, raw bytea)"
-    )
+@pytest.mark.parametrize(("kind", "before", "after"), EXACTLY)
+def test_what_postgresql_holds_is_compared(server: Database, kind: str, before: str, after: str) -> None:
+    defined = [
+        f"CREATE TABLE words (id integer PRIMARY KEY, t {kind})",
+        f"INSERT INTO words VALUES (1, {before}), (2, {before})",
+    ]
+    said = [f"UPDATE words SET t = {value} WHERE id = {n}" for n, value in ((1, after), (2, before))]
+    require_told(server, defined, ["SET LOCAL extra_float_digits = -13", *said], {"words[1]"})
+
+
+SETTINGS = ["search_path = tenant", "timezone = 'Asia/Tokyo'", "bytea_output = 'escape'"]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_the_transaction_has_set_is_the_same_on_both_sides(server: Database, setting: str) -> None:
+    server.outside("CREATE SCHEMA tenant")
+    columns = "(id integer PRIMARY KEY, state text, at timestamptz, raw bytea)"
+    server.outside(f"CREATE TABLE tenant.orders {columns}")
     server.outside("INSERT INTO tenant.orders VALUES (1, 'tenant', now(), 'x'), (2, 'tenant', now(), 'x')")
+    updates = [
+        f"UPDATE tenant.orders SET state = {to} WHERE id = {n}" for n, to in ((1, "'paid'"), (2, "state"))
+    ]
     try:
-        found = told(
-            server,
-            said,
-            "UPDATE tenant.orders SET state = 'paid' WHERE id = 1",
-            "UPDATE tenant.orders SET state = state WHERE id = 2",
-        )
+        found = told(server, f"SET LOCAL {setting}", *updates)
     finally:
         server.outside("DROP SCHEMA tenant CASCADE")
     assert found is not None
@@ -120,13 +110,15 @@ def test_what_the_transaction_has_set_is_the_same_on_both_sides(server: Database
 
 
 def test_rows_that_others_may_not_see_cannot_be_told(server: Database) -> None:
-    server.outside("DROP ROLE IF EXISTS tenant_agent")
-    server.outside("ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
-    server.outside("ALTER TABLE orders FORCE ROW LEVEL SECURITY")
-    server.outside("CREATE POLICY mine ON orders USING (state = current_setting('app.tenant', true))")
-    server.outside("CREATE ROLE tenant_agent NOLOGIN")
-    server.outside("GRANT USAGE ON SCHEMA public TO tenant_agent")
-    server.outside("GRANT ALL ON orders TO tenant_agent")
+    for statement in (
+        "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
+        "ALTER TABLE orders FORCE ROW LEVEL SECURITY",
+        "CREATE POLICY mine ON orders USING (state = current_setting('app.tenant', true))",
+        "CREATE ROLE tenant_agent NOLOGIN",
+        "GRANT USAGE ON SCHEMA public TO tenant_agent",
+        "GRANT ALL ON orders TO tenant_agent",
+    ):
+        server.outside(statement)
     try:
         said = ["SET LOCAL ROLE tenant_agent", "SELECT set_config('app.tenant', 'new', true)"]
         assert told(server, *said, "UPDATE orders SET state = 'new' WHERE id = 1") is None
@@ -135,25 +127,17 @@ def test_rows_that_others_may_not_see_cannot_be_told(server: Database) -> None:
         server.outside("DROP ROLE tenant_agent")
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TABLE made (x integer)",
-        "TRUNCATE orders CASCADE",
-        "ALTER TABLE orders ADD COLUMN more text",
-        "DROP TABLE lines",
-        "DROP SCHEMA public CASCADE",
-        "DROP TABLE parts_1",
-        "DROP VIEW seen",
-        "DROP INDEX by_state",
-        "CREATE INDEX more ON orders (id)",
-    ],
-)
+UNCOUNTED = [
+    "CREATE TABLE made (x integer)", "TRUNCATE orders CASCADE", "ALTER TABLE orders ADD COLUMN more text",
+    "DROP TABLE lines", "DROP SCHEMA public CASCADE", "DROP TABLE parts_1", "DROP VIEW seen",
+    "DROP INDEX by_state", "CREATE INDEX more ON orders (id)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("statement", UNCOUNTED)
 def test_what_postgresql_counts_no_rows_of_cannot_be_told(server: Database, statement: str) -> None:
-    server.outside("CREATE TABLE parts (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id)")
-    server.outside("CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)")
-    server.outside("CREATE VIEW seen AS SELECT 1")
-    server.outside("CREATE INDEX by_state ON orders (state)")
+    for definition in (*PARTS, "CREATE VIEW seen AS SELECT 1", "CREATE INDEX by_state ON orders (state)"):
+        server.outside(definition)
     assert told(server, statement) is None
     assert told(server, "DELETE FROM orders WHERE id = 3", statement) is None
 
@@ -240,7 +224,7 @@ def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> 
             session.changes()
 
 
-def test_what_has_no_time_left_is_not_asked_at_all(
+def test_without_time_nothing_is_asked(
     server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A time of 0 is none to the server, and less than 0 an error."""
@@ -252,9 +236,7 @@ def test_what_has_no_time_left_is_not_asked_at_all(
             connection.rollback()
 
 
-def test_what_is_too_large_is_cut_off_where_it_is_read(
-    server: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_too_large_is_cut_off(server: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest of the answer is neither kept nor waited for, and the session is undone as ever."""
     server.outside("INSERT INTO orders SELECT n, repeat('x', 1000) FROM generate_series(10, 9000) AS n")
     monkeypatch.setattr(row_changes, "MOST_BYTES", 10_000)

@@ -74,7 +74,7 @@ EXACTLY = {
 
 
 @pytest.mark.parametrize(("column", "before", "after"), EXACTLY.values(), ids=EXACTLY)
-def test_what_compares_equal_and_is_another_value_is_a_change(
+def test_another_value_that_compares_equal_is_told(
     sqlite: Database, column: str, before: str, after: str
 ) -> None:
     sqlite.outside("CREATE TABLE words (id integer PRIMARY KEY, word text COLLATE NOCASE, n)")
@@ -97,25 +97,24 @@ def test_whatever_a_tool_sets_on_the_connection_it_is_told(sqlite: Database) -> 
     assert changes is not None and [one.before for one in changes] == [order(3, "new")]
 
 
+NUMBERED = {
+    "INSERT INTO bag (x) VALUES ('pay')": {4},
+    "INSERT INTO bag (x) VALUES ('pay'), ('pay'), ('pay')": {4, 5, 6},
+    "DELETE FROM bag WHERE rowid = 1": {1},
+    "UPDATE bag SET x = 'paid' WHERE x = 'pay'": {1, 2},
+    "UPDATE bag SET k = NULL WHERE k = 7": {3},
+    "UPDATE bag SET k = rowid": {1, 2, 3},
+}
+
+
 @pytest.mark.parametrize("key", ["INT PRIMARY KEY", "INTEGER PRIMARY KEY DESC", "text PRIMARY KEY"])
-@pytest.mark.parametrize(
-    ("statement", "numbers"),
-    [
-        ("INSERT INTO bag (x) VALUES ('pay')", {4}),
-        ("INSERT INTO bag (x) VALUES ('pay'), ('pay'), ('pay')", {4, 5, 6}),
-        ("DELETE FROM bag WHERE rowid = 1", {1}),
-        ("UPDATE bag SET x = 'paid' WHERE x = 'pay'", {1, 2}),
-        ("UPDATE bag SET k = NULL WHERE k = 7", {3}),
-        ("UPDATE bag SET k = rowid", {1, 2, 3}),
-    ],
-)
-def test_rows_whose_key_is_nothing_are_told_by_their_numbers(
+@pytest.mark.parametrize(("statement", "numbers"), NUMBERED.items())
+def test_rows_without_a_key_have_numbers(
     sqlite: Database, key: str, statement: str, numbers: set[int]
 ) -> None:
-    sqlite.outside(f"CREATE TABLE bag (k {key}, x)")
-    sqlite.outside("INSERT INTO bag VALUES (NULL, 'pay'), (NULL, 'pay'), (7, 'other')")
-    found = told(sqlite, statement)
-    assert found is not None and found.keys() == {f"bag[{number}]" for number in numbers}
+    rows = "INSERT INTO bag VALUES (NULL, 'pay'), (NULL, 'pay'), (7, 'other')"
+    defined = [f"CREATE TABLE bag (k {key}, x)", rows]
+    require_told(sqlite, defined, [statement], {f"bag[{number}]" for number in numbers})
 
 
 def test_another_database_that_a_tool_attached_cannot_be_told(sqlite: Database, tmp_path: Path) -> None:
@@ -128,9 +127,7 @@ def test_another_database_that_a_tool_attached_cannot_be_told(sqlite: Database, 
         assert session.changes() is None
 
 
-def test_a_folder_that_is_left_makes_no_other_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_leaving_a_folder_makes_no_other_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     database = on_sqlite(Path())
     (tmp_path / "elsewhere").mkdir()
@@ -143,13 +140,14 @@ def test_a_folder_that_is_left_makes_no_other_database(
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+NOCASE = "k text COLLATE NOCASE PRIMARY KEY"
 KEYS = {
-    "another case": ("k text COLLATE NOCASE PRIMARY KEY", "'a'", "'A'"),
+    "another case": (NOCASE, "'a'", "'A'"),
     "another case, in an index of its own": ("k text, PRIMARY KEY (k COLLATE NOCASE)", "'a'", "'A'"),
     "a number as text": ("k PRIMARY KEY", "1", "'1'"),
     "an integer as a float": ("k PRIMARY KEY", "1", "1.0"),
     "text as bytes": ("k PRIMARY KEY", "'a'", "x'61'"),
-    "without a rowid": ("k text COLLATE NOCASE PRIMARY KEY) WITHOUT ROWID --", "'a'", "'A'"),
+    "without a rowid": (f"{NOCASE}) WITHOUT ROWID --", "'a'", "'A'"),
 }
 
 
@@ -162,24 +160,18 @@ def test_a_key_that_compares_equal_and_is_another_value_is_another_row(
     with sqlite.session() as session:
         with session.effect(CALL):
             sqlite.say(f"UPDATE named SET k = {after} WHERE k = {before}")
-        changes = session.changes()
-    assert changes is not None
+        changes = session.changes() or ()
     assert [(one.before is None, one.after is None) for one in changes] == [(False, True), (True, False)]
 
 
-@pytest.mark.parametrize(
-    "declared",
-    [
-        "k integer PRIMARY KEY, x text)",
-        "k text PRIMARY KEY, x text)",
-        "k text COLLATE NOCASE PRIMARY KEY, x text)",
-        "k, x text)",
-        "k text, x text, PRIMARY KEY (x, k)) WITHOUT ROWID",
-    ],
-)
-def test_every_row_is_found_by_its_key_and_none_is_kept(
-    sqlite: Database, tmp_path: Path, declared: str
-) -> None:
+BIG = [
+    "k integer PRIMARY KEY, x text)", "k text PRIMARY KEY, x text)", f"{NOCASE}, x text)", "k, x text)",
+    "k text, x text, PRIMARY KEY (x, k)) WITHOUT ROWID",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("declared", BIG)
+def test_rows_are_found_by_key_and_none_is_kept(sqlite: Database, tmp_path: Path, declared: str) -> None:
     """Whatever would sort or gather rows that are the same takes the memory and the time of the whole table."""
     sqlite.outside(f"CREATE TABLE big ({declared}")
     asked: list[str] = []
@@ -189,18 +181,13 @@ def test_every_row_is_found_by_its_key_and_none_is_kept(
             sqlite.say("INSERT INTO big VALUES (1, 'a')")
             sqlite.adapter.connection.set_trace_callback(asked.append)
         assert session.changes() is not None
+    joins = [f"EXPLAIN QUERY PLAN {one}" for one in asked if " JOIN " in one]
+    assert len(joins) == 3
     with closing(sqlite3.connect(tmp_path / "rows.db")) as other:
         other.execute("ATTACH ? AS countersign_before", (str(tmp_path / "rows.db"),))
-        plans = [
-            [step for *_, step in other.execute(f"EXPLAIN QUERY PLAN {one}")]
-            for one in asked
-            if " JOIN " in one
-        ]
-    assert len(plans) == 3
-    for plan in plans:
-        first, second = plan
-        assert (first[:4], second[:6]) == ("SCAN", "SEARCH"), plan
-        assert "AUTOMATIC" not in second
+        for join in joins:
+            first, second = (step for *_, step in other.execute(join))
+            assert (first[:4], second[:6], "AUTOMATIC" in second) == ("SCAN", "SEARCH", False)
 
 
 def fill(database: Database, rows: int) -> None:

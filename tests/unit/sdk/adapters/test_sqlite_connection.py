@@ -15,42 +15,11 @@ from typing import Any
 
 import pytest
 
-from countersign.adapters import LiveCall, SQLiteAdapter
-from countersign.adapters.sqlite import SQLiteSession
+from countersign.adapters import SQLiteAdapter
 from countersign.adapters.sqlite_connection import LiveConnection
+from tests.unit.sdk.adapters.bank import Bank, write_blob
 
-CALL = LiveCall("exam", {}, "e-1")
 PUT = "INSERT INTO notes VALUES (?)"
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    file = tmp_path / "notes.db"
-    with closing(sqlite3.connect(file)) as connection:
-        connection.execute("CREATE TABLE notes (t TEXT UNIQUE)")
-    return file
-
-
-@pytest.fixture
-def adapter(path: Path) -> SQLiteAdapter:
-    return SQLiteAdapter(path, busy_seconds=0.1)
-
-
-@pytest.fixture
-def session(adapter: SQLiteAdapter) -> Iterator[SQLiteSession]:
-    begun = adapter.begin("t-1")
-    yield begun
-    begun.undo()
-
-
-def standing(path: Path) -> list[str]:
-    with closing(sqlite3.connect(path)) as connection:
-        return [text for (text,) in connection.execute("SELECT t FROM notes ORDER BY t")]
-
-
-def commit(session: SQLiteSession) -> None:
-    session.prepare("a-1")
-    session.commit("a-1")
 
 
 def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -> Callable[[], str]:
@@ -75,48 +44,39 @@ def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -
     return let_go
 
 
-def _blob(connection: sqlite3.Connection) -> None:
-    with connection.blobopen("notes", "t", 1) as blob:
-        blob.write(b"l")
-
-
 STATEMENTS: dict[str, Callable[[sqlite3.Connection], object]] = {
     "one": lambda connection: connection.execute(PUT, ("late",)),
     "many": lambda connection: connection.executemany(PUT, [("late",)]),
 }
 
 
-@pytest.mark.parametrize("write", [*STATEMENTS.values(), _blob], ids=[*STATEMENTS, "blob"])
+@pytest.mark.parametrize("write", [*STATEMENTS.values(), write_blob], ids=[*STATEMENTS, "blob"])
 def test_who_keeps_it_longer_than_the_effect_writes_nothing_with_it_in_the_next(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, write: Callable[[sqlite3.Connection], object]
+    bank: Bank, write: Callable[[sqlite3.Connection], object]
 ) -> None:
     late: list[Callable[[], str]] = []
-    with pytest.raises(TimeoutError), session.effect(CALL):
-        kept = adapter.connection
+    with pytest.raises(TimeoutError), bank.effect():
+        kept = bank.connection
         late.append(heard_in_a_thread(lambda: write(kept)))
         raise TimeoutError
-    with session.effect(CALL):
-        adapter.connection.execute(PUT, ("mine",))
+    with bank.effect():
+        bank.connection.execute(PUT, ("mine",))
         assert late[0]() in {"DatabaseError", "ProgrammingError"}
-    commit(session)
-    assert standing(path) == ["mine"]
+    bank.commit()
+    assert bank.noted() == ["mine"]
 
 
 @pytest.mark.parametrize("with_context", [True, False])
-def test_a_thread_that_the_effect_waits_for_writes_with_it(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, with_context: bool
-) -> None:
+def test_a_thread_that_the_effect_waits_for_writes_with_it(bank: Bank, with_context: bool) -> None:
     """Also one without the context, as a plain thread is."""
-    with session.effect(CALL):
-        kept = adapter.connection
+    with bank.effect():
+        kept = bank.connection
         assert heard_in_a_thread(lambda: kept.execute(PUT, ("late",)), with_context=with_context)() == "done"
-    commit(session)
-    assert standing(path) == ["late"]
+    bank.commit()
+    assert bank.noted() == ["late"]
 
 
-def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path
-) -> None:
+def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(bank: Bank) -> None:
     begun = threading.Event()
 
     class Slow:
@@ -125,78 +85,52 @@ def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(
             time.sleep(0.2)
             return "late"
 
-    with pytest.raises(TimeoutError), session.effect(CALL):
-        late = heard_in_a_thread(lambda: adapter.connection.execute(PUT, (Slow(),)))
+    with pytest.raises(TimeoutError), bank.effect():
+        late = heard_in_a_thread(lambda: bank.connection.execute(PUT, (Slow(),)))
         thread = threading.Thread(target=late)
         thread.start()
         assert begun.wait(10)
         raise TimeoutError
     thread.join()
-    commit(session)
-    assert standing(path) == []
+    bank.commit()
+    assert bank.noted() == []
 
 
-def _bare(connection: sqlite3.Connection) -> Any:
-    return sqlite3.Cursor(connection)
+CURSORS: list[Callable[[sqlite3.Connection], Any]] = [
+    sqlite3.Cursor,
+    lambda connection: connection.cursor(type("Own", (sqlite3.Cursor,), {})),
+]
 
 
-def _of_its_own(connection: sqlite3.Connection) -> Any:
-    return connection.cursor(type("Own", (sqlite3.Cursor,), {}))
+@pytest.mark.parametrize("cursor", CURSORS)
+def test_a_cursor_that_it_did_not_make_says_nothing(bank: Bank, cursor: Callable[[Any], Any]) -> None:
+    with bank.effect():
+        for say in (
+            lambda it: it.execute(PUT, ("bare",)),
+            lambda it: it.executemany(PUT, [("bare",)]),
+            lambda it: it.executescript("INSERT INTO notes VALUES ('bare')"),
+        ):
+            with pytest.raises(sqlite3.Error):
+                say(cursor(bank.connection))
+        assert bank.connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
 
 
-@pytest.mark.parametrize("cursor", [_bare, _of_its_own])
-@pytest.mark.parametrize(
-    "say",
-    [
-        lambda cursor: cursor.execute(PUT, ("bare",)),
-        lambda cursor: cursor.executemany(PUT, [("bare",)]),
-        lambda cursor: cursor.executescript("INSERT INTO notes VALUES ('bare')"),
-    ],
-    ids=["one", "many", "script"],
-)
-def test_a_cursor_that_it_did_not_make_says_nothing(
-    adapter: SQLiteAdapter, session: SQLiteSession, cursor: Callable[[Any], Any], say: Callable[[Any], None]
-) -> None:
-    with session.effect(CALL):
-        with pytest.raises(sqlite3.Error):
-            say(cursor(adapter.connection))
-        assert adapter.connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
-
-
-@pytest.mark.parametrize("by", [_bare, lambda connection: connection], ids=["bare", "its own"])
+@pytest.mark.parametrize("by", [sqlite3.Cursor, lambda connection: connection], ids=["bare", "its own"])
 def test_rows_of_which_one_ends_the_transaction_leave_none_that_nothing_takes_back(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, by: Callable[[sqlite3.Connection], Any]
+    bank: Bank, by: Callable[[sqlite3.Connection], Any]
 ) -> None:
     def rows() -> Iterator[tuple[str]]:
         yield ("r1",)
         with suppress(sqlite3.Error):
-            by(adapter.connection).execute("INSERT OR ROLLBACK INTO notes VALUES ('dup')")
+            by(bank.connection).execute("INSERT OR ROLLBACK INTO notes VALUES ('dup')")
         yield ("r2",)
 
-    with suppress(Exception), session.effect(CALL):
-        adapter.connection.execute(PUT, ("dup",))
-        by(adapter.connection).executemany(PUT, rows())
+    with suppress(Exception), bank.effect():
+        bank.connection.execute(PUT, ("dup",))
+        by(bank.connection).executemany(PUT, rows())
         raise ValueError
-    session.undo()
-    assert standing(path) == []
-
-
-def test_making_a_row_may_say_a_statement_but_not_by_a_bare_cursor(
-    adapter: SQLiteAdapter, session: SQLiteSession, path: Path
-) -> None:
-    def rows() -> Iterator[tuple[str]]:
-        for text in ("a", "b"):
-            adapter.connection.execute(PUT, (f"{text}, first",))
-            with pytest.raises(sqlite3.Error):
-                sqlite3.Cursor(adapter.connection).execute(PUT, ("bare",))
-            yield (text,)
-
-    with session.effect(CALL):
-        adapter.connection.executemany(PUT, rows())
-        for cursor in (adapter.connection.cursor(), adapter.connection.cursor(sqlite3.Cursor)):
-            assert cursor.execute("SELECT :n", {"n": 7}).fetchone() == (7,)
-    commit(session)
-    assert standing(path) == ["a", "a, first", "b", "b, first"]
+    bank.session.undo()
+    assert bank.noted() == []
 
 
 # ----------------------------------------------------------------------------------------------------- Ctrl-C
@@ -234,32 +168,32 @@ def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callab
 
 @pytest.mark.parametrize("act", STATEMENTS.values(), ids=STATEMENTS)
 def test_an_interrupt_while_sqlite_asks_is_raised_and_refuses_nothing(
-    adapter: SQLiteAdapter, session: SQLiteSession, asked: Callable[[int], None], act: Any, path: Path
+    bank: Bank, asked: Callable[[int], None], act: Any
 ) -> None:
     """SQLite takes what its authorizer raises for a no; it was `DatabaseError: not authorized`."""
-    with session.effect(CALL):
+    with bank.effect():
         asked(sqlite3.SQLITE_INSERT)
         with pytest.raises(KeyboardInterrupt):
-            act(adapter.connection)
-        assert adapter.connection.execute("SELECT t FROM notes").fetchall() == [("late",)]
-    session.undo()
-    assert standing(path) == []
+            act(bank.connection)
+        assert bank.connection.execute("SELECT t FROM notes").fetchall() == [("late",)]
+    bank.session.undo()
+    assert bank.noted() == []
 
 
 def test_an_interrupt_while_it_asks_about_the_commit_does_not_refuse_it(
-    adapter: SQLiteAdapter, session: SQLiteSession, asked: Callable[[int], None], path: Path
+    bank: Bank, asked: Callable[[int], None]
 ) -> None:
-    with session.effect(CALL):
-        adapter.connection.execute(PUT, ("a",))
-    session.prepare("a-1")
+    with bank.effect():
+        bank.connection.execute(PUT, ("a",))
+    bank.session.prepare("a-1")
     asked(sqlite3.SQLITE_TRANSACTION)
     with pytest.raises(KeyboardInterrupt):
-        session.commit("a-1")
-    assert (standing(path), adapter.landed("a-1")) == (["a"], True)
-    assert not session._connection.goes_on
+        bank.session.commit("a-1")
+    assert (bank.noted(), bank.adapter.landed("a-1")) == (["a"], True)
+    assert not bank.session._connection.goes_on
 
 
-def test_an_interrupt_while_it_waits_for_a_lock_leaves_the_file_to_others(
+def test_an_interrupt_as_it_waits_for_a_lock_leaves_it_to_others(
     path: Path, ctrl_c: Callable[[], None]
 ) -> None:
     """The lock was got after all, and kept until a garbage collection."""

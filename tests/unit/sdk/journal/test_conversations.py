@@ -35,24 +35,18 @@ def test_a_mark_is_known_by_its_conversation_and_its_name(journal: Journal, plac
     known = [kept.turns("case-1", one) for one in "abc"] + [kept.turns("case-2", "a")]
     assert known == [{1}, {2}, {1}, {7}]
     assert (kept.turns("case-2", "b"), kept.turns("case", "-1a")) == (set(), set())
+    another_process = Journal(place)
+    assert another_process.conversations.turns("case-1", "a") == {1}
+    another_process.close()
     assert verify(place).findings == ()
 
 
-def test_a_mark_keeps_every_turn_and_what_is_known_is_not_written_again(
-    journal: Journal, place: JournalPlace
-) -> None:
+def test_a_mark_keeps_every_turn_and_each_is_written_once(journal: Journal, place: JournalPlace) -> None:
     for turn in (1, 4, 11, 4, 1):
         journal.conversations.keep("case-1", ["a"], turn)
     assert journal.conversations.turns("case-1", "a") == {1, 4, 11}
     assert journal.database.row("SELECT count(*) FROM chain WHERE kind = 'turn'")[0] == 3  # type: ignore[index]
     assert verify(place).findings == ()
-
-
-def test_another_process_with_the_journal_knows_it_too(journal: Journal, place: JournalPlace) -> None:
-    journal.conversations.keep("case-1", ["a"], 3)
-    other = Journal(place)
-    assert other.conversations.turns("case-1", "a") == {3}
-    other.close()
 
 
 class Watched(Conversations):
@@ -67,9 +61,7 @@ class Watched(Conversations):
         return super().turns(run, mark)
 
 
-def test_who_asks_at_the_same_point_at_the_same_time_waits_and_takes_the_same_turn(
-    journal: Journal, place: JournalPlace
-) -> None:
+def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place: JournalPlace) -> None:
     """What was read before the other one wrote would be the point without a turn, and the turn that was taken."""
     calls = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
     before, other = [calls, {"role": "tool", "tool_call_id": "1", "content": "done"}], Journal(place)

@@ -1,21 +1,23 @@
-"""fork() and pickle copy a process's memory; neither makes a second owner of a transaction or of a key."""
+"""fork() and pickle copy memory, a backup copies a journal: none makes a second owner of a transaction or of a key."""
 
 import copy
 import os
 import pickle
-import sys
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from countersign import OutsideTransaction, SQLiteAdapter, transaction
+from countersign import OutsideTransaction, Runtime, SQLiteAdapter, errors, resume, transaction
 from countersign.contract import PrivateKey
 from countersign.journal.database import Database
 from countersign.journal.forking import _Forking
 from countersign.journal.heartbeat import Heartbeat
 from countersign.settings import load_key
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, make_runtime, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.journals import BOTH
 
 AS_EXPECTED = 0
@@ -43,7 +45,7 @@ def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk) -> 
         with pytest.raises(OutsideTransaction, match="process"):
             refund("o-2", 200)
 
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         refund("o-1", 100)
         assert forked(child) == AS_EXPECTED
     assert desk.done == [("refund", "o-1", 100)]
@@ -64,7 +66,7 @@ def test_a_forked_child_that_leaves_the_block_neither_commits_nor_undoes(
     told: BaseException | None = None
     child = False
     try:
-        with transaction("t-1", runtime=desk.runtime) as txn:
+        with desk.step() as txn:
             note("o-1", "refunded")
             refund("o-1", 100)
             pid = os.fork()
@@ -85,19 +87,15 @@ def test_a_forked_child_that_leaves_the_block_neither_commits_nor_undoes(
     assert notes_in(path) == [("o-1", "refunded")]
 
 
-def test_a_forked_child_that_was_wrong_is_seen() -> None:
-    assert forked(lambda: sys.exit(3)) == 3
-
-
 @pytest.mark.parametrize("engine", BOTH)
 def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk) -> None:
     """It has the key and a journal connection of its own; the lease in the journal keeps the two apart."""
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         refund("o-1", 100)
 
     def child() -> None:
-        with transaction("t-2", runtime=desk.runtime):
+        with desk.step("t-2"):
             refund("o-2", 200)
         assert desk.done[1:] == [("refund", "o-2", 200)]
 
@@ -113,7 +111,7 @@ COPIES: dict[str, Callable[[object], object]] = {"pickled": pickle.dumps, "copie
 def test_neither_a_key_nor_what_holds_one_is_copied(desk: Desk, make: Callable[[object], object]) -> None:
     assert desk.runtime.settings.key_path is not None
     key: PrivateKey = load_key(desk.runtime.settings.key_path)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         for holder in (key, desk.runtime, desk.runtime.journal, txn):
             with pytest.raises(TypeError, match=r"private key|cannot pickle"):
                 make(holder)
@@ -143,3 +141,56 @@ def test_a_fork_takes_locks_in_the_order_in_which_they_lock_each_other() -> None
     forking.in_parent()
     assert taken == sorted(taken) and len(taken) == len(kept)
     assert (Database.fork_order, Heartbeat.fork_order) == (0, 1)
+
+
+# ------------------------------------------------------------------------------------ a journal that was copied
+
+LARGE = 90_000
+
+
+def copied(desk: Desk, name: str) -> Path:
+    """The journal as it is now, taken elsewhere: a snapshot, a backup, a second host."""
+    desk.runtime.close()
+    path = desk.runtime.settings.journal_path
+    other = path.with_name(name)
+    for part in path.parent.glob(f"{path.name}*"):
+        shutil.copy2(part, path.parent / part.name.replace(path.name, name))
+    return other
+
+
+@contextmanager
+def host(desk: Desk, journal: Path) -> Iterator[Runtime]:
+    settings = replace(desk.runtime.settings, journal_path=journal)
+    with make_runtime(settings, desk.face, desk.registry, desk.clock) as runtime:
+        yield runtime
+
+
+def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk) -> None:
+    """Both hosts staged the same list; the attempt is in both journals, and the second learns the outcome."""
+    refund = refund_tool(desk)
+    with pytest.raises(errors.ReviewPending) as pending, desk.step():
+        refund("o-1", LARGE)
+    desk.service.approve(pending.value.txn)
+    copy = copied(desk, "copy.db")
+    assert [one.after for one in resume(desk.runtime)] == ["settled"]
+    with host(desk, copy) as second:
+        resume(second)
+        with pytest.raises(errors.AlreadyRedeemed, match="fired"), transaction("t-1", runtime=second):
+            refund("o-1", LARGE)
+    assert desk.done == [("refund", "o-1", LARGE)]
+
+
+def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk) -> None:
+    """Taken between the redemption and the fire: the copy has to ask for more time, and is told the outcome instead."""
+    refund = refund_tool(desk)
+    desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
+    with pytest.raises(Exception, match="Nothing was fired"), desk.step():
+        refund("o-1", 100)
+    desk.face.faults.clear()
+    copy = copied(desk, "copy.db")
+    assert [one.after for one in resume(desk.runtime)] == ["settled"]
+    assert desk.done == [("refund", "o-1", 100)]
+    with host(desk, copy) as second:
+        resume(second)
+        resume(second)
+    assert desk.done == [("refund", "o-1", 100)]

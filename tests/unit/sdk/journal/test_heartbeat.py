@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
-from pathlib import Path
 
 import pytest
 
-from countersign import JournalError, LeaseLost, Runtime, Settings, ToolRegistry, resume, transaction
+from countersign import JournalError, LeaseLost
 from countersign.journal import Journal, Lease
 from countersign.journal.heartbeat import Heartbeat
-from countersign.journal.place import JournalPlace, JournalUrl
-from countersign.journal.postgres import PostgresDatabase
-from tests.fakes.desk import AGENT, Desk, make_desk, refund_tool
-from tests.fakes.operated import REPOSITORY
-from tests.unit.sdk.journals import BOTH, POSTGRES, terminate
+from countersign.journal.place import JournalPlace
+from tests.fakes.desk import AGENT, Desk
+from tests.unit.sdk.journal.test_forking import AS_EXPECTED, forked
+from tests.unit.sdk.journals import POSTGRES
 
-SPAWN = multiprocessing.get_context("spawn")
 EVERY = 0.005
-LEASE_SECONDS = 1.5
 _PATIENCE_S = 60.0  # only a test that fails takes so long
 TXN = "a" * 64
 
@@ -77,6 +66,7 @@ def test_it_renews_every_lease_until_it_is_given_up(beats: Beats, heart: Heartbe
     first, second = Lease("a", "h/1", 1), Lease("b", "h/2", 1)
     heart.begin(first)
     heart.begin(second)
+    assert heart._thread is not None and heart._thread.daemon, "it keeps no process alive"
     until(lambda: min(beats.renewed.count("a"), beats.renewed.count("b")) > 2)
     heart.end(first)
     beats.renewed.clear()
@@ -96,9 +86,7 @@ def test_a_lease_that_was_dropped_is_renewed_no_more(beats: Beats, heart: Heartb
     still(beats, heart)
 
 
-def test_it_stops_where_the_lease_was_taken_over(
-    beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_stops_after_a_takeover(beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture) -> None:
     lease = Lease("a", "h/1", 1)
     beats.raises = LeaseLost("transaction a was taken over")
     with caplog.at_level(logging.WARNING):
@@ -108,7 +96,7 @@ def test_it_stops_where_the_lease_was_taken_over(
     assert "was taken over" in caplog.text
 
 
-def test_a_database_that_is_away_is_asked_again(
+def test_a_lost_database_is_asked_again(
     beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture
 ) -> None:
     lease = Lease("a", "h/1", 1)
@@ -138,20 +126,17 @@ def test_a_forked_child_renews_nothing_of_its_parents(beats: Beats, heart: Heart
     lease = Lease("a", "h/1", 1)
     heart.begin(lease)
     until(lambda: beats.renewed)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            before = len(beats.renewed)
-            time.sleep(5 * EVERY)
-            own = Lease("b", "h/2", 1)
-            quiet = len(beats.renewed) == before
-            heart.begin(own)
-            until(lambda: "b" in beats.renewed)
-            code = 0 if quiet and "a" not in beats.renewed[before:] else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def child() -> None:
+        before = len(beats.renewed)
+        time.sleep(5 * EVERY)
+        assert len(beats.renewed) == before
+        own = Lease("b", "h/2", 1)
+        heart.begin(own)
+        until(lambda: "b" in beats.renewed)
+        assert "a" not in beats.renewed[before:]
+
+    assert forked(child) == AS_EXPECTED
 
 
 @pytest.mark.parametrize("engine", ["sqlite", POSTGRES])
@@ -168,35 +153,15 @@ def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place: JournalPla
     holder = threading.Thread(target=hold)
     holder.start()
     assert inside.wait(_PATIENCE_S)
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
-            code = 0
-        finally:
-            os._exit(code)
+
+    def child() -> None:
+        journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
+
+    assert forked(child) == AS_EXPECTED
     forking.set()
     holder.join()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert journal.transactions.newest_ids(9) == [TXN]
     journal.close()
-
-
-def test_it_keeps_no_process_alive(tmp_path: Path) -> None:
-    program = (
-        "from countersign.journal import Journal\n"
-        f"journal = Journal({str(tmp_path / 'journal.db')!r})\n"
-        f"journal.transactions.open(txn={TXN!r}, agent='a', run_key='t-1', independent=False)\n"
-        f"lease = journal.leases.acquire({TXN!r})\n"
-        "assert journal.leases._heart._thread.is_alive()\n"
-    )
-    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")])
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, timeout=_PATIENCE_S,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 # ------------------------------------------------------------------------------------------------ on a journal
@@ -215,62 +180,3 @@ def test_a_lease_whose_unit_was_not_kept_is_nobodys(desk: Desk) -> None:
     assert list(journal.leases._heart._held) == [second]
     journal.leases.release(second)
     assert len(journal.leases._heart._held) == 0
-
-
-@pytest.mark.parametrize("engine", [POSTGRES])
-def test_a_lease_that_may_have_been_taken_does_not_shut_its_own_process_out(
-    place: JournalUrl, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""
-    refund = refund_tool(desk)
-    database = desk.runtime.journal.database
-    assert isinstance(database, PostgresDatabase)
-    desk.runtime.journal.transactions.newest_ids(1)
-    commit = database._commit
-
-    def lose() -> None:
-        commit()
-        terminate(desk.runtime.journal, place)
-        commit()
-
-    with monkeypatch.context() as lost:
-        lost.setattr(database, "_commit", lose)
-        with pytest.raises(JournalError, match="nobody knows"), transaction("t-1", runtime=desk.runtime):
-            refund("o-1", 5)
-    assert desk.runtime.journal.transactions.find("t-1")[0].holder is not None
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 5)
-    assert desk.done == [("refund", "o-1", 5)]
-
-
-def _think(settings: Settings, pipe: Connection) -> None:
-    """An agent on a host of its own, whose body takes longer than its lease."""
-    socket.gethostname = lambda: "elsewhere"
-    with Runtime(settings, registry=ToolRegistry()) as runtime, transaction("t-1", runtime=runtime):
-        pipe.send("thinking")
-        time.sleep(_PATIENCE_S)
-
-
-@pytest.mark.parametrize("engine", BOTH)
-def test_an_owner_on_another_host_keeps_its_lease_while_it_lives_and_not_longer(
-    place: JournalPlace, tmp_path: Path
-) -> None:
-    desk = make_desk(tmp_path, journal_path=place, lease_seconds=LEASE_SECONDS)
-    ours, theirs = SPAWN.Pipe(duplex=False)
-    child = SPAWN.Process(target=_think, args=(desk.runtime.settings, theirs))
-    child.start()
-    assert ours.recv() == "thinking"
-    with Runtime(desk.runtime.settings, registry=desk.registry, transport=desk.face.transport) as here:
-        end = time.monotonic() + 1.2 * LEASE_SECONDS
-        while time.monotonic() < end:
-            (found,) = resume(here)
-            assert found.waiting and f"owned by process {child.pid} on elsewhere" in found.note
-            time.sleep(0.1)
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        child.join(_PATIENCE_S)
-        (found,) = resume(here)
-        assert found.waiting  # nobody can see that it is gone
-        until(lambda: not resume(here)[0].waiting)
-        assert here.journal.transactions.find("t-1")[0].state == "ended"
-    desk.runtime.close()

@@ -1,7 +1,6 @@
 """The journal: durable, owned, honest about damage, and nobody else's business."""
 
 import contextvars
-import multiprocessing
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -12,24 +11,15 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    JournalError,
-    LeaseLost,
-    NotStageable,
-    OutcomeUnknown,
-    ReviewPending,
-    TransactionBusy,
-    resume,
-    transaction,
-)
+from countersign import errors, resume, transaction
 from countersign.contract import EffectState, Outcome, names
 from countersign.contract.effect import Effect, Resource
-from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, News, Staged
+from countersign.journal import Done, Journal, Lease, LocalState, News, Staged
 from countersign.journal.leases import fate_of, new_holder
 from countersign.journal.moves import MOVES, SOURCES
 from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.verifying import verify
-from tests.fakes.desk import AGENT, Desk, TickingClock, refund_tool
+from tests.fakes.desk import AGENT, Desk, TickingClock, effect_rows, refund_tool
 from tests.unit.sdk.journals import both_engines
 
 __all__ = ["both_engines"]
@@ -61,16 +51,8 @@ def owned(journal: Journal) -> Lease:
 def an_effect(seq: int = 1, amount: int = 5) -> Effect:
     args = {"amount": amount}
     key = names.call_key(agent=AGENT, run_key="t-1", tool="pay", args=args)
-    return Effect.stage(
-        agent=AGENT,
-        txn=TXN,
-        call_key=key,
-        seq=seq,
-        tool="pay",
-        tool_digest="a" * 64,
-        resource=Resource("Order", "o-1"),
-        args=args,
-    )
+    rest: dict[str, Any] = {"tool": "pay", "tool_digest": "a" * 64, "resource": Resource("Order", "o-1")}
+    return Effect.stage(agent=AGENT, txn=TXN, call_key=key, seq=seq, args=args, **rest)
 
 
 def on_another_machine(journal: Journal, lease: Lease) -> Lease:
@@ -83,14 +65,22 @@ def on_another_machine(journal: Journal, lease: Lease) -> Lease:
 def frozen(journal: Journal, lease: Lease, *effects: Effect) -> tuple[int, str]:
     staging = journal.transactions.begin_staging(lease)
     for effect in effects:
-        staged = Staged(
-            effect.effect_id, effect.call_key, effect.tool, effect.args_bytes, "staged", effect.seq, ()
-        )
-        journal.transactions.stage(lease, staging, staged)
+        its = (effect.effect_id, effect.call_key, effect.tool, effect.args_bytes)
+        journal.transactions.stage(lease, staging, Staged(*its, "staged", effect.seq, ()))
     digest = names.txn_digest(effect_digests=[effect.digest for effect in effects])
-    return staging, journal.transactions.freeze(
-        lease, staging, effects, secret={"a" * 64: ()}, txn_digest=digest, live=0
-    )
+    rest: dict[str, Any] = {"secret": {"a" * 64: ()}, "txn_digest": digest, "live": 0}
+    return staging, journal.transactions.freeze(lease, staging, effects, **rest)
+
+
+def redeemed(journal: Journal, lease: Lease, *effects: Effect) -> tuple[int, str]:
+    """Frozen, and allowed to fire."""
+    staging, attempt = frozen(journal, lease, *effects)
+    journal.firing.redeemed(lease, staging, [effect.effect_id for effect in effects])
+    return staging, attempt
+
+
+def begin(journal: Journal, lease: Lease, staging: int, effect: Effect, seconds: int = 1) -> None:
+    journal.firing.begin(lease, staging, effect.effect_id, before=[], lease_seconds=seconds)
 
 
 def _theirs(path: Path) -> None:
@@ -115,31 +105,29 @@ def test_what_is_no_journal_of_ours_is_refused(
     path = tmp_path / "journal.db"
     make(path)
     path.chmod(mode)
-    with pytest.raises(JournalError, match=says):
+    with pytest.raises(errors.JournalError, match=says):
         owned(Journal(path))
 
 
-@IN_A_FILE
-def test_the_file_belongs_to_its_owner_alone(journal: Journal, tmp_path: Path) -> None:
-    owned(journal)
-    for file in tmp_path.glob("journal.db*"):
-        assert file.stat().st_mode & 0o077 == 0, file
+@pytest.mark.parametrize("is_there", [False, True])
+def test_its_file_is_made_also_of_an_empty_one_and_belongs_to_its_owner(
+    tmp_path: Path, is_there: bool
+) -> None:
+    path = tmp_path / "journal.db"
+    if is_there:
+        path.touch(mode=0o600)
+    owned(Journal(path))
+    assert verify(path).sound
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.glob("journal.db*")} == {0o600}
 
 
 def test_another_file_is_refused_as_what_it_is_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "shop.py"
     path.write_text("print('a shop that is no journal')\n")
     path.chmod(0o644)
-    with pytest.raises(JournalError, match=r"shop\.py' is another file and no journal"):
+    with pytest.raises(errors.JournalError, match=r"shop\.py' is another file and no journal"):
         owned(Journal(path))
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("print('a shop that is no journal')\n", 0o644)
-
-
-def test_an_empty_file_is_made_a_journal(tmp_path: Path) -> None:
-    path = tmp_path / "journal.db"
-    path.touch(mode=0o600)
-    owned(Journal(path))
-    assert verify(path).sound and path.stat().st_mode & 0o777 == 0o600
 
 
 @IN_A_FILE
@@ -147,58 +135,40 @@ def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
     owned(journal)
     journal.database.rows("PRAGMA user_version=99")
     journal.close()
-    with pytest.raises(JournalError, match="version 99"):
+    with pytest.raises(errors.JournalError, match="version 99"):
         owned(Journal(tmp_path / "journal.db"))
 
 
-@IN_A_FILE
-@pytest.mark.tampers
-@pytest.mark.parametrize("damage", ["truncated", "overwritten"])
-def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -> None:
+CHANGED: dict[str, tuple[str, str | None]] = {
+    """UPDATE effects SET args = CAST('{"amount_cents":1,"order_id":"o-9"}' AS BLOB)""": (
+        AS_WRITTEN,
+        "digest",
+    ),
+    "UPDATE effects SET args = CAST('null' AS BLOB)": (AS_WRITTEN, "damaged"),
+    "UPDATE effects SET tool = 'wipe'": (AS_WRITTEN, "digest"),
+    "UPDATE effects SET resource_id = 'o-9'": (AS_WRITTEN, "digest"),
+    "UPDATE effects SET state = 'approved'": (AS_WRITTEN, "damaged"),
+    "UPDATE effects SET effect_id = substr(effect_id, 2) || '0'": (AS_WRITTEN, "damaged"),
+    "UPDATE transactions SET state = 'whatever'": ("unknown state", "unknown state"),
+    "UPDATE manifests SET body = CAST('{}' AS BLOB)": ("manifest", None),
+    "DELETE FROM manifests": ("manifest", None),
+}
+
+
+def approved(desk: Desk) -> None:
+    """A transaction that waits to be fired by whoever resumes."""
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(errors.ReviewPending) as pending, desk.step():
         refund("o-1", 90_000)
     desk.service.approve(pending.value.txn)
-    desk.runtime.close()
-    path = desk.runtime.settings.journal_path
-    raw = path.read_bytes()
-    path.write_bytes(
-        raw[: len(raw) // 2] if damage == "truncated" else raw[:4096] + os.urandom(len(raw) - 4096)
-    )
-    for leftover in path.parent.glob("journal.db-*"):
-        leftover.unlink()
-    with pytest.raises(JournalError):
-        resume(desk.runtime)
-    assert desk.done == []
 
 
 @pytest.mark.tampers
-@pytest.mark.parametrize(
-    ("change", "says", "alone"),
-    [
-        (
-            """UPDATE effects SET args = CAST('{"amount_cents":1,"order_id":"o-9"}' AS BLOB)""",
-            AS_WRITTEN,
-            "digest",
-        ),
-        ("UPDATE effects SET args = CAST('null' AS BLOB)", AS_WRITTEN, "damaged"),
-        ("UPDATE effects SET tool = 'wipe'", AS_WRITTEN, "digest"),
-        ("UPDATE effects SET resource_id = 'o-9'", AS_WRITTEN, "digest"),
-        ("UPDATE effects SET state = 'approved'", AS_WRITTEN, "damaged"),
-        ("UPDATE effects SET effect_id = substr(effect_id, 2) || '0'", AS_WRITTEN, "damaged"),
-        ("UPDATE transactions SET state = 'whatever'", "unknown state", "unknown state"),
-        ("UPDATE manifests SET body = CAST('{}' AS BLOB)", "manifest", None),
-        ("DELETE FROM manifests", "manifest", None),
-    ],
-)
-def test_a_row_that_was_changed_is_found_and_nothing_fires(
-    desk: Desk, change: str, says: str, alone: str | None
-) -> None:
+@pytest.mark.parametrize("change", CHANGED)
+def test_a_row_that_was_changed_is_found_and_nothing_fires(desk: Desk, change: str) -> None:
     """By its chain before anything is done with it, and by itself whoever reads it."""
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 90_000)
-    desk.service.approve(pending.value.txn)
+    says, alone = CHANGED[change]
+    approved(desk)
     if isinstance(desk.runtime.settings.journal_path, JournalUrl):
         change = change.replace("AS BLOB", "AS bytea")
     with desk.runtime.journal.database.unit(durable=True) as unit:
@@ -206,112 +176,113 @@ def test_a_row_that_was_changed_is_found_and_nothing_fires(
     with desk.restarted() as restarted:
         notes = [one.note for one in resume(restarted.runtime)]
         if alone is not None:
-            with pytest.raises(JournalError, match=alone):
-                restarted.runtime.journal.transactions.effects(
-                    restarted.runtime.journal.transactions.find("t-1")[0]
-                )
+            with pytest.raises(errors.JournalError, match=alone):
+                effect_rows(restarted)
     assert any(says in note for note in notes), notes
     assert desk.done == []
 
 
+@IN_A_FILE
+@pytest.mark.tampers
+@pytest.mark.parametrize("damage", ["truncated", "overwritten"])
+def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -> None:
+    approved(desk)
+    desk.runtime.close()
+    path = desk.runtime.settings.journal_path
+    raw = path.read_bytes()
+    half, first_page = raw[: len(raw) // 2], raw[:4096]
+    path.write_bytes(half if damage == "truncated" else first_page + os.urandom(len(raw) - 4096))
+    for leftover in path.parent.glob("journal.db-*"):
+        leftover.unlink()
+    with pytest.raises(errors.JournalError):
+        resume(desk.runtime)
+    assert desk.done == []
+
+
 def full(*_: Any, **__: Any) -> None:
-    raise JournalError("database or disk is full")
+    raise errors.JournalError("database or disk is full")
 
 
-def test_a_journal_that_fails_before_firing_fires_nothing(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_fails_before_firing_fires_none(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     refund = refund_tool(desk)
-
     monkeypatch.setattr(desk.runtime.journal.firing, "begin", full)
-    with pytest.raises(JournalError, match="disk is full"), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(errors.JournalError, match="disk is full"), desk.step():
         refund("o-1", 100)
     assert desk.done == []
 
 
+@pytest.mark.parametrize("stays_full", [False, True])
 def test_a_journal_that_fails_after_firing_is_told_as_unknown(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, stays_full: bool
 ) -> None:
-    refund = refund_tool(desk)
+    refund, journal = refund_tool(desk), desk.runtime.journal
+    unit = journal.database.unit
+
+    def full_once_it_fired(*, durable: bool) -> Any:
+        return full() if desk.done else unit(durable=durable)
 
     with monkeypatch.context() as broken:
-        broken.setattr(desk.runtime.journal.firing, "write", full)
-        with (
-            pytest.raises(OutcomeUnknown, match="disk is full"),
-            transaction("t-1", runtime=desk.runtime) as txn,
-        ):
+        if stays_full:
+            broken.setattr(journal.database, "unit", full_once_it_fired)
+        else:
+            broken.setattr(journal.firing, "write", full)
+        with pytest.raises(errors.OutcomeUnknown, match="disk is full"), desk.step() as txn:
             refund("o-1", 100)
     assert (len(desk.done), txn.state) == (1, "redeemed")
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(errors.OutcomeUnknown), desk.step():
         refund("o-1", 100)
     assert len(desk.done) == 1
 
 
-def test_an_owner_that_lives_keeps_its_lease_however_long_its_body_thinks(
-    journal: Journal, clock: TickingClock
-) -> None:
+def test_a_living_owner_keeps_its_lease_however_long_it_thinks(journal: Journal, clock: TickingClock) -> None:
     lease = owned(journal)
     clock.advance(86_400)
     assert journal.leases.acquire(TXN) == lease.holder
 
 
 def test_a_lease_we_cannot_see_the_owner_of_runs_its_time(journal: Journal, clock: TickingClock) -> None:
-    first = on_another_machine(journal, owned(journal))
-    assert journal.leases.acquire(TXN) == first.holder
-    clock.advance(61)
+    lease, effect = on_another_machine(journal, owned(journal)), an_effect()
+    clock.advance(50)
+    staging, _ = redeemed(journal, lease, effect)  # writing renews it
+    clock.advance(50)
+    assert journal.leases.acquire(TXN) == lease.holder
+    begin(journal, lease, staging, effect, 500)  # a fire holds it past fire_by and timeout
+    clock.advance(499)
+    assert journal.leases.acquire(TXN) == lease.holder
+    clock.advance(2)
     second = journal.leases.acquire(TXN)
-    assert isinstance(second, Lease)
-    assert second.generation == first.generation + 1
+    assert isinstance(second, Lease) and second.generation == lease.generation + 1
 
 
 def test_whoever_lost_the_lease_writes_nothing_more(journal: Journal, clock: TickingClock) -> None:
     first = on_another_machine(journal, owned(journal))
     effect = an_effect()
-    staging, _ = frozen(journal, first, effect)
-    journal.firing.redeemed(first, staging, [effect.effect_id])
+    staging, _ = redeemed(journal, first, effect)
     clock.advance(61)
     second = journal.leases.acquire(TXN)
     assert isinstance(second, Lease)
-    with pytest.raises(LeaseLost):
-        journal.firing.begin(first, staging, effect.effect_id, before=[], lease_seconds=1)
-    with pytest.raises(LeaseLost):
+    with pytest.raises(errors.LeaseLost):
+        begin(journal, first, staging, effect)
+    with pytest.raises(errors.LeaseLost):
         journal.leases.renew(first)
     journal.leases.release(first)  # a late release frees nobody else's lease
     assert journal.leases.acquire(TXN) == second.holder
-    journal.firing.begin(second, staging, effect.effect_id, before=[], lease_seconds=1)
-
-
-def test_writing_renews_the_lease(journal: Journal, clock: TickingClock) -> None:
-    lease = on_another_machine(journal, owned(journal))
-    clock.advance(50)
-    journal.transactions.begin_staging(lease)
-    clock.advance(50)
-    assert journal.leases.acquire(TXN) == lease.holder
-
-
-def test_a_fire_holds_the_lease_past_fire_by_and_timeout(journal: Journal, clock: TickingClock) -> None:
-    lease = on_another_machine(journal, owned(journal))
-    effect = an_effect()
-    staging, _ = frozen(journal, lease, effect)
-    journal.firing.redeemed(lease, staging, [effect.effect_id])
-    journal.firing.begin(lease, staging, effect.effect_id, before=[], lease_seconds=500)
-    clock.advance(499)
-    assert journal.leases.acquire(TXN) == lease.holder
+    begin(journal, second, staging, effect)
 
 
 def test_an_effect_is_firing_once_unless_it_says_it_is_idempotent(journal: Journal) -> None:
     lease = owned(journal)
     effect = an_effect()
     staging, attempt = frozen(journal, lease, effect)
-    with pytest.raises(JournalError, match="cannot become firing"):
-        journal.firing.begin(lease, staging, effect.effect_id, before=[], lease_seconds=1)  # not redeemed
+    with pytest.raises(errors.JournalError, match="cannot become firing"):
+        begin(journal, lease, staging, effect)  # not redeemed
     journal.firing.redeemed(lease, staging, [effect.effect_id])
-    journal.firing.begin(lease, staging, effect.effect_id, before=[], lease_seconds=1)
+    begin(journal, lease, staging, effect)
     done = Done(effect.effect_id, Outcome.FIRED, attempt)
     journal.firing.write(lease, staging, [done])
-    with pytest.raises(JournalError):
-        journal.firing.begin(lease, staging, effect.effect_id, before=[], lease_seconds=1)
-    with pytest.raises(JournalError):
+    with pytest.raises(errors.JournalError):
+        begin(journal, lease, staging, effect)
+    with pytest.raises(errors.JournalError):
         journal.firing.write(lease, staging, [Done(effect.effect_id, Outcome.FAILED, attempt)])
     assert [one.outcome for one in journal.outbox.pending()] == ["fired"]
 
@@ -319,37 +290,31 @@ def test_an_effect_is_firing_once_unless_it_says_it_is_idempotent(journal: Journ
 def test_an_outcome_and_the_next_firing_share_one_commit(journal: Journal) -> None:
     lease = owned(journal)
     first, second = an_effect(1, 5), an_effect(2, 6)
-    staging, attempt = frozen(journal, lease, first, second)
-    journal.firing.redeemed(lease, staging, [first.effect_id, second.effect_id])
-    journal.firing.begin(lease, staging, first.effect_id, before=[], lease_seconds=1)
+    staging, attempt = redeemed(journal, lease, first, second)
+    begin(journal, lease, staging, first)
     fired = Done(first.effect_id, Outcome.FIRED, attempt)
-    with pytest.raises(JournalError):  # the second half fails, so the first is not written either
+    with pytest.raises(errors.JournalError):  # the second half fails, so the first is not written either
         journal.firing.begin(lease, staging, "f" * 64, before=[fired], lease_seconds=1)
     assert journal.transactions.state_of(TXN, staging, first.effect_id) is LocalState.FIRING
     assert journal.outbox.pending() == []
 
 
-def test_a_redeemed_list_is_never_replaced(journal: Journal) -> None:
-    lease = owned(journal)
-    effect = an_effect()
-    staging, _ = frozen(journal, lease, effect)
-    journal.firing.redeemed(lease, staging, [effect.effect_id])
-    with pytest.raises(JournalError, match="cannot be replaced"):
-        frozen(journal, lease, an_effect(1, 6))
-
-
-def test_the_same_list_keeps_its_attempt_and_another_gets_its_own(journal: Journal) -> None:
+def test_the_same_list_keeps_its_attempt_and_another_gets_its_own_until_one_is_redeemed(
+    journal: Journal,
+) -> None:
     lease = owned(journal)
     _, first = frozen(journal, lease, an_effect(1, 5))
     _, again = frozen(journal, lease, an_effect(1, 5))
-    _, other = frozen(journal, lease, an_effect(1, 6))
+    _, other = redeemed(journal, lease, an_effect(1, 6))
     assert first == again != other
+    with pytest.raises(errors.JournalError, match="cannot be replaced"):
+        frozen(journal, lease, an_effect(1, 7))
 
 
 def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk) -> None:
     refund = refund_tool(desk)
     slept: list[float] = []
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         refund("o-1", 100)
         with desk.another_process() as other:
             waits = other.sync_waits()
@@ -361,39 +326,25 @@ def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk) -> N
             other.sync_waits = lambda: waits  # type: ignore[method-assign]
             found = resume(other)
             assert [one.waiting for one in found] == [True]
-            with pytest.raises(TransactionBusy, match="is being run by"):
-                _enter_elsewhere(other)
+            with pytest.raises(errors.TransactionBusy, match="is being run by"):
+                contextvars.Context().run(transaction("t-1", runtime=other).__enter__)
     assert sum(slept) == pytest.approx(desk.runtime.settings.lease_wait_seconds, abs=0.1)
     assert len(desk.done) == 1
 
 
-def _enter_elsewhere(runtime: Any) -> None:
-    """As another process would: with no transaction around it."""
-
-    def enter() -> None:
-        with transaction("t-1", runtime=runtime):
-            pass
-
-    contextvars.Context().run(enter)
-
-
-def _child(place: JournalPlace, answer: Any) -> None:
-    journal = Journal(place)
-    journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
-    lease = journal.leases.acquire(TXN)
-    answer.put(lease.holder if isinstance(lease, Lease) else None)
-    answer.close()
-    answer.join_thread()
-    os._exit(0)
-
-
-def test_a_dead_owner_is_succeeded_at_once(journal: Journal, place: JournalPlace) -> None:
-    context = multiprocessing.get_context("spawn")
-    answer = context.Queue()
-    child = context.Process(target=_child, args=(place, answer))
-    child.start()
-    holder = answer.get(timeout=60)
-    child.join(60)
+def test_a_dead_owner_is_succeeded_at_once(journal: Journal) -> None:
+    owned(journal)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, new_holder().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    holder = os.read(read, 4096).decode()
+    os.close(read)
+    os.close(write)
+    with journal.database.unit(durable=False) as unit:
+        unit.execute("UPDATE transactions SET holder = ?", (holder,))
     assert fate_of(holder) == "dead"
     assert isinstance(journal.leases.acquire(TXN), Lease)
 
@@ -421,40 +372,10 @@ def test_every_state_has_moves_and_the_service_names_them_the_same() -> None:
     assert LocalState.FIRED not in SOURCES[LocalState.FAILED]
 
 
-def test_a_forked_child_uses_a_connection_of_its_own(journal: Journal) -> None:
-    owned(journal)
-    before = journal.database._connected()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if journal.database._connected() is not before else 2
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(pid, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert journal.transactions.require(TXN).state is LocalTxn.STAGING
-
-
-def test_a_disk_that_stays_full_does_not_hide_that_the_outcome_is_unknown(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refund = refund_tool(desk)
-    unit = desk.runtime.journal.database.unit
-
-    def full_once_it_fired(*, durable: bool) -> Any:
-        return full() if desk.done else unit(durable=durable)
-
-    monkeypatch.setattr(desk.runtime.journal.database, "unit", full_once_it_fired)
-    with pytest.raises(OutcomeUnknown, match="disk is full"), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-    assert len(desk.done) == 1
-
-
 def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.publish(refund, aud="gateway")
-    with pytest.raises(NotStageable), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(errors.NotStageable), desk.step() as txn:
         refund("o-1", 100)
     assert txn.state == "ended"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from countersign import (
-    Denied,
-    FilesAdapter,
-    MisuseError,
-    Moved,
-    ReviewPending,
-    SQLiteAdapter,
-    replay,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import SQLiteAdapter, errors, resume, transaction
 from countersign.cli.app import app
-from countersign.errors import SettingsError
 from countersign.journal.counting import count
 from countersign.journal.exporting import exported
 from countersign.journal.place import JournalPlace, JournalUrl
@@ -33,16 +20,26 @@ from countersign.journal.searching import Wanted
 from countersign.journal.telling import description_of, summary_of
 from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
 from tests.unit.sdk.journals import both_engines
+from tests.unit.sdk.paying import CARD, pay_tool
 
 __all__ = ["both_engines"]
 
+PARCEL = "the parcel is back"
+
+
+class Unreadable(errors.MisuseError):
+    def __str__(self) -> str:
+        raise RuntimeError("no text of mine")
+
+
 ENDINGS = [
-    (ValueError, False),
-    (KeyboardInterrupt, False),
-    (SystemExit, True),
-    (asyncio.CancelledError, True),
+    (ValueError(PARCEL), False),
+    (KeyboardInterrupt(PARCEL), False),
+    (SystemExit(PARCEL), True),
+    (asyncio.CancelledError(PARCEL), True),
+    (errors.SettingsError("no file \udcff\0.txt"), False),
+    (Unreadable(), False),
 ]
-CARD = "4111111111111111"
 
 
 def told(desk: Desk, key: str) -> dict[str, Any]:
@@ -57,72 +54,40 @@ def calls(of: dict[str, Any], kind: str = "effects") -> list[tuple[str, str, Any
     ]
 
 
-def on_disk(desk: Desk) -> bytes:
-    rows = desk.runtime.journal.database.rows("SELECT * FROM effects")
-    notes = desk.runtime.journal.database.rows("SELECT note FROM transactions")
-    return repr([tuple(row) for row in (*rows, *notes)]).encode()
-
-
-@pytest.mark.parametrize(("ending", "is_async"), ENDINGS)
+@pytest.mark.parametrize(("error", "is_async"), ENDINGS)
 def test_a_body_that_raises_leaves_its_calls_and_its_text(
-    desk: Desk, tmp_path: Path, ending: type[BaseException], is_async: bool
+    desk: Desk, tmp_path: Path, error: BaseException, is_async: bool
 ) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
 
     def body() -> None:
         note("o-1", "seen")
         refund("o-1", 100)
-        raise ending("the parcel is back")
+        raise error
 
     async def run() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
+        async with desk.step():
             body()
 
-    with pytest.raises(ending, match="the parcel is back"):
+    with pytest.raises(type(error)) as raised:
         if is_async:
             asyncio.run(run())
-        with transaction("t-1", runtime=desk.runtime):
+        with desk.step():
             body()
-    found = told(desk, "t-1")
-    assert calls(found) == [
-        ("refund", "withdrawn", {"order_id": "o-1", "amount_cents": 100}),
-        ("note", "undone", {"order_id": "o-1", "text": "seen"}),
-    ]
-    assert (found["state"], found["note"]) == (
-        "ended",
-        f"the body raised {ending.__name__}: the parcel is back",
-    )
+    found, kind = told(desk, "t-1"), type(error).__name__
+    assert is_async or raised.value is error
+    refunded, noted = {"order_id": "o-1", "amount_cents": 100}, {"order_id": "o-1", "text": "seen"}
+    assert calls(found) == [("refund", "withdrawn", refunded), ("note", "undone", noted)]
+    assert found["state"] == "ended" and kind in found["note"]
+    if not isinstance(error, errors.MisuseError):
+        assert found["note"] == f"the body raised {kind}: {PARCEL}"
     assert summary_of(desk.runtime.journal, found["txn"])["effects"] == "note undone, refund withdrawn"
     assert desk.done == []
 
 
-class Unreadable(MisuseError):
-    def __str__(self) -> str:
-        raise RuntimeError("no text of mine")
-
-
-@pytest.mark.parametrize("error", [SettingsError("no file \udcff\0.txt"), Unreadable()])
-def test_a_body_that_raises_an_error_of_ours_leaves_its_calls_whatever_its_text(
-    desk: Desk, tmp_path: Path, error: MisuseError
-) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
-
-    with pytest.raises(type(error)) as raised, transaction("t-1", runtime=desk.runtime):
-        note("o-1", "seen")
-        refund("o-1", 100)
-        raise error
-
-    assert raised.value is error
-    assert sorted((name, state) for name, state, _ in calls(told(desk, "t-1"))) == [
-        ("note", "undone"),
-        ("refund", "withdrawn"),
-    ]
-    assert type(error).__name__ in told(desk, "t-1")["note"]
-
-
 def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalPlace) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ValueError), desk.step():
         refund("o-1", 100)
         raise ValueError("out of stock")
     journal = ["--journal", place.secret if isinstance(place, JournalUrl) else str(place)]
@@ -138,32 +103,10 @@ def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalPlace)
         assert len(desk.runtime.journal.transactions.matching_ids(wanted)) == 1
 
 
-def test_independent_effects_are_each_kept(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime, independent=True):
-        refund("o-1", 100)
-        with suppress(KeyError), transaction(runtime=desk.runtime):
-            refund("o-2", 200)
-            raise KeyError("inner")
-        refund("o-3", 300)
-        raise ValueError("outer")
-    found = [
-        description_of(desk.runtime.journal, txn)
-        for txn in desk.runtime.journal.transactions.found_ids("t-1")
-    ]
-    assert sorted((json.loads(one["effects"][0]["args"])["order_id"], one["note"]) for one in found) == [
-        ("o-1", "the body raised ValueError: outer"),
-        ("o-2", "the inner block raised KeyError: 'inner'"),
-        ("o-3", "the body raised ValueError: outer"),
-    ]
-
-
 @pytest.mark.parametrize("then", ["commits", "raises"])
-def test_an_inner_block_that_raised_and_was_caught_is_told_beside_the_list(
-    desk: Desk, tmp_path: Path, then: str
-) -> None:
+def test_a_caught_inner_block_is_told_beside_the_list(desk: Desk, tmp_path: Path, then: str) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
-    with suppress(LookupError), transaction("t-1", runtime=desk.runtime):
+    with suppress(LookupError), desk.step():
         refund("o-1", 100)
         with suppress(ValueError), transaction(runtime=desk.runtime):
             note("o-2", "inner")
@@ -188,50 +131,29 @@ def test_an_inner_block_that_raised_and_was_caught_is_told_beside_the_list(
         assert found["note"] is None and [one[1] for one in desk.done] == ["o-1"]
 
 
-def test_a_live_effect_that_raised_keeps_its_text(desk: Desk, tmp_path: Path) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(tmp_path)))
-    with transaction("t-1", runtime=desk.runtime):
-        with suppress(ValueError):
-            note("o-1", "bad")
-        note("o-1", "good")
-    assert [(one["state"], one["error"]) for one in told(desk, "t-1")["effects"]] == [
-        ("undone", "note raised ValueError: bad note"),
-        ("kept", None),
-    ]
-
-
-def secret_pay(desk: Desk, **manifest: Any) -> Callable[..., Any]:
-    @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
-    def pay(order_id: str, card: str) -> None:
-        """Pay."""
-
-    desk.publish(pay, **manifest)
-    return pay
-
-
 @pytest.mark.parametrize("inner", [False, True])
-def test_what_the_reviewed_manifest_calls_secret_is_sealed_and_the_text_hidden(
-    desk: Desk, inner: bool, engine: str
-) -> None:
-    pay = secret_pay(desk, secret=("/card",))
+def test_what_the_manifest_calls_secret_is_sealed_and_hidden(desk: Desk, inner: bool, engine: str) -> None:
+    pay, database = pay_tool(desk, secret=[]), desk.runtime.journal.database
+    desk.publish(pay, secret=("/card",))  # the code does not call it secret
     block = transaction(runtime=desk.runtime) if inner else nullcontext()
-    with suppress(ValueError), transaction("t-1", runtime=desk.runtime), block:
-        pay("o-1", CARD)
+    with suppress(ValueError), desk.step(), block:
+        pay("o-1", 5, CARD)
         raise ValueError(f"{CARD} is refused")
     found = told(desk, "t-1")
     kind = "dropped" if inner else "effects"
     no_key = engine == "postgresql"  # a journal that machines share has no key of its own
-    args = '"(secret)"' if no_key else {"order_id": "o-1", "card": "(secret)"}
+    args = '"(secret)"' if no_key else {"order_id": "o-1", "amount_cents": 5, "card": "(secret)"}
     assert calls(found, kind) == [("pay", "withdrawn", args)]
     assert found["note"] == "the body raised ValueError"
-    assert CARD.encode() not in on_disk(desk)
+    written = [*database.rows("SELECT * FROM effects"), *database.rows("SELECT note FROM transactions")]
+    assert CARD.encode() not in repr([tuple(row) for row in written]).encode()
 
 
 def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.face.faults["/v1/tools"] = ["lost_request"] * 9
     before = len(desk.face.log)
-    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ValueError), desk.step():
         refund("o-1", 100)
         refund("o-2", 100)
         raise ValueError("o-1")
@@ -243,7 +165,7 @@ def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk) -> No
 
 def test_a_denial_names_reason_and_policy(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(Denied) as denied, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(errors.Denied) as denied, desk.step():
         refund("o-1", 600_000)
     found = told(desk, "t-1")
     (reason,) = denied.value.reasons
@@ -253,7 +175,7 @@ def test_a_denial_names_reason_and_policy(desk: Desk) -> None:
 
 def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as waiting, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(errors.ReviewPending) as waiting, desk.step():
         refund("o-1", 10_000)
     assert told(desk, "t-1")["note"] is None, "people are asked"
     desk.service.withdraw(waiting.value.txn, "the customer called")
@@ -266,7 +188,7 @@ def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk) -> None:
 def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk) -> None:
     refund = refund_tool(desk)
     for order in ("o-1", "o-2"):
-        with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(errors.ReviewPending), desk.step():
             refund(order, 10_000)
             refund("o-3", 10_000)
     found = told(desk, "t-1")
@@ -277,9 +199,9 @@ def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk) -> 
 
 def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(errors.ReviewPending), desk.step():
         refund("o-1", 10_000)
-    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ValueError), desk.step():
         refund("o-2", 10_000)
         raise ValueError("a typing error")
     found = told(desk, "t-1")
@@ -292,47 +214,15 @@ def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Des
     assert told(desk, "t-1")["note"] is None and [one[1] for one in desk.done] == ["o-1"]
 
 
-def test_a_conflict_names_what_had_moved(desk: Desk, tmp_path: Path) -> None:
-    files = FilesAdapter(tmp_path / "files")
-    (tmp_path / "files").mkdir(exist_ok=True)
-
-    @tool("count_up", lane="live", adapter=files, registry=desk.registry)
-    def count_up(name: str) -> None:
-        """Read and write a file."""
-        files.write(name, b"new")
-
-    refund = refund_tool(desk)
-    (tmp_path / "files" / "a").write_bytes(b"old")
-    with pytest.raises(Moved), transaction("t-1", runtime=desk.runtime):
-        count_up("a")
+def test_independent_effects_are_each_kept(desk: Desk) -> None:
+    refund, journal = refund_tool(desk), desk.runtime.journal
+    with pytest.raises(ValueError), desk.step(independent=True):
         refund("o-1", 100)
-        (tmp_path / "files" / "a").write_bytes(b"theirs")
-    found = told(desk, "t-1")
-    assert found["note"].startswith("Moved: ") and "'a'" in found["note"]
-    assert [one[:2] for one in calls(found)] == [("refund", "staged"), ("count_up", "undone")]
-
-
-def test_a_step_that_is_run_again_after_it_raised_is_told_as_what_it_came_to(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    for raises in (True, False):
-        with suppress(ValueError), transaction("t-1", runtime=desk.runtime):
-            refund("o-1", 100)
-            if raises:
-                raise ValueError("once")
-    found = told(desk, "t-1")
-    assert ([one[:2] for one in calls(found)], found["dropped"], found["note"]) == (
-        [("refund", "fired")],
-        [],
-        None,
-    )
-
-
-def test_nothing_is_replayed_of_a_body_that_raised(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with suppress(ValueError), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-        raise ValueError
-    exports = json.loads(exported("json", [told(desk, "t-1")], "now"))
-    for record in ({}, {"export": exports}):
-        with pytest.raises(MisuseError, match="no list of calls was ever submitted"):
-            replay("t-1", lambda txn: None, runtime=desk.runtime, **record)
+        with suppress(KeyError), transaction(runtime=desk.runtime):
+            refund("o-2", 200)
+            raise KeyError("inner")
+        raise ValueError("outer")
+    found = [description_of(journal, txn) for txn in journal.transactions.found_ids("t-1")]
+    notes = {json.loads(one["effects"][0]["args"])["order_id"]: one["note"] for one in found}
+    inner, outer = "the inner block raised KeyError: 'inner'", "the body raised ValueError: outer"
+    assert notes == {"o-1": outer, "o-2": inner}

@@ -55,7 +55,11 @@ def commits(database: Database) -> list[str]:
 
 
 @pytest.mark.parametrize("engine", ["sqlite", POSTGRES])
-def test_a_unit_inside_a_unit_is_part_of_it(database: Database) -> None:
+def test_a_unit_inside_a_unit_is_part_of_it_also_where_it_raises(database: Database) -> None:
+    with pytest.raises(RuntimeError), database.unit(durable=False):
+        write(database, "a")
+        raise RuntimeError
+    assert names(database) == []
     with database.unit(durable=False):
         write(database, "a")
         write(database, "b")
@@ -116,7 +120,7 @@ def test_each_commit_is_as_durable_as_it_was_asked_to_be(database: Database) -> 
 
 
 @pytest.mark.parametrize(("effects", "waits", "commits_in_all"), [(1, 3, 10), (2, 4, 14)])
-def test_one_effect_waits_for_the_disk_three_times(
+def test_an_effect_waits_for_the_disk_thrice(
     desk: Desk, effects: int, waits: int, commits_in_all: int
 ) -> None:
     """The frozen list with its attempt, FIRING, the outcome. Each is asked for by design section 7, and a fourth

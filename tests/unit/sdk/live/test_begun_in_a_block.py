@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from countersign import (
-    LiveAdapter,
-    LiveSession,
-    NotStageable,
-    SavepointLost,
-    SQLiteAdapter,
-    tool,
-    transaction,
-)
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in
+from countersign import LiveAdapter, LiveSession, errors, tool, transaction
+from countersign.adapters.protocol import Savepoint
+from tests.fakes.desk import Desk, notes_in
+
+Put = Callable[[str], None]
+Note = Callable[[str, str], int]
 
 
 class Plain(LiveAdapter):
-    """A list without savepoints; `sticks`: a session of it cannot be undone."""
+    """A list. `room`: how many savepoints its sessions can set together; `sticks`: none of them can be undone."""
 
     name = "plain"
 
@@ -29,7 +25,8 @@ class Plain(LiveAdapter):
         self.world: list[str] = []
         self.marks: set[str] = set()
         self.sessions: list[PlainSession] = []
-        self.sticks = False
+        self.used: list[str] = []
+        self.sticks, self.room = False, 0
 
     def begin(self, txn: str) -> PlainSession:
         """Open one."""
@@ -45,19 +42,20 @@ class PlainSession(LiveSession):
     """What one transaction adds to the list."""
 
     def __init__(self, adapter: Plain) -> None:
-        self._adapter = adapter
-        self.new: list[str] = []
-        self.undone = False
+        self._adapter, self.new, self.undone = adapter, list[str](), False
 
     @contextmanager
     def effect(self, call: object) -> Iterator[None]:
-        """One effect, taken back if it raises."""
-        before = len(self.new)
-        try:
-            yield
-        except BaseException:
-            del self.new[before:]
-            raise
+        """One effect; none of these raises after it has written."""
+        yield
+
+    def savepoint(self) -> Savepoint:
+        """As long as there is room."""
+        used = self._adapter.used
+        if self.undone or used.count("set") == self._adapter.room:
+            return super().savepoint()
+        used.append("set")
+        return Savepoint(lambda: used.append("released"), lambda: used.append("rolled back"))
 
     def prepare(self, attempt_id: str) -> None:
         """Nothing can fail."""
@@ -80,7 +78,7 @@ def plain() -> Plain:
 
 
 @pytest.fixture
-def put(desk: Desk, plain: Plain) -> Callable[[str], None]:
+def put(desk: Desk, plain: Plain) -> Put:
     @tool("put", lane="live", adapter=plain, registry=desk.registry)
     def add(text: str) -> None:
         """Add something."""
@@ -89,83 +87,51 @@ def put(desk: Desk, plain: Plain) -> Callable[[str], None]:
     return add
 
 
-def rows(desk: Desk, txn: str) -> list[tuple[Any, ...]]:
-    found = desk.runtime.journal.database.rows(
-        "SELECT staging, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq", (txn,)
-    )
-    return [tuple(row) for row in found]
-
-
-def test_every_call_in_the_block_is_refused_and_not_only_the_first(
-    desk: Desk, plain: Plain, put: Callable[[str], None]
-) -> None:
+def test_every_call_in_the_block_is_refused_not_only_the_first(desk: Desk, plain: Plain, put: Put) -> None:
     with desk.step() as txn:
         with pytest.raises(ValueError, match="taken back"), transaction(runtime=desk.runtime):
             for text in ("x0", "x1"):
-                with pytest.raises(NotStageable, match="without savepoints"):
+                with pytest.raises(errors.NotStageable, match="without savepoints"):
                     put(text)
             raise ValueError("the block is taken back")
         assert all(one.undone for one in plain.sessions)
         put("outer")
     assert (plain.world, txn.state, len(plain.sessions)) == (["outer"], "settled", 3)
-    assert rows(desk, txn.txn) == [(1, "undone"), (1, "undone"), (1, "kept")]
+    asked = "SELECT staging, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq"
+    rows = [tuple(row) for row in desk.runtime.journal.database.rows(asked, (txn.txn,))]
+    assert rows == [(1, "undone"), (1, "undone"), (1, "kept")]
 
 
 def test_the_block_is_still_taken_back_on_adapters_that_have_savepoints(
-    desk: Desk, plain: Plain, put: Callable[[str], None]
+    desk: Desk, notes: Path, note: Note, plain: Plain, put: Put
 ) -> None:
     """Also an outer block, which had set one in a session that an inner could not."""
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     with desk.step() as txn:
         note("o-0", "before")
         with pytest.raises(ValueError, match="taken back"), transaction(runtime=desk.runtime):
             note("o-0", "inside")
-            with pytest.raises(NotStageable):
+            with pytest.raises(errors.NotStageable):
                 put("x")
             raise ValueError("the block is taken back")
         note("o-1", "after")
-    assert notes_in(desk.folder / "notes.db") == [("o-0", "before"), ("o-1", "after")]
+    assert notes_in(notes) == [("o-0", "before"), ("o-1", "after")]
     assert (plain.world, txn.state) == ([], "settled")
 
 
-def test_a_savepoint_that_an_outer_block_had_set_in_it_is_forgotten_with_it(desk: Desk) -> None:
-    """Its session can set one savepoint and no second."""
-    used: list[str] = []
-
-    class One(PlainSession):
-        def savepoint(self) -> Any:
-            from countersign.adapters.protocol import Savepoint
-
-            if self.undone or used.count("set") == 1:
-                raise NotStageable("there is room for one")
-            used.append("set")
-            return Savepoint(lambda: used.append("released"), lambda: used.append("rolled back"))
-
-    class Ones(Plain):
-        def begin(self, txn: str) -> PlainSession:
-            self.sessions.append(One(self))
-            return self.sessions[-1]
-
-    ones = Ones()
-
-    @tool("put", lane="live", adapter=ones, registry=desk.registry)
-    def put(text: str) -> None:
-        """Add something."""
-        ones.sessions[-1].new.append(text)
-
+def test_a_savepoint_that_an_outer_block_had_set_is_forgotten(desk: Desk, plain: Plain, put: Put) -> None:
+    plain.room = 1
     outer, inner = transaction(runtime=desk.runtime), transaction(runtime=desk.runtime)
-    with desk.step() as txn, outer, inner, pytest.raises(NotStageable, match="room for one"):
+    with desk.step() as txn, outer, inner, pytest.raises(errors.NotStageable):
         put("x")
-    assert (used, ones.world, txn.state) == (["set"], [], "ended")
+    assert (plain.used, plain.world, txn.state) == (["set"], [], "ended")
 
 
-def test_one_that_cannot_be_undone_takes_the_whole_with_it(
-    desk: Desk, plain: Plain, put: Callable[[str], None]
+def test_one_that_sticks_takes_the_whole_with_it(
+    desk: Desk, notes: Path, note: Note, plain: Plain, put: Put
 ) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     plain.sticks = True
-    with pytest.raises((SavepointLost, OSError)), desk.step():
+    with pytest.raises((errors.SavepointLost, OSError)), desk.step():
         note("o-1", "before")
         with transaction(runtime=desk.runtime), pytest.raises(OSError, match="busy"):
             put("x")
-    assert (plain.world, notes_in(desk.folder / "notes.db")) == ([], [])
+    assert (plain.world, notes_in(notes)) == ([], [])

@@ -12,71 +12,30 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    FilesAdapter,
-    JournalError,
-    LiveAdapter,
-    LiveSession,
-    MemoryAdapter,
-    SQLiteAdapter,
-    resume,
-    tool,
-)
+from countersign import FilesAdapter, LiveAdapter, LiveSession, errors, resume, tool
 from countersign.adapters.overlay import FilesSession
 from countersign.adapters.redo import Work
 from countersign.adapters.sqlite_connection import LiveConnection
-from tests.fakes.desk import Desk, charge_tools, live_states, note_tool, notes_database, notes_in
+from tests.fakes.desk import Desk, charge_tools, live_states, notes_in, save_tool
 
-INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
-STAGED = [False, True]
-Body = Callable[[], None]
-
-
-@pytest.fixture
-def notes(desk: Desk) -> Path:
-    return notes_database(desk.folder)
+STAGED = pytest.mark.parametrize("staged", [False, True])
+Run = Callable[[bool], bool]
 
 
 @pytest.fixture
-def root(desk: Desk) -> Path:
-    (desk.folder / "root").mkdir()
-    return desk.folder / "root"
+def run(desk: Desk, note: Callable[[str, str], int], files: FilesAdapter) -> Run:
+    """Run a step on a database and on files, and perhaps with a charge; whether it had been done before."""
+    charge, save = charge_tools(desk), save_tool(desk, files)
 
-
-def save_tool(desk: Desk, root: Path) -> Callable[[str], None]:
-    files = FilesAdapter(root)
-
-    @tool("save", lane="live", adapter=files, registry=desk.registry)
-    def save(path: str) -> None:
-        """Write a file."""
-        files.write(path, "new")
-
-    return save
-
-
-@pytest.fixture
-def step(desk: Desk, notes: Path, root: Path) -> Callable[[bool], Body]:
-    """A step on a database and on files, and perhaps with a charge."""
-    note, charge = note_tool(desk, SQLiteAdapter(notes, busy_seconds=0.2)), charge_tools(desk)
-    save = save_tool(desk, root)
-
-    def begin(staged: bool) -> Body:
-        def body() -> None:
+    def run_step(staged: bool) -> bool:
+        with desk.step() as txn:
             note("o-1", "hello")
             save("a")
             if staged:
                 charge("o-1", 100)
+        return txn.replayed
 
-        return body
-
-    return begin
-
-
-def run(desk: Desk, body: Body) -> bool:
-    """Under the one key; whether it was answered from what stood already."""
-    with desk.step() as txn:
-        body()
-    return txn.replayed
+    return run_step
 
 
 def saved(root: Path) -> list[str]:
@@ -84,11 +43,9 @@ def saved(root: Path) -> list[str]:
 
 
 @contextmanager
-def interrupted(
-    place: Any, name: str, when: str, error: BaseException, times: int = 1
-) -> Iterator[list[int]]:
-    """`when` it is called, or has answered; as often as that, and from the COMMIT alone of a connection."""
-    real, left = getattr(place, name), [times]
+def interrupted(place: Any, name: str, when: str, error: BaseException) -> Iterator[list[int]]:
+    """Once, as it is called or has answered; of the statements of a connection at its COMMIT alone."""
+    real, left = getattr(place, name), [1]
 
     def act(self: Any, *args: Any, **options: Any) -> Any:
         strikes = left[0] > 0 and (name != "say" or args[0] == "COMMIT")
@@ -115,121 +72,54 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("staged", STAGED)
-@pytest.mark.parametrize("where", PLACES)
+@STAGED
+@pytest.mark.parametrize("where", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("then", ["resume", "rerun"])
 def test_an_interrupt_among_the_commits_does_not_part_them(
-    desk: Desk, step: Callable[[bool], Body], notes: Path, root: Path, *, staged: bool, where: str, then: str
+    desk: Desk, run: Run, notes: Path, root: Path, staged: bool, where: tuple[Any, str, str], then: str
 ) -> None:
-    body = step(staged)
-    with interrupted(*PLACES[where], KeyboardInterrupt()) as left, pytest.raises(KeyboardInterrupt):
-        run(desk, body)
+    with interrupted(*where, KeyboardInterrupt()) as left, pytest.raises(KeyboardInterrupt):
+        run(staged)
     assert left == [0], "it was interrupted there"
     assert (notes_in(notes), saved(root)) == ([("o-1", "hello")], ["a"])
     assert "undone" not in live_states(desk)
     if then == "rerun":
-        assert run(desk, body)
+        assert run(staged)
     assert {found.after.value for found in resume(desk.runtime) if found.after} <= {"settled"}
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state.value, live_states(desk)) == ("settled", ["kept", "kept"])
-    assert (notes_in(notes), saved(root)) == ([("o-1", "hello")], ["a"])
-    assert len(desk.done) == int(staged)
+    assert (notes_in(notes), saved(root), len(desk.done)) == ([("o-1", "hello")], ["a"], int(staged))
 
 
-@pytest.mark.parametrize("error", INTERRUPTS)
-def test_what_stands_is_noted_before_the_interrupt_goes_on(
-    desk: Desk, step: Callable[[bool], Body], error: type[BaseException]
-) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_what_stands_is_noted_before_the_interrupt(desk: Desk, run: Run, error: type[BaseException]) -> None:
     with interrupted(LiveConnection, "say", "after", error()), pytest.raises(error):
-        run(desk, step(False))
+        run(False)
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state.value, record.landed, live_states(desk)) == ("settled", True, ["kept", "kept"])
 
 
-@pytest.mark.parametrize("staged", STAGED)
-def test_a_second_interrupt_leaves_the_rest_to_recovery(
-    desk: Desk, step: Callable[[bool], Body], notes: Path, root: Path, *, staged: bool
-) -> None:
+@STAGED
+def test_a_second_one_leaves_the_rest(desk: Desk, run: Run, notes: Path, root: Path, staged: bool) -> None:
     """What is prepared stays so until its process has ended, and is not taken for undone."""
     first = interrupted(LiveConnection, "say", "after", KeyboardInterrupt())
     second = interrupted(FilesSession, "commit", "before", KeyboardInterrupt())
     with first, second, pytest.raises(KeyboardInterrupt):
-        run(desk, step(staged))
+        run(staged)
     assert (notes_in(notes), saved(root), live_states(desk)) == ([("o-1", "hello")], [], ["live", "live"])
     (folder,) = (root / ".countersign" / "sessions").iterdir()
     assert (folder / "record").is_file() or any(folder.iterdir())
 
 
-def test_a_commit_that_fails_after_an_interrupt_does_not_swallow_it(
-    desk: Desk, step: Callable[[bool], Body], notes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    with interrupted(LiveConnection, "say", "after", KeyboardInterrupt()), monkeypatch.context() as broken:
-        broken.setattr(FilesSession, "commit", full)
-        with pytest.raises(KeyboardInterrupt):
-            run(desk, step(False))
+def test_a_commit_that_fails_after_an_interrupt_does_not_hide_it(desk: Desk, run: Run, notes: Path) -> None:
+    full = interrupted(FilesSession, "commit", "before", OSError(28, "No space left on device"))
+    strikes = interrupted(LiveConnection, "say", "after", KeyboardInterrupt())
+    with strikes, full, pytest.raises(KeyboardInterrupt):
+        run(False)
     assert (notes_in(notes), live_states(desk)) == ([("o-1", "hello")], ["live", "live"])
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
     assert "in notes stand, and those in" in found.note
-
-
-@pytest.mark.parametrize("staged", STAGED)
-def test_where_nothing_landed_and_it_cannot_be_committed_any_more_it_is_undone(
-    desk: Desk, notes: Path, *, staged: bool
-) -> None:
-    """The interrupt has ended its transaction."""
-    note, charge = note_tool(desk, SQLiteAdapter(notes)), charge_tools(desk)
-    say = LiveConnection.say
-
-    def rolled_back(self: LiveConnection, statement: str, params: tuple[str, ...] = ()) -> None:
-        if statement != "COMMIT":
-            return say(self, statement, params)
-        say(self, "ROLLBACK")
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as broken, pytest.raises(KeyboardInterrupt):
-        broken.setattr(LiveConnection, "say", rolled_back)
-        with desk.step():
-            note("o-1", "hello")
-            if staged:
-                charge("o-1", 100)
-    (found,) = resume(desk.runtime)
-    assert (found.after, live_states(desk)) == ("settled" if staged else "ended", ["undone"])
-    assert [what for what, *_ in desk.done] == (["charge", "void"] if staged else [])
-    assert notes_in(notes) == []
-
-
-class Silent(SQLiteAdapter):
-    """It cannot tell what landed as long as its server is away."""
-
-    away = True
-
-    def landed(self, attempt_id: str) -> bool | None:
-        """For the time being."""
-        return None if self.away else super().landed(attempt_id)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("staged", STAGED)
-def test_where_nobody_can_tell_the_rows_stay_live_for_recovery(
-    desk: Desk, notes: Path, *, when: str, staged: bool
-) -> None:
-    adapter = Silent(notes)
-    note, charge = note_tool(desk, adapter), charge_tools(desk)
-    strikes = interrupted(LiveConnection, "say", when, KeyboardInterrupt())
-    with strikes, pytest.raises(KeyboardInterrupt), desk.step():
-        note("o-1", "hello")
-        if staged:
-            charge("o-1", 100)
-    assert live_states(desk) == ["live"]
-    (found,) = resume(desk.runtime)
-    assert (found.after, live_states(desk)) == ("unsettled", ["live"])
-    adapter.away = False
-    resume(desk.runtime)
-    assert (live_states(desk), notes_in(notes)) == (["kept"], [("o-1", "hello")])
 
 
 class Uncertain(LiveSession):
@@ -289,21 +179,20 @@ class Waiting(LiveAdapter):
         return attempt_id in self.marks
 
 
-@pytest.mark.parametrize(
-    ("lands_at", "stays_open", "commits", "stands"),
-    [(1, False, 1, True), (1, True, 2, False), (2, False, 2, True), (2, True, 2, True), (0, True, 2, False)],
-    ids=[
-        "it landed at once",
-        "it landed at once and nobody can look",
-        "it landed when it was told again",
-        "it landed when it was told again, and nobody could look before",
-        "its interrupt was a ROLLBACK, and it answers as if it had committed",
-    ],
-)
+LANDS = {
+    "at once": (1, False, 1, "kept"),
+    "at once, and nobody can look": (1, True, 2, "live"),
+    "when it is told again": (2, False, 2, "kept"),
+    "when it is told again, and nobody could look before": (2, True, 2, "kept"),
+    "never: its interrupt was a ROLLBACK, and it answers as if it had committed": (0, True, 2, "undone"),
+}
+
+
+@pytest.mark.parametrize(("lands_at", "stays_open", "commits", "state"), LANDS.values(), ids=LANDS)
 def test_only_what_its_adapter_says_has_landed_stands(
-    desk: Desk, root: Path, *, lands_at: int, stays_open: bool, commits: int, stands: bool
+    desk: Desk, root: Path, files: FilesAdapter, lands_at: int, stays_open: bool, commits: int, state: str
 ) -> None:
-    adapter, save = Waiting(lands_at, stays_open=stays_open), save_tool(desk, root)
+    adapter, save = Waiting(lands_at, stays_open=stays_open), save_tool(desk, files)
 
     @tool("wait", lane="live", adapter=adapter, registry=desk.registry)
     def wait() -> None:
@@ -312,9 +201,8 @@ def test_only_what_its_adapter_says_has_landed_stands(
     with pytest.raises(KeyboardInterrupt), desk.step():
         wait()
         save("a")
-    hidden = lands_at == 1 and stays_open  # by its own session, for as long as that is open
-    assert (adapter.commits, saved(root)) == (commits, ["a"] if stands else [])
-    assert live_states(desk) == [{True: "kept", False: "live" if hidden else "undone"}[stands]] * 2
+    assert (adapter.commits, saved(root)) == (commits, ["a"] if state == "kept" else [])
+    assert live_states(desk) == [state] * 2
     assert adapter.session is not None
     adapter.session.undo()
     resume(desk.runtime)
@@ -322,45 +210,18 @@ def test_only_what_its_adapter_says_has_landed_stands(
     assert saved(root) == (["a"] if lands_at else [])
 
 
-def test_memory_that_stands_is_kept_by_its_process(desk: Desk, notes: Path) -> None:
-    memory = MemoryAdapter()
-    note = note_tool(desk, SQLiteAdapter(notes))
-
-    @tool("keep", lane="live", adapter=memory, registry=desk.registry)
-    def keep(text: str) -> None:
-        """Remember it."""
-        memory["x"] = text
-
-    strikes = interrupted(LiveConnection, "say", "after", KeyboardInterrupt())
-    with strikes, pytest.raises(KeyboardInterrupt), desk.step():
-        keep("hello")
-        note("o-1", "hello")
-    assert (memory.snapshot(), notes_in(notes)) == ({"x": "hello"}, [("o-1", "hello")])
-    assert live_states(desk) == ["kept", "kept"]
-
-
-@pytest.mark.parametrize("staged", STAGED)
+@STAGED
 @pytest.mark.parametrize("then", ["resume", "rerun"])
 def test_a_journal_that_is_away_as_the_work_was_committed_calls_it_undone_at_no_time(
-    desk: Desk, step: Callable[[bool], Body], monkeypatch: pytest.MonkeyPatch, *, staged: bool, then: str
+    desk: Desk, run: Run, staged: bool, then: str
 ) -> None:
     """For the one write that says it was kept."""
-    journal, body = desk.runtime.journal.transactions, step(staged)
-    end_live, away = journal.end_live, [1]
-
-    def lost(*args: Any, **options: Any) -> None:
-        if away:
-            away.pop()
-            raise JournalError("locked for a moment")
-        end_live(*args, **options)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(journal, "end_live", lost)
-        with pytest.raises(JournalError, match="locked for a moment"):
-            run(desk, body)
+    away = errors.JournalError("locked for a moment")
+    strikes = interrupted(type(desk.runtime.journal.transactions), "end_live", "before", away)
+    with strikes, pytest.raises(errors.JournalError, match="locked for a moment"):
+        run(staged)
     assert live_states(desk) == ["live", "live"]
     if then == "rerun":
-        assert run(desk, body)
+        assert run(staged)
     assert [found.after for found in resume(desk.runtime)] == ["settled"] * (then == "resume")
-    assert live_states(desk) == ["kept", "kept"]
-    assert len(desk.done) == int(staged)
+    assert (live_states(desk), len(desk.done)) == (["kept", "kept"], int(staged))

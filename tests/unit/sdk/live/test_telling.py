@@ -4,43 +4,28 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
-from countersign import (
-    FilesAdapter,
-    JournalError,
-    LiveCommitFailed,
-    MemoryAdapter,
-    Moved,
-    NotStageable,
-    PostgresAdapter,
-    Retry,
-    SavepointLost,
-    ToolRaised,
-    run_transaction,
-    tool,
-    transaction,
-)
+from countersign import FilesAdapter, MemoryAdapter, Retry, errors, run_transaction, tool, transaction
 from countersign.adapters.memory import MemorySession
 from countersign.adapters.protocol import Savepoint
 from countersign.integrations.conversation import ModelCall
 from countersign.integrations.naming import OfferedTools
 from countersign.integrations.taking import StepTaker
 from countersign.waiting import run
-from tests.counterparts import postgres, require
 from tests.fakes.desk import Desk, refund_tool
 from tests.unit.sdk.hunting import SECRET, found_in
 
 Put = Callable[..., None]
 
 
-def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], **options: Any) -> Put:
-    live: dict[str, Any] = {"lane": "live", "adapter": adapter, "resource": ("Note", "const:n"), **options}
+def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], secret: bool = True) -> Put:
+    options: dict[str, Any] = {"resource": ("Note", "const:n"), "secret": ["token"] if secret else []}
 
-    @tool("put", registry=desk.registry, **live)
+    @tool("put", lane="live", adapter=adapter, registry=desk.registry, **options)
     def put(token: str) -> None:
         """Put it there."""
         write(token)
@@ -48,10 +33,15 @@ def put_tool(desk: Desk, adapter: Any, write: Callable[[str], object], **options
     return put
 
 
-def secretly(desk: Desk, secret: tuple[str, ...] = ("token",)) -> Put:
-    """A tool that keeps its secret in memory."""
+def in_memory(desk: Desk, secret: bool = True) -> Put:
     memory = MemoryAdapter(name="memory")
-    return put_tool(desk, memory, lambda token: memory.__setitem__(token, 1), secret=[*secret])
+    return put_tool(desk, memory, lambda token: memory.__setitem__(token, 1), secret)
+
+
+@pytest.fixture
+def put(desk: Desk) -> Put:
+    """A tool that keeps its secret in memory."""
+    return in_memory(desk)
 
 
 def chain(error: BaseException | None) -> Iterator[BaseException]:
@@ -84,91 +74,95 @@ def raising(error: Exception) -> Callable[..., None]:
     return fails
 
 
+@pytest.fixture
+def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let methods of the sessions fail so."""
+
+    def fail(*methods: str, error: Exception | None = None) -> None:
+        for method in methods:
+            monkeypatch.setattr(MemorySession, method, raising(error or ValueError(SECRET)))
+
+    return fail
+
+
+Fails = Callable[..., None]
 RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
-    "an error of the database": (lambda: ValueError(f"{SECRET} is no account"), ToolRaised),
-    "what cannot be snapshotted": (lambda: NotStageable(f"{SECRET!r} is a folder"), ToolRaised),
-    "a conflict": (lambda: Moved("memory", SECRET, read=True, expected=SECRET, now=SECRET), Moved),
-    "a record that is damaged": (lambda: JournalError("the record in 'x' is damaged"), JournalError),
+    "an error of the database": (lambda: ValueError(f"{SECRET} is no account"), errors.ToolRaised),
+    "what cannot be snapshotted": (lambda: errors.NotStageable(f"{SECRET!r} is a folder"), errors.ToolRaised),
+    "a conflict": (
+        lambda: errors.Moved("memory", SECRET, read=True, expected=SECRET, now=SECRET),
+        errors.Moved,
+    ),
+    "a record that is damaged": (lambda: errors.JournalError("the record is damaged"), errors.JournalError),
 }
 
 
 @pytest.mark.parametrize("staged", [True, False], ids=["beside what is staged", "alone"])
 @pytest.mark.parametrize("method", ["verify_unmoved", "prepare"])
 @pytest.mark.parametrize(("error", "kind"), RAISED.values(), ids=RAISED.keys())
-def test_what_an_adapter_raises_before_the_redemption_leaves_the_block_without_the_secret(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str, error: Any, kind: type[Exception], staged: bool
+def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secret(
+    desk: Desk, put: Put, fails: Fails, method: str, error: Any, kind: type[Exception], staged: bool
 ) -> None:
-    put, refund = secretly(desk), refund_tool(desk)
-    monkeypatch.setattr(MemorySession, method, raising(error()))
+    refund = refund_tool(desk)
+    fails(method, error=error())
     with pytest.raises(kind) as told, desk.step():
         put(SECRET)
         if staged:
             refund("o-1", 5)
-    assert told_by(told.value) == []
-    assert type(told.value) is kind
-    assert desk.done == []
+    assert (told_by(told.value), type(told.value), desk.done) == ([], kind, [])
 
 
 @pytest.mark.parametrize("method", ["verify_unmoved", "prepare"])
-def test_of_a_tool_without_secrets_it_leaves_as_it_is(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    put, error = secretly(desk, secret=()), ValueError("no account")
-    monkeypatch.setattr(MemorySession, method, raising(error))
+def test_of_a_tool_without_secrets_it_leaves_as_it_is(desk: Desk, fails: Fails, method: str) -> None:
+    put, error = in_memory(desk, secret=False), ValueError("no account")
+    fails(method, error=error)
     with pytest.raises(ValueError, match="no account") as told, desk.step():
         put("a")
     assert told.value is error and isinstance(error.__cause__, KeyError)
 
 
-def test_a_commit_that_fails_tells_kind_and_place_alone(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    put = secretly(desk)
-    monkeypatch.setattr(MemorySession, "commit", raising(ValueError(SECRET)))
-    with pytest.raises(LiveCommitFailed, match="commit: ValueError") as told, desk.step():
+def test_a_commit_that_fails_tells_kind_and_place_alone(desk: Desk, put: Put, fails: Fails) -> None:
+    fails("commit")
+    with pytest.raises(errors.LiveCommitFailed, match="commit: ValueError") as told, desk.step():
         put(SECRET)
-    assert told_by(told.value) == []
-    assert isinstance(told.value.__cause__, ToolRaised)
-    assert (told.value.__cause__.kind, __file__ in told.value.__cause__.at) == ("ValueError", True)
+    cause = told.value.__cause__
+    assert told_by(told.value) == [] and isinstance(cause, errors.ToolRaised)
+    assert (cause.kind, __file__ in cause.at) == ("ValueError", True)
+    assert SECRET not in str(desk.runtime.journal.transactions.find("t-1")[0].note)
 
 
-@pytest.mark.parametrize("body", ["raises", "ends well"])
+@pytest.mark.parametrize("methods", [["undo"], ["undo", "commit"]], ids=["the body raises", "it ends well"])
 def test_an_undo_that_fails_tells_it_without_the_secret_and_is_not_noted_as_done(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, body: str
+    desk: Desk, put: Put, fails: Fails, methods: list[str]
 ) -> None:
-    put = secretly(desk)
-    monkeypatch.setattr(MemorySession, "undo", raising(ValueError(SECRET)))
-    if body == "ends well":
-        monkeypatch.setattr(MemorySession, "commit", raising(ValueError(SECRET)))
-    with pytest.raises(ToolRaised) as told, desk.step():
+    fails(*methods)
+    with pytest.raises(errors.ToolRaised) as told, desk.step() as txn:
         put(SECRET)
-        if body == "raises":
+        if methods == ["undo"]:
             raise ZeroDivisionError
     assert told_by(told.value) == []
-    transactions = desk.runtime.journal.transactions
-    (record,) = transactions.find("t-1")
-    assert transactions.live_tools(record.txn) == ("put",)
+    assert desk.runtime.journal.transactions.live_tools(txn.txn) == ("put",)
 
 
 @pytest.mark.parametrize("how", ["release", "rollback", "savepoint"])
 def test_an_inner_block_that_cannot_be_ended_or_begun_tells_it_without_the_secret(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, how: str
+    desk: Desk, put: Put, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    put, fails = secretly(desk), raising(ValueError(SECRET))
-    broken = fails if how == "savepoint" else lambda _: Savepoint(fails, fails)
-    with pytest.raises((SavepointLost, ToolRaised)) as told, desk.step():
+    cannot = raising(ValueError(SECRET))
+    broken = cannot if how == "savepoint" else lambda _: Savepoint(cannot, cannot)
+    with pytest.raises((errors.SavepointLost, errors.ToolRaised), match="ValueError") as told, desk.step():
         put(SECRET)
         monkeypatch.setattr(MemorySession, "savepoint", broken)
         with transaction():
             if how == "rollback":
                 raise ZeroDivisionError
     assert told_by(told.value) == []
-    assert "ValueError" in str(told.value)
 
 
-def test_what_closing_raises_is_logged_without_the_secret(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_closing_logs_without_the_secret(
+    desk: Desk, put: Put, fails: Fails, caplog: pytest.LogCaptureFixture
 ) -> None:
-    put = secretly(desk)
-    monkeypatch.setattr(MemorySession, "close", raising(ValueError(SECRET)))
+    fails("close")
     with desk.step():
         put(SECRET)
     assert "could not tidy up" in caplog.text and "ValueError" in caplog.text
@@ -176,107 +170,52 @@ def test_what_closing_raises_is_logged_without_the_secret(
 
 
 @pytest.mark.parametrize("method", ["changes", "verify_unmoved"])
-def test_a_dry_run_tells_what_an_adapter_raises_without_the_secret(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    put = secretly(desk)
-    monkeypatch.setattr(MemorySession, method, raising(ValueError(SECRET)))
-    with pytest.raises(ToolRaised) as told, desk.step(dry_run=True):
+def test_a_dry_run_tells_it_without_the_secret(desk: Desk, put: Put, fails: Fails, method: str) -> None:
+    fails(method)
+    with pytest.raises(errors.ToolRaised) as told, desk.step(dry_run=True):
         put(SECRET)
     assert told_by(told.value) == []
 
 
-def test_a_rerun_tells_what_recovering_the_run_before_it_raises_without_the_secret(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put = secretly(desk)
-    monkeypatch.setattr(MemorySession, "undo", raising(ValueError(SECRET)))
-    with pytest.raises(ToolRaised), desk.step():
-        put(SECRET)
-        raise ZeroDivisionError
-    monkeypatch.undo()
-    monkeypatch.setattr(MemoryAdapter, "recover", raising(ValueError(SECRET)))
-    with pytest.raises(ToolRaised, match="ValueError") as told, desk.step():
-        put(SECRET)
-    assert told_by(told.value) == []
+# -------------------------------------------------------------------------- a file that somebody else makes as well
 
 
-# --------------------------------------------------------------------------------------- the adapters that ship
-
-
-@pytest.fixture
-def conninfo() -> Iterator[str]:
-    require("PostgreSQL", postgres.is_at_hand(), postgres.WAY_TO_GET)
-    with postgres.server() as server, postgres.database(server) as url:
-        yield url.replace("+psycopg", "")
-
-
-@pytest.mark.long
-def test_a_deferred_constraint_of_postgresql_quotes_a_secret_to_nobody(desk: Desk, conninfo: str) -> None:
-    with psycopg.connect(conninfo, autocommit=True) as server:
-        server.execute("CREATE TABLE token (t text PRIMARY KEY)")
-        server.execute("CREATE TABLE use (t text REFERENCES token (t) DEFERRABLE INITIALLY DEFERRED)")
-    bank = PostgresAdapter(conninfo, name="bank")
-    insert = "INSERT INTO use VALUES (%s)"
-    put = put_tool(desk, bank, lambda token: bank.execute(insert, (token,)), secret=["token"])
-    with pytest.raises(ToolRaised, match="'bank' raised ForeignKeyViolation") as told, desk.step():
-        put(SECRET)
-    assert told_by(told.value) == []
-
-
-@pytest.fixture
-def files(desk: Desk) -> FilesAdapter:
-    (desk.folder / "root").mkdir()
-    return FilesAdapter(desk.folder / "root", name="files")
-
-
-def moving(desk: Desk, files: FilesAdapter, **options: Any) -> Put:
-    """A tool whose file somebody else makes as well."""
-
+def moving(root: Path, files: FilesAdapter) -> Callable[[str], None]:
     def write(token: str) -> None:
         name = token.replace("/", "-")
         files.write(name, "1")
-        (desk.folder / "root" / name).write_text("other")
+        (root / name).write_text("other")
 
-    return put_tool(desk, files, write, **options)
+    return write
 
 
-def test_a_file_that_is_named_by_a_secret_and_has_moved_is_named_to_nobody(
-    desk: Desk, files: FilesAdapter
-) -> None:
-    put = moving(desk, files, secret=["token"])
-    with pytest.raises(Moved, match=r"'\(secret\)' met another transaction in 'files'") as told, desk.step():
+def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, files: FilesAdapter) -> None:
+    put = put_tool(desk, files, moving(root, files))
+    met = r"'\(secret\)' met another transaction in 'root'"
+    with pytest.raises(errors.Moved, match=met) as told, desk.step():
         put(SECRET)
     assert told_by(told.value) == []
     assert (told.value.key, told.value.expected, told.value.now) == ("(secret)", None, None)
+    taker = StepTaker(OfferedTools([put]), awaits=False, runtime=desk.runtime)
+    call = ModelCall("c-1", OfferedTools([put]).names[0], {"token": f"{SECRET}2"})
+    (answer,) = run(taker.take([call], key="t-2", said=""))  # a model is told no more
+    assert answer.text.startswith("not done: '(secret)' met another transaction in 'root'")
+    assert found_in({"answer": answer.text.encode()}) == []
 
 
-def test_without_secrets_it_is_named_with_its_versions(desk: Desk, files: FilesAdapter) -> None:
-    put = moving(desk, files)
-    with pytest.raises(Moved, match="'rent' of 'files' was overwritten at no version"), desk.step():
+def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Path, files: FilesAdapter) -> None:
+    put = put_tool(desk, files, moving(root, files), secret=False)
+    with pytest.raises(errors.Moved, match="'rent' of 'root' was overwritten at no version"), desk.step():
         put("rent")
 
 
-def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, files: FilesAdapter) -> None:
-    put = moving(desk, files, secret=["token"])
-    for name in desk.folder.joinpath("root").iterdir():
-        name.unlink()
-    runs: list[object] = []
+def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files: FilesAdapter) -> None:
+    put, runs = put_tool(desk, files, moving(root, files)), list[object]()
 
     def step(txn: object) -> None:
         runs.append(txn)
-        put(f"{SECRET}{len(runs) if len(runs) < 3 else 2}")
+        put(f"{SECRET}{len(runs)}")
 
-    with pytest.raises(Moved) as told:
+    with pytest.raises(errors.Moved) as told:
         run_transaction(step, key="t-1", isolation=Retry(attempts=2), runtime=desk.runtime)
     assert (len(runs), told.value.attempts, told_by(told.value)) == (2, 2, [])
-
-
-def test_a_model_is_told_of_a_conflict_without_the_secret(desk: Desk, files: FilesAdapter) -> None:
-    put = moving(desk, files, secret=["token"])
-    offered = OfferedTools([put])
-    taker = StepTaker(offered, awaits=False, runtime=desk.runtime)
-    call = ModelCall("c-1", offered.names[0], {"token": SECRET})
-    (answer,) = run(taker.take([call], key="t-1", said=""))
-    assert answer.text.startswith("not done: '(secret)' met another transaction in 'files'")
-    assert found_in({"answer": answer.text.encode()}) == []

@@ -10,10 +10,7 @@ import pytest
 from countersign.journal.place import JournalPlace
 from countersign.journal.sealing_keys import add_key
 from countersign.journal.verifying import verify
-from tests.fakes.desk import (
-    Desk,
-    make_desk,
-)
+from tests.fakes.desk import Desk, make_desk
 from tests.unit.sdk.journals import both_engines
 
 __all__ = ["both_engines"]

@@ -1,35 +1,21 @@
-"""What a seal binds, and journals from before there were any."""
+"""What is sealed and when, what a seal binds, and journals from before there were any."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from countersign import (
-    JournalError,
-    ReviewPending,
-    resume,
-    transaction,
-)
+from countersign import JournalError, MemoryAdapter, ReviewPending, errors, resume, tool, transaction
+from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE
 from countersign.journal.sealing import HIDDEN, Seals, is_sealed, sealed_pointers
 from countersign.journal.telling import describe
 from countersign.journal.verifying import verify
-from tests.fakes.desk import (
-    Desk,
-    charge_tools,
-)
-from tests.unit.sdk.journal.sealed.paying import (
-    CARD,
-    LARGE,
-    columns,
-    found,
-    parked,
-    pay_tool,
-    rows,
-    tampered,
-    without_key,
-)
+from countersign.manifests.drafting import manifest_json
+from countersign.tools.tool import tool_of
+from tests.fakes.desk import Desk, charge_tools, failing_tool
+from tests.unit.sdk.paying import CARD, LARGE, columns, found, parked, pay_tool, rows, tampered, without_key
 
 
 @pytest.mark.tampers
@@ -37,7 +23,7 @@ from tests.unit.sdk.journal.sealed.paying import (
 def test_a_changed_row_fires_nothing(desk: Desk, what: str) -> None:
     pay = pay_tool(desk)
     txn = parked(desk, pay)
-    with pytest.raises(ReviewPending) as other, transaction("t-2", runtime=desk.runtime):
+    with pytest.raises(ReviewPending) as other, desk.step("t-2"):
         pay("o-1", LARGE, "another card")
     args = {row["txn"]: row["args"] for row in columns(desk)}
     mine = args[txn]
@@ -61,16 +47,12 @@ def test_a_changed_row_fires_nothing(desk: Desk, what: str) -> None:
 @pytest.mark.tampers
 def test_a_result_of_another_effect_is_damage(desk: Desk) -> None:
     pay = pay_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pay("o-1", 5, CARD)
         pay("o-2", 6, CARD)
     record = found(desk, "t-1")
-    tampered(
-        desk,
-        "UPDATE effects SET result = (SELECT result FROM effects WHERE seq = 2 AND txn = ?) WHERE seq = 1 AND txn = ?",
-        record.txn,
-        record.txn,
-    )
+    others = "(SELECT result FROM effects WHERE seq = 2)"
+    tampered(desk, f"UPDATE effects SET result = {others} WHERE seq = 1")
     with pytest.raises(JournalError, match="put where it was not sealed"):
         desk.runtime.journal.transactions.effects(record)
     with pytest.raises(JournalError, match="put where it was not sealed"):
@@ -80,13 +62,10 @@ def test_a_result_of_another_effect_is_damage(desk: Desk) -> None:
 @pytest.mark.tampers
 def test_a_changed_report_is_not_sent(desk: Desk) -> None:
     charge_tools(desk)
-    pay = pay_tool(
-        desk,
-        compensate="void",
-        compensation_map={"charge_id": "result:", "amount_cents": "args:/amount_cents"},
-    )
+    mapped = {"charge_id": "result:", "amount_cents": "args:/amount_cents"}
+    pay = pay_tool(desk, compensate="void", compensation_map=mapped)
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
-    with transaction("t-1", runtime=desk.runtime):
+    with desk.step():
         pay("o-1", 5, CARD)
     (row,) = columns(desk)
     tampered(desk, "UPDATE outbox SET result = ?", row["result"])  # sealed for another column
@@ -101,10 +80,10 @@ def test_a_changed_report_is_not_sent(desk: Desk) -> None:
 def test_two_seals_of_one_list_are_one_list(desk: Desk) -> None:
     """A rerun seals anew; the attempt stays that of the list, so a lost redemption is found."""
     pay = pay_tool(desk)
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending), desk.step():
         pay("o-1", LARGE, CARD)
     first = found(desk, "t-1")
-    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending), desk.step():
         pay("o-1", LARGE, CARD)
     again = found(desk, "t-1")
     assert (again.staging, again.attempt_id, again.txn_digest) == (2, first.attempt_id, first.txn_digest)
@@ -113,29 +92,13 @@ def test_two_seals_of_one_list_are_one_list(desk: Desk) -> None:
     assert (one["staged_args"], two["staged_args"]) == (None, None)
 
 
-def test_an_edit_keeps_what_was_staged_beside_it_both_sealed(desk: Desk) -> None:
-    pay = pay_tool(desk)
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
-        pay("o-1", LARGE, CARD)
-    for cents in (LARGE - 1, LARGE - 2):
-        edited = {"order_id": "o-1", "amount_cents": cents, "card": CARD}
-        desk.service.edit(pending.value.txn, 0, edited)
-        with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime, accept_edits=True):
-            pay("o-1", LARGE, CARD)
-    row = columns(desk)[-1]
-    assert [sealed_pointers(row[name]) for name in ("args", "staged_args")] == [("/card",), ("/card",)]
-    (read,) = rows(desk, "t-1")
-    assert read.args == b'{"amount_cents":89998,"card":"4111-9f1c7ab3","order_id":"o-1"}'
-    assert read.staged_args == b'{"amount_cents":90000,"card":"4111-9f1c7ab3","order_id":"o-1"}'
-
-
 def test_a_journal_from_before_seals_is_read_and_is_sealed_at_its_first_write(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pay = pay_tool(desk)
     with monkeypatch.context() as before:
         before.setattr(Seals, "seal", lambda self, unit, about, raw, pointers: raw)
-        with transaction("old", runtime=desk.runtime):
+        with desk.step("old"):
             pay("o-1", 5, CARD)
         parked(desk, pay)
     assert [is_sealed(row["args"]) for row in columns(desk)] == [False, False]
@@ -144,10 +107,10 @@ def test_a_journal_from_before_seals_is_read_and_is_sealed_at_its_first_write(
     with without_key(desk, tmp_path) as poor:  # what was never sealed needs no key
         (seen,) = resume(poor)
         assert seen.after == "settled"
-    with transaction("old", runtime=desk.runtime) as again:
+    with desk.step("old") as again:
         paid = pay("o-1", 5, CARD)
     assert (again.replayed, paid.result) == (True, f"paid with {CARD}")
-    with transaction("new", runtime=desk.runtime):
+    with desk.step("new"):
         pay("o-2", 5, CARD)
     assert [is_sealed(row["args"]) for row in columns(desk) if row["txn"] == found(desk, "new").txn] == [True]
 
@@ -156,7 +119,7 @@ def test_an_edit_seals_a_row_that_was_written_in_clear(desk: Desk, monkeypatch: 
     pay = pay_tool(desk)
     with monkeypatch.context() as before:
         before.setattr(Seals, "seal", lambda self, unit, about, raw, pointers: raw)
-        with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(ReviewPending) as pending, desk.step():
             pay("o-1", LARGE, CARD)
     (row,) = columns(desk)
     assert not is_sealed(row["args"])
@@ -165,8 +128,114 @@ def test_an_edit_seals_a_row_that_was_written_in_clear(desk: Desk, monkeypatch: 
         desk.service.edit(pending.value.txn, 0, {"order_id": "o-1", "amount_cents": cents, "card": CARD})
         resume(desk.runtime)
         (row,) = columns(desk)
-        assert is_sealed(row["args"])
-        assert is_sealed(row["staged_args"])
+        assert is_sealed(row["args"]) and is_sealed(row["staged_args"])
         (read,) = rows(desk, "t-1")
         assert f'"amount_cents":{cents}'.encode() in read.args
         assert b'"amount_cents":90000' in (read.staged_args or b"")
+
+
+# --------------------------------------------------------------------------------- what is sealed, and when
+
+
+def test_before_anybody_has_said_what_is_secret_no_argument_is_written(desk: Desk) -> None:
+    """The reviewed manifest lies with the service alone, and is asked for when the list is frozen."""
+    pay = pay_tool(desk, secret=[])
+    desk.publish(pay, secret=("/card",))  # the code does not call it secret
+    with desk.step():
+        pay("o-1", 5, CARD)
+        (before,) = columns(desk)
+        assert before["args"] == b""
+        (shown,) = describe(desk.runtime.journal, found(desk, "t-1"))["effects"]
+        assert (shown["state"], shown["args"]) == ("staged", '"(secret)"')
+    (after,) = columns(desk)
+    assert sealed_pointers(after["args"]) == ("/card",)
+    assert b'"order_id":"o-1"' in after["args"]
+    assert rows(desk, "t-1")[0].args == b'{"amount_cents":5,"card":"4111-9f1c7ab3","order_id":"o-1"}'
+
+
+def test_where_the_manifest_is_at_hand_a_call_is_sealed_as_it_is_staged(desk: Desk, tmp_path: Path) -> None:
+    pay = pay_tool(desk, manifest=tmp_path / "pay.json")
+    (tmp_path / "pay.json").write_bytes(manifest_json(tool_of(pay).draft_manifest()))
+    with desk.step():
+        pay("o-1", 5, CARD)
+        (staged,) = columns(desk)
+        assert sealed_pointers(staged["args"]) == ("/card",)
+    assert sealed_pointers(columns(desk)[0]["args"]) == ("/card",)
+    assert desk.done == [("pay", "o-1", 5, CARD)]
+
+
+def test_a_call_without_its_secret_is_in_clear_and_needs_no_key(desk: Desk, tmp_path: Path) -> None:
+    pay = pay_tool(desk)
+    with without_key(desk, tmp_path) as poor, transaction("t-1", runtime=poor):
+        paid = pay("o-1", 5)
+    (row,) = columns(desk)
+    assert (row["args"], row["result"]) == (b'{"amount_cents":5,"order_id":"o-1"}', b'"paid with None"')
+    assert paid.result == "paid with None"
+
+
+def test_a_manifest_beside_a_live_tool_that_is_another_lane_s_is_refused(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "remember.json"
+
+    @tool("remember", lane="live", adapter=MemoryAdapter(), resource=("Note", "card"), manifest=path,
+          registry=desk.registry)  # fmt: skip
+    def remember(card: str) -> None:
+        """Remember something."""
+
+    path.write_bytes(manifest_json(tool_of(remember).draft_manifest().model_copy(update={"lane": "staged"})))
+    with pytest.raises(errors.RegistrationError, match="live in code"), desk.step():
+        remember(CARD)
+    assert columns(desk, LIVE_LANE) == []
+
+
+def test_a_compensation_takes_its_secrets_over_though_its_own_manifest_has_none(desk: Desk) -> None:
+    said: list[str] = []
+
+    @tool("void", resource=("Card", "card"), registry=desk.registry)
+    def void(card: str, cents: int) -> str:
+        """Take it back."""
+        said.append(card)
+        raise errors.NotDone(f"{card} cannot be given back")
+
+    pay = pay_tool(
+        desk, compensate="void", compensation_map={"card": "args:/card", "cents": "args:/amount_cents"}
+    )
+    desk.publish(void)
+    fails = failing_tool(desk, errors.NotDone("mailbox full"), acts=False)
+    with pytest.raises(errors.EffectFailed), desk.step():
+        pay("o-1", 5, CARD)
+        fails("o-1")
+    (row,) = columns(desk, COMPENSATE_LANE)
+    assert sealed_pointers(row["args"]) == ("/card",)
+    assert is_sealed(row["args"])
+    assert CARD not in row["resource_id"]
+    assert row["error"] == "NotDone"
+    (read,) = rows(desk, "t-1", COMPENSATE_LANE)
+    assert read.frozen().resource.id == CARD == said[0]
+    (told,) = [
+        one for one in describe(desk.runtime.journal, found(desk, "t-1"))["effects"] if one["tool"] == "void"
+    ]
+    assert told["args"] == f'{{"card":"{HIDDEN}","cents":5}}'
+
+
+@pytest.mark.parametrize("card", [None, CARD], ids=["none", "some"])
+def test_whether_a_secret_is_left_takes_one_row(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, card: str | None
+) -> None:
+    """It is asked for each transaction that fails, and there may be many of either."""
+    pay, journal = pay_tool(desk), desk.runtime.journal
+    read, answered = journal.database.rows, list[Any]()
+
+    def counted(*asked: Any) -> list[Any]:
+        answered.extend(found := read(*asked))
+        return found
+
+    for key in ("t-1", "t-2"):
+        with pytest.raises(errors.ReviewPending) as pending, desk.step(key):
+            pay("o-1", LARGE, card)
+        desk.service.approve(pending.value.txn)
+    with monkeypatch.context() as watched:
+        watched.setattr(journal.database, "rows", counted)
+        assert journal.transactions.unfinished_has_secrets() is (card is not None)
+    assert len(answered) <= 1
+    resume(desk.runtime)
+    assert not journal.transactions.unfinished_has_secrets(), "what has ended is nobody's trouble"

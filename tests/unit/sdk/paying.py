@@ -9,18 +9,9 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    Placeholder,
-    ReviewPending,
-    Runtime,
-    tool,
-    transaction,
-)
+from countersign import Placeholder, ReviewPending, Runtime, tool
 from countersign.journal import EffectRecord, TransactionRecord
-from tests.fakes.desk import (
-    Desk,
-    make_runtime,
-)
+from tests.fakes.desk import Desk, make_runtime
 
 CARD, LARGE = "4111-9f1c7ab3", 90_000
 
@@ -38,6 +29,14 @@ def pay_tool(desk: Desk, **options: Any) -> Pay:
         return f"paid with {card}"
 
     desk.publish(pay)
+    return pay
+
+
+def paid(desk: Desk, **options: Any) -> Pay:
+    """The tool, with which an order has been paid."""
+    pay = pay_tool(desk, **options)
+    with desk.step():
+        pay("o-1", 5, CARD)
     return pay
 
 
@@ -64,7 +63,7 @@ def rows(desk: Desk, key: str, lane: str = "staged") -> tuple[EffectRecord, ...]
 
 
 def parked(desk: Desk, pay: Pay) -> str:
-    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(ReviewPending) as pending, desk.step():
         pay("o-1", LARGE, CARD)
     desk.service.approve(pending.value.txn)
     return pending.value.txn

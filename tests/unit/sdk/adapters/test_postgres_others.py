@@ -1,0 +1,220 @@
+"""PostgreSQL: where the mark of an attempt stands, and what others do meanwhile."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from countersign import Moved, tool
+from countersign.adapters.postgres import _TABLE, PostgresAdapter
+from tests.fakes.desk import Desk
+from tests.unit.sdk.adapters.resources import PostgresRows
+from tests.unit.sdk.adapters.rows import CALL
+from tests.unit.sdk.adapters.test_postgres import commit
+
+pytestmark = pytest.mark.xdist_group("postgresql")
+
+
+@pytest.fixture
+def outside(conninfo: str, rows: PostgresRows) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody else's connection to the database of the rows."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        yield connection
+
+
+# --------------------------------------------------------------------------------------- where the mark stands
+
+A_TABLE_OF_MARKS = "TABLE countersign_landed (attempt_id text PRIMARY KEY, landed_at text)"
+MOVES = {
+    "nothing": "SELECT 1",
+    "the search path": "SET LOCAL search_path TO tenant_7",
+    "the search path for good": "SET search_path TO tenant_7",
+    "a temporary table": f"CREATE TEMP {A_TABLE_OF_MARKS}",
+    "a schema that comes first": f"CREATE SCHEMA AUTHORIZATION CURRENT_USER CREATE {A_TABLE_OF_MARKS}",
+}
+
+
+@pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
+def test_whatever_a_tool_does_to_names_the_mark_stands_where_landed_looks(
+    outside: psycopg.Connection[Any], rows: PostgresRows, moves: str
+) -> None:
+    adapter = rows.adapter()
+    session = adapter.begin("t-1")
+    outside.execute("CREATE SCHEMA tenant_7")
+    outside.execute("CREATE TABLE tenant_7.countersign_landed (LIKE countersign_landed INCLUDING ALL)")
+    try:
+        with session.effect(CALL):
+            rows.write(adapter, "k", "new")
+            adapter.execute(moves)
+        commit(session)
+        assert rows.adapter().landed("a-1") is True
+        marks = "SELECT attempt_id FROM {}.countersign_landed"
+        assert outside.execute(marks.format("public").encode()).fetchall() == [("a-1",)]
+        assert outside.execute(marks.format("tenant_7").encode()).fetchall() == []
+    finally:
+        outside.execute("DROP SCHEMA tenant_7 CASCADE")
+        outside.execute(f'DROP SCHEMA IF EXISTS "{outside.info.user}" CASCADE'.encode())
+
+
+def test_an_agent_s_own_schema_has_its_mark(conninfo: str, outside: psycopg.Connection[Any]) -> None:
+    outside.execute('CREATE SCHEMA "Ten ant"')
+    try:
+        adapter = PostgresAdapter(f"{conninfo}?options=-csearch_path%3D%22Ten%5C%20ant%22", name="rows")
+        commit(adapter.begin("t-1"))
+        assert adapter.landed("a-1") is True
+        found = outside.execute('SELECT attempt_id FROM "Ten ant".countersign_landed').fetchall()
+        assert found == [("a-1",)]
+    finally:
+        outside.execute('DROP SCHEMA "Ten ant" CASCADE')
+
+
+def test_landed_waits_for_a_commit_that_is_under_way_and_not_for_ever(conninfo: str) -> None:
+    patient, hasty = PostgresAdapter(conninfo), PostgresAdapter(conninfo, wait_seconds=0.1)
+    for adapter, found in ((hasty, None), (patient, True)):
+        session = patient.begin("t-1")
+        session.prepare("a-1")
+        late = threading.Timer(0.3, session.commit if found else session.undo, ["a-1"] if found else [])
+        late.start()
+        began = time.monotonic()
+        assert adapter.landed("a-1") is found
+        assert (time.monotonic() - began > 0.2) is (found is True)
+        late.join()
+
+
+def test_many_that_come_first_at_once_all_begin(conninfo: str, rows: PostgresRows) -> None:
+    """Scenario of a first deployment: every process makes the table of marks, and each finds another's half made."""
+    together = threading.Barrier(6)
+
+    def begin(_: int) -> None:
+        adapter = PostgresAdapter(conninfo, name="rows")
+        adapter.connect().close()
+        together.wait(10)
+        adapter.begin("t" * 64).undo()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(begin, range(6)))
+
+
+def test_a_name_that_is_taken_is_told_first(conninfo: str, outside: psycopg.Connection[Any]) -> None:
+    outside.execute("CREATE DOMAIN countersign_landed AS text")
+    try:
+        with pytest.raises(psycopg.errors.DuplicateObject):
+            PostgresAdapter(conninfo, name="rows").begin("t" * 64)
+    finally:
+        outside.execute("DROP DOMAIN countersign_landed")
+
+
+# ------------------------------------------------------------------------------ others who write meanwhile
+
+
+def numbers(desk: Desk, adapter: PostgresAdapter, also: str = "") -> tuple[Any, Any]:
+    """Live tools that read and write numbers; `also` is said behind each SELECT."""
+
+    @tool("look", lane="live", adapter=adapter, registry=desk.registry)
+    def look(key: str) -> int:
+        row = adapter.execute(f"SELECT value FROM rows WHERE key = %s {also}", (key,)).fetchone()
+        return int(row[0])
+
+    @tool("put", lane="live", adapter=adapter, registry=desk.registry)
+    def put(key: str, value: int) -> None:
+        adapter.execute("UPDATE rows SET value = %s WHERE key = %s", (str(value), key))
+
+    return look, put
+
+
+def test_scenario_45_of_two_that_add_to_one_row_one_commits(
+    conninfo: str, rows: PostgresRows, desk: Desk
+) -> None:
+    """Without any lock: the row was read, changed by somebody else, and is written."""
+    look, put = numbers(desk, PostgresAdapter(conninfo, name="rows"))
+    assert rows.change_outside("n", "5")
+    with pytest.raises(Moved) as moved, desk.step():
+        before = look("n")
+        assert rows.change_outside("n", "15")
+        put("n", before + 1)
+    assert (rows.outside("n"), moved.value.adapter, moved.value.key) == ("15", "rows", "")
+    met = "another transaction was met in 'rows' ('put': could not serialize access due to concurrent update)"
+    assert str(moved.value).startswith(met)
+
+
+def test_scenario_45_of_two_that_each_rely_on_the_other_at_most_one_commits_at_a_time(
+    conninfo: str, rows: PostgresRows, desk: Desk
+) -> None:
+    """Write skew: each reads both rows and switches its own off. The server ends the circle of waiting."""
+    quick = f"{conninfo}?options=-cdeadlock_timeout%3D20ms"
+    look, put = numbers(desk, PostgresAdapter(quick, name="rows"), "FOR UPDATE")
+    assert rows.change_outside("ann", "1") and rows.change_outside("bob", "1")
+    both_in = threading.Barrier(2)
+
+    def leave(name: str, other: str) -> str:
+        try:
+            with desk.step(name):
+                on_call = look(name)
+                both_in.wait(10)
+                if on_call + look(other) == 2:
+                    put(name, 0)
+        except Moved as moved:
+            return str(moved)
+        return "left"
+
+    with ThreadPoolExecutor(2) as pool:
+        ends = sorted(pool.map(leave, ["ann", "bob"], ["bob", "ann"]))
+    assert ends[1] == "left"
+    assert re.match("another transaction was met in 'rows' .'look': deadlock detected.", ends[0])
+    assert sorted([rows.outside("ann"), rows.outside("bob")]) == ["0", "1"]
+
+
+WAITED = r"lock timeout, wait_seconds=0\.1.*Retry"
+
+
+@pytest.fixture
+def busy(outside: psycopg.Connection[Any], rows: PostgresRows) -> psycopg.Connection[Any]:
+    """Somebody else has written to the table and not said yet whether that stands."""
+    rows.change_outside("k", "old")
+    outside.execute("BEGIN")
+    outside.execute("UPDATE rows SET value = 'theirs'")
+    return outside
+
+
+def test_a_table_that_others_keep_locked_is_a_conflict_that_says_how_long_it_waited_and_what_to_do(
+    conninfo: str, busy: psycopg.Connection[Any]
+) -> None:
+    adapter = PostgresAdapter(conninfo, name="bank", locks=("public.rows",), wait_seconds=0.1)
+    with pytest.raises(Moved, match=WAITED) as told:
+        adapter.begin("t-1")
+    assert (told.value.adapter, told.value.key) == ("bank", "public.rows")
+    busy.execute("ROLLBACK")
+    adapter.begin("t-1").undo()
+
+
+@pytest.mark.usefixtures("busy")
+def test_a_row_that_others_keep_locked_is_one_and_the_session_lives(
+    conninfo: str, rows: PostgresRows
+) -> None:
+    adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
+    session = adapter.begin("t-1")
+    with pytest.raises(Moved, match=WAITED) as told, session.effect(CALL):
+        rows.write(adapter, "k", "mine")
+    assert told.value.key == ""
+    with session.effect(CALL):
+        rows.write(adapter, "other", "mine")
+    commit(session)
+    assert rows.outside("other") == "mine"
+
+
+def test_a_table_of_marks_in_the_making_is_a_conflict(
+    conninfo: str, outside: psycopg.Connection[Any]
+) -> None:
+    adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
+    with outside.transaction():
+        outside.execute(_TABLE.encode())
+        with pytest.raises(Moved, match=f"table of marks.*{WAITED}"):
+            adapter.begin("t-1")
+    adapter.begin("t-1").undo()

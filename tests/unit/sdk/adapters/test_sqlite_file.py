@@ -1,0 +1,256 @@
+"""A SQLite file: where it is, who else has it, what has landed in it, and the references it keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from countersign import Abort, MisuseError, Moved, NotStageable, Serialize, SQLiteAdapter, tool
+from tests.fakes.desk import Desk
+from tests.unit.sdk.adapters.bank import Bank, commit, credit, standing
+from tests.unit.sdk.adapters.rows import CALL
+
+# ------------------------------------------------------------------------------------------ others are at it
+
+
+@pytest.mark.parametrize("ours", [False, True])
+def test_a_database_that_is_kept_locked_is_a_conflict_that_says_how_long_it_waited_and_what_to_do(
+    adapter: SQLiteAdapter, path: Path, ours: bool
+) -> None:
+    """By somebody else, or by a session of ours that is in no event loop."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        session = adapter.begin("t-0") if ours else None
+        if not ours:
+            other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(Moved, match=r"database is locked.* busy_seconds=0\.1.*Retry") as told:
+            adapter.begin("t-1")
+        moved = told.value
+        assert (moved.adapter, moved.key, moved.expected, moved.now) == ("bank", "", None, None)
+        if session is not None:
+            session.undo()
+    adapter.begin("t-1").undo()
+
+
+@pytest.mark.parametrize("isolation", [Abort(), Serialize(timeout_seconds=30)])
+def test_two_blocks_of_one_event_loop_do_not_wait_for_each_other_for_nothing(
+    desk: Desk, path: Path, isolation: Abort | Serialize
+) -> None:
+    """The second kept the loop for all of `busy_seconds`, and so the first, which alone could have let it go on."""
+    adapter = SQLiteAdapter(path, name="bank", busy_seconds=3_600)
+
+    @tool("credit", lane="live", adapter=adapter, registry=desk.registry)
+    def credit_account() -> None:
+        credit(adapter.connection)
+
+    async def block(key: str) -> None:
+        async with desk.step(key, isolation=isolation):
+            credit_account()
+            await asyncio.sleep(0.05)
+
+    async def both() -> list[BaseException | None]:
+        return await asyncio.gather(block("t-1"), block("t-2"), return_exceptions=True)
+
+    first, second = asyncio.run(both())
+    assert first is None
+    if isinstance(isolation, Serialize):
+        assert (second, standing(path)) == (None, [102, 100])
+    else:
+        assert isinstance(second, Moved) and "another block of this event loop has it" in str(second)
+        assert "Serialize" in str(second) and standing(path) == [101, 100]
+
+
+@pytest.mark.parametrize("end", ["undo", "commit"])
+def test_a_session_that_ended_keeps_no_other_of_its_loop_out(adapter: SQLiteAdapter, end: str) -> None:
+    async def both() -> None:
+        session = adapter.begin("t-1")
+        session.prepare("a-1")
+        session.undo() if end == "undo" else session.commit("a-1")
+        adapter.begin("t-2").undo()
+
+    asyncio.run(both())
+
+
+# ----------------------------------------------------------------------------------------- what has landed
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_landed_says_what_can_be_known_meanwhile(adapter: SQLiteAdapter, path: Path, prepared: bool) -> None:
+    """A session of ours keeps others out; while another process has the lock, a mark that is missing tells nothing."""
+    another_process = SQLiteAdapter(path, busy_seconds=0.05)
+    assert adapter.landed("a-1") is False
+    commit(adapter.begin("t-0"))
+    session = adapter.begin("t-1")
+    if prepared:
+        session.prepare("a-2")
+    assert (another_process.landed("a-1"), another_process.landed("a-2")) == (True, None)
+    assert (adapter.landed("a-1"), adapter.landed("a-3")) == (True, False)
+    assert adapter.landed("a-2") is (None if prepared else False)
+    session.undo()
+    assert (adapter.landed("a-2"), another_process.landed("a-2")) == (False, False)
+
+
+def test_a_fork_has_nothing_of_a_copied_session(bank: Bank) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if bank.adapter.landed("a-1") is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_file_that_is_read_only_tells_of_a_mark_alone(adapter: SQLiteAdapter, path: Path) -> None:
+    commit(adapter.begin("t-0"))
+    adapter._uri = lambda mode: f"{path.resolve().as_uri()}?mode=ro"  # type: ignore[method-assign]
+    assert (adapter.landed("a-1"), adapter.landed("a-2")) == (True, None)
+
+
+# ---------------------------------------------------------------------------------------- where the file is
+
+NO_FILES = [":memory:", Path(":memory:"), "", Path(), "file::memory:?cache=shared", "file:x"]
+
+
+@pytest.mark.parametrize("named", NO_FILES, ids=repr)
+def test_a_database_that_is_no_file_is_refused_where_the_adapter_is_made(named: str | Path) -> None:
+    with pytest.raises(MisuseError, match="in memory"):
+        SQLiteAdapter(named)
+
+
+def test_a_file_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
+    missing = SQLiteAdapter(tmp_path / "bnak.db")
+    with pytest.raises(NotStageable, match=r"bnak\.db"):
+        missing.begin("t-1")
+    assert (list(tmp_path.iterdir()), missing.landed("a-1")) == ([], None)
+
+
+@pytest.mark.parametrize("name", ["a?mode=ro.db", "a#b.db", "a%20b.db", "a b&c=d.db", "ä.db", "file:x"])
+def test_a_file_is_found_whatever_it_is_called(path: Path, name: str) -> None:
+    adapter = SQLiteAdapter(path.rename(path.parent / name))
+    session = adapter.begin("t-1")
+    with session.effect(CALL):
+        credit(adapter.connection)
+    commit(session)
+    assert (standing(path.parent / name), adapter.landed("a-1")) == ([101, 100], True)
+    assert [one.name for one in path.parent.iterdir()] == [name]
+
+
+# --------------------------------------------------------------------------------------------- foreign keys
+
+FAMILY = """
+    CREATE TABLE parents (id INTEGER PRIMARY KEY);
+    CREATE TABLE now (id INTEGER PRIMARY KEY, parent INT REFERENCES parents (id));
+    CREATE TABLE gone (id INTEGER PRIMARY KEY, parent INT REFERENCES parents (id) ON DELETE CASCADE);
+    CREATE TABLE "at ""the"" end" (
+        id INTEGER PRIMARY KEY, parent INT REFERENCES PARENTS (id) DEFERRABLE INITIALLY /**/ Deferred
+    );
+    INSERT INTO parents VALUES (1), (2), (3), (4);
+    INSERT INTO now VALUES (1, 1);
+    INSERT INTO gone VALUES (1, 2);
+    INSERT INTO "at ""the"" end" VALUES (1, 3);
+"""
+AT_THE_END = 'INSERT INTO "at ""the"" end" VALUES'
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> SQLiteAdapter:
+    with closing(sqlite3.connect(tmp_path / "family.db")) as connection:
+        connection.executescript(FAMILY)
+    return SQLiteAdapter(tmp_path / "family.db", foreign_keys=True)
+
+
+KEPT: dict[str, tuple[list[str], bool, int]] = {
+    "a child that goes with its parent": (["DELETE FROM parents WHERE id = 2"], True, 0),
+    "a reference that is whole again at the end": (
+        [f"{AT_THE_END} (2, 9)", "INSERT INTO parents VALUES (9)"],
+        True,
+        1,
+    ),
+    "whatever it is where nothing was said": (["DELETE FROM parents"], False, 1),
+}
+
+
+@pytest.mark.parametrize(("statements", "asked", "left"), KEPT.values(), ids=KEPT)
+def test_references_that_hold_at_the_end_are_committed(
+    family: SQLiteAdapter, tmp_path: Path, statements: list[str], asked: bool, left: int
+) -> None:
+    adapter = family if asked else SQLiteAdapter(tmp_path / "family.db")
+    session = adapter.begin("t-1")
+    if asked:
+        with pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY"), session.effect(CALL):
+            adapter.connection.execute("DELETE FROM parents WHERE id = 1")
+    for statement in statements:
+        with session.effect(CALL):
+            adapter.connection.execute(statement)
+    with session.effect(CALL):
+        assert adapter.connection.execute("SELECT count(*) FROM gone").fetchone() == (left,)
+    commit(session)
+    assert adapter.landed("a-1") is True
+
+
+def test_what_was_broken_before_is_nobodys_fault(family: SQLiteAdapter, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "family.db", isolation_level=None)) as connection:
+        connection.execute("INSERT INTO now VALUES (7, 77)")
+        connection.execute(f"{AT_THE_END} (7, 77)")
+    session = family.begin("t-1")
+    with session.effect(CALL):
+        family.connection.execute("INSERT INTO now VALUES (2, 4)")
+    commit(session)
+    assert family.landed("a-1") is True
+
+
+TAKING = "CREATE TEMP TRIGGER taking AFTER INSERT ON parents BEGIN DELETE FROM parents WHERE id = 3; END"
+GOES = "DELETE FROM parents WHERE id = 3"
+BREAKS = {
+    "a child without a parent": [f"{AT_THE_END} (2, 99)"],
+    "a parent that goes": [GOES],
+    "a parent that is another": ["UPDATE parents SET id = 33 WHERE id = 3"],
+    "the table of parents": ["DROP TABLE now", "DROP TABLE gone", "DROP TABLE parents"],
+    "a parent that goes and takes another name": [GOES, "ALTER TABLE parents RENAME TO old_parents"],
+    "what a tool has put off itself": ["PRAGMA Defer_Foreign_Keys = ON", "DELETE FROM parents WHERE id = 1"],
+    "a parent that a trigger takes": [TAKING, "INSERT INTO parents VALUES (33)"],
+}
+
+
+@pytest.mark.parametrize("broken", BREAKS.values(), ids=BREAKS)
+def test_a_reference_that_the_commit_would_refuse_is_refused(
+    family: SQLiteAdapter, broken: list[str]
+) -> None:
+    session = family.begin("t-1")
+    with session.effect(CALL):
+        for statement in broken:
+            family.connection.execute(statement)
+        family.connection.row_factory, family.connection.text_factory = sqlite3.Row, bytes
+    for ends in (session.changes, lambda: session.prepare("a-1")):
+        with pytest.raises(sqlite3.IntegrityError, match=r"(?i)FOREIGN KEY constraint failed: .*parents"):
+            ends()
+    with pytest.raises(sqlite3.IntegrityError):  # as SQLite itself says
+        session._connection.say("COMMIT")
+    session.undo()
+    assert family.landed("a-1") is False
+
+
+@pytest.mark.parametrize("statement", ["PRAGMA foreign_keys = ON", "pragma main.Foreign_Keys(0)"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_tool_that_would_switch_them_in_the_middle_is_told_how(
+    bank: Bank, statement: str, inside: bool
+) -> None:
+    said = r"SQLiteAdapter\(\.\.\., foreign_keys=True\)"
+    with pytest.raises(MisuseError, match=said), bank.effect():
+        credit(bank.connection)
+        with bank.effect() if inside else suppress(ZeroDivisionError):
+            bank.connection.execute(statement)
+    with bank.effect():
+        assert bank.connection.execute("PRAGMA foreign_keys").fetchall() == [(0,)]
+    bank.commit()
+    assert bank.standing() == [100, 100]
+
+
+def test_another_error_after_that_is_told_as_it_is(bank: Bank) -> None:
+    with pytest.raises(ZeroDivisionError), bank.effect():
+        with suppress(sqlite3.DatabaseError):
+            bank.connection.execute("PRAGMA foreign_keys = ON")
+        raise ZeroDivisionError
+    with pytest.raises(sqlite3.OperationalError, match="nowhere"), bank.effect():
+        bank.connection.execute("SELECT * FROM nowhere")

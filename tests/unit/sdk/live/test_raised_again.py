@@ -1,0 +1,182 @@
+"""A live call that raised, in what comes later: recovery, reruns and rehearsals go by what stood."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import SQLiteAdapter, Transaction, errors, replay, resume, tool
+from countersign.journal.exporting import exported
+from countersign.journal.telling import describe
+from tests.fakes.desk import Desk, answering_tool, charge_tools, notes_in, refund_tool, states
+from tests.unit.sdk.full_disk import full_after
+from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.live.test_raised import KEPT, RAISED, Note, caught, live_rows
+
+ANOTHER_LIST = "another list of calls was committed"
+CUT = (errors.JournalError, errors.OutcomeUnknown)
+
+# ------------------------------------------------------------------------------------------------- recovery
+
+
+@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("stands", [False, True], ids=["alone", "beside work that is lost"])
+def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note, stands: bool) -> None:
+    charge, refund = charge_tools(desk), refund_tool(desk)
+    label = answering_tool(desk, None, name="label", idempotent=True)
+    with pytest.raises(CUT), full_after(desk.runtime.journal, 2), desk.step():
+        caught(note)
+        if stands:
+            note("o-1", "well")
+        charge("o-1", 100)
+        label("o-1")
+        refund("o-1", 100)
+    (found,) = resume(desk.runtime)
+    if stands:
+        assert (found.after, states(desk)["label#2"]) == ("unsettled", "unknown")
+    else:
+        assert (found.after, {*states(desk).values()}) == ("settled", {"fired"})
+        assert [one[0] for one in desk.done] == ["charge", "label", "label", "refund"]
+
+
+# ------------------------------------------------------------------------------------------------- reruns
+
+
+@pytest.mark.parametrize("insert", ["INSERT", "INSERT OR REPLACE"])
+def test_a_rerun_is_the_same_step_where_what_raises_in_it_was_done_before(
+    desk: Desk, notes: Path, database: SQLiteAdapter, insert: str
+) -> None:
+    """A row that is there already is not put in twice. What raised before, and does not now, is another list."""
+    fails = insert != "INSERT"
+
+    @tool("put", lane="live", adapter=database, registry=desk.registry)
+    def put(order_id: str) -> None:
+        """Put a row in."""
+        database.connection.execute(f"{insert} INTO notes VALUES (?, 'put')", (order_id,))
+        if fails and order_id == "o-2":
+            raise ValueError
+
+    for n in range(2):
+        another = pytest.raises(errors.AlreadyRedeemed, match=ANOTHER_LIST)
+        with another if n == 1 and insert != "INSERT" else nullcontext(), desk.step() as txn:
+            for order in ("o-1", "o-2"):
+                with suppress(Exception):
+                    put(order)
+        fails = False
+    if insert == "INSERT":
+        assert (txn.replayed, notes_in(notes)) == (True, [("o-1", "put"), ("o-2", "put")])
+    else:
+        assert notes_in(notes) == [("o-1", "put")]
+
+
+@pytest.mark.parametrize("calls", [["o-1"], ["o-1", "o-2", "o-3"], ["o-2"], []])
+def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Path, note: Note, calls: list[str]) -> None:
+    for orders in (["o-1", "o-2"], calls):
+        told = pytest.raises(errors.AlreadyRedeemed, match=ANOTHER_LIST)
+        with told if orders is calls else nullcontext(), desk.step():
+            caught(note)
+            for order in orders:
+                note(order, "text")
+    assert notes_in(notes) == [("o-1", "text"), ("o-2", "text")]
+
+
+@pytest.mark.parametrize("of_before", [False, True], ids=["", "a journal of before that kept it"])
+def test_a_rerun_whose_call_raises_again_is_the_same_step(
+    desk: Desk, notes: Path, note: Note, monkeypatch: pytest.MonkeyPatch, of_before: bool
+) -> None:
+    for replayed in (False, True):
+        with monkeypatch.context() as before:
+            if of_before and not replayed:
+                before.setattr("countersign.transactions.step.Step._leave_out", lambda *_: None)
+            with desk.step() as txn:
+                note("o-1", "first")
+                caught(note)
+        assert txn.replayed is replayed
+        assert live_rows(desk) == ([KEPT, KEPT] if of_before else [KEPT, RAISED])
+    assert notes_in(notes) == [("o-1", "first")]
+
+
+def test_people_who_are_asked_meanwhile_change_nothing_of_it(desk: Desk, notes: Path, note: Note) -> None:
+    refund = refund_tool(desk)
+    for approved in (False, True):
+        with nullcontext() if approved else pytest.raises(errors.ReviewPending), desk.step() as txn:
+            note("o-1", "first")
+            caught(note)
+            refund("o-1", 90_000)
+        assert live_rows(desk) == [KEPT if approved else ("note", "undone", None), RAISED]
+        if not approved:
+            desk.service.approve(txn.txn)
+    assert (notes_in(notes), len(desk.done)) == ([("o-1", "first")], 1)
+
+
+# ------------------------------------------------------------------------------------------------- rehearsals
+
+
+def test_a_dry_run_lists_what_would_stand(desk: Desk, note: Note) -> None:
+    with desk.step(dry_run=True) as txn:
+        note("o-1", "first")
+        caught(note)
+    assert [one.args for one in txn.result.live] == [{"order_id": "o-1", "text": "first"}]
+
+
+@pytest.mark.parametrize("mode", ["verify", "reconstruct"])
+@pytest.mark.parametrize("source", ["journal", "export"])
+def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source: str) -> None:
+    def step(txn: Transaction, *, well: bool = False, more: bool = False) -> None:
+        note("o-1", "first")
+        with suppress(ValueError):
+            note("o-9", "good" if well else "bad")
+        if more:
+            note("o-2", "more")
+
+    def stand_in(order_id: str, text: str) -> int:
+        if text == "bad":
+            raise ValueError("bad note")
+        return 1
+
+    with desk.step() as txn:
+        step(txn)
+    options: dict[str, Any] = {"mode": mode, "runtime": desk.runtime, "live": {"note": stand_in}}
+    if source == "export":
+        records = desk.runtime.journal.transactions.find("t-1")
+        told = [describe(desk.runtime.journal, record) for record in records]
+        options["export"] = json.loads(exported("json", told, "2026-11-24T00:00:00Z"))
+    assert replay("t-1", step, **options).status == "same"
+    for other in ({"well": True}, {"more": True}):
+        (one,) = replay("t-1", lambda txn, other=other: step(txn, **other), **options).divergences
+        assert (one.kind, one.lane, one.position) == ("extra", "live", 2)
+
+
+# ------------------------------------------------------------------------------- what is left of it decides nothing
+
+
+def test_a_session_of_which_nothing_stands_takes_nothing_back(
+    desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter that holds nothing cannot fail to commit it."""
+    charge = charge_tools(desk)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("countersign.adapters.sqlite.SQLiteSession.commit", full)
+    with desk.step() as txn:
+        caught(note)
+        charge("o-1", 100)
+    assert (txn.state, [what for what, *_ in desk.done]) == ("settled", ["charge"])
+
+
+def test_nor_does_it_keep_a_step_from_waiting_for_people(desk: Desk, note: Note) -> None:
+    refund = refund_tool(desk)
+    with desk.step(wait=600) as txn:
+        caught(note)
+        refund("o-1", 90_000)
+        soon = threading.Timer(0.3, desk.service.approve, [txn.txn])
+        soon.start()
+    soon.join()
+    assert (txn.state, len(desk.done)) == ("settled", 1)

@@ -1,0 +1,271 @@
+"""Others who work on the same resources: who waits, within a process and between processes."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import Abort, FilesAdapter, MemoryAdapter, Serialize, errors, tool, transaction
+from countersign.journal import Claim, Lease
+from countersign.manifests.drafting import manifest_json
+from countersign.runtime import Runtime
+from countersign.settings import Settings
+from countersign.tools.registry import ToolRegistry
+from countersign.tools.tool import tool_of
+from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.operated import free_port
+from tests.unit.sdk.live.test_isolation import ON_BOTH, Agent, lists
+
+SPAWN = multiprocessing.get_context("spawn")
+_PATIENCE_S = 30.0
+
+
+# ------------------------------------------------------------------------------------------ between processes
+
+
+def adding(registry: ToolRegistry, folder: Path, manifest: Path | None = None) -> Callable[[str, int], int]:
+    """A live tool on the numbers that lie below this folder."""
+    files = FilesAdapter(folder, name="files")
+    reviewed: dict[str, Any] = {"manifest": manifest, "resource": ("Key", "key")} if manifest else {}
+
+    @tool("add", lane="live", adapter=files, registry=registry, **reviewed)
+    def add(key: str, amount: int) -> int:
+        total = int(files.read(key)) + amount if files.exists(key) else amount
+        files.write(key, str(total).encode())
+        return total
+
+    if manifest:
+        manifest.write_bytes(manifest_json(tool_of(add).draft_manifest()))
+    return add
+
+
+def work_too(settings: Settings, folder: Path, pipe: Connection, isolation: Any) -> None:
+    """Another process: in the middle of one transaction it waits until it is told to leave it."""
+    registry = ToolRegistry()
+    add = adding(registry, folder, folder.parent / "add.json")
+    with Runtime(settings, registry=registry) as runtime:
+        try:
+            with transaction("theirs", isolation=isolation, runtime=runtime):
+                pipe.send(add("n", 10))
+                pipe.recv()
+        except errors.Moved as moved:
+            pipe.send(f"moved: {moved.key}")
+        else:
+            pipe.send("committed")
+
+
+@contextmanager
+def another_process(desk: Desk, folder: Path, isolation: Any) -> Iterator[tuple[Any, Connection]]:
+    """A process with the same journal and the same folder; and the pipe on which it is told, and tells."""
+    folder.mkdir()
+    ours, theirs = SPAWN.Pipe()
+    # Where really nobody answers: a developer's own service may.
+    settings = replace(desk.runtime.settings, url=f"http://127.0.0.1:{free_port()}")
+    child = SPAWN.Process(target=work_too, args=(settings, folder, theirs, isolation))
+    child.start()
+    try:
+        yield child, ours
+    finally:
+        child.kill()
+        child.join(_PATIENCE_S)
+        ours.close()
+        theirs.close()
+
+
+def told(pipe: Connection) -> Any:
+    assert pipe.poll(_PATIENCE_S), "the other process does not answer"
+    return pipe.recv()
+
+
+@ON_BOTH
+@pytest.mark.long
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_scenario_45_of_two_processes_that_add_one_commits(desk: Desk, tmp_path: Path, first: str) -> None:
+    add = adding(desk.registry, tmp_path / "root")
+    with another_process(desk, tmp_path / "root", Abort()) as (_, other):
+        ours = Agent(desk, "ours")
+        assert (ours.do(add, "n", 1), told(other)) == (1, 10)
+        if first == "ours":
+            ours.leave()
+        other.send("leave")
+        assert told(other) == ("moved: n" if first == "ours" else "committed")
+        if first == "theirs":
+            with pytest.raises(errors.Moved, match="'n' of"):
+                ours.leave()
+    assert (tmp_path / "root" / "n").read_text() == {"ours": "1", "theirs": "10"}[first]
+    assert sorted(lists(desk)) == [(1, "kept"), (1, "undone")]
+
+
+@ON_BOTH
+@pytest.mark.parametrize("end", ["it is killed", pytest.param("it commits", marks=pytest.mark.long)])
+def test_scenario_48_serialize_waits_for_another_process(desk: Desk, tmp_path: Path, end: str) -> None:
+    add = adding(desk.registry, tmp_path / "root")
+    with another_process(desk, tmp_path / "root", Serialize()) as (child, other):
+        assert told(other) == 10
+        with pytest.raises(errors.ResourceBusy) as busy, desk.step("ours", isolation=Serialize(0.1)):
+            raise AssertionError("it was let in")
+        assert (busy.value.resource, busy.value.run_key) == ("files", "theirs")
+        assert f"/{child.pid}/" in busy.value.holder and busy.value.waited == pytest.approx(0.1)
+        assert "'files' is claimed by transaction 'theirs'" in str(busy.value)
+        if end == "it is killed":
+            child.kill()
+            child.join(_PATIENCE_S)
+        else:
+            threading.Timer(0.1, other.send, ["leave"]).start()
+        patience = Serialize(0.0) if end == "it is killed" else Serialize()
+        with desk.step("ours", isolation=patience):  # the same key: it was left free
+            assert add("n", 1) == (1 if end == "it is killed" else 11)  # what it committed, and no `Moved`
+
+
+# ---------------------------------------------------------------------------------------------- Serialize
+
+
+def memories(desk: Desk, *names: str) -> list[Any]:
+    """An adapter of each of these names, with a live tool on it."""
+
+    def memory(adapter: MemoryAdapter) -> tuple[MemoryAdapter, Callable[[str], None]]:
+        @tool(f"put_{adapter.name}", lane="live", adapter=adapter, registry=desk.registry)
+        def put(key: str) -> None:
+            adapter[key] = "x"
+
+        return adapter, put
+
+    return [memory(MemoryAdapter(name=name)) for name in names]
+
+
+@ON_BOTH
+def test_all_resources_are_taken_or_none_so_nobody_waits_in_a_circle(desk: Desk) -> None:
+    (x, _), (y, put_y) = memories(desk, "x", "y")
+    first = Agent(desk, "first", isolation=Serialize(adapters=[x]))
+    with pytest.raises(errors.ResourceBusy, match="'x' is claimed by transaction 'first'"):
+        Agent(desk, "second", isolation=Serialize(0.0))  # both: those of all registered tools
+    third = Agent(desk, "third", isolation=Serialize(0.0, adapters=[y]))  # the second one keeps nothing
+    third.do(put_y, "k")
+    third.leave()
+    first.leave()
+    Agent(desk, "second", isolation=Serialize(0.0)).leave()
+
+
+@ON_BOTH
+def test_of_two_that_saw_a_resource_free_one_takes_it(desk: Desk) -> None:
+    """Looking is no taking: whoever comes second is refused as a whole, and one who lost his lease takes nothing."""
+    journal, leases = desk.runtime.journal, []
+    for txn in ("a", "b"):
+        journal.transactions.open(txn=txn, agent="support", run_key=f"key-{txn}", independent=False)
+        lease = journal.leases.acquire(txn)
+        assert isinstance(lease, Lease)
+        leases.append(lease)
+    first, second = leases
+    assert journal.claims.standing({"x", "y", "z"}) is None
+    assert journal.claims.take(first, {"x", "y"}) is None
+    assert journal.claims.take(first, {"x", "y"}) is None  # his own is in nobody's way
+    assert journal.claims.take(second, {"y", "z"}) == Claim("y", "key-a", first.holder)
+    assert journal.claims.standing({"z"}) is None
+    journal.claims.drop(second)
+    assert journal.claims.standing({"x"}) == Claim("x", "key-a", first.holder)
+    journal.leases.release(first)
+    assert journal.claims.take(second, {"y", "z"}) is None
+    again = journal.leases.acquire("a")  # another run of the first: what the one before had is not its own
+    assert isinstance(again, Lease) and journal.claims.standing({"x"}) is None
+    with pytest.raises(errors.LeaseLost):
+        journal.claims.take(first, {"x"})
+    assert journal.claims.take(again, {"y"}) == Claim("y", "key-b", second.holder)
+
+
+@ON_BOTH
+@pytest.mark.parametrize("end", ["commits", "raises"])
+def test_a_claim_ends_with_its_transaction(desk: Desk, end: str) -> None:
+    ((_x, put),) = memories(desk, "x")
+    for n in range(2):
+        agent = Agent(desk, f"t-{n}", isolation=Serialize(0.0))
+        agent.do(put, "k")
+        if end == "commits":
+            agent.leave()
+        else:
+            agent.do(agent._txn.__exit__, ValueError, ValueError("the body"), None)
+        assert desk.runtime.journal.claims.standing({"x"}) is None
+
+
+def test_nobody_is_kept_waiting_while_only_people_or_staged_tools_are_at_work(desk: Desk) -> None:
+    """With live effects the claim is held until they are committed; without any it is given up before the question."""
+    ((_x, put),) = memories(desk, "x")
+    refund, claims, seen = refund_tool(desk), desk.runtime.journal.claims, []
+    desk.before_fire = lambda _: seen.append(claims.standing({"x"}))
+    with desk.step("staged", isolation=Serialize(0.0)):
+        assert claims.standing({"x"}) is not None
+        refund("o-1", 100)
+    with desk.step("live", isolation=Serialize(0.0)):
+        put("k")
+        refund("o-2", 100)
+    assert [None if one is None else one.run_key for one in seen] == [None, "live"]
+
+
+def test_a_task_that_waits_lets_the_event_loop_go_on_and_may_stop_waiting(desk: Desk) -> None:
+    ((x, put),) = memories(desk, "x")
+    order: list[str] = []
+
+    async def first(inside: asyncio.Event, go: asyncio.Event) -> None:
+        async with desk.step("first", isolation=Serialize()):
+            inside.set()
+            await go.wait()
+            order.append("first")
+
+    async def second(text: str) -> None:
+        async with desk.step("second", isolation=Serialize()):
+            put(text)
+            order.append("second")
+
+    async def all_three() -> None:
+        inside, go = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(first(inside, go))
+            await inside.wait()
+            task = asyncio.create_task(second("cancelled"))
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            group.create_task(second("k"))  # the key was left free
+            await asyncio.sleep(0.05)
+            go.set()
+
+    asyncio.run(all_three())
+    assert order == ["first", "second"] and sorted(x.snapshot()) == ["k"]
+
+
+@ON_BOTH
+def test_a_journal_from_before_there_were_claims_is_given_their_table(desk: Desk) -> None:
+    memories(desk, "x")
+    with desk.runtime.journal.database.unit(durable=True) as unit:
+        unit.execute("DROP TABLE claims")
+    desk.runtime.journal.database.close()
+    Agent(desk, "t-1", isolation=Serialize(0.0)).leave()
+
+
+def test_a_dry_run_keeps_nothing_and_waits_for_nobody(desk: Desk) -> None:
+    ((x, put),) = memories(desk, "x")
+    holder = Agent(desk, "first", isolation=Serialize())
+    with desk.step("t-1", dry_run=True, isolation=Serialize(0.0)):
+        put("k")
+    assert x.snapshot() == {}
+    holder.leave()
+
+
+def test_an_adapter_that_was_not_claimed_is_refused(desk: Desk) -> None:
+    (x, put_x), (_, put_y) = memories(desk, "x", "y")
+    refused = pytest.raises(
+        errors.NotStageable, match=r"'y' was not claimed .* Serialize\(adapters=\[\.\.\.\]\)"
+    )
+    with refused, desk.step("t-1", isolation=Serialize(adapters=[x])):
+        put_x("k")
+        put_y("k")
+    assert x.snapshot() == {}
