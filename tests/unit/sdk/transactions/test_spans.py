@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from countersign import CountersignError, MemoryAdapter, NotDone, tool, tracing, transaction
+from countersign import CountersignError, MemoryAdapter, NotDone, tool, tracing
 from tests.fakes.desk import Desk, answering_tool, failing_tool, refund_tool
 from tests.unit.sdk.commit.test_time import LONG, Machine, running, standing_still
 
@@ -84,11 +84,7 @@ def test_a_call_that_had_no_time_left_and_was_not_made_says_nothing_of_the_effec
     desk: Desk, traced: Traced
 ) -> None:
     refund = refund_tool(desk)
-    with (
-        running(desk, Machine(desk.clock)) as runtime,
-        standing_still(desk, LONG),
-        transaction("t-1", runtime=runtime),
-    ):
+    with running(desk, Machine(desk.clock)) as here, standing_still(desk, LONG), here.step():
         refund("o-4", 100)
     assert states(traced) == [None, "fired"]
 
