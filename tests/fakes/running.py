@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from countersign import NotDone, Transaction, tool
+from countersign import NotDone, Transaction, tasks, tool
+from countersign.tasks import GRACE_SECONDS
+from countersign.waiting import AsyncWaits, SyncWaits
 from tests.fakes.desk import Desk, failing_tool
 
 
@@ -94,3 +96,18 @@ def errors(desk: Desk, key: str = "t-1") -> dict[str, str]:
     """What the journal says was raised, by tool."""
     journal = desk.runtime.journal.transactions
     return {row.tool: row.error or "" for row in journal.effects(journal.find(key)[0])}
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The timeout of a tool is over after a twentieth of it, and so is the grace after it."""
+    for waits in (SyncWaits, AsyncWaits):
+        monkeypatch.setattr(waits, "call", _hurrying(waits.call))
+    monkeypatch.setattr(tasks, "GRACE_SECONDS", GRACE_SECONDS / 20)
+
+
+def _hurrying(call: Any) -> Any:
+    def hurrying(waits: Any, fn: Any, kwargs: Any, seconds: float | None) -> Any:
+        return call(waits, fn, kwargs, seconds and seconds / 20)
+
+    return hurrying

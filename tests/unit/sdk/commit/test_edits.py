@@ -39,15 +39,12 @@ class Answered:
 
 def asked(*proposed: dict[str, Any], tool: str = "refund") -> TransactionView:
     """A transaction of one effect with these proposals."""
-    proposals = tuple(
-        ProposalView.model_construct(
-            proposal_id=f"prop_{n}", args=args, reason="half arrived", person="p", name="Maya"
-        )
+    said = {"reason": "half arrived", "person": "p", "name": "Maya"}
+    proposals = [
+        ProposalView.model_construct(proposal_id=f"prop_{n}", args=args, **said)
         for n, args in enumerate(proposed)
-    )
-    review = SimpleNamespace(proposals=proposals)
-    effect = EffectView.model_construct(tool=tool, effect_id="e", args=STAGED, review=review, edits=())
-    return TransactionView.model_construct(txn="t", effects=(effect,))
+    ]
+    return standing(STAGED, SimpleNamespace(proposals=proposals), tool)
 
 
 def edits(desk: Desk, judge: Judge, service: Answered | None = None) -> Edits:
@@ -55,17 +52,21 @@ def edits(desk: Desk, judge: Judge, service: Answered | None = None) -> Edits:
     return Edits(engine, judge)
 
 
-def answers(
-    desk: Desk, view: TransactionView, judge: Judge = True, code: str | None = None
-) -> tuple[Any, list[str]]:
+def answers(desk: Desk, view: Any, judge: Judge = True, code: str | None = None) -> tuple[Any, list[str]]:
     """What comes of it, and what was accepted."""
     service = Answered(code)
     return asyncio.run(edits(desk, judge, service).answer(view)), service.accepted
 
 
-def test_what_fits_is_accepted(desk: Desk) -> None:
+@pytest.fixture(autouse=True)
+def _refund(desk: Desk) -> None:
     refund_tool(desk)
+
+
+def test_what_fits_is_accepted_of_a_tool_that_is_here(desk: Desk) -> None:
     assert answers(desk, asked(LESS)) == ("the new revision", ["prop_0"])
+    view = asked(LESS, tool="another")
+    assert answers(desk, view) == (view, [])
 
 
 UNFIT: dict[str, dict[str, Any]] = {
@@ -80,7 +81,6 @@ UNFIT: dict[str, dict[str, Any]] = {
 def test_what_the_tool_could_not_take_is_left_open_and_nobody_is_asked_about_it(
     desk: Desk, args: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    refund_tool(desk)
     seen: list[Any] = []
     view = asked(args, LESS)
     assert answers(desk, view, lambda one: seen.append(one) or True) == ("the new revision", ["prop_1"])
@@ -88,18 +88,11 @@ def test_what_the_tool_could_not_take_is_left_open_and_nobody_is_asked_about_it(
     assert "the change prop_0 is not taken" in caplog.text
 
 
-def test_for_a_tool_this_program_does_not_have_nothing_is_accepted(desk: Desk) -> None:
-    refund_tool(desk)
-    view = asked(LESS, tool="another")
-    assert answers(desk, view) == (view, [])
-
-
 @pytest.mark.parametrize(("judge", "told"), [(True, NotStageable), (False, Edited)])
 def test_what_the_owner_took_and_would_reach_the_tool_as_something_else_is_not_fired(
-    desk: Desk, judge: bool, told: type[NotStageable | Edited]
+    desk: Desk, judge: bool, told: type[Exception]
 ) -> None:
     """I-2: not even by a program that takes every change; one that takes none is told of the change."""
-    refund_tool(desk)
     made, unfit = edits(desk, judge), UNFIT["text for a number"]
     if judge:
         made.require_agreed(listed(STAGED), listed(LESS), standing(LESS))
@@ -109,9 +102,9 @@ def test_what_the_owner_took_and_would_reach_the_tool_as_something_else_is_not_f
         assert [one.args for one in refused.value.edits] == [unfit]
 
 
-def standing(args: dict[str, Any]) -> TransactionView:
+def standing(args: dict[str, Any], review: Any = None, tool: str = "refund") -> TransactionView:
     """A transaction whose one effect has these arguments now."""
-    effect = EffectView.model_construct(tool="refund", effect_id="e", args=args, review=None, edits=())
+    effect = EffectView.model_construct(tool=tool, effect_id="e", args=args, review=review, edits=())
     return TransactionView.model_construct(txn="t", effects=(effect,))
 
 
@@ -123,13 +116,11 @@ def listed(args: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("judge", [False, lambda _: False, lambda _: None, lambda _: 1, lambda _: "yes"])
 def test_only_true_is_a_yes(desk: Desk, judge: bool | Callable[[Any], Any]) -> None:
-    refund_tool(desk)
     view = asked(LESS)
     assert answers(desk, view, judge) == (view, [])
 
 
 def test_whoever_answers_is_asked_once_about_each(desk: Desk) -> None:
-    refund_tool(desk)
     seen: list[str] = []
     made = edits(desk, lambda one: bool(seen.append(one.proposal_id)))
     view = asked(LESS)
@@ -139,7 +130,6 @@ def test_whoever_answers_is_asked_once_about_each(desk: Desk) -> None:
 
 
 def test_one_that_closed_meanwhile_is_looked_at_again_and_another_refusal_is_told(desk: Desk) -> None:
-    refund_tool(desk)
     assert answers(desk, asked(LESS), code=ErrorCode.PROPOSAL_CLOSED) == ("t as it is", [])
     with pytest.raises(ServiceRefused):
         answers(desk, asked(LESS), code=ErrorCode.FROZEN)
