@@ -9,14 +9,7 @@ import traceback
 
 import pytest
 
-from countersign import (
-    EffectFailed,
-    NotDone,
-    OutcomeUnknown,
-    RestApi,
-    SettingsError,
-    transaction,
-)
+from countersign import EffectFailed, NotDone, OutcomeUnknown, RestApi, SettingsError, transaction
 from tests.fakes.desk import Desk
 from tests.unit.sdk.tools.banks import Bank, charge_tool, head, speaking
 

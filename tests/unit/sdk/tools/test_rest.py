@@ -422,8 +422,5 @@ def test_a_connection_that_cannot_be_made_in_a_probe_is_no_word_about_the_call(
     desk.registry._tools.pop("find_charge")
     probe("find_charge", registry=desk.registry)(lambda: RestApi("http://127.0.0.1:9/v1").find("/charges"))
     bank.status = 500
-    with (
-        pytest.raises(OutcomeUnknown, match="it raised NotDone"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(OutcomeUnknown, match="it raised NotDone"), transaction("t-1", runtime=desk.runtime):
         charge("o-1")

@@ -325,8 +325,5 @@ def test_a_probe_may_ask_for_the_last_of_several_requests(desk: Desk, bank: Bank
 @pytest.mark.parametrize("at", [0, -1])
 def test_there_is_no_request_before_the_first(desk: Desk, at: int) -> None:
     several = several_tool(desk, lambda: current_effect().request_key(at))
-    with (
-        pytest.raises(OutcomeUnknown, match="counted from 1"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
+    with pytest.raises(OutcomeUnknown, match="counted from 1"), transaction("t-1", runtime=desk.runtime):
         several("o-1")

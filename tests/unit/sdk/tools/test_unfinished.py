@@ -126,15 +126,7 @@ FUNCTIONS: dict[str, Any] = {
     "a partial of an object": partial(Stepping()),
     "a bound method": Execute().execute,
 }
-CLASSES = [
-    Execute,
-    AsyncExecute,
-    StaticExecute,
-    ClassExecute,
-    PartialExecute,
-    Compensate,
-    Probing,
-]
+CLASSES = [Execute, AsyncExecute, StaticExecute, ClassExecute, PartialExecute, Compensate, Probing]
 
 
 @pytest.mark.parametrize("lane", ["staged", "live"])

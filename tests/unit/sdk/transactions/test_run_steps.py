@@ -29,6 +29,7 @@ from countersign import (
 )
 from countersign.transactions.schedule import Schedule
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.running import order_tool
 from tests.unit.sdk.adapters.resources import MemoryValues
 from tests.unit.sdk.transactions.test_parallel import meeting_tool
 
@@ -38,39 +39,39 @@ def notes(tmp_path: Path) -> Path:
     return notes_database(tmp_path)
 
 
-@pytest.fixture
-def tools(desk: Desk, notes: Path) -> None:
+@pytest.fixture(autouse=True)
+def _tools(desk: Desk, notes: Path) -> None:
     note_tool(desk, SQLiteAdapter(notes))
     refund_tool(desk)
 
     @tool("look", lane="live", adapter=MemoryAdapter(), registry=desk.registry)
     def look(order_id: str) -> dict[str, Any]:
-        """Look an order up."""
         return {"order": order_id, "cents": [100, 250]}
 
-    @tool("mail", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     async def mail(order_id: str) -> str:
-        """Tell the customer."""
         desk.act("mail", order_id)
         return "sent"
 
-    @tool("stamp", resource=("Order", "order_id"), own_thread=False, registry=desk.registry)
+    @order_tool(desk, own_thread=False)
     def stamp(order_id: str) -> int:
-        """Stamp an order."""
         desk.act("stamp", order_id)
         return threading.get_ident()
-
-    desk.publish(mail, stamp)
 
 
 TAKES = {"tool": "refund", "args": {"amount_cents": 100}, "take": {"order_id": "look:/order"}}
 LOOK = {"tool": "look", "id": "look", "args": {"order_id": "o-1"}}
 ADD = {"tool": "add", "args": {"amount": 1}}
 MAIL = {"tool": "mail", "args": {"order_id": "o-1"}}
+STAMP = {"tool": "stamp", "args": {"order_id": "o-1"}}
 
 
 def note(order: str, **more: Any) -> dict[str, Any]:
     return {"tool": "note", "args": {"order_id": order, "text": "hello"}, **more}
+
+
+def meet(order: str, **more: Any) -> dict[str, Any]:
+    return {"tool": "meet", "args": {"order_id": order}, **more}
 
 
 def refund(order: str, cents: int = 100, **more: Any) -> dict[str, Any]:
@@ -78,66 +79,45 @@ def refund(order: str, cents: int = 100, **more: Any) -> dict[str, Any]:
 
 
 def go(desk: Desk, steps: Any) -> dict[str, Any]:
-    answers = run_steps(steps, key="t-1", runtime=desk.runtime)
-    assert isinstance(answers, dict)
-    return answers
+    return run_steps(steps, key="t-1", runtime=desk.runtime)  # type: ignore[return-value]
 
 
-@pytest.mark.usefixtures("tools")
-def test_steps_run_in_order_and_answer_by_their_names(desk: Desk, notes: Path) -> None:
-    answers = go(desk, [note("o-1"), refund("o-1", id="back"), refund("o-2")])
+@pytest.mark.parametrize("written", [list, json.dumps, lambda steps: json.dumps(steps).encode()])
+def test_steps_run_in_order_and_answer_by_their_names(desk: Desk, notes: Path, written: Any) -> None:
+    answers = go(desk, written([note("o-1"), refund("o-1", id="back"), refund("o-2")]))
     assert answers == {"1": 1, "back": {"refund_id": "r-o-1-100"}, "3": {"refund_id": "r-o-2-100"}}
-    assert (desk.done, notes_in(notes)) == (
-        [("refund", "o-1", 100), ("refund", "o-2", 100)],
-        [("o-1", "hello")],
-    )
+    assert notes_in(notes) == [("o-1", "hello")]
+    assert desk.done == [("refund", "o-1", 100), ("refund", "o-2", 100)]
 
 
-@pytest.mark.usefixtures("tools")
-@pytest.mark.parametrize("as_text", [str, bytes])
-def test_steps_may_come_as_json(desk: Desk, as_text: type) -> None:
-    text = json.dumps([refund("o-1")])
-    assert [*go(desk, text if as_text is str else text.encode())] == ["1"]
-
-
-@pytest.mark.usefixtures("tools")
 def test_an_inner_list_fires_at_the_same_time(desk: Desk) -> None:
     meeting_tool(desk, 2)
-    steps = [
-        refund("o-1"),
-        [{"tool": "meet", "args": {"order_id": f"o-{n}"}} for n in range(2)],
-        refund("o-2"),
-    ]
-    assert [*go(desk, steps)] == ["1", "2", "3", "4"]
+    assert [*go(desk, [refund("o-1"), [meet("o-1"), meet("o-2")], refund("o-2")])] == ["1", "2", "3", "4"]
     assert [one[0] for one in desk.done] == ["refund", "meet", "meet", "refund"]
 
 
-@pytest.mark.usefixtures("tools")
 def test_a_graph_runs_each_step_after_those_it_names_and_the_rest_at_the_same_time(desk: Desk) -> None:
     meeting_tool(desk, 2)
     steps = [
         refund("last", id="d", after=["b", "c"]),
-        {"tool": "meet", "id": "b", "args": {"order_id": "o-1"}, "after": ["a"]},
-        {"tool": "meet", "id": "c", "args": {"order_id": "o-2"}, "after": ["a"]},
+        meet("o-1", id="b", after=["a"]),
+        meet("o-2", id="c", after=["a"]),
         refund("first", id="a"),
     ]
     go(desk, steps)
     assert [one[1] for one in desk.done[:1] + desk.done[-1:]] == ["first", "last"]
 
 
-@pytest.mark.usefixtures("tools")
 def test_the_next_level_of_a_graph_begins_once_all_of_the_one_before_has_ended(desk: Desk) -> None:
     # `c` needs only `a`, and is of the second level all the same
     steps = [refund("first", id="a"), refund("beside", id="b"), refund("second", id="c", after=["a"])]
     assert Schedule(steps, desk.registry).groups == (("a", "b"), ("c",))
 
 
-@pytest.mark.usefixtures("tools")
 def test_in_a_graph_what_is_bound_to_one_thread_has_a_level_of_its_own(desk: Desk) -> None:
-    stamp = {"tool": "stamp", "args": {"order_id": "o-1"}}
     steps = [
         note("o-1", id="n"),
-        {**stamp, "id": "s"},
+        {**STAMP, "id": "s"},
         refund("o-1", id="a"),
         refund("o-2", id="b"),
         refund("o-3", id="c", after=["n"]),
@@ -147,7 +127,6 @@ def test_in_a_graph_what_is_bound_to_one_thread_has_a_level_of_its_own(desk: Des
     assert [one[1] for one in desk.done[2:]] == ["o-1", "o-3"]
 
 
-@pytest.mark.usefixtures("tools")
 def test_an_equal_step_that_says_so_is_another_call_in_every_run(desk: Desk) -> None:
     again = refund("o-1", repeat=True)
     for _ in range(2):
@@ -162,7 +141,6 @@ def test_equal_steps_of_a_tool_whose_every_call_is_meant_need_not_say_so(desk: D
     assert len(desk.done) == 2
 
 
-@pytest.mark.usefixtures("tools")
 def test_steps_that_turn_out_equal_by_what_they_take_are_not_one_in_silence(desk: Desk, notes: Path) -> None:
     steps = [note("o-1"), LOOK, refund("o-1", id="a"), TAKES | {"id": "b"}]
     with pytest.raises(NotStageable, match="step 'b' asks for the same as step 'a'"):
@@ -172,19 +150,16 @@ def test_steps_that_turn_out_equal_by_what_they_take_are_not_one_in_silence(desk
     assert len(desk.done) == 2
 
 
-@pytest.mark.usefixtures("tools")
 def test_as_many_staged_steps_as_a_transaction_holds_run_beside_live_ones(desk: Desk) -> None:
     go(desk, [note("o-1"), *(refund(f"o-{n}") for n in range(100))])
     assert len(desk.done) == 100
 
 
-@pytest.mark.usefixtures("tools")
 def test_a_step_takes_what_a_live_one_before_it_answered(desk: Desk) -> None:
     go(desk, [LOOK, {"tool": "refund", "take": {"order_id": "look:/order", "amount_cents": "look:/cents/1"}}])
     assert desk.done == [("refund", "o-1", 250)]
 
 
-@pytest.mark.usefixtures("tools")
 def test_with_an_async_tool_the_answer_is_awaited(desk: Desk) -> None:
     steps = [LOOK, {"tool": "mail", "id": "mail", "take": {"order_id": "look:/order"}}, refund("o-2")]
     with pytest.raises(StepsRefused, match="step 'mail': 'mail' is async; write await run_steps_async"):
@@ -193,7 +168,6 @@ def test_with_an_async_tool_the_answer_is_awaited(desk: Desk) -> None:
     assert desk.done == [("mail", "o-1"), ("refund", "o-2", 100)]
 
 
-@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(("last", "asked"), [(refund("o-2", 20_000), "review"), (MAIL, "release")])
 def test_steps_are_tried_before_they_run(desk: Desk, notes: Path, last: dict[str, Any], asked: str) -> None:
     step = step_of([note("o-1"), refund("o-1"), last], registry=desk.registry)
@@ -204,7 +178,6 @@ def test_steps_are_tried_before_they_run(desk: Desk, notes: Path, last: dict[str
     assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
 
 
-@pytest.mark.usefixtures("tools")
 def test_a_step_of_steps_runs_and_is_replayed(desk: Desk) -> None:
     step = step_of([refund("o-1"), refund("o-2")], only=["refund"], registry=desk.registry)
     run_transaction(step, key="t-1", runtime=desk.runtime)
@@ -213,7 +186,6 @@ def test_a_step_of_steps_runs_and_is_replayed(desk: Desk) -> None:
         step_of([refund("o-1")], only=["note"], registry=desk.registry)
 
 
-@pytest.mark.usefixtures("tools")
 def test_people_are_asked_about_the_whole_and_a_denial_is_of_the_whole(desk: Desk, notes: Path) -> None:
     with pytest.raises(ReviewPending) as told:
         go(desk, [refund("o-1"), refund("o-2", 20_000)])
@@ -228,7 +200,7 @@ def takes(source: str, **more: Any) -> dict[str, Any]:
     return {"tool": "refund", "args": {"amount_cents": 1}, "take": {"order_id": source}, **more}
 
 
-NOPE, STAMP = {"tool": "nope"}, {"tool": "stamp", "args": {"order_id": "o-1"}}
+NOPE = {"tool": "nope"}
 BY_DEFAULT = {"tool": "refund", "args": {"order_id": "o-1", "amount_cents": 100, "tags": None}}
 
 WRONG: dict[str, tuple[Any, list[str]]] = {
@@ -309,7 +281,6 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
 }
 
 
-@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(("steps", "told"), WRONG.values(), ids=WRONG)
 def test_scenario_40_what_cannot_run_is_refused_whole_before_step_one(
     desk: Desk, notes: Path, steps: Any, told: list[str]
@@ -320,7 +291,6 @@ def test_scenario_40_what_cannot_run_is_refused_whole_before_step_one(
     assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
 
 
-@pytest.mark.usefixtures("tools")
 def test_scenario_40_in_an_event_loop_too_it_is_refused_whole_before_step_one(desk: Desk) -> None:
     for steps, told in (WRONG["all of them at once"], WRONG["no steps"], WRONG["a circle"]):
         with pytest.raises(StepsRefused) as refused:
@@ -341,7 +311,6 @@ SHAPES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(("step", "told"), SHAPES.values(), ids=SHAPES)
 def test_what_is_no_step_is_told_in_plain_words(desk: Desk, step: Any, told: str) -> None:
     with pytest.raises(StepsRefused) as refused:
@@ -350,32 +319,30 @@ def test_what_is_no_step_is_told_in_plain_words(desk: Desk, step: Any, told: str
     assert "Input should" not in str(refused.value) and "StepSpec" not in str(refused.value)
 
 
-@pytest.mark.usefixtures("tools")
 def test_a_pointer_that_leads_nowhere_undoes_what_has_run(desk: Desk, notes: Path) -> None:
     with pytest.raises(NotStageable, match="nowhere"):
         go(desk, [note("o-1"), LOOK, takes("look:/nowhere")])
     assert (desk.done, notes_in(notes)) == ([], [])
 
 
-@pytest.mark.usefixtures("tools")
 def test_scenario_5_a_compensation_nobody_registered_is_found_before_a_live_step_runs(
     desk: Desk, notes: Path
 ) -> None:
     @tool("charge", resource=("Order", "order_id"), compensate="void", registry=desk.registry)
-    def charge(order_id: str) -> None:
-        """Charge an order."""
+    def charge(order_id: str) -> None: ...
 
     with pytest.raises(RegistrationError, match="void"):
         go(desk, [note("o-1"), {"tool": "charge", "args": {"order_id": "o-1"}}])
     assert notes_in(notes) == []
 
 
-@pytest.mark.usefixtures("tools")
 def test_steps_that_a_model_wrote_use_only_what_it_was_offered(desk: Desk, notes: Path) -> None:
-    with pytest.raises(StepsRefused, match="'note' is not among the tools it may name"):
-        run_steps([note("o-1"), refund("o-1")], key="t-1", only=["refund"], runtime=desk.runtime)
-    with pytest.raises(StepsRefused, match="'note' is not among the tools it may name"):
-        asyncio.run(run_steps_async([note("o-1"), MAIL], key="t-1", only=["mail"], runtime=desk.runtime))
+    said: dict[str, Any] = {"key": "t-1", "runtime": desk.runtime}
+    refused = pytest.raises(StepsRefused, match="'note' is not among the tools it may name")
+    with refused:
+        run_steps([note("o-1"), refund("o-1")], only=["refund"], **said)
+    with refused:
+        asyncio.run(run_steps_async([note("o-1"), MAIL], only=["mail"], **said))
     assert (desk.done, notes_in(notes)) == ([], [])
     run_steps([refund("o-1")], key="t-1", only=["refund"], runtime=desk.runtime)
     assert desk.done == [("refund", "o-1", 100)]
@@ -405,7 +372,6 @@ def counting_tool(desk: Desk, spoilt: int) -> MemoryValues:
     return values
 
 
-@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("steps", [[ADD, refund("o-1")], [ADD, MAIL]], ids=["plain", "async"])
 def test_with_retry_all_steps_run_again_when_somebody_came_in_between(desk: Desk, steps: list[Any]) -> None:
     values = counting_tool(desk, spoilt=2)
@@ -416,7 +382,6 @@ def test_with_retry_all_steps_run_again_when_somebody_came_in_between(desk: Desk
     assert (answers["1"], values.outside("n"), len(desk.done)) == (21, "21", 1)
 
 
-@pytest.mark.usefixtures("tools")
 def test_without_it_they_stop_where_somebody_came_in_between(desk: Desk) -> None:
     values = counting_tool(desk, spoilt=1)
     with pytest.raises(Moved):
@@ -424,7 +389,6 @@ def test_without_it_they_stop_where_somebody_came_in_between(desk: Desk) -> None
     assert values.outside("n") == "10" and desk.done == []
 
 
-@pytest.mark.usefixtures("tools")
 def test_a_policy_that_is_none_is_refused_before_step_one(desk: Desk) -> None:
     values = counting_tool(desk, spoilt=0)
     with pytest.raises(MisuseError, match="is no policy"):
