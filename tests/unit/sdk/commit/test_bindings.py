@@ -41,9 +41,9 @@ def staged(publish: Callable[..., Any], path: Path) -> Callable[[], object]:
     return lambda: publish(str(path), sha256, LARGE)
 
 
-@pytest.mark.parametrize(("staged_anew", "told"), [(False, EffectFailed), (True, ReviewPending)])
-def test_a_file_that_was_changed_after_its_approval_is_not_used(
-    desk: Desk, tmp_path: Path, staged_anew: bool, told: type[Exception]
+@pytest.mark.parametrize(("anew", "told"), [(False, EffectFailed), (True, ReviewPending)])
+def test_a_file_changed_after_its_approval_is_not_used(
+    desk: Desk, tmp_path: Path, anew: bool, told: Any
 ) -> None:
     """Nor is the approval one for its next content."""
     publish, page = upload_tool(desk), tmp_path / "page.html"
@@ -52,7 +52,7 @@ def test_a_file_that_was_changed_after_its_approval_is_not_used(
     approved(desk, step)
     page.write_text("swapped")
     with pytest.raises(told), desk.step():
-        staged(publish, page)() if staged_anew else step()
+        staged(publish, page)() if anew else step()
     assert desk.done == []
 
 

@@ -82,9 +82,7 @@ def edited(desk: Desk, refund: Any, edit: dict[str, Any] = EDIT, **how: Any) -> 
     desk.service.approve(txn)
 
 
-def test_an_accepted_edit_fires_the_edited_bytes_where_the_program_takes_edits(
-    desk: Desk, refund: Any
-) -> None:
+def test_an_accepted_edit_fires_its_bytes_where_the_program_takes_edits(desk: Desk, refund: Any) -> None:
     edited(desk, refund)
     run(desk, (refund, "o-1", LARGE), accept_edits=True)
     assert desk.done == [("refund", "o-1", 70_000)]
@@ -96,9 +94,7 @@ def test_an_accepted_edit_fires_the_edited_bytes_where_the_program_takes_edits(
 
 
 @pytest.mark.parametrize("says", [False, lambda _: False, lambda _: "yes", lambda _: 1, lambda _: None])
-def test_nothing_but_what_was_staged_fires_unless_the_program_says_so(
-    desk: Desk, refund: Any, says: Any
-) -> None:
+def test_only_what_was_staged_fires_unless_the_program_says_so(desk: Desk, refund: Any, says: Any) -> None:
     edited(desk, refund)
     (found,) = resume(desk.runtime)  # a worker asks nobody
     assert (desk.done, "accept_edits=True" in found.note) == ([], True)
@@ -134,9 +130,7 @@ def test_a_body_that_raises_or_is_interrupted_submits_nothing(desk: Desk, refund
 
 
 @pytest.mark.parametrize("why", ["the customer changed her mind", None])
-def test_what_the_agent_took_back_is_not_blamed_on_another_effect(
-    desk: Desk, refund: Any, why: str | None
-) -> None:
+def test_what_the_agent_took_back_is_blamed_on_no_other_effect(desk: Desk, refund: Any, why: Any) -> None:
     desk.service.withdraw(asked(desk, (refund, "o-1", LARGE)).error.txn, why)
     (found,) = resume(desk.runtime)
     assert ("[withdrawn]" in found.note, (why or "it was withdrawn") in found.note) == (True, True)

@@ -78,9 +78,7 @@ UNFIT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("args", UNFIT.values(), ids=UNFIT)
-def test_what_the_tool_could_not_take_is_left_open_and_nobody_is_asked_about_it(
-    desk: Desk, args: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_does_not_fit_is_left_open(desk: Desk, args: Any, caplog: pytest.LogCaptureFixture) -> None:
     seen: list[Any] = []
     view = asked(args, LESS)
     assert answers(desk, view, lambda one: seen.append(one) or True) == ("the new revision", ["prop_1"])
@@ -89,9 +87,7 @@ def test_what_the_tool_could_not_take_is_left_open_and_nobody_is_asked_about_it(
 
 
 @pytest.mark.parametrize(("judge", "told"), [(True, NotStageable), (False, Edited)])
-def test_what_the_owner_took_and_would_reach_the_tool_as_something_else_is_not_fired(
-    desk: Desk, judge: bool, told: type[Exception]
-) -> None:
+def test_what_would_reach_the_tool_as_something_else_is_not_fired(desk: Desk, judge: bool, told: Any) -> None:
     """I-2: not even by a program that takes every change; one that takes none is told of the change."""
     made, unfit = edits(desk, judge), UNFIT["text for a number"]
     if judge:

@@ -153,8 +153,8 @@ DOUBTS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("text", "options", "last", "before"), DOUBTS.values(), ids=DOUBTS)
-def test_both_tries_are_told_in_few_words_and_without_secrets(
-    desk: Desk, text: str, options: dict[str, Any], last: str, before: str
+def test_both_tries_are_told_shortly_and_without_secrets(
+    desk: Desk, text: str, options: Any, last: str, before: str
 ) -> None:
     upsert = answering_tool(desk, ConnectionError(text), NotDone(text), idempotent=True, changes=options)
     fails(desk, OutcomeUnknown, (upsert, "o-1"))
@@ -164,9 +164,7 @@ def test_both_tries_are_told_in_few_words_and_without_secrets(
 
 
 @EACH_NOT_DONE
-def test_a_try_that_knows_better_than_one_cut_off_names_that_one(
-    desk: Desk, error: Any, declared: Any
-) -> None:
+def test_a_try_that_knows_better_names_the_one_cut_off(desk: Desk, error: Any, declared: Any) -> None:
     upsert = answering_tool(desk, "set", error, idempotent=True, **declared)
     with full_after(desk.runtime.journal, 1):
         fails(desk, OutcomeUnknown, (upsert, "o-1"))
@@ -304,9 +302,7 @@ def test_a_compensation_that_cannot_be_built_is_told_at_once_with_the_reason(des
 
 
 @pytest.mark.parametrize(("secret", "told"), [([], True), (["pin"], False)])
-def test_what_may_repeat_a_secret_is_not_told_of_it(
-    desk: Desk, caplog: pytest.LogCaptureFixture, secret: list[str], told: bool
-) -> None:
+def test_what_may_repeat_a_secret_is_not_told(desk: Desk, caplog: Any, secret: list[str], told: bool) -> None:
     charge, notify = unbuildable(desk, secret=secret), refusing_tool(desk)
 
     def gives_up(txn: str, effect: str, _: str) -> NoReturn:

@@ -62,8 +62,8 @@ def record_of(desk: Desk) -> tuple[str, bool]:
 
 @approved
 @pytest.mark.parametrize("key", ["t-1", "t-2"])
-def test_what_is_told_not_to_stand_is_withdrawn_and_fires_once_when_asked_for_anew(
-    desk: Desk, refund: Any, lagging: Callable[[], None], key: str
+def test_what_is_withdrawn_fires_once_when_asked_for_anew(
+    desk: Desk, refund: Any, lagging: Any, key: str
 ) -> None:
     lapsed = lapses(desk, refund, "sent back 8 times, the last time because")
     assert "bad_token" in lapsed.said and "use another key" in lapsed.said
@@ -77,8 +77,8 @@ def test_what_is_told_not_to_stand_is_withdrawn_and_fires_once_when_asked_for_an
 
 @approved
 @pytest.mark.parametrize("withdrawal", ["refused", "lost", "ends nothing"])
-def test_what_cannot_be_withdrawn_is_told_as_approved_and_fires_once_under_its_own_key(
-    desk: Desk, refund: Any, lagging: Callable[[], None], withdrawal: str
+def test_what_cannot_be_withdrawn_fires_once_under_its_own_key(
+    desk: Desk, refund: Any, lagging: Any, withdrawal: str
 ) -> None:
     def withdraw(txn: str, *_: Any) -> Any:
         if withdrawal == "refused":
@@ -100,9 +100,7 @@ def test_what_cannot_be_withdrawn_is_told_as_approved_and_fires_once_under_its_o
     assert len(desk.done) == 1
 
 
-def test_a_worker_leaves_approved_what_it_cannot_redeem_now(
-    desk: Desk, refund: Any, lagging: Callable[[], None]
-) -> None:
+def test_a_worker_leaves_approved_what_it_cannot_redeem(desk: Desk, refund: Any, lagging: Any) -> None:
     """Nobody was told that nothing stands, so what people said yes to is not lost to a replica that lags."""
     desk.service.approve(fails(desk, ReviewPending, refund).error.txn)
     with desk.restarted() as later:
@@ -152,7 +150,7 @@ def test_a_policy_that_keeps_asking_people_asks_nobody_once_it_is_given_up(desk:
     assert resume(desk.another_process()) == [] and record_of(desk)[0] == "ended"
 
 
-def test_live_work_of_what_is_given_up_is_undone(desk: Desk, lagging: Callable[[], None]) -> None:
+def test_live_work_of_what_is_given_up_is_undone(desk: Desk, lagging: Any) -> None:
     path = notes_database(desk.folder)
     note = note_tool(desk, SQLiteAdapter(path, name="notes"))
     fails(desk, ReleaseLapsed, (note, "o-1", "paid"), (refund_tool(desk), "o-1", 100))

@@ -10,7 +10,7 @@ from tests.unit.sdk.commit.probed import sleeping
 TRIES = 20
 
 
-def test_each_pause_is_about_twice_the_one_before_spread_by_chance_and_none_over_30_seconds(
+def test_pauses_double_up_to_30_seconds_and_are_spread_by_chance(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slept = sleeping(desk, monkeypatch)

@@ -100,9 +100,7 @@ def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: De
     assert [one[0] for one in desk.done] == ["charge", "pay"]
 
 
-def test_where_the_timeout_is_short_it_waits_for_what_is_on_its_way(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_short_timeout_it_waits_for_what_is_on_its_way(desk: Desk, monkeypatch: Any) -> None:
     answers = iter([DidNotHappen(), Happened(PAID)])
     payments = payment(desk, lambda: next(answers), timeout_seconds=10)
     slept = sleeping(desk, monkeypatch)
@@ -111,9 +109,7 @@ def test_where_the_timeout_is_short_it_waits_for_what_is_on_its_way(
 
 
 @pytest.mark.parametrize(("timeout", "raised"), [(10, EffectFailed), (11, OutcomeUnknown)])
-def test_what_is_not_there_after_a_short_timeout_failed_and_a_long_one_is_not_waited_for(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, timeout: int, raised: type[Exception]
-) -> None:
+def test_a_long_timeout_is_not_waited_for(desk: Desk, monkeypatch: Any, timeout: int, raised: Any) -> None:
     payments = payment(desk, DidNotHappen(), acts=False, timeout_seconds=timeout)
     slept = sleeping(desk, monkeypatch)
     fails(desk, raised, (payments.pay, "o-1", 100))
@@ -231,8 +227,8 @@ def test_what_a_probe_says_beside_secrets_is_not_told(desk: Desk, answer: Any, t
 
 
 @SAYS_A_SECRET
-def test_what_the_probe_of_a_compensation_says_beside_a_secret_it_took_over_is_not_told(
-    desk: Desk, caplog: pytest.LogCaptureFixture, answer: Callable[[], Any], told: str
+def test_nor_is_what_the_probe_of_a_compensation_says(
+    desk: Desk, caplog: Any, answer: Any, told: str
 ) -> None:
     """Its own manifest has no secret: it was handed one of the call that it takes back."""
 

@@ -134,8 +134,8 @@ def test_the_probe_is_asked_also_while_the_service_is_away(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("wait", "ends", "after"), [(600, "failed", 60), (30, "unknown", 30)])
-def test_run_transaction_waits_until_the_answer_counts_or_its_own_time_is_up(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, wait: int, ends: str, after: int
+def test_run_transaction_waits_until_the_answer_counts(
+    desk: Desk, monkeypatch: Any, wait: int, ends: str, after: int
 ) -> None:
     payments = payment(desk, DidNotHappen(), acts=False)
     slept = sleeping(desk, monkeypatch)

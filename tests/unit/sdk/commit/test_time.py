@@ -69,9 +69,7 @@ def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk
 @pytest.mark.parametrize(
     ("make", "first"), [(refund_tool, "fired"), (charge_tools, "compensation_failed")], ids=["none", "denied"]
 )
-def test_after_a_refused_renewal_what_cannot_be_taken_back_stands_and_is_named(
-    desk: Desk, make: Any, first: str
-) -> None:
+def test_after_a_refused_renewal_what_stands_is_named(desk: Desk, make: Any, first: str) -> None:
     act = make(desk)
     no_more(desk)
     partly = fails(desk, PartlyFired, (act, "o-1", 100), (act, "o-2", 200))
@@ -153,7 +151,7 @@ def no_renewal(desk: Desk) -> None:
 @pytest.mark.parametrize("back", [0.0, 1.0, 10.0], ids=lambda times: f"its clock set back {times} times that")
 @pytest.mark.parametrize("seconds", [LONG, LONGER])
 def test_a_pause_past_fire_by_fires_nothing_without_asking_again(
-    here: Desk, machine: Machine, refund: Any, seconds: float, back: float
+    here: Desk, machine: Any, refund: Any, seconds: float, back: float
 ) -> None:
     """The process stands still with the receipt on its way; its wall clock may have been set back meanwhile."""
 
@@ -168,7 +166,7 @@ def test_a_pause_past_fire_by_fires_nothing_without_asking_again(
 
 
 @pytest.mark.parametrize(("seconds", "asked"), [(LONG, 1), (5.0, 0)])
-def test_a_pause_past_fire_by_is_asked_about_and_then_fires(
+def test_a_pause_past_fire_by_is_asked_about_and_fires(
     here: Desk, refund: Any, seconds: float, asked: int
 ) -> None:
     here.face.faults["/v1/transactions"] = [lambda: here.clock.advance(seconds)]
@@ -201,18 +199,14 @@ def standing_still(desk: Desk, *pauses: float, then: Callable[[], object] = lamb
 
 
 @pytest.mark.parametrize("orders", [["o-1"], ["o-1", "o-2"]], ids=["one", "a group"])
-def test_a_pause_between_firing_and_the_calls_is_asked_about_once_and_then_fires(
-    here: Desk, refund: Any, orders: list[str]
-) -> None:
+def test_a_pause_before_the_calls_is_asked_about_once(here: Desk, refund: Any, orders: list[str]) -> None:
     with standing_still(here, LONG):
         run(here, [(refund, order, 100) for order in orders])
     assert here.face.asked("/v1/redemptions/") == 1
     assert sorted(here.done) == [("refund", order, 100) for order in orders]
 
 
-def test_a_pause_between_firing_and_the_call_fires_nothing_where_no_more_time_is_given(
-    here: Desk, refund: Any
-) -> None:
+def test_a_pause_before_the_call_fires_nothing_without_more_time(here: Desk, refund: Any) -> None:
     """It is known not to have been called: so it failed, is not unknown, and the service's reason is told."""
     no_renewal(here)
     with standing_still(here, LONG):
@@ -230,7 +224,7 @@ def test_what_an_earlier_try_left_in_doubt_stays_so_when_there_is_no_time_for_an
     assert "time to fire" not in unknown.said
 
 
-def test_what_an_earlier_run_left_firing_stays_in_doubt_when_there_is_no_time_for_another_call(
+def test_what_an_earlier_run_left_firing_stays_in_doubt_without_more_time(
     desk: Desk, here: Desk, refund: Any
 ) -> None:
     desk.publish(refund, idempotent=True)
@@ -250,9 +244,7 @@ def test_a_process_that_never_has_time_gives_up(here: Desk, refund: Any) -> None
     assert (here.face.asked("/v1/redemptions/"), here.done) == (3, [])
 
 
-def test_no_call_is_made_on_more_time_that_was_given_to_another(
-    here: Desk, refund: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_call_is_made_on_time_given_to_another(here: Desk, refund: Any, monkeypatch: Any) -> None:
     take, asked = TimeToFire.take, list[int]()
 
     async def for_the_first(self: TimeToFire, calls: Any, after: Any) -> None:
@@ -279,8 +271,8 @@ def test_an_owner_that_lost_its_lease_while_it_stood_still_calls_nothing(here: D
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["an hour ahead", "an hour behind"])
-def test_a_machine_whose_clock_is_wrong_fires_nothing_until_it_is_set(
-    here: Desk, machine: Machine, refund: Any, off: float
+def test_a_machine_with_a_wrong_clock_fires_nothing_until_it_is_set(
+    here: Desk, machine: Any, refund: Any, off: float
 ) -> None:
     machine.off = off
     refused = fails(here, ServiceRefused, (refund, "o-1", 100), match="bad_proof")
@@ -292,8 +284,8 @@ def test_a_machine_whose_clock_is_wrong_fires_nothing_until_it_is_set(
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["an hour ahead", "an hour back"])
-def test_a_clock_that_jumps_while_the_receipt_is_on_its_way_fires_nothing_on_it(
-    here: Desk, machine: Machine, refund: Any, jump: float
+def test_a_clock_that_jumps_before_the_receipt_comes_fires_nothing(
+    here: Desk, machine: Any, refund: Any, jump: float
 ) -> None:
     """By its own clock the release has expired, or is not yet valid: refused, and told; set right, it goes on."""
 

@@ -126,9 +126,7 @@ def test_what_has_happened_is_written_before_more_time_is_asked_for(desk: Desk) 
     assert seen == [{"refund#1": "fired", "check#2": "redeemed"}]
 
 
-def test_a_try_that_had_ended_is_not_left_running_by_ctrl_c_in_the_pause_after_it(
-    desk: Desk, paused: Paused
-) -> None:
+def test_a_try_that_had_ended_is_not_left_running_by_ctrl_c_in_its_pause(desk: Desk, paused: Paused) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 

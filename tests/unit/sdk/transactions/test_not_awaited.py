@@ -2,7 +2,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +31,22 @@ def mail(desk: Desk) -> Callable[[str], Any]:
 keep: list[Any] = []
 
 
-async def dropped(mail: Callable[[str], Any]) -> None:
+async def dropped(mail: Any) -> None:
     mail("o-1")
 
 
-async def kept(mail: Callable[[str], Any]) -> None:
+async def kept(mail: Any) -> None:
     keep.append(mail("o-1"))
 
 
-async def one_of_two(mail: Callable[[str], Any]) -> None:
+async def one_of_two(mail: Any) -> None:
     await mail("o-2")
     mail("o-1")
 
 
 @NEVER
 @pytest.mark.parametrize("forget", [dropped, kept, one_of_two])
-def test_the_block_says_so_and_its_key_stays_free(
-    desk: Desk, mail: Callable[[str], Any], forget: Callable[..., Awaitable[None]]
-) -> None:
+def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget: Any) -> None:
     async def body(*, forgets: bool) -> Transaction:
         async with desk.step() as txn:
             await (forget(mail) if forgets else mail("o-1"))
@@ -62,7 +60,7 @@ def test_the_block_says_so_and_its_key_stays_free(
     assert desk.done == [("mail", "o-1")]
 
 
-def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Callable[[str], Any]) -> None:
+def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Any) -> None:
     async def body() -> None:
         with pytest.raises(MisuseError, match=TOLD):
             async with desk.step() as txn:
@@ -75,16 +73,14 @@ def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Ca
 
 
 @NEVER
-def test_in_a_plain_block_too(desk: Desk, mail: Callable[[str], Any]) -> None:
+def test_in_a_plain_block_too(desk: Desk, mail: Any) -> None:
     with pytest.raises(MisuseError, match=TOLD + r", in `async with"), desk.step():
         mail("o-1")
     assert desk.done == []
 
 
 @NEVER
-def test_what_was_done_live_beside_it_is_undone(
-    desk: Desk, tmp_path: Path, mail: Callable[[str], Any]
-) -> None:
+def test_what_was_done_live_beside_it_is_undone(desk: Desk, tmp_path: Path, mail: Any) -> None:
     path = notes_database(tmp_path)
     note = note_tool(desk, SQLiteAdapter(path))
 
@@ -98,9 +94,7 @@ def test_what_was_done_live_beside_it_is_undone(
 
 
 @NEVER
-def test_a_live_one_is_told_as_well_and_each_tool_once(
-    desk: Desk, tmp_path: Path, mail: Callable[[str], Any]
-) -> None:
+def test_a_live_one_is_told_as_well_and_each_tool_once(desk: Desk, tmp_path: Path, mail: Any) -> None:
     @tool("jot", lane="live", adapter=SQLiteAdapter(notes_database(tmp_path)), registry=desk.registry)
     async def jot(text: str) -> None:
         """Write."""
@@ -114,7 +108,7 @@ def test_a_live_one_is_told_as_well_and_each_tool_once(
 # ------------------------------------------------------------------------------------ what is no oversight
 
 
-def test_what_was_given_up_on_purpose_is_not_missed(desk: Desk, mail: Callable[[str], Any]) -> None:
+def test_what_was_given_up_on_purpose_is_not_missed(desk: Desk, mail: Any) -> None:
     async def body() -> None:
         async with desk.step() as txn:
             mail("o-1").close()
@@ -129,9 +123,7 @@ def test_what_was_given_up_on_purpose_is_not_missed(desk: Desk, mail: Callable[[
 
 
 @NEVER
-def test_what_a_block_that_was_taken_back_did_not_await_is_gone_with_it(
-    desk: Desk, mail: Callable[[str], Any]
-) -> None:
+def test_what_a_block_that_was_taken_back_did_not_await_is_gone_with_it(desk: Desk, mail: Any) -> None:
     async def body() -> None:
         async with desk.step():
             waiting = mail("o-1")
@@ -146,18 +138,14 @@ def test_what_a_block_that_was_taken_back_did_not_await_is_gone_with_it(
 
 
 @NEVER
-def test_an_exception_that_leaves_the_block_is_told_and_not_the_call(
-    desk: Desk, mail: Callable[[str], Any]
-) -> None:
+def test_an_exception_that_leaves_the_block_is_told_and_not_the_call(desk: Desk, mail: Any) -> None:
     with pytest.raises(LookupError), desk.step():
         mail("o-1")
         raise LookupError
     assert desk.done == []
 
 
-def test_a_call_made_outside_and_awaited_inside_counts_where_it_is_awaited(
-    desk: Desk, mail: Callable[[str], Any]
-) -> None:
+def test_a_call_made_outside_and_awaited_inside_counts_where_it_is_awaited(desk: Desk, mail: Any) -> None:
     async def body() -> None:
         call = mail("o-1")
         async with desk.step():
@@ -167,7 +155,7 @@ def test_a_call_made_outside_and_awaited_inside_counts_where_it_is_awaited(
     assert desk.done == [("mail", "o-1")]
 
 
-def test_the_tool_is_still_the_async_function_that_it_was(desk: Desk, mail: Callable[[str], Any]) -> None:
+def test_the_tool_is_still_the_async_function_that_it_was(desk: Desk, mail: Any) -> None:
     call = mail("o-1")
     assert inspect.iscoroutinefunction(mail) and asyncio.iscoroutinefunction(mail)
     assert inspect.iscoroutine(call)

@@ -88,7 +88,7 @@ def test_the_journal_says_that_it_asked_for_nothing_and_recovery_has_nothing_to_
         replay("t-1", lambda txn: None, runtime=desk.runtime)
 
 
-def test_what_people_were_asked_before_is_withdrawn_and_asked_again_when_it_is_meant_again(
+def test_what_people_were_asked_is_withdrawn_and_asked_again(
     desk: Desk,
 ) -> None:
     refund = refund_tool(desk)
@@ -104,9 +104,7 @@ def test_what_people_were_asked_before_is_withdrawn_and_asked_again_when_it_is_m
 
 @pytest.mark.parametrize("live", [False, True], ids=["nothing", "live work"])
 @pytest.mark.parametrize(("lost", "asked"), [("lost_answer", True), ("lost_request", False)])
-def test_so_is_what_they_were_asked_by_a_submission_that_got_no_answer(
-    desk: Desk, notes: Path, lost: str, asked: bool, live: bool
-) -> None:
+def test_so_is_what_got_no_answer(desk: Desk, notes: Path, lost: str, asked: bool, live: bool) -> None:
     """The journal does not know whether it arrived."""
     refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(notes))
     desk.face.faults["/v1/transactions"] = [lost] * 20

@@ -275,9 +275,7 @@ def test_a_tool_bound_to_one_thread_stands_in_no_parallel_block(desk: Desk) -> N
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_calls_that_could_not_be_put_in_their_order_are_not_committed(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_that_could_not_be_put_in_order_are_not_committed(desk: Desk, monkeypatch: Any) -> None:
     refund = refund_tool(desk)
 
     def lost(*_: Any, **__: Any) -> int:

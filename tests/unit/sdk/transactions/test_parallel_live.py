@@ -149,9 +149,7 @@ class Moving:
         return moving
 
 
-def test_who_waits_for_a_turn_when_the_block_ends_is_refused_and_opens_nothing(
-    desk: Desk, notes: Path
-) -> None:
+def test_who_waits_for_a_turn_when_the_block_ends_is_refused(desk: Desk, notes: Path) -> None:
     moving, note = Moving(desk), note_tool(desk, SQLiteAdapter(notes))
     with ThreadPoolExecutor(2) as pool:
         with pytest.raises(SavepointLost), desk.step() as txn, txn.parallel():

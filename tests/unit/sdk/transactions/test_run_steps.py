@@ -283,7 +283,7 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
 
 @pytest.mark.parametrize(("steps", "told"), WRONG.values(), ids=WRONG)
 def test_scenario_40_what_cannot_run_is_refused_whole_before_step_one(
-    desk: Desk, notes: Path, steps: Any, told: list[str]
+    desk: Desk, notes: Any, steps: Any, told: Any
 ) -> None:
     with pytest.raises(StepsRefused) as refused:
         run_steps(steps, key="t-1", runtime=desk.runtime)
@@ -325,9 +325,7 @@ def test_a_pointer_that_leads_nowhere_undoes_what_has_run(desk: Desk, notes: Pat
     assert (desk.done, notes_in(notes)) == ([], [])
 
 
-def test_scenario_5_a_compensation_nobody_registered_is_found_before_a_live_step_runs(
-    desk: Desk, notes: Path
-) -> None:
+def test_scenario_5_an_unknown_compensation_is_found_before_a_live_step_runs(desk: Desk, notes: Path) -> None:
     @tool("charge", resource=("Order", "order_id"), compensate="void", registry=desk.registry)
     def charge(order_id: str) -> None: ...
 

@@ -72,17 +72,13 @@ ENDS: dict[str, tuple[Made, list[str]]] = {
 
 
 @pytest.mark.parametrize(("made", "expected"), ENDS.values(), ids=ENDS)
-def test_the_span_of_a_fire_says_what_is_known_of_the_effect_as_the_call_ends(
-    desk: Desk, traced: Traced, made: Made, expected: list[str]
-) -> None:
+def test_the_span_of_a_fire_says_what_is_known(desk: Desk, traced: Traced, made: Made, expected: Any) -> None:
     with suppress(CountersignError), desk.step():
         made(desk)
     assert states(traced) == expected
 
 
-def test_a_call_that_had_no_time_left_and_was_not_made_says_nothing_of_the_effect(
-    desk: Desk, traced: Traced
-) -> None:
+def test_a_call_that_was_not_made_says_nothing_of_the_effect(desk: Desk, traced: Traced) -> None:
     refund = refund_tool(desk)
     with running(desk, Machine(desk.clock)) as here, standing_still(desk, LONG), here.step():
         refund("o-4", 100)
@@ -90,9 +86,7 @@ def test_a_call_that_had_no_time_left_and_was_not_made_says_nothing_of_the_effec
 
 
 @pytest.mark.parametrize("how", ["def", "async def"])
-def test_a_live_effect_has_a_span_where_it_runs_and_its_own_spans_are_inside(
-    desk: Desk, traced: Traced, how: str
-) -> None:
+def test_a_live_effect_has_a_span_and_its_own_are_inside(desk: Desk, traced: Traced, how: str) -> None:
     adapter, tracer = MemoryAdapter(), traced.provider.get_tracer("agent")
 
     def put(key: str, value: str) -> None:

@@ -60,9 +60,7 @@ async def begun_in_a_block_that_ended(desk: Desk, txn: Transaction, late: Any) -
         return asyncio.create_task(late)
 
 
-async def begun_in_a_nested_one_without_parallel(
-    desk: Desk, txn: Transaction, late: Any
-) -> asyncio.Task[None]:
+async def begun_in_a_nested_one(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
     with pytest.raises(LookupError):
         async with transaction(runtime=desk.runtime):
             task = asyncio.create_task(late)
@@ -70,7 +68,7 @@ async def begun_in_a_nested_one_without_parallel(
     return task
 
 
-BEGUN = [begun_in_a_block_taken_back, begun_in_a_block_that_ended, begun_in_a_nested_one_without_parallel]
+BEGUN = [begun_in_a_block_taken_back, begun_in_a_block_that_ended, begun_in_a_nested_one]
 
 
 @pytest.mark.parametrize("lane", ["staged", "live"])

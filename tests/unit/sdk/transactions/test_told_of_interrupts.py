@@ -22,9 +22,7 @@ def notes(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_one_that_stops_a_tool_tells_what_fired_and_what_nobody_knows(
-    desk: Desk, error: type[BaseException]
-) -> None:
+def test_one_that_stops_a_tool_tells_what_fired_and_what_not(desk: Desk, error: Any) -> None:
     refund, wire = refund_tool(desk), failing_tool(desk, error(), "wire")
     with pytest.raises(error) as stopped, desk.step():
         refund("o-1", 5)
@@ -59,9 +57,7 @@ def test_one_of_the_body_needs_no_word_for_nothing_of_it_stands(desk: Desk) -> N
     assert notes(stopped.value) == ""
 
 
-def test_a_journal_that_cannot_be_read_is_no_reason_to_lose_the_interrupt(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_cannot_be_read_loses_no_interrupt(desk: Desk, monkeypatch: Any) -> None:
     refund = refund_tool(desk)
     desk.service.policy = lambda *_: Verdict.REVIEW
 

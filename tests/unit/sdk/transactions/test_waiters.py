@@ -46,9 +46,7 @@ def test_scenario_41_the_same_call_again_answers_what_was_stored_however_it_is_w
 
 
 @pytest.mark.parametrize("others", [1, 3])
-def test_scenario_42_threads_with_one_key_wait_for_the_first_and_get_its_result(
-    desk: Desk, others: int
-) -> None:
+def test_scenario_42_threads_with_one_key_wait_and_get_the_first_result(desk: Desk, others: int) -> None:
     refund, held = refund_tool(desk), Held(desk)
     with ThreadPoolExecutor(others + 1) as threads:
         first = threads.submit(run_in, desk, desk.runtime, refund)
