@@ -8,158 +8,118 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    MisuseError,
-    NotStageable,
-    OutcomeUnknown,
-    OutsideTransaction,
-    current_effect,
-    tool,
-    transaction,
-)
-from tests.fakes.desk import Desk, refund_tool
+from countersign import MisuseError, NotStageable, OutcomeUnknown, OutsideTransaction, current_effect
+from tests.fakes.desk import Desk, refund_tool, states
+from tests.fakes.running import fails, order_tool, run_async
 
 
-def outcome_in(
-    run: Callable[[Callable[[], Any]], Any], call: Callable[[], Any]
-) -> type[BaseException] | None:
-    """What calling from elsewhere raises."""
-    raised: list[type[BaseException]] = []
-
-    def guarded() -> None:
-        try:
-            call()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is looked at
-            raised.append(type(error))
-
-    run(guarded)
-    return raised[0] if raised else None
+@pytest.fixture
+def refund(desk: Desk) -> Any:
+    return refund_tool(desk)
 
 
-def test_a_tool_outside_a_transaction_refuses_and_does_nothing(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(OutsideTransaction, match="with transaction"):
-        refund("o-1", 100)
+def refused(call: Callable[[], Any], match: str = "") -> None:
+    """Calling this is refused as outside a transaction."""
+    with pytest.raises(OutsideTransaction, match=match):
+        call()
+
+
+def test_a_tool_outside_a_transaction_refuses_and_does_nothing(desk: Desk, refund: Any) -> None:
+    """It cannot be reached around the gate by its decorated name."""
+    assert (refund.__name__, refund.__doc__) == ("refund", "Give money back for an order.")
+    refused(lambda: refund("o-1", 100), "with transaction")
     assert desk.done == []
 
 
-def test_a_thread_started_inside_is_outside(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_thread_started_inside_is_outside(desk: Desk, refund: Any) -> None:
+    heard: list[BaseException] = []
 
-    def in_thread(fn: Callable[[], Any]) -> None:
-        thread = threading.Thread(target=fn)
+    def call() -> None:
+        try:
+            refund("o-1", 100)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is looked at
+            heard.append(error)
+
+    with desk.step() as txn:
+        thread = threading.Thread(target=call)
         thread.start()
         thread.join()
-
-    def in_pool(fn: Callable[[], Any]) -> None:
         with ThreadPoolExecutor(1) as pool:
-            pool.submit(fn).result()
-
-    with transaction("t-1", runtime=desk.runtime) as txn:
-        assert outcome_in(in_thread, lambda: refund("o-1", 100)) is OutsideTransaction
-        assert outcome_in(in_pool, lambda: refund("o-1", 100)) is OutsideTransaction
+            pool.submit(call).result()
+    assert [type(one) for one in heard] == [OutsideTransaction] * 2
     assert (txn.effects, desk.done) == ((), [])
 
 
 @pytest.mark.anyio
-async def test_a_task_or_worker_thread_the_transaction_does_not_know_refuses(desk: Desk) -> None:
-    refund = refund_tool(desk)
+async def test_a_task_or_worker_thread_the_transaction_does_not_know_refuses(desk: Desk, refund: Any) -> None:
+    gone = asyncio.Event()
 
     async def in_task() -> None:
         refund("o-1", 100)
-
-    async with transaction("t-1", runtime=desk.runtime) as txn:
-        with pytest.raises(OutsideTransaction, match="does not know"):
-            await asyncio.create_task(in_task())
-        with pytest.raises(OutsideTransaction, match="does not know"):
-            await asyncio.to_thread(refund, "o-1", 100)
-        with pytest.raises(OutsideTransaction, match="does not know"):
-            await asyncio.gather(in_task())
-    assert (txn.effects, desk.done) == ((), [])
-
-
-@pytest.mark.anyio
-async def test_a_task_that_outlives_the_transaction_refuses(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    gone = asyncio.Event()
 
     async def later() -> None:
         await gone.wait()
         refund("o-1", 100)
 
-    async with transaction("t-1", runtime=desk.runtime):
-        task = asyncio.create_task(later())
+    async with desk.step() as txn:
+        for made in (
+            asyncio.create_task(in_task()),
+            asyncio.to_thread(refund, "o-1", 100),
+            asyncio.gather(in_task()),
+        ):
+            with pytest.raises(OutsideTransaction, match="does not know"):
+                await made
+        outlives = asyncio.create_task(later())
         await asyncio.sleep(0)
     gone.set()
     with pytest.raises(OutsideTransaction, match="had ended"):
-        await task
+        await outlives
+    assert (txn.effects, desk.done) == ((), [])
 
 
-def test_a_tool_that_calls_another_gated_tool_while_it_fires_is_outside(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    tried: list[type[BaseException] | None] = []
-
-    @tool("outer", resource=("Order", "order_id"), registry=desk.registry)
-    def outer(order_id: str) -> None:
-        """Call another tool."""
-        tried.append(outcome_in(lambda fn: fn(), lambda: refund(order_id, 100)))
-
-    desk.publish(outer)
-    with transaction("t-1", runtime=desk.runtime):
-        outer("o-1")
-    assert tried == [OutsideTransaction]
-    assert desk.done == []
-
-
-def test_a_transaction_inside_another_is_refused(desk: Desk) -> None:
-    with (
-        transaction("t-1", runtime=desk.runtime),
-        pytest.raises(MisuseError, match="inside"),
-        transaction("t-2", runtime=desk.runtime),
-    ):
+def test_a_transaction_inside_another_is_refused_and_each_is_used_once(desk: Desk) -> None:
+    with desk.step() as txn, pytest.raises(MisuseError, match="inside"), desk.step("t-2"):
         raise AssertionError
-
-
-def test_a_transaction_is_used_once(desk: Desk) -> None:
-    txn = transaction("t-1", runtime=desk.runtime)
-    with txn:
-        pass
     with pytest.raises(MisuseError, match="used already"), txn:
         raise AssertionError
 
 
-def test_current_effect_is_the_one_that_fires_and_nothing_outside(desk: Desk) -> None:
+def test_current_effect_is_the_one_that_fires_and_nothing_outside(desk: Desk, refund: Any) -> None:
     seen: list[Any] = []
 
-    @tool("look", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     def look(order_id: str) -> None:
-        """Look."""
         seen.append(current_effect())
+        refused(lambda: refund(order_id, 100))  # a tool that calls another gated one is outside
 
-    desk.publish(look)
-    with transaction("t-1", runtime=desk.runtime) as txn:
+    with desk.step() as txn:
         placed = look("o-1")
-        with pytest.raises(OutsideTransaction):
-            current_effect()
+        refused(current_effect)
     assert [(e.effect_id, e.call_key, e.txn, e.tool) for e in seen] == [
         (placed.effect_id, placed.call_key, txn.txn, "look")
     ]
-    with pytest.raises(OutsideTransaction):
-        current_effect()
+    assert (placed.outcome, desk.done) == ("fired", [])
+    refused(current_effect)
+
+
+@pytest.fixture
+def send(desk: Desk) -> Any:
+    """An async tool that takes longer than anybody waits, but for the order `o-1`."""
+
+    @order_tool(desk, timeout_seconds=1, failure_means="not_done")
+    async def send(order_id: str) -> str:
+        desk.act("send", order_id)
+        await asyncio.sleep(0 if order_id == "o-1" else 30)
+        return "sent"
+
+    return send
 
 
 @pytest.mark.anyio
-async def test_an_async_tool_stages_and_is_awaited_at_commit(desk: Desk) -> None:
-    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
-    async def send(order_id: str) -> str:
-        """Send."""
-        await asyncio.sleep(0)
-        desk.act("send", order_id)
-        return "sent"
-
-    desk.publish(send)
-    refund = refund_tool(desk)
-    async with transaction("t-1", runtime=desk.runtime) as txn:
+async def test_an_async_tool_stages_and_is_awaited_at_commit(desk: Desk, send: Any, refund: Any) -> None:
+    with desk.step("t-0"), pytest.raises(NotStageable, match="async with"):
+        await send("o-1")  # refused, and not forgotten
+    async with desk.step() as txn:
         placed = await send("o-1")
         refund("o-1", 100)
         assert desk.done == []
@@ -167,102 +127,51 @@ async def test_an_async_tool_stages_and_is_awaited_at_commit(desk: Desk) -> None
     assert (placed.result, txn.state) == ("sent", "settled")
 
 
-@pytest.mark.anyio
-async def test_an_async_tool_in_a_blocking_transaction_is_refused_not_forgotten(desk: Desk) -> None:
-    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
-    async def send(order_id: str) -> str:
-        """Send."""
-        return "sent"
-
-    desk.publish(send)
-    with transaction("t-1", runtime=desk.runtime), pytest.raises(NotStageable, match="async with"):
-        await send("o-1")
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize("failure_means", ["unknown", "not_done"])
-async def test_an_async_tool_that_takes_too_long_is_unknown(desk: Desk, failure_means: Any) -> None:
+@pytest.mark.usefixtures("hurried")
+def test_an_async_tool_that_takes_too_long_is_unknown(desk: Desk, send: Any) -> None:
     """Our own timeout is no failure, whatever the tool says of those."""
-
-    @tool("send", resource=("Order", "order_id"), timeout_seconds=1, failure_means=failure_means,
-          registry=desk.registry)  # fmt: skip
-    async def send(order_id: str) -> None:
-        """Send."""
-        desk.act("send", order_id)
-        await asyncio.sleep(30)
-
-    desk.publish(send)
     with pytest.raises(OutcomeUnknown, match="TimeoutError"):
-        async with transaction("t-1", runtime=desk.runtime):
-            await send("o-1")
+        asyncio.run(run_async(desk, (send, "o-2")))
 
 
-@pytest.mark.anyio
-async def test_cancelling_the_body_submits_nothing(desk: Desk) -> None:
-    refund = refund_tool(desk)
-
-    async def step() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
-            refund("o-1", 100)
-            await asyncio.sleep(30)
-
-    task = asyncio.create_task(step())
-    await asyncio.sleep(0.01)
+async def cancelled(work: Any, until: Callable[[], Any]) -> None:
+    task = asyncio.create_task(work)
+    while not until():  # noqa: ASYNC110 - what it waits for is no event
+        await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.anyio
+async def test_cancelling_the_body_submits_nothing(desk: Desk, refund: Any) -> None:
+    staged: list[Any] = []
+
+    async def step() -> None:
+        async with desk.step():
+            staged.append(refund("o-1", 100))
+            await asyncio.sleep(30)
+
+    await cancelled(step(), lambda: staged)
     assert desk.done == []
     assert desk.runtime.journal.transactions.find("t-1")[0].state == "ended"
 
 
 @pytest.mark.anyio
-async def test_cancelling_while_an_effect_fires_writes_unknown_and_goes_on_cancelling(desk: Desk) -> None:
-    started = asyncio.Event()
-
-    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
-    async def send(order_id: str) -> None:
-        """Send."""
-        desk.act("send", order_id)
-        started.set()
-        await asyncio.sleep(30)
-
-    desk.publish(send)
-    refund = refund_tool(desk)
-
-    async def step() -> None:
-        async with transaction("t-1", runtime=desk.runtime):
-            await send("o-1")
-            refund("o-1", 100)
-
-    task = asyncio.create_task(step())
-    await started.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    (record,) = desk.runtime.journal.transactions.find("t-1")
-    rows = desk.runtime.journal.transactions.effects(record)
-    assert [row.state for row in rows] == ["unknown", "unused"]
-    assert desk.done == [("send", "o-1")]
+async def test_cancelling_while_an_effect_fires_writes_unknown_and_goes_on_cancelling(
+    desk: Desk, send: Any, refund: Any
+) -> None:
+    await cancelled(run_async(desk, (send, "o-2"), (refund, "o-1", 100)), lambda: desk.done)
+    assert states(desk) == {"send#1": "unknown", "refund#2": "unused"}
+    assert desk.done == [("send", "o-2")]
 
 
 def test_ctrl_c_while_an_effect_fires_writes_unknown_and_a_rerun_does_not_fire_again(desk: Desk) -> None:
-    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     def send(order_id: str) -> None:
-        """Send."""
         desk.act("send", order_id)
         raise KeyboardInterrupt
 
-    desk.publish(send)
-    with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime):
-        send("o-1")
-    with pytest.raises(OutcomeUnknown, match="Do not repeat it"), transaction("t-1", runtime=desk.runtime):
-        send("o-1")
+    fails(desk, KeyboardInterrupt, (send, "o-1"))
+    fails(desk, OutcomeUnknown, (send, "o-1"), match="Do not repeat it")
     assert desk.done == [("send", "o-1")]
-
-
-def test_a_tool_cannot_be_reached_around_the_gate_by_its_decorated_name(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    assert refund.__name__ == "refund"
-    assert refund.__doc__ == "Give money back for an order."
-    with pytest.raises(OutsideTransaction):
-        refund("o-1", 100)

@@ -7,161 +7,146 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from countersign import (
-    OutcomeUnknown,
-    OutsideTransaction,
-    Placeholder,
-    RegistrationError,
-    current_effect,
-    tool,
-    transaction,
-)
+from countersign import OutcomeUnknown, OutsideTransaction, RegistrationError, current_effect
 from countersign.manifests.reviewed import require_fits
 from countersign.threads import Threaded, ToolTimeoutError
 from countersign.tools.tool import tool_of
-from countersign.waiting import SyncWaits
-from tests.fakes.desk import Desk, changed, failing_tool, refund_tool
-
-
-def until_returned(name: str) -> None:
-    """Wait for calls nobody waits for any more."""
-    until = time.monotonic() + 20
-    while any(one.name == f"countersign-{name}" for one in threading.enumerate()):
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
+from tests.fakes.desk import Desk, changed, failing_tool, refund_tool, states
+from tests.fakes.running import fails, order_tool, run
 
 mood: contextvars.ContextVar[str] = contextvars.ContextVar("mood", default="none")
 
 
-def hanging_tool(desk: Desk, go_on: threading.Event, **options: Any) -> Callable[[str], Placeholder[None]]:
-    @tool("hang", resource=("Order", "order_id"), registry=desk.registry, timeout_seconds=1, **options)
-    def hang(order_id: str) -> None:
-        """Do not return before somebody says so."""
-        go_on.wait(20)
-        desk.done.append(("hang", order_id))
-
-    desk.publish(hang)
-    return hang
+def until_returned(name: str, left: int = 0) -> None:
+    """Wait for calls nobody waits for any more."""
+    until = time.monotonic() + 20
+    while sum(one.name == f"countersign-{name}" for one in threading.enumerate()) > left:
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
-@pytest.mark.parametrize("failure_means", ["unknown", "not_done"])
-def test_scenario_21_a_plain_tool_that_hangs_is_unknown_after_its_timeout(
-    desk: Desk, failure_means: Any
-) -> None:
-    go_on = threading.Event()
-    hang, refund = hanging_tool(desk, go_on, failure_means=failure_means), refund_tool(desk)
-    with (
-        pytest.raises(OutcomeUnknown, match="no answer within 1 s"),
-        transaction("t-1", runtime=desk.runtime) as txn,
-    ):
-        hang("o-1")
-        refund("o-2", 100)
-    assert (desk.done, txn.state) == ([], "unsettled")
-    left = [one for one in threading.enumerate() if one.name == "countersign-hang"]
-    assert [one.daemon for one in left] == [True]  # so that a program ends although its tool does not
-    go_on.set()
-    until_returned("hang")
+class Hanging:
+    """A tool that does not return before somebody says so, and then asks for its effect."""
+
+    def __init__(self, desk: Desk, **options: Any) -> None:
+        self.go_on, self.said = threading.Event(), list[str]()
+
+        @order_tool(desk, timeout_seconds=1, **options)
+        def hang(order_id: str) -> None:
+            self.said.append(current_effect().tool)
+            self.go_on.wait(20)
+            with contextlib.suppress(OutsideTransaction):
+                desk.act("hang", order_id)
+            try:
+                current_effect()
+            except OutsideTransaction as refused:
+                self.said.append(str(refused))
+
+        self.call = hang, "o-1"
+
+    def ends(self) -> None:
+        self.go_on.set()
+        until_returned("hang")
 
 
+@pytest.fixture
+def where(desk: Desk) -> Any:
+    """A tool that writes down the thread it runs in."""
+
+    @order_tool(desk)
+    def where(order_id: str) -> None:
+        desk.done.append(("where", threading.current_thread()))
+
+    return where
+
+
+def hanging_threads() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "countersign-hang"]
+
+
+def test_scenario_21_a_plain_tool_that_hangs_is_unknown_after_its_timeout(desk: Desk, where: Any) -> None:
+    """Our own timeout is no failure, whatever the tool says of those."""
+    hang, refund = Hanging(desk, failure_means="not_done"), refund_tool(desk)
+    unknown = fails(desk, OutcomeUnknown, hang.call, (refund, "o-2", 100), match="no answer within 1 s")
+    assert (desk.done, unknown.txn.state) == ([], "unsettled")
+    (left,) = hanging_threads()
+    assert left.daemon  # so that a program ends although its tool does not
+    run(desk, (where, "o-2"), key="t-2")
+    assert desk.done[0][1] is not left  # it keeps its thread, and the next one has another
+    hang.ends()
+    assert hang.said[0] == "hang" and "nobody waits for it any more" in hang.said[1]
+    assert len(desk.done) == 1
+
+
+@pytest.mark.usefixtures("hurried")
 def test_in_asyncio_a_plain_tool_that_hangs_stops_neither_the_loop_nor_the_program(desk: Desk) -> None:
-    go_on, turns = threading.Event(), []
-    hang = hanging_tool(desk, go_on)
+    hang, turns = Hanging(desk), []
 
     async def turning() -> None:
         while True:
             turns.append(1)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.005)
 
     async def body() -> None:
         other = asyncio.create_task(turning())
-        async with transaction("t-1", runtime=desk.runtime):
-            hang("o-1")
+        async with desk.step():
+            hang.call[0]("o-1")
         other.cancel()
 
-    with pytest.raises(OutcomeUnknown, match="no answer within 1 s"):
+    with pytest.raises(OutcomeUnknown, match="no answer within"):
         asyncio.run(body())  # returns although the thread still hangs
     assert len(turns) > 3
-    go_on.set()
-    until_returned("hang")
+    hang.ends()
 
 
-def test_the_thread_sees_the_effect_and_the_callers_context(desk: Desk) -> None:
+def test_each_call_sees_its_effect_and_its_callers_context_and_none_of_the_one_before(desk: Desk) -> None:
     seen: list[Any] = []
 
-    @tool("look", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     def look(order_id: str) -> None:
-        """Look around."""
-        seen.extend(
-            [current_effect().tool, mood.get(), threading.current_thread() is threading.main_thread()]
-        )
+        in_main = threading.current_thread() is threading.main_thread()
+        seen.append((current_effect().tool, mood.get(), in_main))
+        mood.set("spoilt")
 
-    desk.publish(look)
     mood.set("calm")
-    with transaction("t-1", runtime=desk.runtime):
-        look("o-1")
-    assert seen == ["look", "calm", False]
+    run(desk, *((look, f"o-{number}") for number in range(12)))
+    assert seen == [("look", "calm", False)] * 12
 
 
 def test_a_tool_bound_to_its_callers_thread_says_so(desk: Desk) -> None:
     connection = sqlite3.connect(":memory:")  # refuses every other thread
     connection.execute("CREATE TABLE done (what TEXT)")
 
-    @tool("write", resource=("Order", "order_id"), own_thread=False, registry=desk.registry)
+    @order_tool(desk, own_thread=False)
     def write(order_id: str) -> None:
-        """Write where only this thread can."""
         connection.execute("INSERT INTO done VALUES (?)", (order_id,))
 
-    desk.publish(write)
-    with transaction("t-1", runtime=desk.runtime):
-        write("o-1")
+    run(desk, (write, "o-1"))
     assert connection.execute("SELECT * FROM done").fetchall() == [("o-1",)]
     connection.close()
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration("x")])
 def test_whatever_a_tool_raises_in_its_thread_reaches_the_caller(desk: Desk, error: BaseException) -> None:
-    notify = failing_tool(desk, error)
-    expected = OutcomeUnknown if isinstance(error, StopIteration) else type(error)
-    with pytest.raises(expected), transaction("t-1", runtime=desk.runtime) as txn:
-        notify("o-1")
-    record = desk.runtime.journal.transactions.require(txn.txn)
-    assert [one.state.value for one in desk.runtime.journal.transactions.effects(record)] == ["unknown"]
+    told = OutcomeUnknown if isinstance(error, StopIteration) else type(error)
+    fails(desk, told, (failing_tool(desk, error), "o-1"))
+    assert states(desk) == {"notify#1": "unknown"}
 
 
 @pytest.mark.parametrize("tries", [1, 2, 4])
 def test_a_tool_says_how_often_it_is_tried(desk: Desk, tries: int) -> None:
     notify = failing_tool(desk, ConnectionError("away"), idempotent=True, tries=tries)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
+    fails(desk, OutcomeUnknown, (notify, "o-1"))
     assert (len(desk.keys), len(set(desk.keys))) == (tries, 1)
-
-
-def test_the_pauses_between_tries_grow_and_have_an_upper_end(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[float] = []
-
-    async def sleep(_: object, seconds: float) -> None:
-        pauses.append(seconds)
-
-    monkeypatch.setattr(SyncWaits, "sleep", sleep)
-    notify = failing_tool(desk, ConnectionError("away"), idempotent=True, tries=20)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
-    assert len(pauses) == 19
-    assert pauses[0] < pauses[5] < pauses[10] and max(pauses) <= 45
 
 
 def test_tries_are_for_tools_whose_reviewed_manifest_says_idempotent(desk: Desk) -> None:
     notify = failing_tool(desk, ConnectionError("away"), tries=2)
-    with pytest.raises(RegistrationError, match="tries=2"), transaction("t-1", runtime=desk.runtime):
-        notify("o-1")
+    fails(desk, RegistrationError, (notify, "o-1"), match="tries=2")
     assert desk.done == []
     mine = tool_of(notify)
     require_fits(mine, changed(mine.draft_manifest(), idempotent=True))
@@ -173,104 +158,25 @@ def test_what_is_no_sensible_number_of_tries_is_refused(desk: Desk, tries: Any) 
         failing_tool(desk, ValueError(), tries=tries)
 
 
-def test_a_tool_that_goes_on_after_its_timeout_has_no_effect_to_act_for(desk: Desk) -> None:
-    go_on, said = threading.Event(), []
-
-    @tool("late", resource=("Order", "order_id"), registry=desk.registry, timeout_seconds=1)
-    def late(order_id: str) -> None:
-        """Ask for the effect before and after the timeout."""
-        said.append(current_effect().tool)
-        go_on.wait(20)
-        try:
-            current_effect()
-        except OutsideTransaction as refused:
-            said.append(str(refused))
-
-    desk.publish(late)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        late("o-1")
-    go_on.set()
-    until_returned("late")
-    assert said[0] == "late" and "nobody waits for it any more" in said[1]
-
-
-def threads_of(desk: Desk) -> Callable[[str], Placeholder[None]]:
-    """A tool that writes down the thread it runs in."""
-
-    @tool("where", resource=("Order", "order_id"), registry=desk.registry)
-    def where(order_id: str) -> None:
-        """Say which thread this is."""
-        desk.done.append(("where", threading.current_thread()))
-
-    desk.publish(where)
-    return where
-
-
-def idle_threads() -> int:
-    return sum(one.name == "countersign-idle" for one in threading.enumerate())
-
-
-def test_calls_one_after_the_other_start_no_thread_each(desk: Desk) -> None:
-    where = threads_of(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        for number in range(40):
-            where(f"o-{number}")
+def test_calls_one_after_the_other_start_no_thread_each(desk: Desk, where: Any) -> None:
+    run(desk, *((where, f"o-{number}") for number in range(20)))
     assert len({thread for _, thread in desk.done}) <= 4  # as one says it is idle a moment after its answer
-
-
-def test_a_call_that_hangs_keeps_its_thread_and_the_next_one_has_another(desk: Desk) -> None:
-    go_on = threading.Event()
-    hang, where = hanging_tool(desk, go_on), threads_of(desk)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        hang("o-1")
-    (hanging,) = [one for one in threading.enumerate() if one.name == "countersign-hang"]
-    with transaction("t-2", runtime=desk.runtime):
-        where("o-2")
-    go_on.set()
-    until_returned("hang")
-    assert [thread is hanging for _, thread in desk.done[:1]] == [False]
-
-
-def test_a_call_sees_no_context_of_the_one_before_it_in_its_thread(desk: Desk) -> None:
-    seen: list[str] = []
-
-    @tool("feel", resource=("Order", "order_id"), registry=desk.registry)
-    def feel(order_id: str) -> None:
-        """Tell the mood and leave another behind."""
-        seen.append(mood.get())
-        mood.set("spoilt")
-
-    desk.publish(feel)
-    mood.set("calm")
-    with transaction("t-1", runtime=desk.runtime):
-        for number in range(12):
-            feel(f"o-{number}")
-    assert seen == ["calm"] * 12
 
 
 def test_threads_of_a_large_group_end(desk: Desk) -> None:
     started = threading.Barrier(20)
 
-    @tool("meet", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     def meet(order_id: str) -> None:
-        """Return when all are there."""
         started.wait(20)
 
-    desk.publish(meet)
-    with transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
-        for number in range(20):
-            meet(f"o-{number}")
+    run(desk, [(meet, f"o-{number}") for number in range(20)])
     until_returned("meet")
-    until = time.monotonic() + 20
-    while idle_threads() > 10:  # eight, and those that said so at the same moment
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    until_returned("idle", left=10)  # eight, and those that said so at the same moment
 
 
-def test_a_forked_child_calls_tools_in_threads_of_its_own(desk: Desk) -> None:
-    where = threads_of(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        where("o-1")
+def test_a_forked_child_calls_tools_in_threads_of_its_own(desk: Desk, where: Any) -> None:
+    run(desk, (where, "o-1"))
     until_returned("where")
     child = os.fork()
     if child == 0:
