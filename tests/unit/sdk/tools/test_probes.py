@@ -13,64 +13,44 @@ from countersign import (
     Unsure,
     probe,
     tool,
-    transaction,
 )
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.running import fails, order_tool, run
 from tests.unit.sdk.commit.probed import payment, probed_void, unsure
 
 
 def test_a_class_may_tell_whether_its_call_has_happened(desk: Desk) -> None:
     @tool("charge", resource=("Order", "order_id"), registry=desk.registry)
     class Charge:
-        """Charge an order."""
-
         def execute(self, order_id: str, cents: int) -> dict[str, str]:
             raise ConnectionError
 
-        def compensate(self, order_id: str) -> None:
-            """Take it back."""
-
+        def compensate(self, order_id: str) -> None: ...
         def probe(self, order_id: str) -> Happened:
             return Happened({"charge_id": f"c-{order_id}"})
 
-    manifest = tool_of(Charge).draft_manifest()
-    assert manifest.probe == "charge.probe"
+    assert tool_of(Charge).draft_manifest().probe == "charge.probe"
     assert [one.name for one in desk.registry] == ["charge", "charge.compensate"]
-    desk.service.review([desk.registry.require("charge.compensate", "of its class").draft_manifest()])
-    desk.publish(Charge)
-    with transaction("t-1", runtime=desk.runtime):
-        made = Charge("o-1", 5)
-    assert made.result == {"charge_id": "c-o-1"}
+    desk.service.review([one.draft_manifest() for one in desk.registry])
+    assert run(desk, (Charge, "o-1", 5)).placed[0].result == {"charge_id": "c-o-1"}
 
 
 def test_the_reviewed_manifest_decides_which_probe_is_asked(desk: Desk) -> None:
     payments = payment(desk, Happened({"paid": 1}), changes={"probe": None})
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-        payments.pay("o-1", 100)
+    fails(desk, OutcomeUnknown, (payments.pay, "o-1", 100))
     assert payments.asked == []
 
 
 def test_a_probe_that_is_not_here_is_missed_before_anything_is_sent(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.publish(refund, probe="find_refund")
-    with (
-        pytest.raises(RegistrationError, match=r"import the module.*@probe\('find_refund'\)"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
-        refund("o-1", 100)
-    assert (desk.done, desk.service.revisions) == ([], {})
-
-
-def test_the_probe_of_a_compensation_is_missed_as_well(desk: Desk) -> None:
+    missed = r"import the module.*@probe\('find_refund'\)"
+    fails(desk, RegistrationError, (refund, "o-1", 100), match=missed)
     charge, _ = probed_void(desk, unsure)
-    desk.registry._tools.pop("voided")
-    with (
-        pytest.raises(RegistrationError, match="'voided' is registered"),
-        transaction("t-1", runtime=desk.runtime),
-    ):
-        charge("o-1")
-    assert desk.done == []
+    desk.registry._tools.pop("voided")  # that of a compensation
+    fails(desk, RegistrationError, (charge, "o-1"), match="'voided' is registered", key="t-2")
+    assert (desk.done, desk.service.revisions) == ([], {})
 
 
 def test_a_probe_takes_what_its_tool_hands_over(desk: Desk) -> None:
@@ -80,25 +60,22 @@ def test_a_probe_takes_what_its_tool_hands_over(desk: Desk) -> None:
     def find_refund(order_id: str, reason: str) -> Unsure:
         return Unsure(reason)
 
-    with pytest.raises(NotStageable, match="takes 'reason'"), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    fails(desk, NotStageable, (refund, "o-1", 100), match="takes 'reason'")
     desk.registry._tools.pop("find_refund")
 
     @probe("find_refund", registry=desk.registry)
     def left_out(tags: list[str]) -> Unsure:
         return Unsure()
 
-    with pytest.raises(NotStageable, match="takes 'tags'"), transaction("t-2", runtime=desk.runtime):
-        refund("o-1", 100)
+    fails(desk, NotStageable, (refund, "o-1", 100), match="takes 'tags'", key="t-2")
     assert desk.done == []
 
 
 def test_what_the_call_left_out_the_probe_has_a_default_for(desk: Desk) -> None:
     seen: list[Any] = []
 
-    @tool("refund", resource=("Order", "order_id"), probe="find_refund", registry=desk.registry)
+    @order_tool(desk, probe="find_refund")
     def refund(order_id: str, tags: list[str] | None = None) -> None:
-        """Refund."""
         raise ConnectionError
 
     @probe("find_refund", registry=desk.registry)
@@ -106,10 +83,7 @@ def test_what_the_call_left_out_the_probe_has_a_default_for(desk: Desk) -> None:
         seen.append(tags)
         return Happened()
 
-    desk.publish(refund)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1")
-        refund("o-2", ["late"])
+    run(desk, (refund, "o-1"), (refund, "o-2", ["late"]))
     assert seen == [None, ["late"]]
 
 
@@ -117,17 +91,19 @@ def test_names_are_given_once_to_a_tool_or_a_probe(desk: Desk) -> None:
     def both() -> Unsure:
         return Unsure()
 
-    probe("find", registry=desk.registry)(unsure)
-    probe("both", registry=desk.registry)(both)
-    tool("refund", resource=("A", "a"), registry=desk.registry)(lambda a: None)
-    for declares in (
-        probe("refund", registry=desk.registry),
-        tool("find", resource=("A", "const:a"), registry=desk.registry),
-        tool("both", resource=("A", "const:a"), registry=desk.registry),
-        probe("find", registry=desk.registry),
+    said: dict[str, Any] = {"registry": desk.registry}
+    probe("find", **said)(unsure)
+    probe("both", **said)(both)
+    tool("refund", resource=("A", "a"), **said)(lambda a: None)
+    a_tool = {"resource": ("A", "const:a"), **said}
+    for taken in (
+        probe("refund", **said),
+        probe("find", **said),
+        tool("find", **a_tool),
+        tool("both", **a_tool),
     ):
         with pytest.raises(RegistrationError, match="needs another name"):
-            declares(both)
+            taken(both)
 
 
 class Both:
@@ -153,10 +129,9 @@ class Missing(Both):
         (Strange, {}, "takes 'reason'"),
         (Missing, {}, "takes 'tags'"),
     ],
-    ids=["two", "strange", "left out"],
 )
 def test_probes_of_classes_that_could_not_be_asked_are_refused(
-    desk: Desk, cls: type, options: dict[str, Any], told: str
+    desk: Desk, cls: type, options: Any, told: str
 ) -> None:
     with pytest.raises(RegistrationError, match=told):
         tool("charge", resource=("Order", "order_id"), registry=desk.registry, **options)(cls)
@@ -164,14 +139,8 @@ def test_probes_of_classes_that_could_not_be_asked_are_refused(
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "é"])
-def test_a_probe_has_a_name_like_a_tool(desk: Desk, name: str) -> None:
+def test_a_probe_has_a_name_like_a_tool_and_a_bare_one_says_what_to_write(desk: Desk, name: str) -> None:
     with pytest.raises((RegistrationError, CountersignError)):
         probe(name or " ", registry=desk.registry)(unsure)
-
-
-def test_a_bare_probe_says_what_to_write() -> None:
-    def find_it() -> Unsure:
-        return Unsure()
-
-    with pytest.raises(RegistrationError, match=r"write @probe\('find_it'\)"):
-        probe(find_it)  # type: ignore[arg-type]
+    with pytest.raises(RegistrationError, match=r"write @probe\('unsure'\)"):
+        probe(unsure)  # type: ignore[arg-type]

@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal, NewType, Optional
 import pytest
 from pydantic import BaseModel, Field
 
-from countersign import MemoryAdapter, RegistrationError, ToolRegistry, replay, tool, transaction
+from countersign import MemoryAdapter, RegistrationError, ToolRegistry, replay, tool
 from countersign.tools.signature import Signature
-from tests.fakes.desk import Desk
+from tests.fakes.desk import Desk, answering_tool
+from tests.fakes.running import order_tool, run
 
 
 class Colour(enum.Enum):
@@ -75,9 +76,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("hint", "kind"), REFUSED.values(), ids=REFUSED)
 def test_text_beside_what_is_text_in_json_is_refused_where_it_is_declared(hint: Any, kind: str) -> None:
-    with pytest.raises(
-        RegistrationError, match=f"'look' says that it returns text or a {kind}: .* one of the two"
-    ):
+    told = f"'look' says that it returns text or a {kind}: .* one of the two"
+    with pytest.raises(RegistrationError, match=told):
         declared(hint)
 
 
@@ -146,45 +146,29 @@ def test_what_comes_back_as_something_else_is_known(hint: Any, value: Any, inste
 def test_a_type_that_no_schema_describes_is_left_as_json() -> None:
     signature = Signature(returning(Opaque | None), "look")
     raw = signature.dump_result(None)
-    assert raw is not None
-    assert signature.load_result(raw) is None
+    assert raw is not None and signature.load_result(raw) is None
     assert not signature.result_fits(raw)
 
 
 @pytest.mark.parametrize("value", [NOON, Opaque(), (1, 2)])
-def test_it_is_told_by_its_kinds_and_the_effect_has_fired(
+def test_it_is_told_by_its_kinds_and_has_fired(
     value: Any, desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @tool("look", resource=("Order", "order_id"), registry=desk.registry)
-    def look(order_id: str) -> Any:
-        """Look."""
-        desk.act("look", order_id)
-        return value
-
-    desk.publish(look)
-    with caplog.at_level(logging.WARNING), transaction("t-1", runtime=desk.runtime) as txn:
-        looked = look("o-1")
-    assert (looked.result, txn.state, len(desk.done)) == (value, "settled", 1)
+    with caplog.at_level(logging.WARNING):
+        left = run(desk, (answering_tool(desk, value, name="look"), "o-1"))
+    assert (left.placed[0].result, left.txn.state, len(desk.done)) == (value, "settled", 1)
     (told,) = [one.message for one in caplog.records]
     assert told.startswith(f"look returned a {type(value).__name__}, of which JSON does not bring back all")
     assert "2026" not in told
 
 
 def test_a_result_that_comes_back_is_no_matter(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
-    @tool("look", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     def look(order_id: str) -> dt.datetime | None:
-        """Look."""
         return NOON
 
-    desk.publish(look)
-
-    def step(_: object) -> Any:
-        return look("o-1")
-
-    with caplog.at_level(logging.WARNING), transaction("t-1", runtime=desk.runtime):
-        first = step(None)
-    with transaction("t-1", runtime=desk.runtime):
-        again = step(None)
-    assert first.result == again.result == NOON
-    assert replay("t-1", step, runtime=desk.runtime).value.result == NOON
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert run(desk, (look, "o-1")).placed[0].result == NOON
+    assert replay("t-1", lambda _: look("o-1"), runtime=desk.runtime).value.result == NOON
     assert caplog.records == []

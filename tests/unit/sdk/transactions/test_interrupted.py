@@ -1,4 +1,6 @@
-"""Ctrl-C as a block is entered or left: it ends, its thread is free, and its key and its database are too."""
+"""Ctrl-C as a block is entered or left: it ends, its thread, its key and its database are free, and its author reads
+under the traceback where the step stands and how it goes on.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +10,17 @@ from typing import Any
 
 import pytest
 
-from countersign import MisuseError, SQLiteAdapter, Transaction, TransactionBusy, tracing
+from countersign import JournalError, MisuseError, SQLiteAdapter, Transaction, TransactionBusy, tracing
+from countersign.contract import Verdict
+from countersign.journal.transactions import Transactions
 from countersign.transactions.intake import Intake
 from countersign.transactions.step import Step
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.running import fails, run
 from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.transactions.looks import on_view
 
-pytestmark = pytest.mark.parametrize("engine", BOTH)
-Body = Callable[[str], Transaction]
-
-
-@pytest.fixture
-def step(desk: Desk) -> Body:
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.2))
-    refund = refund_tool(desk)
-
-    def run(key: str) -> Transaction:
-        with desk.step(key) as txn:
-            note(key, "hello")
-            refund(key, 100)
-        return txn
-
-    return run
+on_both = pytest.mark.parametrize("engine", BOTH)
 
 
 def once(place: Any, name: str, when: str) -> Callable[[pytest.MonkeyPatch], None]:
@@ -83,8 +74,15 @@ PLACES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 DONE = {"as it ends", "it has ended"}
 
 
+@on_both
 @pytest.mark.parametrize("where", PLACES)
-def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, step: Body, where: str) -> None:
+def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str) -> None:
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.2))
+    refund = refund_tool(desk)
+
+    def step(key: str) -> Transaction:
+        return run(desk, (note, key, "hello"), (refund, key, 100), key=key).txn
+
     with pytest.MonkeyPatch.context() as patch:
         PLACES[where](patch)
         with pytest.raises(KeyboardInterrupt):
@@ -106,6 +104,7 @@ def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, step: Body,
     assert ([one[1] for one in desk.done], len(notes_in(desk.folder / "notes.db"))) == (["t-1", "t-2"], 2)
 
 
+@on_both
 def test_a_block_that_is_entered_twice_keeps_what_it_has(desk: Desk) -> None:
     """It was left as if it were a block inside itself: without a commit, and its thread could begin no other."""
     refund = refund_tool(desk)
@@ -114,3 +113,58 @@ def test_a_block_that_is_entered_twice_keeps_what_it_has(desk: Desk) -> None:
         with pytest.raises(MisuseError):
             txn.__enter__()
     assert (txn.state, len(desk.done)) == ("settled", 1)
+
+
+# ------------------------------------------------------------------------------------- what its author reads
+
+
+def notes(error: BaseException) -> str:
+    return "\n".join(getattr(error, "__notes__", []))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_one_that_stops_a_tool_tells_what_fired_and_what_nobody_knows(desk: Desk, error: Any) -> None:
+    wire = failing_tool(desk, error(), "wire")
+    told = notes(fails(desk, error, (refund_tool(desk), "o-1", 5), (wire, "o-1")).error)
+    assert "transaction 't-1': redeemed (refund#1 fired, wire#2 unknown)" in told
+    assert "`countersign resume --tools MODULE`" in told
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_one_in_the_wait_tells_that_people_are_asked(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    on_view(desk, interrupt)
+    told = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error)
+    assert told.startswith("transaction 't-1': parked (refund#1 review); ") and "goes on with it" in told
+
+
+def test_one_before_anything_was_begun_tells_that_the_block_goes_on_and_no_worker(desk: Desk) -> None:
+    desk.face.faults["/v1/transactions"] = [KeyboardInterrupt()]
+    told = notes(fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 5)).error)
+    assert "stopped (refund#1 staged); nothing more of it is begun until the same block runs again" in told
+
+
+def test_one_of_the_body_needs_no_word_for_nothing_of_it_stands(desk: Desk) -> None:
+    stopped = fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 5), (interrupt,)).error
+    assert notes(stopped) == ""
+
+
+def test_a_journal_that_cannot_be_read_loses_no_interrupt(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.service.policy = lambda *_: Verdict.REVIEW
+
+    def away(*_: Any) -> None:
+        raise JournalError("the disk is gone")
+
+    def stop() -> None:
+        monkeypatch.setattr(Transactions, "require", away)
+        raise KeyboardInterrupt
+
+    on_view(desk, stop)
+    stopped = fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 90_000), wait=60).error
+    assert notes(stopped) == ""
+    monkeypatch.undo()

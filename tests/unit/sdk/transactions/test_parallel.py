@@ -63,12 +63,12 @@ def inside(pool: ThreadPoolExecutor, fn: Callable[..., Any], *args: Any) -> Futu
 
 
 def in_block(desk: Desk, body: Callable[..., Any], key: str = "t-1") -> Any:
-    """Run this in an event loop, in a parallel block."""
+    """Run this in an event loop, in a parallel block of a transaction, which it gets."""
 
     async def main() -> Any:
         async with desk.step(key) as txn:
             with txn.parallel():
-                await body()
+                await body(txn)
         return txn
 
     return asyncio.run(main())
@@ -166,7 +166,7 @@ def test_calls_of_tasks_and_threads_stand_in_one_order_whoever_came_first(desk: 
     orders = [f"o-{n}" for n in range(6)]
 
     def called(key: str, order: list[str]) -> list[str]:
-        async def body() -> None:
+        async def body(_: object) -> None:
             await from_tasks(refund, order[:3])
             for one in order[3:]:
                 await asyncio.to_thread(refund, one, 100)
@@ -255,7 +255,7 @@ def test_a_failing_task_cancels_its_group_and_undoes_the_transaction(desk: Desk,
         await asyncio.sleep(0)
         raise ValueError
 
-    async def body() -> None:
+    async def body(_: object) -> None:
         note("o-1", "hello")
         async with asyncio.TaskGroup() as group:
             group.create_task(sleeper())
@@ -281,7 +281,7 @@ def test_calls_that_could_not_be_put_in_order_are_not_committed(desk: Desk, monk
     def lost(*_: Any, **__: Any) -> int:
         raise JournalError("the disk is full")
 
-    async def body() -> None:
+    async def body(_: object) -> None:
         monkeypatch.setattr(desk.runtime.journal.transactions, "relist", lost)
         await from_tasks(refund, [f"o-{n}" for n in range(6)])
 

@@ -51,7 +51,7 @@ def test_async_live_effects_wait_for_each_other(desk: Desk, notes: Path) -> None
         if order_id in {"o-1", "o-3"}:
             raise ValueError
 
-    async def body() -> None:
+    async def body(_: object) -> None:
         await asyncio.gather(*(slow_note(f"o-{n}") for n in range(5)), return_exceptions=True)
 
     in_block(desk, body)
@@ -71,7 +71,7 @@ def test_a_plain_live_tool_does_not_stop_the_loop_for_one_that_runs_in_it(desk: 
         with pytest.raises(NotStageable, match="to_thread"):
             note("o-1", "hello")
 
-    async def body() -> None:
+    async def body(_: object) -> None:
         await asyncio.gather(think("on"), blocking())
 
     in_block(desk, body)
@@ -90,7 +90,7 @@ def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Des
         else:
             await asyncio.to_thread(note, "o-2", "hello")
 
-    async def body() -> None:
+    async def body(_: object) -> None:
         await both("here")
         with pytest.raises(NotStageable, match="for ever"):
             await both("in a thread")
@@ -113,7 +113,7 @@ def test_a_task_that_goes_on_after_its_live_effect_is_told_so(desk: Desk, notes:
         """Leave a task behind."""
         behind.append(asyncio.create_task(later()))
 
-    async def body() -> None:
+    async def body(_: object) -> None:
         await begin("x")
         go_on.set()
         with pytest.raises(NotStageable, match="has started and that goes on after it") as told:
@@ -191,7 +191,7 @@ def test_nor_is_that_of_a_task_which_was_given_up(desk: Desk) -> None:
         await asyncio.shield(asyncio.sleep(0.05))
         memory["to"] = amount
 
-    async def body() -> None:
+    async def body(_: object) -> None:
         asyncio.create_task(move_later(100))  # noqa: RUF006 - it is given up
         await asyncio.sleep(0.01)
 

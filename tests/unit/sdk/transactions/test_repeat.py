@@ -9,46 +9,47 @@ import pytest
 
 from countersign import transaction
 from tests.fakes.desk import Desk, refund_tool
+from tests.unit.sdk.transactions.test_parallel import in_block
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 TWICE = [("refund", "o-1", 100), ("refund", "o-1", 100)]
 ONCE = TWICE[:1]
 
 
-def test_equal_calls_are_one_and_inside_repeat_each_is_meant(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with desk.step() as txn:
-        first = refund("o-1", 100)
-        assert refund("o-1", 100) is first
+@pytest.fixture
+def refund(desk: Desk) -> Any:
+    return refund_tool(desk)
+
+
+def test_scenario_44_equal_calls_are_one_and_inside_repeat_each_is_meant(desk: Desk, refund: Any) -> None:
+    for _ in range(2):  # a rerun repeats neither
+        with desk.step() as txn:
+            first = refund("o-1", 100)
+            assert refund(amount_cents=100, order_id="o-1") is first
+            with txn.repeat():
+                second = refund("o-1", 100)
+            assert refund("o-1", 100) is first
+            refund("o-0", 100)
+        assert (first.effect_id == second.effect_id, first.result == second.result) == (False, True)
+        assert desk.done == [*TWICE, ("refund", "o-0", 100)], "in the order they were staged"
+        assert len(txn.effects) == len(set(desk.keys)) == 3
+
+
+def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(desk: Desk, refund: Any) -> None:
+    async def pay(txn: Any, order: str, begun: asyncio.Event, go: asyncio.Event) -> None:
         with txn.repeat():
-            assert refund("o-1", 100) is not first
-        assert refund("o-1", 100) is first
-    assert desk.done == TWICE
-
-
-def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(desk: Desk) -> None:
-    refund = refund_tool(desk)
-
-    async def pay(order: str, begun: asyncio.Event, go: asyncio.Event) -> None:
-        with txn_now().repeat():
             refund(order, 100)
             begun.set()
             await go.wait()
             refund(order, 100)
 
-    txns: list[Any] = []
-
-    def txn_now() -> Any:
-        return txns[-1]
-
     async def body() -> None:
         async with desk.step() as txn:
-            txns.append(txn)
             begun, go = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
             with txn.parallel():
-                first = asyncio.create_task(pay("o-1", begun[0], go[0]))
+                first = asyncio.create_task(pay(txn, "o-1", begun[0], go[0]))
                 await begun[0].wait()
-                second = asyncio.create_task(pay("o-2", begun[1], go[1]))
+                second = asyncio.create_task(pay(txn, "o-2", begun[1], go[1]))
                 await begun[1].wait()
                 go[0].set()
                 await first  # the block that was entered first is left first, inside the other
@@ -62,9 +63,9 @@ def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(desk
 
 
 @pytest.mark.parametrize("where", ["thread", "task"])
-def test_another_thread_or_task_that_never_said_repeat_repeats_nothing(desk: Desk, where: str) -> None:
-    refund = refund_tool(desk)
-
+def test_another_thread_or_task_that_never_said_repeat_repeats_nothing(
+    desk: Desk, refund: Any, where: str
+) -> None:
     def twice() -> None:
         refund("o-1", 100)
         refund("o-1", 100)
@@ -96,23 +97,19 @@ def test_another_thread_or_task_that_never_said_repeat_repeats_nothing(desk: Des
     assert desk.done == ONCE
 
 
-def test_what_is_begun_inside_repeat_repeats_wherever_it_runs(desk: Desk) -> None:
+def test_what_is_begun_inside_repeat_repeats_wherever_it_runs(desk: Desk, refund: Any) -> None:
     """As the order in which tasks run is not known, this is the same list in every run."""
-    refund = refund_tool(desk)
 
-    async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                with txn.repeat():
-                    late = [asyncio.create_task(asyncio.to_thread(refund, "o-1", 100)) for _ in range(2)]
-                await asyncio.gather(*late)
+    async def body(txn: Any) -> None:
+        with txn.repeat():
+            late = [asyncio.create_task(asyncio.to_thread(refund, "o-1", 100)) for _ in range(2)]
+        await asyncio.gather(*late)
 
-    asyncio.run(body())
+    in_block(desk, body)
     assert desk.done == TWICE
 
 
-def test_a_block_that_is_left_by_an_exception_repeats_no_longer(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_block_that_is_left_by_an_exception_repeats_no_longer(desk: Desk, refund: Any) -> None:
     with desk.step() as txn:
         with pytest.raises(LookupError), transaction(runtime=desk.runtime), txn.repeat():
             refund("o-2", 100)
@@ -122,8 +119,7 @@ def test_a_block_that_is_left_by_an_exception_repeats_no_longer(desk: Desk) -> N
     assert desk.done == ONCE
 
 
-def test_inside_a_nested_block_both_say_the_same_repeat(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_inside_a_nested_block_both_say_the_same_repeat(desk: Desk, refund: Any) -> None:
     with desk.step() as txn:
         refund("o-1", 100)
         with txn.repeat(), transaction(runtime=desk.runtime):
@@ -131,8 +127,7 @@ def test_inside_a_nested_block_both_say_the_same_repeat(desk: Desk) -> None:
     assert desk.done == TWICE
 
 
-def test_repeat_of_one_transaction_says_nothing_of_another(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_repeat_of_one_transaction_says_nothing_of_another(desk: Desk, refund: Any) -> None:
     before = desk.step("t-0")
     with before:
         refund("o-0", 100)
