@@ -18,7 +18,7 @@ def refund(desk: Desk) -> Any:
     return refund_tool(desk)
 
 
-def refused(call: Callable[[], Any], match: str = "") -> None:
+def refused(call: Callable[[], Any], match: str | None = None) -> None:
     """Calling this is refused as outside a transaction."""
     with pytest.raises(OutsideTransaction, match=match):
         call()

@@ -4,7 +4,7 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from countersign.journal import Journal
 from countersign.transactions.listing import Listing
 from countersign.transactions.step import Step
 from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.running import fails, run
 from tests.unit.sdk.journal.test_heartbeat import until
 from tests.unit.sdk.journals import BOTH
 
@@ -76,50 +77,14 @@ def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writ
         finally:
             outage.begin(writes)
     outage.end()
-    with desk.step() as again:
-        refund("o-1", 100)
-        refund("o-2", 100)
+    again = run(desk, (refund, "o-1", 100), (refund, "o-2", 100)).txn
     assert (first.state, again.state, len(desk.done)) == ("settled", "settled", 2)
 
 
-def test_what_has_fired_is_known_to_its_placeholder_also_where_the_journal_cannot_be_read_after(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whoever reads that it is only staged does it once more."""
-    refund = refund_tool(desk)
-    with desk.step() as txn:
-        back = refund("o-1", 100)
-        monkeypatch.setattr(Listing, "settle", unreadable(Listing.settle, desk, monkeypatch))
-    assert (desk.done, back.outcome, back.result) == (
-        [("refund", "o-1", 100)],
-        "fired",
-        {"refund_id": "r-o-1-100"},
-    )
-    assert f"what became of transaction {txn.txn[:12]} cannot be read: the disk is gone" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("submitted", "told"), [(False, "never submitted"), (True, "not known whether it happened")]
-)
-def test_of_what_did_not_return_is_said_what_is_known_where_the_journal_cannot_be_read(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, submitted: bool, told: str
-) -> None:
-    failing = failing_tool(desk, NotDone("no money"))
-    with pytest.raises(EffectFailed if submitted else ZeroDivisionError), desk.step():
-        back = failing("o-1")
-        monkeypatch.setattr(Listing, "settle", unreadable(Listing.settle, desk, monkeypatch))
-        if not submitted:
-            monkeypatch.setattr(Step, "_plan", broken)
-    with pytest.raises(PlaceholderUsed, match=told):
-        _ = back.result
-
-
-def broken(*_: object) -> NoReturn:
-    raise ZeroDivisionError
-
-
-def unreadable(settle: Any, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The journal cannot be read from the moment that the placeholders are to be told."""
+@pytest.fixture
+def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Called, the journal cannot be read from the moment that the placeholders are to be told."""
+    settle = Listing.settle
 
     def gone(*_: object) -> NoReturn:
         raise JournalError("the disk is gone")
@@ -129,12 +94,38 @@ def unreadable(settle: Any, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Any:
             outage.setattr(desk.runtime.journal.transactions, "require", gone)
             settle(listing, results, submitted=submitted)
 
-    return settled
+    return lambda: monkeypatch.setattr(Listing, "settle", settled)
 
 
-def test_what_the_body_raised_is_told_and_live_work_is_undone_all_the_same(
-    desk: Desk, outage: Outage
+def test_what_has_fired_is_known_also_where_the_journal_cannot_be_read_after(
+    desk: Desk, unreadable: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Whoever reads that it is only staged does it once more."""
+    left = run(desk, (refund_tool(desk), "o-1", 100), (unreadable,))
+    back = left.placed[0]
+    assert (back.outcome, back.result, len(desk.done)) == ("fired", {"refund_id": "r-o-1-100"}, 1)
+    told = f"what became of transaction {left.txn.txn[:12]} cannot be read: the disk is gone"
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("submitted", "told"), [(False, "never submitted"), (True, "not known whether it happened")]
+)
+def test_of_what_did_not_return_is_said_what_is_known(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, unreadable: Any, submitted: bool, told: str
+) -> None:
+    def broken(*_: object) -> NoReturn:
+        raise ZeroDivisionError
+
+    calls = (failing_tool(desk, NotDone("no money")), "o-1"), (unreadable,)
+    if not submitted:
+        monkeypatch.setattr(Step, "_plan", broken)
+    left = fails(desk, EffectFailed if submitted else ZeroDivisionError, *calls)
+    with pytest.raises(PlaceholderUsed, match=told):
+        _ = left.placed[0].result
+
+
+def test_what_the_body_raised_is_told_and_live_work_is_undone(desk: Desk, outage: Outage) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
     with pytest.raises(ZeroDivisionError), desk.step():
         note("o-1", "hello")
@@ -143,8 +134,7 @@ def test_what_the_body_raised_is_told_and_live_work_is_undone_all_the_same(
         raise ZeroDivisionError
     outage.end()
     assert (notes_in(desk.folder / "notes.db"), desk.done) == ([], [])
-    with desk.step() as again:
-        note("o-1", "hello")
+    again = run(desk, (note, "o-1", "hello")).txn
     assert (notes_in(desk.folder / "notes.db"), again.replayed) == ([("o-1", "hello")], False)
 
 
@@ -164,13 +154,11 @@ def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage:
 def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk) -> None:
     """A server that forgot what it was told last has no owner either: only what is known is said."""
     refund = refund_tool(desk)
-
     gone = pytest.raises(LeaseLost, match=r"is not this run's any more.*Run it again under its key")
     with gone as lost, desk.step() as txn:
         with desk.runtime.journal.database.unit(durable=False) as unit:
             unit.execute("UPDATE transactions SET holder = NULL WHERE txn = ?", (txn.txn,))
         refund("o-1", 100)
     assert "another process took it over, or" in str(lost.value)
-    with desk.step():
-        refund("o-1", 100)
+    run(desk, (refund, "o-1", 100))
     assert len(desk.done) == 1

@@ -98,13 +98,8 @@ def test_an_inner_list_fires_at_the_same_time(desk: Desk) -> None:
 
 def test_a_graph_runs_each_step_after_those_it_names_and_the_rest_at_the_same_time(desk: Desk) -> None:
     meeting_tool(desk, 2)
-    steps = [
-        refund("last", id="d", after=["b", "c"]),
-        meet("o-1", id="b", after=["a"]),
-        meet("o-2", id="c", after=["a"]),
-        refund("first", id="a"),
-    ]
-    go(desk, steps)
+    met = meet("o-1", id="b", after=["a"]), meet("o-2", id="c", after=["a"])
+    go(desk, [refund("last", id="d", after=["b", "c"]), *met, refund("first", id="a")])
     assert [one[1] for one in desk.done[:1] + desk.done[-1:]] == ["first", "last"]
 
 
@@ -115,13 +110,8 @@ def test_the_next_level_of_a_graph_begins_once_all_of_the_one_before_has_ended(d
 
 
 def test_in_a_graph_what_is_bound_to_one_thread_has_a_level_of_its_own(desk: Desk) -> None:
-    steps = [
-        note("o-1", id="n"),
-        {**STAMP, "id": "s"},
-        refund("o-1", id="a"),
-        refund("o-2", id="b"),
-        refund("o-3", id="c", after=["n"]),
-    ]
+    late = refund("o-3", id="c", after=["n"])
+    steps = [note("o-1", id="n"), {**STAMP, "id": "s"}, A, refund("o-2", id="b"), late]
     assert Schedule(steps, desk.registry).groups == (("n", "a", "b"), ("s",), ("c",))
     assert go(desk, steps)["s"] == threading.get_ident()
     assert [one[1] for one in desk.done[2:]] == ["o-1", "o-3"]
@@ -163,7 +153,7 @@ def test_a_step_takes_what_a_live_one_before_it_answered(desk: Desk) -> None:
 def test_with_an_async_tool_the_answer_is_awaited(desk: Desk) -> None:
     steps = [LOOK, {"tool": "mail", "id": "mail", "take": {"order_id": "look:/order"}}, refund("o-2")]
     with pytest.raises(StepsRefused, match="step 'mail': 'mail' is async; write await run_steps_async"):
-        run_steps(steps, key="t-1", runtime=desk.runtime)
+        go(desk, steps)
     assert asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))["mail"] == "sent"
     assert desk.done == [("mail", "o-1"), ("refund", "o-2", 100)]
 
@@ -203,120 +193,95 @@ def takes(source: str, **more: Any) -> dict[str, Any]:
 NOPE = {"tool": "nope"}
 BY_DEFAULT = {"tool": "refund", "args": {"order_id": "o-1", "amount_cents": 100, "tags": None}}
 
-WRONG: dict[str, tuple[Any, list[str]]] = {
-    "all of them at once": (
-        [note("o-1"), NOPE, {"tool": "nada"}, refund("o-1", "x")],  # type: ignore[arg-type]
-        ["no tool 'nope'", "'nada'", "amount_cents"],
-    ),
-    "all arguments": ([{"tool": "refund"}], ["missing 'order_id', 'amount_cents'"]),
-    "an argument too many": ([refund("o-1") | {"args": {"x": 1}}], ["cannot be called"]),
-    "an argument too few beside one it takes": ([LOOK, takes("look:/order", args={})], ["amount_cents"]),
-    "a member that is none": (
+ALL_AT_ONCE = [note("o-1"), NOPE, {"tool": "nada"}, refund("o-1", "x")]  # type: ignore[arg-type]
+CIRCLE = [note("o-1", id="a", after=["b"]), note("o-2", id="b", after=["a"])]
+A, B = refund("o-1", id="a"), refund("o-1", id="b")
+NO_JSON = ("[{", '["\ud800"]', None, '[{"tool": "note", "tool": "refund"}]')
+
+WRONG: list[tuple[Any, ...]] = [
+    (ALL_AT_ONCE, "no tool 'nope'", "'nada'", "amount_cents"),
+    ([], "there are 0"),
+    (CIRCLE, "wait for each other: "),
+    ([{"tool": "refund"}], "missing 'order_id', 'amount_cents'"),
+    ([refund("o-1") | {"args": {"x": 1}}], "cannot be called"),
+    ([LOOK, takes("look:/order", args={})], "amount_cents"),  # too few beside one it takes
+    (
         [note("o-1", when="now")],
-        ["step '1' is none: it knows no 'when', only tool, id, args, take, after, repeat"],
+        "step '1' is none: it knows no 'when', only tool, id, args, take, after, repeat",
     ),
-    "equal steps": (
-        [note("o-1"), refund("o-1", id="a"), refund("o-1", id="b")],
-        ["step 'b' asks for the same as step 'a'", """write "repeat": true in step 'b'"""],
-    ),
-    "equal steps of one group": ([note("o-1"), [refund("o-1")] * 2], ["step '3' asks for the same"]),
-    "equal steps by a default": ([refund("o-1"), BY_DEFAULT], ["step '2' asks for the same"]),
-    "only the first says so": ([refund("o-1", repeat=True), refund("o-1")], ["step '2' asks for the same"]),
-    "equal steps of a graph, in its order": (
-        [refund("o-1", id="a", after=["b"]), refund("o-1", id="b", repeat=True)],
-        ["step 'a' asks for the same as step 'b'"],
-    ),
-    "a live repeat": ([note("o-1"), note("o-1", repeat=True)], ["'note' is live and runs each time"]),
-    "more than a transaction holds": (
+    # equal steps: alone, in one group, by a default, where only the first says so, in the order of a graph
+    ([note("o-1"), A, B], "step 'b' asks for the same as step 'a'", """write "repeat": true in step 'b'"""),
+    ([note("o-1"), [refund("o-1")] * 2], "step '3' asks for the same"),
+    ([refund("o-1"), BY_DEFAULT], "step '2' asks for the same"),
+    ([refund("o-1", repeat=True), refund("o-1")], "step '2' asks for the same"),
+    ([A | {"after": ["b"]}, B | {"repeat": True}], "step 'a' asks for the same as step 'b'"),
+    ([note("o-1"), note("o-1", repeat=True)], "'note' is live and runs each time"),
+    (
         [note("o-1"), *(refund(f"o-{n}") for n in range(101))],
-        ["101 of them are staged, and a transaction holds at most 100"],
+        "101 of them are staged, and a transaction",
+        "100",
     ),
-    "one thread beside others": (
+    (
         [note("o-1"), [STAMP, refund("o-1")]],
-        ["step '2': 'stamp' is bound to one thread", "take it out of the inner list"],
+        "'stamp' is bound to one thread",
+        "take it out of the inner list",
     ),
-    "no tool": ([{"args": {}}], ["it has no 'tool'"]),
-    "a model's own words": (
-        [note("o-1"), {"name": "note", "arguments": {}}],
-        ["step '2' is none: it has no 'tool'", "knows no 'arguments'", 'write [{"tool":'],
+    ([{"args": {}}], "it has no 'tool'"),
+    ([note("o-1"), {"name": "note", "arguments": {}}], "has no 'tool'", "no 'arguments'", 'write [{"tool":'),
+    (
+        [[note("o-1"), NOPE], 5, {"tool": "nada"}, refund("o-1", typo=1)],  # its shape and its tools
+        *("step '3' is none", "step '5' is none: it knows no 'typo'", "step '2': no tool 'nope'", "step '4'"),
     ),
-    "its shape and its tools": (
-        [[note("o-1"), NOPE], 5, {"tool": "nada"}, refund("o-1", typo=1)],
-        ["step '3' is none", "step '5' is none: it knows no 'typo'", "step '2': no tool 'nope'", "step '4'"],
-    ),
-    "everything that is wrong with the arguments": (
+    (
         [{"tool": "refund", "args": {"order_id": 1, "z": 2, "y": 3}}],
-        ["it takes no 'z'", "it takes no 'y'", "missing 'amount_cents'", "order_id: it should be "],
+        *("it takes no 'z'", "it takes no 'y'", "missing 'amount_cents'", "order_id: it should be "),
     ),
-    "what is given beside what is taken": (
-        [LOOK, takes("look:/order", args={"amount_cents": "x"})],
-        ["step '2'", "amount_cents: "],
-    ),
-    "no steps": ([], ["there are 0"]),
-    "no steps in a group": ([[], []], ["there are 0"]),
-    "too many in groups": ([[note(f"o-{n}") for n in range(501)]] * 2, ["there are 1002"]),
-    "too many": ([note(f"o-{n}") for n in range(1001)], ["between 1 and 1000"]),
-    "a name twice": ([note("o-1", id="a"), note("o-2", id="a")], ["two steps are called 'a'"]),
-    "a name that hides a place": ([note("o-1", id="2"), note("o-2")], ["two steps are called '2'"]),
-    "a circle": (
-        [note("o-1", id="a", after=["b"]), note("o-2", id="b", after=["a"])],
-        ["wait for each other: "],
-    ),
-    "after nobody": ([note("o-1", after=["x"])], ["'x', which is no step"]),
-    "two ways": ([note("o-1", id="a"), [note("o-2"), note("o-3", after=["a"])]], ["keep to one of them"]),
-    "taking from a staged one": ([refund("o-1", id="a"), takes("a:/refund_id")], ["make two transactions"]),
-    "taking from a later one": ([takes("look:/order"), LOOK], ["does not run before it"]),
-    "taking from one at the same time": ([[LOOK, takes("look:/order")]], ["does not run before it"]),
-    "taking by no pointer": ([LOOK, takes("look")], ["a colon and a JSON pointer"]),
-    "taking a member without a name": ([LOOK, takes("look:/")], ["all that 'look' answered is 'look:'"]),
-    "giving and taking": (
-        [LOOK, refund("o-1", take={"order_id": "look:/order"})],
-        ["gives and takes order_id"],
-    ),
-    "no JSON": ("[{", ["they are no JSON"]),
-    "a lone surrogate": ('["\ud800"]', ["they are no JSON"]),
-    "nothing": (None, ["they are no JSON"]),
-    "a key twice": ('[{"tool": "note", "tool": "refund"}]', ["they are no JSON"]),
-    "one step and no list": (json.dumps(note("o-1")), ["list"]),
-}
+    ([LOOK, takes("look:/order", args={"amount_cents": "x"})], "step '2'", "amount_cents: "),
+    ([[], []], "there are 0"),
+    ([[note(f"o-{n}") for n in range(501)]] * 2, "there are 1002"),
+    ([note(f"o-{n}") for n in range(1001)], "between 1 and 1000"),
+    ([note("o-1", id="a"), note("o-2", id="a")], "two steps are called 'a'"),
+    ([note("o-1", id="2"), note("o-2")], "two steps are called '2'"),  # a name that hides a place
+    ([note("o-1", after=["x"])], "'x', which is no step"),
+    ([note("o-1", id="a"), [note("o-2"), note("o-3", after=["a"])]], "keep to one of them"),
+    ([A, takes("a:/refund_id")], "make two transactions"),
+    ([takes("look:/order"), LOOK], "does not run before it"),
+    ([[LOOK, takes("look:/order")]], "does not run before it"),
+    ([LOOK, takes("look")], "a colon and a JSON pointer"),
+    ([LOOK, takes("look:/")], "all that 'look' answered is 'look:'"),
+    ([LOOK, refund("o-1", take={"order_id": "look:/order"})], "gives and takes order_id"),
+    *((none, "they are no JSON") for none in NO_JSON),
+    (json.dumps(note("o-1")), "list"),
+    # what is no step
+    (["refund"], "it is no object with members of tool, id, args, take, after, repeat"),
+    ([{"tool": 5}], "tool: write the name of a tool, as text"),
+    ([{"tool": "refund", "id": "a:b"}], "id: write up to 64 letters, digits, '.', '_' or '-'"),
+    ([{"tool": "refund", "args": [1]}], "args: write an object of arguments by name"),
+    ([{"tool": "refund", "take": {"a": 1}}], "take.a: write an object of texts like"),
+    ([{"tool": "refund", "after": "a"}], "after: write a list of the ids of steps"),
+    ([{"tool": "refund", "after": ["a", 1]}], "after.1: write a list of the ids of steps"),
+    ([{"tool": "refund", "repeat": "yes"}], "repeat: write true or false"),
+]
 
 
-@pytest.mark.parametrize(("steps", "told"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("row", WRONG)
 def test_scenario_40_what_cannot_run_is_refused_whole_before_step_one(
-    desk: Desk, notes: Any, steps: Any, told: Any
+    desk: Desk, notes: Path, row: tuple[Any, ...]
 ) -> None:
+    steps, *told = row
     with pytest.raises(StepsRefused) as refused:
-        run_steps(steps, key="t-1", runtime=desk.runtime)
+        go(desk, steps)
     assert [one for one in told if one not in str(refused.value)] == []
+    assert "Input should" not in str(refused.value) and "StepSpec" not in str(refused.value)
     assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
 
 
 def test_scenario_40_in_an_event_loop_too_it_is_refused_whole_before_step_one(desk: Desk) -> None:
-    for steps, told in (WRONG["all of them at once"], WRONG["no steps"], WRONG["a circle"]):
+    for steps, *told in WRONG[:3]:
         with pytest.raises(StepsRefused) as refused:
             asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))
         assert told[-1] in str(refused.value)
     assert (desk.done, desk.runtime.journal.transactions.newest_ids(9)) == ([], [])
-
-
-SHAPES: dict[str, tuple[Any, str]] = {
-    "a text": ("refund", "it is no object with members of tool, id, args, take, after, repeat"),
-    "a tool that is a number": ({"tool": 5}, "tool: write the name of a tool, as text"),
-    "a colon": ({"tool": "refund", "id": "a:b"}, "id: write up to 64 letters, digits, '.', '_' or '-'"),
-    "a list": ({"tool": "refund", "args": [1]}, "args: write an object of arguments by name"),
-    "a number": ({"tool": "refund", "take": {"a": 1}}, "take.a: write an object of texts like"),
-    "one that comes before": ({"tool": "refund", "after": "a"}, "after: write a list of the ids of steps"),
-    "one of two": ({"tool": "refund", "after": ["a", 1]}, "after.1: write a list of the ids of steps"),
-    "a repeat that is a word": ({"tool": "refund", "repeat": "yes"}, "repeat: write true or false"),
-}
-
-
-@pytest.mark.parametrize(("step", "told"), SHAPES.values(), ids=SHAPES)
-def test_what_is_no_step_is_told_in_plain_words(desk: Desk, step: Any, told: str) -> None:
-    with pytest.raises(StepsRefused) as refused:
-        run_steps([step], key="t-1", runtime=desk.runtime)
-    assert told in str(refused.value)
-    assert "Input should" not in str(refused.value) and "StepSpec" not in str(refused.value)
 
 
 def test_a_pointer_that_leads_nowhere_undoes_what_has_run(desk: Desk, notes: Path) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from countersign import Asks, ReviewPending, ReviewRequired, SQLiteAdapter, run_transaction, tool
+from countersign import Asks, ReviewPending, ReviewRequired, SQLiteAdapter, run_transaction
 from countersign.contract import Verdict
 from countersign.contract.wire import Need
 from tests.fakes import service
 from tests.fakes.desk import Desk, notes_database, refund_tool
+from tests.fakes.running import fails, order_tool
 
 GATE = Need(gates=("large",), groups=("finance", "cfo"), quorum=2, have=0, step_up="passkey")
 WORDS = "2 of finance|cfo with passkey"
@@ -20,30 +21,22 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_waits_for_people_reads_it(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending, match="refund waits for ") as pending, desk.step():
-        refund("o-1", 90_000)
-    (review,) = pending.value.reviews
+    pending = fails(desk, ReviewPending, (refund_tool(desk), "o-1", 90_000), match="refund waits for ")
+    (review,) = pending.error.reviews
     assert review.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
-    assert WORDS in str(pending.value)
+    assert WORDS in pending.said
 
 
 def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
     """A live effect cannot wait, and is not told less of whom it would have waited for."""
 
-    @tool(
-        "note", lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), ask="live",
-        resource=("Order", "order_id"), registry=desk.registry,
-    )  # fmt: skip
-    def note(order_id: str) -> None:
-        """Write a note."""
+    @order_tool(desk, lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), ask="live")
+    def note(order_id: str) -> None: ...
 
-    desk.publish(note)
     desk.service.policy = lambda *_: Verdict.REVIEW
-    with pytest.raises(ReviewRequired, match="would have to agree") as refused, desk.step():
-        note("o-1")
-    assert refused.value.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
-    assert WORDS in str(refused.value)
+    refused = fails(desk, ReviewRequired, (note, "o-1"), match="would have to agree")
+    assert refused.error.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
+    assert WORDS in refused.said
 
 
 def test_so_does_a_dry_run(desk: Desk) -> None:
