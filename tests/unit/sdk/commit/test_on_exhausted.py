@@ -1,5 +1,6 @@
 """`on_exhausted="tool"`: an effect whose reviewed manifest lets it fail without stopping the others. Scenario 39."""
 
+import itertools
 import json
 import logging
 from pathlib import Path
@@ -45,11 +46,6 @@ def optional_tool(desk: Desk, text: str = "no", **options: Any) -> Any:
     return refusing_tool(desk, text, "mail", on_exhausted="tool", **options)
 
 
-def doubtful_tool(desk: Desk, name: str = "mail") -> Any:
-    """A tool that may fail alone, and of which nobody knows."""
-    return failing_tool(desk, TimeoutError("slow"), name, on_exhausted="tool")
-
-
 def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(
     desk: Desk, tmp_path: Path, caplog: Any
 ) -> None:
@@ -83,12 +79,51 @@ async def test_scenario_39_in_an_event_loop(desk: Desk) -> None:
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_scenario_39_in_a_parallel_group(desk: Desk) -> None:
-    charge, mail = charge_tools(desk), optional_tool(desk)
-    txn = run(desk, [(mail, "o-1"), (charge, "o-2", 20), (mail, "o-3")], (charge, "o-4", 40)).txn
-    assert [*states(desk).values()] == ["failed", "fired", "failed", "fired"]
-    assert [what for what, *_ in desk.done] == ["charge", "charge"]
-    assert (txn.state, len(txn.failed)) == ("settled", 2)
+ENDS: list[tuple[list[Any], type[Exception] | None, str]] = [
+    ([["may fail", "charge", "may fail"], "charge"], None, "failed fired failed fired"),
+    (["charge", "may fail, lost", "charge"], OutcomeUnknown, "fired unknown unused"),
+    ([["may fail", "lost"], "charge"], OutcomeUnknown, "failed unknown unused"),
+    (["charge", "may fail as drafted"], EffectFailed, "compensated failed"),
+    (["charge", "may fail", "charge", "refused"], EffectFailed, "compensated failed compensated failed"),
+    (["charge", ["refused", "charge"], "charge"], EffectFailed, "compensated failed compensated unused"),
+    (["charge", ["lost", "charge"], "charge"], OutcomeUnknown, "fired unknown fired unused"),
+    (["charge", ["refused", "lost"]], OutcomeUnknown, "fired failed unknown"),
+]
+
+
+@pytest.mark.parametrize(("names", "error", "ended"), ENDS)
+def test_scenarios_38_and_39_how_each_effect_of_a_list_ends(
+    desk: Desk, names: list[Any], error: Any, ended: str
+) -> None:
+    """An inner list is a parallel group. Of what may fail, people have agreed to it, but "as drafted"."""
+    may_fail, reviewed = {"on_exhausted": "tool"}, {"on_exhausted": "transaction"}
+    tools = {
+        "charge": charge_tools(desk),
+        "refused": refusing_tool(desk, name="refused"),
+        "lost": failing_tool(desk, ValueError("it broke"), "lost"),
+        "may fail": refusing_tool(desk, name="may_fail", **may_fail),
+        "may fail, lost": failing_tool(desk, TimeoutError("slow"), "may_fail_lost", **may_fail),
+        "may fail as drafted": refusing_tool(desk, name="drafted", changes=reviewed, **may_fail),
+    }
+    orders = map("o-{}".format, itertools.count(1))
+
+    def call(name: Any) -> Any:
+        if isinstance(name, list):
+            return [call(one) for one in name]
+        return tools[name], next(orders), *[100] * (name == "charge")
+
+    calls = [call(name) for name in names]
+    left = fails(desk, error, *calls) if error else run(desk, *calls)
+    assert ([*states(desk).values()], left.txn.state) == (
+        ended.split(),
+        "unsettled" if error is OutcomeUnknown else "settled",
+    )
+    assert len(left.txn.failed) == (2 if error is None else 0)
+    voided = [one[1] for one in desk.done if one[0] == "void"]
+    assert len(voided) == ended.count("compensated") and voided == sorted(voided, reverse=True)
+    assert ("Nothing of this transaction stands" in left.said) == (error is EffectFailed)
+    if error:
+        fails(desk, AlreadyRedeemed if error is EffectFailed else error, *calls)
 
 
 def test_scenario_39_an_idempotent_tool_has_its_tries_before_it_counts_as_failed(desk: Desk) -> None:
@@ -98,37 +133,6 @@ def test_scenario_39_an_idempotent_tool_has_its_tries_before_it_counts_as_failed
     assert [what for what, *_ in desk.done] == ["mail", "mail", "mail", "refund"]
     assert len(set(desk.keys)) == 2, "every try has the same call key"
     assert (states(desk), txn.state) == ({"mail#1": "failed", "refund#2": "fired"}, "settled")
-
-
-def test_what_is_not_known_stops_everything_also_where_it_may_fail(desk: Desk) -> None:
-    charge, mail = charge_tools(desk), doubtful_tool(desk)
-    unknown = fails(desk, OutcomeUnknown, (charge, "o-1", 100), (mail, "o-1"), (charge, "o-2", 200))
-    assert states(desk) == {"charge#1": "fired", "mail#2": "unknown", "charge#3": "unused"}
-    assert (unknown.error.effects, unknown.txn.failed) == (("mail#2",), ())
-
-
-def test_an_unknown_beside_one_that_may_fail_stops_everything(desk: Desk) -> None:
-    broken = failing_tool(desk, ValueError("it broke"), "break")
-    refund = refund_tool(desk)
-    fails(desk, OutcomeUnknown, [(optional_tool(desk), "o-1"), (broken, "o-1")], (refund, "o-1", 1))
-    assert [*states(desk).values()] == ["failed", "unknown", "unused"]
-
-
-def test_only_the_reviewed_manifest_decides(desk: Desk) -> None:
-    """What the code says is a draft: people did not agree that this part may be missing."""
-    charge, mail = charge_tools(desk), optional_tool(desk, changes={"on_exhausted": "transaction"})
-    fails(desk, EffectFailed, (charge, "o-1", 100), (mail, "o-1"))
-    assert states(desk) == {"charge#1": "compensated", "mail#2": "failed"}
-
-
-def test_another_effect_that_fails_afterwards_has_what_fired_taken_back(desk: Desk) -> None:
-    charge, mail, pay = charge_tools(desk), optional_tool(desk), refusing_tool(desk, "no money", "pay")
-    calls = (charge, "o-1", 100), (mail, "o-1"), (charge, "o-2", 200), (pay, "o-1")
-    failed = fails(desk, EffectFailed, *calls, match="pay did not happen")
-    assert [what for what, *_ in desk.done] == ["charge", "charge", "void", "void"]
-    assert [*states(desk).values()] == ["compensated", "failed", "compensated", "failed"]
-    assert ("Nothing of this transaction stands" in failed.said, failed.txn.state) == (True, "settled")
-    fails(desk, AlreadyRedeemed, *calls)
 
 
 def test_a_later_run_names_the_one_that_had_to_fire(desk: Desk) -> None:
@@ -226,7 +230,8 @@ def test_what_a_dead_process_left_is_brought_to_its_end(desk: Desk, monkeypatch:
 
 
 def test_an_unknown_that_a_person_settles_as_not_done_counts_as_let_fail(desk: Desk) -> None:
-    refund, mail = refund_tool(desk), doubtful_tool(desk)
+    refund = refund_tool(desk)
+    mail = failing_tool(desk, TimeoutError("slow"), "mail", on_exhausted="tool")
     unknown = fails(desk, OutcomeUnknown, (refund, "o-1", 100), (mail, "o-1"))
     desk.service.settle(unknown.txn.txn, unknown.placed[1].effect_id, EffectState.FAILED)
     (found,) = resume(desk.runtime)

@@ -11,12 +11,9 @@ from typing import Any
 import pytest
 
 from countersign import (
-    EffectFailed,
     JournalError,
     MisuseError,
-    NotDone,
     NotStageable,
-    OutcomeUnknown,
     OutsideTransaction,
     SavepointLost,
     SQLiteAdapter,
@@ -26,15 +23,12 @@ from countersign import (
 from tests.fakes.desk import (
     Desk,
     asked_of_policy,
-    charge_tools,
-    failing_tool,
     note_tool,
     notes_database,
     notes_in,
     refund_tool,
-    states,
 )
-from tests.fakes.running import fails, order_tool, refusing_tool, run, run_async
+from tests.fakes.running import order_tool, run, run_async
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 
@@ -105,32 +99,6 @@ def test_of_neighbouring_blocks_the_first_ends_before_the_second_begins(desk: De
     tools = meeting_tool(desk, 2, "first"), meeting_tool(desk, 2, "second")
     run(desk, *([(meet, "o-1"), (meet, "o-2")] for meet in tools))
     assert [one[0] for one in desk.done] == ["first", "first", "second", "second"]
-
-
-@pytest.mark.parametrize(
-    ("error", "told", "charged", "voided"),
-    [
-        (NotDone("no"), EffectFailed, "compensated", ["c-o-3", "c-o-2", "c-o-0"]),
-        (ValueError("it broke"), OutcomeUnknown, "fired", []),
-    ],
-)
-def test_scenario_38_one_fails_its_siblings_are_taken_back_or_wait(
-    desk: Desk, error: Exception, told: Any, charged: str, voided: list[str]
-) -> None:
-    charge, notify = charge_tools(desk), failing_tool(desk, error, acts=False)
-    group = [(notify, "o-1"), (charge, "o-2", 20), (charge, "o-3", 30)]
-    fails(desk, told, (charge, "o-0", 10), group, (charge, "o-4", 40))
-    ended = "failed" if voided else "unknown"
-    assert [*states(desk).values()] == [charged, ended, charged, charged, "unused"]
-    assert [one[1] for one in desk.done if one[0] == "void"] == voided
-
-
-def test_one_unknown_beside_one_failed_takes_nothing_back(desk: Desk) -> None:
-    charge, refused = charge_tools(desk), refusing_tool(desk)
-    broken = failing_tool(desk, ValueError("x"), "break")
-    fails(desk, OutcomeUnknown, (charge, "o-0", 10), [(refused, "o-1"), (broken, "o-2")], match="break")
-    assert [*states(desk).values()] == ["fired", "failed", "unknown"]
-    assert "void" not in [one[0] for one in desk.done]
 
 
 def test_only_the_idempotent_ones_that_failed_are_called_again_with_their_keys(desk: Desk) -> None:
