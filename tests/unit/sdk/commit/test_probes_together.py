@@ -50,7 +50,8 @@ def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk) -> None
     assert [one for one in desk.done if one[0] != "pay"] == []
 
 
-def test_a_probe_that_is_asked_inside_a_transaction_stages_nothing_into_it(desk: Desk) -> None:
+@pytest.mark.anyio
+async def test_a_probe_that_is_asked_inside_a_transaction_stages_nothing_into_it(desk: Desk) -> None:
     answers: list[Callable[[], Any]] = [unsure]
     refund = refund_tool(desk)
 
@@ -58,17 +59,13 @@ def test_a_probe_that_is_asked_inside_a_transaction_stages_nothing_into_it(desk:
         return answers[-1]()
 
     mail = lost_mail(desk, mailed)
-
-    async def body() -> None:
-        with pytest.raises(OutcomeUnknown):
-            await run_async(desk, (mail, "o-1"))
-        answers.append(lambda: refund("o-9", 1))
-        async with desk.step("t-2") as txn:
-            found = await resume_async(desk.runtime)
-            assert "OutsideTransaction" in "".join(one.note for one in found if one.run_key == "t-1")
-        assert txn.effects == ()
-
-    asyncio.run(body())
+    with pytest.raises(OutcomeUnknown):
+        await run_async(desk, (mail, "o-1"))
+    answers.append(lambda: refund("o-9", 1))
+    async with desk.step("t-2") as txn:
+        found = await resume_async(desk.runtime)
+        assert "OutsideTransaction" in "".join(one.note for one in found if one.run_key == "t-1")
+    assert txn.effects == ()
     assert desk.done == []
 
 

@@ -19,7 +19,7 @@ from tests.fakes.running import order_tool, run_async
 FOR_EVER = 60.0  # longer than any of these tests may take
 SOON = 10.0  # a second of timeout, the grace, and a slow machine
 
-pytestmark = pytest.mark.usefixtures("quickly", "hurried")
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quickly", "hurried")]
 
 
 class Stubborn:
@@ -57,17 +57,14 @@ def quickly() -> Iterator[None]:
     assert time.monotonic() - began < SOON
 
 
-def test_after_its_timeout_nobody_waits_and_its_outcome_is_unknown(desk: Desk) -> None:
-    async def body() -> None:
-        stubborn = Stubborn(desk)
-        with pytest.raises(OutcomeUnknown, match="left running"):
-            await run_async(desk, (stubborn.mail, "o-1"))
-        assert states(desk) == {"mail#1": "unknown"}
-        await stubborn.ends()
-        assert isinstance(stubborn.afterwards, OutsideTransaction)
-        assert states(desk) == {"mail#1": "unknown"}
-
-    asyncio.run(body())
+async def test_after_its_timeout_nobody_waits_and_its_outcome_is_unknown(desk: Desk) -> None:
+    stubborn = Stubborn(desk)
+    with pytest.raises(OutcomeUnknown, match="left running"):
+        await run_async(desk, (stubborn.mail, "o-1"))
+    assert states(desk) == {"mail#1": "unknown"}
+    await stubborn.ends()
+    assert isinstance(stubborn.afterwards, OutsideTransaction)
+    assert states(desk) == {"mail#1": "unknown"}
 
 
 async def cancel(task: asyncio.Task[Any]) -> None:
@@ -78,22 +75,19 @@ async def cancel(task: asyncio.Task[Any]) -> None:
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -> None:
+async def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -> None:
     @order_tool(desk)
     async def quick(order_id: str) -> str:
         return "done"
 
-    async def body() -> None:
-        stubborn = Stubborn(desk)
-        calls = [[(stubborn.mail, "o-1"), (quick, "o-1")]] if beside else [(stubborn.mail, "o-1")]
-        task = asyncio.create_task(run_async(desk, *calls))
-        await asyncio.wait_for(stubborn.begun.wait(), SOON)
-        await asyncio.sleep(0.01)
-        await cancel(task)
-        assert states(desk) == {"mail#1": "unknown"} | ({"quick#2": "fired"} if beside else {})
-        await stubborn.ends()
-
-    asyncio.run(body())
+    stubborn = Stubborn(desk)
+    calls = [[(stubborn.mail, "o-1"), (quick, "o-1")]] if beside else [(stubborn.mail, "o-1")]
+    task = asyncio.create_task(run_async(desk, *calls))
+    await asyncio.wait_for(stubborn.begun.wait(), SOON)
+    await asyncio.sleep(0.01)
+    await cancel(task)
+    assert states(desk) == {"mail#1": "unknown"} | ({"quick#2": "fired"} if beside else {})
+    await stubborn.ends()
 
 
 # -------------------------------------------------------------------------------------- the wait by itself
@@ -147,55 +141,45 @@ def test_what_it_answers_within_the_grace_is_its_answer() -> None:
     assert asyncio.run(call(gives_up_politely)) == "after all"
 
 
-def test_whoever_is_cancelled_stays_so_whatever_the_tool_answers() -> None:
-    async def body() -> None:
-        task = asyncio.create_task(call(gives_up_politely, FOR_EVER))
-        await asyncio.sleep(0.01)
-        await cancel(task)
-
-    asyncio.run(body())
+async def test_whoever_is_cancelled_stays_so_whatever_the_tool_answers() -> None:
+    task = asyncio.create_task(call(gives_up_politely, FOR_EVER))
+    await asyncio.sleep(0.01)
+    await cancel(task)
 
 
-def test_a_second_cancellation_does_not_wait_for_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_second_cancellation_does_not_wait_for_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("countersign.tasks.GRACE_SECONDS", GRACE_SECONDS)
+    end = asyncio.Event()
 
-    async def body() -> None:
-        end = asyncio.Event()
-
-        async def stubborn() -> None:
-            while not end.is_set():
-                with contextlib.suppress(asyncio.CancelledError):
-                    await end.wait()
-
-        task = asyncio.create_task(call(stubborn, FOR_EVER))
-        await asyncio.sleep(0.01)
-        task.cancel()
-        await asyncio.sleep(0.01)
-        began = time.monotonic()
-        await cancel(task)
-        assert time.monotonic() - began < GRACE_SECONDS
-        end.set()
-
-    asyncio.run(body())
-
-
-def test_a_tool_that_is_left_is_not_collected_before_it_ends() -> None:
-    async def body() -> None:
-        done: list[str] = []
-
-        async def stubborn() -> None:
-            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # nobody else has it
+    async def stubborn() -> None:
+        while not end.is_set():
             with contextlib.suppress(asyncio.CancelledError):
-                await waiting
-            again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            try:
-                await again
-            finally:
-                done.append("ended")
+                await end.wait()
 
-        with pytest.raises(ToolTimeoutError):
-            await call(stubborn)
-        gc.collect()
-        assert done == []
+    task = asyncio.create_task(call(stubborn, FOR_EVER))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    began = time.monotonic()
+    await cancel(task)
+    assert time.monotonic() - began < GRACE_SECONDS
+    end.set()
 
-    asyncio.run(body())
+
+async def test_a_tool_that_is_left_is_not_collected_before_it_ends() -> None:
+    done: list[str] = []
+
+    async def stubborn() -> None:
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # nobody else has it
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        again: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        try:
+            await again
+        finally:
+            done.append("ended")
+
+    with pytest.raises(ToolTimeoutError):
+        await call(stubborn)
+    gc.collect()
+    assert done == []

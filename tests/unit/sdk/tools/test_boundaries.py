@@ -12,6 +12,8 @@ from countersign import MisuseError, NotStageable, OutcomeUnknown, OutsideTransa
 from tests.fakes.desk import Desk, refund_tool, states
 from tests.fakes.running import fails, order_tool, run_async
 
+pytestmark = pytest.mark.anyio
+
 
 @pytest.fixture
 def refund(desk: Desk) -> Any:
@@ -50,7 +52,6 @@ def test_a_thread_started_inside_is_outside(desk: Desk, refund: Any) -> None:
     assert (txn.effects, desk.done) == ((), [])
 
 
-@pytest.mark.anyio
 async def test_a_task_or_worker_thread_the_transaction_does_not_know_refuses(desk: Desk, refund: Any) -> None:
     gone = asyncio.Event()
 
@@ -115,7 +116,6 @@ def send(desk: Desk) -> Any:
     return send
 
 
-@pytest.mark.anyio
 async def test_an_async_tool_stages_and_is_awaited_at_commit(desk: Desk, send: Any, refund: Any) -> None:
     with desk.step("t-0"), pytest.raises(NotStageable, match="async with"):
         await send("o-1")  # refused, and not forgotten
@@ -143,7 +143,6 @@ async def cancelled(work: Any, until: Callable[[], Any]) -> None:
         await task
 
 
-@pytest.mark.anyio
 async def test_cancelling_the_body_submits_nothing(desk: Desk, refund: Any) -> None:
     staged: list[Any] = []
 
@@ -157,7 +156,6 @@ async def test_cancelling_the_body_submits_nothing(desk: Desk, refund: Any) -> N
     assert desk.runtime.journal.transactions.find("t-1")[0].state == "ended"
 
 
-@pytest.mark.anyio
 async def test_cancelling_while_an_effect_fires_writes_unknown_and_goes_on_cancelling(
     desk: Desk, send: Any, refund: Any
 ) -> None:

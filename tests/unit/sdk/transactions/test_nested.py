@@ -168,23 +168,21 @@ def test_leaving_both_blocks_undoes_both(
     assert denied or asked_of_policy(desk) == []
 
 
-def test_in_asyncio_the_same(desk: Desk, notes: Path, note: Any, refund: Any) -> None:
+@pytest.mark.anyio
+async def test_in_asyncio_the_same(desk: Desk, notes: Path, note: Any, refund: Any) -> None:
     async def alone() -> None:
         async with inner(desk):
             pytest.fail("it was entered")
 
-    async def body() -> None:
-        async with desk.step():
-            refund("o-1", 100)
-            with pytest.raises(TimeoutError):
-                async with inner(desk), asyncio.timeout(0):
-                    note("o-2", "inner")
-                    refund("o-2", 200)
-                    await asyncio.sleep(1)
-            with pytest.raises(OutsideTransaction, match="nested transaction"):
-                await asyncio.create_task(alone())  # a task opens no block in the transaction of another
-
-    asyncio.run(body())
+    async with desk.step():
+        refund("o-1", 100)
+        with pytest.raises(TimeoutError):
+            async with inner(desk), asyncio.timeout(0):
+                note("o-2", "inner")
+                refund("o-2", 200)
+                await asyncio.sleep(1)
+        with pytest.raises(OutsideTransaction, match="nested transaction"):
+            await asyncio.create_task(alone())  # a task opens no block in the transaction of another
     assert (desk.done, notes_in(notes)) == ([("refund", "o-1", 100)], [])
 
 

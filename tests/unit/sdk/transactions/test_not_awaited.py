@@ -65,15 +65,13 @@ def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget:
     assert desk.done == [("mail", "o-1")]
 
 
-def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Any) -> None:
-    async def body() -> None:
-        with pytest.raises(MisuseError, match=TOLD):
-            async with desk.step() as txn:
-                with txn.parallel():
-                    keep.append(asyncio.ensure_future(mail("o-1")))
-        keep.pop().cancel()
-
-    asyncio.run(body())
+@pytest.mark.anyio
+async def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Any) -> None:
+    with pytest.raises(MisuseError, match=TOLD):
+        async with desk.step() as txn:
+            with txn.parallel():
+                keep.append(asyncio.ensure_future(mail("o-1")))
+    keep.pop().cancel()
     assert desk.done == []
 
 

@@ -156,30 +156,28 @@ def test_threads_of_a_pool_join_with_a_copy_of_the_context_and_equal_calls_are_o
     assert len(txn.effects) == len(desk.done) == 4
 
 
-def test_scenario_13_outside_the_block_a_task_and_a_thread_are_refused(desk: Desk) -> None:
+@pytest.mark.anyio
+async def test_scenario_13_outside_the_block_a_task_and_a_thread_are_refused(desk: Desk) -> None:
     refund = refund_tool(desk)
 
     async def late(go: asyncio.Event) -> None:
         await go.wait()
         refund("o-1", 100)
 
-    async def body() -> None:
-        go = asyncio.Event()
-        async with desk.step() as txn:
-            with pytest.raises(ExceptionGroup) as told:
-                await from_tasks(refund, ["o-1"])
-            assert told.group_contains(OutsideTransaction, match=r"txn\.parallel")
-            with pytest.raises(OutsideTransaction, match=r"txn\.parallel"):
-                await asyncio.to_thread(refund, "o-1", 100)
-            with txn.parallel():
-                outlives = asyncio.create_task(late(go))
-                await from_tasks(refund, ["o-2"])
-            go.set()
-            for afterwards in (outlives, asyncio.to_thread(refund, "o-1", 100)):
-                with pytest.raises(OutsideTransaction):
-                    await afterwards
-
-    asyncio.run(body())
+    go = asyncio.Event()
+    async with desk.step() as txn:
+        with pytest.raises(ExceptionGroup) as told:
+            await from_tasks(refund, ["o-1"])
+        assert told.group_contains(OutsideTransaction, match=r"txn\.parallel")
+        with pytest.raises(OutsideTransaction, match=r"txn\.parallel"):
+            await asyncio.to_thread(refund, "o-1", 100)
+        with txn.parallel():
+            outlives = asyncio.create_task(late(go))
+            await from_tasks(refund, ["o-2"])
+        go.set()
+        for afterwards in (outlives, asyncio.to_thread(refund, "o-1", 100)):
+            with pytest.raises(OutsideTransaction):
+                await afterwards
     assert desk.done == [("refund", "o-2", 100)]
 
 

@@ -35,7 +35,10 @@ def test_scenario_44_equal_calls_are_one_and_inside_repeat_each_is_meant(desk: D
         assert len(txn.effects) == len(set(desk.keys)) == 3
 
 
-def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(desk: Desk, refund: Any) -> None:
+@pytest.mark.anyio
+async def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(
+    desk: Desk, refund: Any
+) -> None:
     async def pay(txn: Any, order: str, begun: asyncio.Event, go: asyncio.Event) -> None:
         with txn.repeat():
             refund(order, 100)
@@ -43,22 +46,19 @@ def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(desk
             await go.wait()
             refund(order, 100)
 
-    async def body() -> None:
-        async with desk.step() as txn:
-            begun, go = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
-            with txn.parallel():
-                first = asyncio.create_task(pay(txn, "o-1", begun[0], go[0]))
-                await begun[0].wait()
-                second = asyncio.create_task(pay(txn, "o-2", begun[1], go[1]))
-                await begun[1].wait()
-                go[0].set()
-                await first  # the block that was entered first is left first, inside the other
-                go[1].set()
-                await second
-            refund("o-3", 100)
-            refund("o-3", 100)
-
-    asyncio.run(body())
+    async with desk.step() as txn:
+        begun, go = [asyncio.Event(), asyncio.Event()], [asyncio.Event(), asyncio.Event()]
+        with txn.parallel():
+            first = asyncio.create_task(pay(txn, "o-1", begun[0], go[0]))
+            await begun[0].wait()
+            second = asyncio.create_task(pay(txn, "o-2", begun[1], go[1]))
+            await begun[1].wait()
+            go[0].set()
+            await first  # the block that was entered first is left first, inside the other
+            go[1].set()
+            await second
+        refund("o-3", 100)
+        refund("o-3", 100)
     assert sorted(desk.done) == [*TWICE, *(("refund", "o-2", 100),) * 2, ("refund", "o-3", 100)]
 
 

@@ -19,6 +19,8 @@ from countersign import (
 )
 from tests.fakes.desk import Desk, refund_tool
 
+pytestmark = pytest.mark.anyio
+
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 REFUSED = r"(?s)begun .*`with txn\.parallel\(\):`"
 
@@ -78,21 +80,19 @@ BEGUN = [begun_in_a_block_taken_back, begun_in_a_block_that_ended, begun_in_a_ne
 
 @pytest.mark.parametrize("lane", ["staged", "live"])
 @pytest.mark.parametrize("begun", BEGUN)
-def test_a_straggler_does_not_land_in_the_next_block(desk: Desk, refund: Any, begun: Any, lane: str) -> None:
+async def test_a_straggler_does_not_land_in_the_next_block(
+    desk: Desk, refund: Any, begun: Any, lane: str
+) -> None:
     add, memory = adding_tool(desk)
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            go = asyncio.Event()
-            call = (lambda: refund("late", 999)) if lane == "staged" else (lambda: add(999))
-            task = await begun(desk, txn, later(go, call))
-            with txn.parallel():
-                go.set()
-                with pytest.raises(OutsideTransaction, match=REFUSED):
-                    await task
-                await asyncio.gather(*(asyncio.to_thread(refund, f"o-{n}", 100) for n in range(2)), add(1))
-
-    asyncio.run(body())
+    async with desk.step() as txn:
+        go = asyncio.Event()
+        call = (lambda: refund("late", 999)) if lane == "staged" else (lambda: add(999))
+        task = await begun(desk, txn, later(go, call))
+        with txn.parallel():
+            go.set()
+            with pytest.raises(OutsideTransaction, match=REFUSED):
+                await task
+            await asyncio.gather(*(asyncio.to_thread(refund, f"o-{n}", 100) for n in range(2)), add(1))
     assert (sorted(one[1] for one in desk.done), memory.snapshot()["n"]) == (["o-0", "o-1"], 1)
 
 
@@ -122,7 +122,7 @@ def test_the_block_itself_calls_after_a_straggler_as_before(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("way", ["a block", "a function", "a dry run"])
-def test_a_task_begun_inside_a_transaction_opens_its_own_once_that_has_ended(
+async def test_a_task_begun_inside_a_transaction_opens_its_own_once_that_has_ended(
     desk: Desk, refund: Any, way: str
 ) -> None:
 
@@ -137,35 +137,29 @@ def test_a_task_begun_inside_a_transaction_opens_its_own_once_that_has_ended(
             dry = {"dry_run": True} if way == "a dry run" else {}
             await run_transaction(step, key="t-2", runtime=desk.runtime, **dry)  # type: ignore[call-overload]
 
-    async def body() -> None:
-        go = asyncio.Event()
-        async with desk.step():
-            task = asyncio.create_task(later(go, own))
-            refund("o-1", 100)
-        go.set()
-        await task
-
-    asyncio.run(body())
+    go = asyncio.Event()
+    async with desk.step():
+        task = asyncio.create_task(later(go, own))
+        refund("o-1", 100)
+    go.set()
+    await task
     fired = [] if way == "a dry run" else [("refund", "later", 100)]
     assert desk.done == [("refund", "o-1", 100), *fired]
 
 
-def test_it_is_no_part_of_the_one_that_has_ended_and_opens_none_while_that_is_open(
+async def test_it_is_no_part_of_the_one_that_has_ended_and_opens_none_while_that_is_open(
     desk: Desk, refund: Any
 ) -> None:
     async def own() -> None:
         async with desk.step("t-2"):
             pytest.fail("it was entered")
 
-    async def body() -> None:
-        go = asyncio.Event()
-        async with desk.step():
-            task = asyncio.create_task(later(go, lambda: refund("late", 999)))
-            with pytest.raises(MisuseError, match="close the outer one first"):
-                await asyncio.create_task(own())
-        go.set()
-        with pytest.raises(OutsideTransaction, match="after transaction 't-1' had ended"):
-            await task
-
-    asyncio.run(body())
+    go = asyncio.Event()
+    async with desk.step():
+        task = asyncio.create_task(later(go, lambda: refund("late", 999)))
+        with pytest.raises(MisuseError, match="close the outer one first"):
+            await asyncio.create_task(own())
+    go.set()
+    with pytest.raises(OutsideTransaction, match="after transaction 't-1' had ended"):
+        await task
     assert desk.done == []
