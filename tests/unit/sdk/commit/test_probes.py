@@ -36,13 +36,15 @@ def test_what_has_happened_goes_on_as_fired_with_its_result(desk: Desk, error: E
     assert service_states(desk, left.txn.txn) == ["fired", "fired"]
 
 
-def test_the_probe_is_told_the_call_key_and_the_arguments_and_need_not_know_the_result(desk: Desk) -> None:
-    payments = payment(desk, Happened())
+def test_the_probe_is_asked_after_all_tries_with_the_call_key_and_the_arguments(desk: Desk) -> None:
+    """It need not know the result."""
+    payments = payment(desk, Happened(), idempotent=True, tries=3)
     left = run(desk, (payments.pay, "o-1", 100))
     (paid,), ((order, cents, effect),) = left.placed, payments.asked
     assert (order, cents, effect.call_key, effect.tool) == ("o-1", 100, desk.keys[0], "pay")
     assert (effect.effect_id, effect.is_probe) == (paid.effect_id, True)
     assert (paid.result, paid.outcome, left.txn.state) == (None, "fired", "settled")
+    assert (len(desk.keys), len(set(desk.keys))) == (3, 1)
 
 
 def test_a_result_is_typed_as_the_tools_own(desk: Desk) -> None:
@@ -100,20 +102,21 @@ def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: De
     assert [one[0] for one in desk.done] == ["charge", "pay"]
 
 
-def test_with_a_short_timeout_it_waits_for_what_is_on_its_way(desk: Desk, monkeypatch: Any) -> None:
-    answers = iter([DidNotHappen(), Happened(PAID)])
-    payments = payment(desk, lambda: next(answers), timeout_seconds=10)
+@pytest.mark.parametrize(
+    ("timeout", "then", "raised"),
+    [(10, Happened(PAID), None), (10, DidNotHappen(), EffectFailed), (11, Happened(PAID), OutcomeUnknown)],
+)
+def test_only_a_short_timeout_is_waited_for_and_then_the_probe_is_asked_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, timeout: int, then: Any, raised: Any
+) -> None:
+    answers = iter([DidNotHappen(), then])
+    payments = payment(desk, lambda: next(answers), acts=False, timeout_seconds=timeout)
     slept = sleeping(desk, monkeypatch)
-    assert run(desk, (payments.pay, "o-1", 100)).placed[0].result == PAID
-    assert (slept, len(payments.asked)) == ([10], 2)
-
-
-@pytest.mark.parametrize(("timeout", "raised"), [(10, EffectFailed), (11, OutcomeUnknown)])
-def test_a_long_timeout_is_not_waited_for(desk: Desk, monkeypatch: Any, timeout: int, raised: Any) -> None:
-    payments = payment(desk, DidNotHappen(), acts=False, timeout_seconds=timeout)
-    slept = sleeping(desk, monkeypatch)
-    fails(desk, raised, (payments.pay, "o-1", 100))
-    assert slept == ([10] if timeout == 10 else [])
+    if raised is None:
+        assert run(desk, (payments.pay, "o-1", 100)).placed[0].result == PAID
+    else:
+        fails(desk, raised, (payments.pay, "o-1", 100))
+    assert (slept, len(payments.asked)) == (([10], 2) if timeout == 10 else ([], 1))
 
 
 @pytest.mark.usefixtures("hurried")
@@ -156,12 +159,6 @@ def test_one_try_that_was_left_running_stands_for_all_of_them(desk: Desk) -> Non
     unknown = fails(desk, OutcomeUnknown, (hang, "o-1"), match="left running")
     assert unknown.error.probe_at is None
     go_on.set()
-
-
-def test_an_idempotent_tool_is_tried_as_often_as_it_may_be_before_its_probe_is_asked(desk: Desk) -> None:
-    payments = payment(desk, Happened(PAID), idempotent=True, tries=3)
-    run(desk, (payments.pay, "o-1", 100))
-    assert (len(desk.keys), len(set(desk.keys)), len(payments.asked)) == (3, 1, 1)
 
 
 def test_not_done_is_the_tools_own_word_and_nobody_is_asked(desk: Desk) -> None:

@@ -67,26 +67,25 @@ def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk
 
 
 @pytest.mark.parametrize(
-    ("make", "first"), [(refund_tool, "fired"), (charge_tools, "compensation_failed")], ids=["none", "denied"]
+    ("make", "of_void", "first"),
+    [
+        (refund_tool, NO_LONGER, "fired"),
+        (charge_tools, NO_LONGER, "compensation_failed"),
+        (charge_tools, Verdict.REVIEW, "compensating"),
+    ],
 )
-def test_after_a_refused_renewal_what_stands_is_named(desk: Desk, make: Any, first: str) -> None:
+def test_or_names_what_stands_and_whom_it_asks(desk: Desk, make: Any, of_void: Any, first: str) -> None:
     act = make(desk)
-    no_more(desk)
+    no_more(desk, of_void)
     partly = fails(desk, PartlyFired, (act, "o-1", 100), (act, "o-2", 200))
-    name = desk.done[0][0]
-    assert desk.done == [(name, "o-1", 100)]
+    ((name, *_),) = desk.done
     assert partly.error.outcomes == {f"{name}#1": first, f"{name}#2": "unused"}
-    assert f"Still standing and not undone: {name}#1" in partly.said
-    assert f"under another key only what does not stand: {name}#2." in partly.said
+    waits = first == "compensating"
+    assert [one.tool for one in partly.error.reviews] == ["void"] * waits
+    assert (f"Still standing and not undone: {name}#1" in partly.said) is not waits
+    assert (f"under another key only what does not stand: {name}#2." in partly.said) is not waits
+    assert ("another key" in partly.said) is not waits
     assert (partly.error.code, partly.txn.state) == ("partly_fired", "unsettled")
-
-
-def test_after_a_refused_renewal_people_who_are_asked_are_told_as_well(desk: Desk) -> None:
-    charge = charge_tools(desk)
-    no_more(desk, of_void=Verdict.REVIEW)
-    partly = fails(desk, PartlyFired, (charge, "o-1", 100), (charge, "o-2", 200))
-    assert [one.tool for one in partly.error.reviews] == ["void"]
-    assert "another key" not in partly.said
 
 
 def test_a_renewal_refused_before_anything_fired_leaves_nothing_and_says_so(desk: Desk) -> None:

@@ -12,9 +12,9 @@ import pytest
 from countersign import DidNotHappen, OutcomeUnknown, probe, resume
 from countersign.journal import LocalTxn
 from countersign.waiting import SyncWaits
-from tests.fakes.desk import Desk, answering_tool, effect_rows, refund_tool, states
+from tests.fakes.desk import Desk, answering_tool, effect_rows, failing_tool, refund_tool, states
 from tests.fakes.running import errors, fails, order_tool, refusing_tool, run, run_async
-from tests.unit.sdk.commit.probed import SECONDS
+from tests.unit.sdk.commit.probed import SECONDS, sleeping
 
 CUT = ConnectionError("503")
 Paused = list[Callable[[], object]]
@@ -180,3 +180,24 @@ def test_a_journal_that_stays_broken_leaves_the_group_firing(desk: Desk) -> None
     desk.runtime.journal.firing.write = broken  # type: ignore[method-assign]
     fails(desk, OutcomeUnknown, [(refund, "o-1", 1), (refund, "o-2", 2)])
     assert states(desk) == {"refund#1": "firing", "refund#2": "firing"}
+
+
+# ------------------------------------------------------------------------------------------- the pauses themselves
+
+TRIES = 20
+
+
+def test_pauses_double_up_to_30_seconds_and_are_spread_by_chance(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept = sleeping(desk, monkeypatch)
+    fails(
+        desk,
+        OutcomeUnknown,
+        (failing_tool(desk, ConnectionError("503"), idempotent=True, tries=TRIES), "o-1"),
+    )
+    first = 2 * desk.runtime.settings.retry_base_seconds
+    without_chance = [min(first * 2**n, 30.0) for n in range(TRIES - 1)]
+    spread = [pause / due for pause, due in zip(slept, without_chance, strict=True)]
+    assert min(spread) >= 0.5 and max(spread) <= 1
+    assert max(spread) - min(spread) > 0.25  # many agents do not come back at once

@@ -1,16 +1,31 @@
 """Where a gated tool refuses to run, and who may see which effect is firing."""
 
 import asyncio
+import contextlib
+import contextvars
+import os
+import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from countersign import MisuseError, NotStageable, OutcomeUnknown, OutsideTransaction, current_effect
-from tests.fakes.desk import Desk, refund_tool, states
-from tests.fakes.running import fails, order_tool, run_async
+from countersign import (
+    MisuseError,
+    NotStageable,
+    OutcomeUnknown,
+    OutsideTransaction,
+    RegistrationError,
+    current_effect,
+)
+from countersign.manifests.reviewed import require_fits
+from countersign.threads import Threaded, ToolTimeoutError
+from countersign.tools.tool import tool_of
+from tests.fakes.desk import Desk, changed, failing_tool, refund_tool, states
+from tests.fakes.running import fails, order_tool, run, run_async
 
 pytestmark = pytest.mark.anyio
 
@@ -173,3 +188,182 @@ def test_ctrl_c_while_an_effect_fires_writes_unknown_and_a_rerun_does_not_fire_a
     fails(desk, KeyboardInterrupt, (send, "o-1"))
     fails(desk, OutcomeUnknown, (send, "o-1"), match="Do not repeat it")
     assert desk.done == [("send", "o-1")]
+
+
+# ---------------------------------------------- a tool's timeout ends the wait, and then nobody knows (W24)
+
+mood: contextvars.ContextVar[str] = contextvars.ContextVar("mood", default="none")
+
+
+def until_returned(name: str, left: int = 0) -> None:
+    """Wait for calls nobody waits for any more."""
+    until = time.monotonic() + 20
+    while sum(one.name == f"countersign-{name}" for one in threading.enumerate()) > left:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+class Hanging:
+    """A tool that does not return before somebody says so, and then asks for its effect."""
+
+    def __init__(self, desk: Desk, **options: Any) -> None:
+        self.go_on, self.said = threading.Event(), list[str]()
+
+        @order_tool(desk, timeout_seconds=1, **options)
+        def hang(order_id: str) -> None:
+            self.said.append(current_effect().tool)
+            self.go_on.wait(20)
+            with contextlib.suppress(OutsideTransaction):
+                desk.act("hang", order_id)
+            try:
+                current_effect()
+            except OutsideTransaction as refused:
+                self.said.append(str(refused))
+
+        self.call = hang, "o-1"
+
+    def ends(self) -> None:
+        self.go_on.set()
+        until_returned("hang")
+
+
+@pytest.fixture
+def where(desk: Desk) -> Any:
+    """A tool that writes down the thread it runs in."""
+
+    @order_tool(desk)
+    def where(order_id: str) -> None:
+        desk.done.append(("where", threading.current_thread()))
+
+    return where
+
+
+def hanging_threads() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "countersign-hang"]
+
+
+def test_scenario_21_a_plain_tool_that_hangs_is_unknown_after_its_timeout(desk: Desk, where: Any) -> None:
+    """Our own timeout is no failure, whatever the tool says of those."""
+    hang, refund = Hanging(desk, failure_means="not_done"), refund_tool(desk)
+    unknown = fails(desk, OutcomeUnknown, hang.call, (refund, "o-2", 100), match="no answer within 1 s")
+    assert (desk.done, unknown.txn.state) == ([], "unsettled")
+    (left,) = hanging_threads()
+    assert left.daemon  # so that a program ends although its tool does not
+    run(desk, (where, "o-2"), key="t-2")
+    assert desk.done[0][1] is not left  # it keeps its thread, and the next one has another
+    hang.ends()
+    assert hang.said[0] == "hang" and "nobody waits for it any more" in hang.said[1]
+    assert len(desk.done) == 1
+
+
+@pytest.mark.usefixtures("hurried")
+def test_in_asyncio_a_plain_tool_that_hangs_stops_neither_the_loop_nor_the_program(desk: Desk) -> None:
+    hang, turns = Hanging(desk), []
+
+    async def turning() -> None:
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0.005)
+
+    async def body() -> None:
+        other = asyncio.create_task(turning())
+        async with desk.step():
+            hang.call[0]("o-1")
+        other.cancel()
+
+    with pytest.raises(OutcomeUnknown, match="no answer within"):
+        asyncio.run(body())  # returns although the thread still hangs
+    assert len(turns) > 3
+    hang.ends()
+
+
+def test_each_call_sees_its_effect_and_its_callers_context_and_none_of_the_one_before(desk: Desk) -> None:
+    seen: list[Any] = []
+
+    @order_tool(desk)
+    def look(order_id: str) -> None:
+        in_main = threading.current_thread() is threading.main_thread()
+        seen.append((current_effect().tool, mood.get(), in_main))
+        mood.set("spoilt")
+
+    mood.set("calm")
+    run(desk, *((look, f"o-{number}") for number in range(12)))
+    assert seen == [("look", "calm", False)] * 12
+
+
+def test_a_tool_bound_to_its_callers_thread_says_so(desk: Desk) -> None:
+    connection = sqlite3.connect(":memory:")  # refuses every other thread
+    connection.execute("CREATE TABLE done (what TEXT)")
+
+    @order_tool(desk, own_thread=False)
+    def write(order_id: str) -> None:
+        connection.execute("INSERT INTO done VALUES (?)", (order_id,))
+
+    run(desk, (write, "o-1"))
+    assert connection.execute("SELECT * FROM done").fetchall() == [("o-1",)]
+    connection.close()
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration("x")])
+def test_whatever_a_tool_raises_in_its_thread_reaches_the_caller(desk: Desk, error: BaseException) -> None:
+    told = OutcomeUnknown if isinstance(error, StopIteration) else type(error)
+    fails(desk, told, (failing_tool(desk, error), "o-1"))
+    assert states(desk) == {"notify#1": "unknown"}
+
+
+@pytest.mark.parametrize("tries", [1, 2, 4])
+def test_a_tool_says_how_often_it_is_tried(desk: Desk, tries: int) -> None:
+    notify = failing_tool(desk, ConnectionError("away"), idempotent=True, tries=tries)
+    fails(desk, OutcomeUnknown, (notify, "o-1"))
+    assert (len(desk.keys), len(set(desk.keys))) == (tries, 1)
+
+
+def test_tries_are_for_tools_whose_reviewed_manifest_says_idempotent(desk: Desk) -> None:
+    notify = failing_tool(desk, ConnectionError("away"), tries=2)
+    fails(desk, RegistrationError, (notify, "o-1"), match="tries=2")
+    assert desk.done == []
+    mine = tool_of(notify)
+    require_fits(mine, changed(mine.draft_manifest(), idempotent=True))
+
+
+@pytest.mark.parametrize("tries", [0, -1, 21, "3", 2.0, True])
+def test_what_is_no_sensible_number_of_tries_is_refused(desk: Desk, tries: Any) -> None:
+    with pytest.raises(RegistrationError, match="write a number from 1 to 20"):
+        failing_tool(desk, ValueError(), tries=tries)
+
+
+def test_calls_one_after_the_other_start_no_thread_each(desk: Desk, where: Any) -> None:
+    run(desk, *((where, f"o-{number}") for number in range(20)))
+    assert len({thread for _, thread in desk.done}) <= 4  # as one says it is idle a moment after its answer
+
+
+def test_threads_of_a_large_group_end(desk: Desk) -> None:
+    started = threading.Barrier(20)
+
+    @order_tool(desk)
+    def meet(order_id: str) -> None:
+        started.wait(20)
+
+    run(desk, [(meet, f"o-{number}") for number in range(20)])
+    until_returned("meet")
+    until_returned("idle", left=10)  # eight, and those that said so at the same moment
+
+
+def test_a_forked_child_calls_tools_in_threads_of_its_own(desk: Desk, where: Any) -> None:
+    run(desk, (where, "o-1"))
+    until_returned("where")
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os._exit(0 if Threaded(lambda: 7, {}).result(10) == 7 else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_tools_own_timeout_error_is_not_taken_for_ours() -> None:
+    def late() -> None:
+        raise TimeoutError("the bank")
+
+    with pytest.raises(TimeoutError, match="the bank") as raised:
+        Threaded(late, {}).result(10)
+    assert not isinstance(raised.value, ToolTimeoutError)

@@ -1,14 +1,40 @@
 """Equal calls of one transaction are one; `txn.repeat()` means one more, for the code inside it and for nobody else."""
 
+from __future__ import annotations
+
 import asyncio
 import contextvars
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import transaction
-from tests.fakes.desk import Desk, refund_tool
+from countersign import (
+    AlreadyRedeemed,
+    MisuseError,
+    ReviewPending,
+    ServiceUnavailable,
+    SQLiteAdapter,
+    TransactionBusy,
+    replay,
+    resume,
+    transaction,
+)
+from tests.fakes.desk import (
+    Desk,
+    asked_of_policy,
+    make_runtime,
+    note_tool,
+    notes_database,
+    notes_in,
+    refund_tool,
+)
+from tests.fakes.running import fails, run, run_async
 from tests.unit.sdk.transactions.test_parallel import in_block
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
@@ -135,3 +161,191 @@ def test_repeat_of_one_transaction_says_nothing_of_another(desk: Desk, refund: A
         refund("o-1", 100)
         refund("o-1", 100)
     assert desk.done[1:] == ONCE
+
+
+# -------------------------------------------------------------- several who use one key: scenarios 41 to 43
+
+RESULT = {"refund_id": "r-o-1-100"}
+DONE = [("refund", "o-1", 100)]
+
+
+class Held:
+    """The first tool call stays under way until the test lets it end."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.is_under_way, self.may_end = threading.Event(), threading.Event()
+        desk.before_fire = self._hold
+
+    def _hold(self, _: str) -> None:
+        self.is_under_way.set()
+        assert self.may_end.wait(SECONDS)
+
+
+def ends(desk: Desk, refund: Any, key: str = "t-1") -> tuple[Any, bool, str]:
+    """What one run of the key ends with: the result, whether it was replayed, the state."""
+    left = run(desk, (refund, "o-1", 100), key=key)
+    return left.placed[0].result, left.txn.replayed, left.txn.state
+
+
+@contextmanager
+def first_under_way(desk: Desk, refund: Any) -> Iterator[tuple[Held, ThreadPoolExecutor, Any]]:
+    held = Held(desk)
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(ends, desk, refund)
+        assert held.is_under_way.wait(SECONDS)
+        yield held, threads, first
+        assert first.result(SECONDS) == (RESULT, False, "settled")
+
+
+def test_scenario_41_the_same_call_again_answers_what_was_stored_however_it_is_written(
+    desk: Desk, refund: Any
+) -> None:
+    assert ends(desk, refund) == (RESULT, False, "settled")
+    with desk.restarted() as later, later.step() as again:
+        stored = refund(order_id="o-1", tags=None, amount_cents=100)
+    assert (stored.result, again.replayed, len(again.effects)) == (RESULT, True, 1)
+    assert desk.done == DONE
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_scenario_42_threads_with_one_key_wait_and_get_the_first_result(
+    desk: Desk, refund: Any, others: int
+) -> None:
+    with first_under_way(desk, refund) as (held, threads, _):
+        waiting = [threads.submit(ends, desk, refund) for _ in range(others)]
+        assert not any(one.done() for one in waiting)
+        held.may_end.set()
+        assert [one.result(SECONDS) for one in waiting] == [(RESULT, True, "settled")] * others
+    assert desk.done == DONE
+
+
+def test_scenario_42_whoever_waited_long_enough_is_told_so_by_type_and_fires_nothing(
+    desk: Desk, refund: Any
+) -> None:
+    settings = replace(desk.runtime.settings, lease_wait_seconds=0.1)
+    with make_runtime(settings, desk.face, desk.registry, desk.clock) as runtime:
+        impatient = replace(desk, runtime=runtime)
+        with first_under_way(desk, refund) as (held, *_):
+            told = r"'t-1' is being run by process \d+ on \S+; .*Try again"
+            busy = fails(impatient, TransactionBusy, (refund, "o-1", 100), match=told).error
+            assert (busy.key, busy.code) == ("t-1", "transaction_busy")
+            assert busy.waited == pytest.approx(settings.lease_wait_seconds)
+            held.may_end.set()
+        assert ends(impatient, refund) == (RESULT, True, "settled")
+    assert desk.done == DONE
+
+
+def test_scenario_42_another_key_waits_for_nobody(desk: Desk, refund: Any) -> None:
+    with first_under_way(desk, refund) as (held, threads, _):
+        held.is_under_way.clear()
+        other = threads.submit(ends, desk, refund, "t-2")
+        assert held.is_under_way.wait(SECONDS), "the other call is under way beside the first"
+        held.may_end.set()
+        assert other.result(SECONDS)[1] is False
+    assert len(desk.done) == len(set(desk.keys)) == 2
+
+
+def test_scenario_43_an_agent_that_starts_again_fires_once(desk: Desk, refund: Any) -> None:
+    for replayed in (False, True, True):
+        with desk.restarted() as life:
+            assert ends(life, refund) == (RESULT, replayed, "settled")
+    assert desk.done == DONE
+
+
+# -------------------------------------------------------------- a block that asks for nothing spends no key
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return notes_database(tmp_path)
+
+
+@pytest.fixture
+def note(desk: Desk, notes: Path) -> tuple[Any, ...]:
+    return note_tool(desk, SQLiteAdapter(notes)), "o-1", "hello"
+
+
+@pytest.fixture
+def refund_call(desk: Desk) -> tuple[Any, ...]:
+    return refund_tool(desk), "o-1", 100
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_the_key_is_as_free_as_it_was(desk: Desk, refund_call: Any, is_async: bool) -> None:
+    def leave(*calls: Any) -> Any:
+        return (asyncio.run(run_async(desk, *calls)) if is_async else run(desk, *calls)).txn
+
+    for _ in range(2):
+        empty = leave()
+        assert (empty.state, empty.replayed, asked_of_policy(desk)) == ("ended", False, [])
+    assert leave(refund_call).state == "settled"
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_live_work_may_come_under_it_and_is_done_once(desk: Desk, notes: Path, note: Any) -> None:
+    run(desk)
+    for replayed in (False, True):
+        txn = run(desk, note).txn
+        assert (txn.state, txn.replayed, notes_in(notes)) == ("settled", replayed, [("o-1", "hello")])
+
+
+def test_one_whose_nested_block_was_taken_back_has_asked_for_nothing(
+    desk: Desk, notes: Path, note: Any, refund_call: Any
+) -> None:
+    inner = transaction(runtime=desk.runtime)
+    with desk.step() as empty, pytest.raises(LookupError), inner:
+        for fn, *args in (note, refund_call):
+            fn(*args)
+        raise LookupError
+    assert (empty.state, notes_in(notes), desk.done) == ("ended", [], [])
+    run(desk, refund_call)
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_the_journal_says_that_it_asked_for_nothing_and_recovery_has_nothing_to_do(desk: Desk) -> None:
+    run(desk)
+    (record,) = desk.runtime.journal.transactions.find("t-1")
+    assert (record.state, record.landed, record.redeemed) == ("ended", False, False)
+    assert "asked for nothing" in (record.note or "")
+    assert resume(desk.runtime) == []
+    (after,) = desk.runtime.journal.transactions.find("t-1")
+    assert after.note == record.note
+    with pytest.raises(MisuseError, match="there is nothing to replay"):
+        replay("t-1", lambda txn: None, runtime=desk.runtime)
+
+
+def test_what_people_were_asked_is_withdrawn_and_asked_again(desk: Desk) -> None:
+    refund_call = refund_tool(desk)
+    for _ in range(2):
+        txn = fails(desk, ReviewPending, (refund_call, "o-1", 90_000)).txn.txn
+        assert desk.service.latest(txn).state == "review"
+        run(desk)
+        assert desk.service.latest(txn).state == "ended"
+        assert (resume(desk.runtime), desk.done) == ([], [])
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["nothing", "live work"])
+@pytest.mark.parametrize(("lost", "asked"), [("lost_answer", True), ("lost_request", False)])
+def test_so_is_what_got_no_answer(
+    desk: Desk, notes: Path, note: Any, lost: str, asked: bool, live: bool
+) -> None:
+    """The journal does not know whether it arrived."""
+    desk.face.faults["/v1/transactions"] = [lost] * 20
+    frozen = fails(desk, ServiceUnavailable, (refund_tool(desk), "o-1", 90_000)).txn
+    desk.face.faults.clear()
+    assert (frozen.state, frozen.txn in desk.service.revisions) == ("frozen", asked)
+    txn = run(desk, *[note] * live).txn
+    assert (txn.state, len(notes_in(notes))) == (("settled", 1) if live else ("ended", 0))
+    assert not asked or desk.service.latest(txn.txn).state == "ended"
+    assert resume(desk.runtime) == [] and desk.done == []
+
+
+@pytest.mark.parametrize("done", ["refund_call", "note"])
+def test_a_key_that_was_spent_before_stays_so(
+    desk: Desk, notes: Path, done: str, request: pytest.FixtureRequest
+) -> None:
+    call = request.getfixturevalue(done)
+    run(desk, call)
+    fails(desk, AlreadyRedeemed, match="another list")
+    run(desk, call)
+    assert (len(desk.done), len(notes_in(notes))) == ((1, 0) if done == "refund_call" else (0, 1))
