@@ -20,7 +20,6 @@ from countersign import (
     probe,
     resume,
 )
-from countersign.waiting import AsyncWaits, LeftEarlyError, Raised, SyncWaits, Unended
 from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool, service_states, states
 from tests.fakes.running import errors, fails, order_tool, refusing_tool, run, run_async
 from tests.unit.sdk.commit.probed import SECONDS
@@ -142,7 +141,8 @@ def test_in_asyncio_a_tool_that_exits_ends_its_siblings_no_earlier(desk: Desk, e
     assert (done, states(desk)) == (["o-2"], {"leave#1": "unknown", "stay#2": "fired"})
 
 
-def test_a_cancelled_step_writes_what_had_ended(desk: Desk) -> None:
+@pytest.mark.anyio
+async def test_a_cancelled_step_writes_what_had_ended(desk: Desk) -> None:
     under_way = asyncio.Event()
 
     @order_tool(desk)
@@ -155,57 +155,12 @@ def test_a_cancelled_step_writes_what_had_ended(desk: Desk) -> None:
         under_way.set()
         await asyncio.Event().wait()
 
-    asyncio.run(cancelled(run_async(desk, [(done, "o-1"), (hang, "o-2")]), under_way, asyncio.CancelledError))
-    assert states(desk) == {"done#1": "fired", "hang#2": "unknown"}
-
-
-async def cancelled(work: Any, under_way: asyncio.Event, error: Any) -> Any:
-    """What work raises that is cancelled once it is under way."""
-    task = asyncio.create_task(work)
+    task = asyncio.create_task(run_async(desk, [(done, "o-1"), (hang, "o-2")]))
     await under_way.wait()
     task.cancel()
-    with pytest.raises(error) as raised:
+    with pytest.raises(asyncio.CancelledError):
         await task
-    return raised.value
-
-
-# --------------------------------------------------------------------------------------------- waiting itself
-
-
-async def returning() -> object:
-    return 1
-
-
-async def exiting() -> object:
-    raise SystemExit(3)
-
-
-def test_each_way_to_wait_hands_over_what_is_no_exception_when_all_have_ended() -> None:
-    async def both(waits: Any) -> list[object]:
-        return await waits.together([exiting, returning])  # type: ignore[no-any-return]
-
-    with pytest.raises(StopIteration) as ended:
-        both(SyncWaits(lambda: None)).send(None)  # type: ignore[arg-type, return-value]
-    for first, second in (ended.value.value, asyncio.run(both(AsyncWaits(lambda: None)))):  # type: ignore[arg-type, return-value]
-        assert isinstance(first, Raised) and isinstance(first.error, SystemExit)
-        assert second == 1
-
-
-def test_a_cancelled_wait_tells_what_had_ended() -> None:
-    async def main() -> Any:
-        under_way = asyncio.Event()
-
-        async def hanging() -> object:
-            await asyncio.sleep(0)
-            under_way.set()
-            return await asyncio.Event().wait()
-
-        both = AsyncWaits(lambda: None).together([returning, hanging])  # type: ignore[arg-type, return-value]
-        return await cancelled(both, under_way, LeftEarlyError)
-
-    left = asyncio.run(main())
-    assert left.answers == (1, Unended())
-    assert isinstance(left.interrupt, asyncio.CancelledError)
+    assert states(desk) == {"done#1": "fired", "hang#2": "unknown"}
 
 
 # ------------------------------------------------------------------------------------------- beside a probe

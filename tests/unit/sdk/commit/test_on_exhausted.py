@@ -161,20 +161,17 @@ def test_a_compensation_that_fails_has_failed_whatever_its_manifest_lets_it(desk
     assert failed.txn.state == "unsettled"
 
 
-def test_where_every_effect_was_let_fail_nothing_fired_and_it_has_ended(desk: Desk) -> None:
+def test_where_every_effect_was_let_fail_nothing_fired_and_only_live_work_stands(desk: Desk) -> None:
     mail = optional_tool(desk)
     for replayed in (False, True):
         left = run(desk, (mail, "o-1"))
         assert (left.placed[0].outcome, left.txn.state, left.txn.replayed) == ("failed", "ended", replayed)
         assert [one.error for one in left.txn.failed] == ["NotDone: no"]
     assert desk.service.latest(left.txn.txn).state.value == "ended"
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), name="notes"))
+    assert run(desk, (note, "o-1", "told"), (mail, "o-1"), key="t-2").txn.state == "settled"
+    assert notes_in(desk.folder / "notes.db") == [("o-1", "told")]
     assert resume(desk.runtime) == []
-
-
-def test_live_work_beside_effects_that_were_all_let_fail_stands(desk: Desk, tmp_path: Path) -> None:
-    note = note_tool(desk, SQLiteAdapter(notes_database(tmp_path), name="notes"))
-    txn = run(desk, (note, "o-1", "told"), (optional_tool(desk), "o-1")).txn
-    assert (txn.state, notes_in(tmp_path / "notes.db")) == ("settled", [("o-1", "told")])
 
 
 def test_a_second_run_and_a_replay_answer_the_same_and_fire_nothing(desk: Desk) -> None:
