@@ -129,7 +129,7 @@ def test_an_edit_that_does_not_fit_the_signature_is_not_fired(desk: Desk, refund
     assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit, asyncio.CancelledError])
 def test_a_body_that_raises_or_is_interrupted_submits_nothing(desk: Desk, refund: Any, error: Any) -> None:
     with pytest.raises(error), desk.step() as txn:
         refund("o-1", 4_200)

@@ -49,47 +49,10 @@ def test_a_tool_outside_a_transaction_refuses_and_does_nothing(desk: Desk, refun
 
 
 def test_a_thread_started_inside_is_outside(desk: Desk, refund: Any) -> None:
-    heard: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            refund("o-1", 100)
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is looked at
-            heard.append(error)
-
-    with desk.step() as txn:
-        thread = threading.Thread(target=call)
-        thread.start()
-        thread.join()
-        with ThreadPoolExecutor(1) as pool:
-            pool.submit(call).result()
-    assert [type(one) for one in heard] == [OutsideTransaction] * 2
-    assert (txn.effects, desk.done) == ((), [])
-
-
-async def test_a_task_or_worker_thread_the_transaction_does_not_know_refuses(desk: Desk, refund: Any) -> None:
-    gone = asyncio.Event()
-
-    async def in_task() -> None:
-        refund("o-1", 100)
-
-    async def later() -> None:
-        await gone.wait()
-        refund("o-1", 100)
-
-    async with desk.step() as txn:
-        for made in (
-            asyncio.create_task(in_task()),
-            asyncio.to_thread(refund, "o-1", 100),
-            asyncio.gather(in_task()),
-        ):
-            with pytest.raises(OutsideTransaction, match="does not know"):
-                await made
-        outlives = asyncio.create_task(later())
-        await asyncio.sleep(0)
-    gone.set()
-    with pytest.raises(OutsideTransaction, match="had ended"):
-        await outlives
+    with desk.step() as txn, ThreadPoolExecutor(1) as pool:
+        refused(pool.submit(refund, "o-1", 100).result, "outside a transaction")
+        with txn.parallel():
+            refused(pool.submit(refund, "o-1", 100).result, "outside a transaction")
     assert (txn.effects, desk.done) == ((), [])
 
 
@@ -149,45 +112,17 @@ def test_an_async_tool_that_takes_too_long_is_unknown(desk: Desk, send: Any) -> 
         asyncio.run(run_async(desk, (send, "o-2")))
 
 
-async def cancelled(work: Any, until: Callable[[], Any]) -> None:
-    task = asyncio.create_task(work)
-    while not until():  # noqa: ASYNC110 - what it waits for is no event
+async def test_cancelling_while_an_effect_fires_writes_unknown_and_goes_on_cancelling(
+    desk: Desk, send: Any, refund: Any
+) -> None:
+    task = asyncio.create_task(run_async(desk, (send, "o-2"), (refund, "o-1", 100)))
+    while not desk.done:  # noqa: ASYNC110 - the tool is no event
         await asyncio.sleep(0.001)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-async def test_cancelling_the_body_submits_nothing(desk: Desk, refund: Any) -> None:
-    staged: list[Any] = []
-
-    async def step() -> None:
-        async with desk.step():
-            staged.append(refund("o-1", 100))
-            await asyncio.sleep(30)
-
-    await cancelled(step(), lambda: staged)
-    assert desk.done == []
-    assert desk.runtime.journal.transactions.find("t-1")[0].state == "ended"
-
-
-async def test_cancelling_while_an_effect_fires_writes_unknown_and_goes_on_cancelling(
-    desk: Desk, send: Any, refund: Any
-) -> None:
-    await cancelled(run_async(desk, (send, "o-2"), (refund, "o-1", 100)), lambda: desk.done)
     assert states(desk) == {"send#1": "unknown", "refund#2": "unused"}
     assert desk.done == [("send", "o-2")]
-
-
-def test_ctrl_c_while_an_effect_fires_writes_unknown_and_a_rerun_does_not_fire_again(desk: Desk) -> None:
-    @order_tool(desk)
-    def send(order_id: str) -> None:
-        desk.act("send", order_id)
-        raise KeyboardInterrupt
-
-    fails(desk, KeyboardInterrupt, (send, "o-1"))
-    fails(desk, OutcomeUnknown, (send, "o-1"), match="Do not repeat it")
-    assert desk.done == [("send", "o-1")]
 
 
 # ---------------------------------------------- a tool's timeout ends the wait, and then nobody knows (W24)
@@ -307,8 +242,11 @@ def test_a_tool_bound_to_its_callers_thread_says_so(desk: Desk) -> None:
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration("x")])
 def test_whatever_a_tool_raises_in_its_thread_reaches_the_caller(desk: Desk, error: BaseException) -> None:
     told = OutcomeUnknown if isinstance(error, StopIteration) else type(error)
-    fails(desk, told, (failing_tool(desk, error), "o-1"))
+    notify = failing_tool(desk, error)
+    fails(desk, told, (notify, "o-1"))
     assert states(desk) == {"notify#1": "unknown"}
+    fails(desk, OutcomeUnknown, (notify, "o-1"), match="Do not repeat it")  # and it is not fired again
+    assert len(desk.done) == 1
 
 
 @pytest.mark.parametrize("tries", [1, 2, 4])

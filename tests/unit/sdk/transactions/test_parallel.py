@@ -164,7 +164,7 @@ async def test_scenario_13_outside_the_block_a_task_and_a_thread_are_refused(des
         await go.wait()
         refund("o-1", 100)
 
-    go = asyncio.Event()
+    go, ended = asyncio.Event(), asyncio.Event()
     async with desk.step() as txn:
         with pytest.raises(ExceptionGroup) as told:
             await from_tasks(refund, ["o-1"])
@@ -172,21 +172,16 @@ async def test_scenario_13_outside_the_block_a_task_and_a_thread_are_refused(des
         with pytest.raises(OutsideTransaction, match=r"txn\.parallel"):
             await asyncio.to_thread(refund, "o-1", 100)
         with txn.parallel():
-            outlives = asyncio.create_task(late(go))
+            outlives, outlives_all = (asyncio.create_task(late(one)) for one in (go, ended))
             await from_tasks(refund, ["o-2"])
         go.set()
         for afterwards in (outlives, asyncio.to_thread(refund, "o-1", 100)):
             with pytest.raises(OutsideTransaction):
                 await afterwards
+    ended.set()
+    with pytest.raises(OutsideTransaction, match="had ended"):
+        await outlives_all
     assert desk.done == [("refund", "o-2", 100)]
-
-
-def test_a_thread_with_no_context_is_outside(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    outside = pytest.raises(OutsideTransaction, match="outside a transaction")
-    with desk.step() as txn, txn.parallel(), ThreadPoolExecutor(1) as pool, outside:
-        pool.submit(refund, "o-1", 100).result(SECONDS)
-    assert desk.done == []
 
 
 def test_blocks_inside_the_block_are_refused(desk: Desk) -> None:

@@ -88,38 +88,26 @@ async def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repea
     assert sorted(desk.done) == [*TWICE, *(("refund", "o-2", 100),) * 2, ("refund", "o-3", 100)]
 
 
-@pytest.mark.parametrize("where", ["thread", "task"])
-def test_another_thread_or_task_that_never_said_repeat_repeats_nothing(
-    desk: Desk, refund: Any, where: str
-) -> None:
+@pytest.mark.anyio
+async def test_another_thread_or_task_that_never_said_repeat_repeats_nothing(desk: Desk, refund: Any) -> None:
     def twice() -> None:
         refund("o-1", 100)
         refund("o-1", 100)
 
-    async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                go, done = asyncio.Event(), asyncio.Event()
+    async def other(go: asyncio.Event, done: asyncio.Event) -> None:
+        await go.wait()
+        twice()
+        done.set()
 
-                async def other() -> None:
-                    await go.wait()
-                    twice()
-                    done.set()
-
-                task = asyncio.create_task(other())
-                with txn.repeat():
-                    go.set()
-                    await done.wait()
-                await task
-
-    if where == "task":
-        asyncio.run(body())
-    else:
-        with desk.step() as txn, txn.parallel():
-            thread = threading.Thread(target=contextvars.copy_context().run, args=(twice,))
+    async with desk.step() as txn:
+        with txn.parallel():
+            go, done, outside = asyncio.Event(), asyncio.Event(), contextvars.copy_context()
+            task = asyncio.create_task(other(go, done))
             with txn.repeat():
-                thread.start()
-                thread.join(SECONDS)
+                go.set()
+                await done.wait()
+                await asyncio.get_running_loop().run_in_executor(None, outside.run, twice)
+            await task
     assert desk.done == ONCE
 
 
