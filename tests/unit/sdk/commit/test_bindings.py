@@ -80,8 +80,7 @@ def test_a_hook_under_a_tool_gets_the_approved_bytes_and_cannot_reach_the_next_e
     assert seen == [["a@b"], ["a@b"]]
 
 
-def test_an_approval_is_found_by_what_it_was_for_and_never_by_its_place(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_an_approval_is_found_by_what_it_was_for_and_never_by_its_place(desk: Desk, refund: Any) -> None:
     one, two, other = (refund, "o-1", LARGE), (refund, "o-2", LARGE + 1), (refund, "o-2", LARGE)
     approved(desk, one, two)
     for calls in ((two, one), (one,), (one, other)):

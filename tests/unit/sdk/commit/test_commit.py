@@ -23,11 +23,6 @@ from tests.fakes.running import Left, fails, run
 LARGE = 90_000
 
 
-@pytest.fixture
-def refund(desk: Desk) -> Callable[..., Any]:
-    return refund_tool(desk)
-
-
 def asked(desk: Desk, *calls: Any, **options: Any) -> Left:
     """A block that people are asked about."""
     return fails(desk, ReviewPending, *calls, **options)

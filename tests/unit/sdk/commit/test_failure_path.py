@@ -71,8 +71,8 @@ def test_the_first_effect_failing_leaves_nothing_and_says_so(desk: Desk, error: 
     assert states(desk) == {"notify#1": "failed", "refund#2": "unused"}
 
 
-def test_what_has_no_compensation_stands_and_is_named(desk: Desk) -> None:
-    refund, notify = refund_tool(desk), refusing_tool(desk)
+def test_what_has_no_compensation_stands_and_is_named(desk: Desk, refund: Any) -> None:
+    notify = refusing_tool(desk)
     failed = fails(desk, EffectFailed, (refund, "o-1", 100), (notify, "o-1"), (notify, "o-2"))
     assert (desk.done, failed.txn.state) == ([("refund", "o-1", 100)], "unsettled")
     assert "Still standing and not undone: refund#1" in failed.said
@@ -359,8 +359,7 @@ def test_results_are_reported_only_where_a_compensation_needs_them(desk: Desk) -
     assert (first.result, second.result) == ({"charge_id": "c-o-1"}, None)
 
 
-def test_a_report_that_is_lost_is_sent_again_with_the_next_commit(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_report_that_is_lost_is_sent_again_with_the_next_commit(desk: Desk, refund: Any) -> None:
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 4
     first = run(desk, (refund, "o-1", 100)).txn
     assert desk.service.latest(first.txn).held[0].outcome is None
@@ -368,8 +367,7 @@ def test_a_report_that_is_lost_is_sent_again_with_the_next_commit(desk: Desk) ->
     assert desk.service.latest(first.txn).held[0].outcome is Outcome.FIRED
 
 
-def test_a_policy_that_changes_its_mind_at_redemption_denies(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_policy_that_changes_its_mind_at_redemption_denies(desk: Desk, refund: Any) -> None:
     desk.service.approve(fails(desk, ReviewPending, (refund, "o-1", 90_000)).error.txn)
     desk.service.policy = lambda *_: (Verdict.DENY, Reason(code="forbidden_by_policy", text="frozen account"))
     fails(desk, Denied, (refund, "o-1", 90_000), match="frozen account")

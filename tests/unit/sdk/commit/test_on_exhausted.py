@@ -226,8 +226,7 @@ def test_what_a_dead_process_left_is_brought_to_its_end(desk: Desk, monkeypatch:
     assert resume(desk.runtime) == []
 
 
-def test_an_unknown_that_a_person_settles_as_not_done_counts_as_let_fail(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_an_unknown_that_a_person_settles_as_not_done_counts_as_let_fail(desk: Desk, refund: Any) -> None:
     mail = failing_tool(desk, TimeoutError("slow"), "mail", on_exhausted="tool")
     unknown = fails(desk, OutcomeUnknown, (refund, "o-1", 100), (mail, "o-1"))
     desk.service.settle(unknown.txn.txn, unknown.placed[1].effect_id, EffectState.FAILED)

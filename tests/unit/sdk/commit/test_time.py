@@ -31,8 +31,7 @@ LONG = 60.0  # past fire_by
 LONGER = 600.0  # past the release too
 
 
-def test_time_running_out_between_two_effects_is_renewed(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_time_running_out_between_two_effects_is_renewed(desk: Desk, refund: Any) -> None:
     desk.before_fire = lambda _: desk.clock.advance(29)
     run(desk, (refund, "o-1", 100), (refund, "o-2", 100))
     assert (len(desk.done), desk.face.asked("/v1/redemptions/")) == (2, 1)
@@ -57,8 +56,7 @@ def no_more(desk: Desk, of_void: Any = NO_LONGER) -> None:
     desk.before_fire = late
 
 
-def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk: Desk) -> None:
-    charge = charge_tools(desk)
+def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk: Desk, charge: Any) -> None:
     no_more(desk, of_void=Verdict.RELEASE)
     lapsed = fails(desk, ReleaseLapsed, (charge, "o-1", 100), (charge, "o-2", 200))
     assert [name for name, *_ in desk.done] == ["charge", "void"]
@@ -135,11 +133,6 @@ def running(desk: Desk, machine: Machine) -> Iterator[Desk]:
 def here(desk: Desk, machine: Machine) -> Iterator[Desk]:
     with running(desk, machine) as process:
         yield process
-
-
-@pytest.fixture
-def refund(desk: Desk) -> Callable[..., Any]:
-    return refund_tool(desk)
 
 
 def no_renewal(desk: Desk) -> None:

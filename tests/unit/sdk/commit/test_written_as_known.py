@@ -170,8 +170,7 @@ def test_a_journal_that_fails_while_a_sibling_runs_ends_no_sibling(desk: Desk, s
     assert states(desk) == {"refund#1": "fired", "slow#2": "fired"}
 
 
-def test_a_journal_that_stays_broken_leaves_the_group_firing(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_journal_that_stays_broken_leaves_the_group_firing(desk: Desk, refund: Any) -> None:
 
     def broken(*_: Any) -> None:
         with desk.runtime.journal.database.told():

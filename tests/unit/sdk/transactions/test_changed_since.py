@@ -18,7 +18,7 @@ from countersign import (
     resume,
 )
 from countersign.contract import EffectState
-from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool, states
+from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, states
 from tests.fakes.running import Left, fails, refusing_tool, run
 from tests.unit.sdk.full_disk import full_after
 
@@ -29,11 +29,6 @@ CHANGES: dict[str, dict[str, Any]] = {
     "that it is idempotent": {"idempotent": True},
     "how long it may take": {"timeout_seconds": 5},
 }
-
-
-@pytest.fixture
-def refund(desk: Desk) -> Any:
-    return refund_tool(desk)
 
 
 @pytest.fixture

@@ -120,9 +120,8 @@ def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str)
 
 
 @on_both
-def test_a_block_that_is_entered_twice_keeps_what_it_has(desk: Desk) -> None:
+def test_a_block_that_is_entered_twice_keeps_what_it_has(desk: Desk, refund: Any) -> None:
     """It was left as if it were a block inside itself: without a commit, and its thread could begin no other."""
-    refund = refund_tool(desk)
     with desk.step() as txn:
         refund("o-1", 100)
         with pytest.raises(MisuseError):
@@ -149,8 +148,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-def test_one_in_the_wait_tells_that_people_are_asked(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_one_in_the_wait_tells_that_people_are_asked(desk: Desk, refund: Any) -> None:
     on_view(desk, interrupt)
     told = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error)
     assert told.startswith("transaction 't-1': parked (refund#1 review); ") and "goes on with it" in told
@@ -226,8 +224,7 @@ def holder(desk: Desk, txn: Transaction) -> object:
 
 @pytest.mark.parametrize("writes", [0, 1], ids=["for the whole block's end", "until the body has failed"])
 @on_both
-def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writes: int) -> None:
-    refund = refund_tool(desk)
+def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writes: int, refund: Any) -> None:
     with pytest.raises(JournalError, match="disk is full"), desk.step() as first:
         refund("o-1", 100)
         outage.begin()
@@ -315,9 +312,8 @@ def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage:
 
 
 @on_both
-def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk) -> None:
+def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk, refund: Any) -> None:
     """A server that forgot what it was told last has no owner either: only what is known is said."""
-    refund = refund_tool(desk)
     gone = pytest.raises(LeaseLost, match=r"is not this run's any more.*Run it again under its key")
     with gone as lost, desk.step() as txn:
         with desk.runtime.journal.database.unit(durable=False) as unit:

@@ -30,24 +30,9 @@ from countersign import (
 )
 from countersign.adapters.protocol import Savepoint
 from countersign.journal.transactions import Transactions
-from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_in
 
 ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
-
-
-@pytest.fixture
-def note(desk: Desk, notes: Path) -> Any:
-    return note_tool(desk, SQLiteAdapter(notes))
-
-
-@pytest.fixture
-def refund(desk: Desk) -> Any:
-    return refund_tool(desk)
 
 
 def inner(desk: Desk) -> Transaction:

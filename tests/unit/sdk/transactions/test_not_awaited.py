@@ -21,7 +21,7 @@ from countersign import (
     transaction,
 )
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in
 from tests.fakes.running import order_tool
 
 NEVER = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Python says so as well
@@ -174,11 +174,6 @@ pytestmark = pytest.mark.anyio
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 REFUSED = r"(?s)begun .*`with txn\.parallel\(\):`"
-
-
-@pytest.fixture
-def refund(desk: Desk) -> Any:
-    return refund_tool(desk)
 
 
 def adding_tool(desk: Desk) -> tuple[Callable[[int], Awaitable[int]], MemoryAdapter]:

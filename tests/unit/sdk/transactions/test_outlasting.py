@@ -18,7 +18,6 @@ from tests.fakes.desk import (
     failing_tool,
     make_runtime,
     note_tool,
-    notes_database,
     notes_in,
     refund_tool,
 )
@@ -42,11 +41,6 @@ def notify(desk: Desk) -> Any:
 def slept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses of whoever waits, in seconds: the clock is moved on by them, and nobody waits."""
     return sleeping(desk, monkeypatch)
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
 
 
 @pytest.fixture

@@ -24,18 +24,12 @@ from tests.fakes.desk import (
     Desk,
     asked_of_policy,
     note_tool,
-    notes_database,
     notes_in,
     refund_tool,
 )
 from tests.fakes.running import order_tool, run, run_async
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
 
 
 def meeting_tool(desk: Desk, parties: int, name: str = "meet") -> Any:
@@ -129,8 +123,7 @@ async def from_tasks(refund: Callable[..., Any], orders: list[str]) -> None:
             group.create_task(one(order))
 
 
-def test_calls_of_tasks_and_threads_stand_in_one_order_whoever_came_first(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_calls_of_tasks_and_threads_stand_in_one_order_whoever_came_first(desk: Desk, refund: Any) -> None:
     orders = [f"o-{n}" for n in range(6)]
 
     def called(key: str, order: list[str]) -> list[str]:
@@ -157,8 +150,7 @@ def test_threads_of_a_pool_join_with_a_copy_of_the_context_and_equal_calls_are_o
 
 
 @pytest.mark.anyio
-async def test_scenario_13_outside_the_block_a_task_and_a_thread_are_refused(desk: Desk) -> None:
-    refund = refund_tool(desk)
+async def test_scenario_13_outside_the_block_a_task_and_a_thread_are_refused(desk: Desk, refund: Any) -> None:
 
     async def late(go: asyncio.Event) -> None:
         await go.wait()
@@ -195,8 +187,7 @@ def test_blocks_inside_the_block_are_refused(desk: Desk) -> None:
         pytest.fail("it was entered")
 
 
-def test_a_block_inside_a_nested_transaction_is_taken_back_with_it(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_block_inside_a_nested_transaction_is_taken_back_with_it(desk: Desk, refund: Any) -> None:
     with desk.step() as txn:
         with pytest.raises(ValueError), transaction(runtime=desk.runtime), txn.parallel():
             refund("o-1", 100)

@@ -18,14 +18,9 @@ from countersign import (
     tool,
     transaction,
 )
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, note_tool, notes_in, refund_tool
 from tests.fakes.running import run
 from tests.unit.sdk.transactions.test_parallel import SECONDS, in_block, inside
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
 
 
 def test_scenario_51_live_effects_of_many_threads_do_not_disturb_each_other(desk: Desk, notes: Path) -> None:

@@ -30,7 +30,6 @@ from tests.fakes.desk import (
     asked_of_policy,
     make_runtime,
     note_tool,
-    notes_database,
     notes_in,
     refund_tool,
 )
@@ -40,11 +39,6 @@ from tests.unit.sdk.transactions.test_parallel import in_block
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 TWICE = [("refund", "o-1", 100), ("refund", "o-1", 100)]
 ONCE = TWICE[:1]
-
-
-@pytest.fixture
-def refund(desk: Desk) -> Any:
-    return refund_tool(desk)
 
 
 def test_scenario_44_equal_calls_are_one_and_inside_repeat_each_is_meant(desk: Desk, refund: Any) -> None:
@@ -241,11 +235,6 @@ def test_scenario_43_an_agent_that_starts_again_fires_once(desk: Desk, refund: A
 
 
 # -------------------------------------------------------------- a block that asks for nothing spends no key
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
 
 
 @pytest.fixture

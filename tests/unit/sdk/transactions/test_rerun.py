@@ -29,7 +29,6 @@ from tests.fakes.desk import (
     Desk,
     asked_of_policy,
     failing_tool,
-    note_tool,
     notes_database,
     notes_in,
     refund_tool,
@@ -38,21 +37,6 @@ from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.transactions.looks import TXN, on_view, waited
 
 LARGE = [("refund", "o-1", 90_000)]
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
-
-
-@pytest.fixture
-def note(desk: Desk, notes: Path) -> Callable[..., Any]:
-    return note_tool(desk, SQLiteAdapter(notes))
-
-
-@pytest.fixture
-def refund(desk: Desk) -> Callable[..., Any]:
-    return refund_tool(desk)
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -247,7 +231,6 @@ def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
 
 
 @pytest.mark.usefixtures("_asked")
-def test_so_does_a_dry_run(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_so_does_a_dry_run(desk: Desk, refund: Any) -> None:
     found = run_transaction(lambda _: refund("o-1", 90_000), key="t-1", dry_run=True, runtime=desk.runtime)
     assert [one.told for one in found.effects] == [f"asks {WORDS}"]

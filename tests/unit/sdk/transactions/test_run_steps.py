@@ -28,15 +28,10 @@ from countersign import (
     tool,
 )
 from countersign.transactions.schedule import Schedule
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, note_tool, notes_in, refund_tool
 from tests.fakes.running import order_tool
 from tests.unit.sdk.adapters.resources import MemoryValues
 from tests.unit.sdk.transactions.test_parallel import meeting_tool
-
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from countersign import CountersignError, MemoryAdapter, NotDone, tool, tracing
-from tests.fakes.desk import Desk, answering_tool, refund_tool
+from tests.fakes.desk import Desk, answering_tool
 from tests.fakes.running import refusing_tool, run, run_async
 from tests.unit.sdk.commit.test_time import LONG, Machine, running, standing_still
 
@@ -74,8 +74,7 @@ def test_the_span_of_a_fire_says_what_is_known(desk: Desk, traced: Traced, made:
     assert states(traced) == expected
 
 
-def test_a_call_that_was_not_made_says_nothing_of_the_effect(desk: Desk, traced: Traced) -> None:
-    refund = refund_tool(desk)
+def test_a_call_that_was_not_made_says_nothing_of_the_effect(desk: Desk, traced: Traced, refund: Any) -> None:
     with running(desk, Machine(desk.clock)) as here, standing_still(desk, LONG), here.step():
         refund("o-4", 100)
     assert states(traced) == [None, "fired"]
