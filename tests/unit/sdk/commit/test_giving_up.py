@@ -62,9 +62,7 @@ def record_of(desk: Desk) -> tuple[str, bool]:
 
 @approved
 @pytest.mark.parametrize("key", ["t-1", "t-2"])
-def test_what_is_withdrawn_fires_once_when_asked_for_anew(
-    desk: Desk, refund: Any, lagging: Any, key: str
-) -> None:
+def test_what_is_withdrawn_fires_once_asked_for_anew(desk: Desk, refund: Any, lagging: Any, key: str) -> None:
     lapsed = lapses(desk, refund, "sent back 8 times, the last time because")
     assert "bad_token" in lapsed.said and "use another key" in lapsed.said
     assert not lapsed.error.may_fire
@@ -77,9 +75,7 @@ def test_what_is_withdrawn_fires_once_when_asked_for_anew(
 
 @approved
 @pytest.mark.parametrize("withdrawal", ["refused", "lost", "ends nothing"])
-def test_what_cannot_be_withdrawn_fires_once_under_its_own_key(
-    desk: Desk, refund: Any, lagging: Any, withdrawal: str
-) -> None:
+def test_what_cannot_be_withdrawn_fires_once(desk: Desk, refund: Any, lagging: Any, withdrawal: str) -> None:
     def withdraw(txn: str, *_: Any) -> Any:
         if withdrawal == "refused":
             raise Refused(403, ErrorCode.FROZEN, "frozen")

@@ -3,7 +3,6 @@
 import itertools
 import json
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,9 +45,7 @@ def optional_tool(desk: Desk, text: str = "no", **options: Any) -> Any:
     return refusing_tool(desk, text, "mail", on_exhausted="tool", **options)
 
 
-def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(
-    desk: Desk, tmp_path: Path, caplog: Any
-) -> None:
+def test_scenario_39_what_may_fail_fails_and_the_rest_goes_on(desk: Desk, tmp_path: Any, caplog: Any) -> None:
     charge, mail = charge_tools(desk), optional_tool(desk, "mailbox full")
     note = note_tool(desk, SQLiteAdapter(notes_database(tmp_path), name="notes"))
     with caplog.at_level(logging.WARNING, "countersign"):
@@ -92,9 +89,7 @@ ENDS: list[tuple[list[Any], type[Exception] | None, str]] = [
 
 
 @pytest.mark.parametrize(("names", "error", "ended"), ENDS)
-def test_scenarios_38_and_39_how_each_effect_of_a_list_ends(
-    desk: Desk, names: list[Any], error: Any, ended: str
-) -> None:
+def test_scenarios_38_and_39_how_each_effect_ends(desk: Desk, names: Any, error: Any, ended: str) -> None:
     """An inner list is a parallel group. Of what may fail, people have agreed to it, but "as drafted"."""
     may_fail, reviewed = {"on_exhausted": "tool"}, {"on_exhausted": "transaction"}
     tools = {
@@ -274,9 +269,7 @@ def test_another_value_is_refused_with_both_that_there_are(desk: Desk, value: An
         ({"on_exhausted": "tool", "lane": "live"}, "live tool"),
     ],
 )
-def test_a_manifest_with_another_value_or_of_a_live_tool_is_refused(
-    desk: Desk, changes: Any, told: str
-) -> None:
+def test_a_manifest_with_another_value_or_lane_is_refused(desk: Desk, changes: Any, told: str) -> None:
     said = tool_of(refund_tool(desk)).draft_manifest().model_dump(mode="json")
     with pytest.raises(ManifestError, match=told):
         load_manifest(json.dumps(said | changes).encode())

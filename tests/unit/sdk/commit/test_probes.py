@@ -224,9 +224,7 @@ def test_what_a_probe_says_beside_secrets_is_not_told(desk: Desk, answer: Any, t
 
 
 @SAYS_A_SECRET
-def test_nor_is_what_the_probe_of_a_compensation_says(
-    desk: Desk, caplog: Any, answer: Any, told: str
-) -> None:
+def test_nor_what_the_probe_of_a_compensation_says(desk: Desk, caplog: Any, answer: Any, told: str) -> None:
     """Its own manifest has no secret: it was handed one of the call that it takes back."""
 
     @order_tool(desk, resource=("Card", "const:c"), probe="find_void")

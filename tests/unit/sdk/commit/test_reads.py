@@ -132,9 +132,7 @@ def test_a_crash_after_the_redemption_goes_forward_beside_a_live_read(desk: Desk
 
 
 @pytest.mark.parametrize("manifest", ["none", "no group"])
-def test_a_live_tool_without_an_adapter_runs_only_where_it_was_reviewed_as_a_read(
-    desk: Desk, manifest: str
-) -> None:
+def test_a_live_tool_without_an_adapter_runs_only_if_reviewed_as_a_read(desk: Desk, manifest: str) -> None:
     look = look_tool(desk, lane="live", reviewed=False)
     if manifest == "none":
         desk.service.manifests.clear()

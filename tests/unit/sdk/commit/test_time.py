@@ -142,7 +142,7 @@ def no_renewal(desk: Desk) -> None:
 
 @pytest.mark.parametrize("back", [0.0, 1.0, 10.0], ids=lambda times: f"its clock set back {times} times that")
 @pytest.mark.parametrize("seconds", [LONG, LONGER])
-def test_a_pause_past_fire_by_fires_nothing_without_asking_again(
+def test_a_pause_past_fire_by_fires_nothing_unasked(
     here: Desk, machine: Any, refund: Any, seconds: float, back: float
 ) -> None:
     """The process stands still with the receipt on its way; its wall clock may have been set back meanwhile."""
@@ -158,9 +158,7 @@ def test_a_pause_past_fire_by_fires_nothing_without_asking_again(
 
 
 @pytest.mark.parametrize(("seconds", "asked"), [(LONG, 1), (5.0, 0)])
-def test_a_pause_past_fire_by_is_asked_about_and_fires(
-    here: Desk, refund: Any, seconds: float, asked: int
-) -> None:
+def test_a_pause_past_fire_by_is_asked_about(here: Desk, refund: Any, seconds: float, asked: int) -> None:
     here.face.faults["/v1/transactions"] = [lambda: here.clock.advance(seconds)]
     run(here, (refund, "o-1", 100))
     assert (here.face.asked("/v1/redemptions/"), here.done) == (asked, [("refund", "o-1", 100)])
@@ -216,9 +214,7 @@ def test_what_an_earlier_try_left_in_doubt_stays_so_when_there_is_no_time_for_an
     assert "time to fire" not in unknown.said
 
 
-def test_what_an_earlier_run_left_firing_stays_in_doubt_without_more_time(
-    desk: Desk, here: Desk, refund: Any
-) -> None:
+def test_what_an_earlier_run_left_firing_stays_in_doubt(desk: Desk, here: Desk, refund: Any) -> None:
     desk.publish(refund, idempotent=True)
     with full_after(desk.runtime.journal, 1):
         fails(desk, OutcomeUnknown, (refund, "o-1", 100))
@@ -263,7 +259,7 @@ def test_an_owner_that_lost_its_lease_while_it_stood_still_calls_nothing(here: D
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["an hour ahead", "an hour behind"])
-def test_a_machine_with_a_wrong_clock_fires_nothing_until_it_is_set(
+def test_a_machine_with_a_wrong_clock_fires_nothing(
     here: Desk, machine: Any, refund: Any, off: float
 ) -> None:
     machine.off = off
@@ -276,9 +272,7 @@ def test_a_machine_with_a_wrong_clock_fires_nothing_until_it_is_set(
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["an hour ahead", "an hour back"])
-def test_a_clock_that_jumps_before_the_receipt_comes_fires_nothing(
-    here: Desk, machine: Any, refund: Any, jump: float
-) -> None:
+def test_a_clock_that_jumps_fires_nothing(here: Desk, machine: Any, refund: Any, jump: float) -> None:
     """By its own clock the release has expired, or is not yet valid: refused, and told; set right, it goes on."""
 
     def jumps() -> None:

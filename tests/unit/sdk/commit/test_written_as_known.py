@@ -186,9 +186,7 @@ def test_a_journal_that_stays_broken_leaves_the_group_firing(desk: Desk, refund:
 TRIES = 20
 
 
-def test_pauses_double_up_to_30_seconds_and_are_spread_by_chance(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pauses_double_up_to_a_bound_and_are_spread(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     slept = sleeping(desk, monkeypatch)
     fails(
         desk,

@@ -112,9 +112,7 @@ def test_an_async_tool_that_takes_too_long_is_unknown(desk: Desk, send: Any) -> 
         asyncio.run(run_async(desk, (send, "o-2")))
 
 
-async def test_cancelling_while_an_effect_fires_writes_unknown_and_goes_on_cancelling(
-    desk: Desk, send: Any, refund: Any
-) -> None:
+async def test_cancelling_while_an_effect_fires_writes_unknown(desk: Desk, send: Any, refund: Any) -> None:
     task = asyncio.create_task(run_async(desk, (send, "o-2"), (refund, "o-1", 100)))
     while not desk.done:  # noqa: ASYNC110 - the tool is no event
         await asyncio.sleep(0.001)

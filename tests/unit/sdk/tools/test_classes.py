@@ -158,7 +158,7 @@ REFUSED: list[tuple[type, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("cls", "options", "error", "told"), REFUSED)
-def test_classes_that_cannot_be_kept_are_refused_when_they_are_declared(
+def test_classes_that_cannot_be_kept_are_refused(
     desk: Desk, cls: type, options: Any, error: type[Exception], told: str
 ) -> None:
     with pytest.raises(error, match=told):

@@ -70,9 +70,7 @@ def test_w14_a_live_tool_says_nothing_that_has_no_effect_on_it(desk: Desk, said:
     ],
     ids=lambda said: str(said)[:24],
 )
-def test_a_word_that_no_tool_knows_is_told_with_the_one_that_was_meant(
-    desk: Desk, said: Any, told: str
-) -> None:
+def test_a_word_that_no_tool_knows_is_told_with_the_one_meant(desk: Desk, said: Any, told: str) -> None:
     refused(desk, told, **said)
 
 
@@ -274,9 +272,7 @@ class Missing(Both):
         (Missing, {}, "takes 'tags'"),
     ],
 )
-def test_probes_of_classes_that_could_not_be_asked_are_refused(
-    desk: Desk, cls: type, options: Any, told: str
-) -> None:
+def test_probes_that_could_not_be_asked_are_refused(desk: Desk, cls: type, options: Any, told: str) -> None:
     with pytest.raises(RegistrationError, match=told):
         tool("charge", resource=("Order", "order_id"), registry=desk.registry, **options)(cls)
     assert [*desk.registry] == []

@@ -70,9 +70,7 @@ def test_where_the_program_says_that_accepted_is_done_it_is(desk: Desk, bank: Ba
     assert run(desk, (charge, *CALL)).txn.state == "settled"
 
 
-def test_scenario_21_a_server_that_hangs_up_after_it_was_asked_is_unknown(
-    desk: Desk, bank: Bank, charge: Any
-) -> None:
+def test_scenario_21_a_server_that_hangs_up_is_unknown(desk: Desk, bank: Bank, charge: Any) -> None:
     bank.hang_up = True
     fails(desk, OutcomeUnknown, (charge, *CALL), match="not answered")
     assert len(bank.asked) == 1
@@ -90,9 +88,7 @@ def test_what_could_not_be_sent_is_not_done(desk: Desk) -> None:
     fails(desk, EffectFailed, (charge_tool(desk, api), *CALL), match="not sent: ConnectError")
 
 
-def test_an_idempotent_one_is_sent_again_under_its_key_and_a_later_no_proves_nothing(
-    desk: Desk, bank: Bank, api: RestApi
-) -> None:
+def test_a_no_to_a_later_try_under_the_same_key_proves_nothing(desk: Desk, bank: Bank, api: RestApi) -> None:
     charge = charge_tool(desk, api, idempotent=True, tries=3)
     bank.statuses, bank.status = [503], 404
     fails(desk, OutcomeUnknown, (charge, *CALL))
@@ -101,9 +97,7 @@ def test_an_idempotent_one_is_sent_again_under_its_key_and_a_later_no_proves_not
 
 
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
-def test_w4_outside_an_effect_nothing_that_changes_anything_is_sent(
-    bank: Bank, api: RestApi, method: str
-) -> None:
+def test_w4_outside_an_effect_nothing_that_changes_is_sent(bank: Bank, api: RestApi, method: str) -> None:
     with pytest.raises(OutsideTransaction):
         getattr(api, method)("/orders")
     assert bank.asked == []
@@ -143,9 +137,7 @@ BODIES = [(b"", None), (b"done", None), (b"[1, 2.5]", [1, 2.5]), (b'{"n": %d}' %
 
 
 @pytest.mark.parametrize(("body", "read"), BODIES)
-def test_a_body_that_is_no_json_of_ours_is_done_as_well(
-    bank: Bank, api: RestApi, body: bytes, read: Any
-) -> None:
+def test_a_body_that_is_no_json_is_done_as_well(bank: Bank, api: RestApi, body: bytes, read: Any) -> None:
     bank.status, bank.body = 200, body
     answer = api.get("/orders")
     assert (answer.json, answer.text, answer.whole) == (read, body.decode(), True)
@@ -162,7 +154,7 @@ BROKEN: dict[str, tuple[bytes, ...]] = {
 
 @pytest.mark.parametrize(("line", "body"), BROKEN.values(), ids=BROKEN.keys())
 @pytest.mark.parametrize("resets", [False, True])
-def test_a_body_that_breaks_off_takes_back_nothing_of_what_the_status_said(
+def test_a_body_that_breaks_off_takes_back_nothing(
     desk: Desk, line: bytes, body: bytes, resets: bool
 ) -> None:
     answers: list[RestAnswer] = []
@@ -221,9 +213,7 @@ def test_of_a_number_that_was_cut_no_other_number_is_made(bank: Bank, body: byte
     assert (answer.text, answer.json, answer.whole) == ("1234", read, read is not None)
 
 
-def test_scenario_63_credentials_stand_in_no_journal_and_in_no_error(
-    desk: Desk, bank: Bank, charge: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_scenario_63_credentials_stand_nowhere(desk: Desk, bank: Bank, charge: Any, caplog: Any) -> None:
     bank.status, bank.body = 500, b"broken"
     error = fails(desk, OutcomeUnknown, (charge, *CALL)).error
     kept = b"".join(path.read_bytes() for path in desk.folder.iterdir() if path.name.startswith("journal.db"))
@@ -286,7 +276,7 @@ def no_charge(says: Any) -> bool:
         (503, b"", {}, Unsure),
     ],
 )
-def test_what_a_service_says_of_a_call_key_is_believed_where_it_is_its_own_word(
+def test_a_service_is_believed_at_its_own_word(
     bank: Bank, status: int, body: bytes, options: Any, answer: Any
 ) -> None:
     bank.status, bank.body = status, body
@@ -318,7 +308,7 @@ def probed(desk: Desk, bank: Bank) -> Iterator[tuple[Any, str]]:
     [(b'{"code": "no_route"}', "answered 404"), (b'{"detail": "Not Found"}', "it raised KeyError")],
     ids=["a route that has moved", "another form"],
 )
-def test_a_404_that_is_no_word_about_the_call_leaves_it_unknown(
+def test_a_404_that_is_no_word_leaves_it_unknown(
     desk: Desk, bank: Bank, probed: Any, body: bytes, told: str
 ) -> None:
     """Frameworks and gateways answer what they have no route for with 404 and JSON: it is not the service's "no"."""

@@ -59,7 +59,7 @@ SECOND: dict[str, Callable[[RestApi], Any]] = {
 
 @pytest.mark.parametrize("second", SECOND.values(), ids=SECOND.keys())
 @pytest.mark.parametrize("first", [201, 503, 202])
-def test_what_was_refused_after_something_may_have_been_done_is_unknown(
+def test_what_was_refused_after_a_change_is_unknown(
     desk: Desk, bank: Bank, api: RestApi, first: int, second: Any
 ) -> None:
     def hold_and_capture() -> None:
@@ -74,9 +74,7 @@ def test_what_was_refused_after_something_may_have_been_done_is_unknown(
 
 
 @pytest.mark.parametrize("first", [422, 404, 429])
-def test_what_was_refused_after_nothing_was_done_is_not_done(
-    desk: Desk, bank: Bank, api: RestApi, first: int
-) -> None:
+def test_what_was_refused_after_nothing_is_not_done(desk: Desk, bank: Bank, api: RestApi, first: int) -> None:
     def one_card_after_the_other() -> None:
         with contextlib.suppress(NotDone):
             NOBODY.post("/hold")  # never sent
@@ -90,9 +88,7 @@ def test_what_was_refused_after_nothing_was_done_is_not_done(
     assert (failed.txn.state, len(bank.asked)) == ("ended", 3)
 
 
-def test_a_tool_finds_the_refusal_as_the_cause_and_may_take_back_what_it_had_done(
-    desk: Desk, bank: Bank, api: RestApi
-) -> None:
+def test_a_tool_finds_the_refusal_as_the_cause(desk: Desk, bank: Bank, api: RestApi) -> None:
     def hold_capture_or_void() -> None:
         api.post("/hold")
         try:
@@ -122,9 +118,7 @@ def test_a_refusal_in_a_later_try_is_no_word_about_an_earlier(desk: Desk, bank: 
     assert len(bank.asked) == 2
 
 
-def test_each_request_has_a_key_of_its_own_and_the_same_in_every_try(
-    desk: Desk, bank: Bank, api: RestApi
-) -> None:
+def test_each_request_has_one_key_of_its_own_in_every_try(desk: Desk, bank: Bank, api: RestApi) -> None:
     def three() -> None:
         api.get("/balance")
         api.post("/hold")
@@ -142,9 +136,7 @@ def test_each_request_has_a_key_of_its_own_and_the_same_in_every_try(
 
 
 @pytest.mark.parametrize("answer", [503, 429, 201])
-def test_an_equal_request_is_the_same_one_again_under_its_key(
-    desk: Desk, bank: Bank, api: RestApi, answer: int
-) -> None:
+def test_an_equal_request_is_the_same_one_again(desk: Desk, bank: Bank, api: RestApi, answer: int) -> None:
     """A tool that tries again by itself must not charge twice."""
 
     def again() -> None:
@@ -169,9 +161,7 @@ def test_an_equal_request_is_the_same_one_again_under_its_key(
         lambda api: RestApi(f"{api._url}/two").post("/charges", json={"card": 1}),
     ],
 )
-def test_another_body_method_address_or_service_is_another_request(
-    desk: Desk, bank: Bank, api: RestApi, other: Any
-) -> None:
+def test_another_body_method_or_address_is_another(desk: Desk, bank: Bank, api: RestApi, other: Any) -> None:
     call = several_tool(desk, lambda: (api.post("/charges", json={"card": 1}), other(api)))
     key = run(desk, call).placed[0].call_key
     assert [sent for _, sent in sent_keys(bank)] == [key, at_place(key, 2)]
@@ -217,9 +207,7 @@ def test_what_is_read_while_a_change_is_under_way_says_nothing(desk: Desk, bank:
     assert [path for path, _ in sent_keys(bank)] == ["/balance", "/hold"]
 
 
-def test_headers_are_not_made_by_a_change_that_would_take_the_first_place(
-    desk: Desk, bank: Bank, api: RestApi
-) -> None:
+def test_headers_are_not_made_by_a_change_of_their_own(desk: Desk, bank: Bank, api: RestApi) -> None:
     """A token that is renewed now and then would give every other request another key."""
     bearer = RestApi(bank.url, headers=lambda: {"Authorization": api.post("/token").text})
     fails(desk, OutcomeUnknown, several_tool(desk, lambda: bearer.post("/hold")), match="POST /token")

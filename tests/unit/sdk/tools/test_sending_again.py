@@ -59,7 +59,7 @@ def onboarding(api: RestApi, exists: Callable[[], bool]) -> Callable[[str], None
 
 
 @pytest.mark.parametrize("process", ["the same", "another"])
-def test_a_try_that_leaves_out_what_was_done_sends_the_next_under_its_own_key(
+def test_a_try_that_leaves_one_out_keeps_the_other_keys(
     desk: Desk, bank: Bank, api: RestApi, process: str
 ) -> None:
     """Under the first one's key the provider would answer as it did to the first, and nothing would be credited."""
@@ -79,7 +79,7 @@ def test_a_try_that_leaves_out_what_was_done_sends_the_next_under_its_own_key(
 
 
 @pytest.mark.parametrize("process", ["the same", "another"])
-def test_what_no_earlier_try_sent_is_not_sent_while_something_is_left_out(
+def test_what_is_new_is_not_sent_while_one_is_left_out(
     desk: Desk, bank: Bank, api: RestApi, process: str
 ) -> None:
     """Nobody can tell which of both it is: the one that was sent, with another body, or one that comes after it."""
@@ -117,9 +117,7 @@ def test_a_body_that_is_another_in_each_try_is_sent_once(desk: Desk, bank: Bank,
     assert len(changes(bank)) == 1
 
 
-def test_what_comes_after_all_that_earlier_tries_sent_has_the_next_place(
-    desk: Desk, bank: Bank, api: RestApi
-) -> None:
+def test_what_comes_after_all_of_them_has_the_next_place(desk: Desk, bank: Bank, api: RestApi) -> None:
     def turned(customer: str) -> None:
         for name in ("mail", "account", "credit") if not bank.asked else ("account", "mail", "credit"):
             api.put(f"/{name}", json={"customer": customer})
@@ -130,7 +128,7 @@ def test_what_comes_after_all_that_earlier_tries_sent_has_the_next_place(
 
 
 @pytest.mark.parametrize(("idempotent", "kept"), [(True, [1, 2]), (False, [0, 0])])
-def test_a_request_is_on_the_disk_before_it_is_sent_where_another_process_may_send_it(
+def test_a_request_is_on_the_disk_before_it_is_sent(
     desk: Desk, bank: Bank, idempotent: bool, kept: list[int]
 ) -> None:
     on_disk = list[int]()

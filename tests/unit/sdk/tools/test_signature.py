@@ -330,9 +330,7 @@ def test_a_type_that_no_schema_describes_is_left_as_json() -> None:
 
 
 @pytest.mark.parametrize("value", [NOON, Opaque(), (1, 2)])
-def test_it_is_told_by_its_kinds_and_has_fired(
-    value: Any, desk: Desk, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_is_told_by_its_kinds_having_fired(value: Any, desk: Desk, caplog: Any) -> None:
     with caplog.at_level(logging.WARNING):
         left = run(desk, (answering_tool(desk, value, name="look"), "o-1"))
     assert (left.placed[0].result, left.txn.state, len(desk.done)) == (value, "settled", 1)

@@ -35,9 +35,7 @@ def registry() -> ToolRegistry:
 def pay(order_id: str, cents: int = 5, note: str | None = None) -> None: ...
 
 
-def test_a_name_is_given_once_and_the_same_function_imported_twice_is_one_tool(
-    registry: ToolRegistry,
-) -> None:
+def test_a_name_is_given_once_and_a_function_imported_twice_is_one_tool(registry: ToolRegistry) -> None:
     def declare() -> None:
         @tool("pay", registry=registry)
         def pay(order_id: str) -> None: ...
@@ -136,9 +134,7 @@ def beside(desk: Desk, path: Path) -> Any:
 CALL = "o-1", 100
 
 
-def test_the_manifest_beside_the_module_is_taken_and_nobody_is_asked(
-    desk: Desk, path: Path, beside: Any
-) -> None:
+def test_a_manifest_beside_the_module_is_taken_unasked(desk: Desk, path: Path, beside: Any) -> None:
     path.write_bytes(manifest_json(tool_of(beside).draft_manifest()))
     run(desk, (beside, *CALL))
     assert (desk.face.asked("/v1/tools"), len(desk.done)) == (0, 1)
@@ -161,7 +157,7 @@ ONLY_ORDER = {"type": "object", "additionalProperties": False, "properties": {"o
         ({"aud": "payments-gateway"}, NotStageable, "payments-gateway"),  # it fires elsewhere
     ],
 )
-def test_a_manifest_that_describes_something_else_is_refused(
+def test_a_manifest_of_something_else_is_refused(
     desk: Desk, path: Path, beside: Any, changes: Any, error: type[Exception], says: str
 ) -> None:
     path.write_text(json.dumps(changed(tool_of(beside).draft_manifest(), **changes).to_json()))

@@ -213,9 +213,7 @@ def returning(desk: Desk, made: Callable[[str], Any], name: str = "act", **optio
 
 
 @pytest.mark.parametrize("made", WORK.values(), ids=WORK)
-def test_work_that_a_call_returns_is_unknown_and_not_run(
-    desk: Desk, made: Any, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_work_that_a_call_returns_is_unknown_and_not_run(desk: Desk, made: Any, recwarn: Any) -> None:
     unknown = fails(desk, OutcomeUnknown, returning(desk, made), match=NOT_RUN)
     assert isinstance(unknown.error.__cause__, UnfinishedError)
     assert unknown.placed[0].outcome == "unknown"
@@ -232,9 +230,7 @@ def test_work_that_a_call_returns_is_unknown_and_not_run(
     "options", [{"failure_means": "not_done"}, {"idempotent": True}, {"own_thread": False}]
 )
 @pytest.mark.parametrize("made", [steps, work, async_managed], ids=["generator", "coroutine", "manager"])
-def test_whatever_the_tool_says_of_itself_and_it_is_not_called_again(
-    desk: Desk, made: Any, options: dict[str, Any]
-) -> None:
+def test_so_it_is_whatever_the_tool_says_of_itself(desk: Desk, made: Any, options: dict[str, Any]) -> None:
     fails(desk, OutcomeUnknown, returning(desk, made, **options), match=NOT_RUN)
     assert (len(desk.done), ran) == (1, [])
 

@@ -92,7 +92,7 @@ def test_another_list_is_refused(desk: Desk, refund: Any, calls: Any, others: An
 
 @pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
 @pytest.mark.parametrize("outcome", ["redeemed", "unsettled"])
-def test_while_it_is_not_finished_it_is_told_to_use_no_other_key(
+def test_unfinished_it_is_told_to_use_no_other_key(
     desk: Desk, calls: Any, cut: Any, others: list[str], outcome: str
 ) -> None:
     cut(2)
@@ -127,9 +127,7 @@ def test_what_was_cut_goes_on_by_the_list_of_then(
 
 
 @pytest.mark.parametrize("settled", [EffectState.FIRED, EffectState.FAILED])
-def test_what_a_person_has_settled_is_heard(
-    desk: Desk, refund: Any, calls: Any, cut: Any, settled: Any
-) -> None:
+def test_what_a_person_settled_is_heard(desk: Desk, refund: Any, calls: Any, cut: Any, settled: Any) -> None:
     cut(3)
     unknown = fails(desk, OutcomeUnknown, *calls())
     renamed(desk, refund)
@@ -144,9 +142,7 @@ def test_what_a_person_has_settled_is_heard(
 
 
 @pytest.mark.parametrize("by", ["its program", "recovery"])
-def test_what_had_not_begun_begins_only_where_the_service_lets_it(
-    desk: Desk, refund: Any, calls: Any, cut: Any, by: str
-) -> None:
+def test_what_had_not_begun_begins_if_it_may(desk: Desk, refund: Any, calls: Any, cut: Any, by: str) -> None:
     """The time to fire is renewed, and there the service decides by what its bundle holds now."""
     cut(0)
     assert set(states(desk).values()) == {"redeemed"}

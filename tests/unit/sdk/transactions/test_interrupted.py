@@ -165,9 +165,7 @@ def test_one_of_the_body_needs_no_word_for_nothing_of_it_stands(desk: Desk) -> N
     assert notes(stopped) == ""
 
 
-def test_a_journal_that_cannot_be_read_loses_no_interrupt(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreadable_journal_loses_no_interrupt(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.service.policy = lambda *_: Verdict.REVIEW
 
     def away(*_: Any) -> None:
@@ -254,9 +252,7 @@ def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
 
 
 @on_both
-def test_what_has_fired_is_known_also_where_the_journal_cannot_be_read_after(
-    desk: Desk, unreadable: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_has_fired_is_known_without_the_journal(desk: Desk, unreadable: Any, caplog: Any) -> None:
     """Whoever reads that it is only staged does it once more."""
     left = run(desk, (refund_tool(desk), "o-1", 100), (unreadable,))
     back = left.placed[0]

@@ -47,7 +47,7 @@ def rows(desk: Desk, txn: Transaction) -> list[tuple[int, str, str]]:
     return [tuple(row) for row in found]
 
 
-def test_an_inner_block_that_ends_well_is_part_of_the_outer(
+def test_an_inner_block_that_ends_is_part_of_the_outer(
     desk: Desk, notes: Any, note: Any, refund: Any
 ) -> None:
     with desk.step() as txn:
@@ -90,9 +90,7 @@ def test_an_inner_block_that_raises_leaves_nothing_and_the_outer_goes_on(
         ]
 
 
-def test_blocks_nest_and_each_takes_back_its_own(
-    desk: Desk, notes: Any, note: Any, refund: Any, tmp_path: Any
-) -> None:
+def test_each_block_takes_back_its_own(desk: Desk, notes: Any, note: Any, refund: Any, tmp_path: Any) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     files, memory, known = FilesAdapter(folder), AgentMemory(), list[str]()
@@ -139,9 +137,7 @@ def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk, refund: Any) -
 
 
 @pytest.mark.parametrize("denied", [False, True])
-def test_leaving_both_blocks_undoes_both(
-    desk: Desk, notes: Path, note: Any, refund: Any, denied: bool
-) -> None:
+def test_leaving_both_undoes_both(desk: Desk, notes: Path, note: Any, refund: Any, denied: bool) -> None:
     with pytest.raises(Denied if denied else ValueError), desk.step():
         note("o-1", "outer")
         with inner(desk):
@@ -299,7 +295,7 @@ def test_a_forked_child_that_leaves_the_block_touches_nothing(desk: Desk, notes:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_block_whose_end_is_not_in_the_journal_undoes_all(
+def test_a_block_whose_end_is_lost_undoes_all(
     desk: Desk, refund: Any, monkeypatch: Any, dry_run: bool
 ) -> None:
     def lost(*_: Any, **__: Any) -> int:

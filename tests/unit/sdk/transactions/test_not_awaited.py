@@ -88,9 +88,7 @@ async def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, ma
 
 
 @NEVER
-def test_in_a_plain_block_too_and_what_was_done_live_beside_it_is_undone(
-    desk: Desk, tmp_path: Path, mail: Any
-) -> None:
+def test_in_a_plain_block_too_and_live_work_is_undone(desk: Desk, tmp_path: Path, mail: Any) -> None:
     path = notes_database(tmp_path)
     note = note_tool(desk, SQLiteAdapter(path))
 
@@ -226,9 +224,7 @@ BEGUN = [begun_in_a_block_taken_back, begun_in_a_block_that_ended, begun_in_a_ne
 
 @pytest.mark.parametrize("lane", ["staged", "live"])
 @pytest.mark.parametrize("begun", BEGUN)
-async def test_a_straggler_does_not_land_in_the_next_block(
-    desk: Desk, refund: Any, begun: Any, lane: str
-) -> None:
+async def test_a_straggler_does_not_land_in_the_next(desk: Desk, refund: Any, begun: Any, lane: str) -> None:
     add, memory = adding_tool(desk)
     async with desk.step() as txn:
         go = asyncio.Event()
@@ -267,9 +263,7 @@ def test_the_block_itself_calls_after_a_straggler_as_before(desk: Desk, refund: 
 
 
 @pytest.mark.parametrize("way", ["a block", "a function", "a dry run"])
-async def test_a_task_begun_inside_a_transaction_opens_its_own_once_that_has_ended(
-    desk: Desk, refund: Any, way: str
-) -> None:
+async def test_a_task_begun_inside_opens_its_own_afterwards(desk: Desk, refund: Any, way: str) -> None:
 
     async def step(txn: Transaction) -> None:
         refund("later", 100)

@@ -104,9 +104,7 @@ def test_over_its_quota_who_waits_for_a_person_goes_on_waiting(desk: Desk, notif
 
 @pytest.mark.usefixtures("slept")
 @pytest.mark.parametrize("refused", [TOO_MANY, Refused(403, ErrorCode.NOT_REDEEMER)], ids=str)
-def test_an_unknown_outcome_is_told_whatever_the_service_refuses(
-    desk: Desk, notify: Any, refused: Any
-) -> None:
+def test_an_unknown_outcome_is_told_despite_a_refusal(desk: Desk, notify: Any, refused: Any) -> None:
     refusing(desk, refused, 10_000)
     with pytest.raises(OutcomeUnknown):
         waited(desk, notify)
@@ -122,7 +120,7 @@ def test_over_its_quota_who_waits_for_people_hears_whom(desk: Desk, live_step: A
 
 
 @pytest.mark.parametrize("step", ["refunds", "live_step"])
-def test_over_its_quota_who_waits_for_people_looks_as_seldom_as_it_is_told(
+def test_over_its_quota_it_looks_as_seldom_as_it_is_told(
     desk: Desk, slept: Any, step: str, request: pytest.FixtureRequest
 ) -> None:
     refusing(desk, TOO_MANY, 12, lambda: desk.service.approve(TXN))  # three looks, each tried four times
@@ -156,9 +154,7 @@ def test_over_its_quota_at_the_run_after_the_answer_it_runs_again_in_its_time(
         assert 200 <= sum(slept) < 210
 
 
-def test_a_worker_that_looks_while_people_approve_does_not_end_who_waits(
-    desk: Desk, live_step: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_looks_does_not_end_who_waits(desk: Desk, live_step: Any, monkeypatch: Any) -> None:
     tried, opening = list[str](), Step.open
 
     async def opened(*args: Any, **more: Any) -> Step:

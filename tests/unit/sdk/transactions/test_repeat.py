@@ -56,9 +56,7 @@ def test_scenario_44_equal_calls_are_one_and_inside_repeat_each_is_meant(desk: D
 
 
 @pytest.mark.anyio
-async def test_of_two_tasks_whose_blocks_overlap_neither_loses_or_leaves_a_repeat(
-    desk: Desk, refund: Any
-) -> None:
+async def test_of_two_overlapping_tasks_neither_loses_or_leaves_a_repeat(desk: Desk, refund: Any) -> None:
     async def pay(txn: Any, order: str, begun: asyncio.Event, go: asyncio.Event) -> None:
         with txn.repeat():
             refund(order, 100)
@@ -179,9 +177,7 @@ def first_under_way(desk: Desk, refund: Any) -> Iterator[tuple[Held, ThreadPoolE
         assert first.result(SECONDS) == (RESULT, False, "settled")
 
 
-def test_scenario_41_the_same_call_again_answers_what_was_stored_however_it_is_written(
-    desk: Desk, refund: Any
-) -> None:
+def test_scenario_41_the_same_call_again_answers_what_was_stored(desk: Desk, refund: Any) -> None:
     assert ends(desk, refund) == (RESULT, False, "settled")
     with desk.restarted() as later, later.step() as again:
         stored = refund(order_id="o-1", tags=None, amount_cents=100)
@@ -190,9 +186,7 @@ def test_scenario_41_the_same_call_again_answers_what_was_stored_however_it_is_w
 
 
 @pytest.mark.parametrize("others", [1, 3])
-def test_scenario_42_threads_with_one_key_wait_and_get_the_first_result(
-    desk: Desk, refund: Any, others: int
-) -> None:
+def test_scenario_42_threads_with_one_key_get_one_result(desk: Desk, refund: Any, others: int) -> None:
     with first_under_way(desk, refund) as (held, threads, _):
         waiting = [threads.submit(ends, desk, refund) for _ in range(others)]
         assert not any(one.done() for one in waiting)
@@ -201,9 +195,7 @@ def test_scenario_42_threads_with_one_key_wait_and_get_the_first_result(
     assert desk.done == DONE
 
 
-def test_scenario_42_whoever_waited_long_enough_is_told_so_by_type_and_fires_nothing(
-    desk: Desk, refund: Any
-) -> None:
+def test_scenario_42_whoever_waited_long_enough_is_told_so_by_type(desk: Desk, refund: Any) -> None:
     settings = replace(desk.runtime.settings, lease_wait_seconds=0.1)
     with make_runtime(settings, desk.face, desk.registry, desk.clock) as runtime:
         impatient = replace(desk, runtime=runtime)
@@ -266,9 +258,7 @@ def test_live_work_may_come_under_it_and_is_done_once(desk: Desk, notes: Path, n
         assert (txn.state, txn.replayed, notes_in(notes)) == ("settled", replayed, [("o-1", "hello")])
 
 
-def test_one_whose_nested_block_was_taken_back_has_asked_for_nothing(
-    desk: Desk, notes: Path, note: Any, refund_call: Any
-) -> None:
+def test_one_taken_back_has_asked_for_nothing(desk: Desk, notes: Path, note: Any, refund_call: Any) -> None:
     inner = transaction(runtime=desk.runtime)
     with desk.step() as empty, pytest.raises(LookupError), inner:
         for fn, *args in (note, refund_call):
@@ -303,9 +293,7 @@ def test_what_people_were_asked_is_withdrawn_and_asked_again(desk: Desk) -> None
 
 @pytest.mark.parametrize("live", [False, True], ids=["nothing", "live work"])
 @pytest.mark.parametrize(("lost", "asked"), [("lost_answer", True), ("lost_request", False)])
-def test_so_is_what_got_no_answer(
-    desk: Desk, notes: Path, note: Any, lost: str, asked: bool, live: bool
-) -> None:
+def test_so_what_got_no_answer(desk: Desk, notes: Any, note: Any, lost: str, asked: bool, live: bool) -> None:
     """The journal does not know whether it arrived."""
     desk.face.faults["/v1/transactions"] = [lost] * 20
     frozen = fails(desk, ServiceUnavailable, (refund_tool(desk), "o-1", 90_000)).txn
@@ -318,9 +306,7 @@ def test_so_is_what_got_no_answer(
 
 
 @pytest.mark.parametrize("done", ["refund_call", "note"])
-def test_a_key_that_was_spent_before_stays_so(
-    desk: Desk, notes: Path, done: str, request: pytest.FixtureRequest
-) -> None:
+def test_a_key_spent_before_stays_so(desk: Desk, notes: Path, done: str, request: Any) -> None:
     call = request.getfixturevalue(done)
     run(desk, call)
     fails(desk, AlreadyRedeemed, match="another list")

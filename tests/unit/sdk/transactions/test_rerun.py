@@ -40,9 +40,7 @@ LARGE = [("refund", "o-1", 90_000)]
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_the_body_runs_again_only_with_live_effects(
-    desk: Desk, notes: Path, note: Any, refund: Any, live: bool
-) -> None:
+def test_only_live_effects_run_again(desk: Desk, notes: Path, note: Any, refund: Any, live: bool) -> None:
     runs: list[int] = []
 
     def step(_: object) -> str:
@@ -65,7 +63,7 @@ def test_a_denial_while_waiting_is_told_at_once(desk: Desk, refund: Any) -> None
     assert desk.done == []
 
 
-def test_who_waited_in_vain_hears_once_what_people_asked(
+def test_who_waited_in_vain_hears_what_people_asked(
     desk: Desk, note: Any, refund: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view_of = desk.service.view

@@ -260,9 +260,7 @@ WRONG: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.parametrize("row", WRONG)
-def test_scenario_40_what_cannot_run_is_refused_whole_before_step_one(
-    desk: Desk, notes: Path, row: tuple[Any, ...]
-) -> None:
+def test_scenario_40_what_cannot_run_is_refused_before_step_one(desk: Desk, notes: Path, row: Any) -> None:
     steps, *told = row
     with pytest.raises(StepsRefused) as refused:
         go(desk, steps)
