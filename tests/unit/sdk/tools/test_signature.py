@@ -156,9 +156,7 @@ def test_neither_a_refusal_nor_its_trace_quotes_a_value(refuse: Callable[[], obj
     assert str(SECRET) not in told
 
 
-NO_CALLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
-    *(((), {}), (("o-1", 1, None, 2), {}), (("o-1",), {"colour": 1}), (("o-1",), {"order_id": "o-2"}))
-]
+NO_CALLS: Any = [((), {}), (("o-1", 1, None, 2), {}), (("o-1",), {"colour": 1}), (("o",), {"order_id": "o"})]
 
 
 @pytest.mark.parametrize(("args", "kwargs"), NO_CALLS)

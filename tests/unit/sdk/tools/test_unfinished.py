@@ -226,9 +226,10 @@ def test_work_that_a_call_returns_is_unknown_and_not_run(desk: Desk, made: Any, 
         assert not list(recwarn), "no coroutine is left that nobody awaits"
 
 
-@pytest.mark.parametrize(
-    "options", [{"failure_means": "not_done"}, {"idempotent": True}, {"own_thread": False}]
-)
+OPTIONS: Any = [{"failure_means": "not_done"}, {"idempotent": True}, {"own_thread": False}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("made", [steps, work, async_managed], ids=["generator", "coroutine", "manager"])
 def test_so_it_is_whatever_the_tool_says_of_itself(desk: Desk, made: Any, options: dict[str, Any]) -> None:
     fails(desk, OutcomeUnknown, returning(desk, made, **options), match=NOT_RUN)

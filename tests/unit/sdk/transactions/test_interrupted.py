@@ -261,9 +261,7 @@ def test_what_has_fired_is_known_without_the_journal(desk: Desk, unreadable: Any
     assert told in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("submitted", "told"), [(False, "never submitted"), (True, "not known whether it happened")]
-)
+@pytest.mark.parametrize(("submitted", "told"), [(False, "never submitted"), (True, "not known whether")])
 @on_both
 def test_of_what_did_not_return_is_said_what_is_known(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, unreadable: Any, submitted: bool, told: str

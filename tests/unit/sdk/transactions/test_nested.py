@@ -41,10 +41,8 @@ def inner(desk: Desk) -> Transaction:
 
 
 def rows(desk: Desk, txn: Transaction) -> list[tuple[int, str, str]]:
-    found = desk.runtime.journal.database.rows(
-        "SELECT staging, tool, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq", (txn.txn,)
-    )
-    return [tuple(row) for row in found]
+    asked = "SELECT staging, tool, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq"
+    return [tuple(row) for row in desk.runtime.journal.database.rows(asked, (txn.txn,))]
 
 
 def test_an_inner_block_that_ends_is_part_of_the_outer(
@@ -178,9 +176,7 @@ def test_of_effects_that_stand_alone_the_inner_ones_are_left_out(desk: Desk, ref
     assert sorted(known.require(one).state.value for one in known.newest_ids(9)) == ["ended", "settled"]
 
 
-OWN: list[dict[str, Any]] = [
-    *({"key": "t-2"}, {"wait": 1}, {"independent": True}, {"purpose": "p"}, {"accept_edits": True})
-]
+OWN: Any = [{"key": "t-2"}, {"wait": 1}, {"independent": True}, {"purpose": "p"}, {"accept_edits": True}]
 
 
 @pytest.mark.parametrize("own", OWN, ids=lambda own: next(iter(own)))

@@ -331,10 +331,8 @@ def counting_tool(desk: Desk, spoilt: int) -> MemoryValues:
 @pytest.mark.parametrize("steps", [[ADD, refund("o-1")], [ADD, MAIL]], ids=["plain", "async"])
 def test_with_retry_all_steps_run_again_when_somebody_came_in_between(desk: Desk, steps: list[Any]) -> None:
     values = counting_tool(desk, spoilt=2)
-    retry: dict[str, Any] = {"key": "t-1", "isolation": Retry(3), "runtime": desk.runtime}
-    answers: Any = (
-        asyncio.run(run_steps_async(steps, **retry)) if MAIL in steps else run_steps(steps, **retry)
-    )
+    said: Any = {"key": "t-1", "isolation": Retry(3), "runtime": desk.runtime}
+    answers: Any = asyncio.run(run_steps_async(steps, **said)) if MAIL in steps else run_steps(steps, **said)
     assert (answers["1"], values.outside("n"), len(desk.done)) == (21, "21", 1)
 
 
