@@ -279,8 +279,9 @@ async def test_a_task_begun_inside_opens_its_own_afterwards(desk: Desk, refund: 
     go = asyncio.Event()
     async with desk.step():
         task = asyncio.create_task(later(go, own))
-        with pytest.raises(MisuseError, match="close the outer one first"):
-            await asyncio.create_task(own())
+        if way != "a dry run":
+            with pytest.raises(MisuseError, match="close the outer one first"):
+                await asyncio.create_task(own())
         refund("o-1", 100)
     go.set()
     await task
