@@ -74,7 +74,7 @@ def test_a_compensation_may_take_a_part_of_the_result_by_its_name(desk: Desk) ->
             desk.act("void", order_id, charge_id)
 
     with pytest.raises(RegistrationError, match=r"where 'charge' comes from.*it takes order_id, charge_id"):
-        declare(desk, Charge, compensation_map={"charge": "result:/charge_id"})
+        tool("charge", registry=desk.registry, compensation_map={"charge": "result:/charge_id"})(Charge)
     charge = declare(desk, Charge, compensation_map={"charge_id": "result:/charge_id"})
     back = back_of(desk)
     assert back.title == "Take back: Charge an order"
