@@ -106,15 +106,6 @@ def test_once_an_unknown_is_settled_the_rest_is_taken_back_or_kept(desk: Desk, s
     assert desk.done[2:] == ([("void", "c-o-1", 100)] if settled is EffectState.FAILED else [])
 
 
-def test_an_idempotent_tool_is_tried_again_with_the_same_call_key(desk: Desk) -> None:
-    lost = ConnectionError("lost")
-    upsert = answering_tool(desk, lost, lost, "ok", idempotent=True)
-    assert run(desk, (upsert, "o-1")).placed[0].result == "ok"
-    assert (len(desk.keys), len(set(desk.keys))) == (3, 1)
-    fails(desk, OutcomeUnknown, (failing_tool(desk, lost, idempotent=True), "o-1"), key="t-2")
-    assert len(desk.done) == 3 + desk.runtime.settings.idempotent_tries
-
-
 def test_a_retry_is_called_with_the_approved_bytes_whatever_the_first_try_did_to_them(desk: Desk) -> None:
     seen: list[list[str]] = []
 
@@ -342,15 +333,6 @@ def test_a_compensating_tool_nobody_registered_is_refused_at_staging(desk: Desk)
 
 
 # ---------------------------------------------------------------------------------------- results and reports
-
-
-def test_a_result_that_is_no_json_is_fired_all_the_same(desk: Desk) -> None:
-    left = run(desk, (answering_tool(desk, object()), "o-1"))
-    assert (left.placed[0].outcome, left.txn.state, type(left.placed[0].result)) == (
-        "fired",
-        "settled",
-        object,
-    )
 
 
 def test_results_are_reported_only_where_a_compensation_needs_them(desk: Desk) -> None:

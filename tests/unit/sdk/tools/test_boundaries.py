@@ -246,11 +246,11 @@ def test_whatever_a_tool_raises_in_its_thread_reaches_the_caller(desk: Desk, err
     assert len(desk.done) == 1
 
 
-@pytest.mark.parametrize("tries", [1, 2, 4])
-def test_a_tool_says_how_often_it_is_tried(desk: Desk, tries: int) -> None:
+@pytest.mark.parametrize("tries", [1, 2, 4, None])
+def test_a_tool_says_how_often_it_is_tried(desk: Desk, tries: int | None) -> None:
     notify = failing_tool(desk, ConnectionError("away"), idempotent=True, tries=tries)
     fails(desk, OutcomeUnknown, (notify, "o-1"))
-    assert (len(desk.keys), len(set(desk.keys))) == (tries, 1)
+    assert (len(desk.keys), len(set(desk.keys))) == (tries or desk.runtime.settings.idempotent_tries, 1)
 
 
 def test_tries_are_for_tools_whose_reviewed_manifest_says_idempotent(desk: Desk) -> None:
