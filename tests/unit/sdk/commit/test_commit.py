@@ -90,10 +90,8 @@ def test_an_accepted_edit_fires_its_bytes_where_the_program_takes_edits(desk: De
     run(desk, (refund, "o-1", LARGE), accept_edits=True)
     assert desk.done == [("refund", "o-1", 70_000)]
     (row,) = effect_rows(desk)
-    assert (json.loads(row.args), json.loads(row.staged_args or b"")) == (
-        EDIT,
-        EDIT | {"amount_cents": LARGE},
-    )
+    staged = json.loads(row.staged_args or b"")
+    assert (json.loads(row.args), staged) == (EDIT, EDIT | {"amount_cents": LARGE})
 
 
 @pytest.mark.parametrize("says", [False, lambda _: False, lambda _: "yes", lambda _: 1, lambda _: None])

@@ -188,11 +188,8 @@ TRIES = 20
 
 def test_pauses_double_up_to_a_bound_and_are_spread(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     slept = sleeping(desk, monkeypatch)
-    fails(
-        desk,
-        OutcomeUnknown,
-        (failing_tool(desk, ConnectionError("503"), idempotent=True, tries=TRIES), "o-1"),
-    )
+    notify = failing_tool(desk, CUT, idempotent=True, tries=TRIES)
+    fails(desk, OutcomeUnknown, (notify, "o-1"))
     first = 2 * desk.runtime.settings.retry_base_seconds
     without_chance = [min(first * 2**n, 30.0) for n in range(TRIES - 1)]
     spread = [pause / due for pause, due in zip(slept, without_chance, strict=True)]

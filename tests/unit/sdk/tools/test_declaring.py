@@ -80,14 +80,8 @@ def test_every_option_of_a_tool_is_among_those_that_are_told() -> None:
 
 
 def test_a_live_tool_may_say_what_holds_of_every_tool(desk: Desk) -> None:
-    defaults = {
-        "idempotent": False,
-        "timeout_seconds": 60,
-        "compensation_map": {},
-        "tries": None,
-        "repeat": False,
-    }
-    tool("note", registry=desk.registry, on_exhausted="transaction", **LIVE, **defaults)(note)
+    defaults: Any = {"idempotent": False, "timeout_seconds": 60, "compensation_map": {}, "tries": None}
+    tool("note", registry=desk.registry, on_exhausted="transaction", repeat=False, **LIVE, **defaults)(note)
     assert "note" in [one.name for one in desk.registry]
 
 
@@ -238,12 +232,8 @@ def test_names_are_given_once_to_a_tool_or_a_probe(desk: Desk) -> None:
     probe("both", **said)(both)
     tool("refund", resource=("A", "a"), **said)(lambda a: None)
     a_tool = {"resource": ("A", "const:a"), **said}
-    for taken in (
-        probe("refund", **said),
-        probe("find", **said),
-        tool("find", **a_tool),
-        tool("both", **a_tool),
-    ):
+    probes = [probe(name, **said) for name in ("refund", "find")]
+    for taken in (*probes, tool("find", **a_tool), tool("both", **a_tool)):
         with pytest.raises(RegistrationError, match="needs another name"):
             taken(both)
 
