@@ -24,6 +24,7 @@ from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in
 from tests.fakes.running import order_tool
 
+pytestmark = pytest.mark.anyio
 NEVER = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Python says so as well
 TOLD = r"mail was called in transaction 't-1' and not awaited.*[Ww]rite `await mail\(\.\.\.\)`"
 
@@ -77,7 +78,6 @@ def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget:
     assert desk.done == [("mail", "o-1")]
 
 
-@pytest.mark.anyio
 async def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Any) -> None:
     with pytest.raises(MisuseError, match=TOLD):
         async with desk.step() as txn:
@@ -167,8 +167,6 @@ def test_the_tool_is_still_the_async_function_that_it_was(desk: Desk, mail: Any)
 
 
 # ----------------------------------------------------------------- a task or thread that outlives its block
-
-pytestmark = pytest.mark.anyio
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 REFUSED = r"(?s)begun .*`with txn\.parallel\(\):`"

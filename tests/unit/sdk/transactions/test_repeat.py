@@ -1,4 +1,6 @@
-"""Equal calls of one transaction are one; `txn.repeat()` means one more, for the code inside it and for nobody else."""
+"""What one key stands for: equal calls are one but inside `txn.repeat()`, several runs share one result, and a block that
+asks for nothing spends no key.
+"""
 
 from __future__ import annotations
 
@@ -277,10 +279,9 @@ def test_the_journal_says_that_it_asked_for_nothing_and_recovery_has_nothing_to_
         replay("t-1", lambda txn: None, runtime=desk.runtime)
 
 
-def test_what_people_were_asked_is_withdrawn_and_asked_again(desk: Desk) -> None:
-    refund_call = refund_tool(desk)
+def test_what_people_were_asked_is_withdrawn_and_asked_again(desk: Desk, refund: Any) -> None:
     for _ in range(2):
-        txn = fails(desk, ReviewPending, (refund_call, "o-1", 90_000)).txn.txn
+        txn = fails(desk, ReviewPending, (refund, "o-1", 90_000)).txn.txn
         assert desk.service.latest(txn).state == "review"
         run(desk)
         assert desk.service.latest(txn).state == "ended"
