@@ -1,4 +1,4 @@
-"""Staging and committing: what fires, what does not, and what the caller is told."""
+"""Staging and committing: what fires, what does not, what the caller is told, and what it answers to proposals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a gated tool refuses to run, and who may see which effect is firing."""
+"""Where a gated tool refuses to run, in which thread it does, and who may see which effect is firing."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What `@tool` refuses where it is written: words that nothing knows, and those that have no effect."""
+"""What `@tool` and `@probe` refuse where they are written: words that nothing knows, or that have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a call to canonical bytes and back: what is the same call, and what cannot be one."""
+"""From a call to canonical bytes and back, and from a result: what is the same, and what cannot be one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A call of an async tool that is made and never awaited asks for nothing, and its block does not pretend it did."""
+"""Calls that come too late: one that is never awaited asks for nothing, and its block does not pretend it did; a task
+that outlives its block is refused.
+"""
 
 import asyncio
 import contextvars

@@ -1,5 +1,5 @@
-"""What one key stands for: equal calls are one but inside `txn.repeat()`, several runs share one result, and a block that
-asks for nothing spends no key.
+"""What one key stands for: equal calls are one but inside `txn.repeat()`, several runs share one result, and a block
+that asks for nothing spends no key.
 """
 
 from __future__ import annotations
