@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from countersign import NotDone, Placeholder, Unsure, current_effect, probe, tool
+from countersign import Placeholder, Unsure, current_effect, probe
 from countersign.waiting import SyncWaits
-from tests.fakes.desk import Desk, charge_undone_by_void, failing_tool
+from tests.fakes.desk import Desk, charge_undone_by_void
+from tests.fakes.running import order_tool, refusing_tool
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 
@@ -28,11 +29,9 @@ def payment(
 ) -> Payment:
     """A tool that acts and raises, and its probe; `answer` is what that answers, or a function that does."""
     asked: list[tuple[Any, ...]] = []
-    changes = options.pop("changes", {})
 
-    @tool("pay", resource=("Order", "order_id"), probe="find_pay", registry=desk.registry, **options)
+    @order_tool(desk, probe="find_pay", **options)
     def pay(order_id: str, cents: int) -> dict[str, int]:
-        """Pay."""
         if acts:
             desk.act("pay", order_id, cents)
         raise error or ConnectionError("lost")
@@ -44,7 +43,6 @@ def payment(
         asked.append((order_id, cents, current_effect()))
         return found.answer()
 
-    desk.publish(pay, **changes)
     return found
 
 
@@ -77,13 +75,10 @@ def raising(error: BaseException) -> Callable[[], Any]:
 def probed_void(desk: Desk, answer: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
     """A charge whose `void` is lost, with a probe of its own; and what says that the charge is not wanted."""
 
-    @tool("void", resource=("Charge", "charge_id"), probe="voided", registry=desk.registry, **options)
+    @order_tool(desk, resource=("Charge", "charge_id"), probe="voided", **options)
     def void(charge_id: str) -> None:
-        """Take back."""
         desk.act("void", charge_id)
         raise TimeoutError("slow")
 
     probe("voided", registry=desk.registry)(answer)
-
-    desk.publish(void)
-    return charge_undone_by_void(desk), failing_tool(desk, NotDone("no"), acts=False)
+    return charge_undone_by_void(desk), refusing_tool(desk)

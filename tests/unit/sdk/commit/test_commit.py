@@ -1,191 +1,149 @@
-"""Staging and committing: what fires, what does not, and what the caller is told."""
+"""Staging and committing: what fires, what does not, what the caller is told, and what it answers to proposals."""
 
+from __future__ import annotations
+
+import asyncio
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from countersign import Asks, Denied, Edited, NotStageable, PlaceholderUsed, ReviewPending, resume
+from countersign.commit.edits import Edits, Judge
 from countersign.contract import DenyCode, canonicalize
+from countersign.contract.codes import ErrorCode
+from countersign.contract.wire import EffectView, ProposalView, TransactionView
+from countersign.errors import ServiceRefused
 from countersign.errors.reasons import DenyReason, stopped_because
 from tests.fakes.desk import Desk, effect_rows, refund_tool
+from tests.fakes.running import Left, fails, run
+
+LARGE = 90_000
 
 
-def test_a_small_refund_fires_once_in_one_round_trip_and_its_result_is_there(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def asked(desk: Desk, *calls: Any, **options: Any) -> Left:
+    """A block that people are asked about."""
+    return fails(desk, ReviewPending, *calls, **options)
+
+
+def test_a_small_refund_fires_once_in_one_round_trip_and_its_result_is_there(desk: Desk, refund: Any) -> None:
     with desk.step() as txn:
         placed = refund("o-1", 4_200)
         assert desk.done == []
     assert (desk.done, desk.keys) == ([("refund", "o-1", 4_200)], [placed.call_key])
-    assert placed.result == {"refund_id": "r-o-1-4200"}
-    assert (placed.outcome, txn.state) == ("fired", "settled")
-    asked = [path for _, path in desk.face.log if path.startswith("/v1/")]
-    assert asked[1:] == [
-        "/v1/tools/refund",
-        "/v1/transactions",
-        "/v1/outcomes",
-    ]  # the first asked for a nonce
+    log = [path for _, path in desk.face.log if path.startswith("/v1/")]
+    assert log[1:] == ["/v1/tools/refund", "/v1/transactions", "/v1/outcomes"]  # the first asked for a nonce
+    again = run(desk, (refund, "o-1", 4_200))
+    assert (txn.replayed, again.txn.replayed, len(desk.done)) == (False, True, 1)
+    for one in (placed, again.placed[0]):
+        assert (one.result, one.outcome, txn.state) == ({"refund_id": "r-o-1-4200"}, "fired", "settled")
 
 
-def test_a_denied_effect_fires_nothing_and_says_why(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(Denied) as denied, desk.step():
-        refund("o-1", 1_000)
-        refund("o-2", 900_000)
+def test_a_denied_effect_fires_nothing_and_says_why(desk: Desk, refund: Any) -> None:
+    denied = fails(desk, Denied, (refund, "o-1", 1_000), (refund, "o-2", 900_000))
     assert desk.done == []
-    assert [(r.tool, r.policy) for r in denied.value.reasons] == [("refund", "never-huge")]
-    assert "split it with finance" in str(denied.value)
+    assert [(r.tool, r.policy) for r in denied.error.reasons] == [("refund", "never-huge")]
+    assert "split it with finance" in denied.said
 
 
-def test_review_without_live_effects_parks_and_says_where_people_answer(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step() as txn:
-        refund("o-1", 90_000)
-    assert pending.value.parked
-    assert (desk.done, txn.state) == ([], "review")
-    assert pending.value.reviews[0].asks == (Asks(("finance",), 1),)
-    assert "/reviews/" in str(pending.value)
-
-
-def test_a_rerun_under_the_same_key_finds_the_same_review_and_fires_once_approved(desk: Desk) -> None:
-    refund, reviews = refund_tool(desk), set[str]()
-    for _ in range(3):
-        with pytest.raises(ReviewPending) as pending, desk.step():
-            refund("o-1", 90_000)
-        reviews.add(pending.value.reviews[0].review_id)
-    assert len(reviews) == 1
-    desk.service.approve(pending.value.txn)
+def test_review_without_live_effects_parks_and_says_where_people_answer(desk: Desk, refund: Any) -> None:
+    pending = asked(desk, (refund, "o-1", LARGE))
+    assert (pending.error.parked, desk.done, pending.txn.state) == (True, [], "review")
+    assert pending.error.reviews[0].asks == (Asks(("finance",), 1),)
+    assert "/reviews/" in pending.said
+    rows, held = effect_rows(desk), desk.service.latest(pending.error.txn).held
+    assert [row.frozen().digest for row in rows] == [one.effect.digest for one in held]
+    assert rows[0].args == canonicalize({"order_id": "o-1", "amount_cents": LARGE})
+    again = [asked(desk, (refund, "o-1", LARGE)).error for _ in range(2)]
+    assert len({one.reviews[0].review_id for one in (pending.error, *again)}) == 1
+    desk.service.approve(pending.error.txn)
     for _ in range(2):
-        with desk.step():
-            refund("o-1", 90_000)
-    assert desk.done == [("refund", "o-1", 90_000)]
+        run(desk, (refund, "o-1", LARGE))
+    assert desk.done == [("refund", "o-1", LARGE)]
 
 
-def test_a_second_run_of_a_settled_key_returns_the_first_ones_result(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    for _ in range(2):
-        with desk.step() as txn:
-            placed = refund("o-1", 4_200)
-    assert txn.replayed
-    assert placed.result == {"refund_id": "r-o-1-4200"}
-    assert len(desk.done) == 1
-
-
-def test_arguments_changed_after_staging_fire_as_they_were_staged(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_arguments_changed_after_staging_fire_as_they_were_staged(desk: Desk, refund: Any) -> None:
     tags = ["late"]
     with pytest.raises(ReviewPending) as pending, desk.step():
-        refund("o-1", 90_000, tags)
+        refund("o-1", LARGE, tags)
         tags.append("vip")
     desk.service.approve(pending.value.txn)
     tags.append("more")
-    with desk.step():
-        refund("o-1", 90_000, ["late"])
-    assert desk.done == [("refund", "o-1", 90_000, ["late"])]
+    run(desk, (refund, "o-1", LARGE, ["late"]))
+    assert desk.done == [("refund", "o-1", LARGE, ["late"])]
 
 
 EDIT = {"order_id": "o-1", "amount_cents": 70_000}
 
 
-def edited(desk: Desk) -> Callable[..., Any]:
-    """A refund whose arguments people have changed and approved; the function runs its transaction again."""
-    refund = refund_tool(desk)
-
-    def attempt(**how: Any) -> None:
-        with desk.step(**how):
-            refund("o-1", 90_000)
-
-    with pytest.raises(ReviewPending) as pending:
-        attempt()
-    desk.service.edit(pending.value.txn, 0, EDIT)
-    desk.service.approve(pending.value.txn)
-    return attempt
+def edited(desk: Desk, refund: Any, edit: dict[str, Any] = EDIT, **how: Any) -> None:
+    """People have changed the arguments of a refund and approved it."""
+    txn = asked(desk, (refund, "o-1", LARGE), **how).error.txn
+    desk.service.edit(txn, 0, edit)
+    desk.service.approve(txn)
 
 
-def test_an_accepted_edit_fires_the_edited_bytes_where_the_program_takes_edits(desk: Desk) -> None:
-    attempt = edited(desk)
-    attempt(accept_edits=True)
+def test_an_accepted_edit_fires_its_bytes_where_the_program_takes_edits(desk: Desk, refund: Any) -> None:
+    edited(desk, refund)
+    run(desk, (refund, "o-1", LARGE), accept_edits=True)
     assert desk.done == [("refund", "o-1", 70_000)]
     (row,) = effect_rows(desk)
-    assert (json.loads(row.args), json.loads(row.staged_args or b"")) == (
-        EDIT,
-        EDIT | {"amount_cents": 90_000},
-    )
+    staged = json.loads(row.staged_args or b"")
+    assert (json.loads(row.args), staged) == (EDIT, EDIT | {"amount_cents": LARGE})
 
 
 @pytest.mark.parametrize("says", [False, lambda _: False, lambda _: "yes", lambda _: 1, lambda _: None])
-def test_nothing_but_what_was_staged_fires_unless_the_program_says_so(desk: Desk, says: Any) -> None:
-    attempt = edited(desk)
+def test_only_what_was_staged_fires_unless_the_program_says_so(desk: Desk, refund: Any, says: Any) -> None:
+    edited(desk, refund)
     (found,) = resume(desk.runtime)  # a worker asks nobody
     assert (desk.done, "accept_edits=True" in found.note) == ([], True)
     for _ in range(2):
-        with pytest.raises(Edited) as refused:
-            attempt(accept_edits=says)
+        refused = fails(desk, Edited, (refund, "o-1", LARGE), accept_edits=says)
     assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
-    (edit,) = refused.value.edits
-    assert (edit.changed, edit.args, edit.instead_of["amount_cents"]) == (("amount_cents",), EDIT, 90_000)
-    assert "accept_edits=True" in str(refused.value)
-    assert "70" not in str(refused.value)  # names of arguments, never their values
-    attempt(accept_edits=lambda proposal: proposal.changed == ("amount_cents",))
+    (edit,) = refused.error.edits
+    assert (edit.changed, edit.args, edit.instead_of["amount_cents"]) == (("amount_cents",), EDIT, LARGE)
+    assert "accept_edits=True" in refused.said
+    assert "70" not in refused.said  # names of arguments, never their values
+    run(desk, (refund, "o-1", LARGE), accept_edits=lambda proposal: proposal.changed == ("amount_cents",))
     assert desk.done == [("refund", "o-1", 70_000)]
 
 
-def test_a_worker_takes_what_its_program_said_it_takes(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step(accept_edits=True):
-        refund("o-1", 90_000)
-    desk.service.edit(pending.value.txn, 0, EDIT)
-    desk.service.approve(pending.value.txn)
+def test_a_worker_takes_what_its_program_said_it_takes(desk: Desk, refund: Any) -> None:
+    edited(desk, refund, accept_edits=True)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("settled", [("refund", "o-1", 70_000)])
 
 
-def test_an_edit_that_does_not_fit_the_signature_is_not_fired(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step():
-        refund("o-1", 90_000)
-    desk.service.edit(pending.value.txn, 0, {"order_id": "o-1", "amount_cents": "many"})
-    desk.service.approve(pending.value.txn)
-    with pytest.raises(NotStageable), desk.step(accept_edits=True):
-        refund("o-1", 90_000)
+def test_an_edit_that_does_not_fit_the_signature_is_not_fired(desk: Desk, refund: Any) -> None:
+    edited(desk, refund, {"order_id": "o-1", "amount_cents": "many"})
+    fails(desk, NotStageable, (refund, "o-1", LARGE), accept_edits=True)
     assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
-def test_a_body_that_raises_or_is_interrupted_submits_nothing(desk: Desk, error: type[BaseException]) -> None:
-    refund = refund_tool(desk)
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_a_body_that_raises_or_is_interrupted_submits_nothing(desk: Desk, refund: Any, error: Any) -> None:
     with pytest.raises(error), desk.step() as txn:
         refund("o-1", 4_200)
         raise error
     assert (desk.done, txn.state, desk.face.asked("/v1/transactions")) == ([], "ended", 0)
 
 
-@pytest.mark.parametrize(
-    ("why", "text"),
-    [("the customer changed her mind", "the customer changed her mind"), (None, "it was withdrawn")],
-)
-def test_what_the_agent_took_back_is_not_blamed_on_another_effect(
-    desk: Desk, why: str | None, text: str
-) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step():
-        refund("o-1", 90_000)
-    desk.service.withdraw(pending.value.txn, why)
+@pytest.mark.parametrize("why", ["the customer changed her mind", None])
+def test_what_the_agent_took_back_is_blamed_on_no_other_effect(desk: Desk, refund: Any, why: Any) -> None:
+    desk.service.withdraw(asked(desk, (refund, "o-1", LARGE)).error.txn, why)
     (found,) = resume(desk.runtime)
-    assert ("[withdrawn]" in found.note, text in found.note) == (True, True)
+    assert ("[withdrawn]" in found.note, (why or "it was withdrawn") in found.note) == (True, True)
     assert "another effect" not in found.note
 
 
-def test_an_effect_that_went_with_another_says_so_where_the_service_does_not(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step():
-        refund("o-1", 90_000)
-        refund("o-2", 90_000)
-    desk.service.deny(pending.value.txn)
-    denied, sibling = desk.service.latest(pending.value.txn).held
+def test_an_effect_that_went_with_another_says_so_where_the_service_does_not(desk: Desk, refund: Any) -> None:
+    txn = asked(desk, (refund, "o-1", LARGE), (refund, "o-2", LARGE)).error.txn
+    desk.service.deny(txn)
+    denied, sibling = desk.service.latest(txn).held
     denied.reasons = sibling.reasons = ()
-    view = desk.service.view(desk.service.latest(pending.value.txn))
+    view = desk.service.view(desk.service.latest(txn))
     assert [reason.code for reason in stopped_because(view)] == ["denied", "sibling"]
 
 
@@ -201,24 +159,10 @@ def test_only_what_was_denied_is_said_to_be_denied_again(codes: tuple[str, ...])
     assert len(codes) > 1 or text.startswith("denied, ") == final
 
 
-def test_equal_calls_are_one_and_intended_repeats_fire_each_time(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with desk.step() as txn:
-        first = refund("o-3", 4_200)
-        assert refund(amount_cents=4_200, order_id="o-3") is first
-        with txn.repeat():
-            refund("o-3", 4_200)
-        refund("o-1", 100)
-    assert [order for _, order, _ in desk.done] == ["o-3", "o-3", "o-1"], "in the order they were staged"
-    assert len(txn.effects) == len(set(desk.keys)) == 3
-
-
 def test_a_tool_declared_repeat_fires_each_call(desk: Desk) -> None:
     refund = refund_tool(desk, repeat=True)
-    with desk.step():
-        refund("o-1", 4_200)
-        refund("o-1", 4_200)
-    assert len(desk.done) == 2
+    run(desk, (refund, "o-1", 4_200), (refund, "o-1", 4_200))
+    assert len(desk.done) == len(set(desk.keys)) == 2
 
 
 USES: list[Callable[[Any], Any]] = [
@@ -228,33 +172,136 @@ USES: list[Callable[[Any], Any]] = [
 ]
 
 
-def test_a_placeholder_refuses_to_be_a_value(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_placeholder_refuses_to_be_a_value(desk: Desk, refund: Any) -> None:
     with desk.step():
         placed = refund("o-1", 4_200)
         for use in USES:
             with pytest.raises(PlaceholderUsed):
                 use(placed)
         with pytest.raises(AttributeError):
-            _ = placed.refund_id  # type: ignore[attr-defined]
+            _ = placed.refund_id
         assert "not done yet" in repr(placed)
 
 
-def test_another_list_under_the_same_key_voids_the_votes(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as first, desk.step():
-        refund("o-1", 90_000)
-    desk.service.approve(first.value.txn)
-    with pytest.raises(ReviewPending), desk.step():
-        refund("o-1", 95_000)
-    assert desk.done == []
-    assert desk.service.latest(first.value.txn).rev == 2
+def test_another_list_under_the_same_key_voids_the_votes(desk: Desk, refund: Any) -> None:
+    first = asked(desk, (refund, "o-1", LARGE)).error
+    desk.service.approve(first.txn)
+    asked(desk, (refund, "o-1", 95_000))
+    assert (desk.done, desk.service.latest(first.txn).rev) == ([], 2)
 
 
-def test_what_is_submitted_is_what_is_in_the_journal(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending) as pending, desk.step():
-        refund("o-1", 90_000)
-    rows, held = effect_rows(desk), desk.service.latest(pending.value.txn).held
-    assert [row.frozen().digest for row in rows] == [one.effect.digest for one in held]
-    assert rows[0].args == canonicalize({"order_id": "o-1", "amount_cents": 90_000})
+# ---------------------------------------------------------------------- what a program answers to proposals
+
+LESS = {"order_id": "o-1", "amount_cents": 60_000}
+STAGED = {"order_id": "o-1", "amount_cents": 90_000}
+
+
+class Answered:
+    """A service that takes every acceptance, or refuses it by a code."""
+
+    def __init__(self, code: str | None = None) -> None:
+        self.code = code
+        self.accepted: list[str] = []
+
+    async def accept_proposal(self, proposal_id: str) -> str:
+        if self.code is not None:
+            raise ServiceRefused(409, self.code, "no")
+        self.accepted.append(proposal_id)
+        return "the new revision"
+
+    async def view(self, txn: str) -> str:
+        return f"{txn} as it is"
+
+
+def proposing(*proposed: dict[str, Any], tool: str = "refund") -> TransactionView:
+    """A transaction of one effect with these proposals."""
+    said = {"reason": "half arrived", "person": "p", "name": "Maya"}
+    proposals = [
+        ProposalView.model_construct(proposal_id=f"prop_{n}", args=args, **said)
+        for n, args in enumerate(proposed)
+    ]
+    return standing(STAGED, SimpleNamespace(proposals=proposals), tool)
+
+
+def edits(desk: Desk, judge: Judge, service: Answered | None = None) -> Edits:
+    engine: Any = SimpleNamespace(registry=desk.registry, service=service or Answered())
+    return Edits(engine, judge)
+
+
+def answers(desk: Desk, view: Any, judge: Judge = True, code: str | None = None) -> tuple[Any, list[str]]:
+    """What comes of it, and what was accepted."""
+    service = Answered(code)
+    return asyncio.run(edits(desk, judge, service).answer(view)), service.accepted
+
+
+@pytest.fixture(autouse=True)
+def _refund(desk: Desk) -> None:
+    refund_tool(desk)
+
+
+def test_what_fits_is_accepted_of_a_tool_that_is_here(desk: Desk) -> None:
+    assert answers(desk, proposing(LESS)) == ("the new revision", ["prop_0"])
+    view = proposing(LESS, tool="another")
+    assert answers(desk, view) == (view, [])
+
+
+UNFIT: dict[str, dict[str, Any]] = {
+    "text for a number": {**LESS, "amount_cents": "60000"},
+    "one missing": {"order_id": "o-1"},
+    "one too many": {**LESS, "to": "me"},
+    "a fraction": {**LESS, "amount_cents": 1.5},
+}
+
+
+@pytest.mark.parametrize("args", UNFIT.values(), ids=UNFIT)
+def test_what_does_not_fit_is_left_open(desk: Desk, args: Any, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[Any] = []
+    view = proposing(args, LESS)
+    assert answers(desk, view, lambda one: seen.append(one) or True) == ("the new revision", ["prop_1"])
+    assert [one.proposal_id for one in seen] == ["prop_1"]
+    assert "the change prop_0 is not taken" in caplog.text
+
+
+@pytest.mark.parametrize(("judge", "told"), [(True, NotStageable), (False, Edited)])
+def test_what_would_reach_the_tool_as_something_else_is_not_fired(desk: Desk, judge: bool, told: Any) -> None:
+    """I-2: not even by a program that takes every change; one that takes none is told of the change."""
+    made, unfit = edits(desk, judge), UNFIT["text for a number"]
+    if judge:
+        made.require_agreed(listed(STAGED), listed(LESS), standing(LESS))
+    with pytest.raises(told) as refused:
+        made.require_agreed(listed(STAGED), listed(unfit), standing(unfit))
+    if isinstance(refused.value, Edited):
+        assert [one.args for one in refused.value.edits] == [unfit]
+
+
+def standing(args: dict[str, Any], review: Any = None, tool: str = "refund") -> TransactionView:
+    """A transaction whose one effect has these arguments now."""
+    effect = EffectView.model_construct(tool=tool, effect_id="e", args=args, review=review, edits=())
+    return TransactionView.model_construct(txn="t", effects=(effect,))
+
+
+def listed(args: dict[str, Any]) -> Any:
+    """A list of one call with these arguments."""
+    effect = SimpleNamespace(args=args, args_bytes=canonicalize(args))
+    return SimpleNamespace(calls=[SimpleNamespace(effect=effect)], run_key="k", txn="t")
+
+
+@pytest.mark.parametrize("judge", [False, lambda _: False, lambda _: None, lambda _: 1, lambda _: "yes"])
+def test_only_true_is_a_yes(desk: Desk, judge: bool | Callable[[Any], Any]) -> None:
+    view = proposing(LESS)
+    assert answers(desk, view, judge) == (view, [])
+
+
+def test_whoever_answers_is_asked_once_about_each(desk: Desk) -> None:
+    seen: list[str] = []
+    made = edits(desk, lambda one: bool(seen.append(one.proposal_id)))
+    view = proposing(LESS)
+    for _ in range(3):
+        assert asyncio.run(made.answer(view)) is view
+    assert (seen, made.concerns(view)) == (["prop_0"], False)
+
+
+def test_one_that_closed_meanwhile_is_looked_at_again_and_another_refusal_is_told(desk: Desk) -> None:
+    assert answers(desk, proposing(LESS), code=ErrorCode.PROPOSAL_CLOSED) == ("t as it is", [])
+    with pytest.raises(ServiceRefused):
+        answers(desk, proposing(LESS), code=ErrorCode.FROZEN)

@@ -15,25 +15,15 @@ from countersign import (
     NotDone,
     OutcomeUnknown,
     OutsideTransaction,
-    Placeholder,
     ProbeAnswer,
     current_effect,
     probe,
     resume,
-    tool,
 )
-from countersign.waiting import AsyncWaits, LeftEarlyError, Raised, SyncWaits, Unended
-from tests.fakes.desk import (
-    Desk,
-    charge_tools,
-    effect_rows,
-    failing_tool,
-    refund_tool,
-    service_states,
-    states,
-)
-
-SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
+from countersign.waiting import AsyncWaits, Raised, SyncWaits
+from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool, service_states, states
+from tests.fakes.running import errors, fails, order_tool, refusing_tool, run, run_async
+from tests.unit.sdk.commit.probed import SECONDS
 
 
 def acting_threads() -> int:
@@ -41,25 +31,17 @@ def acting_threads() -> int:
     return sum(one.name == "countersign-_in_thread" for one in threading.enumerate())
 
 
-def pressing_tool(
-    desk: Desk, go_on: threading.Event, beside: int, begun: Callable[[], bool]
-) -> Callable[[str], Placeholder[None]]:
+def pressing_tool(desk: Desk, go_on: threading.Event, beside: int, begun: Callable[[], bool]) -> Any:
     """A tool that presses Ctrl-C once its siblings have begun and ended, but for so many, and goes on."""
 
-    @tool("press", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     def press(order_id: str) -> None:
-        """Press Ctrl-C."""
         while not begun() or acting_threads() > 1 + beside:
             threading.Event().wait(0.002)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
         go_on.wait(SECONDS)
 
-    desk.publish(press)
     return press
-
-
-def errors(desk: Desk) -> dict[str, str | None]:
-    return {row.tool: row.error for row in effect_rows(desk)}
 
 
 def end(go_on: threading.Event) -> None:
@@ -73,39 +55,25 @@ def end(go_on: threading.Event) -> None:
 
 
 def test_ctrl_c_in_a_group_writes_what_has_ended_as_it_ended(desk: Desk) -> None:
-    go_on = threading.Event()
+    go_on, refusing = threading.Event(), list[str]()
     charge, refund = charge_tools(desk), refund_tool(desk)
-    refusing: list[str] = []
 
-    @tool("refuse", resource=("Order", "order_id"), registry=desk.registry)
-    def refused(order_id: str) -> None:
-        """Say no."""
+    @order_tool(desk)
+    def refuse(order_id: str) -> None:
         refusing.append(order_id)
         raise NotDone("no")
 
-    desk.publish(refused)
     press = pressing_tool(desk, go_on, 0, lambda: len(desk.done) == 2 and len(refusing) == 1)
     broken = failing_tool(desk, ValueError("odd"), "break")
-    with pytest.raises(KeyboardInterrupt), desk.step() as txn:
-        with txn.parallel():
-            charged = charge("o-1", 10)
-            press("o-1")
-            refused("o-1")
-            broken("o-1")
-        refund("o-2", 5)
+    group = [(charge, "o-1", 10), (press, "o-1"), (refuse, "o-1"), (broken, "o-1")]
+    left = fails(desk, KeyboardInterrupt, group, (refund, "o-2", 5))
     end(go_on)
-    assert states(desk) == {
-        "charge#1": "fired",
-        "press#2": "unknown",
-        "refuse#3": "failed",
-        "break#4": "unknown",
-        "refund#5": "unused",
-    }
-    assert charged.outcome == "fired"
+    assert [*states(desk).values()] == ["fired", "unknown", "failed", "unknown", "unused"]
+    assert left.placed[0].outcome == "fired"
     assert errors(desk)["press"] == "left running (interrupted by KeyboardInterrupt)"
     assert errors(desk)["break"] == "ValueError: odd"
     (found,) = resume(desk.runtime)
-    assert (found.after, service_states(desk, txn.txn)) == ("unsettled", [*states(desk).values()])
+    assert (found.after, service_states(desk, left.txn.txn)) == ("unsettled", [*states(desk).values()])
     assert sorted(one[0] for one in desk.done) == ["break", "charge"]
 
 
@@ -113,9 +81,8 @@ def test_what_was_left_running_has_no_effect_to_act_for(desk: Desk) -> None:
     go_on, begun, said = threading.Event(), threading.Event(), []
     press = pressing_tool(desk, go_on, 1, begun.is_set)
 
-    @tool("late", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     def late(order_id: str) -> None:
-        """Ask for the effect when nobody waits any more."""
         begun.set()
         go_on.wait(SECONDS)
         try:
@@ -123,34 +90,23 @@ def test_what_was_left_running_has_no_effect_to_act_for(desk: Desk) -> None:
         except OutsideTransaction as refused:
             said.append(str(refused))
 
-    desk.publish(late)
-    with pytest.raises(KeyboardInterrupt), desk.step() as txn, txn.parallel():
-        late("o-1")
-        press("o-1")
+    fails(desk, KeyboardInterrupt, [(late, "o-1"), (press, "o-1")])
     end(go_on)
-    assert len(said) == 1
-    assert "nobody waits for it any more" in said[0]
+    (told,) = said
+    assert "nobody waits for it any more" in told
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
 @pytest.mark.parametrize("first", [True, False])
-def test_a_tool_that_exits_is_carried_to_the_end_of_its_group(
-    desk: Desk, error: BaseException, first: bool
-) -> None:
-    exits, charge = failing_tool(desk, error), charge_tools(desk)
+def test_a_tool_that_exits_is_carried_to_the_end_of_its_group(desk: Desk, error: Any, first: bool) -> None:
+    exits, charge = (failing_tool(desk, error), "o-1"), charge_tools(desk)
     waits = threading.Barrier(2, timeout=SECONDS)
     desk.before_fire = lambda _: waits.wait() and None  # both are under way
-    with pytest.raises(type(error)), desk.step() as txn:
-        with txn.parallel():
-            if first:
-                exits("o-1")
-            charged = charge("o-1", 10)
-            if not first:
-                exits("o-1")
-        charge("o-2", 20)
+    group = [exits, (charge, "o-1", 10)] if first else [(charge, "o-1", 10), exits]
+    left = fails(desk, type(error), group, (charge, "o-2", 20))
     assert sorted(states(desk).values()) == ["fired", "unknown", "unused"]
-    assert (charged.outcome, len(desk.done)) == ("fired", 2)
-    assert (errors(desk)["notify"] or "").startswith(type(error).__name__), "it has ended, by its own word"
+    assert (left.placed[first].outcome, len(desk.done)) == ("fired", 2)
+    assert errors(desk)["notify"].startswith(type(error).__name__), "it has ended, by its own word"
     desk.before_fire = None
     assert [one.after for one in resume(desk.runtime)] == ["unsettled"]
     assert "void" not in [one[0] for one in desk.done]
@@ -159,9 +115,7 @@ def test_a_tool_that_exits_is_carried_to_the_end_of_its_group(
 def test_beside_a_tool_that_exits_nothing_is_tried_again(desk: Desk) -> None:
     exits = failing_tool(desk, SystemExit(1))
     flaky = failing_tool(desk, ConnectionError("once"), "flaky", idempotent=True)
-    with pytest.raises(SystemExit), desk.step() as txn, txn.parallel():
-        flaky("o-1")
-        exits("o-1")
+    fails(desk, SystemExit, [(flaky, "o-1"), (exits, "o-1")])
     assert states(desk) == {"flaky#1": "unknown", "notify#2": "unknown"}
     assert sorted(one[0] for one in desk.done) == ["flaky", "notify"]
 
@@ -170,113 +124,63 @@ def test_beside_a_tool_that_exits_nothing_is_tried_again(desk: Desk) -> None:
 def test_in_asyncio_a_tool_that_exits_ends_its_siblings_no_earlier(desk: Desk, error: BaseException) -> None:
     there, done = asyncio.Event(), []
 
-    @tool("leave", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     async def leave(order_id: str) -> None:
-        """Exit, with another under way."""
         await there.wait()
         raise error
 
-    @tool("stay", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     async def stay(order_id: str) -> str:
-        """Go on after that."""
         there.set()
         for _ in range(5):
             await asyncio.sleep(0)
         done.append(order_id)
         return order_id
 
-    desk.publish(leave, stay)
-    made: list[Any] = []
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                await leave("o-1")
-                made.append(await stay("o-2"))
-
     with pytest.raises(type(error)):
-        asyncio.run(body())
-    assert (done, made[0].outcome) == (["o-2"], "fired")
-    assert states(desk) == {"leave#1": "unknown", "stay#2": "fired"}
+        asyncio.run(run_async(desk, [(leave, "o-1"), (stay, "o-2")]))
+    assert (done, states(desk)) == (["o-2"], {"leave#1": "unknown", "stay#2": "fired"})
 
 
-def test_a_cancelled_step_writes_what_had_ended(desk: Desk) -> None:
+@pytest.mark.anyio
+async def test_a_cancelled_step_writes_what_had_ended(desk: Desk) -> None:
     under_way = asyncio.Event()
 
-    @tool("done", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     async def done(order_id: str) -> str:
-        """Return at once."""
         return order_id
 
-    @tool("hang", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     async def hang(order_id: str) -> None:
-        """Never return."""
         await asyncio.sleep(0)
         under_way.set()
         await asyncio.Event().wait()
 
-    desk.publish(done, hang)
-
-    async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                await done("o-1")
-                await hang("o-2")
-
-    async def main() -> None:
-        task = asyncio.create_task(body())
-        await under_way.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(main())
+    task = asyncio.create_task(run_async(desk, [(done, "o-1"), (hang, "o-2")]))
+    await under_way.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert states(desk) == {"done#1": "fired", "hang#2": "unknown"}
 
 
-# --------------------------------------------------------------------------------------------- waiting itself
-
-
-async def returning() -> object:
+async def returning() -> int:
     return 1
 
 
-async def exiting() -> object:
+async def exiting() -> None:
     raise SystemExit(3)
 
 
-def test_each_way_to_wait_hands_over_what_is_no_exception_when_all_have_ended() -> None:
-    async def both(waits: Any) -> list[object]:
-        return await waits.together([exiting, returning])  # type: ignore[no-any-return]
-
-    coroutine = both(SyncWaits(lambda: None))  # type: ignore[arg-type, return-value]
-    with pytest.raises(StopIteration) as ended:
-        coroutine.send(None)
-    for first, second in (ended.value.value, asyncio.run(both(AsyncWaits(lambda: None)))):  # type: ignore[arg-type, return-value]
-        assert isinstance(first, Raised)
-        assert isinstance(first.error, SystemExit)
-        assert second == 1
+@pytest.mark.anyio
+async def test_each_way_to_wait_hands_over_an_exit_once_all_have_ended() -> None:
+    for waits in (SyncWaits, AsyncWaits):
+        ended: Any = await waits(lambda: pytest.fail("nothing is sent")).together([exiting, returning])
+        assert isinstance(ended[0], Raised) and isinstance(ended[0].error, SystemExit)
+        assert ended[1] == 1
 
 
-def test_a_cancelled_wait_tells_what_had_ended() -> None:
-    async def main() -> LeftEarlyError:
-        under_way = asyncio.Event()
-
-        async def hanging() -> object:
-            await asyncio.sleep(0)
-            under_way.set()
-            return await asyncio.Event().wait()
-
-        task = asyncio.create_task(AsyncWaits(lambda: None).together([returning, hanging]))  # type: ignore[arg-type, return-value]
-        await under_way.wait()
-        task.cancel()
-        with pytest.raises(LeftEarlyError) as left:
-            await task
-        return left.value
-
-    left = asyncio.run(main())
-    assert left.answers == (1, Unended())
-    assert isinstance(left.interrupt, asyncio.CancelledError)
+# ------------------------------------------------------------------------------------------- beside a probe
 
 
 def test_what_is_known_is_on_the_disk_before_a_probe_is_asked(desk: Desk) -> None:
@@ -285,62 +189,50 @@ def test_what_is_known_is_on_the_disk_before_a_probe_is_asked(desk: Desk) -> Non
 
     @probe("find_pay", registry=desk.registry)
     def find_pay() -> ProbeAnswer:
-        """Tell what the journal says meanwhile."""
         seen.append(states(desk))
         return Happened()
 
-    with desk.step() as txn, txn.parallel():
-        refund("o-1", 1)
-        lost("o-2")
+    run(desk, [(refund, "o-1", 1), (lost, "o-2")])
     assert seen == [{"refund#1": "fired", "pay#2": "firing"}]
     assert states(desk) == {"refund#1": "fired", "pay#2": "fired"}
 
 
 def test_ctrl_c_while_a_probe_is_asked_loses_nothing_that_is_known(desk: Desk) -> None:
-    answer: list[ProbeAnswer | BaseException] = [KeyboardInterrupt()]
-    refused = failing_tool(desk, NotDone("no"), "refuse", acts=False)
+    interrupts = [KeyboardInterrupt()]
+    refused = refusing_tool(desk, name="refuse")
     lost = failing_tool(desk, ConnectionError("lost"), "pay", probe="find_pay")
 
     @probe("find_pay", registry=desk.registry)
     def find_pay() -> ProbeAnswer:
-        """Be interrupted, then know."""
-        said = answer[0]
-        if isinstance(said, BaseException):
-            raise said
-        return said
+        if interrupts:
+            raise interrupts.pop()
+        return DidNotHappen(final=True)
 
-    with pytest.raises(KeyboardInterrupt), desk.step() as txn, txn.parallel():
-        lost("o-1")
-        refused("o-2")
+    fails(desk, KeyboardInterrupt, [(lost, "o-1"), (refused, "o-2")])
     assert states(desk) == {"pay#1": "unknown", "refuse#2": "failed"}
     assert errors(desk)["pay"] == "ConnectionError: lost"  # it had ended, so what its probe says counts
-    answer[0] = DidNotHappen(final=True)
     resume(desk.runtime)
     assert states(desk)["pay#1"] == "failed"
 
 
 def test_a_cancelled_task_of_a_group_may_have_left_its_call_running(desk: Desk) -> None:
-    go_on, tasks = threading.Event(), []
+    go_on, begun = threading.Event(), threading.Event()
 
-    @tool("late", resource=("Order", "order_id"), registry=desk.registry, probe="find_late")
+    @order_tool(desk, probe="find_late")
     def late(order_id: str) -> None:
-        """Act when nobody waits any more."""
-        tasks.append(order_id)
+        begun.set()
         go_on.wait(SECONDS)
 
     probe("find_late", registry=desk.registry)(lambda: DidNotHappen(final=True))
     refund = refund_tool(desk)
-    desk.publish(late)
 
     async def body() -> None:
-        async with desk.step() as txn:
-            with txn.parallel():
-                late("o-1")
-                refund("o-2", 1)
-            asyncio.get_running_loop().create_task(cancel_the_child(asyncio.current_task()))
+        helper = asyncio.create_task(cancel_the_child(asyncio.current_task()))
+        await run_async(desk, [(late, "o-1"), (refund, "o-2", 1)])
+        await helper
 
     async def cancel_the_child(outer: asyncio.Task[Any] | None) -> None:
-        while not tasks:  # noqa: ASYNC110 - a thread says so
+        while not begun.is_set():  # noqa: ASYNC110 - a thread says so
             await asyncio.sleep(0.005)
         for one in asyncio.all_tasks() - {outer, asyncio.current_task()}:
             one.cancel()

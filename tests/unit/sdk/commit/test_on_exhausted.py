@@ -1,8 +1,8 @@
 """`on_exhausted="tool"`: an effect whose reviewed manifest lets it fail without stopping the others. Scenario 39."""
 
+import itertools
 import json
 import logging
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +12,6 @@ from countersign import (
     EffectFailed,
     NotDone,
     OutcomeUnknown,
-    Placeholder,
     PlaceholderUsed,
     RegistrationError,
     ReleaseLapsed,
@@ -37,27 +36,24 @@ from tests.fakes.desk import (
     service_states,
     states,
 )
-from tests.unit.sdk.commit.test_failure_path import no_more
+from tests.fakes.running import fails, order_tool, refusing_tool, run, run_async
+from tests.unit.sdk.commit.test_time import no_more
 
 
-def optional_tool(desk: Desk, error: BaseException, name: str = "mail", **options: Any) -> Any:
-    """A tool that says `on_exhausted="tool"`, is reviewed so, and fails."""
-    return failing_tool(desk, error, name, on_exhausted="tool", **options)
+def optional_tool(desk: Desk, text: str = "no", **options: Any) -> Any:
+    """A tool that may fail alone, and does."""
+    return refusing_tool(desk, text, "mail", on_exhausted="tool", **options)
 
 
-def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(
-    desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    charge, mail = charge_tools(desk), optional_tool(desk, NotDone("mailbox full"), acts=False)
+def test_scenario_39_what_may_fail_fails_and_the_rest_goes_on(desk: Desk, tmp_path: Any, caplog: Any) -> None:
+    charge, mail = charge_tools(desk), optional_tool(desk, "mailbox full")
     note = note_tool(desk, SQLiteAdapter(notes_database(tmp_path), name="notes"))
-    with caplog.at_level(logging.WARNING, "countersign"), desk.step() as txn:
-        first = charge("o-1", 100)
-        note("o-1", "charged")
-        placed = mail("o-1")
-        last = charge("o-2", 200)
+    with caplog.at_level(logging.WARNING, "countersign"):
+        left = run(desk, (charge, "o-1", 100), (note, "o-1", "charged"), (mail, "o-1"), (charge, "o-2", 200))
+    txn, (first, _, placed, last) = left.txn, left.placed
     assert [what for what, *_ in desk.done] == ["charge", "charge"]
     assert states(desk) == {"charge#1": "fired", "mail#2": "failed", "charge#3": "fired"}
-    assert service_states(desk, txn.txn) == [EffectState.FIRED, EffectState.FAILED, EffectState.FIRED]
+    assert service_states(desk, txn.txn) == ["fired", "failed", "fired"]
     assert (txn.state, desk.service.latest(txn.txn).state.value) == ("settled", "settled")
     assert notes_in(tmp_path / "notes.db") == [("o-1", "charged")], "live work is kept"
     assert (first.result, last.result) == ({"charge_id": "c-o-1"}, {"charge_id": "c-o-2"})
@@ -71,169 +67,116 @@ def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(
 
 @pytest.mark.anyio
 async def test_scenario_39_in_an_event_loop(desk: Desk) -> None:
-    @tool("mail", resource=("Order", "order_id"), on_exhausted="tool", registry=desk.registry)
+    @order_tool(desk, on_exhausted="tool")
     async def mail(order_id: str) -> str:
-        """Tell the customer."""
         raise NotDone("mailbox full")
 
-    desk.publish(mail)
-    refund = refund_tool(desk)
-    async with desk.step() as txn:
-        placed = await mail("o-1")
-        refund("o-1", 100)
-    assert (placed.outcome, txn.state) == ("failed", "settled")
+    left = await run_async(desk, (mail, "o-1"), (refund_tool(desk), "o-1", 100))
+    assert (left.placed[0].outcome, left.txn.state) == ("failed", "settled")
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_scenario_39_in_a_parallel_group(desk: Desk) -> None:
-    charge, mail = charge_tools(desk), optional_tool(desk, NotDone("no"), acts=False)
-    with desk.step() as txn:
-        with txn.parallel():
-            mail("o-1")
-            charge("o-2", 20)
-            mail("o-3")
-        charge("o-4", 40)
-    assert [*states(desk).values()] == ["failed", "fired", "failed", "fired"]
-    assert [what for what, *_ in desk.done] == ["charge", "charge"]
-    assert (txn.state, len(txn.failed)) == ("settled", 2)
+ENDS: list[tuple[list[Any], type[Exception] | None, str]] = [
+    ([["may fail", "charge", "may fail"], "charge"], None, "failed fired failed fired"),
+    (["charge", "may fail, lost", "charge"], OutcomeUnknown, "fired unknown unused"),
+    ([["may fail", "lost"], "charge"], OutcomeUnknown, "failed unknown unused"),
+    (["charge", "may fail as drafted"], EffectFailed, "compensated failed"),
+    (["charge", "may fail", "charge", "refused"], EffectFailed, "compensated failed compensated failed"),
+    (["charge", ["refused", "charge"], "charge"], EffectFailed, "compensated failed compensated unused"),
+    (["charge", ["lost", "charge"], "charge"], OutcomeUnknown, "fired unknown fired unused"),
+    (["charge", ["refused", "lost"]], OutcomeUnknown, "fired failed unknown"),
+]
+
+
+@pytest.mark.parametrize(("names", "error", "ended"), ENDS)
+def test_scenarios_38_and_39_how_each_effect_ends(desk: Desk, names: Any, error: Any, ended: str) -> None:
+    """An inner list is a parallel group. Of what may fail, people have agreed to it, but "as drafted"."""
+    may_fail, reviewed = {"on_exhausted": "tool"}, {"on_exhausted": "transaction"}
+    tools = {
+        "charge": charge_tools(desk),
+        "refused": refusing_tool(desk, name="refused"),
+        "lost": failing_tool(desk, ValueError("it broke"), "lost"),
+        "may fail": refusing_tool(desk, name="may_fail", **may_fail),
+        "may fail, lost": failing_tool(desk, TimeoutError("slow"), "may_fail_lost", **may_fail),
+        "may fail as drafted": refusing_tool(desk, name="drafted", changes=reviewed, **may_fail),
+    }
+    orders = map("o-{}".format, itertools.count(1))
+
+    def call(name: Any) -> Any:
+        if isinstance(name, list):
+            return [call(one) for one in name]
+        return tools[name], next(orders), *[100] * (name == "charge")
+
+    calls = [call(name) for name in names]
+    left = fails(desk, error, *calls) if error else run(desk, *calls)
+    assert [*states(desk).values()] == ended.split()
+    assert left.txn.state == ("unsettled" if error is OutcomeUnknown else "settled")
+    assert len(left.txn.failed) == ended.count("failed")
+    voided = [one[1] for one in desk.done if one[0] == "void"]
+    assert len(voided) == ended.count("compensated") and voided == sorted(voided, reverse=True)
+    assert ("Nothing of this transaction stands" in left.said) == (error is EffectFailed)
+    if error:
+        fails(desk, AlreadyRedeemed if error is EffectFailed else error, *calls)
 
 
 def test_scenario_39_an_idempotent_tool_has_its_tries_before_it_counts_as_failed(desk: Desk) -> None:
-    mail = optional_tool(desk, ConnectionError("refused"), idempotent=True, failure_means="not_done", tries=3)
-    refund = refund_tool(desk)
-    with desk.step() as txn:
-        mail("o-1")
-        refund("o-1", 100)
+    often: dict[str, Any] = {"idempotent": True, "failure_means": "not_done", "tries": 3}
+    mail = failing_tool(desk, ConnectionError("refused"), "mail", on_exhausted="tool", **often)
+    txn = run(desk, (mail, "o-1"), (refund_tool(desk), "o-1", 100)).txn
     assert [what for what, *_ in desk.done] == ["mail", "mail", "mail", "refund"]
     assert len(set(desk.keys)) == 2, "every try has the same call key"
-    assert states(desk) == {"mail#1": "failed", "refund#2": "fired"}
-    assert txn.state == "settled"
-
-
-def test_what_is_not_known_stops_everything_also_where_it_may_fail(desk: Desk) -> None:
-    charge, mail = charge_tools(desk), optional_tool(desk, TimeoutError("slow"))
-    with pytest.raises(OutcomeUnknown) as unknown, desk.step() as txn:
-        charge("o-1", 100)
-        mail("o-1")
-        charge("o-2", 200)
-    assert states(desk) == {"charge#1": "fired", "mail#2": "unknown", "charge#3": "unused"}
-    assert (unknown.value.effects, txn.failed) == (("mail#2",), ())
-
-
-def test_an_unknown_beside_one_that_may_fail_stops_everything(desk: Desk) -> None:
-    refused = optional_tool(desk, NotDone("no"), acts=False)
-    broken = failing_tool(desk, ValueError("it broke"), "break")
-    refund = refund_tool(desk)
-    with pytest.raises(OutcomeUnknown), desk.step() as txn:
-        with txn.parallel():
-            refused("o-1")
-            broken("o-1")
-        refund("o-1", 1)
-    assert [*states(desk).values()] == ["failed", "unknown", "unused"]
-
-
-def test_only_the_reviewed_manifest_decides(desk: Desk) -> None:
-    """What the code says is a draft: people did not agree that this part may be missing."""
-    charge = charge_tools(desk)
-    mail = optional_tool(desk, NotDone("no"), acts=False, changes={"on_exhausted": "transaction"})
-    with pytest.raises(EffectFailed), desk.step():
-        charge("o-1", 100)
-        mail("o-1")
-    assert states(desk) == {"charge#1": "compensated", "mail#2": "failed"}
-
-
-def test_another_effect_that_fails_afterwards_has_what_fired_taken_back(desk: Desk) -> None:
-    charge, mail = charge_tools(desk), optional_tool(desk, NotDone("mailbox full"), acts=False)
-    pay = failing_tool(desk, NotDone("no money"), "pay", acts=False)
-    with pytest.raises(EffectFailed, match="pay did not happen") as failed, desk.step() as txn:
-        charge("o-1", 100)
-        mail("o-1")
-        charge("o-2", 200)
-        pay("o-1")
-    assert [what for what, *_ in desk.done] == ["charge", "charge", "void", "void"]
-    assert [*states(desk).values()] == ["compensated", "failed", "compensated", "failed"]
-    assert "Nothing of this transaction stands" in str(failed.value)
-    assert txn.state == "settled"
-    with pytest.raises(AlreadyRedeemed), desk.step():
-        charge("o-1", 100)
-        mail("o-1")
-        charge("o-2", 200)
-        pay("o-1")
+    assert (states(desk), txn.state) == ({"mail#1": "failed", "refund#2": "fired"}, "settled")
 
 
 def test_a_later_run_names_the_one_that_had_to_fire(desk: Desk) -> None:
-    mail = optional_tool(desk, NotDone("mailbox full"), acts=False)
-    pay = failing_tool(desk, TimeoutError("slow"), "pay")
-    with pytest.raises(OutcomeUnknown), desk.step() as txn:
-        mail("o-1")
-        paid = pay("o-1")
-    desk.service.settle(txn.txn, paid.effect_id, EffectState.FAILED)
-    with pytest.raises(EffectFailed, match="pay did not happen"), desk.step():
-        mail("o-1")
-        pay("o-1")
+    mail, pay = optional_tool(desk), failing_tool(desk, TimeoutError("slow"), "pay")
+    unknown = fails(desk, OutcomeUnknown, (mail, "o-1"), (pay, "o-1"))
+    desk.service.settle(unknown.txn.txn, unknown.placed[1].effect_id, EffectState.FAILED)
+    fails(desk, EffectFailed, (mail, "o-1"), (pay, "o-1"), match="pay did not happen")
 
 
 def test_permission_that_runs_out_stops_the_rest_also_what_may_fail(desk: Desk) -> None:
-    charge, mail = charge_tools(desk), optional_tool(desk, NotDone("no"), acts=False)
+    charge, mail = charge_tools(desk), optional_tool(desk)
     no_more(desk, of_void=Verdict.RELEASE)
-    with pytest.raises(ReleaseLapsed), desk.step() as txn:
-        charge("o-1", 100)
-        mail("o-1")
-    assert (states(desk), txn.failed) == ({"charge#1": "compensated", "mail#2": "unused"}, ())
+    lapsed = fails(desk, ReleaseLapsed, (charge, "o-1", 100), (mail, "o-1"))
+    assert (states(desk), lapsed.txn.failed) == ({"charge#1": "compensated", "mail#2": "unused"}, ())
 
 
 def test_a_compensation_that_fails_has_failed_whatever_its_manifest_lets_it(desk: Desk) -> None:
-    @tool("void", resource=("Charge", "charge_id"), on_exhausted="tool", registry=desk.registry)
+    @order_tool(desk, resource=("Charge", "charge_id"), on_exhausted="tool")
     def void(charge_id: str) -> None:
-        """Take a charge back."""
         raise NotDone("too late")
 
-    desk.publish(void)
-    charge = charge_undone_by_void(desk)
-    pay = failing_tool(desk, NotDone("no money"), "pay", acts=False)
-    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
-        charge("o-1")
-        pay("o-1")
+    charge, pay = charge_undone_by_void(desk), refusing_tool(desk, "no money", "pay")
+    failed = fails(desk, EffectFailed, (charge, "o-1"), (pay, "o-1"))
     assert states(desk) == {"charge#1": "compensation_failed", "pay#2": "failed"}
-    assert "Still standing and not undone: charge#1" in str(failed.value)
-    assert txn.state == "unsettled"
+    assert "Still standing and not undone: charge#1" in failed.said
+    assert failed.txn.state == "unsettled"
 
 
-def test_where_every_effect_was_let_fail_nothing_fired_and_it_has_ended(desk: Desk) -> None:
-    mail = optional_tool(desk, NotDone("no"), acts=False)
+def test_where_every_effect_was_let_fail_nothing_fired_and_only_live_work_stands(desk: Desk) -> None:
+    mail = optional_tool(desk)
     for replayed in (False, True):
-        with desk.step() as txn:
-            placed = mail("o-1")
-        assert (placed.outcome, txn.state, txn.replayed) == ("failed", "ended", replayed)
-        assert [one.error for one in txn.failed] == ["NotDone: no"]
-    assert desk.service.latest(txn.txn).state.value == "ended"
+        left = run(desk, (mail, "o-1"))
+        assert (left.placed[0].outcome, left.txn.state, left.txn.replayed) == ("failed", "ended", replayed)
+        assert [one.error for one in left.txn.failed] == ["NotDone: no"]
+    assert desk.service.latest(left.txn.txn).state.value == "ended"
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), name="notes"))
+    assert run(desk, (note, "o-1", "told"), (mail, "o-1"), key="t-2").txn.state == "settled"
+    assert notes_in(desk.folder / "notes.db") == [("o-1", "told")]
     assert resume(desk.runtime) == []
 
 
-def test_live_work_beside_effects_that_were_all_let_fail_stands_and_is_settled(
-    desk: Desk, tmp_path: Path
-) -> None:
-    mail = optional_tool(desk, NotDone("no"), acts=False)
-    note = note_tool(desk, SQLiteAdapter(notes_database(tmp_path), name="notes"))
-    with desk.step() as txn:
-        note("o-1", "told")
-        mail("o-1")
-    assert (txn.state, notes_in(tmp_path / "notes.db")) == ("settled", [("o-1", "told")])
-
-
 def test_a_second_run_and_a_replay_answer_the_same_and_fire_nothing(desk: Desk) -> None:
-    refund, mail = refund_tool(desk), optional_tool(desk, NotDone("mailbox full"), acts=False)
-
-    def body(_: Any) -> tuple[Placeholder[Any], Placeholder[Any]]:
-        return mail("o-1"), refund("o-1", 100)
-
+    refund, mail = refund_tool(desk), optional_tool(desk, "mailbox full")
     for replayed in (False, True):
-        with desk.step() as txn:
-            mailed, refunded = body(txn)
-        assert (txn.replayed, mailed.outcome, mailed.error) == (replayed, "failed", "NotDone: mailbox full")
+        left = run(desk, (mail, "o-1"), (refund, "o-1", 100))
+        mailed, refunded = left.placed
+        assert (left.txn.replayed, mailed.outcome) == (replayed, "failed")
+        assert mailed.error == "NotDone: mailbox full"
         assert refunded.result == {"refund_id": "r-o-1-100"}
-        assert [one.effect_id for one in txn.failed] == [mailed.effect_id]
-    again = replay("t-1", body, runtime=desk.runtime)
+        assert [one.effect_id for one in left.txn.failed] == [mailed.effect_id]
+    again = replay("t-1", lambda _: (mail("o-1"), refund("o-1", 100)), runtime=desk.runtime)
     assert (again.status, again.value[0].outcome) == ("same", "failed")
     assert again.value[0].error == "NotDone: mailbox full"
     assert desk.done == [("refund", "o-1", 100)]
@@ -244,53 +187,39 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("again", ["resume", "rerun"])
-def test_what_a_dead_process_left_behind_it_is_brought_to_its_end(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, again: str
-) -> None:
+def test_what_a_dead_process_left_is_brought_to_its_end(desk: Desk, monkeypatch: Any, again: str) -> None:
     """On disk: one failed as it may, an idempotent one was firing, one was not begun."""
-    refund, mail = refund_tool(desk), optional_tool(desk, NotDone("mailbox full"), acts=False)
+    refund, mail = refund_tool(desk), optional_tool(desk, "mailbox full")
     dies = [Killed()]
 
-    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
+    @order_tool(desk, idempotent=True)
     def upsert(order_id: str) -> None:
-        """Set a note."""
         desk.act("upsert", order_id)
         if dies:
             raise dies.pop()
 
-    desk.publish(upsert)
-
-    def body() -> Placeholder[Any]:
-        mailed: Placeholder[Any] = mail("o-1")
-        upsert("o-1")
-        refund("o-1", 5)
-        return mailed
-
+    calls = (mail, "o-1"), (upsert, "o-1"), (refund, "o-1", 5)
     with monkeypatch.context() as patched:
         patched.setattr(desk.runtime.journal.firing, "write", lambda *_: None)  # the dead write nothing
         patched.setattr(desk.runtime.journal.stops, "stop", lambda *_: None)
-        with pytest.raises(Killed), desk.step():
-            body()
+        fails(desk, Killed, *calls)
     assert states(desk) == {"mail#1": "failed", "upsert#2": "firing", "refund#3": "redeemed"}
     with desk.restarted() as later:
         if again == "resume":
             (found,) = resume(later.runtime)
             assert found.after == "settled"
         else:
-            with later.step() as txn:
-                mailed = body()
-            assert (txn.state, mailed.outcome, len(txn.failed)) == ("settled", "failed", 1)
+            left = run(later, *calls)
+            assert (left.txn.state, left.placed[0].outcome, len(left.txn.failed)) == ("settled", "failed", 1)
     assert desk.done == [("upsert", "o-1"), ("upsert", "o-1"), ("refund", "o-1", 5)]
     assert states(desk) == {"mail#1": "failed", "upsert#2": "fired", "refund#3": "fired"}
     assert resume(desk.runtime) == []
 
 
-def test_an_unknown_that_a_person_settles_as_not_done_counts_as_let_fail(desk: Desk) -> None:
-    refund, mail = refund_tool(desk), optional_tool(desk, TimeoutError("slow"))
-    with pytest.raises(OutcomeUnknown), desk.step() as txn:
-        refund("o-1", 100)
-        placed = mail("o-1")
-    desk.service.settle(txn.txn, placed.effect_id, EffectState.FAILED)
+def test_an_unknown_that_a_person_settles_as_not_done_counts_as_let_fail(desk: Desk, refund: Any) -> None:
+    mail = failing_tool(desk, TimeoutError("slow"), "mail", on_exhausted="tool")
+    unknown = fails(desk, OutcomeUnknown, (refund, "o-1", 100), (mail, "o-1"))
+    desk.service.settle(unknown.txn.txn, unknown.placed[1].effect_id, EffectState.FAILED)
     (found,) = resume(desk.runtime)
     assert found.after == "settled"
     assert states(desk) == {"refund#1": "fired", "mail#2": "failed"}
@@ -299,15 +228,10 @@ def test_an_unknown_that_a_person_settles_as_not_done_counts_as_let_fail(desk: D
 
 def test_steps_given_as_data_answer_the_failed_one_by_its_placeholder(desk: Desk) -> None:
     refund_tool(desk)
-    optional_tool(desk, NotDone("mailbox full"), acts=False)
-    answers: Any = run_steps(
-        [
-            {"tool": "mail", "id": "mail", "args": {"order_id": "o-1"}},
-            {"tool": "refund", "id": "back", "args": {"order_id": "o-1", "amount_cents": 100, "tags": None}},
-        ],
-        key="t-1",
-        runtime=desk.runtime,
-    )
+    optional_tool(desk, "mailbox full")
+    back = {"tool": "refund", "id": "back", "args": {"order_id": "o-1", "amount_cents": 100, "tags": None}}
+    steps = [{"tool": "mail", "id": "mail", "args": {"order_id": "o-1"}}, back]
+    answers: Any = run_steps(steps, key="t-1", runtime=desk.runtime)
     assert answers["back"] == {"refund_id": "r-o-1-100"}
     assert (answers["mail"].outcome, answers["mail"].error) == ("failed", "NotDone: mailbox full")
 
@@ -316,25 +240,21 @@ def test_steps_given_as_data_answer_the_failed_one_by_its_placeholder(desk: Desk
 
 
 def test_the_draft_says_it_and_a_default_is_left_out(desk: Desk) -> None:
-    mail, refund = optional_tool(desk, NotDone("no")), refund_tool(desk)
+    mail, refund = optional_tool(desk), refund_tool(desk)
     assert tool_of(mail).draft_manifest().to_json()["on_exhausted"] == "tool"
-    assert "on_exhausted" not in tool_of(refund).draft_manifest().to_json()
     said = tool_of(refund).draft_manifest()
-    assert (
-        ToolManifest.model_validate(said.model_dump() | {"on_exhausted": "transaction"}).digest == said.digest
-    )
-    assert ToolManifest.model_validate(said.model_dump() | {"on_exhausted": "tool"}).digest != said.digest
+    assert "on_exhausted" not in said.to_json()
+    for value, same in (("transaction", True), ("tool", False)):
+        changed = ToolManifest.model_validate(said.model_dump() | {"on_exhausted": value})
+        assert (changed.digest == said.digest) is same
 
 
 @pytest.mark.parametrize("value", ["saga", "", None, True])
-def test_another_value_is_refused_with_both_that_there_are(desk: Desk, value: object) -> None:
-    decorate: Any = tool("mail", resource=("Order", "order_id"), on_exhausted=value, registry=desk.registry)
-
-    def mail(order_id: str) -> None:
-        """Tell the customer."""
+def test_another_value_is_refused_with_both_that_there_are(desk: Desk, value: Any) -> None:
+    def mail(order_id: str) -> None: ...
 
     with pytest.raises(RegistrationError, match=r"on_exhausted=.*'transaction' or 'tool'"):
-        decorate(mail)
+        tool("mail", resource=("Order", "order_id"), on_exhausted=value, registry=desk.registry)(mail)
 
 
 @pytest.mark.parametrize(
@@ -344,9 +264,7 @@ def test_another_value_is_refused_with_both_that_there_are(desk: Desk, value: ob
         ({"on_exhausted": "tool", "lane": "live"}, "live tool"),
     ],
 )
-def test_a_manifest_with_another_value_or_of_a_live_tool_is_refused(
-    desk: Desk, changes: dict[str, str], told: str
-) -> None:
+def test_a_manifest_with_another_value_or_lane_is_refused(desk: Desk, changes: Any, told: str) -> None:
     said = tool_of(refund_tool(desk)).draft_manifest().model_dump(mode="json")
     with pytest.raises(ManifestError, match=told):
         load_manifest(json.dumps(said | changes).encode())

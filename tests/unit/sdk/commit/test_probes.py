@@ -16,149 +16,127 @@ from countersign import (
     Unsure,
     probe,
     resume,
-    tool,
 )
-from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool, service_states, states
+from tests.fakes.desk import Desk, charge_tools, refund_tool, service_states, states
+from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.commit.probed import SECONDS, payment, raising, sleeping
+
+PAID = {"paid": 100}
 
 
 @pytest.mark.parametrize("error", [ConnectionError("lost"), ValueError("odd"), StopIteration()], ids=repr)
 def test_what_has_happened_goes_on_as_fired_with_its_result(desk: Desk, error: Exception) -> None:
-    payments, refund = payment(desk, Happened({"paid": 100}), error), refund_tool(desk)
-    with desk.step() as txn:
-        paid = payments.pay("o-1", 100)
-        refund("o-2", 5)
-    assert (paid.result, paid.outcome, txn.state) == ({"paid": 100}, "fired", "settled")
+    payments, refund = payment(desk, Happened(PAID), error), refund_tool(desk)
+    for replayed in (False, True):
+        left = run(desk, (payments.pay, "o-1", 100), (refund, "o-2", 5))
+        paid = left.placed[0]
+        assert (paid.result, paid.outcome, left.txn.state) == (PAID, "fired", "settled")
+        assert (left.txn.replayed, len(payments.asked)) == (replayed, 1)
     assert desk.done == [("pay", "o-1", 100), ("refund", "o-2", 5)]
-    assert service_states(desk, txn.txn) == ["fired", "fired"]
-    with desk.step() as again:
-        same = payments.pay("o-1", 100)
-        refund("o-2", 5)
-    assert (same.result, again.replayed, len(desk.done), len(payments.asked)) == ({"paid": 100}, True, 2, 1)
+    assert service_states(desk, left.txn.txn) == ["fired", "fired"]
 
 
-def test_the_probe_is_told_the_call_key_and_the_arguments_and_need_not_know_the_result(desk: Desk) -> None:
-    payments = payment(desk, Happened())
-    with desk.step() as txn:
-        paid = payments.pay("o-1", 100)
-    ((order, cents, effect),) = payments.asked
+def test_the_probe_is_asked_after_all_tries_with_the_call_key_and_the_arguments(desk: Desk) -> None:
+    """It need not know the result."""
+    payments = payment(desk, Happened(), idempotent=True, tries=3)
+    left = run(desk, (payments.pay, "o-1", 100))
+    (paid,), ((order, cents, effect),) = left.placed, payments.asked
     assert (order, cents, effect.call_key, effect.tool) == ("o-1", 100, desk.keys[0], "pay")
     assert (effect.effect_id, effect.is_probe) == (paid.effect_id, True)
-    assert (paid.result, paid.outcome, txn.state) == (None, "fired", "settled")
+    assert (paid.result, paid.outcome, left.txn.state) == (None, "fired", "settled")
+    assert (len(desk.keys), len(set(desk.keys))) == (3, 1)
 
 
 def test_a_result_is_typed_as_the_tools_own(desk: Desk) -> None:
-    @tool("count", resource=("Order", "order_id"), probe="counted", registry=desk.registry)
+    @order_tool(desk, probe="counted")
     def count(order_id: str) -> tuple[int, int]:
-        """Count."""
         raise ConnectionError
 
     probe("counted", registry=desk.registry)(lambda: Happened([1, 2]))
-    desk.publish(count)
-    with desk.step():
-        made = count("o-1")
-    assert made.result == (1, 2)
+    assert run(desk, (count, "o-1")).placed[0].result == (1, 2)
 
 
 def test_what_will_never_happen_takes_the_failure_path(desk: Desk) -> None:
     payments, charge = payment(desk, DidNotHappen(final=True), acts=False), charge_tools(desk)
-    with pytest.raises(EffectFailed, match="find_pay says that it did not happen"), desk.step() as txn:
-        charge("o-1", 10)
-        payments.pay("o-1", 100)
-        charge("o-2", 20)
+    calls = (charge, "o-1", 10), (payments.pay, "o-1", 100), (charge, "o-2", 20)
+    failed = fails(desk, EffectFailed, *calls, match="find_pay says that it did not happen")
     assert states(desk) == {"charge#1": "compensated", "pay#2": "failed", "charge#3": "unused"}
-    assert ([one[0] for one in desk.done], txn.state) == (["charge", "void"], "settled")
+    assert ([one[0] for one in desk.done], failed.txn.state) == (["charge", "void"], "settled")
 
 
 def test_what_may_fail_alone_fails_alone(desk: Desk) -> None:
     payments = payment(desk, DidNotHappen(final=True), acts=False, on_exhausted="tool")
-    refund = refund_tool(desk)
-    with desk.step() as txn:
-        paid = payments.pay("o-1", 100)
-        refund("o-2", 5)
-    assert (txn.failed, desk.done, txn.state) == ((paid,), [("refund", "o-2", 5)], "settled")
+    left = run(desk, (payments.pay, "o-1", 100), (refund_tool(desk), "o-2", 5))
+    assert (left.txn.failed, desk.done) == ((left.placed[0],), [("refund", "o-2", 5)])
+    assert left.txn.state == "settled"
 
 
 def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk: Desk) -> None:
     payments, charge = payment(desk, DidNotHappen(), acts=False), charge_tools(desk)
-    with (
-        pytest.raises(OutcomeUnknown, match="has not found it, which counts from") as unknown,
-        desk.step() as txn,
-    ):
-        charge("o-1", 10)
-        payments.pay("o-1", 100)
-    assert unknown.value.probe_at == desk.clock.wall() + 60
-    assert "its probe is asked again" in str(unknown.value)
+    calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)
+    unknown = fails(desk, OutcomeUnknown, *calls, match="has not found it, which counts from")
+    assert unknown.error.probe_at == desk.clock.wall() + 60
+    assert "its probe is asked again" in unknown.said
     desk.clock.advance(59)
     (found,) = resume(desk.runtime)
     assert (found.after, "has not found it" in found.note) == ("unsettled", True)
     assert [one[0] for one in desk.done] == ["charge"], "nothing is taken back while it may still arrive"
     desk.clock.advance(1)
     (found,) = resume(desk.runtime)
-    assert found.after == "settled"
-    assert states(desk) == {"charge#1": "compensated", "pay#2": "failed"}
-    assert service_states(desk, txn.txn) == ["compensated", "failed"]
+    assert (found.after, states(desk)) == ("settled", {"charge#1": "compensated", "pay#2": "failed"})
+    assert service_states(desk, unknown.txn.txn) == ["compensated", "failed"]
     asked = len(payments.asked)
     assert (resume(desk.runtime), len(payments.asked), len(desk.done)) == ([], asked, 2)
 
 
 def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: Desk) -> None:
     payments, charge = payment(desk, DidNotHappen()), charge_tools(desk)
-    with pytest.raises(OutcomeUnknown), desk.step():
-        charge("o-1", 10)
-        payments.pay("o-1", 100)
-    payments.answer = lambda: Happened({"paid": 100})
+    calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)
+    fails(desk, OutcomeUnknown, *calls)
+    payments.answer = lambda: Happened(PAID)
     desk.clock.advance(30)
     (found,) = resume(desk.runtime)
     assert (found.after, states(desk)) == ("settled", {"charge#1": "fired", "pay#2": "fired"})
+    again = run(desk, *calls)
+    assert (again.placed[1].result, again.txn.replayed) == (PAID, True)
     assert [one[0] for one in desk.done] == ["charge", "pay"]
-    with desk.step() as again:
-        charge("o-1", 10)
-        paid = payments.pay("o-1", 100)
-    assert (paid.result, again.replayed) == ({"paid": 100}, True)
 
 
-def test_where_the_timeout_is_short_it_waits_for_what_is_on_its_way(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("timeout", "then", "raised"),
+    [(10, Happened(PAID), None), (10, DidNotHappen(), EffectFailed), (11, Happened(PAID), OutcomeUnknown)],
+)
+def test_only_a_short_timeout_is_waited_for_and_then_the_probe_is_asked_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, timeout: int, then: Any, raised: Any
 ) -> None:
-    answers = iter([DidNotHappen(), Happened({"paid": 100})])
-    payments = payment(desk, lambda: next(answers), timeout_seconds=10)
+    answers = iter([DidNotHappen(), then])
+    payments = payment(desk, lambda: next(answers), acts=False, timeout_seconds=timeout)
     slept = sleeping(desk, monkeypatch)
-    with desk.step():
-        paid = payments.pay("o-1", 100)
-    assert (paid.result, slept, len(payments.asked)) == ({"paid": 100}, [10], 2)
+    if raised is None:
+        assert run(desk, (payments.pay, "o-1", 100)).placed[0].result == PAID
+    else:
+        fails(desk, raised, (payments.pay, "o-1", 100))
+    assert (slept, len(payments.asked)) == (([10], 2) if timeout == 10 else ([], 1))
 
 
-@pytest.mark.parametrize(("timeout", "raised"), [(10, EffectFailed), (11, OutcomeUnknown)])
-def test_what_is_not_there_after_a_short_timeout_failed_and_a_long_one_is_not_waited_for(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, timeout: int, raised: type[Exception]
-) -> None:
-    payments = payment(desk, DidNotHappen(), acts=False, timeout_seconds=timeout)
-    slept = sleeping(desk, monkeypatch)
-    with pytest.raises(raised), desk.step():
-        payments.pay("o-1", 100)
-    assert slept == ([10] if timeout == 10 else [])
+@pytest.mark.usefixtures("hurried")
+def test_a_call_that_was_left_running_is_not_believed_to_have_failed(desk: Desk) -> None:
+    go_on, answers = threading.Event(), list[Any]([DidNotHappen(final=True)])
 
-
-@pytest.mark.parametrize("final", [True, False])
-def test_a_call_that_was_left_running_is_not_believed_to_have_failed(desk: Desk, final: bool) -> None:
-    go_on, answers = threading.Event(), list[Any]([DidNotHappen(final=final)])
-
-    @tool("hang", resource=("Order", "order_id"), probe="hung", timeout_seconds=1, registry=desk.registry)
+    @order_tool(desk, probe="hung", timeout_seconds=1)
     def hang(order_id: str) -> str:
-        """Act long after everybody has gone."""
         go_on.wait(SECONDS)
         desk.done.append(("hang", order_id))
         return "late"
 
     probe("hung", registry=desk.registry)(lambda: answers[-1])
-    desk.publish(hang)
-    with pytest.raises(OutcomeUnknown, match=r"left running .*no answer within 1 s") as unknown, desk.step():
-        hang("o-1")
-    assert unknown.value.probe_at is None
+    unknown = fails(desk, OutcomeUnknown, (hang, "o-1"), match=r"left running .*no answer within")
+    assert unknown.error.probe_at is None
     desk.clock.advance(100_000)
-    (found,) = resume(desk.runtime)
-    assert (found.after, "was left running" in found.note) == ("unsettled", True)
+    for final in (True, False):
+        answers.append(DidNotHappen(final=final))
+        (found,) = resume(desk.runtime)
+        assert (found.after, "was left running" in found.note) == ("unsettled", True)
     go_on.set()
     while not desk.done:  # the thread that was left running
         threading.Event().wait(0.01)
@@ -167,35 +145,25 @@ def test_a_call_that_was_left_running_is_not_believed_to_have_failed(desk: Desk,
     assert states(desk) == {"hang#1": "fired"}
 
 
+@pytest.mark.usefixtures("hurried")
 def test_one_try_that_was_left_running_stands_for_all_of_them(desk: Desk) -> None:
     go_on, tries = threading.Event(), iter([True, False])
-    twice: dict[str, Any] = {"timeout_seconds": 1, "idempotent": True, "tries": 2}
 
-    @tool("hang", resource=("Order", "order_id"), probe="hung", registry=desk.registry, **twice)
+    @order_tool(desk, probe="hung", timeout_seconds=1, idempotent=True, tries=2)
     def hang(order_id: str) -> None:
-        """Hang first, raise then."""
         if next(tries):
             go_on.wait(SECONDS)
         raise ConnectionError("lost")
 
     probe("hung", registry=desk.registry)(lambda: DidNotHappen(final=True))
-    desk.publish(hang)
-    with pytest.raises(OutcomeUnknown, match="left running"), desk.step():
-        hang("o-1")
+    unknown = fails(desk, OutcomeUnknown, (hang, "o-1"), match="left running")
+    assert unknown.error.probe_at is None
     go_on.set()
 
 
-def test_an_idempotent_tool_is_tried_as_often_as_it_may_be_before_its_probe_is_asked(desk: Desk) -> None:
-    payments = payment(desk, Happened({"paid": 100}), idempotent=True, tries=3)
-    with desk.step():
-        payments.pay("o-1", 100)
-    assert (len(desk.keys), len(set(desk.keys)), len(payments.asked)) == (3, 1, 1)
-
-
 def test_not_done_is_the_tools_own_word_and_nobody_is_asked(desk: Desk) -> None:
-    payments = payment(desk, Happened({"paid": 100}), NotDone("refused"), acts=False)
-    with pytest.raises(EffectFailed), desk.step():
-        payments.pay("o-1", 100)
+    payments = payment(desk, Happened(PAID), NotDone("refused"), acts=False)
+    fails(desk, EffectFailed, (payments.pay, "o-1", 100))
     assert payments.asked == []
 
 
@@ -218,31 +186,27 @@ NO_ANSWERS = {
 @pytest.mark.parametrize("answer", NO_ANSWERS.values(), ids=NO_ANSWERS.keys())
 def test_anything_else_is_unknown_as_before(desk: Desk, answer: Callable[[], Any]) -> None:
     payments, charge = payment(desk, answer), charge_tools(desk)
-    with pytest.raises(OutcomeUnknown, match="ConnectionError: lost; its probe find_pay"), desk.step() as txn:
-        charge("o-1", 10)
-        payments.pay("o-1", 100)
-        charge("o-2", 20)
+    calls = (charge, "o-1", 10), (payments.pay, "o-1", 100), (charge, "o-2", 20)
+    unknown = fails(desk, OutcomeUnknown, *calls, match="ConnectionError: lost; its probe find_pay")
     assert states(desk) == {"charge#1": "fired", "pay#2": "unknown", "charge#3": "unused"}
-    assert service_states(desk, txn.txn)[1] == "unknown"
+    assert service_states(desk, unknown.txn.txn)[1] == "unknown"
     before = list(desk.done)
     for _ in range(2):
         assert [one.after for one in resume(desk.runtime)] == ["unsettled"]
     assert desk.done == before
 
 
+@pytest.mark.usefixtures("hurried")
 def test_a_probe_that_does_not_answer_is_not_waited_for(desk: Desk) -> None:
     go_on = threading.Event()
     payments = payment(desk, lambda: go_on.wait(SECONDS) and Happened(), timeout_seconds=1)
-    with pytest.raises(OutcomeUnknown, match="no answer within 1"), desk.step():
-        payments.pay("o-1", 100)
+    fails(desk, OutcomeUnknown, (payments.pay, "o-1", 100), match="no answer within")
     go_on.set()
     assert states(desk) == {"pay#1": "unknown"}
 
 
 def test_a_probe_that_exits_leaves_the_outcome_unknown(desk: Desk) -> None:
-    payments = payment(desk, raising(SystemExit(3)))
-    with pytest.raises(SystemExit), desk.step():
-        payments.pay("o-1", 100)
+    fails(desk, SystemExit, (payment(desk, raising(SystemExit(3))).pay, "o-1", 100))
     assert states(desk) == {"pay#1": "unknown"}
 
 
@@ -253,41 +217,29 @@ SAYS_A_SECRET = pytest.mark.parametrize(
 
 
 @SAYS_A_SECRET
-def test_what_a_probe_says_beside_secrets_is_not_told(
-    desk: Desk, answer: Callable[[], Any], told: str
-) -> None:
+def test_what_a_probe_says_beside_secrets_is_not_told(desk: Desk, answer: Any, told: str) -> None:
     payments = payment(desk, answer, secret=["order_id"])
-    with pytest.raises(OutcomeUnknown) as unknown, desk.step():
-        payments.pay("4111", 100)
-    assert (told in str(unknown.value), "4111" in str(unknown.value)) == (True, False)
+    unknown = fails(desk, OutcomeUnknown, (payments.pay, "4111", 100))
+    assert (told in unknown.said, "4111" in unknown.said) == (True, False)
 
 
 @SAYS_A_SECRET
-def test_what_the_probe_of_a_compensation_says_beside_a_secret_it_took_over_is_not_told(
-    desk: Desk, caplog: pytest.LogCaptureFixture, answer: Callable[[], Any], told: str
-) -> None:
+def test_nor_what_the_probe_of_a_compensation_says(desk: Desk, caplog: Any, answer: Any, told: str) -> None:
     """Its own manifest has no secret: it was handed one of the call that it takes back."""
 
-    @tool("void", resource=("Card", "const:c"), probe="find_void", registry=desk.registry)
+    @order_tool(desk, resource=("Card", "const:c"), probe="find_void")
     def void(card: str) -> None:
-        """Take it back."""
         raise ConnectionError("lost")
 
     @probe("find_void", registry=desk.registry)
     def find_void(card: str) -> Any:
         return answer()
 
-    undo: dict[str, Any] = {"compensate": "void", "compensation_map": {"card": "args:/card"}}
+    @order_tool(desk, secret=["card"], compensate="void", compensation_map={"card": "args:/card"})
+    def charge(order_id: str, card: str) -> None: ...
 
-    @tool("charge", resource=("Order", "order_id"), secret=["card"], registry=desk.registry, **undo)
-    def charge(order_id: str, card: str) -> None:
-        """Charge a card."""
-
-    desk.publish(void, charge)
-    fails = failing_tool(desk, NotDone("mailbox full"), acts=False)
-    with caplog.at_level("DEBUG"), pytest.raises(CountersignError), desk.step():
-        charge("o-1", "4111")
-        fails("o-1")
+    with caplog.at_level("DEBUG"):
+        fails(desk, CountersignError, (charge, "o-1", "4111"), (refusing_tool(desk), "o-1"))
     assert (told in caplog.text, "4111" in caplog.text) == (True, False)
     record = desk.runtime.journal.transactions.find("t-1")[0]
     (row,) = desk.runtime.journal.transactions.effects(record, "compensate")

@@ -12,7 +12,6 @@ from countersign import (
     EffectFailed,
     Happened,
     OutcomeUnknown,
-    Placeholder,
     RestApi,
     Unsure,
     current_effect,
@@ -21,25 +20,19 @@ from countersign import (
     resume,
     resume_async,
     run_transaction,
-    tool,
+    waiting,
 )
 from countersign.contract import EffectState
 from countersign.recovery.recovery import resume_one
-from countersign.waiting import run
 from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool, service_states, states
+from tests.fakes.running import fails, order_tool, run, run_async
 from tests.unit.sdk.commit.probed import Payment, payment, sleeping, unsure
 from tests.unit.sdk.transactions.looks import TXN
 
 
 def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk) -> None:
-    sent: list[httpx2.Request] = []
-
-    def face(request: httpx2.Request) -> httpx2.Response:
-        sent.append(request)
-        return httpx2.Response(200, json={})
-
-    bank = RestApi("https://bank.example", transport=httpx2.MockTransport(face))
-    refund = refund_tool(desk)
+    unreachable = httpx2.MockTransport(lambda _: pytest.fail("it was sent"))
+    bank, refund = RestApi("https://bank.example", transport=unreachable), refund_tool(desk)
 
     def begins() -> None:
         with desk.step("inside"):
@@ -53,29 +46,21 @@ def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk) -> None
         "sends POST /payments": lambda: bank.post("/payments", json={}),
     }
     for number, (said, act) in enumerate(acting.items()):
-        payments = payment(desk, act)
-        with pytest.raises(OutcomeUnknown, match=said), desk.step(f"t-{number}"):
-            payments.pay("o-1", 100)
-    assert ([one for one in desk.done if one[0] != "pay"], sent) == ([], [])
+        fails(desk, OutcomeUnknown, (payment(desk, act).pay, "o-1", 100), match=said, key=f"t-{number}")
+    assert [one for one in desk.done if one[0] != "pay"] == []
 
 
+@pytest.mark.anyio
 async def test_a_probe_that_is_asked_inside_a_transaction_stages_nothing_into_it(desk: Desk) -> None:
     answers: list[Callable[[], Any]] = [unsure]
     refund = refund_tool(desk)
 
-    @tool("mail", resource=("Order", "order_id"), probe="mailed", registry=desk.registry)
-    async def mail(order_id: str) -> str:
-        """Mail."""
-        raise ConnectionError
-
-    @probe("mailed", registry=desk.registry)
     async def mailed() -> Any:
         return answers[-1]()
 
-    desk.publish(mail)
+    mail = lost_mail(desk, mailed)
     with pytest.raises(OutcomeUnknown):
-        async with desk.step():
-            await mail("o-1")
+        await run_async(desk, (mail, "o-1"))
     answers.append(lambda: refund("o-9", 1))
     async with desk.step("t-2") as txn:
         found = await resume_async(desk.runtime)
@@ -86,19 +71,15 @@ async def test_a_probe_that_is_asked_inside_a_transaction_stages_nothing_into_it
 
 def test_a_dry_run_asks_no_probe(desk: Desk) -> None:
     payments = payment(desk, Happened({"paid": 100}))
-    with desk.step(dry_run=True):
-        payments.pay("o-1", 100)
+    run(desk, (payments.pay, "o-1", 100), dry_run=True)
     assert payments.asked == []
 
 
 def test_all_unknowns_are_settled_before_anything_is_taken_back(desk: Desk) -> None:
     charge, payments = charge_tools(desk), payment(desk, DidNotHappen(final=True), acts=False)
     doubted = failing_tool(desk, TimeoutError("slow"))
-    with pytest.raises(OutcomeUnknown, match="notify"), desk.step() as txn:
-        charge("o-1", 10)
-        with txn.parallel():
-            payments.pay("o-1", 100)
-            doubted("o-1")
+    calls = (charge, "o-1", 10), [(payments.pay, "o-1", 100), (doubted, "o-1")]
+    txn = fails(desk, OutcomeUnknown, *calls, match="notify").txn
     assert [one[0] for one in desk.done] == ["charge", "notify"]
     desk.service.settle(txn.txn, txn.effects[2].effect_id, EffectState.FAILED)
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
@@ -107,17 +88,15 @@ def test_all_unknowns_are_settled_before_anything_is_taken_back(desk: Desk) -> N
 
 def test_of_several_the_probe_settles_its_own(desk: Desk) -> None:
     payments = payment(desk, lambda: Happened({"paid": payments.asked[-1][1]}))
-    with desk.step() as txn, txn.parallel():
-        made = [payments.pay(f"o-{cents}", cents) for cents in (100, 200)]
-    assert [one.result for one in made] == [{"paid": 100}, {"paid": 200}]
+    left = run(desk, [(payments.pay, "o-1", 100), (payments.pay, "o-2", 200)])
+    assert [one.result for one in left.placed] == [{"paid": 100}, {"paid": 200}]
 
 
 @pytest.fixture
 def unsure_payment(desk: Desk) -> Payment:
     """A payment in doubt, whose probe did not know."""
     payments = payment(desk, Unsure())
-    with pytest.raises(OutcomeUnknown), desk.step():
-        payments.pay("o-1", 100)
+    fails(desk, OutcomeUnknown, (payments.pay, "o-1", 100))
     payments.asked.clear()
     payments.answer = lambda: Happened({"paid": 100})
     return payments
@@ -125,7 +104,7 @@ def unsure_payment(desk: Desk) -> Payment:
 
 def test_a_worker_that_is_to_stop_asks_no_probe(desk: Desk, unsure_payment: Payment) -> None:
     engine = desk.runtime.engine(desk.runtime.sync_waits(), lambda: True)
-    found = run(resume_one(engine, TXN))
+    found = waiting.run(resume_one(engine, TXN))
     assert (found.waiting, unsure_payment.asked) == (True, [])
     assert states(desk) == {"pay#1": "unknown"}
 
@@ -135,9 +114,7 @@ def test_a_replay_asks_no_probe(desk: Desk, unsure_payment: Payment) -> None:
     assert (again.outcomes[0].outcome, unsure_payment.asked) == ("unknown", [])
 
 
-def test_what_a_person_has_settled_meanwhile_stands_and_the_probe_is_not_asked(
-    desk: Desk, unsure_payment: Payment
-) -> None:
+def test_what_a_person_has_settled_stands_and_no_probe_is_asked(desk: Desk, unsure_payment: Payment) -> None:
     desk.service.settle(TXN, desk.service.latest(TXN).held[0].effect.effect_id, EffectState.FAILED)
     assert [one.after for one in resume(desk.runtime)] == ["ended"]
     assert (states(desk), unsure_payment.asked) == ({"pay#1": "failed"}, [])
@@ -154,8 +131,8 @@ def test_the_probe_is_asked_also_while_the_service_is_away(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("wait", "ends", "after"), [(600, "failed", 60), (30, "unknown", 30)])
-def test_run_transaction_waits_until_the_answer_counts_or_its_own_time_is_up(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, wait: int, ends: str, after: int
+def test_run_transaction_waits_for_the_answer(
+    desk: Desk, monkeypatch: Any, wait: int, ends: str, after: int
 ) -> None:
     payments = payment(desk, DidNotHappen(), acts=False)
     slept = sleeping(desk, monkeypatch)
@@ -182,26 +159,24 @@ def knows_at_once() -> Happened:
     return Happened(current_effect().call_key)
 
 
-@pytest.mark.parametrize("answer", [knows_later, knows_at_once])
-def test_in_asyncio_a_probe_may_be_async_or_plain(desk: Desk, answer: Callable[[], Any]) -> None:
-    @tool("mail", resource=("Order", "order_id"), probe="mailed", registry=desk.registry)
+def lost_mail(desk: Desk, answer: Callable[[], Any]) -> Any:
+    """An async tool of whose outcome its probe answers this."""
+    probe("mailed", registry=desk.registry)(answer)
+
+    @order_tool(desk, probe="mailed")
     async def mail(order_id: str) -> str:
-        """Mail."""
         raise ConnectionError
 
-    probe("mailed", registry=desk.registry)(answer)
-    desk.publish(mail)
+    return mail
 
-    async def body() -> Placeholder[str]:
-        async with desk.step():
-            return await mail("o-1")
 
-    sent = asyncio.run(body())
+@pytest.mark.parametrize("answer", [knows_later, knows_at_once])
+def test_in_asyncio_a_probe_may_be_async_or_plain(desk: Desk, answer: Callable[[], Any]) -> None:
+    (sent,) = asyncio.run(run_async(desk, (lost_mail(desk, answer), "o-1"))).placed
     assert sent.result == sent.call_key
 
 
 def test_an_async_probe_cannot_answer_a_blocking_step(desk: Desk) -> None:
     mail = failing_tool(desk, ConnectionError(), "mail", probe="mailed")
     probe("mailed", registry=desk.registry)(knows_later)
-    with pytest.raises(OutcomeUnknown, match="is async"), desk.step():
-        mail("o-1")
+    fails(desk, OutcomeUnknown, (mail, "o-1"), match="is async")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 from countersign import (
     AlreadyRedeemed,
     EffectFailed,
-    NotDone,
     NotStageable,
     OutcomeUnknown,
     RegistrationError,
@@ -20,7 +18,6 @@ from countersign import (
     Serialize,
     SQLiteAdapter,
     resume,
-    tool,
     transaction,
 )
 from countersign.contract.states import EffectState
@@ -34,61 +31,47 @@ from tests.fakes.desk import (
     notes_in,
     refund_tool,
 )
+from tests.fakes.running import fails, order_tool, refusing_tool, run
 
 
 def look_tool(desk: Desk, *, reviewed: bool = True, **options: Any) -> Callable[..., Any]:
-    @tool("look", resource=("Order", "order_id"), groups=["read"], registry=desk.registry, **options)
+    @order_tool(desk, groups=["read"], changes={} if reviewed else {"groups": ()}, **options)
     def look(order_id: str) -> str:
-        """Look an order up."""
         return f"order {order_id}"
 
-    desk.publish(look, **({} if reviewed else {"groups": ()}))
     return look
 
 
 def test_a_read_beside_a_failure_leaves_nothing_and_no_task(desk: Desk) -> None:
-    look, fails = look_tool(desk), failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
-        found = look("o-1")
-        fails("o-1")
-    assert (txn.state, failed.value.outcomes) == ("ended", {"look#1": "fired", "notify#2": "failed"})
-    assert "Nothing of this transaction stands. To try again, use another key." in str(failed.value)
-    assert found.result == "order o-1"
-    with pytest.raises(AlreadyRedeemed) as spent, desk.step():
-        look("o-2")
-    assert "Still standing" not in str(spent.value)
+    look = look_tool(desk)
+    failed = fails(desk, EffectFailed, (look, "o-1"), (refusing_tool(desk), "o-1"))
+    assert failed.error.outcomes == {"look#1": "fired", "notify#2": "failed"}
+    assert "Nothing of this transaction stands. To try again, use another key." in failed.said
+    assert (failed.txn.state, failed.placed[0].result) == ("ended", "order o-1")
+    assert "Still standing" not in fails(desk, AlreadyRedeemed, (look, "o-2")).said
 
 
 @pytest.mark.parametrize("stands", [False, True])
 def test_what_fired_beside_it_is_taken_back_or_stands(desk: Desk, stands: bool) -> None:
     look, charge, refund = look_tool(desk), charge_tools(desk), refund_tool(desk)
-    fails = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
-        look("o-1")
-        charge("o-1", 100)
-        if stands:
-            refund("o-1", 100)
-        fails("o-1")
-    assert ("Still standing and not undone: refund#3;" in str(failed.value)) is stands
+    others = [(refund, "o-1", 100)] if stands else []
+    calls = (look, "o-1"), (charge, "o-1", 100), *others, (refusing_tool(desk), "o-1")
+    failed = fails(desk, EffectFailed, *calls)
+    assert ("Still standing and not undone: refund#3;" in failed.said) is stands
     assert ([one[0] for one in desk.done if one[0] != "refund"]) == ["charge", "void"]
-    assert txn.state == ("unsettled" if stands else "settled")
+    assert failed.txn.state == ("unsettled" if stands else "settled")
 
 
 def test_the_reviewed_manifest_says_whether_it_reads_and_not_the_code(desk: Desk) -> None:
-    look, fails = look_tool(desk, reviewed=False), failing_tool(desk, NotDone("no"), acts=False)
-    stands = pytest.raises(EffectFailed, match="Still standing and not undone: look#1")
-    with stands, desk.step() as txn:
-        look("o-1")
-        fails("o-1")
-    assert txn.state == "unsettled"
+    calls = (look_tool(desk, reviewed=False), "o-1"), (refusing_tool(desk), "o-1")
+    failed = fails(desk, EffectFailed, *calls, match="Still standing and not undone: look#1")
+    assert failed.txn.state == "unsettled"
 
 
 def test_after_an_unknown_is_settled_as_not_fired_a_read_needs_nobody(desk: Desk) -> None:
-    look, fails = look_tool(desk), failing_tool(desk, TimeoutError("slow"))
-    with pytest.raises(OutcomeUnknown), desk.step() as txn:
-        look("o-1")
-        unknown = fails("o-1")
-    desk.service.settle(txn.txn, unknown.effect_id, EffectState.FAILED)
+    look, doubtful = look_tool(desk), failing_tool(desk, TimeoutError("slow"))
+    unknown = fails(desk, OutcomeUnknown, (look, "o-1"), (doubtful, "o-1"))
+    desk.service.settle(unknown.txn.txn, unknown.placed[1].effect_id, EffectState.FAILED)
     with desk.restarted() as later:
         (found,) = resume(later.runtime)
     assert (found.after, "Still standing" in found.note) == ("ended", False)
@@ -104,12 +87,8 @@ def test_a_live_read_runs_without_an_adapter(desk: Desk, tmp_path: Path) -> None
         refund("o-1", 100)
     assert (txn.state, notes_in(tmp_path / "notes.db")) == ("settled", [("o-1", "order o-2")])
     rows = describe(desk.runtime.journal, desk.runtime.journal.transactions.require(txn.txn))["effects"]
-    assert [(one["tool"], one["state"]) for one in rows] == [
-        ("refund", "fired"),
-        ("look", "kept"),
-        ("look", "kept"),
-        ("note", "kept"),
-    ]
+    kept = [("look", "kept"), ("look", "kept"), ("note", "kept")]
+    assert [(one["tool"], one["state"]) for one in rows] == [("refund", "fired"), *kept]
 
 
 def test_live_reads_take_part_in_no_claim(desk: Desk, tmp_path: Path) -> None:
@@ -133,17 +112,12 @@ def test_people_decide_about_what_is_staged_beside_a_live_read(desk: Desk) -> No
     assert (txn.state, len(desk.done)) == ("settled", 1)
 
 
-@pytest.mark.parametrize(("fails", "state"), [(True, "ended"), (False, "settled")])
-def test_live_reads_alone_settle_and_a_failure_beside_them_leaves_nothing(
-    desk: Desk, fails: bool, state: str
-) -> None:
-    look, failing = look_tool(desk, lane="live"), failing_tool(desk, NotDone("no"), acts=False)
-    nothing = pytest.raises(EffectFailed, match="Nothing of this transaction stands")
-    with nothing if fails else nullcontext(), desk.step() as txn:
-        look("o-1")
-        if fails:
-            failing("o-1")
-    assert txn.state == state
+def test_live_reads_alone_settle_and_a_failure_beside_them_leaves_nothing(desk: Desk) -> None:
+    look = look_tool(desk, lane="live")
+    assert run(desk, (look, "o-1")).txn.state == "settled"
+    calls = (look, "o-1"), (refusing_tool(desk), "o-1")
+    failed = fails(desk, EffectFailed, *calls, match="Nothing of this transaction stands", key="t-2")
+    assert failed.txn.state == "ended"
 
 
 def test_a_crash_after_the_redemption_goes_forward_beside_a_live_read(desk: Desk) -> None:
@@ -158,18 +132,13 @@ def test_a_crash_after_the_redemption_goes_forward_beside_a_live_read(desk: Desk
 
 
 @pytest.mark.parametrize("manifest", ["none", "no group"])
-def test_a_live_tool_without_an_adapter_runs_only_where_its_reviewed_manifest_calls_it_a_read(
-    desk: Desk, manifest: str
-) -> None:
+def test_a_live_tool_without_an_adapter_runs_only_if_reviewed_as_a_read(desk: Desk, manifest: str) -> None:
     look = look_tool(desk, lane="live", reviewed=False)
     if manifest == "none":
         desk.service.manifests.clear()
-    with pytest.raises(NotStageable, match="live without an adapter"), desk.step():
-        look("o-1")
+    fails(desk, NotStageable, (look, "o-1"), match="live without an adapter")
 
 
 def test_a_live_write_still_needs_its_adapter(desk: Desk) -> None:
     with pytest.raises(RegistrationError, match=r"adapter=\.\.\., or groups=\['read'\]"):
-        tool("drop", lane="live", resource=("Order", "order_id"), registry=desk.registry)(
-            lambda order_id: None
-        )
+        order_tool(desk, "drop", lane="live")(lambda order_id: None)

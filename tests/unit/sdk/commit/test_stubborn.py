@@ -5,43 +5,49 @@ import contextlib
 import gc
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
-from countersign import NotDone, OutcomeUnknown, OutsideTransaction, current_effect, tool
+from countersign import NotDone, OutcomeUnknown, OutsideTransaction, current_effect
 from countersign.tasks import GRACE_SECONDS
 from countersign.threads import ToolTimeoutError
 from countersign.waiting import AsyncWaits
 from tests.fakes.desk import Desk, states
+from tests.fakes.running import order_tool, run_async
 
 FOR_EVER = 60.0  # longer than any of these tests may take
 SOON = 10.0  # a second of timeout, the grace, and a slow machine
+
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("quickly", "hurried")]
 
 
 class Stubborn:
     """A tool that goes on after it was cancelled, until the test lets it end."""
 
     def __init__(self, desk: Desk) -> None:
-        self.begun, self.end = asyncio.Event(), asyncio.Event()
-        self.afterwards: list[object] = []
-        self.over = asyncio.Event()
+        self.begun, self.end, self.over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.afterwards: object = None
 
-        @tool("mail", resource=("Order", "order_id"), timeout_seconds=1, registry=desk.registry)
+        @order_tool(desk, timeout_seconds=1)
         async def mail(order_id: str) -> str:
-            """Tell the customer."""
             self.begun.set()
             while not self.end.is_set():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait_for(self.end.wait(), FOR_EVER)
             try:
-                self.afterwards.append(current_effect())
+                self.afterwards = current_effect()
             except OutsideTransaction as refused:
-                self.afterwards.append(refused)
+                self.afterwards = refused
             self.over.set()
             return "late"
 
-        desk.publish(mail)
         self.mail = mail
+
+    async def ends(self) -> None:
+        """Let it end, and see that it did."""
+        self.end.set()
+        await asyncio.wait_for(self.over.wait(), FOR_EVER)
 
 
 @pytest.fixture
@@ -51,55 +57,43 @@ def quickly() -> Iterator[None]:
     assert time.monotonic() - began < SOON
 
 
-async def ended(stubborn: Stubborn) -> None:
-    """Let it end, and see that it did."""
-    stubborn.end.set()
-    await asyncio.wait_for(stubborn.over.wait(), FOR_EVER)
-
-
-@pytest.mark.usefixtures("quickly")
 async def test_after_its_timeout_nobody_waits_and_its_outcome_is_unknown(desk: Desk) -> None:
     stubborn = Stubborn(desk)
     with pytest.raises(OutcomeUnknown, match="left running"):
-        async with desk.step():
-            await stubborn.mail("o-1")
+        await run_async(desk, (stubborn.mail, "o-1"))
     assert states(desk) == {"mail#1": "unknown"}
-    await ended(stubborn)
-    assert [type(one) for one in stubborn.afterwards] == [OutsideTransaction]
+    await stubborn.ends()
+    assert isinstance(stubborn.afterwards, OutsideTransaction)
     assert states(desk) == {"mail#1": "unknown"}
 
 
-@pytest.mark.usefixtures("quickly")
-@pytest.mark.parametrize("beside", [False, True])
-async def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -> None:
-    @tool("quick", resource=("Order", "order_id"), registry=desk.registry)
-    async def quick(order_id: str) -> str:
-        """Do it at once."""
-        return "done"
-
-    desk.publish(quick)
-
-    async def step(stubborn: Stubborn) -> None:
-        async with desk.step() as txn:
-            with txn.parallel() if beside else contextlib.nullcontext():
-                await stubborn.mail("o-1")
-                if beside:
-                    await quick("o-1")
-    stubborn = Stubborn(desk)
-    task = asyncio.create_task(step(stubborn))
-    await asyncio.wait_for(stubborn.begun.wait(), SOON)
-    await asyncio.sleep(0.01)
+async def cancel(task: asyncio.Task[Any]) -> None:
+    """Cancel it, and see that whoever waits for it hears of nothing else."""
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("beside", [False, True])
+async def test_nor_after_whoever_waits_was_cancelled(desk: Desk, beside: bool) -> None:
+    @order_tool(desk)
+    async def quick(order_id: str) -> str:
+        return "done"
+
+    stubborn = Stubborn(desk)
+    calls = [[(stubborn.mail, "o-1"), (quick, "o-1")]] if beside else [(stubborn.mail, "o-1")]
+    task = asyncio.create_task(run_async(desk, *calls))
+    await asyncio.wait_for(stubborn.begun.wait(), SOON)
+    await asyncio.sleep(0.01)
+    await cancel(task)
     assert states(desk) == {"mail#1": "unknown"} | ({"quick#2": "fired"} if beside else {})
-    await ended(stubborn)
+    await stubborn.ends()
 
 
 # -------------------------------------------------------------------------------------- the wait by itself
 
 
-async def call(fn: Callable[[], Awaitable[object]], seconds: float = 0.02) -> object:
+async def call(fn: Callable[[], Awaitable[object]], seconds: float = 0.2) -> object:
     return await AsyncWaits(lambda: pytest.fail("nothing is sent")).call(fn, {}, seconds)
 
 
@@ -127,41 +121,34 @@ def raising(error: BaseException) -> Callable[[], Awaitable[object]]:
     return raises
 
 
-ENDS: dict[str, tuple[Callable[[], Awaitable[object]], type[BaseException], float]] = {
-    "one that lets itself be cancelled": (sleeps, ToolTimeoutError, 0.02),
-    "one that says that it has not happened, as it is cancelled": (knows_better, NotDone, 0.02),
+ENDS: dict[str, tuple[Any, type[BaseException], float]] = {
+    "one that lets itself be cancelled": (sleeps, ToolTimeoutError, 0.2),
+    "one that says that it has not happened, as it is cancelled": (knows_better, NotDone, 0.2),
     "one whose timeout is its own": (raising(TimeoutError("of its own")), TimeoutError, FOR_EVER),
     "one that ends by a cancellation": (raising(asyncio.CancelledError()), asyncio.CancelledError, FOR_EVER),
     "one that exits": (raising(SystemExit(3)), SystemExit, FOR_EVER),
 }
 
 
-@pytest.mark.usefixtures("quickly")
 @pytest.mark.parametrize(("fn", "told", "seconds"), ENDS.values(), ids=ENDS)
-def test_how_it_ends_is_told(
-    fn: Callable[[], Awaitable[object]], told: type[BaseException], seconds: float
-) -> None:
+def test_how_it_ends_is_told(fn: Any, told: type[BaseException], seconds: float) -> None:
     with pytest.raises(told) as raised:
         asyncio.run(call(fn, seconds))
     assert raised.type is told
 
 
-@pytest.mark.usefixtures("quickly")
 def test_what_it_answers_within_the_grace_is_its_answer() -> None:
     assert asyncio.run(call(gives_up_politely)) == "after all"
 
 
-@pytest.mark.usefixtures("quickly")
 async def test_whoever_is_cancelled_stays_so_whatever_the_tool_answers() -> None:
     task = asyncio.create_task(call(gives_up_politely, FOR_EVER))
     await asyncio.sleep(0.01)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel(task)
 
 
-@pytest.mark.usefixtures("quickly")
-async def test_a_second_cancellation_does_not_wait_for_the_grace() -> None:
+async def test_a_second_cancellation_does_not_wait_for_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("countersign.tasks.GRACE_SECONDS", GRACE_SECONDS)
     end = asyncio.Event()
 
     async def stubborn() -> None:
@@ -174,9 +161,7 @@ async def test_a_second_cancellation_does_not_wait_for_the_grace() -> None:
     task.cancel()
     await asyncio.sleep(0.01)
     began = time.monotonic()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await cancel(task)
     assert time.monotonic() - began < GRACE_SECONDS
     end.set()
 

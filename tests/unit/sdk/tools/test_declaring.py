@@ -1,4 +1,4 @@
-"""What `@tool` refuses where it is written: words that nothing knows, and those that have no effect."""
+"""What `@tool` and `@probe` refuse where they are written: words that nothing knows, or that have no effect."""
 
 from __future__ import annotations
 
@@ -7,35 +7,52 @@ from typing import Any
 
 import pytest
 
-from countersign import MemoryAdapter, RegistrationError, tool
+from countersign import (
+    CountersignError,
+    Happened,
+    MemoryAdapter,
+    NotStageable,
+    OutcomeUnknown,
+    RegistrationError,
+    Unsure,
+    probe,
+    tool,
+)
 from countersign.contract import BUILT_IN_TYPES, RESERVED_IDENTIFIERS
 from countersign.tools.declaring import OPTIONS
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import Desk
+from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.running import fails, order_tool, run
+from tests.unit.sdk.commit.probed import payment, probed_void, unsure
+
+LIVE: dict[str, Any] = {"lane": "live", "adapter": MemoryAdapter()}
+STAGED: dict[str, Any] = {"resource": ("Note", "text")}
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"tries": 5},
-        {"failure_means": "not_done"},
-        {"own_thread": False},
-        {"repeat": True},
-        {"idempotent": True},
-        {"on_exhausted": "tool"},
-        {"timeout_seconds": 1},
-        {"compensate": "void"},
-        {"compensation_map": {"id": "result:/id"}},
-    ],
-    ids=lambda said: next(iter(said)),
-)
+def note(text: str) -> None: ...
+def hide(customer: str, token: str, amount: int) -> None: ...
+def show(customer: str, token: str, amount: int, to: list[str]) -> dict[str, str]: ...
+
+
+def refused(desk: Desk, match: str, fn: Any = note, **said: Any) -> str:
+    """Declaring it is refused, and nothing of it is left."""
+    with pytest.raises(RegistrationError, match=match) as told:
+        tool("note", registry=desk.registry, **said)(fn)
+    assert [*desk.registry] == []
+    return str(told.value)
+
+
+NO_EFFECT: list[dict[str, Any]] = [
+    *({"tries": 5}, {"failure_means": "not_done"}, {"own_thread": False}, {"repeat": True}),
+    *({"idempotent": True}, {"on_exhausted": "tool"}, {"timeout_seconds": 1}, {"compensate": "void"}),
+    {"compensation_map": {"id": "result:/id"}},
+]
+
+
+@pytest.mark.parametrize("said", NO_EFFECT, ids=str)
 def test_w14_a_live_tool_says_nothing_that_has_no_effect_on_it(desk: Desk, said: dict[str, Any]) -> None:
     (option,) = said
-    with pytest.raises(RegistrationError, match=f"says {option}=.*for staged tools.*leave it out"):
-
-        @tool("note", lane="live", adapter=MemoryAdapter(), registry=desk.registry, **said)
-        def note(text: str) -> None:
-            """Note."""
+    refused(desk, f"says {option}=.*for staged tools.*leave it out", **LIVE, **said)
 
 
 @pytest.mark.parametrize(
@@ -48,17 +65,13 @@ def test_w14_a_live_tool_says_nothing_that_has_no_effect_on_it(desk: Desk, said:
         ({"retries": 3}, "does not know retries; did you mean tries"),
         ({"name": "note"}, "the name comes first and bare"),
         ({"x": 1}, "does not know x; it takes lane, adapter, "),
+        ({"lane": "live"}, "a live tool needs the adapter that undoes it: write adapter="),
+        ({**STAGED, "adapter": MemoryAdapter()}, r"is staged and has an adapter, .* write lane='live'"),
     ],
     ids=lambda said: str(said)[:24],
 )
-def test_a_word_that_no_tool_knows_is_told_with_the_one_that_was_meant(
-    desk: Desk, said: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(RegistrationError, match=told):
-
-        @tool("note", registry=desk.registry, **said)
-        def note(text: str) -> None:
-            """Note."""
+def test_a_word_that_no_tool_knows_is_told_with_the_one_meant(desk: Desk, said: Any, told: str) -> None:
+    refused(desk, told, **said)
 
 
 def test_every_option_of_a_tool_is_among_those_that_are_told() -> None:
@@ -66,64 +79,24 @@ def test_every_option_of_a_tool_is_among_those_that_are_told() -> None:
     assert sorted(taken) == sorted(OPTIONS)
 
 
-def test_a_lane_and_an_adapter_that_do_not_go_together_are_told_apart(desk: Desk) -> None:
-    with pytest.raises(
-        RegistrationError, match="a live tool needs the adapter that undoes it: write adapter="
-    ):
-        tool("note", lane="live", registry=desk.registry)(lambda: None)
-    with pytest.raises(RegistrationError, match=r"is staged and has an adapter, .* write lane='live'"):
-        tool("note", resource=("Note", "text"), adapter=MemoryAdapter(), registry=desk.registry)(lambda: None)
-
-
 def test_a_live_tool_may_say_what_holds_of_every_tool(desk: Desk) -> None:
-    @tool(
-        "note",
-        lane="live",
-        adapter=MemoryAdapter(),
-        registry=desk.registry,
-        idempotent=False,
-        on_exhausted="transaction",
-        timeout_seconds=60,
-        compensation_map={},
-        tries=None,
-        repeat=False,
-    )
-    def note(text: str) -> None:
-        """Note."""
-
+    defaults: Any = {"idempotent": False, "timeout_seconds": 60, "compensation_map": {}, "tries": None}
+    tool("note", registry=desk.registry, on_exhausted="transaction", repeat=False, **LIVE, **defaults)(note)
     assert "note" in [one.name for one in desk.registry]
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {"money": [5]},
-        {"money": [{"amount": 5}]},
-        {"money": 5},
-        {"recipients": [5]},
-        {"secret": [None]},
-        {"groups": None},
-        {"compensation_map": "x", "compensate": "void"},
-        {"compensation_map": {"id": 5}, "compensate": "void"},
-        {"timeout_seconds": "x"},
-        {"timeout_seconds": True},
-        {"timeout_seconds": 3601},
-        {"risk": "huge"},
-        {"title": 5},
-        {"sentence": 5},
-        {"compensate": 5},
-        {"probe": 5},
-        {"idempotent": 1},
-    ],
-    ids=str,
-)
-def test_a_member_of_another_shape_is_refused_with_one_to_write(desk: Desk, said: dict[str, Any]) -> None:
-    option = next(iter(said))
-    with pytest.raises(RegistrationError, match=rf"says {option}=.*; write "):
+MISSHAPEN: list[dict[str, Any]] = [
+    *({"money": [5]}, {"money": [{"amount": 5}]}, {"money": 5}, {"recipients": [5]}, {"secret": [None]}),
+    *({"groups": None}, {"compensation_map": "x", "compensate": "void"}),
+    *({"compensation_map": {"id": 5}, "compensate": "void"}, {"timeout_seconds": "x"}),
+    *({"timeout_seconds": True}, {"timeout_seconds": 3601}, {"risk": "huge"}, {"title": 5}, {"sentence": 5}),
+    *({"compensate": 5}, {"probe": 5}, {"idempotent": 1}),
+]
 
-        @tool("note", resource=("Note", "text"), registry=desk.registry, **said)
-        def note(text: str) -> None:
-            """Note."""
+
+@pytest.mark.parametrize("said", MISSHAPEN, ids=str)
+def test_a_member_of_another_shape_is_refused_with_one_to_write(desk: Desk, said: dict[str, Any]) -> None:
+    refused(desk, rf"says {next(iter(said))}=.*; write ", **STAGED, **said)
 
 
 @pytest.mark.parametrize(
@@ -140,15 +113,8 @@ def test_a_member_of_another_shape_is_refused_with_one_to_write(desk: Desk, said
 )
 def test_what_a_member_names_is_an_argument(desk: Desk, said: dict[str, Any], named: str) -> None:
     """A secret that is misspelt would stand in the journal in clear."""
-    with pytest.raises(
-        RegistrationError, match=r"is no argument of it.*takes customer, token, amount"
-    ) as told:
-
-        @tool("hide", registry=desk.registry, **said)
-        def hide(customer: str, token: str, amount: int) -> None: ...
-
-    assert repr(named) in str(told.value)
-    assert desk.registry.get("hide") is None
+    told = refused(desk, r"is no argument of it.*takes customer, token, amount", hide, **said)
+    assert repr(named) in told
 
 
 def test_arguments_and_pointers_into_them_may_be_named(desk: Desk) -> None:
@@ -159,10 +125,7 @@ def test_arguments_and_pointers_into_them_may_be_named(desk: Desk) -> None:
         "compensate": "void",
         "compensation_map": {"charge": "result:/id", "customer": "args:/customer", "why": 'const:"late"'},
     }
-
-    @tool("show", registry=desk.registry, **said)
-    def show(customer: str, token: str, amount: int, to: list[str]) -> dict[str, str]: ...
-
+    tool("show", registry=desk.registry, **said)(show)
     assert desk.registry.get("show") is not None
 
 
@@ -171,30 +134,143 @@ def test_arguments_and_pointers_into_them_may_be_named(desk: Desk) -> None:
     [
         *((one, "belongs to the service") for one in sorted(BUILT_IN_TYPES)),
         *((f"Shop::{one}", "belongs to the service") for one in ("Agent", "User", "Role", "Group", "Action")),
-        *((one, "Cedar reserves") for one in sorted(RESERVED_IDENTIFIERS)),
-        ("Shop::in", "Cedar reserves"),
-        ("__cedar::Order", "Cedar reserves"),
+        *((one, "Cedar reserves") for one in [*sorted(RESERVED_IDENTIFIERS), "Shop::in", "__cedar::Order"]),
         *(
-            (one, "is no type name")
+            (one, "no type name")
             for one in ("", "Order Item", "1Order", "Order::", "Bestellung-Ü", "O" * 129)
         ),
     ],
 )
-def test_a_resource_type_that_no_bundle_takes_is_refused_where_the_tool_is_declared(
-    desk: Desk, kind: str, why: str
-) -> None:
-    def refund(order_id: str) -> None: ...
-
-    with pytest.raises(RegistrationError, match=why):
-        tool("refund", resource=(kind, "order_id"), registry=desk.registry)(refund)
-    assert [*desk.registry] == []
+def test_a_resource_type_that_no_bundle_takes_is_refused(desk: Desk, kind: str, why: str) -> None:
+    refused(desk, why, resource=(kind, "text"))
 
 
 @pytest.mark.parametrize(
     "kind", ["Order", "Shop::Order", "User::Order", "Set", "principal", "Shop::Review", "_x"]
 )
 def test_a_resource_type_that_a_bundle_takes_is_taken(desk: Desk, kind: str) -> None:
-    def refund(order_id: str) -> None: ...
-
-    fn = tool("refund", resource=(kind, "order_id"), registry=desk.registry)(refund)
+    fn = tool("note", resource=(kind, "text"), registry=desk.registry)(note)
     assert tool_of(fn).draft_manifest().resource.type == kind
+
+
+# ---------------------------------------------------------------------------------- how probes are declared
+
+
+def test_a_class_may_tell_whether_its_call_has_happened(desk: Desk) -> None:
+    @tool("charge", resource=("Order", "order_id"), registry=desk.registry)
+    class Charge:
+        def execute(self, order_id: str, cents: int) -> dict[str, str]:
+            raise ConnectionError
+
+        def compensate(self, order_id: str) -> None: ...
+        def probe(self, order_id: str) -> Happened:
+            return Happened({"charge_id": f"c-{order_id}"})
+
+    assert tool_of(Charge).draft_manifest().probe == "charge.probe"
+    assert [one.name for one in desk.registry] == ["charge", "charge.compensate"]
+    desk.service.review([one.draft_manifest() for one in desk.registry])
+    assert run(desk, (Charge, "o-1", 5)).placed[0].result == {"charge_id": "c-o-1"}
+
+
+def test_the_reviewed_manifest_decides_which_probe_is_asked(desk: Desk) -> None:
+    payments = payment(desk, Happened({"paid": 1}), changes={"probe": None})
+    fails(desk, OutcomeUnknown, (payments.pay, "o-1", 100))
+    assert payments.asked == []
+
+
+def test_a_probe_that_is_not_here_is_missed_before_anything_is_sent(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.publish(refund, probe="find_refund")
+    missed = r"import the module.*@probe\('find_refund'\)"
+    fails(desk, RegistrationError, (refund, "o-1", 100), match=missed)
+    charge, _ = probed_void(desk, unsure)
+    desk.registry._tools.pop("voided")  # that of a compensation
+    fails(desk, RegistrationError, (charge, "o-1"), match="'voided' is registered", key="t-2")
+    assert (desk.done, desk.service.revisions) == ([], {})
+
+
+def test_a_probe_takes_what_its_tool_hands_over(desk: Desk) -> None:
+    refund = refund_tool(desk, probe="find_refund")
+
+    @probe(registry=desk.registry)
+    def find_refund(order_id: str, reason: str) -> Unsure:
+        return Unsure(reason)
+
+    fails(desk, NotStageable, (refund, "o-1", 100), match="takes 'reason'")
+    desk.registry._tools.pop("find_refund")
+
+    @probe("find_refund", registry=desk.registry)
+    def left_out(tags: list[str]) -> Unsure:
+        return Unsure()
+
+    fails(desk, NotStageable, (refund, "o-1", 100), match="takes 'tags'", key="t-2")
+    assert desk.done == []
+
+
+def test_what_the_call_left_out_the_probe_has_a_default_for(desk: Desk) -> None:
+    seen: list[Any] = []
+
+    @order_tool(desk, probe="find_refund")
+    def refund(order_id: str, tags: list[str] | None = None) -> None:
+        raise ConnectionError
+
+    @probe("find_refund", registry=desk.registry)
+    def find_refund(tags: list[str] | None = None) -> Happened:
+        seen.append(tags)
+        return Happened()
+
+    run(desk, (refund, "o-1"), (refund, "o-2", ["late"]))
+    assert seen == [None, ["late"]]
+
+
+def test_names_are_given_once_to_a_tool_or_a_probe(desk: Desk) -> None:
+    def both() -> Unsure:
+        return Unsure()
+
+    said: dict[str, Any] = {"registry": desk.registry}
+    probe("find", **said)(unsure)
+    probe("both", **said)(both)
+    tool("refund", resource=("A", "a"), **said)(lambda a: None)
+    a_tool = {"resource": ("A", "const:a"), **said}
+    probes = [probe(name, **said) for name in ("refund", "find")]
+    for taken in (*probes, tool("find", **a_tool), tool("both", **a_tool)):
+        with pytest.raises(RegistrationError, match="needs another name"):
+            taken(both)
+
+
+class Both:
+    def execute(self, order_id: str, tags: list[str] | None = None) -> None: ...
+    def probe(self, order_id: str) -> Unsure:
+        return Unsure()
+
+
+class Strange(Both):
+    def probe(self, reason: str) -> Unsure:  # type: ignore[override]
+        return Unsure()
+
+
+class Missing(Both):
+    def probe(self, tags: list[str]) -> Unsure:  # type: ignore[override]
+        return Unsure()
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "told"),
+    [
+        (Both, {"probe": "find"}, "has a method `probe`, and says probe='find'"),
+        (Strange, {}, "takes 'reason'"),
+        (Missing, {}, "takes 'tags'"),
+    ],
+)
+def test_probes_that_could_not_be_asked_are_refused(desk: Desk, cls: type, options: Any, told: str) -> None:
+    with pytest.raises(RegistrationError, match=told):
+        tool("charge", resource=("Order", "order_id"), registry=desk.registry, **options)(cls)
+    assert [*desk.registry] == []
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "é"])
+def test_a_probe_has_a_name_like_a_tool_and_a_bare_one_says_what_to_write(desk: Desk, name: str) -> None:
+    with pytest.raises((RegistrationError, CountersignError)):
+        probe(name or " ", registry=desk.registry)(unsure)
+    with pytest.raises(RegistrationError, match=r"write @probe\('unsure'\)"):
+        probe(unsure)  # type: ignore[arg-type]

@@ -1,21 +1,37 @@
-"""From a call to canonical bytes and back: what is the same call, and what cannot be one."""
+"""From a call to canonical bytes and back, and from a result: what is the same, and what cannot be one."""
+
+from __future__ import annotations
 
 import datetime as dt
 import enum
+import inspect
+import logging
 import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal, NewType, Optional
 from zoneinfo import ZoneInfo
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from countersign import NotStageable, RegistrationError
-from countersign.tools.placeholder import Placeholder
+from countersign import (
+    MemoryAdapter,
+    NotStageable,
+    PlaceholderUsed,
+    RegistrationError,
+    ToolRegistry,
+    replay,
+    tool,
+)
+from countersign.journal import LocalState
+from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.signature import Signature
+from tests.fakes.desk import Desk, answering_tool
+from tests.fakes.running import order_tool, run
 
 
 class Colour(enum.Enum):
@@ -47,9 +63,7 @@ def again(fn: Callable[..., object], *args: object, **kwargs: object) -> dict[st
 
 def plain(order_id: str, amount: int = 5, note: str | None = None) -> None: ...
 def anything(value): ...  # type: ignore[no-untyped-def]
-def typed(
-    colour: Colour, money: Money, key: uuid.UUID, at: dt.datetime, pair: tuple[int, str], box: Box
-) -> None: ...
+def typed(colour: Colour, money: Money, key: uuid.UUID, at: dt.datetime, pair: tuple[int, str], box: Box): ...  # type: ignore[no-untyped-def]
 def listed(amounts: list[int], named: dict[str, int]) -> None: ...
 def priced(price: Decimal) -> None: ...
 def raw(data: bytes) -> None: ...
@@ -59,41 +73,26 @@ def during(window: Window) -> None: ...
 
 
 def test_keyword_positional_and_defaulted_forms_have_the_same_bytes() -> None:
-    forms = {
-        frozen(plain, "o-1", 5),
-        frozen(plain, order_id="o-1", amount=5),
-        frozen(plain, amount=5, order_id="o-1"),
-        frozen(plain, "o-1"),
-        frozen(plain, "o-1", 5, None),
-    }
-    assert forms == {b'{"amount":5,"order_id":"o-1"}'}
-
-
-def test_none_by_default_is_left_out_and_comes_back_as_the_default() -> None:
+    named = frozen(plain, order_id="o-1", amount=5), frozen(plain, amount=5, order_id="o-1")
+    placed = frozen(plain, "o-1", 5), frozen(plain, "o-1"), frozen(plain, "o-1", 5, None)
+    assert {*named, *placed} == {b'{"amount":5,"order_id":"o-1"}'}
     assert again(plain, "o-1", 5, "hi") == {"order_id": "o-1", "amount": 5, "note": "hi"}
     assert "note" not in again(plain, "o-1")
 
 
 def test_types_come_back_as_they_went_in() -> None:
-    at = dt.datetime(2026, 11, 21, 22, 0, tzinfo=dt.UTC)
-    key = uuid.UUID(int=7)
-    given = {
-        "colour": Colour.RED,
-        "money": Money(cents=5, currency="EUR"),
-        "key": key,
-        "at": at,
-        "pair": (1, "a"),
-        "box": Box(3),
-    }
-    assert again(typed, **given) == given
-
-
-def test_what_a_model_writes_is_typed_by_the_signature() -> None:
-    assert again(plain, "o-1", "42")["amount"] == 42
+    money, at = Money(cents=5, currency="EUR"), dt.datetime(2026, 11, 21, 22, 0, tzinfo=dt.UTC)
+    given = {"colour": Colour.RED, "money": money, "key": uuid.UUID(int=7), "at": at, "pair": (1, "a")}
+    assert again(typed, **given, box=Box(3)) == given | {"box": Box(3)}
+    assert again(plain, "o-1", "42")["amount"] == 42, "what a model writes is typed by the signature"
 
 
 def test_a_whole_float_is_its_integer() -> None:
     assert frozen(anything, 1.0) == frozen(anything, 1)
+
+
+BERLIN, TOKYO = (dt.datetime(2026, 1, 1, tzinfo=ZoneInfo(name)) for name in ("Europe/Berlin", "Asia/Tokyo"))
+PLACED = Placeholder[Any]("other", "0" * 64, "1" * 64)
 
 
 @pytest.mark.parametrize(
@@ -102,16 +101,12 @@ def test_a_whole_float_is_its_integer() -> None:
         ("bytes", raw, b"abc"),
         ("bytes where anything goes", anything, b"abc"),
         ("bytes in a list", anything, [b"abc"]),
-        ("a set", distinct, {"a"}),
+        ("a set", distinct, {"a"}),  # even where its order would happen to match
         ("a frozenset where anything goes", anything, frozenset({"a"})),
         ("a Decimal", priced, Decimal("1.50")),
         ("a Decimal deep inside", anything, {"a": [Decimal(1)]}),
-        ("a time with a named zone", when, dt.datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))),
-        (
-            "such a time inside a model",
-            during,
-            Window(begins=dt.datetime(2026, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo"))),
-        ),
+        ("a time with a named zone", when, BERLIN),
+        ("such a time inside a model", during, Window(begins=TOKYO)),
         ("a time where anything goes", anything, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
         ("a tuple where anything goes", anything, (1, 2)),
         ("an object", anything, object()),
@@ -124,19 +119,14 @@ def test_a_whole_float_is_its_integer() -> None:
             anything,
             {"__entity": {"type": "User", "id": "root"}},
         ),
-        ("a placeholder", anything, Placeholder("other", "0" * 64, "1" * 64)),
-        ("a placeholder in a list", listed, [Placeholder("other", "0" * 64, "1" * 64)]),
+        ("a placeholder", anything, PLACED),
+        ("a placeholder in a list", listed, [PLACED]),
     ],
 )
-def test_refused_at_staging_with_the_argument_named(
-    what: str, fn: Callable[..., object], value: object
-) -> None:
-    name = next(
-        iter(Signature(fn, "act").names & {"data", "value", "tags", "price", "at", "window", "amounts"})
-    )
-    args = (value, {}) if fn is listed else (value,)
+def test_refused_at_staging_with_the_argument_named(what: str, fn: Any, value: object) -> None:
+    name, *_ = inspect.signature(fn).parameters
     with pytest.raises(NotStageable, match=f"'{name}' of 'act'"):
-        frozen(fn, *args)
+        frozen(fn, *((value, {}) if fn is listed else (value,)))
 
 
 SECRET = 48151623
@@ -161,23 +151,21 @@ def test_neither_a_refusal_nor_its_trace_quotes_a_value(refuse: Callable[[], obj
     assert str(SECRET) not in told
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [((), {}), (("o-1", 1, None, 2), {}), (("o-1",), {"colour": 1}), (("o-1",), {"order_id": "o-2"})],
-)
-def test_a_call_that_python_would_refuse_is_refused(
-    args: tuple[object, ...], kwargs: dict[str, object]
-) -> None:
+NO_CALLS: Any = [((), {}), (("o-1", 1, None, 2), {}), (("o-1",), {"colour": 1}), (("o",), {"order_id": "o"})]
+
+
+@pytest.mark.parametrize(("args", "kwargs"), NO_CALLS)
+def test_a_call_that_python_would_refuse_is_refused(args: Any, kwargs: Any) -> None:
     with pytest.raises(NotStageable, match="cannot be called like this"):
         frozen(plain, *args, **kwargs)
 
 
 @pytest.mark.parametrize(
-    "raw_args", [b'{"order_id":"o-1","amount":"x"}', b'{"order_id":"o-1","more":1}', b"[]", b"{}"]
+    "args", [b'{"order_id":"o-1","amount":"x"}', b'{"order_id":"o-1","more":1}', b"[]", b"{}"]
 )
-def test_bytes_that_do_not_fit_the_signature_are_refused(raw_args: bytes) -> None:
+def test_bytes_that_do_not_fit_the_signature_are_refused(args: bytes) -> None:
     with pytest.raises(NotStageable):
-        Signature(plain, "act").retype(raw_args)
+        Signature(plain, "act").retype(args)
 
 
 def variadic(*parts: str) -> None: ...
@@ -192,7 +180,7 @@ def test_every_argument_needs_a_name(fn: Callable[..., object]) -> None:
 
 
 def test_annotations_nobody_can_read_are_refused_when_declared() -> None:
-    def local(value: "Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+    def local(value: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(RegistrationError, match="Missing"):
         Signature(local, "act")
@@ -211,6 +199,188 @@ def test_results_come_back_typed_and_never_fail_to_be_written() -> None:
     assert signature.dump_result(float("inf")) is None
 
 
-def test_a_set_is_refused_even_where_its_order_would_happen_to_match() -> None:
-    with pytest.raises(NotStageable):
-        frozen(distinct, {"only"})
+# -------------------------------------------------------------------------------------------------- results
+
+
+class Word(enum.StrEnum):
+    YES = "yes"
+
+
+class Seat(BaseModel):
+    row: int
+
+
+class Opaque:
+    """Nothing describes it."""
+
+
+Name = NewType("Name", str)
+NOON = dt.datetime(2026, 11, 25, 12, tzinfo=dt.UTC)
+
+
+def returning(hint: Any) -> Callable[[], Any]:
+    def look() -> Any: ...
+
+    look.__annotations__["return"] = hint
+    return look
+
+
+def declared(hint: Any, **said: Any) -> None:
+    tool("look", registry=ToolRegistry(), **said)(returning(hint))
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "a time": (int | str | dt.datetime, "datetime"),
+    "a day": (str | dt.date, "date"),
+    "a span": (str | dt.timedelta, "timedelta"),
+    "a UUID": (uuid.UUID | str, "UUID"),
+    "a decimal": (Decimal | str | None, "Decimal"),
+    "bytes": (bytes | str, "bytes"),
+    "a path": (Path | str, "Path"),
+    "an enum that is no text": (Colour | str, "Colour"),
+    "as typing writes it": (Optional[str | dt.datetime], "datetime"),  # noqa: UP045
+    "within a list": (list[str | dt.datetime], "datetime"),
+    "within a list within a map": (dict[str, list[str | uuid.UUID] | None], "UUID"),
+    "text of another name": (Name | dt.datetime, "datetime"),
+    "with remarks": (Annotated[str, Field(max_length=3)] | Annotated[dt.datetime, "remark"], "datetime"),
+}
+
+
+@pytest.mark.parametrize(("hint", "kind"), REFUSED.values(), ids=REFUSED)
+def test_text_beside_what_is_text_in_json_is_refused_where_it_is_declared(hint: Any, kind: str) -> None:
+    told = f"'look' says that it returns text or a {kind}: .* one of the two"
+    with pytest.raises(RegistrationError, match=told):
+        declared(hint)
+
+
+TAKEN: dict[str, tuple[Any, list[Any]]] = {
+    "text or nothing": (str | None, ["a", None]),
+    "a number or text": (int | str, [3, "3"]),
+    "a time or nothing": (dt.datetime | None, [NOON, None]),
+    "a time or a number": (dt.datetime | int, [NOON, 3]),
+    "a UUID or a time": (uuid.UUID | dt.datetime, [uuid.UUID(int=3), NOON]),
+    "a model or nothing": (Seat | None, [Seat(row=3), None]),
+    "a model or text": (Seat | str, [Seat(row=3), "3"]),
+    "one of some words, or a time": (Literal["never"] | dt.datetime, ["never", NOON]),
+    "an enum that is text": (Word | str, [Word.YES, "yes", "no"]),
+    "a list of either": (list[int | str], [[1, "1"]]),
+    "a decimal": (Decimal, [Decimal("1.10")]),
+    "bytes": (bytes, [b"abc"]),
+    "a set": (set[int], [{1, 2}]),
+    "a tuple": (tuple[int, ...], [(1, 2)]),
+    "a dataclass": (Box, [Box(3)]),
+    "anything": (Any, [{"a": [1, "b", None, 1.5, True]}]),
+    "nothing": (None, [None]),
+}
+
+
+@pytest.mark.parametrize(("hint", "values"), TAKEN.values(), ids=TAKEN)
+def test_what_json_tells_apart_comes_back_the_same(hint: Any, values: list[Any]) -> None:
+    declared(hint)
+    signature = Signature(returning(hint), "look")
+    for value in values:
+        raw = signature.dump_result(value)
+        assert raw is not None
+        again = signature.load_result(raw)
+        assert again == value and signature.loses_result(value, raw) is None
+
+
+def test_a_live_tool_returns_what_it_likes() -> None:
+    """Its own run gets it as it is; what a replay cannot tell, it says (rehearsal/test_replayed_live_results.py)."""
+    declared(str | dt.datetime, lane="live", adapter=MemoryAdapter())
+
+
+class Grumpy:
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+LOST: dict[str, tuple[Any, Any, str]] = {
+    "a time of no type": (Any, NOON, "a str"),
+    "a day and a time": (dt.date | dt.datetime, dt.datetime(2026, 11, 25, tzinfo=dt.UTC), "a date"),
+    "a model beside a map": (Seat | dict[str, int], Seat(row=3), "a dict"),
+    "a tuple of no type": (Any, (1, 2), "a list"),
+    "what has no form in JSON": (Any, Opaque(), "None"),
+    "a number that is none": (float, float("nan"), "None"),
+    "what cannot be compared": (Any, Grumpy(), "None"),
+    "within a list": (list[Any], [NOON], "another list"),
+}
+
+
+@pytest.mark.parametrize(("hint", "value", "instead"), LOST.values(), ids=LOST)
+def test_what_comes_back_as_something_else_is_known(hint: Any, value: Any, instead: str) -> None:
+    signature = Signature(returning(hint), "look")
+    assert signature.loses_result(value, signature.dump_result(value)) == instead
+
+
+def test_a_type_that_no_schema_describes_is_left_as_json() -> None:
+    signature = Signature(returning(Opaque | None), "look")
+    raw = signature.dump_result(None)
+    assert raw is not None and signature.load_result(raw) is None
+    assert not signature.result_fits(raw)
+
+
+@pytest.mark.parametrize("value", [NOON, Opaque(), (1, 2)])
+def test_it_is_told_by_its_kinds_having_fired(value: Any, desk: Desk, caplog: Any) -> None:
+    with caplog.at_level(logging.WARNING):
+        left = run(desk, (answering_tool(desk, value, name="look"), "o-1"))
+    assert (left.placed[0].result, left.txn.state, len(desk.done)) == (value, "settled", 1)
+    (told,) = [one.message for one in caplog.records]
+    assert told.startswith(f"look returned a {type(value).__name__}, of which JSON does not bring back all")
+    assert "2026" not in told
+
+
+def test_a_result_that_comes_back_is_no_matter(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    @order_tool(desk)
+    def look(order_id: str) -> dt.datetime | None:
+        return NOON
+
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert run(desk, (look, "o-1")).placed[0].result == NOON
+    assert replay("t-1", lambda _: look("o-1"), runtime=desk.runtime).value.result == NOON
+    assert caplog.records == []
+
+
+# ------------------------------------------- why a placeholder has no result once its transaction has ended
+
+LIVE = {LocalState.LIVE, LocalState.KEPT, LocalState.UNDONE}  # of effects that have no placeholder
+
+
+def why(outcome: str | None, error: str | None = None) -> str:
+    placeholder: Placeholder[str] = Placeholder("refund", "e" * 64, "c" * 64)
+    if outcome is not None:
+        settle(placeholder, outcome, "a result", error)
+    with pytest.raises(PlaceholderUsed) as used:
+        _ = placeholder.result
+    return str(used.value)
+
+
+def test_before_the_commit_it_says_when_there_will_be_one() -> None:
+    assert why(None).endswith("happens only when the block commits. Read .result after the transaction")
+
+
+@pytest.mark.parametrize("outcome", sorted({*LocalState} - LIVE - {LocalState.FIRED}))
+def test_after_it_every_outcome_has_words_and_nobody_is_told_to_wait(outcome: LocalState) -> None:
+    told = why(outcome.value)
+    assert told.startswith("refund has no result: ")
+    assert ".result" not in told
+    assert "it is " + outcome.value not in told, "words of its own"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ("staged", "it was never submitted"),
+        ("unknown", "it is not known whether it happened"),
+        ("firing", "it is not known whether it happened"),
+        ("compensated", "it happened and was taken back"),
+        ("compensation_failed", "it happened, and could not be taken back"),
+        ("not recorded", "it is not recorded"),
+    ],
+)
+def test_what_may_have_happened_is_never_told_as_if_it_had_not(outcome: str, words: str) -> None:
+    assert why(outcome) == f"refund has no result: {words}"
+    assert why(outcome, "slow") == f"refund has no result: {words}: slow"

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
@@ -15,11 +15,11 @@ from countersign import (
     ToolRegistry,
     tool,
     tool_of,
-    transaction,
 )
 from countersign.contract import load_manifest
 from countersign.manifests.drafting import manifest_json
 from tests.fakes.desk import Desk, changed, refund_tool
+from tests.fakes.running import fails, order_tool, run
 
 
 class Line(BaseModel):
@@ -32,24 +32,20 @@ def registry() -> ToolRegistry:
     return ToolRegistry()
 
 
-def test_a_name_is_given_once(registry: ToolRegistry) -> None:
-    @tool("pay", registry=registry)
-    def pay(order_id: str) -> None: ...
-
-    def other(order_id: str) -> None: ...
-
-    with pytest.raises(RegistrationError, match="already"):
-        tool("pay", registry=registry)(other)
-    assert tool_of(pay).name == "pay"
+def pay(order_id: str, cents: int = 5, note: str | None = None) -> None: ...
 
 
-def test_the_same_function_imported_twice_is_one_tool(registry: ToolRegistry) -> None:
+def test_a_name_is_given_once_and_a_function_imported_twice_is_one_tool(registry: ToolRegistry) -> None:
     def declare() -> None:
         @tool("pay", registry=registry)
         def pay(order_id: str) -> None: ...
 
+        assert tool_of(pay).name == "pay"
+
     declare()
     declare()
+    with pytest.raises(RegistrationError, match="already"):
+        tool("pay", registry=registry)(pay)
     assert [one.name for one in registry] == ["pay"]
 
 
@@ -68,23 +64,29 @@ def test_a_bare_decorator_takes_the_functions_name() -> None:
         a_rather_special_tool("o-1")
 
 
+def an_object(**properties: Any) -> dict[str, Any]:
+    """The schema of an object that has all of these, and `title`."""
+    required = [name for name in properties if name != "title"]
+    told = {"type": "object", "additionalProperties": False, "properties": properties}
+    return told | {"required": required}
+
+
 def test_the_draft_says_what_the_code_says(registry: ToolRegistry) -> None:
-    @tool(
-        "order.create",
-        resource=("Customer", "customer"),
-        compensate="order.cancel",
-        compensation_map={"order": "result:/order"},
-        money=[{"amount": "total_cents", "currency": "const:EUR"}],
-        recipients=["customer"],
-        secret=["card"],
-        groups=["orders"],
-        risk="high",
-        registry=registry,
-    )
+    said: dict[str, Any] = {
+        "compensate": "order.cancel",
+        "compensation_map": {"order": "result:/order"},
+        "money": [{"amount": "total", "currency": "const:EUR"}],
+        "recipients": ["customer"],
+        "secret": ["card"],
+        "groups": ["orders"],
+        "risk": "high",
+    }
+
+    @tool("order.create", resource=("Customer", "customer"), registry=registry, **said)
     def create(
         customer: str,
         lines: list[Line],
-        total_cents: int,
+        total: int,
         kind: Literal["a", "b"],
         card: str,
         title: str | None = None,
@@ -92,161 +94,106 @@ def test_the_draft_says_what_the_code_says(registry: ToolRegistry) -> None:
         """Create an order."""
 
     manifest = load_manifest(manifest_json(tool_of(create).draft_manifest()))
-    assert manifest.args == {
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["customer", "lines", "total_cents", "kind", "card"],
-        "properties": {
-            "customer": {"type": "string"},
-            "lines": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": ["sku", "count"],
-                    "properties": {"sku": {"type": "string"}, "count": {"type": "integer"}},
-                },
-            },
-            "total_cents": {"type": "integer"},
-            "kind": {"type": "string", "enum": ["a", "b"]},
-            "card": {"type": "string"},
-            "title": {"type": "string"},
-        },
-    }
+    text, number = {"type": "string"}, {"type": "integer"}
+    lines = {"type": "array", "items": an_object(sku=text, count=number)}
+    kind = {"type": "string", "enum": ["a", "b"]}
+    assert manifest.args == an_object(
+        customer=text, lines=lines, total=number, kind=kind, card=text, title=text
+    )
     assert (manifest.risk, manifest.groups, manifest.secret) == ("high", ("orders",), ("/card",))
     assert manifest.money[0].currency == "const:EUR"
     assert manifest.description == "Create an order."
 
 
 def test_defaults_are_required_in_the_draft_because_they_are_always_written(registry: ToolRegistry) -> None:
-    @tool("pay", resource=("System", "const:billing"), registry=registry)
-    def pay(cents: int = 5, note: str | None = None) -> None: ...
-
-    assert tool_of(pay).draft_manifest().args["required"] == ["cents"]
+    declared = tool("pay", resource=("System", "const:billing"), registry=registry)(pay)
+    assert tool_of(declared).draft_manifest().args["required"] == ["order_id", "cents"]
 
 
-def test_a_draft_without_a_resource_says_how_to_name_one(registry: ToolRegistry) -> None:
-    @tool("pay", registry=registry)
-    def pay(order_id: str) -> None: ...
+def test_a_draft_without_a_resource_or_of_a_dict_of_anything_is_refused(registry: ToolRegistry) -> None:
+    def free(order: str, extra: dict) -> None: ...  # type: ignore[type-arg]
 
     with pytest.raises(RegistrationError, match="resource="):
-        tool_of(pay).draft_manifest()
-
-
-def test_a_dict_of_anything_cannot_be_reviewed(registry: ToolRegistry) -> None:
-    @tool("pay", resource=("Order", "order"), registry=registry)
-    def pay(order: str, extra: dict) -> None: ...  # type: ignore[type-arg]
-
+        tool_of(tool("pay", registry=registry)(pay)).draft_manifest()
     with pytest.raises(RegistrationError):
-        tool_of(pay).draft_manifest()
+        tool_of(tool("free", resource=("Order", "order"), registry=registry)(free)).draft_manifest()
 
 
-def test_the_manifest_beside_the_module_is_taken_and_nobody_is_asked(desk: Desk, tmp_path: Path) -> None:
-    path = tmp_path / "refund.json"
-    refund = refund_tool(desk, manifest=path)
-    path.write_bytes(manifest_json(tool_of(refund).draft_manifest()))
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
-    assert desk.face.asked("/v1/tools") == 0
-    assert len(desk.done) == 1
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the manifest of `beside` lies."""
+    return tmp_path / "refund.json"
 
 
-def test_the_service_is_asked_once_for_each_tool(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    for key in ("t-1", "t-2"):
-        with transaction(key, runtime=desk.runtime):
-            refund("o-1", 100)
-    assert desk.face.asked("/v1/tools/refund") == 2  # the first answer was a nonce
+@pytest.fixture
+def beside(desk: Desk, path: Path) -> Any:
+    """A refund whose manifest lies beside its module."""
+    return refund_tool(desk, manifest=path)
 
 
-def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, tmp_path: Path) -> None:
-    path = tmp_path / "refund.json"
+CALL = "o-1", 100
+
+
+def test_a_manifest_beside_the_module_is_taken_unasked(desk: Desk, path: Path, beside: Any) -> None:
+    path.write_bytes(manifest_json(tool_of(beside).draft_manifest()))
+    run(desk, (beside, *CALL))
+    assert (desk.face.asked("/v1/tools"), len(desk.done)) == (0, 1)
+
+
+def test_a_manifest_file_that_is_none_stops_the_call(desk: Desk, path: Path, beside: Any) -> None:
     path.write_text("{}")
-    refund = refund_tool(desk, manifest=path)
-    with pytest.raises(RegistrationError, match=r"refund\.json"), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    fails(desk, RegistrationError, (beside, *CALL), match=r"refund\.json")
+
+
+ONLY_ORDER = {"type": "object", "additionalProperties": False, "properties": {"order_id": {"type": "string"}}}
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "error", "says"),
     [
-        ({"tool": "other"}, "fix its name"),
-        ({"lane": "live"}, "make them agree"),
-        (
-            {
-                "args": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {"order_id": {"type": "string"}},
-                },
-                "sentence": "Refund",
-            },
-            "amount_cents",
-        ),
+        ({"tool": "other"}, RegistrationError, "fix its name"),
+        ({"lane": "live"}, RegistrationError, "make them agree"),
+        ({"args": ONLY_ORDER, "sentence": "Refund"}, RegistrationError, "amount_cents"),
+        ({"aud": "payments-gateway"}, NotStageable, "payments-gateway"),  # it fires elsewhere
     ],
 )
-def test_a_manifest_that_describes_something_else_is_refused(
-    desk: Desk, tmp_path: Path, changes: dict[str, object], says: str
+def test_a_manifest_of_something_else_is_refused(
+    desk: Desk, path: Path, beside: Any, changes: Any, error: type[Exception], says: str
 ) -> None:
-    path = tmp_path / "refund.json"
-    refund = refund_tool(desk, manifest=path)
-    path.write_text(json.dumps(changed(tool_of(refund).draft_manifest(), **changes).to_json()))
-    with pytest.raises(RegistrationError, match=says), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    path.write_text(json.dumps(changed(tool_of(beside).draft_manifest(), **changes).to_json()))
+    fails(desk, error, (beside, *CALL), match=says)
     assert desk.done == []
-
-
-def test_a_tool_that_fires_elsewhere_is_not_staged_here(desk: Desk, tmp_path: Path) -> None:
-    path = tmp_path / "refund.json"
-    refund = refund_tool(desk, manifest=path)
-    path.write_bytes(manifest_json(changed(tool_of(refund).draft_manifest(), aud="payments-gateway")))
-    with pytest.raises(NotStageable, match="payments-gateway"), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
 
 
 def test_a_tool_nobody_reviewed_is_denied_with_the_way_out(desk: Desk) -> None:
     refund = refund_tool(desk)
     desk.service.manifests.clear()
-    with pytest.raises(Denied, match="countersign tools export"), transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    fails(desk, Denied, (refund, *CALL), match="countersign tools export")
 
 
-def test_a_manifest_that_changed_in_the_bundle_is_read_again_after_the_denial(desk: Desk) -> None:
+def test_the_service_is_asked_once_for_each_tool_and_again_after_a_denial(desk: Desk) -> None:
     refund = refund_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        refund("o-1", 100)
+    for key in ("t-1", "t-2"):
+        run(desk, (refund, *CALL), key=key)
+    assert desk.face.asked("/v1/tools/refund") == 2  # the first answer was a nonce
     desk.publish(refund, title="Refund, but renamed")
-    with pytest.raises(Denied, match="tool_changed"), transaction("t-2", runtime=desk.runtime):
-        refund("o-1", 100)
-    with transaction("t-3", runtime=desk.runtime):
-        refund("o-1", 100)
-    assert len(desk.done) == 2
+    fails(desk, Denied, (refund, *CALL), match="tool_changed", key="t-3")
+    run(desk, (refund, *CALL), key="t-4")
+    assert len(desk.done) == 3
 
 
 def test_a_compensation_that_does_not_fit_its_tool_is_refused_before_anything_is_sent(desk: Desk) -> None:
-    @tool("void", resource=("Charge", "charge_id"), registry=desk.registry)
+    @order_tool(desk, resource=("Charge", "charge_id"))
     def void(charge_id: str) -> None: ...
 
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"charge": "result:/id"},
-        registry=desk.registry,
-    )
+    @order_tool(desk, compensate="void", compensation_map={"charge": "result:/id"})
     def charge(order_id: str) -> None: ...
 
-    desk.publish(void)
-    desk.publish(charge)
-    with pytest.raises(NotStageable, match="charge_id"), transaction("t-1", runtime=desk.runtime):
-        charge("o-1")
+    fails(desk, NotStageable, (charge, "o-1"), match="charge_id")
     assert desk.face.asked("/v1/transactions") == 0
 
 
 @pytest.mark.parametrize("member", ["groups", "recipients", "secret", "money"])
-def test_one_text_where_there_may_be_several_is_not_taken_apart(registry: ToolRegistry, member: str) -> None:
+def test_one_text_where_there_may_be_several_is_not_taken_apart(registry: ToolRegistry, member: Any) -> None:
     with pytest.raises(RegistrationError, match=rf"write {member}=\['order_id'\]"):
-
-        @tool("pay", registry=registry, **{member: "order_id"})
-        def pay(order_id: str) -> None:
-            """Pay."""
+        tool("pay", registry=registry, **{member: "order_id"})(pay)

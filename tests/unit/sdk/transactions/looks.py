@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from countersign import run_transaction
 from countersign.contract import txn_id
 from tests.fakes.desk import AGENT, Desk
 
@@ -21,3 +22,8 @@ def on_view(desk: Desk, act: Callable[[], Any], *, after: int = 1) -> None:
     desk.face.faults[f"/v1/transactions/{TXN}"] = [fault] * 50
     wait = desk.service.wait
     desk.service.wait = lambda txn, seconds: wait(txn, 0)  # type: ignore[method-assign]
+
+
+def waited(desk: Desk, step: Callable[[Any], Any], wait: float = 60) -> Any:
+    """Run the step under the key `t-1`, and wait so many seconds for people."""
+    return run_transaction(step, key="t-1", wait=wait, runtime=desk.runtime)

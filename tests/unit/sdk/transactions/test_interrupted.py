@@ -1,35 +1,41 @@
-"""Ctrl-C as a block is entered or left: it ends, its thread is free, and its key and its database are too."""
+"""Ctrl-C as a block is entered or left: it ends, its thread, its key and its database are free, and its author reads
+under the traceback where the step stands and how it goes on.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import pytest
 
-from countersign import MisuseError, SQLiteAdapter, Transaction, TransactionBusy, tracing
+from countersign import (
+    EffectFailed,
+    JournalError,
+    LeaseLost,
+    MisuseError,
+    NotDone,
+    PlaceholderUsed,
+    SQLiteAdapter,
+    Transaction,
+    TransactionBusy,
+    tracing,
+)
+from countersign.contract import Verdict
+from countersign.journal import Journal
+from countersign.journal.transactions import Transactions
 from countersign.transactions.intake import Intake
+from countersign.transactions.listing import Listing
 from countersign.transactions.step import Step
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.running import fails, run
+from tests.unit.sdk.journal.test_heartbeat import until
 from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.transactions.looks import on_view
 
-pytestmark = pytest.mark.parametrize("engine", BOTH)
-Body = Callable[[str], Transaction]
-
-
-@pytest.fixture
-def step(desk: Desk) -> Body:
-    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.2))
-    refund = refund_tool(desk)
-
-    def run(key: str) -> Transaction:
-        with desk.step(key) as txn:
-            note(key, "hello")
-            refund(key, 100)
-        return txn
-
-    return run
+on_both = pytest.mark.parametrize("engine", BOTH)
 
 
 def once(place: Any, name: str, when: str) -> Callable[[pytest.MonkeyPatch], None]:
@@ -83,8 +89,15 @@ PLACES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 DONE = {"as it ends", "it has ended"}
 
 
+@on_both
 @pytest.mark.parametrize("where", PLACES)
-def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, step: Body, where: str) -> None:
+def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str) -> None:
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.2))
+    refund = refund_tool(desk)
+
+    def step(key: str) -> Transaction:
+        return run(desk, (note, key, "hello"), (refund, key, 100), key=key).txn
+
     with pytest.MonkeyPatch.context() as patch:
         PLACES[where](patch)
         with pytest.raises(KeyboardInterrupt):
@@ -106,11 +119,200 @@ def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, step: Body,
     assert ([one[1] for one in desk.done], len(notes_in(desk.folder / "notes.db"))) == (["t-1", "t-2"], 2)
 
 
-def test_a_block_that_is_entered_twice_keeps_what_it_has(desk: Desk) -> None:
+@on_both
+def test_a_block_that_is_entered_twice_keeps_what_it_has(desk: Desk, refund: Any) -> None:
     """It was left as if it were a block inside itself: without a commit, and its thread could begin no other."""
-    refund = refund_tool(desk)
     with desk.step() as txn:
         refund("o-1", 100)
         with pytest.raises(MisuseError):
             txn.__enter__()
     assert (txn.state, len(desk.done)) == ("settled", 1)
+
+
+# ------------------------------------------------------------------------------------- what its author reads
+
+
+def notes(error: BaseException) -> str:
+    return "\n".join(getattr(error, "__notes__", []))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_one_that_stops_a_tool_tells_what_fired_and_what_nobody_knows(desk: Desk, error: Any) -> None:
+    wire = failing_tool(desk, error(), "wire")
+    told = notes(fails(desk, error, (refund_tool(desk), "o-1", 5), (wire, "o-1")).error)
+    assert "transaction 't-1': redeemed (refund#1 fired, wire#2 unknown)" in told
+    assert "`countersign resume --tools MODULE`" in told
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_one_in_the_wait_tells_that_people_are_asked(desk: Desk, refund: Any) -> None:
+    on_view(desk, interrupt)
+    told = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error)
+    assert told.startswith("transaction 't-1': parked (refund#1 review); ") and "goes on with it" in told
+
+
+def test_one_before_anything_was_begun_tells_that_the_block_goes_on_and_no_worker(desk: Desk) -> None:
+    desk.face.faults["/v1/transactions"] = [KeyboardInterrupt()]
+    told = notes(fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 5)).error)
+    assert "stopped (refund#1 staged); nothing more of it is begun until the same block runs again" in told
+
+
+def test_one_of_the_body_needs_no_word_for_nothing_of_it_stands(desk: Desk) -> None:
+    stopped = fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 5), (interrupt,)).error
+    assert notes(stopped) == ""
+
+
+def test_an_unreadable_journal_loses_no_interrupt(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    desk.service.policy = lambda *_: Verdict.REVIEW
+
+    def away(*_: Any) -> None:
+        raise JournalError("the disk is gone")
+
+    def stop() -> None:
+        monkeypatch.setattr(Transactions, "require", away)
+        raise KeyboardInterrupt
+
+    on_view(desk, stop)
+    stopped = fails(desk, KeyboardInterrupt, (refund_tool(desk), "o-1", 90_000), wait=60).error
+    assert notes(stopped) == ""
+    monkeypatch.undo()
+
+
+# ---------------------------------------------------------------------- a journal that is away for a moment
+
+
+class Outage:
+    """A journal that can be away."""
+
+    def __init__(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._database, self._monkeypatch = journal.database, monkeypatch
+        self._unit = self._database.unit
+
+    def begin(self, writes: int = 0) -> None:
+        """From now on, or after so many writes more, it takes nothing."""
+        left = [writes]
+
+        @contextmanager
+        def unit(*, durable: bool) -> Iterator[Any]:
+            left[0] -= 1
+            if left[0] < 0:
+                raise JournalError("the disk is full")
+            with self._unit(durable=durable) as real:
+                yield real
+
+        self._monkeypatch.setattr(self._database, "unit", unit)
+
+    def end(self) -> None:
+        self._monkeypatch.setattr(self._database, "unit", self._unit)
+
+
+@pytest.fixture
+def outage(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Outage:
+    return Outage(desk.runtime.journal, monkeypatch)
+
+
+def holder(desk: Desk, txn: Transaction) -> object:
+    row = desk.runtime.journal.database.row("SELECT holder FROM transactions WHERE txn = ?", (txn.txn,))
+    assert row is not None
+    return row["holder"]
+
+
+@pytest.mark.parametrize("writes", [0, 1], ids=["for the whole block's end", "until the body has failed"])
+@on_both
+def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writes: int, refund: Any) -> None:
+    with pytest.raises(JournalError, match="disk is full"), desk.step() as first:
+        refund("o-1", 100)
+        outage.begin()
+        try:
+            refund("o-2", 100)
+        finally:
+            outage.begin(writes)
+    outage.end()
+    again = run(desk, (refund, "o-1", 100), (refund, "o-2", 100)).txn
+    assert (first.state, again.state, len(desk.done)) == ("settled", "settled", 2)
+
+
+@pytest.fixture
+def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Called, the journal cannot be read from the moment that the placeholders are to be told."""
+    settle = Listing.settle
+
+    def gone(*_: object) -> NoReturn:
+        raise JournalError("the disk is gone")
+
+    def settled(listing: Listing, results: dict[str, object], *, submitted: bool) -> None:
+        with monkeypatch.context() as outage:
+            outage.setattr(desk.runtime.journal.transactions, "require", gone)
+            settle(listing, results, submitted=submitted)
+
+    return lambda: monkeypatch.setattr(Listing, "settle", settled)
+
+
+@on_both
+def test_what_has_fired_is_known_without_the_journal(desk: Desk, unreadable: Any, caplog: Any) -> None:
+    """Whoever reads that it is only staged does it once more."""
+    left = run(desk, (refund_tool(desk), "o-1", 100), (unreadable,))
+    back = left.placed[0]
+    assert (back.outcome, back.result, len(desk.done)) == ("fired", {"refund_id": "r-o-1-100"}, 1)
+    told = f"what became of transaction {left.txn.txn[:12]} cannot be read: the disk is gone"
+    assert told in caplog.text
+
+
+@pytest.mark.parametrize(("submitted", "told"), [(False, "never submitted"), (True, "not known whether")])
+@on_both
+def test_of_what_did_not_return_is_said_what_is_known(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, unreadable: Any, submitted: bool, told: str
+) -> None:
+    def broken(*_: object) -> NoReturn:
+        raise ZeroDivisionError
+
+    calls = (failing_tool(desk, NotDone("no money")), "o-1"), (unreadable,)
+    if not submitted:
+        monkeypatch.setattr(Step, "_plan", broken)
+    left = fails(desk, EffectFailed if submitted else ZeroDivisionError, *calls)
+    with pytest.raises(PlaceholderUsed, match=told):
+        _ = left.placed[0].result
+
+
+@on_both
+def test_what_the_body_raised_is_told_and_live_work_is_undone(desk: Desk, outage: Outage) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
+    with pytest.raises(ZeroDivisionError), desk.step():
+        note("o-1", "hello")
+        refund("o-1", 100)
+        outage.begin()
+        raise ZeroDivisionError
+    outage.end()
+    assert (notes_in(desk.folder / "notes.db"), desk.done) == ([], [])
+    again = run(desk, (note, "o-1", "hello")).txn
+    assert (notes_in(desk.folder / "notes.db"), again.replayed) == ([("o-1", "hello")], False)
+
+
+@on_both
+def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage: Outage) -> None:
+    """They see that this one lives, so the lease has to be given up on the disk, although nobody here asks again."""
+    journal, refund = desk.runtime.journal, refund_tool(desk)
+    journal.leases._heart._every = 0.01
+    with pytest.raises(ZeroDivisionError), desk.step() as txn:
+        refund("o-1", 100)
+        outage.begin()
+        raise ZeroDivisionError
+    outage.end()
+    until(lambda: holder(desk, txn) is None)
+    until(lambda: journal.leases._heart._thread is None)
+
+
+@on_both
+def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk, refund: Any) -> None:
+    """A server that forgot what it was told last has no owner either: only what is known is said."""
+    gone = pytest.raises(LeaseLost, match=r"is not this run's any more.*Run it again under its key")
+    with gone as lost, desk.step() as txn:
+        with desk.runtime.journal.database.unit(durable=False) as unit:
+            unit.execute("UPDATE transactions SET holder = NULL WHERE txn = ?", (txn.txn,))
+        refund("o-1", 100)
+    assert "another process took it over, or" in str(lost.value)
+    run(desk, (refund, "o-1", 100))
+    assert len(desk.done) == 1

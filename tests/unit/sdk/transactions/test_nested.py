@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,95 +30,91 @@ from countersign import (
 )
 from countersign.adapters.protocol import Savepoint
 from countersign.journal.transactions import Transactions
-from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_in
 
 ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
 
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
+def inner(desk: Desk) -> Transaction:
+    """A block for inside another."""
+    return transaction(runtime=desk.runtime)
 
 
 def rows(desk: Desk, txn: Transaction) -> list[tuple[int, str, str]]:
-    found = desk.runtime.journal.database.rows(
-        "SELECT staging, tool, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq", (txn.txn,)
-    )
-    return [tuple(row) for row in found]
+    asked = "SELECT staging, tool, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq"
+    return [tuple(row) for row in desk.runtime.journal.database.rows(asked, (txn.txn,))]
 
 
-def test_an_inner_block_that_ends_well_is_part_of_the_outer(desk: Desk, notes: Path) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+def test_an_inner_block_that_ends_is_part_of_the_outer(
+    desk: Desk, notes: Any, note: Any, refund: Any
+) -> None:
     with desk.step() as txn:
         refund("o-1", 100)
-        with transaction(runtime=desk.runtime) as inner:
+        with inner(desk) as within:
             note("o-2", "inner")
             refund("o-2", 200)
-        assert (inner.key, inner.txn, desk.done, notes_in(notes)) == (txn.key, txn.txn, [], [])
+        assert (within.key, within.txn, desk.done, notes_in(notes)) == (txn.key, txn.txn, [], [])
         refund("o-3", 300)
     assert [one[1] for one in desk.done] == ["o-1", "o-2", "o-3"]
-    assert (notes_in(notes), txn.state, inner.state) == ([("o-2", "inner")], "settled", "settled")
+    assert (notes_in(notes), txn.state, within.state) == ([("o-2", "inner")], "settled", "settled")
     assert {staging for staging, _, _ in rows(desk, txn)} == {1}
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_an_inner_block_that_raises_leaves_nothing_and_the_outer_goes_on(
-    desk: Desk, notes: Path, ending: type[BaseException]
+    desk: Desk, notes: Path, note: Any, refund: Any, ending: type[BaseException]
 ) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    with desk.step() as txn:
-        note("o-1", "outer")
-        refund("o-1", 100)
-        with pytest.raises(ending), transaction(runtime=desk.runtime):
-            note("o-1", "inner")
-            dropped = refund("o-2", 200)
-            raise ending
-        kept = refund("o-3", 300)
-        note("o-3", "outer")
-    assert [one[1] for one in desk.done] == ["o-1", "o-3"]
-    assert notes_in(notes) == [("o-1", "outer"), ("o-3", "outer")]
-    assert (kept.outcome, dropped.outcome, len(txn.effects)) == ("fired", "withdrawn", 2)
-    with pytest.raises(PlaceholderUsed, match="withdrawn"):
-        _ = dropped.result
-    assert rows(desk, txn) == [
-        *((1, "note", "relisted"), (1, "note", "undone")),
-        *((1, "refund", "relisted"), (1, "refund", "withdrawn")),
-        *((2, "note", "kept"), (2, "note", "kept")),
-        *((2, "refund", "fired"), (2, "refund", "fired")),
-    ]
+    for replayed in (False, True):
+        with desk.step() as txn:
+            note("o-1", "outer")
+            first = refund("o-1", 100)
+            with pytest.raises(ending), inner(desk):
+                note("o-1", "inner")
+                dropped = refund("o-2", 200)
+                raise ending
+            kept = refund("o-3", 300)
+            note("o-3", "outer")
+        assert [one[1] for one in desk.done] == ["o-1", "o-3"]
+        assert notes_in(notes) == [("o-1", "outer"), ("o-3", "outer")]
+        assert (first.outcome, kept.outcome, dropped.outcome) == ("fired", "fired", "withdrawn")
+        assert (txn.replayed, len(txn.effects)) == (replayed, 2)
+        with pytest.raises(PlaceholderUsed, match="withdrawn"):
+            _ = dropped.result
+        assert rows(desk, txn)[:8] == [
+            *((1, "note", "relisted"), (1, "note", "undone")),
+            *((1, "refund", "relisted"), (1, "refund", "withdrawn")),
+            *((2, "note", "kept"), (2, "note", "kept")),
+            *((2, "refund", "fired"), (2, "refund", "fired")),
+        ]
 
 
-def test_blocks_nest_and_each_takes_back_its_own(desk: Desk, notes: Path, tmp_path: Path) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+def test_each_block_takes_back_its_own(desk: Desk, notes: Any, note: Any, refund: Any, tmp_path: Any) -> None:
     folder = tmp_path / "files"
     folder.mkdir()
     files, memory, known = FilesAdapter(folder), AgentMemory(), list[str]()
 
     @tool("put", lane="live", adapter=files, registry=desk.registry)
     def put(name: str) -> None:
-        """Write a file."""
         files.write(name, b"new")
 
     @tool("learn", lane="live", adapter=memory.adapter, registry=desk.registry)
     def learn(fact: str) -> None:
-        """Keep a fact."""
         memory.remember(fact, key=fact)
 
     @tool("know", lane="live", adapter=memory.adapter, registry=desk.registry)
     def know() -> None:
-        """Look at the facts."""
         known.extend(one.key for one in memory.recall())
 
     with desk.step():
         put("outer.txt")
-        with transaction(runtime=desk.runtime):
+        with inner(desk):
             refund("o-1", 100)
             learn("outer")
-            with pytest.raises(ValueError), transaction(runtime=desk.runtime):
+            with pytest.raises(ValueError), inner(desk):
                 put("inner.txt")
                 note("o-2", "inner")  # its session begins inside both blocks
                 learn("inner")
-                with transaction(runtime=desk.runtime):
+                with inner(desk):
                     refund("o-2", 200)
                 raise ValueError
             note("o-3", "outer")
@@ -127,10 +124,9 @@ def test_blocks_nest_and_each_takes_back_its_own(desk: Desk, notes: Path, tmp_pa
     assert ([one.name for one in folder.iterdir() if one.is_file()], known) == (["outer.txt"], ["outer"])
 
 
-def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk, refund: Any) -> None:
     with desk.step() as txn:
-        with pytest.raises(ValueError), transaction(runtime=desk.runtime):
+        with pytest.raises(ValueError), inner(desk):
             first = refund("o-1", 100)
             raise ValueError
         again = refund("o-1", 100)
@@ -138,25 +134,11 @@ def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk) -> None:
     assert (len(desk.done), txn.state) == (1, "settled")
 
 
-def test_a_rerun_that_takes_the_same_way_names_the_same_list(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    for replayed in (False, True):
-        with desk.step() as txn:
-            with pytest.raises(ValueError), transaction(runtime=desk.runtime):
-                refund("o-1", 100)
-                raise ValueError
-            refund("o-2", 200)
-        assert (txn.replayed, desk.done) == (replayed, [("refund", "o-2", 200)])
-
-
 @pytest.mark.parametrize("denied", [False, True])
-def test_an_exception_that_leaves_both_blocks_or_a_denial_undoes_both(
-    desk: Desk, notes: Path, denied: bool
-) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+def test_leaving_both_undoes_both(desk: Desk, notes: Path, note: Any, refund: Any, denied: bool) -> None:
     with pytest.raises(Denied if denied else ValueError), desk.step():
         note("o-1", "outer")
-        with transaction(runtime=desk.runtime):
+        with inner(desk):
             refund("o-2", 900_000 if denied else 200)
             note("o-2", "inner")
             if not denied:
@@ -165,23 +147,28 @@ def test_an_exception_that_leaves_both_blocks_or_a_denial_undoes_both(
     assert denied or asked_of_policy(desk) == []
 
 
-async def test_in_asyncio_the_same(desk: Desk, notes: Path) -> None:
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+@pytest.mark.anyio
+async def test_in_asyncio_the_same(desk: Desk, notes: Path, note: Any, refund: Any) -> None:
+    async def alone() -> None:
+        async with inner(desk):
+            pytest.fail("it was entered")
+
     async with desk.step():
         refund("o-1", 100)
         with pytest.raises(TimeoutError):
-            async with transaction(runtime=desk.runtime), asyncio.timeout(0):
+            async with inner(desk), asyncio.timeout(0):
                 note("o-2", "inner")
                 refund("o-2", 200)
                 await asyncio.sleep(1)
+        with pytest.raises(OutsideTransaction, match="nested transaction"):
+            await asyncio.create_task(alone())  # a task opens no block in the transaction of another
     assert (desk.done, notes_in(notes)) == ([("refund", "o-1", 100)], [])
 
 
-def test_of_effects_that_stand_alone_the_inner_ones_are_left_out(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_of_effects_that_stand_alone_the_inner_ones_are_left_out(desk: Desk, refund: Any) -> None:
     with desk.step(independent=True) as txn:
         refund("o-1", 100)
-        with pytest.raises(ValueError), transaction(runtime=desk.runtime):
+        with pytest.raises(ValueError), inner(desk):
             refund("o-2", 200)
             raise ValueError
     assert (desk.done, len(txn.effects)) == ([("refund", "o-1", 100)], 1)
@@ -189,48 +176,31 @@ def test_of_effects_that_stand_alone_the_inner_ones_are_left_out(desk: Desk) -> 
     assert sorted(known.require(one).state.value for one in known.newest_ids(9)) == ["ended", "settled"]
 
 
-OWN: list[dict[str, Any]] = [
-    *({"key": "t-2"}, {"wait": 1}, {"independent": True}, {"purpose": "p"}, {"accept_edits": True})
-]
+OWN: Any = [{"key": "t-2"}, {"wait": 1}, {"independent": True}, {"purpose": "p"}, {"accept_edits": True}]
 
 
 @pytest.mark.parametrize("own", OWN, ids=lambda own: next(iter(own)))
-def test_an_inner_block_has_nothing_of_its_own(desk: Desk, own: dict[str, Any]) -> None:
-    refund = refund_tool(desk)
+def test_an_inner_block_has_nothing_of_its_own(desk: Desk, refund: Any, own: dict[str, Any]) -> None:
     with desk.step():
         refund("o-1", 100)
-        inner = transaction(**own, runtime=desk.runtime)
-        with pytest.raises(MisuseError, match="one step is one transaction"), inner:
+        within = transaction(**own, runtime=desk.runtime)
+        with pytest.raises(MisuseError, match="one step is one transaction"), within:
             pytest.fail("it was entered")
     assert desk.done == [("refund", "o-1", 100)]
 
 
-def test_an_inner_block_of_another_runtime_is_refused(desk: Desk) -> None:
-    told = pytest.raises(MisuseError, match="opened inside")
-    with desk.another_process() as other, desk.step(), told, transaction(runtime=other):
-        pytest.fail("it was entered")
-
-
-async def test_a_task_opens_no_block_inside_the_transaction_of_another(desk: Desk) -> None:
-    async def inner() -> None:
-        async with transaction(runtime=desk.runtime):
-            pytest.fail("it was entered")
-    async with desk.step():
-        with pytest.raises(OutsideTransaction, match="nested transaction"):
-            await asyncio.create_task(inner())
-
-
-def test_a_live_tool_opens_no_block(desk: Desk, notes: Path) -> None:
-    database = SQLiteAdapter(notes)
-
-    @tool("nest", lane="live", adapter=database, registry=desk.registry)
+def test_an_inner_block_of_another_runtime_or_of_a_live_tool_is_refused(desk: Desk, notes: Path) -> None:
+    @tool("nest", lane="live", adapter=SQLiteAdapter(notes), registry=desk.registry)
     def nest() -> None:
         """Open a block where none can be."""
-        with transaction(runtime=desk.runtime):
+        with inner(desk):
             pytest.fail("it was entered")
 
     with desk.step(), pytest.raises(NotStageable, match="part of a block"):
         nest()
+    told = pytest.raises(MisuseError, match="opened inside")
+    with desk.another_process() as other, desk.step("t-2"), told, transaction(runtime=other):
+        pytest.fail("it was entered")
 
 
 class WithoutSavepoints(LiveSession):
@@ -254,19 +224,15 @@ class Simple(LiveAdapter):
 
 def test_an_adapter_without_savepoints_refuses_inside_a_block_before_it_acts(desk: Desk) -> None:
     @tool("act", lane="live", adapter=Simple(), registry=desk.registry)
-    def act() -> None:
-        """Act."""
+    def act() -> None: ...
 
-    inner = transaction(runtime=desk.runtime)
-    with pytest.raises(NotStageable, match="without savepoints"), desk.step(), inner:
+    with pytest.raises(NotStageable, match="without savepoints"), desk.step(), inner(desk):
         act()
 
 
-def test_a_block_that_cannot_be_taken_back_undoes_the_whole_even_if_nobody_minds(
-    desk: Desk, notes: Path
-) -> None:
+def test_a_block_that_cannot_be_taken_back_undoes_the_whole(desk: Desk, notes: Path, refund: Any) -> None:
     database = SQLiteAdapter(notes)
-    note, refund = note_tool(desk, database), refund_tool(desk)
+    note = note_tool(desk, database)
 
     @tool("break", lane="live", adapter=database, registry=desk.registry)
     def lose_the_savepoint() -> None:
@@ -277,12 +243,9 @@ def test_a_block_that_cannot_be_taken_back_undoes_the_whole_even_if_nobody_minds
     with pytest.raises(SessionLost), desk.step() as txn:
         refund("o-1", 100)
         note("o-1", "outer")
-        try:
-            with transaction(runtime=desk.runtime):
-                note("o-2", "inner")
-                lose_the_savepoint()
-        except Exception:  # noqa: BLE001 - a program that goes on regardless
-            pass
+        with suppress(Exception), inner(desk):  # a program that goes on regardless
+            note("o-2", "inner")
+            lose_the_savepoint()
     assert (desk.done, notes_in(notes), txn.state) == ([], [], "ended")
 
 
@@ -303,15 +266,14 @@ class Watched(SQLiteAdapter):
         return session
 
 
-def test_a_forked_child_that_leaves_the_inner_block_touches_nothing(desk: Desk, notes: Path) -> None:
+def test_a_forked_child_that_leaves_the_block_touches_nothing(desk: Desk, notes: Path, refund: Any) -> None:
     database = Watched(notes)
     database.took_back = []
-    note, refund = note_tool(desk, database), refund_tool(desk)
-    child = False
+    note, child = note_tool(desk, database), False
     try:
         with desk.step():
             refund("o-1", 100)
-            with transaction(runtime=desk.runtime):
+            with inner(desk):
                 note("o-1", "inner")
                 refund("o-2", 200)
                 pid = os.fork()
@@ -329,21 +291,16 @@ def test_a_forked_child_that_leaves_the_inner_block_touches_nothing(desk: Desk, 
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_block_whose_end_the_journal_was_not_told_takes_the_whole_with_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, dry_run: bool
+def test_a_block_whose_end_is_lost_undoes_all(
+    desk: Desk, refund: Any, monkeypatch: Any, dry_run: bool
 ) -> None:
-    refund = refund_tool(desk)
-
     def lost(*_: Any, **__: Any) -> int:
         raise JournalError("the disk is full")
 
     with pytest.raises(SavepointLost, match="disk is full"), desk.step(dry_run=dry_run):
         refund("o-1", 100)
         monkeypatch.setattr(Transactions, "relist", lost)
-        try:
-            with transaction(runtime=desk.runtime):
-                refund("o-2", 200)
-                raise LookupError
-        except (LookupError, JournalError):
-            pass  # a program that goes on regardless
+        with suppress(LookupError, JournalError), inner(desk):  # a program that goes on regardless
+            refund("o-2", 200)
+            raise LookupError
     assert desk.done == []

@@ -1,68 +1,86 @@
-"""A call of an async tool that is made and never awaited asks for nothing, and its block does not pretend it did."""
+"""Calls that come too late: one that is never awaited asks for nothing, and its block does not pretend it did; a task
+that outlives its block is refused.
+"""
 
 import asyncio
+import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from countersign import MisuseError, SQLiteAdapter, Transaction, run_transaction, tool, transaction
+from countersign import (
+    MemoryAdapter,
+    MisuseError,
+    OutsideTransaction,
+    SQLiteAdapter,
+    Transaction,
+    run_transaction,
+    tool,
+    transaction,
+)
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in
+from tests.fakes.running import order_tool
 
+pytestmark = pytest.mark.anyio
 NEVER = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # Python says so as well
 TOLD = r"mail was called in transaction 't-1' and not awaited.*[Ww]rite `await mail\(\.\.\.\)`"
 
 
 @pytest.fixture
-def mail(desk: Desk) -> Callable[[str], Any]:
-    @tool("mail", resource=("Order", "order_id"), registry=desk.registry)
+def mail(desk: Desk) -> Any:
+    @order_tool(desk)
     async def mail(order_id: str) -> str:
         """Tell the customer."""
         desk.act("mail", order_id)
         return "sent"
 
-    desk.publish(mail)
     return mail
+
+
+def in_block(desk: Desk, body: Any) -> Any:
+    """Await this in a block."""
+
+    async def main() -> Any:
+        async with desk.step() as txn:
+            await body(txn)
+        return txn
+
+    return asyncio.run(main())
 
 
 keep: list[Any] = []
 
 
-async def dropped(mail: Callable[[str], Any]) -> None:
+async def dropped(mail: Any) -> None:
     mail("o-1")
 
 
-async def kept(mail: Callable[[str], Any]) -> None:
+async def kept(mail: Any) -> None:
     keep.append(mail("o-1"))
 
 
-async def one_of_two(mail: Callable[[str], Any]) -> None:
+async def one_of_two(mail: Any) -> None:
     await mail("o-2")
     mail("o-1")
 
 
 @NEVER
 @pytest.mark.parametrize("forget", [dropped, kept, one_of_two])
-def test_the_block_says_so_and_its_key_stays_free(
-    desk: Desk, mail: Callable[[str], Any], forget: Callable[..., Awaitable[None]]
-) -> None:
-    async def body(*, forgets: bool) -> Transaction:
-        async with desk.step() as txn:
-            await (forget(mail) if forgets else mail("o-1"))
-        return txn
-
+def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget: Any) -> None:
     with pytest.raises(MisuseError, match=TOLD):
-        asyncio.run(body(forgets=True))
+        in_block(desk, lambda _: forget(mail))
     keep.clear()
     assert (desk.done, asked_of_policy(desk)) == ([], [])
-    assert asyncio.run(body(forgets=False)).state == "settled"
+    assert in_block(desk, lambda _: mail("o-1")).state == "settled"
     assert desk.done == [("mail", "o-1")]
 
 
-async def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Callable[[str], Any]) -> None:
+async def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Any) -> None:
     with pytest.raises(MisuseError, match=TOLD):
         async with desk.step() as txn:
             with txn.parallel():
@@ -72,35 +90,26 @@ async def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, ma
 
 
 @NEVER
-def test_in_a_plain_block_too(desk: Desk, mail: Callable[[str], Any]) -> None:
-    with pytest.raises(MisuseError, match=TOLD + r", in `async with"), desk.step():
-        mail("o-1")
-    assert desk.done == []
-
-
-@NEVER
-def test_what_was_done_live_beside_it_is_undone(
-    desk: Desk, tmp_path: Path, mail: Callable[[str], Any]
-) -> None:
+def test_in_a_plain_block_too_and_live_work_is_undone(desk: Desk, tmp_path: Path, mail: Any) -> None:
     path = notes_database(tmp_path)
     note = note_tool(desk, SQLiteAdapter(path))
 
-    async def step(txn: Transaction) -> None:
+    async def step(_: object) -> None:
         note("o-1", "hello")
         mail("o-1")
 
     with pytest.raises(MisuseError, match=TOLD):
         asyncio.run(run_transaction(step, key="t-1", runtime=desk.runtime))
+    with pytest.raises(MisuseError, match=TOLD + r", in `async with"), desk.step():
+        note("o-1", "hello")
+        mail("o-1")
     assert (notes_in(path), desk.done) == ([], [])
 
 
 @NEVER
-def test_a_live_one_is_told_as_well_and_each_tool_once(
-    desk: Desk, tmp_path: Path, mail: Callable[[str], Any]
-) -> None:
+def test_a_live_one_is_told_as_well_and_each_tool_once(desk: Desk, tmp_path: Path, mail: Any) -> None:
     @tool("jot", lane="live", adapter=SQLiteAdapter(notes_database(tmp_path)), registry=desk.registry)
-    async def jot(text: str) -> None:
-        """Write."""
+    async def jot(text: str) -> None: ...
 
     with pytest.raises(MisuseError, match=r"^jot, mail was called"), desk.step():
         jot("a")
@@ -111,51 +120,45 @@ def test_a_live_one_is_told_as_well_and_each_tool_once(
 # ------------------------------------------------------------------------------------ what is no oversight
 
 
-async def test_what_was_given_up_on_purpose_is_not_missed(desk: Desk, mail: Callable[[str], Any]) -> None:
-    async with desk.step() as txn:
+def test_what_was_given_up_on_purpose_is_not_missed(desk: Desk, mail: Any) -> None:
+    outside = mail("o-4")  # counts where it is awaited
+
+    async def body(txn: Any) -> None:
         mail("o-1").close()
         with txn.parallel():
             task = asyncio.ensure_future(mail("o-2"))
             task.cancel()  # before it began
             await asyncio.gather(task, return_exceptions=True)
         await mail("o-3")
-    assert desk.done == [("mail", "o-3")]
+        await outside
+
+    in_block(desk, body)
+    assert desk.done == [("mail", "o-3"), ("mail", "o-4")]
 
 
 @NEVER
-async def test_what_a_block_that_was_taken_back_did_not_await_is_gone_with_it(
-    desk: Desk, mail: Callable[[str], Any]
-) -> None:
-    async with desk.step():
+def test_what_a_block_that_was_taken_back_did_not_await_is_gone_with_it(desk: Desk, mail: Any) -> None:
+    async def body(_: object) -> None:
         waiting = mail("o-1")
         with pytest.raises(LookupError):
             async with transaction(runtime=desk.runtime):
                 mail("o-2")
                 raise LookupError
         await waiting
+
+    in_block(desk, body)
     assert desk.done == [("mail", "o-1")]
 
 
 @NEVER
-def test_an_exception_that_leaves_the_block_is_told_and_not_the_call(
-    desk: Desk, mail: Callable[[str], Any]
-) -> None:
+def test_an_exception_that_leaves_the_block_is_told_and_not_the_call(desk: Desk, mail: Any) -> None:
     with pytest.raises(LookupError), desk.step():
         mail("o-1")
         raise LookupError
     assert desk.done == []
 
 
-async def test_a_call_made_outside_and_awaited_inside_counts_where_it_is_awaited(
-    desk: Desk, mail: Callable[[str], Any]
-) -> None:
-    call = mail("o-1")
-    async with desk.step():
-        await call
-    assert desk.done == [("mail", "o-1")]
-
-
-def test_the_tool_is_still_the_async_function_that_it_was(desk: Desk, mail: Callable[[str], Any]) -> None:
+def test_the_tool_is_still_the_async_function_that_it_was(desk: Desk, mail: Any) -> None:
     call = mail("o-1")
     assert inspect.iscoroutinefunction(mail) and asyncio.iscoroutinefunction(mail)
     assert inspect.iscoroutine(call)
@@ -163,3 +166,124 @@ def test_the_tool_is_still_the_async_function_that_it_was(desk: Desk, mail: Call
     assert [*inspect.signature(mail).parameters] == ["order_id"]
     assert tool_of(mail).is_async
     call.close()
+
+
+# ----------------------------------------------------------------- a task or thread that outlives its block
+
+SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
+REFUSED = r"(?s)begun .*`with txn\.parallel\(\):`"
+
+
+def adding_tool(desk: Desk) -> tuple[Callable[[int], Awaitable[int]], MemoryAdapter]:
+    memory = MemoryAdapter({"n": 0})
+
+    @tool("add", lane="live", adapter=memory, registry=desk.registry)
+    async def add(amount: int) -> int:
+        """Add to the number."""
+        memory["n"] = memory["n"] + amount
+        return int(memory["n"])
+
+    return add, memory
+
+
+async def later(go: asyncio.Event, call: Callable[[], Any]) -> None:
+    await go.wait()
+    answer = call()
+    if asyncio.iscoroutine(answer):
+        await answer
+
+
+async def fails() -> None:
+    raise LookupError("no")
+
+
+async def begun_in_a_block_taken_back(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
+    with pytest.raises(LookupError):
+        async with transaction(runtime=desk.runtime):
+            with txn.parallel():
+                task = asyncio.create_task(late)
+                await asyncio.gather(task, fails())  # which cancels nobody
+    return task
+
+
+async def begun_in_a_block_that_ended(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
+    with txn.parallel():
+        return asyncio.create_task(late)
+
+
+async def begun_in_a_nested_one(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
+    with pytest.raises(LookupError):
+        async with transaction(runtime=desk.runtime):
+            task = asyncio.create_task(late)
+            await fails()
+    return task
+
+
+BEGUN = [begun_in_a_block_taken_back, begun_in_a_block_that_ended, begun_in_a_nested_one]
+
+
+@pytest.mark.parametrize("lane", ["staged", "live"])
+@pytest.mark.parametrize("begun", BEGUN)
+async def test_a_straggler_does_not_land_in_the_next(desk: Desk, refund: Any, begun: Any, lane: str) -> None:
+    add, memory = adding_tool(desk)
+    async with desk.step() as txn:
+        go = asyncio.Event()
+        call = (lambda: refund("late", 999)) if lane == "staged" else (lambda: add(999))
+        task = await begun(desk, txn, later(go, call))
+        with txn.parallel():
+            go.set()
+            with pytest.raises(OutsideTransaction, match=REFUSED):
+                await task
+            await asyncio.gather(*(asyncio.to_thread(refund, f"o-{n}", 100) for n in range(2)), add(1))
+    assert (sorted(one[1] for one in desk.done), memory.snapshot()["n"]) == (["o-0", "o-1"], 1)
+
+
+def test_a_thread_that_goes_on_after_its_block_does_not_land_in_the_next(desk: Desk, refund: Any) -> None:
+    with desk.step() as txn, ThreadPoolExecutor(1) as pool:
+        with txn.parallel():
+            kept = contextvars.copy_context()
+        with txn.parallel():
+            with pytest.raises(OutsideTransaction, match=REFUSED):
+                pool.submit(kept.run, refund, "late", 999).result(SECONDS)
+            pool.submit(contextvars.copy_context().run, refund, "o-1", 100).result(SECONDS)
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_the_block_itself_calls_after_a_straggler_as_before(desk: Desk, refund: Any) -> None:
+    """What runs where the transaction was opened stands in the order of the program, whatever context it has."""
+    with desk.step() as txn:
+        with txn.parallel():
+            kept = contextvars.copy_context()
+            refund("o-1", 100)
+        kept.run(refund, "o-2", 100)
+    assert sorted(desk.done) == [("refund", "o-1", 100), ("refund", "o-2", 100)]
+
+
+# ------------------------------------------------------------------------------ after the whole transaction
+
+
+@pytest.mark.parametrize("way", ["a block", "a function", "a dry run"])
+async def test_a_task_begun_inside_opens_its_own_afterwards(desk: Desk, refund: Any, way: str) -> None:
+
+    async def step(txn: Transaction) -> None:
+        refund("later", 100)
+
+    async def own() -> None:
+        if way == "a block":
+            async with desk.step("t-2"):
+                refund("later", 100)
+        else:
+            dry = {"dry_run": True} if way == "a dry run" else {}
+            await run_transaction(step, key="t-2", runtime=desk.runtime, **dry)  # type: ignore[call-overload]
+
+    go = asyncio.Event()
+    async with desk.step():
+        task = asyncio.create_task(later(go, own))
+        if way != "a dry run":
+            with pytest.raises(MisuseError, match="close the outer one first"):
+                await asyncio.create_task(own())
+        refund("o-1", 100)
+    go.set()
+    await task
+    fired = [] if way == "a dry run" else [("refund", "later", 100)]
+    assert desk.done == [("refund", "o-1", 100), *fired]

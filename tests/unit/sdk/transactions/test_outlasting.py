@@ -1,72 +1,40 @@
 """Who waits outlasts a service that is away, a quota and a worker that looks, and not longer than it was told to."""
 
 import itertools
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
-from countersign import (
-    OutcomeUnknown,
-    OverQuota,
-    ReviewPending,
-    SQLiteAdapter,
-    Transaction,
-    TransactionBusy,
-    run_transaction,
-)
+from countersign import OutcomeUnknown, OverQuota, ReviewPending, SQLiteAdapter, TransactionBusy
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import EffectState
 from countersign.contract.wire import TransactionView
 from countersign.transactions.step import Step
-from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import (
+    Desk,
+    failing_tool,
+    make_runtime,
+    note_tool,
+    notes_in,
+    refund_tool,
+)
+from tests.fakes.running import fails
 from tests.fakes.service import Refused
 from tests.unit.sdk.commit.probed import sleeping
-from tests.unit.sdk.transactions.looks import TXN, on_view
+from tests.unit.sdk.transactions.looks import TXN, on_view, waited
 
-
-def test_whoever_waits_for_a_person_to_settle_outlasts_a_service_that_is_away(desk: Desk) -> None:
-    notify = failing_tool(desk, TimeoutError("slow"))
-
-    def settle() -> None:
-        (held,) = desk.service.latest(TXN).held
-        desk.service.settle(TXN, held.effect.effect_id, EffectState.FIRED)
-
-    faults: list[Any] = [*(["lost_request"] * 20), settle]  # far more than the retries of one look
-    desk.face.faults[f"/v1/transactions/{TXN}"] = faults
-    run_transaction(lambda _: notify("o-1"), key="t-1", wait=60, runtime=desk.runtime)
-    assert (desk.done, faults) == ([("notify", "o-1")], [])
-
-
-def test_but_not_longer_than_it_was_told_to(desk: Desk) -> None:
-    notify = failing_tool(desk, TimeoutError("slow"))
-
-    def away() -> None:
-        desk.clock.advance(7)
-        raise httpx2.ConnectError("the wire was cut")
-
-    desk.face.faults[f"/v1/transactions/{TXN}"] = [away] * 100
-    with pytest.raises(OutcomeUnknown):
-        run_transaction(lambda _: notify("o-1"), key="t-1", wait=60, runtime=desk.runtime)
-    assert 60 <= desk.clock.time - 1_800_000_000 < 100
-
-
-def refusing(desk: Desk, refused: Refused, times: int) -> None:
-    """The service refuses so many looks at a transaction."""
-    wait, looks = desk.service.wait, itertools.count(1)
-
-    def look(txn: str, seconds: float) -> TransactionView:
-        desk.clock.advance(5)
-        if next(looks) <= times:
-            raise refused
-        return wait(txn, 0)
-
-    desk.service.wait = look  # type: ignore[method-assign]
-
-
+LARGE = [("refund", "o-1", 90_000)]
 TOO_MANY = Refused(429, ErrorCode.TOO_MANY_OPEN, "so many", retry_after_seconds=60)
+
+
+@pytest.fixture
+def notify(desk: Desk) -> Any:
+    """A step whose outcome is unknown."""
+    tool = failing_tool(desk, TimeoutError("slow"))
+    return lambda _: tool("o-1")
 
 
 @pytest.fixture
@@ -76,59 +44,74 @@ def slept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
+def refunds(desk: Desk) -> Any:
+    """A step that people are asked about."""
+    refund = refund_tool(desk)
+    return lambda _: refund("o-1", 90_000)
 
 
 @pytest.fixture
-def live_step(desk: Desk, notes: Path) -> Callable[[Transaction], None]:
+def live_step(desk: Desk, notes: Path, refunds: Any) -> Any:
     """A step with live work, which therefore runs again once people have agreed."""
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-
-    def step(_: Transaction) -> None:
-        note("o-1", "x")
-        refund("o-1", 90_000)
-
-    return step
+    note = note_tool(desk, SQLiteAdapter(notes))
+    return lambda _: (note("o-1", "x"), refunds(_))
 
 
-def waited(desk: Desk, step: Callable[[Transaction], Any], wait: float = 600) -> Any:
-    return run_transaction(step, key="t-1", wait=wait, runtime=desk.runtime)
+def settle(desk: Desk) -> None:
+    (held,) = desk.service.latest(TXN).held
+    if held.state is EffectState.UNKNOWN:
+        desk.service.settle(TXN, held.effect.effect_id, EffectState.FIRED)
 
 
-def test_over_its_quota_who_waits_for_a_person_goes_on_waiting(desk: Desk, slept: list[float]) -> None:
-    notify = failing_tool(desk, TimeoutError("slow"))
-    wait = desk.service.wait
+def test_who_waits_for_a_person_to_settle_outlasts_a_service_that_is_away(desk: Desk, notify: Any) -> None:
+    faults: list[Any] = [*(["lost_request"] * 20), lambda: settle(desk)]  # more than the retries of one look
+    desk.face.faults[f"/v1/transactions/{TXN}"] = faults
+    waited(desk, notify)
+    assert (desk.done, faults) == ([("notify", "o-1")], [])
 
-    def settle(txn: str, seconds: float) -> TransactionView:
-        (held,) = desk.service.latest(TXN).held
-        if held.state is EffectState.UNKNOWN:
-            desk.service.settle(TXN, held.effect.effect_id, EffectState.FIRED)
+
+def test_but_not_longer_than_it_was_told_to(desk: Desk, notify: Any) -> None:
+    def away() -> None:
+        desk.clock.advance(7)
+        raise httpx2.ConnectError("the wire was cut")
+
+    desk.face.faults[f"/v1/transactions/{TXN}"] = [away] * 100
+    with pytest.raises(OutcomeUnknown):
+        waited(desk, notify)
+    assert 60 <= desk.clock.time - 1_800_000_000 < 100
+
+
+def refusing(desk: Desk, refused: Refused, times: int, act: Any = lambda: None) -> None:
+    """The service refuses so many looks at a transaction; at the next, somebody acts."""
+    wait, looks = desk.service.wait, itertools.count(1)
+
+    def look(txn: str, seconds: float) -> TransactionView:
+        desk.clock.advance(5)
+        if next(looks) <= times:
+            raise refused
+        act()
         return wait(txn, 0)
 
-    desk.service.wait = settle  # type: ignore[method-assign]
-    refusing(desk, TOO_MANY, 20)  # which is five looks, each tried four times
-    run_transaction(lambda _: notify("o-1"), key="t-1", wait=600, runtime=desk.runtime)
+    desk.service.wait = look  # type: ignore[method-assign]
+
+
+def test_over_its_quota_who_waits_for_a_person_goes_on_waiting(desk: Desk, notify: Any, slept: Any) -> None:
+    refusing(desk, TOO_MANY, 20, lambda: settle(desk))  # which is five looks, each tried four times
+    waited(desk, notify, 600)
     assert desk.done == [("notify", "o-1")]
     assert slept.count(60) == 5  # as long as the service says that it lasts
 
 
-@pytest.mark.parametrize(
-    "refused", [TOO_MANY, Refused(403, ErrorCode.NOT_REDEEMER)], ids=["over quota", "refused"]
-)
-def test_an_outcome_that_is_unknown_is_told_as_that_whatever_the_service_refuses(
-    desk: Desk, refused: Refused, slept: list[float]
-) -> None:
-    notify = failing_tool(desk, TimeoutError("slow"))
+@pytest.mark.usefixtures("slept")
+@pytest.mark.parametrize("refused", [TOO_MANY, Refused(403, ErrorCode.NOT_REDEEMER)], ids=str)
+def test_an_unknown_outcome_is_told_despite_a_refusal(desk: Desk, notify: Any, refused: Any) -> None:
     refusing(desk, refused, 10_000)
     with pytest.raises(OutcomeUnknown):
-        run_transaction(lambda _: notify("o-1"), key="t-1", wait=60, runtime=desk.runtime)
+        waited(desk, notify)
     assert desk.done == [("notify", "o-1")]
 
 
-def test_over_its_quota_who_waits_for_people_hears_whom(
-    desk: Desk, live_step: Any, slept: list[float]
-) -> None:
+def test_over_its_quota_who_waits_for_people_hears_whom(desk: Desk, live_step: Any, slept: Any) -> None:
     refusing(desk, TOO_MANY, 10_000)
     with pytest.raises(ReviewPending, match="so many") as pending:
         waited(desk, live_step, 30)
@@ -136,27 +119,19 @@ def test_over_its_quota_who_waits_for_people_hears_whom(
     assert all(pause <= 30 for pause in slept)  # and no longer than it was told to wait
 
 
-@pytest.mark.parametrize("live", [False, True], ids=["in its block", "to run again"])
-def test_over_its_quota_who_waits_for_people_looks_as_seldom_as_it_is_told(
-    desk: Desk, live_step: Any, slept: list[float], live: bool
+@pytest.mark.parametrize("step", ["refunds", "live_step"])
+def test_over_its_quota_it_looks_as_seldom_as_it_is_told(
+    desk: Desk, slept: Any, step: str, request: pytest.FixtureRequest
 ) -> None:
-    refund = refund_tool(desk)
-    refusing(desk, TOO_MANY, 12)  # which is three looks, each tried four times
-    waiting = desk.service.wait
-    asked = itertools.count(1)
-
-    def look(txn: str, seconds: float) -> TransactionView:
-        if next(asked) == 12:
-            desk.service.approve(TXN)
-        return waiting(txn, seconds)
-
-    desk.service.wait = look  # type: ignore[method-assign]
-    waited(desk, live_step if live else lambda _: refund("o-1", 90_000))
-    assert (slept.count(60), desk.done) == (3, [("refund", "o-1", 90_000)])
+    refusing(desk, TOO_MANY, 12, lambda: desk.service.approve(TXN))  # three looks, each tried four times
+    waited(desk, request.getfixturevalue(step), 600)
+    assert (slept.count(60), desk.done) == (3, LARGE)
 
 
-def approved_and_over_quota(desk: Desk, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """People approve, and then the service refuses so many times to hear of it."""
+@pytest.mark.parametrize(("times", "wait"), [(8, 600), (10_000, 200)])  # each submission is tried four times
+def test_over_its_quota_at_the_run_after_the_answer_it_runs_again_in_its_time(
+    desk: Desk, notes: Path, live_step: Any, slept: Any, monkeypatch: Any, times: int, wait: int
+) -> None:
     submit, refused = desk.service.submit, itertools.count(1)
 
     def submitted(*args: Any, **more: Any) -> TransactionView:
@@ -169,30 +144,17 @@ def approved_and_over_quota(desk: Desk, monkeypatch: pytest.MonkeyPatch, times: 
         monkeypatch.setattr(desk.service, "submit", submitted)
 
     on_view(desk, approve)
+    if times == 8:
+        waited(desk, live_step, wait)
+        assert (notes_in(notes), desk.done, slept.count(60)) == ([("o-1", "x")], LARGE, 2)
+    else:
+        with pytest.raises(OverQuota):
+            waited(desk, live_step, wait)
+        assert (notes_in(notes), desk.done) == ([], [])
+        assert 200 <= sum(slept) < 210
 
 
-def test_over_its_quota_at_the_run_after_the_answer_it_runs_again(
-    desk: Desk, notes: Path, live_step: Any, slept: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    approved_and_over_quota(desk, monkeypatch, 8)  # which is two submissions, each tried four times
-    waited(desk, live_step)
-    assert (notes_in(notes), desk.done) == ([("o-1", "x")], [("refund", "o-1", 90_000)])
-    assert slept.count(60) == 2
-
-
-def test_a_quota_is_waited_out_no_longer_than_it_was_told_to_wait(
-    desk: Desk, notes: Path, live_step: Any, slept: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    approved_and_over_quota(desk, monkeypatch, 10_000)
-    with pytest.raises(OverQuota):
-        waited(desk, live_step, 200)
-    assert (notes_in(notes), desk.done) == ([], [])
-    assert 200 <= sum(slept) < 210
-
-
-def test_a_worker_that_looks_while_people_approve_does_not_end_who_waits(
-    desk: Desk, live_step: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_looks_does_not_end_who_waits(desk: Desk, live_step: Any, monkeypatch: Any) -> None:
     tried, opening = list[str](), Step.open
 
     async def opened(*args: Any, **more: Any) -> Step:
@@ -203,17 +165,19 @@ def test_a_worker_that_looks_while_people_approve_does_not_end_who_waits(
 
     monkeypatch.setattr(Step, "open", opened)
     on_view(desk, lambda: desk.service.approve(TXN))
-    waited(desk, live_step)
-    assert (desk.done, len(tried)) == ([("refund", "o-1", 90_000)], 4)
+    waited(desk, live_step, 600)
+    assert (desk.done, len(tried)) == (LARGE, 4)
 
 
-def test_who_is_in_the_way_at_the_first_run_is_told_at_once(desk: Desk) -> None:
-    refund = refund_tool(desk)
-    with pytest.raises(ReviewPending), desk.step():
-        refund("o-1", 90_000)
-    with desk.another_process() as elsewhere:
+def test_who_is_in_the_way_at_the_first_run_is_told_at_once(desk: Desk, refunds: Any) -> None:
+    fails(desk, ReviewPending, (refunds, ""))
+    settings = replace(desk.runtime.settings, lease_wait_seconds=0.1)
+    with (
+        desk.another_process() as elsewhere,
+        make_runtime(settings, desk.face, desk.registry, desk.clock) as runtime,
+    ):
         held = elsewhere.journal.leases.acquire(TXN)
         assert not isinstance(held, str)
         with pytest.raises(TransactionBusy):
-            run_transaction(lambda _: refund("o-1", 90_000), key="t-1", wait=600, runtime=desk.runtime)
+            waited(replace(desk, runtime=runtime), refunds, 600)
         elsewhere.journal.leases.release(held)

@@ -1,6 +1,7 @@
 """run_transaction: wait for people, run again, and know when to stop. And independent effects."""
 
-import asyncio
+from __future__ import annotations
+
 import itertools
 import traceback
 from collections.abc import Callable
@@ -10,57 +11,39 @@ from typing import Any
 import pytest
 
 from countersign import (
+    Asks,
     Denied,
     IndependentFailures,
-    NotDone,
     RerunDiffers,
     ReviewPending,
+    ReviewRequired,
     SQLiteAdapter,
-    Transaction,
     resume,
     run_transaction,
-    tool,
     transaction,
 )
-from countersign.contract.wire import QuestionView, TransactionView
+from countersign.contract import Verdict
+from countersign.contract.wire import Need, QuestionView, TransactionView
+from tests.fakes import service
 from tests.fakes.desk import (
     Desk,
     asked_of_policy,
     failing_tool,
-    note_tool,
     notes_database,
     notes_in,
     refund_tool,
 )
-from tests.unit.sdk.transactions.looks import TXN, on_view
+from tests.fakes.running import fails, order_tool, refusing_tool, run
+from tests.unit.sdk.transactions.looks import TXN, on_view, waited
 
-
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
-
-
-@pytest.fixture
-def note(desk: Desk, notes: Path) -> Callable[..., Any]:
-    return note_tool(desk, SQLiteAdapter(notes))
-
-
-@pytest.fixture
-def refund(desk: Desk) -> Callable[..., Any]:
-    return refund_tool(desk)
-
-
-def waited(desk: Desk, step: Callable[[Transaction], Any], wait: float = 60) -> Any:
-    return run_transaction(step, key="t-1", wait=wait, runtime=desk.runtime)
+LARGE = [("refund", "o-1", 90_000)]
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_the_body_runs_again_after_the_answer_only_with_live_effects(
-    desk: Desk, notes: Path, note: Any, refund: Any, live: bool
-) -> None:
+def test_only_live_effects_run_again(desk: Desk, notes: Path, note: Any, refund: Any, live: bool) -> None:
     runs: list[int] = []
 
-    def step(txn: Transaction) -> str:
+    def step(_: object) -> str:
         runs.append(1)
         if live:
             note("o-1", f"run {len(runs)}")
@@ -69,7 +52,7 @@ def test_the_body_runs_again_after_the_answer_only_with_live_effects(
 
     on_view(desk, lambda: desk.service.approve(TXN))
     assert waited(desk, step) == "value"
-    assert (desk.done, len(runs)) == ([("refund", "o-1", 90_000)], 1 + live)
+    assert (desk.done, len(runs)) == (LARGE, 1 + live)
     assert notes_in(notes) == [("o-1", "run 2")] * live
 
 
@@ -80,7 +63,7 @@ def test_a_denial_while_waiting_is_told_at_once(desk: Desk, refund: Any) -> None
     assert desk.done == []
 
 
-def test_with_live_effects_whoever_waited_in_vain_hears_once_what_people_asked_meanwhile(
+def test_who_waited_in_vain_hears_what_people_asked(
     desk: Desk, note: Any, refund: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     view_of = desk.service.view
@@ -88,19 +71,13 @@ def test_with_live_effects_whoever_waited_in_vain_hears_once_what_people_asked_m
     def asked(revision: Any, **more: Any) -> TransactionView:
         view = view_of(revision, **more)
         said: dict[str, Any] = {"text": "which invoice?", "asked_by": "Maya", "asked_at": view.submitted_at}
-        question = QuestionView(
-            question_id="q-1", review_id="r-1", effect_id=view.effects[0].effect_id, **said
-        )
-        return view.model_copy(update={"questions": (question,)})
-
-    def step(_: Transaction) -> None:
-        note("o-1", "looked at")
-        refund("o-1", 90_000)
+        ids = {"question_id": "q-1", "review_id": "r-1", "effect_id": view.effects[0].effect_id}
+        return view.model_copy(update={"questions": (QuestionView(**ids, **said),)})
 
     on_view(desk, lambda: monkeypatch.setattr(desk.service, "view", asked))
     desk.face.faults[f"/v1/transactions/{TXN}"] += [lambda: desk.clock.advance(60)]
     with pytest.raises(ReviewPending) as pending:
-        waited(desk, step, wait=30)
+        waited(desk, lambda _: (note("o-1", "looked at"), refund("o-1", 90_000)), wait=30)
     assert [one.text for one in pending.value.questions] == ["which invoice?"]
     assert "which invoice?" in str(pending.value) and not pending.value.parked
     told = "".join(traceback.format_exception(pending.value))
@@ -108,9 +85,13 @@ def test_with_live_effects_whoever_waited_in_vain_hears_once_what_people_asked_m
     assert told.count("ReviewPending: ") == 1
 
 
-def test_time_that_is_up_parks_and_resume_fires_it_later(desk: Desk, refund: Any) -> None:
+def at_each_look(desk: Desk, act: Callable[[], object]) -> None:
     on_view(desk, lambda: None)
-    desk.face.faults[f"/v1/transactions/{TXN}"] = [lambda: desk.clock.advance(10)] * 50
+    desk.face.faults[f"/v1/transactions/{TXN}"] = [act] * 50
+
+
+def test_time_that_is_up_parks_and_resume_fires_it_later(desk: Desk, refund: Any) -> None:
+    at_each_look(desk, lambda: desk.clock.advance(10))
     with pytest.raises(ReviewPending) as pending:
         waited(desk, lambda _: refund("o-1", 90_000), wait=30)
     assert pending.value.parked
@@ -118,25 +99,18 @@ def test_time_that_is_up_parks_and_resume_fires_it_later(desk: Desk, refund: Any
     desk.service.approve(TXN)
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
     assert resume(desk.runtime) == []
-    assert desk.done == [("refund", "o-1", 90_000)]
+    assert desk.done == LARGE
 
 
-def approved_at_each_look(desk: Desk) -> None:
-    on_view(desk, lambda: None)
-    desk.face.faults[f"/v1/transactions/{TXN}"][:] = [lambda: desk.service.approve(TXN)] * 50
-
-
-def test_a_body_that_stages_another_list_every_time_is_stopped_at_the_second(
-    desk: Desk, note: Any, refund: Any
-) -> None:
+def test_a_body_that_stages_another_list_every_time_is_stopped(desk: Desk, note: Any, refund: Any) -> None:
     amounts = itertools.count(90_000)
 
-    def step(txn: Transaction) -> None:
+    def step(_: object) -> None:
         note("o-1", "x")
         refund("o-0", 90_000)
         refund("o-1", next(amounts))
 
-    approved_at_each_look(desk)
+    at_each_look(desk, lambda: desk.service.approve(TXN))
     with pytest.raises(RerunDiffers, match="call 2 was refund") as differs:
         waited(desk, step, wait=600)
     assert (differs.value.position, desk.done) == (2, [])
@@ -145,27 +119,18 @@ def test_a_body_that_stages_another_list_every_time_is_stopped_at_the_second(
 
 def test_one_rerun_that_differs_is_asked_about_afresh(desk: Desk, note: Any, refund: Any) -> None:
     amounts = iter([90_000, 80_000, 80_000])
-
-    def step(txn: Transaction) -> None:
-        note("o-1", "x")
-        refund("o-1", next(amounts))
-
-    approved_at_each_look(desk)
-    waited(desk, step, wait=600)
+    at_each_look(desk, lambda: desk.service.approve(TXN))
+    waited(desk, lambda _: (note("o-1", "x"), refund("o-1", next(amounts))), wait=600)
     assert desk.done == [("refund", "o-1", 80_000)]
 
 
 @pytest.mark.anyio
 async def test_an_async_step_waits_and_returns_its_value(desk: Desk) -> None:
-    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     async def send(order_id: str, amount_cents: int) -> None:
-        """Send."""
-        await asyncio.sleep(0)
         desk.act("send", order_id)
 
-    desk.publish(send)
-
-    async def step(txn: Transaction) -> str:
+    async def step(_: object) -> str:
         await send("o-1", 90_000)
         return "value"
 
@@ -174,43 +139,39 @@ async def test_an_async_step_waits_and_returns_its_value(desk: Desk) -> None:
     assert desk.done == [("send", "o-1")]
 
 
-def test_waiting_inside_a_transaction_ends_with_the_answer(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_waiting_inside_a_transaction_ends_with_the_answer(desk: Desk, refund: Any) -> None:
     on_view(desk, lambda: desk.service.approve(TXN), after=2)
-    with desk.step(wait=60):
-        refund("o-1", 90_000)
-    assert desk.done == [("refund", "o-1", 90_000)]
+    run(desk, (refund, "o-1", 90_000), wait=60)
+    assert desk.done == LARGE
 
 
 def test_independent_effects_go_through_each_for_itself(desk: Desk, refund: Any) -> None:
-    with pytest.raises(IndependentFailures) as failures, desk.step(independent=True) as txn:
-        small, large, huge = refund("o-1", 100), refund("o-2", 90_000), refund("o-3", 900_000)
+    calls = [(refund, "o-1", 100), (refund, "o-2", 90_000), (refund, "o-3", 900_000)]
+    left = fails(desk, IndependentFailures, *calls, independent=True)
     assert desk.done == [("refund", "o-1", 100)]
-    assert [type(one) for one in failures.value.exceptions] == [ReviewPending, Denied]
-    assert [one.outcome for one in (small, large, huge)] == ["fired", "review", "denied"]
-    assert txn.state == "review"
-    pending, rest = failures.value.split(ReviewPending)
-    assert pending is not None and rest is not None and len(pending.exceptions) == len(rest.exceptions) == 1
+    assert [type(one) for one in left.error.exceptions] == [ReviewPending, Denied]
+    assert [one.outcome for one in left.placed] == ["fired", "review", "denied"]
+    assert left.txn.state == "review"
+    pending, rest = left.error.split(ReviewPending)
+    assert len(pending.exceptions) == len(rest.exceptions) == 1
+    desk.service.approve(pending.exceptions[0].txn)
+    for _ in range(2):
+        run(desk, *calls[:2], independent=True)
+    assert desk.done == [("refund", "o-1", 100), ("refund", "o-2", 90_000)], "found again, and fired once"
 
 
-def test_what_failed_alone_is_said_of_that_call_and_what_fired_beside_it_is_named(desk: Desk) -> None:
+def test_what_failed_alone_is_said_of_that_call_and_what_fired_is_named(desk: Desk, refund: Any) -> None:
     """It said "nothing stands, use another key" of the block: who did that paid twice."""
-    refund = refund_tool(desk)
-    calls = [
-        failing_tool(desk, NotDone("no printer"), name="label", acts=False),
-        failing_tool(desk, ConnectionError("cut"), name="post"),
-        lambda order: refund(order, 900_000),
-    ]
-    with pytest.raises(IndependentFailures) as failures, desk.step(independent=True):
-        refund("o-1", 100)
-        for call in calls:
-            call("o-2")
-        refund("o-3", 100)
-    assert failures.value.message == (
+    label = refusing_tool(desk, "no printer", name="label")
+    post = failing_tool(desk, ConnectionError("cut"), name="post")
+    failing = [(label, "o-2"), (post, "o-2"), (refund, "o-2", 900_000)]
+    calls = [(refund, "o-1", 100), *failing, (refund, "o-3", 100)]
+    left = fails(desk, IndependentFailures, *calls, independent=True)
+    assert left.error.message == (
         "3 of 5 effects did not go through: label, post, refund; done, and done once more under another key: "
         "refund, refund"
     )
-    failed, unknown, denied = map(str, failures.value.exceptions)
+    failed, unknown, denied = map(str, left.error.exceptions)
     assert "Nothing of this call stands. To try again, stage this call alone under another key" in failed
     assert "It was not compensated, and the other calls of its block are told by themselves." in unknown
     assert denied.startswith("denied, this call was not done:")
@@ -219,36 +180,55 @@ def test_what_failed_alone_is_said_of_that_call_and_what_fired_beside_it_is_name
     assert [one[0] for one in desk.done] == ["refund", "post", "refund"]
 
 
-def test_independent_effects_are_found_again_and_fire_once(desk: Desk, refund: Any) -> None:
-    def step() -> None:
-        with desk.step(independent=True):
-            refund("o-1", 100)
-            refund("o-2", 90_000)
-
-    with pytest.raises(IndependentFailures) as failures:
-        step()
-    (pending,) = failures.value.exceptions
-    assert isinstance(pending, ReviewPending)
-    desk.service.approve(pending.txn)
-    step()
-    step()
-    assert desk.done == [("refund", "o-1", 100), ("refund", "o-2", 90_000)]
-
-
-def test_a_body_that_raises_forgets_every_independent_effect(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_body_that_raises_forgets_every_independent_effect(desk: Desk, refund: Any) -> None:
     with pytest.raises(ValueError, match="no"), desk.step(independent=True):
         refund("o-1", 100)
         raise ValueError("no")
     assert (desk.done, asked_of_policy(desk)) == ([], [])
-    with desk.step(independent=True):
-        refund("o-1", 100)
+    run(desk, (refund, "o-1", 100), independent=True)
     assert len(desk.done) == 1
 
 
-def test_without_a_key_every_transaction_is_another(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_without_a_key_every_transaction_is_another(desk: Desk, refund: Any) -> None:
     for _ in range(2):
         with transaction(runtime=desk.runtime):
             refund("o-1", 100)
     assert len(desk.done) == 2
+
+
+# --------------------------------------------------------- whom a gate asks is told the same way everywhere
+
+GATE = Need(gates=("large",), groups=("finance", "cfo"), quorum=2, have=0, step_up="passkey")
+WORDS = "2 of finance|cfo with passkey"
+
+
+@pytest.fixture
+def _asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "ASKED", GATE)
+
+
+@pytest.mark.usefixtures("_asked")
+def test_who_waits_for_people_reads_it(desk: Desk) -> None:
+    pending = fails(desk, ReviewPending, (refund_tool(desk), "o-1", 90_000), match="refund waits for ")
+    (review,) = pending.error.reviews
+    assert review.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
+    assert WORDS in pending.said
+
+
+@pytest.mark.usefixtures("_asked")
+def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
+    """A live effect cannot wait, and is not told less of whom it would have waited for."""
+
+    @order_tool(desk, lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), ask="live")
+    def note(order_id: str) -> None: ...
+
+    desk.service.policy = lambda *_: Verdict.REVIEW
+    refused = fails(desk, ReviewRequired, (note, "o-1"), match="would have to agree")
+    assert refused.error.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
+    assert WORDS in refused.said
+
+
+@pytest.mark.usefixtures("_asked")
+def test_so_does_a_dry_run(desk: Desk, refund: Any) -> None:
+    found = run_transaction(lambda _: refund("o-1", 90_000), key="t-1", dry_run=True, runtime=desk.runtime)
+    assert [one.told for one in found.effects] == [f"asks {WORDS}"]

@@ -28,49 +28,45 @@ from countersign import (
     tool,
 )
 from countersign.transactions.schedule import Schedule
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, note_tool, notes_in, refund_tool
+from tests.fakes.running import order_tool
 from tests.unit.sdk.adapters.resources import MemoryValues
 from tests.unit.sdk.transactions.test_parallel import meeting_tool
 
 
-@pytest.fixture
-def notes(tmp_path: Path) -> Path:
-    return notes_database(tmp_path)
-
-
-@pytest.fixture
-def tools(desk: Desk, notes: Path) -> None:
+@pytest.fixture(autouse=True)
+def _tools(desk: Desk, notes: Path) -> None:
     note_tool(desk, SQLiteAdapter(notes))
     refund_tool(desk)
 
     @tool("look", lane="live", adapter=MemoryAdapter(), registry=desk.registry)
     def look(order_id: str) -> dict[str, Any]:
-        """Look an order up."""
         return {"order": order_id, "cents": [100, 250]}
 
-    @tool("mail", resource=("Order", "order_id"), registry=desk.registry)
+    @order_tool(desk)
     async def mail(order_id: str) -> str:
-        """Tell the customer."""
         desk.act("mail", order_id)
         return "sent"
 
-    @tool("stamp", resource=("Order", "order_id"), own_thread=False, registry=desk.registry)
+    @order_tool(desk, own_thread=False)
     def stamp(order_id: str) -> int:
-        """Stamp an order."""
         desk.act("stamp", order_id)
         return threading.get_ident()
-
-    desk.publish(mail, stamp)
 
 
 TAKES = {"tool": "refund", "args": {"amount_cents": 100}, "take": {"order_id": "look:/order"}}
 LOOK = {"tool": "look", "id": "look", "args": {"order_id": "o-1"}}
 ADD = {"tool": "add", "args": {"amount": 1}}
 MAIL = {"tool": "mail", "args": {"order_id": "o-1"}}
+STAMP = {"tool": "stamp", "args": {"order_id": "o-1"}}
 
 
 def note(order: str, **more: Any) -> dict[str, Any]:
     return {"tool": "note", "args": {"order_id": order, "text": "hello"}, **more}
+
+
+def meet(order: str, **more: Any) -> dict[str, Any]:
+    return {"tool": "meet", "args": {"order_id": order}, **more}
 
 
 def refund(order: str, cents: int = 100, **more: Any) -> dict[str, Any]:
@@ -78,76 +74,44 @@ def refund(order: str, cents: int = 100, **more: Any) -> dict[str, Any]:
 
 
 def go(desk: Desk, steps: Any) -> dict[str, Any]:
-    answers = run_steps(steps, key="t-1", runtime=desk.runtime)
-    assert isinstance(answers, dict)
-    return answers
+    return run_steps(steps, key="t-1", runtime=desk.runtime)  # type: ignore[return-value]
 
 
-@pytest.mark.usefixtures("tools")
-def test_steps_run_in_order_and_answer_by_their_names(desk: Desk, notes: Path) -> None:
-    answers = go(desk, [note("o-1"), refund("o-1", id="back"), refund("o-2")])
+@pytest.mark.parametrize("written", [list, json.dumps, lambda steps: json.dumps(steps).encode()])
+def test_steps_run_in_order_and_answer_by_their_names(desk: Desk, notes: Path, written: Any) -> None:
+    answers = go(desk, written([note("o-1"), refund("o-1", id="back"), refund("o-2")]))
     assert answers == {"1": 1, "back": {"refund_id": "r-o-1-100"}, "3": {"refund_id": "r-o-2-100"}}
-    assert (desk.done, notes_in(notes)) == (
-        [("refund", "o-1", 100), ("refund", "o-2", 100)],
-        [("o-1", "hello")],
-    )
+    assert notes_in(notes) == [("o-1", "hello")]
+    assert desk.done == [("refund", "o-1", 100), ("refund", "o-2", 100)]
 
 
-@pytest.mark.usefixtures("tools")
-@pytest.mark.parametrize("as_text", [str, bytes])
-def test_steps_may_come_as_json(desk: Desk, as_text: type) -> None:
-    text = json.dumps([refund("o-1")])
-    assert [*go(desk, text if as_text is str else text.encode())] == ["1"]
-
-
-@pytest.mark.usefixtures("tools")
 def test_an_inner_list_fires_at_the_same_time(desk: Desk) -> None:
     meeting_tool(desk, 2)
-    steps = [
-        refund("o-1"),
-        [{"tool": "meet", "args": {"order_id": f"o-{n}"}} for n in range(2)],
-        refund("o-2"),
-    ]
-    assert [*go(desk, steps)] == ["1", "2", "3", "4"]
+    assert [*go(desk, [refund("o-1"), [meet("o-1"), meet("o-2")], refund("o-2")])] == ["1", "2", "3", "4"]
     assert [one[0] for one in desk.done] == ["refund", "meet", "meet", "refund"]
 
 
-@pytest.mark.usefixtures("tools")
 def test_a_graph_runs_each_step_after_those_it_names_and_the_rest_at_the_same_time(desk: Desk) -> None:
     meeting_tool(desk, 2)
-    steps = [
-        refund("last", id="d", after=["b", "c"]),
-        {"tool": "meet", "id": "b", "args": {"order_id": "o-1"}, "after": ["a"]},
-        {"tool": "meet", "id": "c", "args": {"order_id": "o-2"}, "after": ["a"]},
-        refund("first", id="a"),
-    ]
-    go(desk, steps)
+    met = meet("o-1", id="b", after=["a"]), meet("o-2", id="c", after=["a"])
+    go(desk, [refund("last", id="d", after=["b", "c"]), *met, refund("first", id="a")])
     assert [one[1] for one in desk.done[:1] + desk.done[-1:]] == ["first", "last"]
 
 
-@pytest.mark.usefixtures("tools")
 def test_the_next_level_of_a_graph_begins_once_all_of_the_one_before_has_ended(desk: Desk) -> None:
     # `c` needs only `a`, and is of the second level all the same
     steps = [refund("first", id="a"), refund("beside", id="b"), refund("second", id="c", after=["a"])]
     assert Schedule(steps, desk.registry).groups == (("a", "b"), ("c",))
 
 
-@pytest.mark.usefixtures("tools")
 def test_in_a_graph_what_is_bound_to_one_thread_has_a_level_of_its_own(desk: Desk) -> None:
-    stamp = {"tool": "stamp", "args": {"order_id": "o-1"}}
-    steps = [
-        note("o-1", id="n"),
-        {**stamp, "id": "s"},
-        refund("o-1", id="a"),
-        refund("o-2", id="b"),
-        refund("o-3", id="c", after=["n"]),
-    ]
+    late = refund("o-3", id="c", after=["n"])
+    steps = [note("o-1", id="n"), {**STAMP, "id": "s"}, A, refund("o-2", id="b"), late]
     assert Schedule(steps, desk.registry).groups == (("n", "a", "b"), ("s",), ("c",))
     assert go(desk, steps)["s"] == threading.get_ident()
     assert [one[1] for one in desk.done[2:]] == ["o-1", "o-3"]
 
 
-@pytest.mark.usefixtures("tools")
 def test_an_equal_step_that_says_so_is_another_call_in_every_run(desk: Desk) -> None:
     again = refund("o-1", repeat=True)
     for _ in range(2):
@@ -162,7 +126,6 @@ def test_equal_steps_of_a_tool_whose_every_call_is_meant_need_not_say_so(desk: D
     assert len(desk.done) == 2
 
 
-@pytest.mark.usefixtures("tools")
 def test_steps_that_turn_out_equal_by_what_they_take_are_not_one_in_silence(desk: Desk, notes: Path) -> None:
     steps = [note("o-1"), LOOK, refund("o-1", id="a"), TAKES | {"id": "b"}]
     with pytest.raises(NotStageable, match="step 'b' asks for the same as step 'a'"):
@@ -172,28 +135,24 @@ def test_steps_that_turn_out_equal_by_what_they_take_are_not_one_in_silence(desk
     assert len(desk.done) == 2
 
 
-@pytest.mark.usefixtures("tools")
 def test_as_many_staged_steps_as_a_transaction_holds_run_beside_live_ones(desk: Desk) -> None:
     go(desk, [note("o-1"), *(refund(f"o-{n}") for n in range(100))])
     assert len(desk.done) == 100
 
 
-@pytest.mark.usefixtures("tools")
 def test_a_step_takes_what_a_live_one_before_it_answered(desk: Desk) -> None:
     go(desk, [LOOK, {"tool": "refund", "take": {"order_id": "look:/order", "amount_cents": "look:/cents/1"}}])
     assert desk.done == [("refund", "o-1", 250)]
 
 
-@pytest.mark.usefixtures("tools")
 def test_with_an_async_tool_the_answer_is_awaited(desk: Desk) -> None:
     steps = [LOOK, {"tool": "mail", "id": "mail", "take": {"order_id": "look:/order"}}, refund("o-2")]
     with pytest.raises(StepsRefused, match="step 'mail': 'mail' is async; write await run_steps_async"):
-        run_steps(steps, key="t-1", runtime=desk.runtime)
+        go(desk, steps)
     assert asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))["mail"] == "sent"
     assert desk.done == [("mail", "o-1"), ("refund", "o-2", 100)]
 
 
-@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize(("last", "asked"), [(refund("o-2", 20_000), "review"), (MAIL, "release")])
 def test_steps_are_tried_before_they_run(desk: Desk, notes: Path, last: dict[str, Any], asked: str) -> None:
     step = step_of([note("o-1"), refund("o-1"), last], registry=desk.registry)
@@ -204,7 +163,6 @@ def test_steps_are_tried_before_they_run(desk: Desk, notes: Path, last: dict[str
     assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
 
 
-@pytest.mark.usefixtures("tools")
 def test_a_step_of_steps_runs_and_is_replayed(desk: Desk) -> None:
     step = step_of([refund("o-1"), refund("o-2")], only=["refund"], registry=desk.registry)
     run_transaction(step, key="t-1", runtime=desk.runtime)
@@ -213,7 +171,6 @@ def test_a_step_of_steps_runs_and_is_replayed(desk: Desk) -> None:
         step_of([refund("o-1")], only=["note"], registry=desk.registry)
 
 
-@pytest.mark.usefixtures("tools")
 def test_people_are_asked_about_the_whole_and_a_denial_is_of_the_whole(desk: Desk, notes: Path) -> None:
     with pytest.raises(ReviewPending) as told:
         go(desk, [refund("o-1"), refund("o-2", 20_000)])
@@ -228,154 +185,120 @@ def takes(source: str, **more: Any) -> dict[str, Any]:
     return {"tool": "refund", "args": {"amount_cents": 1}, "take": {"order_id": source}, **more}
 
 
-NOPE, STAMP = {"tool": "nope"}, {"tool": "stamp", "args": {"order_id": "o-1"}}
+NOPE = {"tool": "nope"}
 BY_DEFAULT = {"tool": "refund", "args": {"order_id": "o-1", "amount_cents": 100, "tags": None}}
 
-WRONG: dict[str, tuple[Any, list[str]]] = {
-    "all of them at once": (
-        [note("o-1"), NOPE, {"tool": "nada"}, refund("o-1", "x")],  # type: ignore[arg-type]
-        ["no tool 'nope'", "'nada'", "amount_cents"],
-    ),
-    "all arguments": ([{"tool": "refund"}], ["missing 'order_id', 'amount_cents'"]),
-    "an argument too many": ([refund("o-1") | {"args": {"x": 1}}], ["cannot be called"]),
-    "an argument too few beside one it takes": ([LOOK, takes("look:/order", args={})], ["amount_cents"]),
-    "a member that is none": (
+ALL_AT_ONCE = [note("o-1"), NOPE, {"tool": "nada"}, refund("o-1", "x")]  # type: ignore[arg-type]
+CIRCLE = [note("o-1", id="a", after=["b"]), note("o-2", id="b", after=["a"])]
+A, B = refund("o-1", id="a"), refund("o-1", id="b")
+NO_JSON = ("[{", '["\ud800"]', None, '[{"tool": "note", "tool": "refund"}]')
+
+WRONG: list[tuple[Any, ...]] = [
+    (ALL_AT_ONCE, "no tool 'nope'", "'nada'", "amount_cents"),
+    ([], "there are 0"),
+    (CIRCLE, "wait for each other: "),
+    ([{"tool": "refund"}], "missing 'order_id', 'amount_cents'"),
+    ([refund("o-1") | {"args": {"x": 1}}], "cannot be called"),
+    ([LOOK, takes("look:/order", args={})], "amount_cents"),  # too few beside one it takes
+    (
         [note("o-1", when="now")],
-        ["step '1' is none: it knows no 'when', only tool, id, args, take, after, repeat"],
+        "step '1' is none: it knows no 'when', only tool, id, args, take, after, repeat",
     ),
-    "equal steps": (
-        [note("o-1"), refund("o-1", id="a"), refund("o-1", id="b")],
-        ["step 'b' asks for the same as step 'a'", """write "repeat": true in step 'b'"""],
-    ),
-    "equal steps of one group": ([note("o-1"), [refund("o-1")] * 2], ["step '3' asks for the same"]),
-    "equal steps by a default": ([refund("o-1"), BY_DEFAULT], ["step '2' asks for the same"]),
-    "only the first says so": ([refund("o-1", repeat=True), refund("o-1")], ["step '2' asks for the same"]),
-    "equal steps of a graph, in its order": (
-        [refund("o-1", id="a", after=["b"]), refund("o-1", id="b", repeat=True)],
-        ["step 'a' asks for the same as step 'b'"],
-    ),
-    "a live repeat": ([note("o-1"), note("o-1", repeat=True)], ["'note' is live and runs each time"]),
-    "more than a transaction holds": (
+    # equal steps: alone, in one group, by a default, where only the first says so, in the order of a graph
+    ([note("o-1"), A, B], "step 'b' asks for the same as step 'a'", """write "repeat": true in step 'b'"""),
+    ([note("o-1"), [refund("o-1")] * 2], "step '3' asks for the same"),
+    ([refund("o-1"), BY_DEFAULT], "step '2' asks for the same"),
+    ([refund("o-1", repeat=True), refund("o-1")], "step '2' asks for the same"),
+    ([A | {"after": ["b"]}, B | {"repeat": True}], "step 'a' asks for the same as step 'b'"),
+    ([note("o-1"), note("o-1", repeat=True)], "'note' is live and runs each time"),
+    (
         [note("o-1"), *(refund(f"o-{n}") for n in range(101))],
-        ["101 of them are staged, and a transaction holds at most 100"],
+        "101 of them are staged, and a transaction",
+        "100",
     ),
-    "one thread beside others": (
+    (
         [note("o-1"), [STAMP, refund("o-1")]],
-        ["step '2': 'stamp' is bound to one thread", "take it out of the inner list"],
+        "'stamp' is bound to one thread",
+        "take it out of the inner list",
     ),
-    "no tool": ([{"args": {}}], ["it has no 'tool'"]),
-    "a model's own words": (
-        [note("o-1"), {"name": "note", "arguments": {}}],
-        ["step '2' is none: it has no 'tool'", "knows no 'arguments'", 'write [{"tool":'],
+    ([{"args": {}}], "it has no 'tool'"),
+    ([note("o-1"), {"name": "note", "arguments": {}}], "has no 'tool'", "no 'arguments'", 'write [{"tool":'),
+    (
+        [[note("o-1"), NOPE], 5, {"tool": "nada"}, refund("o-1", typo=1)],  # its shape and its tools
+        *("step '3' is none", "step '5' is none: it knows no 'typo'", "step '2': no tool 'nope'", "step '4'"),
     ),
-    "its shape and its tools": (
-        [[note("o-1"), NOPE], 5, {"tool": "nada"}, refund("o-1", typo=1)],
-        ["step '3' is none", "step '5' is none: it knows no 'typo'", "step '2': no tool 'nope'", "step '4'"],
-    ),
-    "everything that is wrong with the arguments": (
+    (
         [{"tool": "refund", "args": {"order_id": 1, "z": 2, "y": 3}}],
-        ["it takes no 'z'", "it takes no 'y'", "missing 'amount_cents'", "order_id: it should be "],
+        *("it takes no 'z'", "it takes no 'y'", "missing 'amount_cents'", "order_id: it should be "),
     ),
-    "what is given beside what is taken": (
-        [LOOK, takes("look:/order", args={"amount_cents": "x"})],
-        ["step '2'", "amount_cents: "],
-    ),
-    "no steps": ([], ["there are 0"]),
-    "no steps in a group": ([[], []], ["there are 0"]),
-    "too many in groups": ([[note(f"o-{n}") for n in range(501)]] * 2, ["there are 1002"]),
-    "too many": ([note(f"o-{n}") for n in range(1001)], ["between 1 and 1000"]),
-    "a name twice": ([note("o-1", id="a"), note("o-2", id="a")], ["two steps are called 'a'"]),
-    "a name that hides a place": ([note("o-1", id="2"), note("o-2")], ["two steps are called '2'"]),
-    "a circle": (
-        [note("o-1", id="a", after=["b"]), note("o-2", id="b", after=["a"])],
-        ["wait for each other: "],
-    ),
-    "after nobody": ([note("o-1", after=["x"])], ["'x', which is no step"]),
-    "two ways": ([note("o-1", id="a"), [note("o-2"), note("o-3", after=["a"])]], ["keep to one of them"]),
-    "taking from a staged one": ([refund("o-1", id="a"), takes("a:/refund_id")], ["make two transactions"]),
-    "taking from a later one": ([takes("look:/order"), LOOK], ["does not run before it"]),
-    "taking from one at the same time": ([[LOOK, takes("look:/order")]], ["does not run before it"]),
-    "taking by no pointer": ([LOOK, takes("look")], ["a colon and a JSON pointer"]),
-    "taking a member without a name": ([LOOK, takes("look:/")], ["all that 'look' answered is 'look:'"]),
-    "giving and taking": (
-        [LOOK, refund("o-1", take={"order_id": "look:/order"})],
-        ["gives and takes order_id"],
-    ),
-    "no JSON": ("[{", ["they are no JSON"]),
-    "a lone surrogate": ('["\ud800"]', ["they are no JSON"]),
-    "nothing": (None, ["they are no JSON"]),
-    "a key twice": ('[{"tool": "note", "tool": "refund"}]', ["they are no JSON"]),
-    "one step and no list": (json.dumps(note("o-1")), ["list"]),
-}
+    ([LOOK, takes("look:/order", args={"amount_cents": "x"})], "step '2'", "amount_cents: "),
+    ([[], []], "there are 0"),
+    ([[note(f"o-{n}") for n in range(501)]] * 2, "there are 1002"),
+    ([note(f"o-{n}") for n in range(1001)], "between 1 and 1000"),
+    ([note("o-1", id="a"), note("o-2", id="a")], "two steps are called 'a'"),
+    ([note("o-1", id="2"), note("o-2")], "two steps are called '2'"),  # a name that hides a place
+    ([note("o-1", after=["x"])], "'x', which is no step"),
+    ([note("o-1", id="a"), [note("o-2"), note("o-3", after=["a"])]], "keep to one of them"),
+    ([A, takes("a:/refund_id")], "make two transactions"),
+    ([takes("look:/order"), LOOK], "does not run before it"),
+    ([[LOOK, takes("look:/order")]], "does not run before it"),
+    ([LOOK, takes("look")], "a colon and a JSON pointer"),
+    ([LOOK, takes("look:/")], "all that 'look' answered is 'look:'"),
+    ([LOOK, refund("o-1", take={"order_id": "look:/order"})], "gives and takes order_id"),
+    *((none, "they are no JSON") for none in NO_JSON),
+    (json.dumps(note("o-1")), "list"),
+    # what is no step
+    (["refund"], "it is no object with members of tool, id, args, take, after, repeat"),
+    ([{"tool": 5}], "tool: write the name of a tool, as text"),
+    ([{"tool": "refund", "id": "a:b"}], "id: write up to 64 letters, digits, '.', '_' or '-'"),
+    ([{"tool": "refund", "args": [1]}], "args: write an object of arguments by name"),
+    ([{"tool": "refund", "take": {"a": 1}}], "take.a: write an object of texts like"),
+    ([{"tool": "refund", "after": "a"}], "after: write a list of the ids of steps"),
+    ([{"tool": "refund", "after": ["a", 1]}], "after.1: write a list of the ids of steps"),
+    ([{"tool": "refund", "repeat": "yes"}], "repeat: write true or false"),
+]
 
 
-@pytest.mark.usefixtures("tools")
-@pytest.mark.parametrize(("steps", "told"), WRONG.values(), ids=WRONG)
-def test_scenario_40_what_cannot_run_is_refused_whole_before_step_one(
-    desk: Desk, notes: Path, steps: Any, told: list[str]
-) -> None:
+@pytest.mark.parametrize("row", WRONG)
+def test_scenario_40_what_cannot_run_is_refused_before_step_one(desk: Desk, notes: Path, row: Any) -> None:
+    steps, *told = row
     with pytest.raises(StepsRefused) as refused:
-        run_steps(steps, key="t-1", runtime=desk.runtime)
+        go(desk, steps)
     assert [one for one in told if one not in str(refused.value)] == []
+    assert "Input should" not in str(refused.value) and "StepSpec" not in str(refused.value)
     assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
 
 
-@pytest.mark.usefixtures("tools")
 def test_scenario_40_in_an_event_loop_too_it_is_refused_whole_before_step_one(desk: Desk) -> None:
-    for steps, told in (WRONG["all of them at once"], WRONG["no steps"], WRONG["a circle"]):
+    for steps, *told in WRONG[:3]:
         with pytest.raises(StepsRefused) as refused:
             asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))
         assert told[-1] in str(refused.value)
     assert (desk.done, desk.runtime.journal.transactions.newest_ids(9)) == ([], [])
 
 
-SHAPES: dict[str, tuple[Any, str]] = {
-    "a text": ("refund", "it is no object with members of tool, id, args, take, after, repeat"),
-    "a tool that is a number": ({"tool": 5}, "tool: write the name of a tool, as text"),
-    "a colon": ({"tool": "refund", "id": "a:b"}, "id: write up to 64 letters, digits, '.', '_' or '-'"),
-    "a list": ({"tool": "refund", "args": [1]}, "args: write an object of arguments by name"),
-    "a number": ({"tool": "refund", "take": {"a": 1}}, "take.a: write an object of texts like"),
-    "one that comes before": ({"tool": "refund", "after": "a"}, "after: write a list of the ids of steps"),
-    "one of two": ({"tool": "refund", "after": ["a", 1]}, "after.1: write a list of the ids of steps"),
-    "a repeat that is a word": ({"tool": "refund", "repeat": "yes"}, "repeat: write true or false"),
-}
-
-
-@pytest.mark.usefixtures("tools")
-@pytest.mark.parametrize(("step", "told"), SHAPES.values(), ids=SHAPES)
-def test_what_is_no_step_is_told_in_plain_words(desk: Desk, step: Any, told: str) -> None:
-    with pytest.raises(StepsRefused) as refused:
-        run_steps([step], key="t-1", runtime=desk.runtime)
-    assert told in str(refused.value)
-    assert "Input should" not in str(refused.value) and "StepSpec" not in str(refused.value)
-
-
-@pytest.mark.usefixtures("tools")
 def test_a_pointer_that_leads_nowhere_undoes_what_has_run(desk: Desk, notes: Path) -> None:
     with pytest.raises(NotStageable, match="nowhere"):
         go(desk, [note("o-1"), LOOK, takes("look:/nowhere")])
     assert (desk.done, notes_in(notes)) == ([], [])
 
 
-@pytest.mark.usefixtures("tools")
-def test_scenario_5_a_compensation_nobody_registered_is_found_before_a_live_step_runs(
-    desk: Desk, notes: Path
-) -> None:
+def test_scenario_5_an_unknown_compensation_is_found_before_a_live_step_runs(desk: Desk, notes: Path) -> None:
     @tool("charge", resource=("Order", "order_id"), compensate="void", registry=desk.registry)
-    def charge(order_id: str) -> None:
-        """Charge an order."""
+    def charge(order_id: str) -> None: ...
 
     with pytest.raises(RegistrationError, match="void"):
         go(desk, [note("o-1"), {"tool": "charge", "args": {"order_id": "o-1"}}])
     assert notes_in(notes) == []
 
 
-@pytest.mark.usefixtures("tools")
 def test_steps_that_a_model_wrote_use_only_what_it_was_offered(desk: Desk, notes: Path) -> None:
-    with pytest.raises(StepsRefused, match="'note' is not among the tools it may name"):
-        run_steps([note("o-1"), refund("o-1")], key="t-1", only=["refund"], runtime=desk.runtime)
-    with pytest.raises(StepsRefused, match="'note' is not among the tools it may name"):
-        asyncio.run(run_steps_async([note("o-1"), MAIL], key="t-1", only=["mail"], runtime=desk.runtime))
+    said: dict[str, Any] = {"key": "t-1", "runtime": desk.runtime}
+    refused = pytest.raises(StepsRefused, match="'note' is not among the tools it may name")
+    with refused:
+        run_steps([note("o-1"), refund("o-1")], only=["refund"], **said)
+    with refused:
+        asyncio.run(run_steps_async([note("o-1"), MAIL], only=["mail"], **said))
     assert (desk.done, notes_in(notes)) == ([], [])
     run_steps([refund("o-1")], key="t-1", only=["refund"], runtime=desk.runtime)
     assert desk.done == [("refund", "o-1", 100)]
@@ -405,18 +328,14 @@ def counting_tool(desk: Desk, spoilt: int) -> MemoryValues:
     return values
 
 
-@pytest.mark.usefixtures("tools")
 @pytest.mark.parametrize("steps", [[ADD, refund("o-1")], [ADD, MAIL]], ids=["plain", "async"])
 def test_with_retry_all_steps_run_again_when_somebody_came_in_between(desk: Desk, steps: list[Any]) -> None:
     values = counting_tool(desk, spoilt=2)
-    retry: dict[str, Any] = {"key": "t-1", "isolation": Retry(3), "runtime": desk.runtime}
-    answers: Any = (
-        asyncio.run(run_steps_async(steps, **retry)) if MAIL in steps else run_steps(steps, **retry)
-    )
+    said: Any = {"key": "t-1", "isolation": Retry(3), "runtime": desk.runtime}
+    answers: Any = asyncio.run(run_steps_async(steps, **said)) if MAIL in steps else run_steps(steps, **said)
     assert (answers["1"], values.outside("n"), len(desk.done)) == (21, "21", 1)
 
 
-@pytest.mark.usefixtures("tools")
 def test_without_it_they_stop_where_somebody_came_in_between(desk: Desk) -> None:
     values = counting_tool(desk, spoilt=1)
     with pytest.raises(Moved):
@@ -424,7 +343,6 @@ def test_without_it_they_stop_where_somebody_came_in_between(desk: Desk) -> None
     assert values.outside("n") == "10" and desk.done == []
 
 
-@pytest.mark.usefixtures("tools")
 def test_a_policy_that_is_none_is_refused_before_step_one(desk: Desk) -> None:
     values = counting_tool(desk, spoilt=0)
     with pytest.raises(MisuseError, match="is no policy"):

@@ -13,8 +13,9 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from countersign import CountersignError, MemoryAdapter, NotDone, tool, tracing, transaction
-from tests.fakes.desk import Desk, answering_tool, failing_tool, refund_tool
+from countersign import CountersignError, MemoryAdapter, NotDone, tool, tracing
+from tests.fakes.desk import Desk, answering_tool
+from tests.fakes.running import refusing_tool, run, run_async
 from tests.unit.sdk.commit.test_time import LONG, Machine, running, standing_still
 
 SECRET = "hunter2 stands in this sentence"
@@ -49,54 +50,38 @@ def states(traced: Traced) -> list[object]:
     return [facts.get("state") for facts in traced.facts_of("countersign fire")]
 
 
-Made = Callable[[Desk], object]
+Made = Callable[[Desk], Any]
+CUT = OSError("the line broke")
 ENDS: dict[str, tuple[Made, list[str]]] = {
-    "one that returned has fired": (lambda desk: refund_tool(desk)("o-4", 100), ["fired"]),
-    "one that knows that it did nothing has failed": (
-        lambda desk: failing_tool(desk, NotDone("no such address"), acts=False)("o-4"),
-        ["failed"],
-    ),
-    "one that raised anything else is unknown": (
-        lambda desk: failing_tool(desk, OSError("the line broke"))("o-4"),
-        ["unknown"],
-    ),
+    "one that returned has fired": (lambda desk: answering_tool(desk, "ok"), ["fired"]),
+    "one that knows that it did nothing has failed": (refusing_tool, ["failed"]),
+    "one that raised anything else is unknown": (lambda desk: answering_tool(desk, CUT), ["unknown"]),
     "each try of one that is idempotent has a span": (
-        lambda desk: failing_tool(desk, OSError("the line broke"), changes={"idempotent": True})("o-4"),
+        lambda desk: answering_tool(desk, CUT, idempotent=True),
         ["unknown"] * 3,
     ),
     "what an earlier try may have done is not told as failed": (
-        lambda desk: answering_tool(desk, OSError("the line broke"), NotDone("no"), idempotent=True)("o-4"),
+        lambda desk: answering_tool(desk, CUT, NotDone("no"), idempotent=True),
         ["unknown"] * 2,
     ),
 }
 
 
 @pytest.mark.parametrize(("made", "expected"), ENDS.values(), ids=ENDS)
-def test_the_span_of_a_fire_says_what_is_known_of_the_effect_as_the_call_ends(
-    desk: Desk, traced: Traced, made: Made, expected: list[str]
-) -> None:
+def test_the_span_of_a_fire_says_what_is_known(desk: Desk, traced: Traced, made: Made, expected: Any) -> None:
     with suppress(CountersignError), desk.step():
-        made(desk)
+        made(desk)("o-4")
     assert states(traced) == expected
 
 
-def test_a_call_that_had_no_time_left_and_was_not_made_says_nothing_of_the_effect(
-    desk: Desk, traced: Traced
-) -> None:
-    refund = refund_tool(desk)
-    with (
-        running(desk, Machine(desk.clock)) as runtime,
-        standing_still(desk, LONG),
-        transaction("t-1", runtime=runtime),
-    ):
+def test_a_call_that_was_not_made_says_nothing_of_the_effect(desk: Desk, traced: Traced, refund: Any) -> None:
+    with running(desk, Machine(desk.clock)) as here, standing_still(desk, LONG), here.step():
         refund("o-4", 100)
     assert states(traced) == [None, "fired"]
 
 
 @pytest.mark.parametrize("how", ["def", "async def"])
-def test_a_live_effect_has_a_span_where_it_runs_and_its_own_spans_are_inside(
-    desk: Desk, traced: Traced, how: str
-) -> None:
+def test_a_live_effect_has_a_span_and_its_own_are_inside(desk: Desk, traced: Traced, how: str) -> None:
     adapter, tracer = MemoryAdapter(), traced.provider.get_tracer("agent")
 
     def put(key: str, value: str) -> None:
@@ -109,23 +94,15 @@ def test_a_live_effect_has_a_span_where_it_runs_and_its_own_spans_are_inside(
         await asyncio.sleep(0)
         put(key, value)
 
-    async def awaited() -> None:
-        async with desk.step():
-            await live("k", "v")
-            with pytest.raises(ValueError):
-                await live("k", SECRET)
-
-    live: Any = tool("put", lane="live", adapter=adapter, registry=desk.registry)(
-        put if how == "def" else put_later
-    )
+    declared = tool("put", lane="live", adapter=adapter, registry=desk.registry)
+    live: Any = declared(put if how == "def" else put_later)
     with tracer.start_as_current_span("the agent thinks") as outer:
-        if how == "def":
-            with desk.step():
-                live("k", "v")
-                with pytest.raises(ValueError):
-                    live("k", SECRET)
-        else:
-            asyncio.run(awaited())
+        for value in ("v", SECRET):
+            with suppress(ValueError):
+                if how == "def":
+                    run(desk, (live, "k", value), key=value[:7])
+                else:
+                    asyncio.run(run_async(desk, (live, "k", value), key=value[:7]))
     good, bad = traced.of("countersign live")
     assert {one.parent.span_id for one in (good, bad) if one.parent} == {outer.get_span_context().span_id}
     owns = [one.parent.span_id for one in traced.of("the tool's own") if one.parent]
