@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, assert_type
+from collections.abc import Callable
+from typing import assert_type
 
 import pytest
 
@@ -10,8 +11,9 @@ from countersign import Placeholder, Transaction, run_transaction, tool, transac
 from tests.fakes.desk import Desk
 
 
-def test_a_step_that_answers_a_placeholder_is_a_plain_one(desk: Desk, refund: Any) -> None:
-
+def test_a_step_that_answers_a_placeholder_is_a_plain_one(
+    desk: Desk, refund: Callable[[str, int], Placeholder[dict[str, str]]]
+) -> None:
     def step(txn: Transaction) -> Placeholder[dict[str, str]]:
         return refund("o-1", 100)
 
