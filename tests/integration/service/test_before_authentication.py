@@ -260,7 +260,7 @@ async def test_lists_may_be_several_fields(bank: World, robot: Agent) -> None:
     headers = [("Agent-Proof", robot.proof("GET", path)), *lists]
     begun = time.monotonic()
     assert (await bank.http.get(path, headers=headers)).status_code == 200
-    assert time.monotonic() - begun >= 1
+    assert time.monotonic() - begun > 0.9  # the loop's clock and this one round differently
 
 
 async def test_a_form_in_another_encoding_is_refused(bank: World) -> None:

@@ -106,9 +106,8 @@ NOWHERE: Final[dict[str, Any]] = {"ts": None, "channel": None}
 
 
 async def test_a_copy_of_the_message_anywhere_else_decides_nothing(office: Office, dana: str) -> None:
-    view, card = await office.asked(
-        quiet=True
-    )  # one that was just posted counts wherever it stands in its channel
+    # one that was just posted counts wherever it stands in its channel
+    view, card = await office.asked(quiet=True)
     for n, place in enumerate(ELSEWHERE):
         await office.pressed(dana, card, *(EVERY if n == 0 else EVERY[:1]), **place)
         assert await office.nothing_said(), place
@@ -118,7 +117,7 @@ async def test_a_copy_of_the_message_anywhere_else_decides_nothing(office: Offic
 
 async def test_a_card_not_posted_yet_is_pressed_only_where_it_will_stand(office: Office, dana: str) -> None:
     """Slack may deliver a press before we hear that the message stands; from nowhere else, though."""
-    view, card = await office.asked()
+    view, card = await office.asked(quiet=True)
     await office.change(SlackCardRow, {"place": "#approvals"}, NOWHERE)
     await office.pressed(dana, card, container__channel_id=PAYMENTS)
     assert await office.nothing_said()
