@@ -28,7 +28,7 @@ _e, _v = table(EffectRow).c, table(VoteRow).c
 # The state is written out, for a partial index serves no parameter.
 _DENIALS = (
     select(
-        *(_e.effect_id, _e.rev, _e.txn, _e.agent, _e.tool, _e.resource_type, _e.resource_id, _e.args),
+        *(_e.effect_id, _e.rev, _e.txn, _e.agent, _e.tool, _e.resource_key, _e.args),
         *(_e.changed_at, _v.review_id, _v.iss, _v.sub, _v.name, _v.reason),
     )
     .join(table(VoteRow), (_v.effect_id == _e.effect_id) & (_v.rev == _e.rev))
@@ -69,12 +69,11 @@ class Denials:
         query = _DENIALS.where(
             col(EffectRow.agent).in_({effect.agent for effect in effects}),
             col(EffectRow.tool).in_({effect.tool for effect in effects}),
-            col(EffectRow.resource_type).in_({effect.resource_type for effect in effects}),
-            col(EffectRow.resource_id).in_({effect.resource_id for effect in effects}),
+            col(EffectRow.resource_key).in_({effect.resource_key for effect in effects}),
             col(EffectRow.changed_at) >= min(case.review.opened_at for case in cases) - period,
         )
         for row in conn.execute(query):
-            self._found[row.agent, row.tool, row.resource_type, row.resource_id].append(row)
+            self._found[row.agent, row.tool, row.resource_key].append(row)
 
     def before(self, case: Case) -> tuple[EarlierDenial, ...]:
         """Those of the period before this review was opened, and while it was open; the newest first."""
@@ -89,8 +88,8 @@ class Denials:
         )[:MOST]
 
 
-def _of(effect: EffectRow) -> tuple[str, str, str, str]:
-    return effect.agent, effect.tool, effect.resource_type, effect.resource_id
+def _of(effect: EffectRow) -> tuple[str, str, str]:
+    return effect.agent, effect.tool, effect.resource_key
 
 
 def _is_of(review: ReviewRow, at: datetime, period: timedelta) -> bool:

@@ -1,0 +1,27 @@
+"""denials by key
+
+Revision ID: 0007
+Revises: 0006
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """PostgreSQL refuses an index row above 2,704 bytes, and so a denial of a resource with a longer id."""
+    op.drop_index("ix_effects_denied", "effects")
+    op.create_index(
+        "ix_effects_denied",
+        "effects",
+        ["agent", "tool", "resource_key", "changed_at"],
+        sqlite_where=sa.text("state = 'denied'"),
+        postgresql_where=sa.text("state = 'denied'"),
+    )
