@@ -89,7 +89,7 @@ OF_PEOPLE = re.compile(
 )
 WITH_THE_SERVICE = ("integration/", "crash/", "e2e/")
 # These kill the SDK in front of a small fake, for the sake of every passing of every point.
-WITHOUT_IT = ("crash/test_agent_alone.py", "crash/test_programs.py", "crash/test_rivals.py")
+WITHOUT_IT = ("crash/test_agent_alone.py", "crash/test_rivals.py")
 
 
 def asks_the_service(test: str) -> bool:
