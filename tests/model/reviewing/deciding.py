@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from countersign.contract import EffectState, TxnState
 from tests.fakes.world import Visitor
+from tests.model.gates import OWNER
 from tests.model.playing import PICK
 from tests.model.reviewing import agents, people
 from tests.model.reviewing.acting import AMOUNTS, AgentActs
 from tests.model.reviewing.agents import AGENT
 from tests.model.reviewing.base import may
 from tests.model.reviewing.book import Effect, Revision
-from tests.model.reviewing.laws import OWNER, PEOPLE
+from tests.model.reviewing.laws import PEOPLE
 from tests.model.state import Refused
 
 E, T = EffectState, TxnState
