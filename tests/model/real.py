@@ -251,8 +251,3 @@ class Shop:
     def fire(self, effect_id: str) -> None:
         """It happens."""
         self.fired[effect_id] = self.fired.get(effect_id, 0) + 1
-
-
-def seconds(delta: float) -> timedelta:
-    """A stretch of time."""
-    return timedelta(seconds=delta)
