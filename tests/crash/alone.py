@@ -146,7 +146,6 @@ FLOWS: dict[str, list[tuple[Any, ...]]] = {
     "idempotent": [("refund", "o-1", 4_200)],
     "two": [("refund", "o-1", 100), ("refund", "o-2", 200)],
     "taken_back": [("charge", "o-1"), ("notify", "o-1")],
-    "with_live": [("note", "o-1"), ("refund", "o-1", 4_200)],
     "with_files": [("save", "o-1"), ("refund", "o-1", 4_200)],
     "with_both": [("save", "o-1"), ("note", "o-1"), ("refund", "o-1", 4_200)],
     "wide": [("note", "o-1"), ("book", "o-1"), *(("refund", f"o-{n}", 100 * n) for n in (1, 2, 3))],
