@@ -169,16 +169,6 @@ class SlackServer:
         view: Json | None = views.get(user, {}).get(self.app.id)
         return view
 
-    async def click_home(self, user: str, action: str) -> None:
-        """A person presses a button of their Home; returns when the service has answered."""
-        view = await self.home(user)
-        assert view, f"{user} has no Home"
-        press = {
-            "t": "block_action", "channel": "", "messageTs": "", "user": user, "appId": self.app.id,
-            "action": pressed(view["blocks"], action),
-        }  # fmt: skip
-        await self._through_page(press, _is_answer)
-
     async def modals(self) -> list[Json]:
         """The open views, the topmost last. There is one stack for all people of the workspace."""
         views: list[Json] = (await self._page())["modalStack"]

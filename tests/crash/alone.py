@@ -20,6 +20,7 @@ from typing import Any
 from countersign import (
     CountersignError,
     DidNotHappen,
+    FilesAdapter,
     Happened,
     NotDone,
     PostgresAdapter,
@@ -34,17 +35,14 @@ from countersign import (
     tool,
     transaction,
 )
-from countersign.adapters.files import FilesAdapter
 from countersign.contract import canonicalize
 from countersign.journal.place import JournalPlace, JournalUrl
-from tests.crash import in_a_task, programs
 from tests.crash.forking import forked
-from tests.crash.in_a_task import Run, slowly, told_in_tasks, what_it_says
+from tests.crash.in_a_task import Run, told_in_tasks, what_it_says
 from tests.crash.passing import Points, passing, watch
-from tests.crash.programs import calls_in, programs_in, watching
+from tests.crash.programs import calls_in, program_in
 
 SECONDS = 30
-PLAIN = "with"
 
 
 @dataclass(frozen=True)
@@ -60,8 +58,6 @@ class Life:
     cancelled_after: int | None = None  # the same of its task, where it has one
     cancelled_at: str | None = None  # or at the first point with that in its name
     resumes: bool = False  # recover what others left instead of running the step
-    way: str = PLAIN  # how the step is run: in a plain block, or one of `in_a_task.WAYS`
-    wait: float = 0.0  # seconds, for people
     rivals: tuple[Run, ...] = ()  # instead of one key: several, in tasks
     name: str = "told"  # of what it says, where two live at once
 
@@ -107,16 +103,10 @@ def _world(folder: Path) -> list[tuple[str, str]]:
 
 def run(life: Life) -> None:
     """The child."""
-    points = Points(
-        life.folder / f"{life.name}.log",
-        dies_at=life.dies_at,
-        dies_after=life.dies_after,
-        cancelled_after=life.cancelled_after,
-        cancelled_at=life.cancelled_at,
-    )
+    points = Points(life.folder / f"{life.name}.log", life)
     watch(points)
     registry = ToolRegistry()
-    flow = FLOWS[life.flow](life, registry)
+    flow = _flow(life, registry)
     settings = Settings(
         url=life.url,
         agent="support",
@@ -130,25 +120,51 @@ def run(life: Life) -> None:
             said = {"resumed": [one.after for one in resume(runtime)]}
         elif life.rivals:
             said = {"rivals": told_in_tasks(flow, points, life.rivals, runtime)}
-        elif life.way == PLAIN:
-            said = _step(life, runtime, flow)
         else:
-            (said,) = told_in_tasks(flow, points, [Run(life.key, life.way, life.wait)], runtime)
+            said = _step(life, runtime, flow)
     (life.folder / f"{life.name}.json").write_text(json.dumps(said))
 
 
 def _step(life: Life, runtime: Runtime, flow: Callable[[], None]) -> dict[str, Any]:
     raised: str | None = None
-    txn = transaction(life.key, wait=life.wait, runtime=runtime)
+    txn = transaction(life.key, runtime=runtime)
     try:
         with txn:
             flow()
-    except (CountersignError, ValueError, KeyboardInterrupt) as error:
+    except CountersignError as error:
         raised = type(error).__name__
     return {"raised": raised} | what_it_says(txn)
 
 
 # --------------------------------------------------------------------------------------------------- what to do
+
+FLOWS: dict[str, list[tuple[Any, ...]]] = {
+    "one": [("refund", "o-1", 4_200)],
+    "large": [("refund", "o-1", 90_000)],
+    "probed": [("refund", "o-1", 100), ("refund", "o-2", 200)],
+    "probed_final": [("refund", "o-1", 100), ("refund", "o-2", 200)],
+    "idempotent": [("refund", "o-1", 4_200)],
+    "two": [("refund", "o-1", 100), ("refund", "o-2", 200)],
+    "taken_back": [("charge", "o-1"), ("notify", "o-1")],
+    "with_files": [("save", "o-1"), ("refund", "o-1", 4_200)],
+    "with_both": [("save", "o-1"), ("note", "o-1"), ("refund", "o-1", 4_200)],
+    "wide": [("note", "o-1"), ("book", "o-1"), *(("refund", f"o-{n}", 100 * n) for n in (1, 2, 3))],
+}
+"""The calls of each flow: a tool and its arguments."""
+
+
+def _flow(life: Life, registry: ToolRegistry) -> Callable[[], Any]:
+    """The body of the step; the program of its key where the flow is `program`."""
+    if life.flow == "program":
+        return program_in(life.folder, calls_in(life.folder, registry, lambda what: _act(life, what)))
+    calls = FLOWS[life.flow]
+    tools = {name: MAKERS[name](life, registry) for name in dict.fromkeys(name for name, *_ in calls)}
+
+    def flow() -> None:
+        for name, *args in calls:
+            tools[name](*args)
+
+    return flow
 
 
 def _act(life: Life, what: str, **args: Any) -> None:
@@ -161,7 +177,18 @@ def _act(life: Life, what: str, **args: Any) -> None:
     passing(f"after {what} acted")
 
 
-def _refund(life: Life, registry: ToolRegistry, **options: Any) -> Callable[..., Any]:
+def _refund(life: Life, registry: ToolRegistry) -> Callable[..., Any]:
+    options: dict[str, Any] = {"idempotent": True} if life.flow == "idempotent" else {}
+    if life.flow.startswith("probed"):
+        options = {"probe": "find_refund", "timeout_seconds": 1}
+
+        @probe("find_refund", registry=registry)
+        def find_refund(order_id: str) -> ProbeAnswer:
+            """Looks at the world; what is not there may still be on its way, unless the answer is final."""
+            if f"refund:{order_id}" in acts(life.folder):
+                return Happened(f"r-{order_id}")
+            return DidNotHappen(final=life.flow == "probed_final")
+
     @tool("refund", resource=("Order", "order_id"), registry=registry, **options)
     def refund(order_id: str, amount_cents: int) -> str:
         """Give money back."""
@@ -171,98 +198,62 @@ def _refund(life: Life, registry: ToolRegistry, **options: Any) -> Callable[...,
     return refund
 
 
-def _one(life: Life, registry: ToolRegistry) -> Callable[[], None]:
-    refund = _refund(life, registry)
-    return lambda: refund("o-1", 4_200)
+def _charge(life: Life, registry: ToolRegistry) -> Callable[..., Any]:
+    undo: dict[str, Any] = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
 
-
-def _probed(life: Life, registry: ToolRegistry) -> Callable[[], None]:
-    """Two refunds whose probe looks at the world; one that is not there may still be on its way, unless it is final."""
-
-    @probe("find_refund", registry=registry)
-    def find_refund(order_id: str) -> ProbeAnswer:
-        if f"refund:{order_id}" in acts(life.folder):
-            return Happened(f"r-{order_id}")
-        return DidNotHappen(final=life.flow == "probed_final")
-
-    refund = _refund(life, registry, probe="find_refund", timeout_seconds=1)
-
-    def flow() -> None:
-        refund("o-1", 100)
-        refund("o-2", 200)
-
-    return flow
-
-
-def _large(life: Life, registry: ToolRegistry) -> Callable[[], None]:
-    refund = _refund(life, registry)
-    return lambda: refund("o-1", 90_000)
-
-
-def _idempotent(life: Life, registry: ToolRegistry) -> Callable[[], None]:
-    refund = _refund(life, registry, idempotent=True)
-    return lambda: refund("o-1", 4_200)
-
-
-def _two(life: Life, registry: ToolRegistry) -> Callable[[], None]:
-    refund = _refund(life, registry)
-
-    def flow() -> None:
-        refund("o-1", 100)
-        refund("o-2", 200)
-
-    return flow
-
-
-def _taken_back(life: Life, registry: ToolRegistry) -> Callable[[], None]:
     @tool("void", resource=("Order", "order_id"), registry=registry)
     def void(order_id: str) -> None:
         """Take a charge back."""
         _act(life, f"void:{order_id}")
 
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"order_id": "args:/order_id"},
-        registry=registry,
-    )
+    @tool("charge", resource=("Order", "order_id"), registry=registry, **undo)
     def charge(order_id: str) -> None:
         """Charge."""
         _act(life, f"charge:{order_id}")
 
+    return charge
+
+
+def _notify(_: Life, registry: ToolRegistry) -> Callable[..., Any]:
     @tool("notify", resource=("Order", "order_id"), registry=registry)
     def notify(order_id: str) -> None:
         """Tell the customer."""
         raise NotDone("the mailbox is full")
 
-    def flow() -> None:
-        charge("o-1")
-        notify("o-1")
-
-    return flow
+    return notify
 
 
-def _with_live(life: Life, registry: ToolRegistry) -> Callable[[], None]:
-    database = SQLiteAdapter(life.folder / "notes.db", name="notes")
-    refund = _refund(life, registry)
+def _note(life: Life, registry: ToolRegistry) -> Callable[..., Any]:
+    notes = SQLiteAdapter(life.folder / "notes.db", name="notes")
 
-    @tool("note", lane="live", adapter=database, registry=registry)
+    @tool("note", lane="live", adapter=notes, registry=registry)
     def note(order_id: str) -> None:
         """Write a note."""
-        database.connection.execute("INSERT INTO notes VALUES (NULL, ?)", (order_id,))
+        notes.connection.execute("INSERT INTO notes VALUES (NULL, ?)", (order_id,))
 
-    def flow() -> None:
-        note("o-1")
-        refund("o-1", 4_200)
-
-    return flow
+    return note
 
 
-def _with_files(life: Life, registry: ToolRegistry) -> Callable[[], None]:
-    """Beside files alone, or beside files and rows."""
+def _book(life: Life, registry: ToolRegistry) -> Callable[..., Any]:
+    place = place_in(life.folder)
+    if isinstance(place, JournalUrl):
+        books: Any = PostgresAdapter(place.secret, name="books")
+    else:
+        books = SQLiteAdapter(life.folder / "books.db", name="books")
+
+    @tool("book", lane="live", adapter=books, registry=registry)
+    def book(order_id: str) -> None:
+        """Write into the books, in the database where the journal is."""
+        if isinstance(books, PostgresAdapter):
+            books.execute("INSERT INTO public.books VALUES (%s)", (life.folder.name,))
+        else:
+            books.connection.execute("INSERT INTO books VALUES (?)", (life.folder.name,))
+
+    return book
+
+
+def _save(life: Life, registry: ToolRegistry) -> Callable[..., Any]:
     files = FilesAdapter(life.folder / "files", name="files")
-    rows = _with_live(life, registry) if life.flow == "with_both" else _one(life, registry)
 
     @tool("save", lane="live", adapter=files, registry=registry)
     def save(order_id: str) -> None:
@@ -273,78 +264,16 @@ def _with_files(life: Life, registry: ToolRegistry) -> Callable[[], None]:
         files.write(f"orders/{order_id}", "refunded")
         passing("after save wrote")
 
-    def flow() -> None:
-        save("o-1")
-        rows()
-
-    return flow
+    return save
 
 
-def _wide(life: Life, registry: ToolRegistry) -> Callable[[], None]:
-    """Live effects on two databases, the second where the journal is, and three staged ones."""
-    notes = SQLiteAdapter(life.folder / "notes.db", name="notes")
-    refund = _refund(life, registry)
-    place = place_in(life.folder)
-    if isinstance(place, JournalUrl):
-        books: Any = PostgresAdapter(place.secret, name="books")
-    else:
-        books = SQLiteAdapter(life.folder / "books.db", name="books")
-
-    @tool("note", lane="live", adapter=notes, registry=registry)
-    def note(order_id: str) -> None:
-        """Write a note."""
-        notes.connection.execute("INSERT INTO notes VALUES (NULL, ?)", (order_id,))
-
-    @tool("book", lane="live", adapter=books, registry=registry)
-    def book(order_id: str) -> None:
-        """Write into the books, whichever database they are in."""
-        if isinstance(books, PostgresAdapter):
-            books.execute("INSERT INTO public.books VALUES (%s)", (life.folder.name,))
-        else:
-            books.connection.execute("INSERT INTO books VALUES (?)", (life.folder.name,))
-
-    def flow() -> None:
-        note("o-1")
-        book("o-1")
-        for n in (1, 2, 3):
-            refund(f"o-{n}", 100 * n)
-
-    return flow
-
-
-def _program(life: Life, registry: ToolRegistry) -> Callable[[], Any]:
-    """That of the key, plain or in asyncio."""
-    do, made = (
-        (programs.run_acts, _as_it_is)
-        if life.way == PLAIN and not life.rivals
-        else (in_a_task.run_acts, slowly)
-    )
-    one_of = calls_in(life.folder, registry, lambda what: _act(life, what), made)
-    return lambda: do(programs_in(life.folder)[watching().key], one_of)
-
-
-def _as_it_is(fn: Callable[..., Any]) -> Callable[..., Any]:
-    return fn
-
-
-FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], Any]]] = {
-    "one": _one,
-    "large": _large,
-    "probed": _probed,
-    "probed_final": _probed,
-    "idempotent": _idempotent,
-    "two": _two,
-    "taken_back": _taken_back,
-    "with_live": _with_live,
-    "with_files": _with_files,
-    "with_both": _with_files,
-    "wide": _wide,
-    "program": _program,
-}
+MAKERS: dict[str, Callable[[Life, ToolRegistry], Callable[..., Any]]] = {
+    "refund": _refund, "charge": _charge, "notify": _notify, "note": _note, "book": _book, "save": _save,
+}  # fmt: skip
 
 
 def manifests_of(flow: str, folder: Path) -> list[Any]:
     """The reviewed manifests of a flow's tools."""
     registry = ToolRegistry()
-    FLOWS[flow](Life(folder, "http://127.0.0.1:1", flow), registry)
+    _flow(Life(folder, "http://127.0.0.1:1", flow), registry)
     return [one.draft_manifest() for one in registry if one.lane == "staged"]

@@ -63,7 +63,7 @@ def edits(story: Story) -> None:
     story.begin()
     said = story.live("edited", "edited")
     if said["raised"] == "ReviewPending":
-        story.propose("maya", said["reviews"][0], 80_000)
+        _propose(story, said["reviews"][0])
     for _ in range(2):  # whoever died while accepting accepts again
         said = story.live("edited", "edited")
     if said["raised"] == "ReviewPending":
@@ -71,13 +71,20 @@ def edits(story: Story) -> None:
     story.live("edited", "edited")
     said = story.live("large", "kept")
     if said["raised"] == "ReviewPending":
-        story.propose("maya", said["reviews"][0], 80_000)
+        _propose(story, said["reviews"][0])
         story.live("decline", "kept")
         story.live("decline", "kept")
         story.answer("tomas", said["reviews"][0])
     story.live("resume")
     story.finish()
     happened(story, refund=2)
+
+
+def _propose(story: Story, review: str) -> None:
+    """Less is proposed by the form; a repeat after a death is the same."""
+    story.as_person(
+        lambda person: person.propose(review, {"amount_cents": "80000"}, "half of it was delivered")
+    )
 
 
 def errs(story: Story) -> None:
@@ -185,7 +192,8 @@ def talks(story: Story) -> None:
     if said["raised"] == "ReviewPending":
         story.until("people are reminded", lambda conn: _told(conn, "review_reminded"))
         story.until("others are asked", lambda conn: _told(conn, "review_escalated"))
-        story.ask("ingrid", said["reviews"][0], "what for?")
+        review = said["reviews"][0]
+        story.as_person(lambda person: person.ask(review, "what for?"), "ingrid")
         for _ in range(2):  # what was lost on its way is said again by the next run
             story.live("slow", "slow")
         story.until("the agent has answered", lambda conn: _answers(conn) == ["because it came late"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import httpx2
@@ -29,17 +28,6 @@ class _Holder:
 
     story: Story
     keys: list[Passkey] = field(default_factory=list)
-
-    def again(self, act: Callable[[Person], None]) -> None:
-        """In a fresh session."""
-
-        def once() -> None:
-            with Person(self.story.url) as person:
-                link = self.story.operator("sign-in-link", {"sub": "maya", "name": "Maya"})["url"]
-                person.sign_in(link)
-                act(person)
-
-        self.story.patiently(once)
 
     def send(self, person: Person, form: Form, **more: str) -> httpx2.Response:
         return person._browser.post(
@@ -104,16 +92,16 @@ def steps_up(story: Story) -> None:
     story.policies(CAREFUL)
     story.begin()
     maya = _Holder(story)
-    maya.again(lambda person: maya.enrol(person, 1))
-    maya.again(maya.dismiss)
-    maya.again(lambda person: maya.enrol(person, 2))
+    story.as_person(lambda person: maya.enrol(person, 1))
+    story.as_person(maya.dismiss)
+    story.as_person(lambda person: maya.enrol(person, 2))
     first, second = (story.live("large", key)["reviews"][0].rpartition("/")[2] for key in ("one", "two"))
 
     def approve(person: Person) -> None:
         answer = maya.approve(person, first)
         assert answer is None or answer.status_code == 303
 
-    maya.again(approve)
+    story.as_person(approve)
     with story.reading() as conn:
         told = select(table(AuditRow).c.kind).where(table(AuditRow).c.kind == "passkey_counter_regressed")
 
@@ -123,7 +111,7 @@ def steps_up(story: Story) -> None:
             assert answer is not None
             assert answer.status_code == 403
 
-        maya.again(copied)
+        story.as_person(copied)
         maya.keys[0].count = 100
 
         def removed_by_a_copy(person: Person) -> None:
@@ -132,9 +120,9 @@ def steps_up(story: Story) -> None:
             maya.keys[0].count = 0
             assert maya.answer(person, asked, maya.keys[0]).status_code == 403
 
-        maya.again(removed_by_a_copy)
+        story.as_person(removed_by_a_copy)
         maya.keys[0].count = 200
         conn.rollback()
         assert len(conn.execute(told).all()) >= 2
-    maya.again(lambda person: maya.remove(person, 1))
+    story.as_person(lambda person: maya.remove(person, 1))
     story.finish()

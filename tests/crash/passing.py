@@ -25,18 +25,11 @@ from countersign.waiting import AsyncWaits, SyncWaits
 class Points:
     """Those of one process, and where it ends."""
 
-    def __init__(
-        self,
-        log: Path,
-        *,
-        dies_at: str | None = None,
-        dies_after: int | None = None,
-        cancelled_after: int | None = None,
-        cancelled_at: str | None = None,
-    ) -> None:
+    def __init__(self, log: Path, life: Any) -> None:
+        """Where it ends stands in its `alone.Life`."""
         self._log = log.open("w", buffering=1)
-        self._dies_at, self._dies_after = dies_at, dies_after
-        self._cancelled_after, self._cancelled_at = cancelled_after, cancelled_at
+        self._dies_at, self._dies_after = life.dies_at, life.dies_after
+        self._cancelled_after, self._cancelled_at = life.cancelled_after, life.cancelled_at
         self._counts: dict[str, int] = {}
         self.cancel: Callable[[], object] = lambda: None  # of whatever task there is
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
-from examples.person import Person
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import find, insert_row, table
 from policy_service.storage.plumbing import OutboxRow
@@ -107,12 +106,7 @@ def _until_noted(story: Story, act: Callable[[], object], noted: Callable[[Conne
 
 def _link(story: Story, slack: SlackServer) -> None:
     """Somebody who has signed in, and whose account is theirs."""
-
-    def sign_in() -> None:
-        with Person(story.url) as person:
-            person.sign_in(story.operator("sign-in-link", {"sub": "maya", "name": "Maya"})["url"])
-
-    story.patiently(sign_in)
+    story.as_person(lambda _: None)
     row = SlackLinkRow(
         team_id=slack.team_id, user_id=slack.users["dana"], iss=DEV_ISSUER, sub="maya", assurance="dev",
         account="dana", linked_at=datetime.now(UTC), linked_by="",

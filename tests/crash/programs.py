@@ -2,217 +2,146 @@
 
 A program is a list of acts. `refund` and `charge` are staged, and a charge can be taken back; `note` is live, in a
 database, and `line` in a file; `refuse` and `doubt` are staged tools that fail, knowing that they did nothing or not
-knowing it; `block` is a nested transaction that may raise, `parallel` a group; `raise` and `interrupt` end the body.
+knowing it. Its tools are async but for those that only fail or take back: they let the event loop go round before they
+act and after, so a cancellation that was asked for at a point (passing.py) comes before an act, amid it or after it.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
+import inspect
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
-from countersign import FilesAdapter, NotDone, SQLiteAdapter, ToolRegistry, tool, transaction
+from countersign import FilesAdapter, NotDone, SQLiteAdapter, ToolRegistry, tool
 from countersign.tools.current import current_transaction
 from tests.crash.passing import passing
 
 Act = dict[str, Any]
-SMALL, ASKED, NEVER = 100, 90_000, 900_000
-FAILING = frozenset({"refuse", "doubt"})
+FAILING = {"refuse", "doubt"}
 FILE, BOOKS, LEDGER = "program.json", "books.db", "ledger"
 BUSY_SECONDS = 0.3  # a task that waits for another's database keeps the event loop
 
-_numbers = st.integers(0, 4)
-_cents = st.sampled_from([SMALL] * 6 + [ASKED, NEVER])
-_staged = st.one_of(
-    st.builds(lambda n, cents: {"do": "refund", "n": n, "cents": cents}, _numbers, _cents),
-    st.builds(lambda n: {"do": "charge", "n": n}, _numbers),
-    st.builds(lambda n, how: {"do": how, "n": n}, _numbers, st.sampled_from(["refuse", "doubt"])),
-)
-_note = st.builds(lambda n: {"do": "note", "n": n}, _numbers)
-_end = st.sampled_from([{"do": "raise"}, {"do": "interrupt"}])
-_group = st.builds(lambda acts: {"do": "parallel", "acts": acts}, st.lists(_staged, min_size=1, max_size=3))
-_plain = st.one_of(_staged, _staged, _note, _note, _group)
-_block = st.builds(
-    lambda acts, raises: {"do": "block", "acts": acts, "raises": raises},
-    st.lists(_plain, min_size=1, max_size=3),
-    st.booleans(),
-)
-PROGRAMS = st.builds(
-    lambda acts, end: [*acts, *end],
-    st.lists(st.one_of(_plain, _plain, _plain, _block), min_size=1, max_size=5),
-    st.one_of(*[st.just([])] * 8, st.lists(_end, min_size=1, max_size=1)),
-)
-
 
 def booking(number: int) -> st.SearchStrategy[list[Act]]:
-    """A program that shares its resources with others, and whose acts are none of theirs."""
-    acts: list[Act] = [{"do": what, "n": number} for what in ("note", "line", "charge")]
-    acts.append({"do": "refund", "n": number, "cents": SMALL})
-    return st.lists(st.sampled_from(acts), min_size=2, max_size=4, unique_by=lambda act: act["do"]).filter(
-        lambda drawn: {"note", "line"} & {act["do"] for act in drawn}
-    )
+    """A program that shares its resources with others, and whose acts are none of theirs; one in four fails."""
+    acts = st.sampled_from(["note", "line", "charge", "refund"])
+    some = st.lists(acts, min_size=2, max_size=4, unique=True).filter({"note", "line"}.intersection)
+    end = st.sampled_from([[], [], [], [], [], [], ["refuse"], ["doubt"]])
+    return st.builds(lambda drawn, end: [{"do": what, "n": number} for what in [*drawn, *end]], some, end)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Meant:
-    """What a program asks for, if nobody dies: staged calls in order (an equal one is the same), and rows."""
+    """What a program asks for, if nobody dies, by the words of the documents and not by the code."""
 
-    staged: list[tuple[str, int]] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    lines: list[int] = field(default_factory=list)
-    ends: bool = False  # the body raises
+    program: list[Act]
+
+    def of(self, *whats: str) -> list[int]:
+        """The numbers of these acts."""
+        return [act["n"] for act in self.program if act["do"] in whats]
 
     @property
     def acts(self) -> set[str]:
         """What the world's log holds if all of it has happened."""
-        return {f"{what}:{n}" for what, n in self.staged if what not in FAILING}
-
-    @property
-    def asks(self) -> bool:
-        """Whether people are asked about one of them."""
-        return (f"refund/{ASKED}") in {what for what, _ in self.staged}
-
-    @property
-    def is_denied(self) -> bool:
-        """Whether the policy never lets one of them go."""
-        return (f"refund/{NEVER}") in {what for what, _ in self.staged}
-
-    @property
-    def fails(self) -> bool:
-        """Whether one of its tools does."""
-        return any(what in FAILING for what, _ in self.staged)
-
-    @property
-    def goes_through(self) -> bool:
-        """Whether all of it happens at once where nobody dies."""
-        return not (self.ends or self.asks or self.is_denied or self.fails)
+        names = {"refund": "refund/100", "charge": "charge"}
+        return {f"{names[act['do']]}:{act['n']}" for act in self.program if act["do"] in names}
 
 
-def meant(program: list[Act]) -> Meant:
-    """By the words of the documents, not by the code."""
-    told = Meant()
-    for act in program:
-        match act["do"]:
-            case "raise" | "interrupt":
-                told.ends = True
-            case "note":
-                told.rows.append(act["n"])
-            case "line":
-                told.lines.append(act["n"])
-            case "block" | "parallel":
-                inner = meant(act["acts"])
-                if not act.get("raises"):
-                    told.staged += [one for one in inner.staged if one not in told.staged]
-                    told.rows += inner.rows
-            case what:
-                call = (what if what != "refund" else f"refund/{act['cents']}", act["n"])
-                if call not in told.staged:
-                    told.staged.append(call)
-    return told
-
-
-def programs_in(folder: Path) -> dict[str, list[Act]]:
-    """Those that lie in this folder, by the keys of their steps."""
-    programs: dict[str, list[Act]] = json.loads((folder / FILE).read_text())
-    return programs
-
-
-def calls_in(
-    folder: Path,
-    registry: ToolRegistry,
-    act: Callable[[str], None],
-    made: Callable[[Callable[..., Any]], Callable[..., Any]],
-) -> Callable[[Act], Any]:
-    """The tools of a program, each `made` plain or async but for two that stay plain; what does one of its acts."""
+def calls_in(folder: Path, registry: ToolRegistry, act: Callable[[str], None]) -> Callable[[Act], Any]:
+    """The tools of a program; what does one of its acts."""
     books = SQLiteAdapter(folder / BOOKS, name="books", busy_seconds=BUSY_SECONDS)
     ledger = FilesAdapter(folder / "files", name="ledger")
+    staged: Any = functools.partial(tool, resource=("Order", "order_id"), registry=registry)
 
-    @tool("refund", resource=("Order", "order_id"), registry=registry)
-    @made
+    @staged("refund")
+    @_slowly
     def refund(order_id: str, amount_cents: int) -> None:
         """Give money back."""
         act(f"refund/{amount_cents}:{order_id}")
 
-    @tool("void", resource=("Order", "order_id"), registry=registry)
+    @staged("void")
     def void(order_id: str) -> None:
         """Take a charge back."""
         act(f"void:{order_id}")
 
-    compensation = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
-
-    @tool("charge", resource=("Order", "order_id"), registry=registry, **compensation)
-    @made
+    @staged("charge", compensate="void", compensation_map={"order_id": "args:/order_id"})
+    @_slowly
     def charge(order_id: str) -> None:
         """Charge."""
         act(f"charge:{order_id}")
 
-    @tool("refuse", resource=("Order", "order_id"), registry=registry)
+    @staged("refuse")
     def refuse(order_id: str) -> None:
         """Know that nothing happened."""
         raise NotDone("no")
 
-    @tool("doubt", resource=("Order", "order_id"), registry=registry)
-    @made
+    @staged("doubt")
+    @_slowly
     def doubt(order_id: str) -> None:
         """Not know it."""
         raise ConnectionError("gone")
 
     @tool("note", lane="live", adapter=books, registry=registry)
-    @made
+    @_slowly
     def note(order_id: str, key: str) -> None:
         """Write a row."""
         books.connection.execute("INSERT INTO books VALUES (?, ?)", (key, order_id))
         passing("after note wrote")
 
     @tool("line", lane="live", adapter=ledger, registry=registry)
-    @made
+    @_slowly
     def line(order_id: str) -> None:
         """Write a line below those that are there."""
         before = ledger.read(LEDGER) if ledger.exists(LEDGER) else b""
         ledger.write(LEDGER, before + f"{order_id}\n".encode())
         passing("after line wrote")
 
-    def keep(n: str) -> Any:
-        return note(n, watching().key)
-
-    calls = {"charge": charge, "refuse": refuse, "doubt": doubt, "note": keep, "line": line}
-
-    def one_of(one: Act) -> Any:
-        if one["do"] == "refund":
-            return refund(str(one["n"]), one["cents"])
-        return calls[one["do"]](str(one["n"]))
-
-    return one_of
+    calls: dict[str, Callable[..., Any]] = {
+        "charge": charge, "refuse": refuse, "doubt": doubt, "line": line,
+        "refund": lambda n: refund(n, 100), "note": lambda n: note(n, _key()),
+    }  # fmt: skip
+    return lambda one: calls[one["do"]](str(one["n"]))
 
 
-def run_acts(acts: list[Act], one_of: Callable[[Act], None]) -> None:
-    for one in acts:
-        match one["do"]:
-            case "parallel":
-                with watching().parallel():
-                    run_acts(one["acts"], one_of)
-            case "block":
-                with suppress(LookupError), transaction(runtime=watching()._runtime):
-                    run_acts(one["acts"], one_of)
-                    if one["raises"]:
-                        raise LookupError
-            case "raise":
-                raise ValueError("the body raised")
-            case "interrupt":
-                raise KeyboardInterrupt
-            case _:
-                one_of(one)
+def program_in(folder: Path, one_of: Callable[[Act], Any]) -> Callable[[], Coroutine[Any, Any, None]]:
+    """A body that does what the program of its key says."""
+
+    async def body() -> None:
+        for one in json.loads((folder / FILE).read_text())[_key()]:
+            answer = one_of(one)
+            if inspect.isawaitable(answer):
+                await answer
+            await asyncio.sleep(0)
+
+    return body
 
 
-def watching() -> Any:
-    """The transaction that is open here."""
-    return current_transaction.get()
+def _slowly(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, async."""
+
+    @functools.wraps(fn)
+    async def slow(*args: Any, **kwargs: Any) -> Any:
+        await asyncio.sleep(0)
+        answer = fn(*args, **kwargs)
+        await asyncio.sleep(0)
+        return answer
+
+    return slow
+
+
+def _key() -> str:
+    """That of the transaction that is open here."""
+    open_here: Any = current_transaction.get()
+    return str(open_here.key)
 
 
 def empty_books(folder: Path) -> None:
@@ -229,7 +158,8 @@ def lines_in(folder: Path) -> list[int]:
     return [int(n) for n in ledger.read_text().split()] if ledger.exists() else []
 
 
-def rows_in(folder: Path, key: str) -> Iterator[int]:
+def rows_in(folder: Path, key: str) -> list[int]:
     """What stands in the books for one step."""
     with closing(sqlite3.connect(folder / BOOKS)) as books:
-        yield from (int(n) for (n,) in books.execute("SELECT order_id FROM books WHERE step = ?", (key,)))
+        found = books.execute("SELECT order_id FROM books WHERE step = ?", (key,)).fetchall()
+    return [int(n) for (n,) in found]

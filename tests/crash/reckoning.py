@@ -22,7 +22,6 @@ class Account:
 
     state: str
     effects: tuple[tuple[str, str], ...] = ()
-    ids: tuple[str, ...] = ()  # of the effects, in the same order
 
     @property
     def states(self) -> set[str]:
@@ -39,10 +38,6 @@ class Account:
         """Whether it is over, and nothing of it stands."""
         return self.state in {"settled", "ended"} and not self.says_all_done
 
-    def of(self, told: dict[str, str | None]) -> dict[str, str | None]:
-        """What a program was told of its effects, by their names."""
-        return {name: told[one] for (name, _), one in zip(self.effects, self.ids, strict=True) if one in told}
-
 
 def account_of(folder: Path, key: str) -> Account:
     """As the journal of this machine has it now."""
@@ -52,7 +47,7 @@ def account_of(folder: Path, key: str) -> Account:
             return Account("none")
         rows = opened.transactions.effects(found[0]) if found[0].staging else ()
         effects = tuple((act_of(one.tool, one.frozen().args), one.state.value) for one in rows)
-        return Account(found[0].state.value, effects, tuple(one.effect_id for one in rows))
+        return Account(found[0].state.value, effects)
 
 
 def act_of(name: str, args: dict[str, Any]) -> str:

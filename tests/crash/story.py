@@ -6,6 +6,7 @@ here repairs anything: what recovery does not do is not done.
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -276,60 +277,43 @@ class Story:
 
     # ---------------------------------------------------------------------------------------------- the people
 
-    def answer(self, sub: str, review_url: str, verdict: str = "approve", *, twice: bool = False) -> None:
-        """Somebody signs in, reads the review and answers it by the form; again when the service died under it."""
-        tries = 0
+    def as_person(self, act: Callable[[Person], object], sub: str = "maya") -> None:
+        """Somebody signs in and does something by the pages; again when the service died under it."""
 
-        def act() -> None:
-            nonlocal tries
-            tries += 1
+        def once() -> None:
             with Person(self.url) as person:
                 person.sign_in(self.operator("sign-in-link", {"sub": sub, "name": sub.title()})["url"])
-                try:
-                    (person.approve if verdict == "approve" else person.deny)(review_url, "as agreed")
-                except PageError:
-                    if tries == 1:
-                        raise
-                    return  # it landed the first time, though nobody said so
+                act(person)
+
+        self.patiently(once)
+
+    def answer(self, sub: str, review_url: str, verdict: str = "approve") -> None:
+        """Somebody reads the review and answers it by the form."""
+        tries = itertools.count(1)
+
+        def act(person: Person) -> None:
+            again = next(tries) > 1
+            try:
+                (person.approve if verdict == "approve" else person.deny)(review_url, "as agreed")
+            except PageError:  # it landed the first time, though nobody said so
+                if not again:
+                    raise
+                return
             self.votes_told.append((sub, review_url.rpartition("/")[2]))
 
-        self.patiently(act)
-
-    def propose(self, sub: str, review_url: str, amount_cents: int) -> None:
-        """Somebody proposes another amount by the form; again when the service died under it, which is the same."""
-
-        def act() -> None:
-            with Person(self.url) as person:
-                person.sign_in(self.operator("sign-in-link", {"sub": sub, "name": sub.title()})["url"])
-                person.propose(review_url, {"amount_cents": str(amount_cents)}, "half of it was delivered")
-
-        self.patiently(act)
-
-    def ask(self, sub: str, review_url: str, text: str) -> None:
-        """Somebody signs in and asks the agent; again, in the same words, when the service died under it."""
-
-        def act() -> None:
-            with Person(self.url) as person:
-                person.sign_in(self.operator("sign-in-link", {"sub": sub, "name": sub.title()})["url"])
-                person.ask(review_url, text)
-
-        self.patiently(act)
+        self.as_person(act, sub)
 
     def settle(self, sub: str, answer: str) -> None:
-        """Somebody signs in and settles the oldest task by its form; again when the service died under it."""
-        tries = 0
+        """Somebody settles the oldest task by its form."""
+        tries = itertools.count(1)
 
-        def act() -> None:
-            nonlocal tries
-            tries += 1
-            with Person(self.url) as person:
-                person.sign_in(self.operator("sign-in-link", {"sub": sub, "name": sub.title()})["url"])
-                waiting = person.open_tasks()
-                assert waiting or tries > 1, "nothing is to be settled"
-                if waiting:
-                    person.settle(waiting[0], answer, "looked it up")
+        def act(person: Person) -> None:
+            again, waiting = next(tries) > 1, person.open_tasks()
+            assert waiting or again, "nothing is to be settled"
+            if waiting:
+                person.settle(waiting[0], answer, "looked it up")
 
-        self.patiently(act)
+        self.as_person(act, sub)
 
     # ---------------------------------------------------------------------------------------------- the end
 
@@ -357,13 +341,10 @@ class Story:
         """Let everything come to rest: the agent goes through its journal twice, the service through its queues."""
         for _ in range(2):
             self.live("resume")
-            self._rest()
+            self.until("everything is told and numbered", _at_rest)
         # Who dies while it stops leaves its lease behind, and the next life may stop before that is over.
         while not self._rests():
-            self._rest()
-
-    def _rest(self) -> None:
-        self.until("everything is told and numbered", _at_rest)
+            self.until("everything is told and numbered", _at_rest)
 
     def _rests(self) -> bool:
         self.stop()
@@ -375,7 +356,7 @@ class Story:
         with self.reading() as conn:
             evidence = Evidence(conn, (self.agent,), self.votes_told, frozenset({"invoice"}))
             assert evidence.log
-            everywhere = [*passed(self.folder), *passed_by_agent(self.folder)]
+            everywhere = [*passed(self.folder / "points.log"), *passed(self.agent / "agent-points.log")]
             unnamed = {death.point for death in everywhere if death.phase == "unnamed"}
             return [
                 *breaches(evidence),
@@ -407,18 +388,7 @@ def _settings(env: dict[str, str]) -> Any:
     return load_settings(**(given | tables))
 
 
-def passed(folder: Path) -> list[Death]:
-    """The points that were passed in a story, by all processes of the service."""
-    return _passed(folder / "points.log")
-
-
-def passed_by_agent(folder: Path) -> list[Death]:
-    """The points the agent passed."""
-    return _passed(folder / "agent" / "agent-points.log")
-
-
-def _passed(path: Path) -> list[Death]:
-    if not path.exists():
-        return []
-    found = [line.split("\t") for line in path.read_text().splitlines()]
+def passed(log: Path) -> list[Death]:
+    """The points that were passed in a story, by all processes that wrote this log."""
+    found = [line.split("\t") for line in log.read_text().splitlines()] if log.exists() else []
     return [Death(point, phase, int(nth)) for phase, point, nth, _ in found]

@@ -85,21 +85,17 @@ class Stage:
         (revisions,) = self.service.revisions.values() or ([],)
         return [one.state for one in revisions[-1].held] if revisions else []
 
-    def rows(self, table: str) -> int:
-        """How many rows a table of a live half has, in the SQLite database of its name."""
+    def notes(self, table: str = "notes") -> int:
+        """How many rows the live half wrote into the SQLite database of this name."""
         with closing(sqlite3.connect(self.folder / f"{table}.db")) as opened:
             (many,) = opened.execute(f"SELECT count(*) FROM {table}").fetchone()
         return int(many)
-
-    def notes(self) -> int:
-        """How many rows the live half wrote."""
-        return self.rows("notes")
 
     def books(self) -> int:
         """How many rows the second database has."""
         place = place_in(self.folder)
         if not isinstance(place, JournalUrl):
-            return self.rows("books")
+            return self.notes("books")
         with psycopg.connect(place.secret) as books:
             counted = "SELECT count(*) FROM public.books WHERE stage = %s"
             row = books.execute(counted, (self.folder.name,)).fetchone()
@@ -127,31 +123,17 @@ class Stage:
             for one in found
         )
 
-    def staged(self) -> dict[str, tuple[bytes, str]]:
-        """The arguments and the digest of each effect, as the journal has them."""
+    def effects(self) -> tuple[str, tuple[Any, ...]]:
+        """The state of the transaction and its effects, as the journal has them."""
         with closing(Journal(place_in(self.folder))) as opened:
             found = opened.transactions.find("t-1")
             rows = opened.transactions.effects(found[0]) if found and found[0].staging else ()
-            return {row.effect_id: (row.args, row.effect.digest) for row in rows if row.effect is not None}
-
-    def approved(self) -> dict[str, tuple[bytes, str]]:
-        """The same of each effect that the service released."""
-        (revisions,) = self.service.revisions.values() or ([],)
-        held = revisions[-1].held if revisions else []
-        return {
-            one.effect.effect_id: (one.effect.args_bytes, one.effect.digest)
-            for one in held
-            if one.state in SPENT
-        }
+            return (found[0].state if found else "", rows)
 
     def journal(self) -> list[tuple[str, str]]:
-        with closing(Journal(place_in(self.folder))) as opened:
-            found = opened.transactions.find("t-1")
-            if not found:
-                return []
-            (record,) = found
-            rows = opened.transactions.effects(record) if record.staging else ()
-            return [(record.state, "txn"), *((row.state.value, row.tool) for row in rows)]
+        """Each state with whose it is, the transaction's first; nothing where there is none."""
+        state, rows = self.effects()
+        return [(state, "txn"), *((row.state.value, row.tool) for row in rows)] if state else []
 
 
 @contextmanager
@@ -199,10 +181,14 @@ def killed_at_each(tmp_path: Path, flow: str, *, every: bool = True) -> Iterator
 
 def require_as_approved(stage: Stage, told: str) -> None:
     """I-2: what fired was called with the bytes that were staged, and these were approved under their digest."""
-    staged, approved = stage.staged(), stage.approved()
+    staged = {row.effect_id: (row.args, row.effect.digest) for row in stage.effects()[1] if row.effect}
+    (revisions,) = stage.service.revisions.values() or ([],)
+    held = {one.effect.effect_id: one for one in (revisions[-1].held if revisions else ())}
     for effect_id, args in fired(stage.folder).items():
-        assert staged[effect_id] == approved[effect_id], f"approved is another than staged: {told}"
-        assert args == approved[effect_id][0], f"fired with other arguments than approved: {told}"
+        approved = held[effect_id].effect
+        assert held[effect_id].state in SPENT, told
+        assert staged[effect_id] == (approved.args_bytes, approved.digest), f"approved is not staged: {told}"
+        assert args == approved.args_bytes, f"fired with other arguments than approved: {told}"
 
 
 def chosen(points: list[str], every: bool) -> list[str]:
@@ -242,23 +228,6 @@ def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow
     assert points > (30 if every else 6)
     # after FIRING is on disk: before the act, after it, and before its outcome is on disk too
     assert unknown == {"one": 3, "two": 6}[flow] + (every * {"one": 1, "two": 2}[flow])
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("engine")
-def test_killed_anywhere_resume_ends_it_and_a_second_resume_changes_nothing(tmp_path: Path) -> None:
-    for point, stage in killed_at_each(tmp_path, "two"):
-        before = acts(stage.folder)
-        stage.live(resumes=True)
-        first = (stage.journal(), acts(stage.folder))
-        stage.live(resumes=True)
-        assert (stage.journal(), acts(stage.folder)) == first, point
-        world = acts(stage.folder)
-        assert len(world) == len(set(world)), point
-        assert world[: len(before)] == before
-        assert not {state for state, _ in first[0]} & OPEN_ENDS, point
-        if EffectState.REDEEMED in stage.held():
-            raise AssertionError(f"{point}: the service was never told")
 
 
 @pytest.mark.long
@@ -356,39 +325,6 @@ def test_killed_inside_a_compensation_it_is_asked_about_and_not_called_again(
         compensation = stage.service.latest(next(iter(stage.service.revisions))).held[0].compensation
         assert compensation is not None
         assert compensation.state is EffectState.UNKNOWN
-
-
-@pytest.mark.long
-def test_live_effects_stand_exactly_when_the_refund_beside_them_does(tmp_path: Path) -> None:
-    for point, stage in killed_at_each(tmp_path, "with_live"):
-        said = stage.live()
-        world = acts(stage.folder)
-        rows = stage.notes()
-        told = f"{point}: {said}, {world}, {rows} notes, {stage.journal()}"
-        assert len(world) <= 1, told
-        assert rows <= 1, told
-        if said["raised"] is None:
-            assert (len(world), rows) == (1, 1), told
-        else:
-            assert rows == 0, told
-            assert said["raised"] in {"OutcomeUnknown", "EffectFailed"}, told
-
-
-@pytest.mark.long
-def test_live_effects_lost_with_their_process_are_never_half_of_a_transaction(tmp_path: Path) -> None:
-    for point, stage in killed_at_each(tmp_path, "with_live"):
-        before = acts(stage.folder)
-        for _ in range(2):
-            stage.live(resumes=True)
-        rows = stage.notes()
-        states = dict(stage.journal())
-        told = f"{point}: {acts(stage.folder)}, {rows} notes, {stage.journal()}"
-        assert acts(stage.folder) == before, f"resume fired without the live half: {told}"
-        assert not states.keys() & OPEN_ENDS, told
-        if rows:
-            assert len(before) == 1, told
-        elif "fired" in states:
-            assert "unsettled" in states, f"the refund stands alone and nobody is told: {told}"
 
 
 @pytest.mark.long

@@ -37,7 +37,9 @@ def test_killed_there_every_invariant_holds_after_a_restart(
     side = "operator" if chapter in OPERATORS else "service"
     story = stories(engine, side=side, death=death)
     chapter(story)
-    assert story.died, f"{chapter.__name__} did not pass {death}; it passed {passed(story.folder)}"
+    assert story.died, (
+        f"{chapter.__name__} did not pass {death}; it passed {passed(story.folder / 'points.log')}"
+    )
     assert story.breaches() == []
 
 

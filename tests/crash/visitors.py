@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import httpx2
@@ -36,7 +36,7 @@ def signs_in(story: Story) -> None:
         story.more["PROVIDERS"] = json.dumps([provider])
         story.begin()
         story.patiently(lambda: _through_the_door(story))
-        story.patiently(lambda: _leave(story))
+        story.as_person(lambda person: _send(person, "/", lambda form: form.action.endswith("/sign-out"), {}))
         story.finish()
     with story.reading() as conn:
         found = conn.execute(select(*table(SessionRow).columns)).all()
@@ -53,37 +53,27 @@ def _through_the_door(story: Story) -> None:
         assert answer.status_code == 200, answer.text
 
 
-def _leave(story: Story) -> None:
-    with Person(story.url) as person:
-        person.sign_in(story.operator("sign-in-link", {"sub": "maya", "name": "Maya"})["url"])
-        page = person._get("/")
-        forms = _Forms()
-        forms.feed(page.text)
-        form: Form = next(one for one in forms.found if one.action.endswith("/sign-out"))
-        person._send(form, {})
+def _send(person: Person, page: str, which: Callable[[Form], object], fields: dict[str, str]) -> None:
+    """Send the first such form of a page."""
+    forms = _Forms()
+    forms.feed(person._get(page).text)
+    person._send(next(form for form in forms.found if which(form)), fields)
 
 
 def stops(story: Story) -> None:
     """A person stops a tool from its page; an operator starts it again, and what had waited goes on."""
     story.begin()
     said = story.live("large", "stopped")
-    story.patiently(lambda: _stop(story))
+    given = {"name": "refund", "reason": "it goes out twice"}
+    story.as_person(
+        lambda person: _send(person, "/stop", lambda form: form.fields.get("what") == "tool", given)
+    )
     story.operator("go-on", {"tool": "refund"})
     if said["raised"] == "ReviewPending":
         story.answer("maya", said["reviews"][0])
     story.live("resume")
     story.finish()
     happened(story, refund=1)
-
-
-def _stop(story: Story) -> None:
-    with Person(story.url) as person:
-        person.sign_in(story.operator("sign-in-link", {"sub": "maya", "name": "Maya"})["url"])
-        page = person._get("/stop")
-        forms = _Forms()
-        forms.feed(page.text)
-        form: Form = next(one for one in forms.found if one.fields.get("what") == "tool")
-        person._send(form, {"name": "refund", "reason": "it goes out twice"})
 
 
 def brings_a_key(story: Story) -> None:

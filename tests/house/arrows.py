@@ -67,51 +67,27 @@ SDK_UPWARD = {
 
 INNER_ROOMS = ("pdp", "pap", "facts", "tokens", "audit", "storage", "identity")
 GROUND = frozenset(
-    {
-        "settings",
-        "configured",
-        "issuers",
-        "lookups",
-        "webhooks",
-        "slack",
-        "http_clients",
-        "reaching",
-        "errors",
-        "metrics",
-        "health",
-        "tracing",
-    }
+    "settings configured issuers lookups webhooks slack http_clients reaching errors metrics health tracing".split()
 )
 
+_INNER = GROUND | {"domain"}
+_VERBS = _INNER | {*INNER_ROOMS}
 # room -> the rooms of the service it may name, besides itself
 MAY_NAME: dict[str, frozenset[str]] = {
-    "app": frozenset({"*"}),
-    "cli": frozenset({"*"}),
-    "from_settings": frozenset({"*"}),
-    "channels": frozenset({"workflow", *INNER_ROOMS, "domain"}) | GROUND,
-    "jobs": frozenset({"workflow", *INNER_ROOMS, "domain"}) | GROUND,
-    "workflow": frozenset({*INNER_ROOMS, "domain"}) | GROUND,
-    "pdp": frozenset({"domain"}) | GROUND,
-    "pap": frozenset({"pdp", "facts", "domain"}) | GROUND,
-    "facts": frozenset({"storage", "domain"}) | GROUND,
-    "tokens": frozenset({"domain"}) | GROUND,
-    "audit": frozenset({"storage", "domain"}) | GROUND,
-    "storage": frozenset({"domain"}) | GROUND,
-    "identity": frozenset({"storage", "domain"}) | GROUND,
-    "domain": frozenset(),
+    **dict.fromkeys(("app", "cli", "from_settings"), frozenset({"*"})),
+    **dict.fromkeys(("channels", "jobs"), _VERBS | {"workflow"}),
+    "workflow": _VERBS,
+    **dict.fromkeys(("pdp", "tokens", "storage"), _INNER),
+    "pap": _INNER | {"pdp", "facts"},
+    **dict.fromkeys(("facts", "audit", "identity"), _INNER | {"storage"}),
+    **dict.fromkeys(("domain", "issuers", "logs", "metrics", "sampling"), frozenset[str]()),
     "settings": frozenset({"configured", "domain", "errors", "issuers", "lookups", "slack", "webhooks"}),
-    "configured": frozenset({"errors"}),
-    "issuers": frozenset(),
-    "lookups": frozenset({"issuers"}),
+    **dict.fromkeys(("configured", "http_clients"), frozenset({"errors"})),
+    **dict.fromkeys(("lookups", "slack"), frozenset({"issuers"})),
     "webhooks": frozenset({"issuers", "reaching"}),
-    "slack": frozenset({"issuers"}),
-    "http_clients": frozenset({"errors"}),
     "reaching": frozenset({"http_clients"}),
-    "logs": frozenset(),
-    "metrics": frozenset(),
     "health": frozenset({"metrics"}),
     "tracing": frozenset({"errors", "http_clients", "sampling"}),
-    "sampling": frozenset(),
     "errors": frozenset({"domain"}),
 }
 # No channels: what any channel may use, and names none.
@@ -119,20 +95,19 @@ ALL_CHANNELS = frozenset({"requests", "shared_limit", "showing", "streams"})
 
 # The rooms of `workflow`, lowest first: each names itself, those before it, and the modules beside them.
 VERB_ROOMS = (
-    "reading",
-    "effects",
-    "passkeys",
-    "reviews",
-    "edits",
-    "oversight",
-    "releases",
-    "tasks",
-    "trials",
-    "pages",
-    "told",
-    "slack",
-    "proofs",
-    "due",
+    *(
+        "reading",
+        "effects",
+        "passkeys",
+        "reviews",
+        "edits",
+        "oversight",
+        "releases",
+        "tasks",
+        "trials",
+        "pages",
+    ),
+    *("told", "slack", "proofs", "due"),
 )
 
 SEES_EVERYTHING = frozenset({"app", "cli"})

@@ -52,18 +52,12 @@ WRONG = {
     "a pure rule reaches for the database": ("domain/quorum.py", "from policy_service.storage import tables"),
     "a pure rule reads settings": ("domain/quorum.py", "from policy_service import settings"),
     "the domain draws random ids": ("domain/ids.py", "import secrets"),
-    "the decision point reads the database": (
-        "pdp/engine.py",
-        "from policy_service.storage.database import Tx",
-    ),
+    "the decision point reads the database": ("pdp/engine.py", "import policy_service.storage.database.Tx"),
     "the decision point activates bundles": ("pdp/engine.py", "from policy_service import pap"),
     "tokens writes its own rows": ("tokens/keys.py", "from policy_service.storage import tables"),
     "storage calls the audit log": ("storage/unit.py", "from policy_service.audit.log import append"),
     "an inner room calls a verb": ("audit/log.py", "from policy_service.workflow import submit"),
-    "a verb answers HTTP": (
-        "workflow/effects/submit.py",
-        "from policy_service.channels.http import problems",
-    ),
+    "a verb answers HTTP": ("workflow/effects/submit.py", "import policy_service.channels.http.problems"),
     "a vote reads the page it was cast on": (
         "workflow/reviews/vote.py",
         "from policy_service.workflow.pages import reviews",
@@ -74,10 +68,7 @@ WRONG = {
     ),
     "a sweep speaks HTTP": ("jobs/sweeps.py", "from policy_service.channels import http"),
     "a channel starts sweeps": ("channels/http/health.py", "from policy_service.jobs import sweeps"),
-    "one channel uses another": (
-        "channels/web/pages.py",
-        "from policy_service.channels.http import problems",
-    ),
+    "one channel uses another": ("channels/web/pages.py", "import policy_service.channels.http.problems"),
     "what all channels share uses one of them": (
         "channels/showing/marking.py",
         "from policy_service.channels.web import rendering",
@@ -96,10 +87,7 @@ WRONG = {
         "pdp/engine.py",
         "import typing as t\nif t.TYPE_CHECKING:\n    from policy_service.storage import tables\n",
     ),
-    "somebody names the composition root": (
-        "workflow/reviews/vote.py",
-        "from policy_service.app import build",
-    ),
+    "somebody names the composition root": ("workflow/reviews/vote.py", "import policy_service.app.build"),
     "somebody names the command line": ("identity/agents.py", "import policy_service.cli"),
     "the service uses the SDK's client": (
         "workflow/reviews/vote.py",
@@ -126,24 +114,15 @@ RIGHT = {
         "from policy_service.channels.showing import marking",
     ),
     "a channel speaks the contract": ("channels/http/x.py", "from countersign.contract import wire"),
-    "a verb opens a unit of work": (
-        "workflow/effects/submit.py",
-        "from policy_service.storage.unit import Tx",
-    ),
+    "a verb opens a unit of work": ("workflow/effects/submit.py", "import policy_service.storage.unit.Tx"),
     "a page asks the rule of a vote": (
         "workflow/pages/queue.py",
         "from policy_service.workflow.reviews.vote import why_not",
     ),
-    "a verb reads the rows as they are": (
-        "workflow/due/sweep.py",
-        "from policy_service.workflow import records",
-    ),
+    "a verb reads the rows as they are": ("workflow/due/sweep.py", "import policy_service.workflow.records"),
     "bundles are validated by the engine": ("pap/active.py", "from policy_service.pdp import engine"),
     "the audit log writes rows": ("audit/log.py", "from ..storage import tables"),
-    "the domain speaks the contract": (
-        "domain/release.py",
-        "from countersign.contract.states import TxnState",
-    ),
+    "the domain speaks the contract": ("domain/release.py", "import countersign.contract.states.TxnState"),
     "a room names itself": ("storage/outbox.py", "from policy_service.storage import tables"),
 }
 
@@ -166,10 +145,7 @@ WRONG_IN_SDK = {
     ),
     "the commit knows the block": ("commit/firing.py", "from countersign.transactions import intake"),
     "a live effect waits for recovery": ("live/work.py", "from ..recovery.forward import Forward"),
-    "a neighbour on the same floor": (
-        "integrations/loop.py",
-        "from countersign.rehearsal.replay import replay",
-    ),
+    "a neighbour on the same floor": ("integrations/loop.py", "import countersign.rehearsal.replay.replay"),
     "somebody names the command line": ("rehearsal/replay.py", "import countersign.cli.terminal"),
     "a room names the package of all": ("commit/plan.py", "from countersign import transaction"),
     "a room that is not on the plan": ("strings/cut.py", "from countersign.errors import Denied"),
@@ -240,10 +216,8 @@ def test_tokens_is_the_only_reader_of_private_keys() -> None:
 
 
 def test_a_private_key_read_elsewhere_is_seen(tmp_path: Path) -> None:
-    _write(
-        tmp_path / "policy_service/channels/http/x.py",
-        "from countersign.contract.keys import PrivateKey as K",
-    )
+    x = tmp_path / "policy_service/channels/http/x.py"
+    _write(x, "from countersign.contract.keys import PrivateKey as K")
     _write(tmp_path / "policy_service/audit/log.py", "import countersign.contract as c\nc.keys.PrivateKey\n")
     assert {room_of(module) for module in private_key_readers(tmp_path)} == {"channels", "audit"}
 

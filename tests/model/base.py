@@ -1,109 +1,52 @@
-"""The machine: Hypothesis draws what everybody does next, the real service and the model do it, and they are compared.
+"""The machine of the whole protocol: the comparison of each answer, and the invariants after every step.
 
-After every step the answer is the one the model gives, the tables hold what the model holds, and the invariants hold
-by the tables alone. At the end time passes until nothing is due, and everything is finished or somebody was told.
+At the end time passes until nothing is due, and everything is finished or somebody was told.
 """
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx2
-from hypothesis import event
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import invariant
 
 from countersign.contract import EffectState, ReceiptClaims, ReleaseClaims, TxnState
 from tests.model import invariants
 from tests.model import peoples_side as people
 from tests.model.agents_side import Answer
-from tests.model.playing import PICK, Databases, Moves
-from tests.model.real import LOST, Real, Shop, Tables
+from tests.model.machine import Machine
+from tests.model.real import Real, Shop, Tables
 from tests.model.rules import USUAL
-from tests.model.state import Attempt, Book, Refused, Token, Transaction, new_book
-
-__all__ = ["PICK", "Batch", "Databases", "Protocol", "may"]
+from tests.model.state import Attempt, Book, Refused, Token, new_book
 
 E, T = EffectState, TxnState
 Batch = tuple[tuple[Token, ...], list[str]]
 
-AMOUNTS = st.sampled_from([10, 60, 500, 5_000])
-MINE = st.sampled_from(["pay", "pay", "book", "mail"])
-TOOLS = st.one_of(st.lists(MINE, min_size=1, max_size=3), st.just(["ship"]), st.just(["ship", "pay"]))
-OUTCOMES = st.sampled_from([E.FIRED, E.FIRED, E.FIRED, E.FAILED, E.UNUSED, E.UNKNOWN])
 
-
-MOVES = Moves()
-may = MOVES.may
-
-
-class Protocol(RuleBasedStateMachine):
+class Protocol(Machine):
     """The whole protocol on one engine."""
 
-    databases: ClassVar[Databases]
-    moves: ClassVar[Counter[tuple[Any, Any]]]  # what was ever seen to move, over all runs
-    steps: ClassVar[Counter[str]]  # what was ever answered, by verb
-
     def __init__(self) -> None:
-        super().__init__()
-        self._life = ExitStack()
-        folder = Path(tempfile.mkdtemp(prefix="countersign-model-"))
-        self._life.callback(shutil.rmtree, folder, ignore_errors=True)
-        self.real = Real(folder, self._life.enter_context(type(self).databases()))
-        self._life.callback(self.real.close)
+        super().__init__(Real)
         self.book: Book = new_book(self.real.clock(), USUAL)
         self.shop = Shop()
-        self.batches: list[Batch] = []
         self.submissions: list[dict[str, Any]] = []
         self.releases: list[ReleaseClaims] = []
         self.receipts: list[ReceiptClaims] = []
-        self.names = 0
-        self.calm, self.alive = 0, 0  # requests since the last disturbance, and since the last start
         self.tables: Tables = self.real.do(self.real.tables)
-        self.before: invariants.Seen = {}
         self.before_txns: dict[tuple[str, int], str] = {}
         self.commits = {"usual": self.real.world.service.active.current.commit}
 
     # -- one step --------------------------------------------------------------------------------------------
 
     def ask(
-        self,
-        verb: str,
-        expected: Callable[[], Any],
-        actual: Callable[..., Awaitable[httpx2.Response]],
-        *args: Any,
+        self, verb: str, expected: Callable[[], Any], actual: Callable[..., Awaitable[httpx2.Response]]
     ) -> tuple[Any, dict[str, Any]] | None:
-        """Do it on both sides and compare; what both answered, or None where both refused or the answer was lost."""
-        self.book.now = self.real.clock()
-        self.calm, self.alive = self.calm + 1, self.alive + 1
-        lost = LOST.get()
-        answer = self.real.do(actual, *args)
-        if lost is not None and answer.status_code == 503:
-            self.note(verb, f"lost {lost} the commit")
-            if lost == "after":
-                _or_refused(expected)
-            return None
-        wanted = _or_refused(expected)
-        if isinstance(wanted, Refused):
-            self.note(verb, f"{wanted.status} {wanted.code}".strip())
-            told = (answer.status_code, answer.json().get("code") if wanted.code else "")
-            assert told == (wanted.status, wanted.code), f"{verb}: {wanted.args}, but {answer.text}"
-            return None
-        self.note(verb, str(answer.status_code))
-        status = wanted.status if isinstance(wanted, Answer) else 200
-        assert answer.status_code == status, f"{verb}: {status} was expected, but {answer.text}"
-        return wanted, answer.json()
-
-    def note(self, verb: str, what: str) -> None:
-        """One thing that happened, for the statistics."""
-        event(f"{verb}: {what}")
-        type(self).steps[f"{verb}: {what}"] += 1
+        """Do it on both sides and compare; the model's answer, and the body of the service's."""
+        both = self.exchange(verb, expected, actual)
+        return None if both is None else (both[0], both[1].json())
 
     def transaction_told(self, wanted: Answer, view: dict[str, Any]) -> None:
         """The transaction as the answer shows it."""
@@ -140,21 +83,10 @@ class Protocol(RuleBasedStateMachine):
         assert receipt.fire_by == min(int(e.fire_by.timestamp()) for e in attempt.effects if e.fire_by)
         self.receipts.append(receipt)
 
-    def check_invariants(self, *args: Any) -> None:
-        """One look after each step, for the comparison and for every invariant."""
-        self.look()
-        super().check_invariants(*args)
-
-    def look(self) -> None:
-        """What the tables hold is what the model holds."""
+    def both(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the tables hold, and the same of the model."""
         self.tables = self.real.do(self.real.tables)
-        held, remembered = _held(self.tables), _remembered(self.book)
-        differ = {
-            what: [(key, held[what].get(key), wanted.get(key)) for key in held[what].keys() | wanted.keys()]
-            for what, wanted in remembered.items()
-        }
-        wrong = {what: [row for row in rows if row[1] != row[2]] for what, rows in differ.items()}
-        assert held == remembered, {what: rows for what, rows in wrong.items() if rows}
+        return _held(self.tables), _remembered(self.book)
 
     @invariant()
     def i1_no_fire_without_a_redemption_no_redemption_without_a_release(self) -> None:
@@ -186,15 +118,6 @@ class Protocol(RuleBasedStateMachine):
         self.before, self.before_txns = now, txns
 
     @invariant()
-    def i8_every_transition_has_exactly_one_audit_row_and_the_reverse(self) -> None:
-        self.the_log_tells_it()
-
-    def the_log_tells_it(self) -> None:
-        """Replayed, the log ends where the tables are."""
-        faults = self.real.do(self.real.faults)
-        assert not faults, faults
-
-    @invariant()
     def i13_the_active_bundle_is_a_validated_one(self) -> None:
         active = self.real.world.service.active.current
         assert {
@@ -206,24 +129,14 @@ class Protocol(RuleBasedStateMachine):
         try:
             for _ in range(3):
                 self.real.clock.pass_(hours=25)
-                self._sweep()
+                self.sweep()
                 self.look()
             invariants.i14_somebody_is_told(self.tables)
-            self.the_log_tells_it()
+            self.i8_every_transition_has_exactly_one_audit_row_and_the_reverse()
         finally:
             self._life.close()
 
-    @rule(data=st.data())
-    def somebody_acts(self, data: st.DataObject) -> None:
-        """One rule and not one for each verb: `playing.py` says why."""
-        MOVES.make_one(self, data)
-
     # -- what there is ---------------------------------------------------------------------------------------
-
-    def fresh(self, what: str) -> str:
-        """A name nobody has."""
-        self.names += 1
-        return f"{what}-{self.names}"
 
     def key_of(self, agent: str, pick: int = 0) -> str:
         """A live key of an agent where there is one."""
@@ -236,27 +149,11 @@ class Protocol(RuleBasedStateMachine):
         if key in self.book.revoked_keys:
             raise Refused(401)
 
-    def disturbed(self) -> None:
-        """Something got in the way; most of what happens is people and agents who go on."""
-        self.calm = 0
-
-    def heads(self, *states: T) -> list[Transaction]:
-        """Revisions in force, in one of these states where some are given."""
-        found = [revisions[-1] for revisions in self.book.revisions.values() if revisions]
-        return [txn for txn in found if not states or txn.state in states]
-
-    def _sweep(self) -> None:
+    def sweep(self) -> None:
         """What the timers do, on both sides."""
-        self.book.now = self.real.clock()
+        self.tick()
         self.real.do(self.real.world.sweep)
         people.sweep(self.book)
-
-
-def _or_refused(expected: Callable[[], Any]) -> Any:
-    try:
-        return expected()
-    except Refused as refusal:
-        return refusal
 
 
 def _count_moves(moves: Counter[tuple[Any, Any]], before: Mapping[Any, Any], now: Mapping[Any, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -16,8 +15,8 @@ from policy_service.errors import ServiceError
 from tests.fakes.payments import person
 from tests.model import peoples_side as people
 from tests.model.acting import AgentsAct
-from tests.model.base import PICK, Databases, may
-from tests.model.real import losing, seconds
+from tests.model.machine import PICK, may
+from tests.model.real import losing
 from tests.model.rules import BUNDLES, PEOPLE
 from tests.model.state import OPEN, Effect, Refused, Transaction
 
@@ -104,7 +103,7 @@ class EverybodyActs(AgentsAct):
 
     def operate(self, verb: str, args: dict[str, Any], expected: Callable[[], Any]) -> Any:
         """An operator's verb, as the socket of a running service takes it; both sides' answer."""
-        self.book.now = self.real.clock()
+        self.tick()
         try:
             told = self.real.do(self.real.world.operator, verb, args | {"reason": "because"})
         except ServiceError as refusal:
@@ -279,34 +278,6 @@ class EverybodyActs(AgentsAct):
 
     # -- time, bundles, trouble ------------------------------------------------------------------------------
 
-    @may(
-        when=lambda self: self.calm > 1,
-        stretch=st.sampled_from([1, 29, 31, 119, 121, 300, 700, 1_300, 3_700, 90_000]),
-        sweeping=st.booleans(),
-    )
-    def time_passes(self, stretch: int, sweeping: bool) -> None:
-        """Timers may be late."""
-        self.disturbed()
-        self.real.clock.pass_(seconds=stretch)
-        self.note("time", "passes")
-        if sweeping:
-            self._sweep()
-
-    @may(
-        when=lambda self: self.calm > 1 and self.deadlines(),
-        pick=PICK,
-        early=st.booleans(),
-        sweeping=st.booleans(),
-    )
-    def a_deadline_comes(self, pick: int, early: bool, sweeping: bool) -> None:
-        """Exactly the moment something ends, or the last before it."""
-        self.disturbed()
-        found = self.deadlines()
-        self.real.clock.stop_at(found[pick % len(found)] - seconds(0.001 if early else 0))
-        self.note("time", "just before a deadline" if early else "a deadline")
-        if sweeping:
-            self._sweep()
-
     def deadlines(self) -> list[datetime]:
         """Moments to come at which something ends."""
         times: set[datetime | None] = set()
@@ -329,7 +300,7 @@ class EverybodyActs(AgentsAct):
         """Stricter, laxer, a tool fewer, other people, another manifest: everything open is asked about again."""
         self.disturbed()
         self.real.catch_up()
-        self.book.now = self.real.clock()
+        self.tick()
         self.real.do(self.real.activate, BUNDLES[name])
         people.activate(self.book, BUNDLES[name])
         self.commits[name] = self.real.world.service.active.current.commit
@@ -337,7 +308,7 @@ class EverybodyActs(AgentsAct):
 
     def a_bundle_that_does_not_load(self) -> None:
         """The last good one stays (I-13)."""
-        self.book.now = self.real.clock()
+        self.tick()
         self.real.do(self.real.activate, None)
         assert self.real.world.service.active.status().error is not None
         self.note("bundle", "broken")
@@ -347,7 +318,7 @@ class EverybodyActs(AgentsAct):
         """Whatever was acknowledged is there (I-7): the next comparison says so."""
         self.disturbed()
         self.real.catch_up()
-        self.book.now = self.real.clock()
+        self.tick()
         self.book.bundle.lay(self.real.bundle)  # one that does not load would keep a service from starting
         self.real.crash()
         self.alive = 0
@@ -377,14 +348,3 @@ class EverybodyActs(AgentsAct):
             elif self.heads():
                 self.withdraw(pick, 0, 1)
         self.crash()
-
-
-def machine_on(databases: Databases) -> type[EverybodyActs]:
-    """A machine of its own, with its own statistics."""
-
-    class OnAnEngine(EverybodyActs):
-        pass
-
-    OnAnEngine.databases = staticmethod(databases)
-    OnAnEngine.moves, OnAnEngine.steps = Counter(), Counter()
-    return OnAnEngine

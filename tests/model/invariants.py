@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from countersign.contract import TERMINAL, EffectState, ReceiptClaims, ReleaseClaims, load, names
 from tests.fakes.payments import person
+from tests.model.gates import OWNER, InForce, merged, met, stored_gates
 from tests.model.real import Shop, Tables
-from tests.model.rules import OWNER, Bundle, Gate, met
 
 E = EffectState
 SPENT = {
@@ -62,7 +62,7 @@ def i3_once(tables: Tables, shop: Shop) -> None:
     assert not [effect_id for effect_id, times in shop.fired.items() if times > 1]
 
 
-def i5_reviewed_by_people(tables: Tables, before: Seen, bundle: Bundle) -> None:
+def i5_reviewed_by_people(tables: Tables, before: Seen, bundle: InForce) -> None:
     """What has just been released or redeemed after a review has its gates met, by people who may, on this revision."""
     reviews = {(row.effect_id, row.rev): row for row in tables.reviews}
     for row in tables.effects:
@@ -76,10 +76,8 @@ def i5_reviewed_by_people(tables: Tables, before: Seen, bundle: Bundle) -> None:
         assert not [v for v in cast if v.verdict == "deny"]
         side = {person(OWNER)} if row.agent == "robot" else set()
         approving = {v.sub for v in cast if v.revoked_at is None and person(v.sub) not in side}
-        gates = tuple(
-            Gate(g["policy_id"], frozenset(g["groups"]), g["quorum"], shared=g["shared"]) for g in row.gates
-        )
-        assert met(gates, {name: bundle.groups_of(name) for name in sorted(approving)}), row.gates
+        people = {name: bundle.groups_of(name) for name in sorted(approving)}
+        assert met(merged(stored_gates(row)), people), row.gates
 
 
 def i6_terminal_absorbs(before: Seen, now: Seen) -> None:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import httpx2
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -35,16 +35,10 @@ from policy_service.storage.tables import (
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Clock, Visitor, World, running
-from tests.model.rules import OWNER, USUAL
+from tests.model.gates import OWNER, InForce
+from tests.model.rules import USUAL
 
 T = TypeVar("T")
-
-
-class Folder(Protocol):
-    """Rules that can be written down for the service."""
-
-    def lay(self, folder: Path) -> None:
-        """Make the folder hold exactly these."""
 
 
 LOST: ContextVar[str | None] = ContextVar("LOST", default=None)
@@ -80,7 +74,7 @@ def read_tables(conn: Connection) -> Tables:
 class Real:
     """A service of the machine's own."""
 
-    def __init__(self, folder: Path, database: dict[str, str], first: Folder = USUAL) -> None:
+    def __init__(self, folder: Path, database: dict[str, str], first: InForce = USUAL) -> None:
         self._folder, self._database = folder, database
         self._life, self._lives = ExitStack(), 0
         self._portal: BlockingPortal = self._life.enter_context(start_blocking_portal())
@@ -189,7 +183,7 @@ class Real:
             answer = await visitor.http.post(path, json=ballot, headers=visitor.headers())
         return answer
 
-    async def activate(self, bundle: Folder | None) -> None:
+    async def activate(self, bundle: InForce | None) -> None:
         """Lay this bundle there and look; None is one that does not load."""
         if bundle is None:
             (self.bundle / "rules.cedar").write_text("forbid (principal")
@@ -257,8 +251,3 @@ class Shop:
     def fire(self, effect_id: str) -> None:
         """It happens."""
         self.fired[effect_id] = self.fired.get(effect_id, 0) + 1
-
-
-def seconds(delta: float) -> timedelta:
-    """A stretch of time."""
-    return timedelta(seconds=delta)

@@ -6,7 +6,8 @@ import pytest
 
 from countersign.contract import EffectState, TxnState
 from countersign.contract.states import EFFECT_MOVES, TXN_MOVES
-from tests.model.governing import machine_on
+from tests.model.governing import EverybodyActs
+from tests.model.machine import machine_on
 from tests.model.playing import LONG, Databases, play
 
 E, T = EffectState, TxnState
@@ -27,7 +28,7 @@ NOT_REACHED = {
 @pytest.mark.timeout(3_600 if LONG else 600)
 @pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def test_the_service_does_what_the_model_does(engine: str, databases: Databases) -> None:
-    machine = machine_on(databases)
+    machine = machine_on(EverybodyActs, databases)
     play(machine, SEEDS[engine], STEPS)
     assert machine.moves, "it got nowhere"
     assert not LONG or (machine.moves[T.READY, T.REDEEMED] and machine.moves[E.REVIEW, E.RELEASED])
@@ -37,7 +38,7 @@ def test_the_service_does_what_the_model_does(engine: str, databases: Databases)
 @pytest.mark.timeout(7_200)
 @pytest.mark.parametrize("engine", ["sqlite"])
 def test_every_move_of_the_tables_is_seen_or_cannot_be_made(engine: str, databases: Databases) -> None:
-    machine = machine_on(databases)
+    machine = machine_on(EverybodyActs, databases)
     play(machine, 70, STEPS)
     tables = [*EFFECT_MOVES.items(), *TXN_MOVES.items()]
     unseen = {(frm, to) for frm, moves in tables for to in moves if not machine.moves[frm, to]}

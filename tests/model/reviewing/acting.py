@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize
 
 from countersign.contract import TxnState
-from tests.model.playing import PICK
+from tests.model.machine import PICK, may
 from tests.model.reviewing import agents, invariants
 from tests.model.reviewing.agents import AGENT, Said
-from tests.model.reviewing.base import Batch, Reviews, may
+from tests.model.reviewing.base import Batch, Reviews
 from tests.model.reviewing.book import Call, Comment, Effect, Proposal, Revision
 from tests.model.reviewing.laws import VERSIONS
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from countersign.contract import EffectState, TxnState, names
+from tests.model.gates import OWNER
 from tests.model.reviewing.book import (
     VALID_FOR,
     Book,
@@ -20,7 +21,6 @@ from tests.model.reviewing.book import (
     Review,
     Revision,
 )
-from tests.model.reviewing.laws import OWNER
 from tests.model.state import OPEN
 
 E, T = EffectState, TxnState
@@ -128,7 +128,7 @@ def accepted(known: Sequence[Revision], effect_id: str) -> list[Proposal]:
 
 
 def _decided(book: Book, effect_id: str, call: Call, amount: int) -> Effect:
-    fired = book.laws.decide(call.tool, amount)
+    fired = book.laws.gates_of(call.tool, amount)
     state = E.DENIED if fired is None else E.REVIEW if fired else E.RELEASED
     valid_for = min([VALID_FOR, *(gate.valid_for for gate in fired or ())])
     effect = Effect(effect_id, call, amount, state, fired or (), valid_for, book.laws)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from countersign.contract import EffectState, TxnState, require_move
-from tests.model.reviewing.laws import OWNER, PEOPLE, Asked, Gate, Laws, merged, met, short_of
+from tests.model.gates import OWNER, Asked, Gate, merged, met, short_of
+from tests.model.reviewing.laws import PEOPLE, Laws
 from tests.model.state import OPEN, UNSPENT_ENDINGS, Refused
 
 E, T = EffectState, TxnState
@@ -303,7 +304,7 @@ class Book:
 
     def settle(self, revision: Revision, effect: Effect) -> bool:
         """Ask the laws in force about an open effect and put it where the answer says; whether it may go now."""
-        fired = self.laws.decide(effect.call.tool, effect.amount)
+        fired = self.laws.gates_of(effect.call.tool, effect.amount)
         gates = tuple(dict.fromkeys([*effect.gates, *(fired or ())]))
         late = [gate for gate in gates if gate not in effect.gates]
         count = self.count(revision, effect, gates)

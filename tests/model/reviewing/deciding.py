@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from countersign.contract import EffectState, TxnState
 from tests.fakes.world import Visitor
-from tests.model.playing import PICK
+from tests.model.gates import OWNER
+from tests.model.machine import PICK, may
 from tests.model.reviewing import agents, people
 from tests.model.reviewing.acting import AMOUNTS, AgentActs
 from tests.model.reviewing.agents import AGENT
-from tests.model.reviewing.base import may
 from tests.model.reviewing.book import Effect, Revision
-from tests.model.reviewing.laws import OWNER, PEOPLE
+from tests.model.reviewing.laws import PEOPLE
 from tests.model.state import Refused
 
 E, T = EffectState, TxnState
@@ -203,8 +203,3 @@ class PeopleDecide(AgentActs):
             people.comment(self.book, who, revision, effect, words, question=question)
 
         self.ask("write", expected, self._post(who, f"/v1/reviews/{review_id}/comments", body))
-
-    def _stand_at(self, moment: Any) -> None:
-        """The clock is moved to exactly this moment, and the next request comes in it."""
-        self.real.clock.stop_at(moment)
-        self.on_edge = True

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from hypothesis import strategies as st
 
 from countersign.contract import EffectState, TxnState
 from tests.fakes.payments import person
-from tests.model.playing import PICK, Databases
+from tests.model.machine import PICK, may
 from tests.model.real import losing
 from tests.model.reviewing import people
-from tests.model.reviewing.base import may
 from tests.model.reviewing.book import Revision
 from tests.model.reviewing.deciding import PeopleDecide
 from tests.model.reviewing.laws import PEOPLE, RULES, STAFF, Laws
@@ -154,32 +152,6 @@ class EverybodyDecides(PeopleDecide):
 
     # -- time and trouble ------------------------------------------------------------------------------------
 
-    @may(
-        when=lambda self: self.calm > 1, stretch=st.sampled_from([1, 119, 121, 700, 1_000, 3_700, 45_000, 90_000]),
-        sweeping=st.booleans(),
-    )  # fmt: skip
-    def time_passes(self, stretch: int, sweeping: bool) -> None:
-        """Timers may be late."""
-        self.disturbed()
-        self.real.clock.pass_(seconds=stretch)
-        if sweeping:
-            self.sweep()
-
-    @may(
-        when=lambda self: self.calm > 1 and self.deadlines(),
-        pick=PICK,
-        early=st.booleans(),
-        sweeping=st.booleans(),
-    )
-    def a_deadline_comes(self, pick: int, early: bool, sweeping: bool) -> None:
-        """Exactly the moment something ends or others are asked, or the last before it."""
-        self.disturbed()
-        found = self.deadlines()
-        self._stand_at(found[pick % len(found)] - timedelta(milliseconds=1 if early else 0))
-        self.note("time", "just before a deadline" if early else "a deadline")
-        if sweeping:
-            self.sweep()
-
     def deadlines(self) -> list[datetime]:
         """Moments to come at which something happens by itself."""
         times = {r.valid_until for r in self.heads(T.READY) if r.valid_until is not None}
@@ -234,14 +206,3 @@ class EverybodyDecides(PeopleDecide):
 
 def _with(staff: Mapping[str, tuple[str, ...]], group: str, members: Any) -> dict[str, tuple[str, ...]]:
     return {**staff, group: tuple(sorted(members))}
-
-
-def machine_on(databases: Databases) -> type[EverybodyDecides]:
-    """A machine of its own, with its own statistics."""
-
-    class OnAnEngine(EverybodyDecides):
-        pass
-
-    OnAnEngine.databases = staticmethod(databases)
-    OnAnEngine.steps = Counter()
-    return OnAnEngine

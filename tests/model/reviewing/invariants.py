@@ -7,23 +7,13 @@ from typing import Any
 
 from countersign.contract import EffectState, ReleaseClaims
 from tests.fakes.payments import person
+from tests.model.gates import OWNER, merged, met, stored_gates
 from tests.model.invariants import Seen
-from tests.model.reviewing.laws import OWNER, Gate, Laws, merged, met
+from tests.model.reviewing.laws import Laws
 from tests.model.reviewing.real import Everything
 
 E = EffectState
 GONE = {"denied", "expired", "withdrawn", "revoked"}
-
-
-def gates_of(row: Any) -> tuple[Gate, ...]:
-    """The gates that are stored with an effect."""
-    return tuple(
-        Gate(
-            g["policy_id"], frozenset(g["groups"]), g["quorum"],
-            shared=g["shared"], escalate=frozenset(g["escalate"]),
-        )
-        for g in row.gates
-    )  # fmt: skip
 
 
 def i4_at_redemption(found: Everything, claims: list[ReleaseClaims], now: float, laws: Laws) -> None:
@@ -37,9 +27,9 @@ def i4_at_redemption(found: Everything, claims: list[ReleaseClaims], now: float,
             e for e in found.tables.effects if (e.effect_id, e.rev) == (claim.detail.effect_id, head.rev)
         )
         assert claim.detail.effect_digest == effect.effect_digest
-        fired = laws.decide(effect.tool, amount_in(effect.args))
+        fired = laws.gates_of(effect.tool, amount_in(effect.args))
         assert fired is not None
-        stored = {(gate.name, gate.groups, gate.quorum) for gate in gates_of(effect)}
+        stored = {(gate.name, gate.groups, gate.quorum) for gate in stored_gates(effect)}
         assert {(gate.name, gate.groups, gate.quorum) for gate in fired} <= stored
 
 
@@ -80,7 +70,7 @@ def _require_let_go(
 ) -> None:
     approving = {name for name, verdict in said if verdict == "approve" and name not in laws.barred}
     people = {name: laws.groups_of(name) for name in sorted(approving)}
-    if met(merged(gates_of(effect), set(review.escalated)), people):
+    if met(merged(stored_gates(effect), set(review.escalated)), people):
         return
     signed = {n for n, v in said if v == "break_glass" and (laws.opens(n) or laws.opens_alone(n))}
     assert review.break_glass_at is not None, "its gates are not met, and nobody opened it"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from countersign.contract import EffectState
 from tests.model.reviewing.agents import open_effects, require_open
-from tests.model.reviewing.book import Book, Comment, Effect, Proposal, Refused, Review, Revision, Task, Vote
-from tests.model.reviewing.laws import Laws
+from tests.model.reviewing.book import Book, Comment, Effect, Proposal, Refused, Review, Revision, Vote
 
 E = EffectState
 
@@ -136,22 +133,3 @@ def watch(book: Book) -> None:
         short = review.is_open and bool(book.short(revision, effect))
         if short is not book.is_told(revision, effect):
             book.weigh(revision, effect)
-
-
-def changed(laws: Laws, **what: object) -> Laws:
-    """These laws with something else in them."""
-    return replace(laws, **what)  # type: ignore[arg-type]
-
-
-__all__ = [
-    "Task",
-    "ask_about_open",
-    "changed",
-    "comment",
-    "propose",
-    "revoke",
-    "sign",
-    "sweep",
-    "vote",
-    "watch",
-]

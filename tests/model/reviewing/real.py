@@ -20,9 +20,10 @@ from policy_service.workflow.looking import look
 from policy_service.workflow.reviews.impossible import watch_quorums
 from tests.fakes.payments import person
 from tests.fakes.world import Visitor
+from tests.model.gates import OWNER
 from tests.model.real import LOST, Real, Tables, read_tables
 from tests.model.reviewing.agents import AGENT
-from tests.model.reviewing.laws import OWNER, PEOPLE, Laws
+from tests.model.reviewing.laws import PEOPLE, Laws
 
 Ask = Callable[[Visitor], Awaitable[httpx2.Response]]
 TICKS = (

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-from tests.model.playing import Databases
 from tests.model.real import losing
 from tests.model.reviewing.agents import AGENT
 from tests.model.reviewing.book import Call, Effect, Revision
@@ -273,14 +271,3 @@ STORIES: tuple[Callable[[Teller], None], ...] = (
     a_no_is_final, the_owner_does_not_vote, what_is_proposed_lapses, what_nobody_can_meet_is_escalated_at_once,
     the_service_dies, the_other_effect_still_waits, words_decide_nothing,
 )  # fmt: skip
-
-
-def told_on(databases: Databases) -> type[Teller]:
-    """The machine that is told what to do, on an engine."""
-
-    class OnAnEngine(Teller):
-        pass
-
-    OnAnEngine.databases = staticmethod(databases)
-    OnAnEngine.steps = Counter()
-    return OnAnEngine
