@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,14 +24,12 @@ from countersign import (
     transaction,
 )
 from countersign.contract import names
-from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
 from examples.local_service import LocalService, free_port
 from examples.person import Person
 from tests.fakes.desk import notes_database, notes_in
 from tests.fakes.local_service import WarmService
-from tests.house.repository import ROOT
-from tests.integration.sdk.conftest import ROLE
+from tests.integration.sdk.conftest import ROLE, bundle_of, until
 
 POLICY = """
 @id("desk-may-act")
@@ -46,8 +43,6 @@ when { context.input.text like "*long*" };
 forbid (principal, action == Action::"note", resource)
 when { context.input.text like "*Ada*" };
 """
-SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
-
 Note = Callable[[str, str], None]
 
 
@@ -66,12 +61,8 @@ def live_note(notes: Path, registry: ToolRegistry, **draft: Any) -> Note:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalService, Settings]]:
     """The service, and what its one agent knows."""
     folder = tmp_path_factory.mktemp("asking")
-    bundle = folder / "bundle"
-    (bundle / "tools").mkdir(parents=True)
-    (bundle / "desk.cedar").write_text(POLICY)
-    (bundle / "groups.toml").write_bytes((ROOT / "policies" / "groups.toml").read_bytes())
     draft = tool_of(live_note(folder / "none.db", ToolRegistry(), ask="live")).draft_manifest()
-    (bundle / "tools" / "note.json").write_bytes(manifest_json(draft))
+    bundle = bundle_of(folder / "bundle", POLICY, [draft])
     with WarmService(folder / "service", bundle, port=free_port()) as service:
         yield service, service.enroll("support", ROLE)
 
@@ -101,15 +92,16 @@ def note(notes: Path, runtime: Runtime) -> Note:
 
 def lines_about(service: LocalService, key: str, least: int = 0) -> list[dict[str, Any]]:
     """What somebody who investigates finds of a run key in the log, once at least so many lines have got there."""
-    txn, until = names.txn_id(agent="support", run_key=key), time.monotonic() + SECONDS
+    txn, found = names.txn_id(agent="support", run_key=key), list[dict[str, Any]]()
     with Person(service.url) as maya:
         maya.sign_in(service.sign_in_link("maya"))
-        while True:
-            told = maya._get(f"{service.url}/audit/export.jsonl?about={txn}").text
-            found = [json.loads(line)["record"] for line in told.splitlines() if line]
-            if len(found) >= least or time.monotonic() > until:
-                break
-            time.sleep(0.05)
+
+        def told() -> bool:
+            lines = maya._get(f"{service.url}/audit/export.jsonl?about={txn}").text.splitlines()
+            found[:] = [json.loads(line)["record"] for line in lines if line]
+            return len(found) >= least
+
+        until(told)
     return [one["body"] | {"kind": one["kind"], "actor": one["actor"]} for one in found]
 
 
