@@ -55,6 +55,14 @@ when { context.input.amount_cents > 5000 };
 @id("never-huge") @doc("Refunds above 5,000.00 are not made here.")
 forbid (principal, action == Action::"refund", resource)
 when { context.input.amount_cents > 500000 };
+
+@id("long-memos-need-finance") @approval("finance")
+forbid (principal, action == Action::"memo", resource)
+when { context.input.text like "*long*" };
+
+@id("no-names") @doc("Names do not belong in memos. Write the customer's number.")
+forbid (principal, action == Action::"memo", resource)
+when { context.input.text like "*Ada*" };
 """
 
 
@@ -70,7 +78,10 @@ def _closed_browsers() -> Iterator[None]:
 
 
 ORDER = ("Order", "order_id")
-VOIDED = {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
+VOIDED: dict[str, Any] = {
+    "compensate": "void",
+    "compensation_map": {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"},
+}
 
 
 class Tools:
@@ -96,7 +107,7 @@ class Tools:
             """Take a charge back."""
             self.act("void", charge_id, amount_cents)
 
-        @tool("charge", resource=ORDER, compensate="void", compensation_map=VOIDED, registry=mine)
+        @tool("charge", resource=ORDER, registry=mine, **VOIDED)
         def charge(order_id: str, amount_cents: int) -> dict[str, str]:
             """Charge an order."""
             self.act("charge", order_id, amount_cents)
@@ -127,27 +138,23 @@ class Tools:
             self.before_label()
             self.act("label", order_id)
 
-        @tool("note", lane="live", adapter=database, registry=mine)
         def note(order_id: str, text: str) -> None:
             """Write a note."""
             database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (order_id, text))
 
+        self.note = tool("note", lane="live", adapter=database, registry=mine)(note)
+        self.memo = tool("memo", lane="live", adapter=database, resource=ORDER, ask="live", registry=mine)(
+            note
+        )
         self.refund, self.charge, self.notify, self.send = refund, charge, notify, send
-        self.mail, self.label, self.pay, self.note = mail, label, self._payment(), note
+        self.mail, self.label, self.pay = mail, label, self._payment()
 
     def _payment(self) -> Callable[[str, int], Placeholder[dict[str, str]]]:
         @probe("find_pay", registry=self.registry)
         def find_pay(order_id: str) -> ProbeAnswer:
             return self.found
 
-        @tool(
-            "pay",
-            resource=ORDER,
-            compensate="void",
-            compensation_map=VOIDED,
-            probe="find_pay",
-            registry=self.registry,
-        )
+        @tool("pay", resource=ORDER, probe="find_pay", registry=self.registry, **VOIDED)
         def pay(order_id: str, amount_cents: int) -> dict[str, str]:
             """Pay, over a line that is cut each time."""
             self.act("pay", order_id, amount_cents)
@@ -263,7 +270,7 @@ def bundle_of(bundle: Path, policy: str, manifests: Iterable[ToolManifest]) -> P
 
 def reviewed_bundle(folder: Path) -> Path:
     """A bundle of our tools' drafts, reviewed as they are."""
-    drafts = [one.draft_manifest() for one in Tools(folder / "none.db").registry if one.lane == "staged"]
+    drafts = [one.draft_manifest() for one in Tools(folder / "none.db").registry if one.name != "note"]
     return bundle_of(folder / "bundle", POLICY, [*drafts, *mcp_manifests()])
 
 

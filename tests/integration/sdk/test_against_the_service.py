@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +12,16 @@ import pytest
 
 from countersign import (
     AlreadyRedeemed,
+    Asks,
     Denied,
     EffectFailed,
-    IndependentFailures,
     NotDone,
     OutcomeUnknown,
     ReviewPending,
+    ReviewRequired,
     ServiceUnavailable,
     TransactionBusy,
     resume,
-    run_transaction,
     transaction,
 )
 from countersign.contract import EffectState, TxnState, txn_id
@@ -97,14 +95,6 @@ def test_a_persons_deny_is_final_and_quoted(office: Office, key: str) -> None:
     assert office.tools.done == []
 
 
-def test_waiting_in_place_fires_the_moment_it_is_approved(office: Office, key: str) -> None:
-    with office.meanwhile(key, lambda maya, url: maya.approve(url)):
-        run_transaction(
-            lambda _: office.tools.refund("o-1", 90_000), key=key, wait=60, runtime=office.runtime
-        )
-    assert office.tools.done == [REFUND]
-
-
 def test_live_work_is_undone_while_people_decide_and_stands_with_the_refund(office: Office, key: str) -> None:
     def step() -> None:
         with transaction(key, runtime=office.runtime):
@@ -146,49 +136,6 @@ def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(office: Off
     assert (office.states(txn), office.tools.done) == ([FAILED, FIRED], [REFUND])
 
 
-def test_scenario_39_where_nothing_else_was_to_fire_it_has_ended(office: Office, key: str) -> None:
-    with transaction(key, runtime=office.runtime) as txn:
-        office.tools.mail("o-1")
-    assert (txn.state, office.runtime.client().view(txn.txn).state) == ("ended", TxnState.ENDED)
-
-
-def test_scenario_39_another_failure_afterwards_takes_back_what_fired(office: Office, key: str) -> None:
-    office.tools.error = NotDone("no money")
-    with pytest.raises(EffectFailed, match="Nothing of"), transaction(key, runtime=office.runtime) as txn:
-        office.tools.charge("o-1", 100)
-        office.tools.mail("o-1")
-        office.tools.notify("o-1")
-    assert [what for what, *_ in office.tools.done] == ["charge", "void"]
-    assert office.states(txn) == [COMPENSATED, FAILED, FAILED]
-
-
-def test_scenario_39_killed_after_the_failure_the_next_run_goes_on(office: Office, key: str) -> None:
-    office.runtime.close()  # the child has a runtime of its own
-
-    def body() -> None:
-        office.tools.mail("o-1")
-        office.tools.label("o-1")
-        office.tools.refund("o-1", 100)
-
-    def dies() -> None:
-        office.tools.before_label = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        with office.elsewhere() as runtime, transaction(key, runtime=runtime):
-            body()
-
-    process = multiprocessing.get_context("fork").Process(target=dies)
-    process.start()
-    process.join(30)
-    assert process.exitcode == -signal.SIGKILL
-    for _ in range(2):
-        with office.elsewhere() as runtime:
-            with transaction(key, runtime=runtime) as txn:
-                body()
-            assert [one.error for one in txn.failed] == ["NotDone: no mailbox"]
-            assert runtime.client().view(txn.txn).state is TxnState.SETTLED
-            assert resume(runtime) == []
-    assert office.tools.done == [("label", "o-1"), ("refund", "o-1", 100)]
-
-
 def test_an_unknown_outcome_is_unknown_to_the_service_too_and_is_not_repeated(
     office: Office, key: str
 ) -> None:
@@ -200,20 +147,6 @@ def test_an_unknown_outcome_is_unknown_to_the_service_too_and_is_not_repeated(
             office.tools.refund("o-1", 100)
     assert office.tools.done == [("charge", "o-1", 100), ("notify", "o-1")]
     assert office.states(txn) == [FIRED, EffectState.UNKNOWN, EffectState.UNUSED]
-
-
-@pytest.mark.parametrize("lost", ["/v1/transactions", "/v1/outcomes"])
-def test_answers_that_get_lost_fire_nothing_twice(office: Office, key: str, lost: str) -> None:
-    key = key.replace("/", "-")
-    with office.through(Losing(lost)) as losing:
-        try:
-            office.refund(key, 4_200, losing)
-        except ServiceUnavailable:
-            assert office.tools.done == []
-    for _ in range(2):
-        txn = office.refund(key, 4_200)
-    resume(office.runtime)
-    assert (office.tools.done, office.states(txn)) == ([("refund", "o-1", 4_200)], [FIRED])
 
 
 def test_a_lost_redemption_is_found_again_by_its_attempt(office: Office, key: str) -> None:
@@ -272,25 +205,6 @@ def test_scenario_42_of_two_processes_with_one_key_one_fires_and_the_other_gets_
     assert office.tools.done == [], "what was done was done in the other process"
 
 
-def test_independent_effects_go_each_their_own_way(office: Office, key: str) -> None:
-    with (
-        pytest.raises(IndependentFailures) as failures,
-        transaction(key, independent=True, runtime=office.runtime),
-    ):
-        for order, amount in (("o-1", 100), ("o-2", 90_000), ("o-3", 900_000)):
-            office.tools.refund(order, amount)
-    assert office.tools.done == [("refund", "o-1", 100)]
-    assert {type(one) for one in failures.value.exceptions} == {ReviewPending, Denied}
-
-
-def test_intended_repeats_are_two_effects(office: Office, key: str) -> None:
-    with transaction(key, runtime=office.runtime) as txn:
-        office.tools.refund("o-1", 100)
-        with txn.repeat():
-            office.tools.refund("o-1", 100)
-    assert len(office.tools.done) == len(set(office.tools.keys)) == 2
-
-
 @pytest.mark.anyio
 async def test_async_tools_and_transactions(office: Office, key: str) -> None:
     async with transaction(key, runtime=office.runtime) as txn:
@@ -328,3 +242,17 @@ def test_a_manifest_comes_from_the_service_and_is_the_bundles(office: Office) ->
     manifest = office.runtime.client().manifest("refund")
     mine = office.tools.registry.require("refund", "a test asks")
     assert manifest.digest == mine.draft_manifest().digest
+
+
+def test_a_live_tool_that_asks_runs_only_when_it_is_released(office: Office, key: str) -> None:
+    with transaction(key, runtime=office.runtime) as txn:
+        office.tools.memo("o-1", "hello")
+        with pytest.raises(Denied) as denied, transaction():
+            office.tools.memo("o-2", "Ada called")
+        with pytest.raises(ReviewRequired) as refused, transaction():
+            office.tools.memo("o-3", "a long story")
+    assert (notes_in(office.tools.notes), txn.state) == ([("o-1", "hello")], "settled")
+    (reason,) = denied.value.reasons
+    assert (reason.policy, reason.code) == ("no-names", "forbidden_by_policy")
+    assert "Write the customer's number." in reason.text
+    assert refused.value.asks == (Asks(("finance",), 1),)

@@ -17,6 +17,7 @@ from countersign import (
     ReleaseLapsed,
     ReviewPending,
     resume,
+    tool,
     transaction,
 )
 from countersign.contract import EffectState
@@ -272,3 +273,32 @@ def test_scenario_23_a_compensation_that_raises_at_recovery_is_unsettled_until_a
     assert [one.after for one in resume(near.runtime)] == ["settled"]
     assert near.states(torn.txn) == [EffectState.COMPENSATED, EffectState.FAILED]
     assert (len(near.done), resume(near.runtime)) == (2, [])
+
+
+def test_what_its_code_would_take_back_with_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
+    """The code names a compensation and no reviewer has: people were shown none, so none is promised."""
+    with running_near(tmp_path, environment="dev") as near:
+
+        @tool("close_account", resource=("Account", "customer"), registry=near.registry)
+        def close_account(customer: str) -> None:
+            """Close an account."""
+            near.act("close", customer)
+
+        undo: dict[str, Any] = {
+            "compensate": "close_account",
+            "compensation_map": {"customer": "args:/customer"},
+        }
+
+        @tool("open_account", resource=("Account", "customer"), registry=near.registry, **undo)
+        def open_account(customer: str) -> str:
+            """Open an account."""
+            near.act("open", customer)
+            return "opened"
+
+        with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=near.runtime):
+            open_account("mia")
+        near.vote(pending.value, by="ingrid")
+        with transaction("t-1", runtime=near.runtime) as txn:
+            opened = open_account("mia")
+        assert (opened.result, near.done) == ("opened", [("open", "mia")])
+        assert near.states(txn.txn) == [EffectState.FIRED]

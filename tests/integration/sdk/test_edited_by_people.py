@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from countersign import Edited, Proposal, Runtime, Transaction, resume, run_transaction
+from countersign import Edited, Proposal, ReviewPending, Runtime, Transaction, resume, run_transaction
 from countersign.cli.app import app
 from countersign.journal.telling import describe
 from countersign.recovery.recovery import Resumed
 from countersign.recovery.worker import work
 from examples.person import PageError, Person
 from policy_service.identity.dev_signin import DEV_ISSUER
-from tests.fakes.forked_script import run_script
 from tests.integration.sdk.conftest import ROLE, Office, until
 
 LESS = {"order_id": "o-1", "amount_cents": 60_000}
@@ -122,42 +120,24 @@ def test_what_its_owner_accepted_fires_only_where_the_program_takes_it(
     assert mine.tools.done == DONE
 
 
-AGENT = """
-import sys
-from countersign import ReviewPending, tool, transaction
-
-@tool("refund", resource=("Order", "order_id"))
-def refund(order_id: str, amount_cents: int) -> str:
-    '''Give money back.'''
-    with open(sys.argv[2], "a") as done:
-        print(order_id, amount_cents, file=done)
-    return "r"
-
-try:
-    with transaction(sys.argv[1], accept_edits=True):
-        refund("o-1", 90_000)
-    print("fired")
-except ReviewPending as pending:
-    print("pending", pending.txn)
-"""
-
-
-def test_agents_that_end_in_between_fire_the_change_once(office: Office, tmp_path: Path, key: str) -> None:
-    """Each run is a process of its own: staged, accepted, and fired by three of them."""
-    (tmp_path / "agent.py").write_text(AGENT)
+def test_agents_that_end_in_between_fire_the_change_once(office: Office, key: str) -> None:
+    """Each run has a runtime of its own: staged, accepted, and fired by three of them."""
 
     def run() -> str:
-        ran = run_script(tmp_path, ("agent.py", key, "done"), {**os.environ, **office.environment})
-        assert ran.returncode == 0, ran.stderr
-        return ran.stdout.strip()
+        with office.elsewhere() as runtime:
+            try:
+                office.refund(key, runtime=runtime, accept_edits=True)
+            except ReviewPending as pending:
+                return pending.txn
+        return "fired"
 
-    txn = run().removeprefix("pending ")
+    txn = run()
     propose(office, txn)
-    assert run() == f"pending {txn}"  # this run has accepted it
+    assert run() == txn  # this run has accepted it
     assert office.runtime.client().view(txn).rev == 2
     approve(office, txn)
     assert [run(), run()] == ["fired", "fired"]
-    assert (tmp_path / "done").read_text() == "o-1 60000\n"
+    assert office.tools.done == DONE
 
 
 def test_a_worker_fires_what_was_accepted_after_the_agent_had_gone(office: Office, key: str) -> None:

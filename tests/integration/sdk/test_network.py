@@ -4,9 +4,6 @@ goes on when the network is back. A network that is only broken makes an effect 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +26,6 @@ from tests.fakes.desk import notes_database, write_key
 from tests.fakes.flaky import FAULTS, Flaky
 from tests.fakes.listening import Listening
 from tests.fakes.operated import free_port
-from tests.house.repository import ROOT
 from tests.integration.sdk.conftest import Tools, reviewed_bundle
 
 AGENT = "support"
@@ -161,40 +157,13 @@ def test_a_proxy_that_writes_the_body_anew_gets_nothing_through(
     assert post.tools.done == []
 
 
-NO_SUCH_HOST = """
-from countersign import ServiceUnavailable, tool, transaction
-@tool("refund", resource=("Order", "order_id"))
-def refund(order_id: str) -> None:
-    "Give money back."
-    print("FIRED")
-try:
-    with transaction("t-1"):
-        refund("o-1")
-except ServiceUnavailable as error:
-    print(error)
-"""
-
-
-def test_a_name_that_leads_nowhere_is_a_service_that_is_not_there(post: Post, tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "sdk/python")]),
-        "COUNTERSIGN_URL": "https://no-such-host.invalid",
-        "COUNTERSIGN_AGENT": AGENT,
-        "COUNTERSIGN_KEY": str(post.runtime.settings.key_path),
-        "COUNTERSIGN_JOURNAL": str(tmp_path / "other.db"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", NO_SUCH_HOST],
-        env=environment, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
-    assert "Nothing was fired" in done.stdout, done.stderr
-    assert "FIRED" not in done.stdout
-
-
-def test_a_service_that_is_gone_fires_nothing_and_is_found_again(post: Post, key: str) -> None:
-    """Nobody listens there: the same journal, pointed at a port that is closed."""
-    gone = replace(post.runtime.settings, url=f"http://127.0.0.1:{free_port()}", issuer=post.proxy.url)
+@pytest.mark.parametrize(
+    "where", ["https://no-such-host.invalid", ""], ids=["a name nobody has", "a closed port"]
+)
+def test_a_service_that_is_gone_fires_nothing_and_is_found_again(post: Post, key: str, where: str) -> None:
+    """Nobody listens there: the same journal, pointed at another place."""
+    url = where or f"http://127.0.0.1:{free_port()}"
+    gone = replace(post.runtime.settings, url=url, issuer=post.proxy.url)
     with Runtime(gone, registry=post.tools.registry) as runtime:  # noqa: SIM117
         with pytest.raises(ServiceUnavailable, match="Nothing was fired"):
             step(post, key, runtime)

@@ -55,8 +55,7 @@ class Desk:
         self.done: list[str] = []
         self.during: Callable[[], None] = lambda: None
         self.registry = ToolRegistry()
-        self._service: Listening | None = None
-
+        self.service: Listening
         order, mine, undo = ("Order", "order_id"), self.registry, {"order_id": "args:/order_id"}
 
         @tool("refund", resource=order, compensate="void", compensation_map=undo, registry=mine)
@@ -88,22 +87,13 @@ class Desk:
         )  # fmt: skip
         return Runtime(settings, registry=self.registry, **more)
 
-    @property
-    def service(self) -> Listening:
-        assert self._service is not None
-        return self._service
-
     def start(self) -> None:
-        self._service = Listening(self.vault.data, self.vault.bundle)
-        self._service.url = f"http://127.0.0.1:{self.port}"
-        self._service.__enter__()
+        self.service = Listening(self.vault.data, self.vault.bundle)
+        self.service.url = f"http://127.0.0.1:{self.port}"
+        self.service.__enter__()
 
     def stop(self) -> None:
         self.service.__exit__()
-
-    def enroll(self) -> None:
-        args = {"name": "support", "jwk": self.jwk}
-        self.service.do(lambda world: world.operator("agent-enroll", args))
 
     def lose_since(self, copy: str) -> None:
         """The service stops, its database is lost, the copy is taken over, it runs again."""
@@ -137,7 +127,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     with Vault.opened(tmp_path / "data", tmp_path / "bundle", None, None) as vault:
         desk = Desk(tmp_path, vault)
         desk.start()
-        desk.enroll()
+        agent = {"name": "support", "jwk": desk.jwk}
+        desk.service.do(lambda world: world.operator("agent-enroll", agent))
         yield desk
         desk.stop()
 

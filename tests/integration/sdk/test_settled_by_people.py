@@ -22,7 +22,6 @@ from countersign import (
     NotDone,
     OutcomeUnknown,
     Transaction,
-    Unsure,
     resume,
     run_transaction,
     transaction,
@@ -239,22 +238,6 @@ def doubted(office: Office, key: str, *more: str) -> Transaction:
     return txn
 
 
-def test_found_later_it_stands_and_nobody_is_asked_any_more(office: Office, key: str) -> None:
-    before = office.person("maya").open_tasks()
-    txn = doubted(office, key)
-    assert resumed(office) == ["unsettled"]
-    office.tools.found = Happened({"charge_id": "c-9"})
-    assert resumed(office) == ["settled"]
-    assert office.states(txn) == [EffectState.FIRED, EffectState.FIRED]
-    assert office.person("maya").open_tasks() == before
-    done = list(office.tools.done)
-    assert (resumed(office), office.tools.done) == ([], done)
-    with transaction(key, runtime=office.runtime):
-        office.tools.charge("o-1", 100)
-        paid = office.tools.pay("o-1", 200)
-    assert (paid.result, office.tools.done) == ({"charge_id": "c-9"}, done)
-
-
 def test_known_later_not_to_have_happened_what_fired_is_taken_back(office: Office, key: str) -> None:
     before = office.person("maya").open_tasks()
     txn = doubted(office, key)
@@ -277,13 +260,3 @@ def test_what_turns_out_to_have_fired_is_itself_taken_back_with_the_result_the_p
     assert office.states(txn) == [EffectState.COMPENSATED, EffectState.COMPENSATED, EffectState.UNUSED]
     assert office.tools.done[2:] == [("void", "c-9", 200), VOIDED]
     assert (resumed(office), len(office.tools.done)) == ([], 4)
-
-
-def test_what_a_person_has_said_first_stands(office: Office, key: str) -> None:
-    txn = doubted(office, key)
-    settle(office, "not_fired")
-    office.tools.found = Happened({"charge_id": "c-9"})
-    assert resumed(office) == ["settled"]
-    assert office.states(txn) == [EffectState.COMPENSATED, EffectState.FAILED]
-    office.tools.found = Unsure()
-    assert resumed(office) == []

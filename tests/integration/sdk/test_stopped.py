@@ -13,10 +13,9 @@ from functools import partial
 import pytest
 
 from countersign import AlreadyRedeemed, resume, transaction
-from countersign.commit.asking import pending_of
 from countersign.contract import EffectState
 from countersign.journal import LocalTxn
-from tests.integration.sdk.conftest import Office, until
+from tests.integration.sdk.conftest import until
 from tests.integration.sdk.test_network import DONE, Post, line, post, step
 
 __all__ = ["line", "post"]
@@ -86,26 +85,3 @@ def test_done_again_under_another_key_it_happens_once(
         with pytest.raises(AlreadyRedeemed, match="refund#1 unused"):
             step(post, key)
     assert len(post.tools.done) == 1
-
-
-def test_done_again_under_its_key_it_happens_once(
-    post: Post, key: str, stopped: Callable[[Post, str], None], redeemed: bool
-) -> None:
-    stopped(post, key)
-    post.proxy.lift()
-    step(post, key)
-    step(post, key)
-    assert (resume(post.runtime), post.tools.done) == ([], DONE)
-
-
-def test_stopped_while_people_are_asked_it_is_left_to_a_worker(office: Office, key: str) -> None:
-    async def body() -> None:
-        async with asyncio.timeout(1), transaction(key, wait=600, runtime=office.runtime):
-            office.tools.refund("o-1", 90_000)
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(body())
-    view = office.runtime.client().view(office.runtime.journal.transactions.find(key)[0].txn)
-    office.approve(pending_of(view, key, parked=True))
-    resume(office.runtime)
-    assert office.tools.done == [("refund", "o-1", 90_000)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry import trace
 
-from countersign import Runtime, Settings, resume, tracing, transaction
+from countersign import Runtime, Settings, resume, tracing
 from examples.local_service import LocalService
 from tests.fakes.collector import Collector, Received, provider
 from tests.integration.sdk.conftest import ROLE, Office, Tools, serving
@@ -121,15 +121,3 @@ def test_an_agent_that_traces_nothing_is_served_and_its_later_steps_find_each_ot
     for later in ("countersign vote_recorded", "countersign effect_redeemed", "countersign effect_fired"):
         assert began.trace in {linked for linked, _ in found[later].links}, later
     assert office.runtime.journal.traces.find(pending.txn) is None
-
-
-def test_spans_of_a_failure_name_its_kind_and_quote_nothing(
-    office: Office, key: str, collector: Collector, traced: trace.Tracer
-) -> None:
-    office.tools.error = RuntimeError("hunter2 stands in this sentence")
-    with pytest.raises(Exception, match="notify"), transaction(key, runtime=office.runtime) as txn:
-        office.tools.notify("o-1")
-    spans = collector.wait_for(has(txn.txn, "countersign fire", "countersign effect_unknown"))
-    fired = next(one for one in of_transaction(spans, txn.txn) if one.name == "countersign fire")
-    assert fired.facts["error.type"] == "RuntimeError"
-    assert not [raw for raw in collector.raw if b"hunter2" in raw]
