@@ -9,6 +9,7 @@ import socket
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,38 +48,6 @@ if __name__ == "__main__":
         done = refund("pay_7", 1240)
     print(f"done: {done.result}")  # in one piece: the terminal is shared
 '''
-TAKEN_BACK = '''
-from countersign import NotDone, tool, transaction
-
-
-@tool("void", resource=("Charge", "charge_id"), groups=["read"])
-def void(charge_id: str) -> None:
-    """Take a charge back."""
-
-
-@tool(
-    "charge",
-    resource=("Order", "order_id"),
-    groups=["read"],
-    compensate="void",
-    compensation_map={"charge_id": "result:/charge_id"},
-)
-def charge(order_id: str) -> dict[str, str]:
-    """Charge an order."""
-    return {"charge_id": "ch_1"}
-
-
-@tool("post", resource=("Order", "order_id"), groups=["read"])
-def post(order_id: str) -> None:
-    """Send it off."""
-    raise NotDone("the parcel service is away")
-
-
-if __name__ == "__main__":
-    with transaction(key="order-1"):
-        charge("o-1")
-        post("o-1")
-'''
 MCP_AGENT = '''import asyncio
 
 from mcp import Client
@@ -110,7 +79,19 @@ if __name__ == "__main__":
 '''
 # In either order: the one is told by the service's log, the other by the script's end.
 ASKED = r"(?s)(?=.*ended with exit status 1)(?=.*refund waits for developers; decide here: (\S+)\n)"
+SIGN_IN = r"sign in as \S+: (\S+)"
+LATE = AGENT.replace(
+    '    print("arg',
+    '    @tool("nuke", resource=("Site", "site"))\n    def nuke(site: str) -> None:\n        print("NUKED", site)\n'
+    '    with transaction(key="boom"):\n        nuke("mars")\n    print("arg',
+)
 HELPER = "import helper\nprint('helper says', helper.WORD)\n"
+
+
+def sits(folder: Path, script: str, *arguments: str, **more: Any) -> Sitting:
+    """The developer with this script."""
+    (folder / "my_agent.py").write_text(script)
+    return Sitting(folder, *arguments, **more)
 
 
 def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -> None:
@@ -118,20 +99,18 @@ def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -
     stranger = {"COUNTERSIGN_DATABASE_URL": "postgresql://nowhere/x", "COUNTERSIGN_TOKEN_FILE": "/nowhere"}
     with Sitting(tmp_path, "--fast", "case-1", **stranger) as sitting:
         url = sitting.waits_for(r"listens on (http://127\.0\.0\.1:\d+)")[1]
-        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
-        sitting.waits_for(r"drafted policies/tools/look_up\.json \(a read\)")
-        sitting.waits_for(r"drafted policies/tools/refund\.json \(a write\)")
-        sitting.waits_for(r"arguments \['--fast', 'case-1'\]")
-        sitting.waits_for("seen: paid 1240")
+        link = sitting.waits_for(SIGN_IN)[1]
+        for said in (r"look_up\.json \(a read\)", r"refund\.json \(a write\)"):
+            sitting.waits_for(rf"drafted policies/tools/{said}")
+        sitting.waits_for(r"(?s)arguments \['--fast', 'case-1'\].*seen: paid 1240")
         review = sitting.waits_for(ASKED)[1]
         assert "REFUNDING" not in sitting.said
         sitting.approves(link, review)
-        sitting.waits_for(r"case-1: approved; running my_agent\.py again")
-        sitting.waits_for("REFUNDING pay_7")
-        sitting.waits_for("done: refunded 1240")
+        for said in ("case-1: approved; running my_agent.py again", "REFUNDING pay_7", "done: refunded 1240"):
+            sitting.waits_for(said)
         sitting.waits_for(r"my_agent\.py ended; ")
         sitting.types("l")
-        assert sitting.waits_for(r"sign in as \S+: (\S+)")[1] != link
+        assert sitting.waits_for(SIGN_IN)[1] != link
         sitting.types("r")
         sitting.waits_for("done: refunded 1240")
         sitting.waits_for(r"my_agent\.py ended; ")
@@ -150,17 +129,13 @@ def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -
     assert "COUNTERSIGN_KEY" in (tmp_path / ".countersign/env").read_text()
     assert (tmp_path / ".countersign/.gitignore").read_text() == "*\n"
     assert (tmp_path / ".countersign").stat().st_mode & 0o077 == 0
-    with (
-        pytest.raises(ConnectionRefusedError),
-        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))),
-    ):
-        pass
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
 
 
 @pytest.mark.long  # each of these starts a service, a person and a script
 def test_a_sitting_that_begins_again_tells_what_still_waits(tmp_path: Path) -> None:
-    (tmp_path / "my_agent.py").write_text(AGENT)
-    with Sitting(tmp_path) as sitting:
+    with sits(tmp_path, AGENT) as sitting:
         before = sitting.waits_for(r"refund waits for developers; decide here: (\S+)")[1]
         sitting.waits_for(r"ended with exit status 1")
     with Sitting(tmp_path) as sitting:
@@ -173,9 +148,8 @@ def test_a_sitting_that_begins_again_tells_what_still_waits(tmp_path: Path) -> N
 @pytest.mark.long  # each of these starts a service, a person and a script
 def test_the_program_of_the_readme_is_let_go_here(tmp_path: Path) -> None:
     program = "\n".join(block.text for block in all_blocks("python") if block.document == "README.md")
-    (tmp_path / "my_agent.py").write_text(program)
-    with Sitting(tmp_path) as sitting:
-        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+    with sits(tmp_path, program) as sitting:
+        link = sitting.waits_for(SIGN_IN)[1]
         review = sitting.waits_for(ASKED)[1]
         sitting.approves(link, review)
         sitting.waits_for(r"ticket-4711: approved; running my_agent\.py again")
@@ -188,14 +162,11 @@ def test_the_program_of_the_readme_is_let_go_here(tmp_path: Path) -> None:
 def test_saving_policies_reloads_them_or_says_what_is_wrong_and_keeps_the_last_good_ones(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "my_agent.py").write_text(AGENT)
-    with Sitting(tmp_path) as sitting:
+    with sits(tmp_path, AGENT) as sitting:
         sitting.waits_for(r"exit status 1")
         starter = (tmp_path / "policies/starter.cedar").read_text()
-        sitting.saves(
-            starter + '\n@aproval("developers")\nforbid (principal, action, resource);\n',
-            "policies/starter.cedar",
-        )
+        misspelt = starter + '\n@aproval("developers")\nforbid (principal, action, resource);\n'
+        sitting.saves(misspelt, "policies/starter.cedar")
         sitting.waits_for("policies refused; the last good ones stay in force")
         sitting.waits_for(r"policies/starter\.cedar:\d+: .*@id\(")
         sitting.saves(starter.replace("@approval", "// @approval"), "policies/starter.cedar")
@@ -223,7 +194,7 @@ BROKEN = {
     ),
     "a script that ends while it is imported": (
         "import sys; sys.exit(3)\n",
-        r"exit status 3.*put what it does below",
+        r"exit status 3.*put what it do",
     ),
     "no tool": ("print('hello')\n", r"defines no tools; write @tool"),
     "a tool that acts on nothing": (
@@ -234,22 +205,21 @@ BROKEN = {
 
 
 def test_an_agent_with_tools_of_an_mcp_server_alone_runs(tmp_path: Path) -> None:
-    (tmp_path / "my_agent.py").write_text(MCP_AGENT)
-    with Sitting(tmp_path) as sitting:
-        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
-        sitting.waits_for(r"UNKNOWN TOOL 'pay'")
+    with sits(tmp_path, MCP_AGENT) as sitting:
+        link = sitting.waits_for(SIGN_IN)[1]
+        sitting.waits_for(r"!!!!\n.*UNKNOWN TOOL 'pay': policies/tools/ has no manifest")
         sitting.waits_for(r"of an MCP server: --mcp FILE")
         review = sitting.waits_for(r"pay waits for \S+; decide here: (\S+)\n")[1]
         sitting.waits_for(r"my_agent\.py ended with exit status 1; ")
         sitting.approves(link, review)
         sitting.waits_for(r"case-1: approved; running my_agent\.py again")
         sitting.waits_for("done: paid 5")
+    assert '"UNKNOWN_TOOL_IN_DEV"' in (tmp_path / ".countersign/service.log").read_text()
 
 
 @pytest.mark.long  # six scripts, one after the other
 def test_a_script_that_cannot_run_is_told_and_the_next_save_is_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "my_agent.py").write_text(next(iter(BROKEN.values()))[0])
-    with Sitting(tmp_path) as sitting:
+    with sits(tmp_path, next(iter(BROKEN.values()))[0]) as sitting:
         for text, told in BROKEN.values():
             sitting.saves(text)
             sitting.waits_for(r"my_agent\.py was not run:")
@@ -269,37 +239,13 @@ def test_a_script_that_cannot_run_is_told_and_the_next_save_is_waited_for(tmp_pa
 
 
 @pytest.mark.long
-def test_a_tool_that_only_the_run_declares_is_asked_loudly(tmp_path: Path) -> None:
-    late = AGENT.replace(
-        '    print("arg',
-        '    @tool("nuke", resource=("Site", "site"))\n    def nuke(site: str) -> None:\n        print("NUKED", site)\n'
-        '    with transaction(key="boom"):\n        nuke("mars")\n    print("arg',
-    )
-    (tmp_path / "my_agent.py").write_text(late)
-    with Sitting(tmp_path) as sitting:
-        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
-        sitting.waits_for(r"!!!!\n.*UNKNOWN TOOL 'nuke': policies/tools/ has no manifest")
-        sitting.waits_for(
-            r"put it at policies/tools/nuke\.json\n.*deny this question and run the program again"
-        )
-        review = sitting.waits_for(r"nuke waits for unseen; decide here: (\S+)")[1]
-        sitting.waits_for("exit status 1")
-        sitting.approves(link, review)
-        sitting.waits_for("NUKED mars")
-        sitting.waits_for("seen: paid 1240")
-    assert '"UNKNOWN_TOOL_IN_DEV"' in (tmp_path / ".countersign/service.log").read_text()
-
-
-@pytest.mark.long
 def test_a_tool_whose_manifest_is_kept_out_by_another_is_told_as_that(tmp_path: Path) -> None:
     only_looks = AGENT.partition('@tool("refund"')[0] + 'if __name__ == "__main__":\n    print("looked")\n'
-    (tmp_path / "my_agent.py").write_text(only_looks)
-    with Sitting(tmp_path) as sitting:
+    with sits(tmp_path, only_looks) as sitting:
         sitting.waits_for("looked")
         sitting.saves('{"tool": "bad"}', "policies/tools/bad.json")
         sitting.waits_for("policies refused; the last good ones stay in force")
         sitting.saves(AGENT)
-        sitting.waits_for(r"drafted policies/tools/refund\.json")
         sitting.waits_for(
             r"!!!!\ndev \| 'refund' has a manifest that is not in force: policies/ was refused as a whole, so no policy"
             r" has weighed this call\.\ndev \| Mend that first: policies/tools/bad\.json: .*\n"
@@ -314,24 +260,12 @@ def test_a_question_that_a_manifest_has_overtaken_is_not_told_as_one_of_an_unkno
     tmp_path: Path,
 ) -> None:
     """It wants who answers for unknown tools and who answers for this one: one person alone cannot be both."""
-    late = AGENT.replace(
-        '    print("arg',
-        '    @tool("nuke", resource=("Site", "site"))\n    def nuke(site: str) -> None:\n        print("NUKED", site)\n'
-        '    with transaction(key="boom"):\n        nuke("mars")\n    print("arg',
-    )
-    (tmp_path / "my_agent.py").write_text(late)
-    with Sitting(tmp_path) as sitting:
+    with sits(tmp_path, LATE) as sitting:
         sitting.waits_for(r"nuke waits for unseen; decide here: (\S+)")
-    manifest = {
-        "tool": "nuke",
-        "title": "Nuke",
-        "sentence": "Nuke {site}",
-        "args": {
-            "type": "object", "additionalProperties": False,
-            "required": ["site"], "properties": {"site": {"type": "string"}},
-        },
-        "resource": {"type": "Site", "id": "/site"},
-    }  # fmt: skip
+    args = {"type": "object", "additionalProperties": False, "required": ["site"]}
+    args |= {"properties": {"site": {"type": "string"}}}
+    manifest = {"tool": "nuke", "title": "Nuke", "sentence": "Nuke {site}", "args": args}
+    manifest |= {"resource": {"type": "Site", "id": "/site"}}
     (tmp_path / "policies/tools/nuke.json").write_text(json.dumps(manifest))
     with Sitting(tmp_path) as sitting:
         sitting.waits_for(
@@ -345,9 +279,8 @@ def test_a_question_that_a_manifest_has_overtaken_is_not_told_as_one_of_an_unkno
 def test_an_approved_step_without_a_key_is_resumed_because_another_run_would_ask_again(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "my_agent.py").write_text(AGENT.replace('key="case-1")', ")"))
-    with Sitting(tmp_path) as sitting:
-        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+    with sits(tmp_path, AGENT.replace('key="case-1")', ")")) as sitting:
+        link = sitting.waits_for(SIGN_IN)[1]
         review = sitting.waits_for(r"decide here: (\S+)")[1]
         sitting.waits_for("exit status 1")
         assert 'running the block again asks people again: write transaction(key="' in sitting.said
@@ -360,12 +293,9 @@ def test_an_approved_step_without_a_key_is_resumed_because_another_run_would_ask
 
 
 def test_a_tool_that_raised_is_told_with_the_place_where_a_person_settles_it(tmp_path: Path) -> None:
-    (tmp_path / "my_agent.py").write_text(
-        AGENT.replace('return "paid 1240"', 'raise ValueError("timed out")')
-    )
-    with Sitting(tmp_path) as sitting:
+    with sits(tmp_path, AGENT.replace('return "paid 1240"', 'raise ValueError("timed out")')) as sitting:
         url = sitting.waits_for(r"listens on (http://127\.0\.0\.1:\d+)")[1]
-        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+        link = sitting.waits_for(SIGN_IN)[1]
         asked = "we do not know whether this fired"
         said = rf"(?s)(?=.*exit status 1)(?=.*dev \| look_up: {asked}; settle it here: (\S+)\n)"
         task = sitting.waits_for(said)[1]
@@ -373,23 +303,16 @@ def test_a_tool_that_raised_is_told_with_the_place_where_a_person_settles_it(tmp
         with Person(url) as me:
             me.sign_in(link)
             me.settle(task, "fired", "the log of the payments has it", result='"paid 1240"')
-        sitting.waits_for(r"dev \| case-1-look: look_up fired\n")
+        settled, fired = r"look: settled; running my_agent\.py again", r"dev \| case-1-look: look_up fired\n"
+        sitting.waits_for(f"(?s)(?=.*{settled})(?=.*{fired})")
     assert "a person settles it first, in the service's queue" in sitting.said
 
 
 @pytest.mark.long
-def test_what_fired_and_was_taken_back_is_not_left_as_fired(tmp_path: Path) -> None:
-    (tmp_path / "my_agent.py").write_text(TAKEN_BACK)
-    with Sitting(tmp_path) as sitting:
-        sitting.waits_for(r"dev \| order-1: charge was taken back\n")
-
-
-@pytest.mark.long
 def test_what_the_empty_queue_shows_may_be_copied_as_it_stands(tmp_path: Path) -> None:
-    (tmp_path / "my_agent.py").write_text(AGENT.partition('    with transaction(key="case-1"):')[0])
-    with Sitting(tmp_path) as sitting:
+    with sits(tmp_path, AGENT.partition('    with transaction(key="case-1"):')[0]) as sitting:
         url = sitting.waits_for(r"listens on (http://127\.0\.0\.1:\d+)")[1]
-        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+        link = sitting.waits_for(SIGN_IN)[1]
         sitting.waits_for(r"my_agent\.py ended; ")
         with Person(url) as me:
             me.sign_in(link)
@@ -413,8 +336,7 @@ LINGERING = AGENT.replace(
 
 @pytest.mark.parametrize("how", [pytest.param(signal.SIGHUP, marks=pytest.mark.long), signal.SIGKILL])
 def test_no_child_is_left_behind_however_the_terminal_ends(tmp_path: Path, how: signal.Signals) -> None:
-    (tmp_path / "my_agent.py").write_text(LINGERING)
-    with Sitting(tmp_path) as sitting:
+    with sits(tmp_path, LINGERING) as sitting:
         pids = sitting.waits_for(r"pids (\d+) (\d+)")
         sitting.process.send_signal(how)
         assert sitting.end() == (-9 if how is signal.SIGKILL else 0)
@@ -438,21 +360,6 @@ def test_a_port_that_is_taken_is_told_and_a_second_sitting_in_the_folder_is_refu
                 )
                 assert second.end() == 1
             assert "Traceback" not in second.said
-
-
-@pytest.mark.long
-def test_an_option_that_comes_too_late_is_said_to_do_nothing(tmp_path: Path) -> None:
-    (tmp_path / "my_agent.py").write_text(AGENT)
-    with Sitting(tmp_path) as first:
-        first.waits_for("seen: paid 1240")
-    assert "handed to" not in first.said and "--role" not in first.said
-    with Sitting(tmp_path, "--fast", "--port", "9000", options=("--role", "support-agent")) as second:
-        second.waits_for(r"my_agent\.py: --fast --port 9000; options of dev stand before the script")
-        second.waits_for(
-            r"--role support-agent does nothing: 'my_agent' was enrolled with no role and keeps that;"
-            r" delete \.countersign/ to enrol it anew"
-        )
-        second.waits_for(r"arguments \['--fast', '--port', '9000'\]")
 
 
 def test_a_file_that_hides_a_module_is_refused_by_name(tmp_path: Path) -> None:

@@ -25,13 +25,10 @@ def flight_day(date: str, departs: str, arrives: str) -> dict[str, Any]:
 
 def flight(number: str, origin: str, destination: str, departs: str, arrives: str) -> dict[str, Any]:
     return {
-        "flight_number": number,
-        "origin": origin,
-        "destination": destination,
-        "scheduled_departure_time_est": departs,
-        "scheduled_arrival_time_est": arrives,
+        "flight_number": number, "origin": origin, "destination": destination,
+        "scheduled_departure_time_est": departs, "scheduled_arrival_time_est": arrives,
         "dates": {date: flight_day(date, departs, arrives) for date in DAYS},
-    }
+    }  # fmt: skip
 
 
 def flights() -> dict[str, Any]:
@@ -44,21 +41,18 @@ def flights() -> dict[str, Any]:
     table = {row["flight_number"]: row for row in rows}
     table["HAT003"]["dates"]["2024-05-16"] = {"status": "cancelled"}
     table["HAT004"]["dates"]["2024-05-16"] = {
-        "status": "delayed",
-        "estimated_departure_time_est": "2024-05-16T11:00:00",
+        "status": "delayed", "estimated_departure_time_est": "2024-05-16T11:00:00",
         "estimated_arrival_time_est": "2024-05-16T13:00:00",
-    }
+    }  # fmt: skip
     return table
 
 
 def customer(name: str, membership: str, methods: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "name": {"first_name": name, "last_name": "Test"},
-        "email": f"{name.lower()}@example.com",
-        "dob": "1980-01-01",
-        "membership": membership,
+        "name": {"first_name": name, "last_name": "Test"}, "email": f"{name.lower()}@example.com",
+        "dob": "1980-01-01", "membership": membership,
         "payment_methods": {method["id"]: method for method in methods},
-    }
+    }  # fmt: skip
 
 
 def method(key: str, amount: int | None = None) -> dict[str, Any]:
@@ -67,14 +61,9 @@ def method(key: str, amount: int | None = None) -> dict[str, Any]:
 
 
 def users() -> dict[str, Any]:
-    regular = [
-        method("credit_card_1"),
-        method("credit_card_2"),
-        method("gift_card_1", 120),
-        *(method(f"gift_card_{n}", 50) for n in range(2, 6)),
-        method("certificate_1", 250),
-        method("certificate_2", 100),
-    ]
+    cards = [method("credit_card_1"), method("credit_card_2"), method("gift_card_1", 120)]
+    gifts = [method(f"gift_card_{n}", 50) for n in range(2, 6)]
+    regular = [*cards, *gifts, method("certificate_1", 250), method("certificate_2", 100)]
     return {
         "regular_1": customer("Rae", "regular", regular),
         "gold_1": customer("Gil", "gold", [method("credit_card_9")]),
@@ -82,37 +71,24 @@ def users() -> dict[str, Any]:
 
 
 def reservation(key: str, user: str, cabin: str, legs: list[tuple[str, str]], **more: Any) -> dict[str, Any]:
-    known = flights()
+    known, price = flights(), PRICES[cabin]
+    places = [(known[number]["origin"], known[number]["destination"]) for number, _ in legs]
     segments = [
-        {
-            "flight_number": number,
-            "date": date,
-            "origin": known[number]["origin"],
-            "destination": known[number]["destination"],
-            "price": PRICES[cabin],
-        }
-        for number, date in legs
+        {"flight_number": number, "date": date, "origin": origin, "destination": destination, "price": price}
+        for (number, date), (origin, destination) in zip(legs, places, strict=True)
     ]
     row = {
-        "reservation_id": key,
-        "user_id": user,
-        "origin": segments[0]["origin"],
-        "destination": segments[-1]["destination"],
-        "flight_type": "one_way",
-        "cabin": cabin,
-        "flights": segments,
-        "passengers": [ANA, BO],
-        "payment_history": [{"payment_id": "credit_card_1", "amount": 2 * PRICES[cabin] * len(segments)}],
-        "created_at": "2024-05-01T00:00:00",
-        "total_baggages": 2,
-        "nonfree_baggages": 0,
-        "insurance": "no",
-    }
+        "reservation_id": key, "user_id": user, "flight_type": "one_way", "cabin": cabin,
+        "origin": places[0][0], "destination": places[-1][1], "flights": segments, "passengers": [ANA, BO],
+        "payment_history": [{"payment_id": "credit_card_1", "amount": 2 * price * len(segments)}],
+        "created_at": "2024-05-01T00:00:00", "total_baggages": 2, "nonfree_baggages": 0, "insurance": "no",
+    }  # fmt: skip
     return row | more
 
 
 def reservations() -> dict[str, Any]:
     there, late = [("HAT001", "2024-05-18")], [("HAT004", "2024-05-16")]
+    back = [("HAT001", "2024-05-18"), ("HAT002", "2024-05-19")]
     stop = [("HAT003", "2024-05-16"), ("HAT004", "2024-05-17")]
     rows = [
         reservation("ECON01", "regular_1", "economy", there),
@@ -125,14 +101,7 @@ def reservations() -> dict[str, Any]:
         reservation("FLYING", "regular_1", "business", [("HAT001", "2024-05-15")]),
         reservation("CANCEL", "gold_1", "economy", stop),
         reservation("DELAY1", "gold_1", "economy", late, passengers=[ANA]),
-        reservation(
-            "ROUND1",
-            "regular_1",
-            "economy",
-            [("HAT001", "2024-05-18"), ("HAT002", "2024-05-19")],
-            destination="SEA",
-            flight_type="round_trip",
-        ),
+        reservation("ROUND1", "regular_1", "economy", back, destination="SEA", flight_type="round_trip"),
     ]
     return {row["reservation_id"]: row for row in rows}
 

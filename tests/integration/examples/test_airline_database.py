@@ -18,9 +18,8 @@ def count(path: Path, sql: str) -> int:
 
 
 def test_every_row_of_the_json_is_in_the_tables(airline: AirlineDatabase) -> None:
-    assert count(airline.path, "SELECT count(*) FROM flights") == 4
-    assert count(airline.path, "SELECT count(*) FROM flight_days") == 28
-    assert count(airline.path, "SELECT count(*) FROM reservations") == len(airline_world.reservations())
+    rows = {"flights": 4, "flight_days": 28, "reservations": len(airline_world.reservations())}
+    assert {table: count(airline.path, f"SELECT count(*) FROM {table}") for table in rows} == rows
 
 
 def test_a_reader_that_stays_open_sees_the_reset(airline: AirlineDatabase) -> None:
@@ -49,10 +48,9 @@ def test_an_arrival_after_midnight_is_on_the_next_day(tmp_path: Path) -> None:
     (folder / "flights.json").write_text(flights.replace('"12:00:00"', '"00:30:00+1"'))
     database = AirlineDatabase(tmp_path / "airline.sqlite3", folder)
     with closing(sqlite3.connect(database.path)) as db:
-        sql = (
-            "SELECT scheduled_arrival FROM flight_days WHERE flight_number = 'HAT001' AND date = '2024-05-18'"
-        )
-        assert db.execute(sql).fetchone() == ("2024-05-19T00:30:00",)
+        where = "flight_number = 'HAT001' AND date = '2024-05-18'"
+        found = db.execute(f"SELECT scheduled_arrival FROM flight_days WHERE {where}").fetchone()
+    assert found == ("2024-05-19T00:30:00",)
     database.close()
 
 

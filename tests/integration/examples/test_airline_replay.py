@@ -28,16 +28,8 @@ AIRLINE = [sys.executable, "-m", "examples.airline"]
 
 
 def run(folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = ENVIRONMENT | {data.VARIABLE: str(folder)}
-    return subprocess.run(
-        AIRLINE, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
-    )
-
-
-def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    env = ENVIRONMENT | {data.VARIABLE: str(folder)}
+    return subprocess.run(AIRLINE, env=env, cwd=REPOSITORY, capture_output=True, text=True, check=False)
 
 
 def write(step: int, tool: str, gold: bool, **args: Any) -> dict[str, Any]:
@@ -48,33 +40,28 @@ def cancel(step: int, key: str, gold: bool = False) -> dict[str, Any]:
     return write(step, "cancel_reservation", gold, reservation_id=key)
 
 
+def recorded(task: int, trial: int, *calls: dict[str, Any]) -> dict[str, Any]:
+    return {"task_id": task, "trial": trial, "calls": list(calls)}
+
+
+SEEN = {"step": 0, "tool": "get_reservation_details", "args": {"reservation_id": "BUSI01"}}
+TURNED = {"reservation_id": "ECON01", "passengers": [BO, ANA]}
 RUNS = [
-    {
-        "task_id": 1,
-        "trial": 0,
-        "calls": [
-            {"step": 0, "tool": "get_reservation_details", "args": {"reservation_id": "BUSI01"}},
-            cancel(1, "BUSI01", gold=True),
-            cancel(2, "BUSI01"),
-        ],
-    },
+    recorded(1, 0, SEEN, cancel(1, "BUSI01", gold=True), cancel(2, "BUSI01")),
     # the same call in the next run: the database has been put back
-    {"task_id": 1, "trial": 1, "calls": [cancel(0, "BUSI01", gold=True)]},
+    recorded(1, 1, cancel(0, "BUSI01", gold=True)),
     # approved by people, it is cancelled and cannot be cancelled again; left open, it asks again
-    {"task_id": 2, "trial": 0, "calls": [cancel(0, "INSUR1", gold=True), cancel(1, "INSUR1")]},
+    recorded(2, 0, cancel(0, "INSUR1", gold=True), cancel(1, "INSUR1")),
     # what the tools do not take never reaches the service, and is no release
-    {
-        "task_id": 3,
-        "trial": 0,
-        "calls": [
-            write(0, "cancel_reservation", False, reservation_id="BUSI01", reason="weather"),
-            write(1, "cancel_reservation", False),
-            write(2, "delete_airline", False),
-            write(3, "send_certificate", False, user_id="gold_1", amount="all"),
-            write(4, "update_reservation_passengers", True, reservation_id="ECON01", passengers=[BO, ANA]),
-        ],
-    },
-]
+    recorded(
+        3, 0,
+        write(0, "cancel_reservation", False, reservation_id="BUSI01", reason="weather"),
+        write(1, "cancel_reservation", False),
+        write(2, "delete_airline", False),
+        write(3, "send_certificate", False, user_id="gold_1", amount="all"),
+        write(4, "update_reservation_passengers", True, **TURNED),
+    ),
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -88,13 +75,10 @@ class World:
 
     def replay(self, people: People, prefix: str, flip: bool = False) -> list[Verdict]:
         """All runs under names of their own: the same service has seen them before."""
-        runs = [
-            data.Run(
-                f"{prefix}-{run.name}",
-                tuple(replace(call, matches_gold=call.matches_gold ^ flip) for call in run.calls),
-            )
-            for run in self.runs
-        ]
+        runs = []
+        for run in self.runs:
+            calls = tuple(replace(call, matches_gold=call.matches_gold ^ flip) for call in run.calls)
+            runs.append(data.Run(f"{prefix}-{run.name}", calls))
         with use_runtime(self.runtime):
             return list(replay(runs, self.airline, self.runtime, people))
 
@@ -150,15 +134,6 @@ def test_without_people_a_question_stays_open_and_the_report_counts_by_label(wor
     assert decisions(world.replay(nobody, "flipped", flip=True)) == LEFT_OPEN, "labels change no decision"
 
 
-@pytest.mark.long
-def test_missing_data_ends_in_a_sentence(tmp_path: Path) -> None:
-    done = run(tmp_path)
-
-    assert done.returncode == 1
-    assert f"set {data.VARIABLE}" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 TOLD = (BUNDLE / "README.md").read_text()
 
 
@@ -182,7 +157,8 @@ def test_no_recorded_write_that_is_right_is_denied_and_the_readme_shows_the_tabl
     folder = (REPOSITORY / os.environ.get(data.VARIABLE, data.DEFAULT)).resolve()
     found = folder if (folder / "trajectories.jsonl").is_file() else None
     done = run(require("tau-airline data", found, data.HOW_TO_OBTAIN))
-    told = last_line(done)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
 
     printed = done.stdout.partition("\n\n")[0].splitlines()
     assert [line.rstrip() for line in printed] == shown_table()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +22,15 @@ from countersign import (
     Settings,
     SQLiteAdapter,
     ToolRegistry,
+    Transaction,
     Unsure,
     current_effect,
     probe,
     tool,
+    transaction,
 )
+from countersign.contract import EffectState
+from countersign.contract.manifest import ToolManifest
 from countersign.manifests.drafting import manifest_json
 from examples.local_service import LocalService, free_port
 from examples.person import Person
@@ -48,6 +55,14 @@ when { context.input.amount_cents > 5000 };
 @id("never-huge") @doc("Refunds above 5,000.00 are not made here.")
 forbid (principal, action == Action::"refund", resource)
 when { context.input.amount_cents > 500000 };
+
+@id("long-memos-need-finance") @approval("finance")
+forbid (principal, action == Action::"memo", resource)
+when { context.input.text like "*long*" };
+
+@id("no-names") @doc("Names do not belong in memos. Write the customer's number.")
+forbid (principal, action == Action::"memo", resource)
+when { context.input.text like "*Ada*" };
 """
 
 
@@ -62,51 +77,43 @@ def _closed_browsers() -> Iterator[None]:
     _SIGNED_IN.clear()
 
 
-@dataclass
+ORDER = ("Order", "order_id")
+VOIDED: dict[str, Any] = {
+    "compensate": "void",
+    "compensation_map": {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"},
+}
+
+
 class Tools:
     """The tools of these tests; what happened to the world is in `done`."""
 
-    notes: Path
-    registry: ToolRegistry = field(default_factory=ToolRegistry)
-    done: list[tuple[Any, ...]] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
-    error: BaseException | None = None
-    refund: Callable[[str, int], Placeholder[str]] = field(init=False)
-    charge: Callable[[str, int], Placeholder[dict[str, str]]] = field(init=False)
-    notify: Callable[[str], Placeholder[None]] = field(init=False)
-    send: Callable[[str], Any] = field(init=False)
-    note: Callable[[str, str], None] = field(init=False)
-    mail: Callable[[str], Placeholder[None]] = field(init=False)
-    label: Callable[[str], Placeholder[None]] = field(init=False)
-    pay: Callable[[str, int], Placeholder[dict[str, str]]] = field(init=False)
-    found: ProbeAnswer = field(default_factory=Unsure)
-    before_label: Callable[[], None] | None = None
+    def __init__(self, notes: Path) -> None:
+        self.notes, self.registry = notes, ToolRegistry()
+        self.done: list[tuple[Any, ...]] = []
+        self.keys: list[str] = []
+        self.error: BaseException | None = None
+        self.found: ProbeAnswer = Unsure()
+        self.before_label: Callable[[], None] = lambda: None
+        mine, database = self.registry, SQLiteAdapter(notes, name="notes")
 
-    def __post_init__(self) -> None:
-        @tool("refund", resource=("Order", "order_id"), registry=self.registry)
+        @tool("refund", resource=ORDER, registry=mine)
         def refund(order_id: str, amount_cents: int) -> str:
             """Give money back."""
             self.act("refund", order_id, amount_cents)
             return f"r-{order_id}"
 
-        @tool("void", resource=("Charge", "charge_id"), registry=self.registry)
+        @tool("void", resource=("Charge", "charge_id"), registry=mine)
         def void(charge_id: str, amount_cents: int) -> None:
             """Take a charge back."""
             self.act("void", charge_id, amount_cents)
 
-        @tool(
-            "charge",
-            resource=("Order", "order_id"),
-            compensate="void",
-            compensation_map={"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"},
-            registry=self.registry,
-        )
+        @tool("charge", resource=ORDER, registry=mine, **VOIDED)
         def charge(order_id: str, amount_cents: int) -> dict[str, str]:
             """Charge an order."""
             self.act("charge", order_id, amount_cents)
             return {"charge_id": f"c-{order_id}"}
 
-        @tool("notify", resource=("Order", "order_id"), registry=self.registry)
+        @tool("notify", resource=ORDER, registry=mine)
         def notify(order_id: str) -> None:
             """Tell the customer."""
             if not isinstance(self.error, NotDone):
@@ -114,47 +121,40 @@ class Tools:
             if self.error is not None:
                 raise self.error
 
-        @tool("send", resource=("Order", "order_id"), registry=self.registry)
+        @tool("send", resource=ORDER, registry=mine)
         async def send(order_id: str) -> str:
             """Send."""
             self.act("send", order_id)
             return "sent"
 
-        @tool("mail", resource=("Order", "order_id"), on_exhausted="tool", registry=self.registry)
+        @tool("mail", resource=ORDER, on_exhausted="tool", registry=mine)
         def mail(order_id: str) -> None:
             """Tell the customer, who may not have a mailbox."""
             raise NotDone("no mailbox")
 
-        @tool("label", resource=("Order", "order_id"), idempotent=True, registry=self.registry)
+        @tool("label", resource=ORDER, idempotent=True, registry=mine)
         def label(order_id: str) -> None:
             """Set a label."""
-            if self.before_label is not None:
-                self.before_label()
+            self.before_label()
             self.act("label", order_id)
 
-        self.mail, self.label, self.pay = mail, label, self._payment()
-        database = SQLiteAdapter(self.notes, name="notes")
-
-        @tool("note", lane="live", adapter=database, registry=self.registry)
         def note(order_id: str, text: str) -> None:
             """Write a note."""
             database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (order_id, text))
 
-        self.refund, self.charge, self.notify, self.send, self.note = refund, charge, notify, send, note
+        self.note = tool("note", lane="live", adapter=database, registry=mine)(note)
+        self.memo = tool("memo", lane="live", adapter=database, resource=ORDER, ask="live", registry=mine)(
+            note
+        )
+        self.refund, self.charge, self.notify, self.send = refund, charge, notify, send
+        self.mail, self.label, self.pay = mail, label, self._payment()
 
     def _payment(self) -> Callable[[str, int], Placeholder[dict[str, str]]]:
         @probe("find_pay", registry=self.registry)
         def find_pay(order_id: str) -> ProbeAnswer:
             return self.found
 
-        @tool(
-            "pay",
-            resource=("Order", "order_id"),
-            compensate="void",
-            compensation_map={"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"},
-            probe="find_pay",
-            registry=self.registry,
-        )
+        @tool("pay", resource=ORDER, probe="find_pay", registry=self.registry, **VOIDED)
         def pay(order_id: str, amount_cents: int) -> dict[str, str]:
             """Pay, over a line that is cut each time."""
             self.act("pay", order_id, amount_cents)
@@ -176,11 +176,29 @@ class Office:
     tools: Tools
     runtime: Runtime
 
-    def approve(self, pending: ReviewPending) -> None:
-        self._answer(pending, lambda person, url: person.approve(url, "looks right"))
+    def refund(
+        self, key: str, amount: int = 90_000, runtime: Runtime | None = None, **how: Any
+    ) -> Transaction:
+        """A block with one refund: above 50.00 finance is asked, above 5,000.00 it is denied."""
+        with transaction(key, runtime=runtime or self.runtime, **how) as txn:
+            self.tools.refund("o-1", amount)
+        return txn
+
+    def asked(self, key: str, amount: int = 90_000, **how: Any) -> ReviewPending:
+        """A refund that waits for people."""
+        with pytest.raises(ReviewPending) as pending:
+            self.refund(key, amount, **how)
+        return pending.value
+
+    def states(self, txn: Transaction) -> list[EffectState]:
+        """What the service holds of the effects."""
+        return [one.state for one in self.runtime.client().view(txn.txn).effects]
+
+    def approve(self, pending: ReviewPending, by: str = "maya") -> None:
+        self.person(by).approve(the_url(pending), "looks right")
 
     def deny(self, pending: ReviewPending, reason: str) -> None:
-        self._answer(pending, lambda person, url: person.deny(url, reason))
+        self.person("maya").deny(the_url(pending), reason)
 
     def person(self, name: str) -> Person:
         """Somebody who is signed in: once for all tests, for each link is a process of the operator's."""
@@ -190,10 +208,32 @@ class Office:
             _SIGNED_IN[who].sign_in(self.service.sign_in_link(name))
         return _SIGNED_IN[who]
 
-    def _answer(self, pending: ReviewPending, answer: Callable[[Person, str], None]) -> None:
-        (review,) = pending.reviews
-        assert review.url is not None
-        answer(self.person("maya"), review.url)
+    @contextmanager
+    def meanwhile(self, key: str, work: Callable[[Person, str], None]) -> Iterator[None]:
+        """While the block waits, Maya does this with the address of its one question."""
+        client = self.runtime.client()
+
+        def when_asked() -> None:
+            until(lambda: key in [one.run_key for one in client.transactions().transactions])
+            review = client.view(Transaction(self.runtime, key).txn).effects[0].review
+            assert review is not None
+            work(self.person("maya"), review.url)
+
+        person = threading.Thread(target=when_asked)
+        person.start()
+        yield
+        person.join()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What an agent's own process is given."""
+        return {
+            "COUNTERSIGN_URL": self.settings.url,
+            "COUNTERSIGN_AGENT": self.settings.agent,
+            "COUNTERSIGN_KEY": str(self.settings.key_path),
+            "COUNTERSIGN_JOURNAL": str(self.settings.journal_path),
+            "COUNTERSIGN_ALLOW_DEV": "1",
+        }
 
     def elsewhere(self, **changes: Any) -> Runtime:
         """Another process of the same agent; with its own journal, another host."""
@@ -203,16 +243,35 @@ class Office:
         return Runtime(self.settings, registry=self.tools.registry, transport=transport)
 
 
-def reviewed_bundle(folder: Path) -> Path:
-    """A bundle of our tools' drafts, reviewed as they are."""
-    bundle = folder / "bundle"
+def until(holds: Callable[[], Any]) -> None:
+    """Wait for what another thread or process does."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def the_url(pending: ReviewPending) -> str:
+    """Where its one question is answered."""
+    (review,) = pending.reviews
+    assert review.url is not None
+    return review.url
+
+
+def bundle_of(bundle: Path, policy: str, manifests: Iterable[ToolManifest]) -> Path:
+    """A folder with these rules, the usual groups and these manifests."""
     (bundle / "tools").mkdir(parents=True)
-    (bundle / "desk.cedar").write_text(POLICY)
+    (bundle / "desk.cedar").write_text(policy)
     (bundle / "groups.toml").write_bytes((ROOT / "policies" / "groups.toml").read_bytes())
-    drafts = [one.draft_manifest() for one in Tools(folder / "none.db").registry if one.lane == "staged"]
-    for manifest in [*drafts, *mcp_manifests()]:
+    for manifest in manifests:
         (bundle / "tools" / f"{manifest.tool}.json").write_bytes(manifest_json(manifest))
     return bundle
+
+
+def reviewed_bundle(folder: Path) -> Path:
+    """A bundle of our tools' drafts, reviewed as they are."""
+    drafts = [one.draft_manifest() for one in Tools(folder / "none.db").registry if one.name != "note"]
+    return bundle_of(folder / "bundle", POLICY, [*drafts, *mcp_manifests()])
 
 
 def serving(folder: Path, environment: dict[str, str] | None = None) -> LocalService:

@@ -10,13 +10,12 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
-from countersign import Placeholder, ReviewPending, Runtime, Settings, SQLiteAdapter, ToolRegistry, tool
+from countersign import ReviewPending, Runtime, Settings, SQLiteAdapter, ToolRegistry, tool
 from countersign.contract import EffectState
 from tests.fakes.desk import notes_database, write_key
 from tests.fakes.log_check import faults_of_log
@@ -25,13 +24,13 @@ from tests.fakes.world import Agent, World, running
 
 SECONDS = 60.0  # that a test waits for an answer, never for time to pass
 
-Pay = Callable[..., Placeholder[dict[str, str]]]
+Ask = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Through(httpx2.BaseTransport):
     """A blocking way into an app that runs in another thread's loop."""
 
-    def __init__(self, world: World, ask: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, world: World, ask: Ask) -> None:
         self._app, self._ask = httpx2.ASGITransport(world.app), ask
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -58,41 +57,23 @@ class WorldClock:
         return self._now().timestamp() - 1_000_000.0
 
 
-@dataclass
 class Near:
     """One agent with its tools, the service beside it, and those who answer and write rules."""
 
-    folder: Path
-    rules: Payments
-    world: World
-    agent: Agent
-    ask: Callable[[Coroutine[Any, Any, Any]], Any]
-    registry: ToolRegistry = field(default_factory=ToolRegistry)
-    done: list[tuple[Any, ...]] = field(default_factory=list)
-    before_fire: dict[str, Callable[[], None]] = field(default_factory=dict)
-    runtime: Runtime = field(init=False)
-    pay: Pay = field(init=False)
-    mail: Callable[[str, str], Placeholder[None]] = field(init=False)
-    note: Callable[[str, str], None] = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, folder: Path, rules: Payments, world: World, agent: Agent, ask: Ask) -> None:
+        self.folder, self.rules, self.world, self.agent, self.ask = folder, rules, world, agent, ask
+        self.registry = ToolRegistry()
+        self.done: list[tuple[Any, ...]] = []
+        self.before_fire: dict[str, Callable[[], None]] = {}
         settings = Settings(
-            url=self.world.settings.public_url,
-            agent=self.agent.name,
-            key_path=write_key(self.folder / "agent.pem", self.agent.key),
-            journal_path=self.folder / "journal.db",
-            allow_dev=True,
-            retry_base_seconds=0.001,
-            retry_max_seconds=0.002,
-        )
-        self.runtime = Runtime(
-            settings,
-            registry=self.registry,
-            transport=Through(self.world, self.ask),
-            clock=WorldClock(self.world),
-        )
+            url=world.settings.public_url, agent=agent.name, key_path=write_key(folder / "agent.pem", agent.key),
+            journal_path=folder / "journal.db", allow_dev=True, retry_base_seconds=0.001, retry_max_seconds=0.002,
+        )  # fmt: skip
+        mine, through, database = self.registry, Through(world, ask), SQLiteAdapter(self.notes, name="notes")
+        self.runtime = Runtime(settings, registry=mine, transport=through, clock=WorldClock(world))
+        taken_back = PAY["compensation"]["map"]
 
-        @tool("unpay", resource=("Payment", "payment"), registry=self.registry)
+        @tool("unpay", resource=("Payment", "payment"), registry=mine)
         def unpay(payment: str, amount: int) -> None:
             """Take a payment back."""
             self.act("unpay", payment, amount)
@@ -101,22 +82,20 @@ class Near:
             "pay",
             resource=("Account", "account"),
             compensate="unpay",
-            compensation_map=PAY["compensation"]["map"],
-            registry=self.registry,
+            compensation_map=taken_back,
+            registry=mine,
         )
         def pay(account: str, amount: int, items: list[str] | None = None) -> dict[str, str]:
             """Pay."""
             self.act("pay", account, amount, *(items or []))
             return {"id": f"p-{account}"}
 
-        @tool("mail", resource=("Mailbox", "to"), registry=self.registry)
+        @tool("mail", resource=("Mailbox", "to"), registry=mine)
         def mail(to: str, text: str) -> None:
             """Tell somebody."""
             self.act("mail", to, text)
 
-        database = SQLiteAdapter(self.notes, name="notes")
-
-        @tool("note", lane="live", adapter=database, registry=self.registry)
+        @tool("note", lane="live", adapter=database, registry=mine)
         def note(order_id: str, text: str) -> None:
             """Write a note."""
             database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (order_id, text))

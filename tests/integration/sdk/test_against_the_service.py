@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import signal
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,19 +12,16 @@ import pytest
 
 from countersign import (
     AlreadyRedeemed,
+    Asks,
     Denied,
     EffectFailed,
-    IndependentFailures,
     NotDone,
     OutcomeUnknown,
-    PendingReview,
-    Placeholder,
     ReviewPending,
+    ReviewRequired,
     ServiceUnavailable,
-    Transaction,
     TransactionBusy,
     resume,
-    run_transaction,
     transaction,
 )
 from countersign.contract import EffectState, TxnState, txn_id
@@ -35,110 +29,70 @@ from tests.crash.alone import Life, acts, live
 from tests.fakes.desk import notes_in
 from tests.integration.sdk.conftest import Office
 
+REFUND = ("refund", "o-1", 90_000)
+COMPENSATED, FAILED, FIRED = EffectState.COMPENSATED, EffectState.FAILED, EffectState.FIRED
 
-class Losing(httpx2.BaseTransport):
+
+class Losing(httpx2.HTTPTransport):
     """A network that loses the answers of one path, though the service has acted."""
 
     def __init__(self, path: str) -> None:
+        super().__init__()
         self.path = path
-        self._inner = httpx2.HTTPTransport()
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        response = self._inner.handle_request(request)
+        response = super().handle_request(request)
         if request.url.path.startswith(self.path):
             response.read()
             response.close()
             raise httpx2.ReadError("the wire was cut")
         return response
 
-    def close(self) -> None:
-        self._inner.close()
-
-
-def states(office: Office, txn: Transaction) -> list[EffectState]:
-    """What the service holds."""
-    return [one.state for one in office.runtime.client().view(txn.txn).effects]
-
 
 def test_a_small_refund_fires_once_and_the_service_knows(office: Office, key: str) -> None:
     with transaction(key, runtime=office.runtime) as txn:
         placed = office.tools.refund("o-1", 4_200)
     assert (placed.result, office.tools.done) == ("r-o-1", [("refund", "o-1", 4_200)])
-    assert office.runtime.client().view(txn.txn).state is TxnState.SETTLED
-
-
-def test_a_denial_names_the_policy(office: Office, key: str) -> None:
-    with pytest.raises(Denied) as denied, transaction(key, runtime=office.runtime):
-        office.tools.refund("o-1", 900_000)
-    assert [reason.policy for reason in denied.value.reasons] == ["never-huge"]
-    assert office.tools.done == []
+    view = office.runtime.client().view(txn.txn)
+    assert (view.state, [one.state for one in view.effects]) == (TxnState.SETTLED, [FIRED])
 
 
 def test_one_denied_effect_keeps_its_siblings_from_firing(office: Office, key: str) -> None:
     with pytest.raises(Denied) as denied, transaction(key, runtime=office.runtime):
         office.tools.refund("o-1", 100)
         office.tools.refund("o-2", 900_000)
-    assert len(denied.value.reasons) == 1
+    assert [reason.policy for reason in denied.value.reasons] == ["never-huge"]
     assert office.tools.done == []
 
 
 def test_an_approved_refund_fires_once_from_any_process_as_it_was_approved(office: Office, key: str) -> None:
-    with pytest.raises(ReviewPending) as pending, transaction(key, runtime=office.runtime):
-        office.tools.refund("o-1", 90_000)
-    with office.elsewhere() as other, pytest.raises(ReviewPending) as again, transaction(key, runtime=other):
-        office.tools.refund("o-1", 90_000)
-    assert again.value.reviews[0].review_id == pending.value.reviews[0].review_id
-    office.approve(pending.value)
+    pending = office.asked(key)
+    with office.elsewhere() as other:
+        again = office.asked(key, runtime=other)
+    assert again.reviews[0].review_id == pending.reviews[0].review_id
+    office.approve(pending)
     for _ in range(2):
-        with office.elsewhere() as other, transaction(key, runtime=other):
-            office.tools.refund("o-1", 90_000)
-    assert office.tools.done == [("refund", "o-1", 90_000)]
+        with office.elsewhere() as other:
+            office.refund(key, runtime=other)
+    assert office.tools.done == [REFUND]
 
 
 def test_what_was_parked_is_fired_by_resume(office: Office, key: str) -> None:
-    with pytest.raises(ReviewPending) as pending, transaction(key, runtime=office.runtime) as txn:
-        office.tools.refund("o-1", 90_000)
+    pending = office.asked(key)
     assert [one.waiting for one in resume(office.runtime)] == [True]
-    office.approve(pending.value)
+    office.approve(pending)
     assert [one.after for one in resume(office.runtime)] == ["settled"]
     assert resume(office.runtime) == []
-    assert (office.tools.done, states(office, txn)) == ([("refund", "o-1", 90_000)], [EffectState.FIRED])
+    view = office.runtime.client().view(pending.txn)
+    assert (office.tools.done, [one.state for one in view.effects]) == ([REFUND], [FIRED])
 
 
 def test_a_persons_deny_is_final_and_quoted(office: Office, key: str) -> None:
-    def step() -> None:
-        with transaction(key, runtime=office.runtime):
-            office.tools.refund("o-1", 90_000)
-
-    with pytest.raises(ReviewPending) as pending:
-        step()
-    office.deny(pending.value, "this customer was paid already")
+    office.deny(office.asked(key), "this customer was paid already")
     for _ in range(2):
         with pytest.raises(Denied, match="paid already"):
-            step()
+            office.refund(key)
     assert office.tools.done == []
-
-
-def test_waiting_in_place_fires_the_moment_it_is_approved(office: Office, key: str) -> None:
-    def later() -> None:
-        while not (found := office.runtime.journal.transactions.find(key)) or found[0].rev is None:
-            time.sleep(0.05)
-        view = office.runtime.client().view(found[0].txn)
-        review = view.effects[0].review
-        assert review is not None
-        office.approve(
-            ReviewPending(key, view.txn, [_pending(view.effects[0].effect_id, review.url)], parked=True)
-        )
-
-    person = threading.Thread(target=later)
-    person.start()
-    run_transaction(lambda _: office.tools.refund("o-1", 90_000), key=key, wait=60, runtime=office.runtime)
-    person.join()
-    assert office.tools.done == [("refund", "o-1", 90_000)]
-
-
-def _pending(effect_id: str, url: str) -> PendingReview:
-    return PendingReview(effect_id, "refund", None, url, None)
 
 
 def test_live_work_is_undone_while_people_decide_and_stands_with_the_refund(office: Office, key: str) -> None:
@@ -152,23 +106,19 @@ def test_live_work_is_undone_while_people_decide_and_stands_with_the_refund(offi
     assert notes_in(office.tools.notes) == []
     office.approve(pending.value)
     step()
-    assert notes_in(office.tools.notes) == [("o-1", "refunded")]
-    assert office.tools.done == [("refund", "o-1", 90_000)]
+    assert (notes_in(office.tools.notes), office.tools.done) == ([("o-1", "refunded")], [REFUND])
 
 
 def test_what_fired_is_taken_back_with_releases_of_its_own(office: Office, key: str) -> None:
     office.tools.error = NotDone("the mailbox is full")
-    with (
-        pytest.raises(EffectFailed, match="Nothing of this transaction stands"),
-        transaction(key, runtime=office.runtime) as txn,
-    ):
+    with pytest.raises(EffectFailed, match="Nothing of"), transaction(key, runtime=office.runtime) as txn:
         office.tools.charge("o-1", 100)
         office.tools.charge("o-2", 200)
         office.tools.notify("o-1")
     assert [what for what, *_ in office.tools.done] == ["charge", "charge", "void", "void"]
     assert office.tools.done[2:] == [("void", "c-o-2", 200), ("void", "c-o-1", 100)]
     assert len(set(office.tools.keys)) == 4
-    assert states(office, txn) == [EffectState.COMPENSATED, EffectState.COMPENSATED, EffectState.FAILED]
+    assert office.states(txn) == [COMPENSATED, COMPENSATED, FAILED]
 
 
 def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(office: Office, key: str) -> None:
@@ -182,56 +132,8 @@ def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(office: Off
             placed = office.tools.refund("o-1", 90_000)
         assert [one.error for one in txn.failed] == ["NotDone: no mailbox"]
         assert (txn.state, placed.result) == ("settled", "r-o-1")
-    view = office.runtime.client().view(txn.txn)
-    assert view.state is TxnState.SETTLED
-    assert states(office, txn) == [EffectState.FAILED, EffectState.FIRED]
-    assert office.tools.done == [("refund", "o-1", 90_000)]
-
-
-def test_scenario_39_where_nothing_else_was_to_fire_it_has_ended(office: Office, key: str) -> None:
-    with transaction(key, runtime=office.runtime) as txn:
-        office.tools.mail("o-1")
-    assert (txn.state, office.runtime.client().view(txn.txn).state) == ("ended", TxnState.ENDED)
-
-
-def test_scenario_39_another_failure_afterwards_takes_back_what_fired(office: Office, key: str) -> None:
-    office.tools.error = NotDone("no money")
-    with (
-        pytest.raises(EffectFailed, match="Nothing of this transaction stands"),
-        transaction(key, runtime=office.runtime) as txn,
-    ):
-        office.tools.charge("o-1", 100)
-        office.tools.mail("o-1")
-        office.tools.notify("o-1")
-    assert [what for what, *_ in office.tools.done] == ["charge", "void"]
-    assert states(office, txn) == [EffectState.COMPENSATED, EffectState.FAILED, EffectState.FAILED]
-
-
-def test_scenario_39_killed_after_the_failure_the_next_run_goes_on(office: Office, key: str) -> None:
-    office.runtime.close()  # the child has a runtime of its own
-
-    def body() -> None:
-        office.tools.mail("o-1")
-        office.tools.label("o-1")
-        office.tools.refund("o-1", 100)
-
-    def dies() -> None:
-        office.tools.before_label = lambda: os.kill(os.getpid(), signal.SIGKILL)
-        with office.elsewhere() as runtime, transaction(key, runtime=runtime):
-            body()
-
-    process = multiprocessing.get_context("fork").Process(target=dies)
-    process.start()
-    process.join(30)
-    assert process.exitcode == -signal.SIGKILL
-    for _ in range(2):
-        with office.elsewhere() as runtime:
-            with transaction(key, runtime=runtime) as txn:
-                body()
-            assert [one.error for one in txn.failed] == ["NotDone: no mailbox"]
-            assert runtime.client().view(txn.txn).state is TxnState.SETTLED
-            assert resume(runtime) == []
-    assert office.tools.done == [("label", "o-1"), ("refund", "o-1", 100)]
+    assert office.runtime.client().view(txn.txn).state is TxnState.SETTLED
+    assert (office.states(txn), office.tools.done) == ([FAILED, FIRED], [REFUND])
 
 
 def test_an_unknown_outcome_is_unknown_to_the_service_too_and_is_not_repeated(
@@ -244,59 +146,31 @@ def test_an_unknown_outcome_is_unknown_to_the_service_too_and_is_not_repeated(
             office.tools.notify("o-1")
             office.tools.refund("o-1", 100)
     assert office.tools.done == [("charge", "o-1", 100), ("notify", "o-1")]
-    assert states(office, txn) == [EffectState.FIRED, EffectState.UNKNOWN, EffectState.UNUSED]
-
-
-@pytest.mark.parametrize("lost", ["/v1/transactions", "/v1/outcomes"])
-def test_answers_that_get_lost_fire_nothing_twice(office: Office, key: str, lost: str) -> None:
-    key = key.replace("/", "-")
-    with office.through(Losing(lost)) as losing:
-        try:
-            with transaction(key, runtime=losing):
-                office.tools.refund("o-1", 4_200)
-        except ServiceUnavailable:
-            assert office.tools.done == []
-    for _ in range(2):
-        with transaction(key, runtime=office.runtime) as txn:
-            office.tools.refund("o-1", 4_200)
-    resume(office.runtime)
-    assert office.tools.done == [("refund", "o-1", 4_200)]
-    assert states(office, txn) == [EffectState.FIRED]
+    assert office.states(txn) == [FIRED, EffectState.UNKNOWN, EffectState.UNUSED]
 
 
 def test_a_lost_redemption_is_found_again_by_its_attempt(office: Office, key: str) -> None:
-    with pytest.raises(ReviewPending) as pending, transaction(key, runtime=office.runtime):
-        office.tools.refund("o-1", 90_000)
-    office.approve(pending.value)
-    with (
-        office.through(Losing("/v1/redemptions")) as losing,
-        pytest.raises(ServiceUnavailable),
-        transaction(key, runtime=losing),
-    ):
-        office.tools.refund("o-1", 90_000)
+    office.approve(office.asked(key))
+    with office.through(Losing("/v1/redemptions")) as losing, pytest.raises(ServiceUnavailable):
+        office.refund(key, runtime=losing)
     assert office.tools.done == []
-    with transaction(key, runtime=office.runtime):
-        office.tools.refund("o-1", 90_000)
-    assert office.tools.done == [("refund", "o-1", 90_000)]
+    office.refund(key)
+    assert office.tools.done == [REFUND]
 
 
 def test_another_host_with_the_same_key_fires_nothing(office: Office, key: str, tmp_path: Path) -> None:
-    with transaction(key, runtime=office.runtime):
-        office.tools.refund("o-1", 4_200)
+    office.refund(key, 4_200)
     with office.elsewhere(journal_path=tmp_path / "another.db") as other:
         for amount in (4_200, 4_300):
-            with pytest.raises(AlreadyRedeemed), transaction(key, runtime=other):
-                office.tools.refund("o-1", amount)
+            with pytest.raises(AlreadyRedeemed):
+                office.refund(key, amount, other)
     assert len(office.tools.done) == 1
 
 
 def test_another_list_under_the_same_key_voids_the_approval(office: Office, key: str) -> None:
-    with pytest.raises(ReviewPending) as pending, transaction(key, runtime=office.runtime):
-        office.tools.refund("o-1", 90_000)
-    office.approve(pending.value)
-    with pytest.raises(ReviewPending) as again, transaction(key, runtime=office.runtime):
-        office.tools.refund("o-1", 95_000)
-    assert again.value.reviews[0].review_id != pending.value.reviews[0].review_id
+    pending = office.asked(key)
+    office.approve(pending)
+    assert office.asked(key, 95_000).reviews[0].review_id != pending.reviews[0].review_id
     assert office.tools.done == []
 
 
@@ -307,9 +181,6 @@ def test_scenario_42_of_two_processes_with_one_key_one_fires_and_the_other_gets_
     context = multiprocessing.get_context("fork")
     is_under_way, may_end = context.Event(), context.Event()
 
-    def body() -> Placeholder[None]:
-        return office.tools.label("o-1")
-
     def hold() -> None:
         is_under_way.set()
         may_end.wait(30)
@@ -317,41 +188,21 @@ def test_scenario_42_of_two_processes_with_one_key_one_fires_and_the_other_gets_
     def first() -> None:
         office.tools.before_label = hold
         with office.elsewhere() as runtime, transaction(key, runtime=runtime):
-            body()
+            office.tools.label("o-1")
 
     process = context.Process(target=first)
     process.start()
     assert is_under_way.wait(30)
     with office.elsewhere(lease_wait_seconds=0.1) as impatient, pytest.raises(TransactionBusy, match=key):  # noqa: SIM117
         with transaction(key, runtime=impatient):
-            body()
+            office.tools.label("o-1")
     with office.elsewhere(lease_wait_seconds=30.0) as patient:
         threading.Timer(0.1, may_end.set).start()
         with transaction(key, runtime=patient) as txn:
-            placed = body()
+            placed = office.tools.label("o-1")
     process.join(30)
     assert (process.exitcode, placed.outcome, txn.replayed) == (0, "fired", True)
     assert office.tools.done == [], "what was done was done in the other process"
-
-
-def test_independent_effects_go_each_their_own_way(office: Office, key: str) -> None:
-    with (
-        pytest.raises(IndependentFailures) as failures,
-        transaction(key, independent=True, runtime=office.runtime),
-    ):
-        office.tools.refund("o-1", 100)
-        office.tools.refund("o-2", 90_000)
-        office.tools.refund("o-3", 900_000)
-    assert office.tools.done == [("refund", "o-1", 100)]
-    assert {type(one) for one in failures.value.exceptions} == {ReviewPending, Denied}
-
-
-def test_intended_repeats_are_two_effects(office: Office, key: str) -> None:
-    with transaction(key, runtime=office.runtime) as txn:
-        office.tools.refund("o-1", 100)
-        with txn.repeat():
-            office.tools.refund("o-1", 100)
-    assert len(office.tools.done) == len(set(office.tools.keys)) == 2
 
 
 @pytest.mark.anyio
@@ -364,11 +215,11 @@ async def test_async_tools_and_transactions(office: Office, key: str) -> None:
 
 
 DEATHS = {
-    "with the attempt on disk": ("after durable commit #1", None, EffectState.FIRED),
-    "with the redemption's answer just read": ("after POST /v1/transactions #1", None, EffectState.FIRED),
+    "with the attempt on disk": ("after durable commit #1", None, FIRED),
+    "with the redemption's answer just read": ("after POST /v1/transactions #1", None, FIRED),
     "with FIRING on disk": ("before refund:o-1 acts #1", "OutcomeUnknown", EffectState.UNKNOWN),
     "after the act": ("after refund:o-1 acted #1", "OutcomeUnknown", EffectState.UNKNOWN),
-    "with the outcome on disk": ("after durable commit #4", None, EffectState.FIRED),
+    "with the outcome on disk": ("after durable commit #4", None, FIRED),
 }
 
 
@@ -391,3 +242,17 @@ def test_a_manifest_comes_from_the_service_and_is_the_bundles(office: Office) ->
     manifest = office.runtime.client().manifest("refund")
     mine = office.tools.registry.require("refund", "a test asks")
     assert manifest.digest == mine.draft_manifest().digest
+
+
+def test_a_live_tool_that_asks_runs_only_when_it_is_released(office: Office, key: str) -> None:
+    with transaction(key, runtime=office.runtime) as txn:
+        office.tools.memo("o-1", "hello")
+        with pytest.raises(Denied) as denied, transaction():
+            office.tools.memo("o-2", "Ada called")
+        with pytest.raises(ReviewRequired) as refused, transaction():
+            office.tools.memo("o-3", "a long story")
+    assert (notes_in(office.tools.notes), txn.state) == ([("o-1", "hello")], "settled")
+    (reason,) = denied.value.reasons
+    assert (reason.policy, reason.code) == ("no-names", "forbidden_by_policy")
+    assert "Write the customer's number." in reason.text
+    assert refused.value.asks == (Asks(("finance",), 1),)

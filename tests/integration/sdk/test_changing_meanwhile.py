@@ -17,6 +17,7 @@ from countersign import (
     ReleaseLapsed,
     ReviewPending,
     resume,
+    tool,
     transaction,
 )
 from countersign.contract import EffectState
@@ -78,19 +79,12 @@ def test_scenario_3_an_approval_of_what_is_not_there_leaves_no_trace(near: Near)
     pending = asked(near)
 
     async def voted() -> tuple[int, str, list[str]]:
-        maya = await near.world.person("maya")
-        view = await near.agent.see(pending.txn)
+        maya, view = await near.world.person("maya"), await near.agent.see(pending.txn)
         view["effects"][0]["review"]["review_id"] = "rev_0"
-        answer = await maya.vote(view)
-        return (
-            answer.status_code,
-            answer.json()["code"],
-            [kind for kind, _ in await near.world.log(view["txn"])],
-        )
+        answer, log = await maya.vote(view), await near.world.log(view["txn"])
+        return answer.status_code, answer.json()["code"], [kind for kind, _ in log if "vote" in kind]
 
-    status, code, kinds = near.ask(voted())
-    assert (status, code) == (404, "not_found")
-    assert [kind for kind in kinds if "vote" in kind] == []
+    assert near.ask(voted()) == (404, "not_found", [])
     with pytest.raises(ReviewPending):
         step(near)
     assert nothing_stands(near)
@@ -169,12 +163,10 @@ def test_scenario_13_an_approval_is_no_leave_to_call_the_tool_outside_its_transa
     near.vote(asked(near))
     with pytest.raises(OutsideTransaction):
         near.pay("a-1", ASKS)
-    with (
-        transaction("t-2", runtime=near.runtime) as txn,
-        ThreadPoolExecutor(1) as thread,
-        pytest.raises(OutsideTransaction),
-    ):
-        thread.submit(near.pay, "a-1", ASKS).result()
+    with transaction("t-2", runtime=near.runtime) as txn, ThreadPoolExecutor(1) as thread:
+        called = thread.submit(near.pay, "a-1", ASKS)
+        with pytest.raises(OutsideTransaction):
+            called.result()
     assert (txn.effects, near.done) == ((), [])
     step(near)
     assert near.done == [("pay", "a-1", ASKS)]
@@ -231,32 +223,23 @@ def test_scenario_53_a_rule_that_comes_between_two_fires_stops_the_second_and_ta
 ) -> None:
     near.rules.write("tools/pay.json", PAY | {"recheck": True})
     near.put_in_force()
-    seen: list[int] = []
-
-    def meanwhile() -> None:
-        seen.append(1)
-        near.change(plain_forbid("stop"))
-
-    near.before_fire["pay"] = meanwhile
+    near.before_fire["pay"] = lambda: near.change(plain_forbid("stop"))
     with pytest.raises(ReleaseLapsed, match="Nothing of this transaction stands"):
         step(near, lambda: near.pay("a-1", 5), lambda: near.pay("a-2", 6))
-    assert (near.done, seen) == ([("pay", "a-1", 5), ("unpay", "p-a-1", 5)], [1])
+    assert near.done == [("pay", "a-1", 5), ("unpay", "p-a-1", 5)]
     assert (notes_in(near.notes), is_locked(near.notes)) == ([], False)
     (record,) = near.runtime.journal.transactions.find("t-1")
     assert near.states(record.txn) == [EffectState.COMPENSATED, EffectState.UNUSED]
 
 
+NOT_DONE, NO_ANSWER = NotDone("it is closed"), TimeoutError("no answer")
+STANDING, UNSURE = (
+    "Still standing and not undone: pay#1",
+    "It is not known whether this was taken back: pay#1",
+)
 RAISED = {
-    "not done": (
-        NotDone("it is closed"),
-        "Still standing and not undone: pay#1",
-        ("compensation_failed", "compensated"),
-    ),
-    "unknown": (
-        TimeoutError("no answer"),
-        "It is not known whether this was taken back: pay#1",
-        ("unknown", "fired"),
-    ),
+    "not done": (NOT_DONE, STANDING, ("compensation_failed", "compensated")),
+    "unknown": (NO_ANSWER, UNSURE, ("unknown", "fired")),
 }
 
 
@@ -270,7 +253,7 @@ def test_scenario_23_a_compensation_that_raises_at_recovery_is_unsettled_until_a
 
         return fail
 
-    near.before_fire = {"mail": fails(TimeoutError("no answer")), "unpay": fails(error)}
+    near.before_fire = {"mail": fails(NO_ANSWER), "unpay": fails(error)}
     with pytest.raises(OutcomeUnknown), transaction("torn", runtime=near.runtime) as torn:
         near.pay("a-1", 5)
         near.mail("ann", "soon")
@@ -290,3 +273,32 @@ def test_scenario_23_a_compensation_that_raises_at_recovery_is_unsettled_until_a
     assert [one.after for one in resume(near.runtime)] == ["settled"]
     assert near.states(torn.txn) == [EffectState.COMPENSATED, EffectState.FAILED]
     assert (len(near.done), resume(near.runtime)) == (2, [])
+
+
+def test_what_its_code_would_take_back_with_is_no_reason_to_refuse_it(tmp_path: Path) -> None:
+    """The code names a compensation and no reviewer has: people were shown none, so none is promised."""
+    with running_near(tmp_path, environment="dev") as near:
+
+        @tool("close_account", resource=("Account", "customer"), registry=near.registry)
+        def close_account(customer: str) -> None:
+            """Close an account."""
+            near.act("close", customer)
+
+        undo: dict[str, Any] = {
+            "compensate": "close_account",
+            "compensation_map": {"customer": "args:/customer"},
+        }
+
+        @tool("open_account", resource=("Account", "customer"), registry=near.registry, **undo)
+        def open_account(customer: str) -> str:
+            """Open an account."""
+            near.act("open", customer)
+            return "opened"
+
+        with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=near.runtime):
+            open_account("mia")
+        near.vote(pending.value, by="ingrid")
+        with transaction("t-1", runtime=near.runtime) as txn:
+            opened = open_account("mia")
+        assert (opened.result, near.done) == ("opened", [("open", "mia")])
+        assert near.states(txn.txn) == [EffectState.FIRED]

@@ -20,7 +20,7 @@ from tests.crash.forking import forked
 from tests.fakes.desk import notes_database
 from tests.integration.sdk.conftest import Tools
 
-SECONDS = 60
+SECONDS, OLD = 60, {"state": "old"}
 
 
 class Told(Tools):
@@ -57,21 +57,21 @@ def kill(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _before(owner: type, name: str) -> None:
-    setattr(owner, name, kill)
+def before(owner: type, name: str) -> Callable[[], None]:
+    return lambda: setattr(owner, name, kill)
 
 
-def _after(owner: type, name: str) -> None:
-    act = getattr(owner, name)
+def after_redemption() -> None:
+    redeem = Service.redeem
 
     async def acting(*args: Any) -> Any:
-        await act(*args)
+        await redeem(*args)
         kill()
 
-    setattr(owner, name, acting)
+    Service.redeem = acting  # type: ignore[assignment]
 
 
-def _at_second_file() -> None:
+def at_second_file() -> None:
     apply = Work._apply
 
     def acting(self: Work, number: int, op: Any) -> None:
@@ -83,11 +83,11 @@ def _at_second_file() -> None:
 
 
 DEATHS: dict[str, Callable[[], None]] = {
-    "in the body": lambda: _before(Service, "submit"),
-    "prepared, not redeemed": lambda: _before(Service, "redeem"),
-    "redeemed, and nobody was told": lambda: _after(Service, "redeem"),
-    "fired, not committed": lambda: _before(LiveWork, "commit"),
-    "half committed": _at_second_file,
+    "in the body": before(Service, "submit"),
+    "prepared, not redeemed": before(Service, "redeem"),
+    "redeemed, and nobody was told": after_redemption,
+    "fired, not committed": before(LiveWork, "commit"),
+    "half committed": at_second_file,
 }
 
 
@@ -120,41 +120,39 @@ def life(enrolled: Settings, tmp_path: Path, key: str) -> Life:
     return Life(tmp_path, settings, key)
 
 
-def killed(life: Life) -> None:
-    process = forked(run, life)
+def killed_and_resumed(life: Life, dies: str, after: list[str]) -> None:
+    """It dies there; the next round ends like this, and the one after it finds nothing."""
+    process = forked(run, replace(life, dies=dies))
     process.join(SECONDS)
     assert process.exitcode == -signal.SIGKILL
     process.close()
-
-
-def resumed(life: Life) -> list[str]:
-    tools, _ = life.tools()
-    with Runtime(life.settings, registry=tools.registry) as runtime:
-        return [one.after for one in resume(runtime)]
-
-
-@pytest.mark.parametrize(
-    "dies", [pytest.param("in the body", marks=pytest.mark.long), "prepared, not redeemed"]
-)
-def test_killed_before_the_redemption_the_files_are_as_before(life: Life, dies: str) -> None:
-    killed(replace(life, dies=dies))
-    assert tree(life.folder) == {"state": "old"}
-    assert [resumed(life), resumed(life)] == [["ended"], []]
-    assert (tree(life.folder), world(life.folder)) == ({"state": "old"}, [])
+    if after == ["ended"]:
+        assert tree(life.folder) == OLD
+    for expected in (after, []):
+        tools, _ = life.tools()
+        with Runtime(life.settings, registry=tools.registry) as runtime:
+            assert [one.after for one in resume(runtime)] == expected
     assert list((life.folder / "files" / ".countersign" / "sessions").iterdir()) == []
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("dies", [pytest.param("in the body", marks=LONG), "prepared, not redeemed"])
+def test_killed_before_the_redemption_the_files_are_as_before(life: Life, dies: str) -> None:
+    killed_and_resumed(life, dies, ["ended"])
+    assert (tree(life.folder), world(life.folder)) == (OLD, [])
 
 
 @pytest.mark.parametrize(
     "dies",
     [
-        pytest.param("redeemed, and nobody was told", marks=pytest.mark.long),
+        pytest.param("redeemed, and nobody was told", marks=LONG),
         "fired, not committed",
-        pytest.param("half committed", marks=pytest.mark.long),
+        pytest.param("half committed", marks=LONG),
     ],
 )
 def test_killed_after_the_redemption_what_was_prepared_is_finished(life: Life, dies: str) -> None:
-    killed(replace(life, dies=dies))
-    assert [resumed(life), resumed(life)] == [["settled"], []]
+    killed_and_resumed(life, dies, ["settled"])
     assert tree(life.folder) == {"state": "new", "log/last": "state"}
     assert world(life.folder) == ["refund o-1 100"]
-    assert list((life.folder / "files" / ".countersign" / "sessions").iterdir()) == []

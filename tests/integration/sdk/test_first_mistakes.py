@@ -9,8 +9,8 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -42,9 +42,8 @@ def send_mail(to: str, body: str) -> str:
 """
 
 
-@dataclass(frozen=True)
-class Mistake:
-    """A script, how it is run, what the answer must say; and the words of the README's row."""
+class Mistake(NamedTuple):
+    """A script, what the answer must say, and the words of the README's row."""
 
     script: str
     says: str  # a pattern: the thing by its name, then what to write instead
@@ -53,93 +52,83 @@ class Mistake:
     command: tuple[str, ...] = ("my_agent.py",)
 
 
-RESUME = ("-m", "countersign.cli", "resume", "--tools", "my_agent.py")
-EXPORT = ("-m", "countersign.cli", "tools", "export", "--tools", "my_agent.py")
-
+CLI = ("-m", "countersign.cli")
+RESUME, EXPORT = (
+    (*CLI, "resume", "--tools", "my_agent.py"),
+    (*CLI, "tools", "export", "--tools", "my_agent.py"),
+)
+REFUND, PAIR = 'refund("pay_7", 1240)', ', resource=("Payment", "payment_id")'
+BLOCK = f'with transaction(key="b"):\n    {REFUND}\n'
+ASYNC = TOOLS.replace("def send_mail", "async def send_mail")
+NOT_AWAITED = """async def main():
+    async with transaction(key='s'):
+        send_mail("ada@example.com", "hello")
+asyncio.run(main())
+"""
 FIRST = {
     "outside": Mistake(
-        TOOLS + 'refund("pay_7", 1240)\n',
+        TOOLS + REFUND,
         r"refund was called outside a transaction.*call it inside `with transaction\(\.\.\.\)`",
-        'refund("pay_7", 1240)',
-        'with transaction(key="case-81"):',
+        REFUND, 'with transaction(key="case-81"):',
     ),
     "placeholder": Mistake(
         TOOLS + 'with transaction(key="b"):\n    done = refund("pay_7", 1240)\nprint("it said " + done)\n',
         r"refund has fired, and this is still its placeholder; write \.result",
-        '"it said " + done',
-        "done.result",
+        '"it said " + done', "done.result",
     ),
     "money": Mistake(
-        TOOLS + 'with transaction(key="c"):\n    refund("pay_7", 12.50)\n',
+        TOOLS + BLOCK.replace("1240", "12.50"),
         r"'refund'.*amount_cents: .*fractional part \(money is whole minor units: write 1250 for 12\.50\)",
-        'refund("pay_7", 12.50)',
-        'refund("pay_7", 1250)',
+        'refund("pay_7", 12.50)', 'refund("pay_7", 1250)',
     ),
     "resource": Mistake(
-        TOOLS.replace(', resource=("Payment", "payment_id")', ""),
+        TOOLS.replace(PAIR, ""),
         r'\'refund\' does not say what it acts on; write @tool\("refund", resource=\("Payment", "payment_id"\)\)',
-        '@tool("refund")',
-        '@tool("refund", resource=("Payment", "payment_id"))',
-        EXPORT,
+        '@tool("refund")', f'@tool("refund"{PAIR})', EXPORT,
     ),
     "annotation": Mistake(
         TOOLS.replace("payment_id: str, amount_cents: int", "payment_id, amount_cents"),
         r"'refund' does not say what 'payment_id', 'amount_cents' may hold"
         r".*write a type .* `payment_id: str` \(money .* `amount_cents: int`\)",
-        "def refund(payment_id, amount_cents):",
-        "def refund(payment_id: str, amount_cents: int) -> str:",
-        EXPORT,
+        "def refund(payment_id, amount_cents):", "def refund(payment_id: str, amount_cents: int) -> str:", EXPORT,
     ),
     "main guard": Mistake(
-        TOOLS + 'with transaction(key="f"):\n    refund("pay_7", 1240)\n',
+        TOOLS + BLOCK,
         r"my_agent\.py:14 begins a transaction while 'my_agent\.py' is.*write `if __name__ == \"__main__\":`",
-        'with transaction(key="case-81"): at the left margin',
-        'if __name__ == "__main__":',
-        RESUME,
+        'with transaction(key="case-81"): at the left margin', 'if __name__ == "__main__":', RESUME,
     ),
     "no key": Mistake(
         TOOLS + 'with transaction():\n    send_mail("ada@example.com", "hello")\n',
         r"send_mail waits for developers.*running the block again asks people again: write transaction\(key=",
-        "with transaction():",
-        'with transaction(key="case-81"):',
+        "with transaction():", 'with transaction(key="case-81"):',
     ),
     "same key": Mistake(
         TOOLS + 'for order in ("o-1", "o-2"):\n    with transaction(key="h"):\n        refund(order, 1240)\n',
         r"transaction 'h' was already redeemed.*another list of calls.*use another key.*key=f\"refund-\{order_id\}\"",
-        'for order in orders: with transaction(key="refund"):',
-        'with transaction(key=f"refund-{order}"):',
+        'for order in orders: with transaction(key="refund"):', 'with transaction(key=f"refund-{order}"):',
     ),
     "exception": Mistake(
-        TOOLS.replace('return "refunded"', 'return {}["bank"]')
-        + 'with transaction(key="i"):\n    refund("pay_7", 1240)\n',
+        TOOLS.replace('return "refunded"', 'return {}["bank"]') + BLOCK.replace('"b"', '"i"'),
         r"not known whether refund#1 happened \(KeyError: 'bank'\).*`raise NotDone\(\.\.\.\)`",
-        "raise ValueError(...) in a tool",
-        "raise NotDone(...)",
+        "raise ValueError(...) in a tool", "raise NotDone(...)",
     ),
     "not awaited": Mistake(
-        "import asyncio\n"
-        + TOOLS.replace("def send_mail", "async def send_mail")
-        + "async def main():\n    async with transaction(key='s'):\n"
-        + '        send_mail("ada@example.com", "hello")\nasyncio.run(main())\n',
+        f"import asyncio\n{ASYNC}{NOT_AWAITED}",
         r"send_mail was called in transaction 's' and not awaited.*[Ww]rite `await send_mail\(\.\.\.\)`",
-        'send_mail("ada@example.com", "hello")',
-        'await send_mail("ada@example.com", "hello")',
+        'send_mail("ada@example.com", "hello")', 'await send_mail("ada@example.com", "hello")',
     ),
     "variables": Mistake(
-        TOOLS + 'with transaction(key="j"):\n    refund("pay_7", 1240)\n',
+        TOOLS + BLOCK,
         r"COUNTERSIGN_\w+ is not set.*write `policy-service dev my_agent\.py`, which sets it",
-        "python my_agent.py",
-        "policy-service dev my_agent.py",
+        "python my_agent.py", "policy-service dev my_agent.py",
     ),
-}
+}  # fmt: skip
 UNSET = {"variables"}
+TWICE = 'with transaction(key="t") as txn:\n    for _ in range(2):\n        refund("pay_7", 1240)\n'
 QUIET = Mistake(
-    TOOLS + 'with transaction(key="t") as txn:\n    for _ in range(2):\n        refund("pay_7", 1240)\n'
-    '    with txn.repeat():\n        refund("pay_7", 1240)\nprint(len(txn.effects))\n',
-    r"^2$",
-    'for _ in range(2): refund("pay_7", 1240)',
-    "with txn.repeat():",
-)
+    f'{TOOLS}{TWICE}    with txn.repeat():\n        {REFUND}\nprint(len(txn.effects))\n',
+    r"^2$", 'for _ in range(2): refund("pay_7", 1240)', "with txn.repeat():",
+)  # fmt: skip
 
 MORE = {
     "a method": (
@@ -171,9 +160,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of somebody whose service runs with the manifests of `TOOLS`."""
     folder = tmp_path_factory.mktemp("mistakes")
     (folder / "my_agent.py").write_text(TOOLS)
-    done = run(
-        folder, ("-m", "countersign.cli", "tools", "export", "--tools", "my_agent.py", "--out", "bundle"), {}
-    )
+    done = run(folder, (*EXPORT, "--out", "bundle"), {})
     assert done.returncode == 0, done.stderr
     (folder / "bundle/tools").mkdir()
     for name in ("refund.json", "send_mail.json"):
@@ -226,6 +213,6 @@ def test_the_readme_lists_these_and_no_others() -> None:
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == len(FIRST) + 1
     for mistake in (*FIRST.values(), QUIET):
-        assert any(f"`{mistake.wrote}`" in row and f"`{mistake.instead}`" in row for row in rows), (
+        assert [row for row in rows if f"`{mistake.wrote}`" in row and f"`{mistake.instead}`" in row], (
             mistake.wrote
         )

@@ -25,13 +25,11 @@ LARGE = ("refund", {"order_id": "o-2", "amount_cents": 20_000})
 
 @pytest.mark.parametrize("kind", ["openai", pytest.param("anthropic-async", marks=pytest.mark.long)])
 def test_a_denial_by_people_is_told_to_the_call_it_is_about(kind: str, office: Office, key: str) -> None:
-    talk = Talk(kind)
-    end = talk.run([talk.calls(SMALL, LARGE)], [office.tools.refund], key=key, runtime=office.runtime)
+    talk, how = Talk(kind), {"key": key, "runtime": office.runtime}
+    end = talk.run([talk.calls(SMALL, LARGE)], [office.tools.refund], **how)
     assert end.pending is not None
     office.deny(end.pending, "the parcel arrived")
-    done = talk.run(
-        [talk.says("No.")], [office.tools.refund], key=key, runtime=office.runtime, messages=end.messages
-    )
+    done = talk.run([talk.says("No.")], [office.tools.refund], messages=end.messages, **how)
     small, large = done.steps[0].answers
     assert office.tools.done == []
     assert "the parcel arrived" in large.text and not large.done
@@ -63,17 +61,8 @@ def in_a_child(office: Office, talk: Talk, key: str, kept: Path, done: Path, end
         run = run_openai if talk.is_openai else run_anthropic
         with office.elsewhere() as runtime, talk._client({}) as client:
             tools = [office.tools.refund, office.tools.charge, office.tools.notify]
-            more = {} if talk.is_openai else {"max_tokens": 500}
-            run(
-                client,
-                model="m",
-                messages=messages,
-                tools=tools,
-                key=key,
-                on_message=hear,
-                runtime=runtime,
-                **more,
-            )
+            more = {"key": key, "on_message": hear} | ({} if talk.is_openai else {"max_tokens": 500})
+            run(client, model="m", messages=messages, tools=tools, runtime=runtime, **more)
         code = 0
     except BaseException:  # noqa: BLE001 - a child must not come back into the tests
         traceback.print_exc(file=sys.stderr)

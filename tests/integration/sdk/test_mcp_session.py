@@ -41,16 +41,16 @@ from tests.fakes.talking import ASK, Talk
 from tests.house.repository import ROOT
 from tests.integration.sdk.conftest import Office
 
+SMALL, LARGE = ({"account_id": "a-1", "amount_cents": cents} for cents in (100, 9000))
+MINE = {"account_id": "a-1"}
+
 
 @asynccontextmanager
 async def session_with(way: str, written: Path) -> AsyncIterator[ClientSession]:
     path = os.pathsep.join([str(ROOT), str(ROOT / "sdk/python")])
     words = ["-m", "tests.fakes.mcp_bank", str(written)]
-    transport: Any = (
-        InMemoryTransport(bank(written))
-        if way == "memory"
-        else stdio_client(StdioServerParameters(command=sys.executable, args=words, env={"PYTHONPATH": path}))
-    )
+    started = StdioServerParameters(command=sys.executable, args=words, env={"PYTHONPATH": path})
+    transport: Any = InMemoryTransport(bank(written)) if way == "memory" else stdio_client(started)
     async with transport as (read, write), ClientSession(read, write) as session:
         await session.initialize()
         yield session
@@ -79,13 +79,15 @@ class Bank:
             raise error
         return answer
 
+    def call(self, tool: str, args: dict[str, Any], key: str | None = None, **options: Any) -> Any:
+        """One call outside a transaction."""
+        more = {} if key is None else {"key": key}
+        return self.run(lambda gated: gated.call_tool(tool, args, **more), **options)
+
     @property
     def done(self) -> list[list[Any]]:
-        return (
-            [json.loads(line) for line in self.written.read_text().splitlines()]
-            if self.written.exists()
-            else []
-        )
+        lines = self.written.read_text().splitlines() if self.written.exists() else []
+        return [json.loads(line) for line in lines]
 
 
 @pytest.fixture
@@ -95,95 +97,93 @@ def near_bank(office: Office, tmp_path: Path) -> Iterator[Bank]:
         yield one
 
 
-@pytest.fixture(params=["memory", "stdio"])
-def mcp_bank(request: pytest.FixtureRequest, near_bank: Bank) -> Bank:
-    near_bank.way = request.param
-    return near_bank
+@pytest.mark.parametrize("way", ["memory", "stdio"])
+def test_a_staged_call_reaches_the_server_at_the_commit_with_its_call_key(
+    near_bank: Bank, key: str, way: str
+) -> None:
+    near_bank.way = way
 
-
-def test_a_staged_call_reaches_the_server_at_the_commit_with_its_call_key(mcp_bank: Bank, key: str) -> None:
     async def step(gated: GatedSession) -> Any:
-        before = mcp_bank.done
-        async with transaction(key, runtime=mcp_bank.runtime):
-            sent = await gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 100})
-            assert mcp_bank.done == before
+        before = near_bank.done
+        async with transaction(key, runtime=near_bank.runtime):
+            sent = await gated.call_tool("transfer", SMALL)
+            assert near_bank.done == before
         return sent.result
 
-    args = {"account_id": "a-1", "amount_cents": 100}
-    named = call_key(agent="support", run_key=key, tool="transfer", args=args, n=0)
-    assert mcp_bank.run(step) == {"result": "t-a-1"}
-    assert mcp_bank.done == [["transfer", "a-1", 100, named]]
-    # the same step from another session: found, not done again
-    assert mcp_bank.run(step) == {"result": "t-a-1"}
-    assert len(mcp_bank.done) == 1
+    named = call_key(agent="support", run_key=key, tool="transfer", args=SMALL, n=0)
+    for _ in range(2):  # the same step from another session: found, not done again
+        assert near_bank.run(step) == {"result": "t-a-1"}
+        assert near_bank.done == [["transfer", "a-1", 100, named]]
+
+
+def test_a_client_is_gated_as_its_session(near_bank: Bank, key: str) -> None:
+    async def talk() -> Any:
+        async with Client(bank(near_bank.written)) as client:
+            gated = await gate_mcp(client, runtime=near_bank.runtime, server="bank")
+            return await gated.call_tool("transfer", SMALL, key=key)
+
+    assert asyncio.run(talk()) == {"result": "t-a-1"}
+    named = call_key(agent="support", run_key=key, tool="transfer", args=SMALL, n=0)
+    assert near_bank.done == [["transfer", "a-1", 100, named]]
 
 
 def test_a_read_outside_of_a_transaction_answers_at_once(near_bank: Bank) -> None:
-    assert near_bank.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"})) == {"cents": 700}
+    assert near_bank.call("balance", MINE) == {"cents": 700}
     assert [one[:2] for one in near_bank.done] == [["balance", "a-1"]]
 
 
 def test_people_are_asked_before_the_server_hears_of_it(near_bank: Bank, key: str) -> None:
-    def step(gated: GatedSession) -> Any:
-        return gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 9000}, key=key)
-
     with pytest.raises(ReviewPending, match=r"`await resume_async\(runtime\)`") as waiting:
-        near_bank.run(step)
+        near_bank.call("transfer", LARGE, key)
     assert "countersign resume" not in str(waiting.value) and near_bank.done == []
     near_bank.office.approve(waiting.value)
-    assert near_bank.run(step) == {"result": "t-a-1"}
+    assert near_bank.call("transfer", LARGE, key) == {"result": "t-a-1"}
     assert len(near_bank.done) == 1
 
 
 def test_what_is_parked_is_resumed_by_a_program_with_a_session(near_bank: Bank, key: str) -> None:
-    args = {"account_id": "a-1", "amount_cents": 9000}
     with pytest.raises(ReviewPending) as waiting:
-        near_bank.run(lambda gated: gated.call_tool("transfer", args, key=key))
+        near_bank.call("transfer", LARGE, key)
     near_bank.office.approve(waiting.value)
     with Runtime(near_bank.office.settings, registry=ToolRegistry()) as without:
         (found,) = [one for one in asyncio.run(resume_async(without)) if one.run_key == key]
     assert near_bank.done == [] and "once gate_mcp has its session: call resume_async" in found.note
-
-    async def step(gated: GatedSession) -> Any:
-        return await resume_async(near_bank.runtime)
-
-    near_bank.run(step)
+    near_bank.run(lambda _: resume_async(near_bank.runtime))
     assert [one[0] for one in near_bank.done] == ["transfer"]
 
 
-def test_an_error_of_the_server_means_that_nobody_knows(near_bank: Bank, key: str) -> None:
+def test_an_error_of_the_server_means_that_nobody_knows_unless_it_never_acts_first(
+    near_bank: Bank, key: str
+) -> None:
     with pytest.raises(OutcomeUnknown, match="flaky"):
-        near_bank.run(lambda gated: gated.call_tool("flaky", {"account_id": "a-1"}, key=key))
+        near_bank.call("flaky", MINE, key)
     assert len(near_bank.done) == 1  # it had acted
+    other = Bank("memory", near_bank.office, near_bank.written.parent)
+    with other.runtime, pytest.raises(EffectFailed, match=r"McpToolError.*Error executing tool flaky"):
+        other.call("flaky", MINE, f"{key}-2", failure_means="not_done")
 
 
-def test_an_error_of_a_server_that_never_acts_first_is_a_failure(near_bank: Bank, key: str) -> None:
-    with pytest.raises(EffectFailed, match=r"McpToolError.*Error executing tool flaky"):
-        near_bank.run(
-            lambda g: g.call_tool("flaky", {"account_id": "a-1"}, key=key), failure_means="not_done"
-        )
-
-
-BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "an argument of another type": ({"account_id": "a", "amount_cents": "99"}, "does not fit type"),
-    "one that is missing": ({"account_id": "a"}, "amount_cents"),
-    "one nobody reviewed": ({"account_id": "a", "amount_cents": 1, "memo": "x"}, "memo"),
-    "one of another shape within": ({"account_id": "a", "amount_cents": 1, "note": {"texts": 1}}, "note"),
+UNFIT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "of another type": ("transfer", {"account_id": "a", "amount_cents": "99"}, "does not fit type"),
+    "missing": ("transfer", {"account_id": "a"}, "amount_cents"),
+    "nobody reviewed it": ("transfer", {"account_id": "a", "amount_cents": 1, "memo": "x"}, "memo"),
+    "of another shape": ("transfer", {"account_id": "a", "amount_cents": 1, "note": {"texts": 1}}, "note"),
+    "of another shape within": ("anything", {"value": 1, "note": {"text": "x", "other": 1}}, "note"),
 }
 
 
-@pytest.mark.parametrize(("args", "says"), BAD.values(), ids=BAD.keys())
+@pytest.mark.parametrize(("tool", "args", "says"), UNFIT.values(), ids=UNFIT)
 def test_arguments_that_do_not_fit_the_schema_are_refused(
-    args: dict[str, Any], says: str, near_bank: Bank
+    tool: str, args: dict[str, Any], says: str, near_bank: Bank
 ) -> None:
     with pytest.raises(NotStageable, match=says) as refused:
-        near_bank.run(lambda gated: gated.call_tool("transfer", args))
+        near_bank.call(tool, args)
     assert "99" not in str(refused.value) and near_bank.done == []
 
 
 def test_a_hostile_pattern_of_the_server_stops_nobody(near_bank: Bank) -> None:
     with pytest.raises(NotStageable, match="does not fit pattern"):
-        near_bank.run(lambda gated: gated.call_tool("tag", {"name": "a" * 5_000 + "!"}), only=["tag"])
+        near_bank.call("tag", {"name": "a" * 5_000 + "!"}, only=["tag"])
 
 
 def test_a_tool_that_cannot_be_reviewed_keeps_no_other_one_out(near_bank: Bank) -> None:
@@ -193,97 +193,72 @@ def test_a_tool_that_cannot_be_reviewed_keeps_no_other_one_out(near_bank: Bank) 
             MisuseError, match=r"'large' cannot be reviewed.*value/maximum: 9223372036854775807"
         ):
             await gated.call_tool("large", {"value": 1})
-        return await gated.call_tool("balance", {"account_id": "a-1"})
+        return await gated.call_tool("balance", MINE)
 
     assert near_bank.run(step, only=None) == {"cents": 700}
 
 
-def test_a_tool_that_is_named_and_cannot_be_gated_is_refused(near_bank: Bank) -> None:
-    with pytest.raises(RegistrationError, match="'large' cannot be reviewed"):
-        near_bank.run(lambda gated: gated.call_tool("balance", {}), only=["balance", "large"])
-    with pytest.raises(RegistrationError, match="no tool 'loan'"):
-        near_bank.run(lambda gated: gated.call_tool("balance", {}), only=["loan"])
+@pytest.mark.parametrize(
+    ("only", "says"), [(["balance", "large"], "'large' cannot be reviewed"), (["loan"], "no tool 'loan'")]
+)
+def test_a_tool_that_is_named_and_cannot_be_gated_is_refused(
+    near_bank: Bank, only: list[str], says: str
+) -> None:
+    with pytest.raises(RegistrationError, match=says):
+        near_bank.call("balance", {}, only=only)
 
 
 def test_free_and_recursive_arguments_wait_for_people_and_reach_the_server(near_bank: Bank, key: str) -> None:
     args = {"value": {"a": [{"b": None}]}, "note": {"text": "x", "below": [{"text": "y", "below": []}]}}
-
-    def step(gated: GatedSession) -> Any:
-        return gated.call_tool("anything", args, key=key)
-
     with pytest.raises(ReviewPending) as waiting:
-        near_bank.run(step)
-    (review,) = waiting.value.reviews
-    assert review.url is not None
-    near_bank.office.person("ingrid").approve(review.url, "looks right")
-    assert near_bank.run(step) == {"result": "done"}
+        near_bank.call("anything", args, key)
+    near_bank.office.approve(waiting.value, by="ingrid")
+    assert near_bank.call("anything", args, key) == {"result": "done"}
     assert near_bank.done[0][:3] == ["anything", args["value"], args["note"]]
-    with pytest.raises(NotStageable, match="note"):
-        near_bank.run(lambda gated: gated.call_tool("anything", args | {"note": {"text": "x", "other": 1}}))
 
 
 def test_an_argument_may_have_the_name_of_a_keyword(near_bank: Bank) -> None:
     with pytest.raises(Denied, match="unknown_tool"):
-        near_bank.run(lambda gated: gated.call_tool("statement", {"from": "2026-01-01"}), only=["statement"])
+        near_bank.call("statement", {"from": "2026-01-01"}, only=["statement"])
     with pytest.raises(NotStageable, match="from"):
-        near_bank.run(lambda gated: gated.call_tool("statement", {}), only=["statement"])
+        near_bank.call("statement", {}, only=["statement"])
 
 
 def test_a_prefix_goes_before_each_name(near_bank: Bank) -> None:
     async def step(gated: GatedSession) -> Any:
         assert {tool_of(one).name for one in gated.tools} == {"bank.read", "bank.lend"}
         with pytest.raises(Denied, match="unknown_tool"):
-            await gated.call_tool("read", {"account_id": "a-1"})
+            await gated.call_tool("read", MINE)
 
     near_bank.run(step, only=["read", "lend"], prefix="bank.")
     assert near_bank.done == []
 
 
-def test_a_client_is_gated_as_its_session(near_bank: Bank, key: str) -> None:
-    async def talk() -> Any:
-        async with Client(bank(near_bank.written)) as client:
-            gated = await gate_mcp(client, runtime=near_bank.runtime, server="bank")
-            return await gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 100}, key=key)
-
-    assert asyncio.run(talk()) == {"result": "t-a-1"}
-    args = {"account_id": "a-1", "amount_cents": 100}
-    named = call_key(agent="support", run_key=key, tool="transfer", args=args, n=0)
-    assert near_bank.done == [["transfer", "a-1", 100, named]]
-
-
 @pytest.mark.parametrize("other", [None, "bank", ClientSessionGroup])
 def test_what_is_no_session_is_refused_with_what_to_pass(near_bank: Bank, other: Any) -> None:
     given = other() if isinstance(other, type) else other
-    with pytest.raises(
-        MisuseError, match=r"takes an initialized mcp\.ClientSession or an entered mcp\.Client"
-    ):
+    with pytest.raises(MisuseError, match=r"an initialized mcp\.ClientSession or an entered mcp\.Client"):
         asyncio.run(gate_mcp(given, runtime=near_bank.runtime))
 
 
 def test_a_tool_nobody_reviewed_is_denied(near_bank: Bank) -> None:
     with pytest.raises(Denied, match="unknown_tool"):
-        near_bank.run(lambda gated: gated.call_tool("lend", {"account_id": "a-1"}), only=["lend"])
+        near_bank.call("lend", MINE, only=["lend"])
     assert near_bank.done == []
 
 
-def test_a_name_that_is_taken_is_refused(near_bank: Bank) -> None:
-    @tool("balance", registry=near_bank.registry)
-    def balance(account_id: str) -> None:
-        """Ours."""
-
-    with pytest.raises(RegistrationError, match="'balance' is registered already"):
-        near_bank.run(lambda gated: gated.call_tool("balance", {}))
-
-
-@pytest.mark.parametrize("other", ["another bank", None])
-def test_a_server_that_calls_itself_like_a_known_one_takes_no_tool_over(
+@pytest.mark.parametrize("other", ["ours", "another bank", None])
+def test_a_name_that_is_taken_is_refused_and_no_server_takes_a_tool_over(
     near_bank: Bank, other: str | None
 ) -> None:
-    near_bank.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"}))
-    mine = near_bank.registry.require("balance", "it was gated")
+    if other == "ours":
+        tool("balance", registry=near_bank.registry)(lambda account_id: None)
+    else:
+        near_bank.call("balance", MINE)
+    mine = near_bank.registry.require("balance", "it was registered")
     with pytest.raises(RegistrationError, match="is registered already"):
-        near_bank.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"}), server=other)
-    assert near_bank.registry.require("balance", "it was gated") is mine
+        near_bank.call("balance", MINE, server="bank" if other == "ours" else other)
+    assert near_bank.registry.require("balance", "it was registered") is mine
 
 
 def test_a_key_belongs_to_a_call_outside_and_tools_are_known(near_bank: Bank, key: str) -> None:
@@ -299,9 +274,7 @@ def test_a_key_belongs_to_a_call_outside_and_tools_are_known(near_bank: Bank, ke
 
 def test_a_model_calls_them_as_any_tool(near_bank: Bank, key: str) -> None:
     talk = Talk("anthropic-async")
-    calls = talk.calls(
-        ("balance", {"account_id": "a-1"}), ("transfer", {"account_id": "a-2", "amount_cents": 5})
-    )
+    calls = talk.calls(("balance", MINE), ("transfer", {"account_id": "a-2", "amount_cents": 5}))
 
     async def step(gated: GatedSession) -> Any:
         given = {"model": "m", "max_tokens": 9, "messages": ASK, "key": key}
@@ -342,11 +315,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
 """
 WRONG_SETTINGS: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
     "no address": ({"COUNTERSIGN_URL": ""}, (), "COUNTERSIGN_URL is not set"),
-    "plain http to another machine": (
-        {"COUNTERSIGN_URL": "http://bank.example"},
-        (),
-        "is plain http to another machine",
-    ),
+    "plain http": ({"COUNTERSIGN_URL": "http://bank.example"}, (), "is plain http to another machine"),
     "no such key": ({"COUNTERSIGN_KEY": "/nowhere/agent.pem"}, (), "cannot be read"),
     "the name of another agent": ({"COUNTERSIGN_AGENT": "admin"}, (), "401 bad_proof"),
     "a tool the server does not have": ({}, ("vanished",), "has no tool 'vanished'"),
@@ -355,13 +324,7 @@ WRONG_SETTINGS: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
 
 def agent_program(office: Office, folder: Path, *words: str, **environment: str) -> tuple[int, str]:
     """Run it as a process of its own: how it ended, and what it said."""
-    known = {
-        "COUNTERSIGN_URL": office.settings.url,
-        "COUNTERSIGN_AGENT": office.settings.agent,
-        "COUNTERSIGN_KEY": str(office.settings.key_path),
-        "COUNTERSIGN_JOURNAL": str(folder / "program.db"),
-        "COUNTERSIGN_ALLOW_DEV": "yes",
-    }
+    known = office.environment | {"COUNTERSIGN_JOURNAL": str(folder / "program.db")}
     (folder / "agent.py").write_text(AGENT_PROGRAM)
     command = ("agent.py", str(folder / "written"), *words)
     done = run_script(folder, command, {**os.environ, **known, **environment})

@@ -4,27 +4,33 @@ goes on when the network is back. A network that is only broken makes an effect 
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from countersign import Runtime, ServiceRefused, ServiceUnavailable, Settings, resume, transaction
+from countersign import (
+    Runtime,
+    ServiceRefused,
+    ServiceUnavailable,
+    Settings,
+    Transaction,
+    resume,
+    transaction,
+)
 from countersign.contract import EffectState, PrivateKey
 from tests.fakes.desk import notes_database, write_key
 from tests.fakes.flaky import FAULTS, Flaky
 from tests.fakes.listening import Listening
 from tests.fakes.operated import free_port
-from tests.house.repository import ROOT
 from tests.integration.sdk.conftest import Tools, reviewed_bundle
 
 AGENT = "support"
 PATIENCE_S = 0.4
+DONE = [("refund", "o-1", 100)]
 TRANSACTIONS, KEYS, OUTCOMES = "/v1/transactions", "/.well-known", "/v1/outcomes"
 
 
@@ -60,85 +66,80 @@ class Post:
 def post(line: Line, tmp_path: Path) -> Iterator[Post]:
     tools = Tools(notes_database(tmp_path))
     settings = Settings(
-        url=line.proxy.url,
-        agent=AGENT,
-        key_path=write_key(tmp_path / "agent.pem", line.key),
-        journal_path=tmp_path / "journal.db",
-        connect_seconds=PATIENCE_S,
-        read_seconds=PATIENCE_S,
-        retries=1,
-        retry_base_seconds=0.01,
-    )
+        url=line.proxy.url, agent=AGENT, key_path=write_key(tmp_path / "agent.pem", line.key),
+        journal_path=tmp_path / "journal.db", connect_seconds=PATIENCE_S, read_seconds=PATIENCE_S,
+        retries=1, retry_base_seconds=0.01,
+    )  # fmt: skip
     with Runtime(settings, registry=tools.registry) as runtime:
         yield Post(line.proxy, tools, runtime)
     line.proxy.lift()
 
 
+def step(post: Post, key: str, runtime: Runtime | None = None) -> Transaction:
+    with transaction(key, runtime=runtime or post.runtime) as txn:
+        post.tools.refund("o-1", 100)
+    return txn
+
+
+@contextmanager
+def soon() -> Iterator[None]:
+    """It does not take much longer than one answer is waited for."""
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < 20 * PATIENCE_S
+
+
 @pytest.mark.parametrize("forwards", [False, True], ids=["lost on the way there", "lost on the way back"])
 @pytest.mark.parametrize("how", FAULTS)
 def test_a_submission_that_gets_no_sound_answer_fires_nothing_until_the_network_is_back(
-    post: Post, how: str, forwards: bool, request: pytest.FixtureRequest
+    post: Post, how: str, forwards: bool, key: str
 ) -> None:
-    def step() -> None:
-        with transaction(request.node.name, runtime=post.runtime):
-            post.tools.refund("o-1", 100)
-
     post.proxy.breaks(TRANSACTIONS, how, forwards=forwards)
-    began = time.monotonic()
-    with pytest.raises(ServiceUnavailable, match="Nothing was fired"):
-        step()
-    assert time.monotonic() - began < 20 * PATIENCE_S
+    with soon(), pytest.raises(ServiceUnavailable, match="Nothing was fired"):
+        step(post, key)
     assert post.tools.done == []
     post.proxy.lift()
-    step()
-    assert post.tools.done == [("refund", "o-1", 100)]
-    step()
-    assert post.tools.done == [("refund", "o-1", 100)]
+    for _ in range(2):
+        step(post, key)
+        assert post.tools.done == DONE
 
 
 @pytest.mark.parametrize("how", FAULTS)
-def test_without_the_keys_of_the_service_nothing_is_believed(
-    post: Post, how: str, request: pytest.FixtureRequest
-) -> None:
+def test_without_the_keys_of_the_service_nothing_is_believed(post: Post, how: str, key: str) -> None:
     """The receipt is here, and what would verify it is not: it is spent, and fires when the keys can be had."""
-    key = request.node.name
     post.proxy.breaks(KEYS, how)
-    with pytest.raises(ServiceUnavailable), transaction(key, runtime=post.runtime):
-        post.tools.refund("o-1", 100)
+    with pytest.raises(ServiceUnavailable):
+        step(post, key)
     assert post.tools.done == []
     post.proxy.lift()
     assert [one.after for one in resume(post.runtime)] == ["settled"]
-    assert post.tools.done == [("refund", "o-1", 100)]
+    assert post.tools.done == DONE
 
 
 @pytest.mark.parametrize("how", FAULTS)
 def test_a_report_that_does_not_get_through_is_told_later_and_nothing_fires_again(
-    post: Post, how: str, request: pytest.FixtureRequest
+    post: Post, how: str, key: str
 ) -> None:
     post.proxy.breaks(OUTCOMES, how, forwards=True)
-    with transaction(request.node.name, runtime=post.runtime) as txn:
-        post.tools.refund("o-1", 100)
-    assert post.tools.done == [("refund", "o-1", 100)]
+    txn = step(post, key)
+    assert post.tools.done == DONE
     post.proxy.lift()
     resume(post.runtime)
     view = post.runtime.client().view(txn.txn)
     assert [one.state for one in view.effects] == [EffectState.FIRED]
-    assert post.runtime.journal.outbox.pending() == []
-    assert post.tools.done == [("refund", "o-1", 100)]
+    assert (post.runtime.journal.outbox.pending(), post.tools.done) == ([], DONE)
 
 
 @pytest.mark.anyio
 async def test_an_async_agent_does_not_wait_for_an_answer_that_drips_either(post: Post) -> None:
     post.proxy.breaks(TRANSACTIONS, "drips")
-    began = time.monotonic()
-    with pytest.raises(ServiceUnavailable, match="not complete"):
+    with soon(), pytest.raises(ServiceUnavailable, match="not complete"):
         async with transaction("async", runtime=post.runtime):
             await post.tools.send("o-1")
-    assert time.monotonic() - began < 20 * PATIENCE_S
     assert post.tools.done == []
 
 
-REWRITTEN = {
+REWRITTEN: dict[str, Callable[[str, bytes], bytes]] = {
     "spaces more": lambda _, body: body.replace(b'":', b'": ') if body else body,
     "another number": lambda _, body: body.replace(b"100", b"1.0e2"),
     "cut": lambda _, body: body[:-1],
@@ -148,61 +149,24 @@ REWRITTEN = {
 
 @pytest.mark.parametrize("rewrite", REWRITTEN.values(), ids=REWRITTEN)
 def test_a_proxy_that_writes_the_body_anew_gets_nothing_through(
-    post: Post, rewrite: object, request: pytest.FixtureRequest
+    post: Post, rewrite: Callable[[str, bytes], bytes], key: str
 ) -> None:
-    post.proxy.rewrite = rewrite  # type: ignore[assignment]
-    with (
-        pytest.raises(ServiceRefused, match="bad_proof"),
-        transaction(request.node.name, runtime=post.runtime),
-    ):
-        post.tools.refund("o-1", 100)
+    post.proxy.rewrite = rewrite
+    with pytest.raises(ServiceRefused, match="bad_proof"):
+        step(post, key)
     assert post.tools.done == []
 
 
-NO_SUCH_HOST = """
-from countersign import ServiceUnavailable, tool, transaction
-@tool("refund", resource=("Order", "order_id"))
-def refund(order_id: str) -> None:
-    "Give money back."
-    print("FIRED")
-try:
-    with transaction("t-1"):
-        refund("o-1")
-except ServiceUnavailable as error:
-    print(error)
-"""
-
-
-def test_a_name_that_leads_nowhere_is_a_service_that_is_not_there(post: Post, tmp_path: Path) -> None:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "sdk/python")]),
-        "COUNTERSIGN_URL": "https://no-such-host.invalid",
-        "COUNTERSIGN_AGENT": AGENT,
-        "COUNTERSIGN_KEY": str(post.runtime.settings.key_path),
-        "COUNTERSIGN_JOURNAL": str(tmp_path / "other.db"),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", NO_SUCH_HOST],
-        env=environment, capture_output=True, text=True, timeout=90, check=False,
-    )  # fmt: skip
-    assert "Nothing was fired" in done.stdout, done.stderr
-    assert "FIRED" not in done.stdout
-
-
-def test_a_service_that_is_gone_fires_nothing_and_is_found_again(
-    post: Post, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """Nobody listens there: the same journal, pointed at a port that is closed."""
-    gone = replace(post.runtime.settings, url=f"http://127.0.0.1:{free_port()}", issuer=post.proxy.url)
-    key = request.node.name
-    with (
-        Runtime(gone, registry=post.tools.registry) as runtime,
-        pytest.raises(ServiceUnavailable, match="Nothing was fired"),
-        transaction(key, runtime=runtime),
-    ):
-        post.tools.refund("o-1", 100)
+@pytest.mark.parametrize(
+    "where", ["https://no-such-host.invalid", ""], ids=["a name nobody has", "a closed port"]
+)
+def test_a_service_that_is_gone_fires_nothing_and_is_found_again(post: Post, key: str, where: str) -> None:
+    """Nobody listens there: the same journal, pointed at another place."""
+    url = where or f"http://127.0.0.1:{free_port()}"
+    gone = replace(post.runtime.settings, url=url, issuer=post.proxy.url)
+    with Runtime(gone, registry=post.tools.registry) as runtime:  # noqa: SIM117
+        with pytest.raises(ServiceUnavailable, match="Nothing was fired"):
+            step(post, key, runtime)
     assert post.tools.done == []
-    with transaction(key, runtime=post.runtime):
-        post.tools.refund("o-1", 100)
-    assert post.tools.done == [("refund", "o-1", 100)]
+    step(post, key)
+    assert post.tools.done == DONE

@@ -16,7 +16,6 @@ import pytest
 from policy_service.channels.operator.dev.drafts import merge, read_tools
 from policy_service.channels.operator.dev.folder import prepare
 from tests.fakes import warm
-from tests.fakes.payments import PAY, Payments, gate
 from tests.house.documents import all_blocks
 from tests.house.repository import ROOT
 
@@ -44,21 +43,25 @@ from countersign import Denied, MisuseError, ReviewPending, default_runtime, tra
 from countersign.testing.people import VoteRefused
 from my_agent import refund
 
-HUGE = ("pay_7", 600_000, "USD", "cus_1001", "late")
+HUGE, SMALL = ("pay_7", 600_000, "USD", "cus_1001", "late"), ("pay_7", 1, "USD", "cus_1001", "late")
 
 
-def ask():
-    with transaction(key="case-81") as txn:
-        refund(*HUGE)
+def ask(args=HUGE, key="case-81"):
+    with transaction(key=key) as txn:
+        refund(*args)
     return txn.effects[0].result
 
 
+def waits():
+    with pytest.raises(ReviewPending) as waiting:
+        ask()
+    return waiting.value
+
+
 def test_two_people_of_a_group(countersign_people):
-    with pytest.raises(ReviewPending):
-        ask()
+    waits()
     countersign_people.approve("case-81", by="finance")
-    with pytest.raises(ReviewPending):
-        ask()
+    waits()
     countersign_people.approve("case-81", by="finance-2", reason="me too")
     assert ask() == "600000 USD for pay_7"
     with pytest.raises(MisuseError, match="the transaction is 'settled'"):
@@ -66,27 +69,23 @@ def test_two_people_of_a_group(countersign_people):
 
 
 def test_one_person_is_one_vote(countersign_people):
-    with pytest.raises(ReviewPending) as waiting:
-        ask()
-    countersign_people.approve(waiting.value, by="finance")
-    countersign_people.approve(SimpleNamespace(pending=waiting.value), by="finance-1")
-    with pytest.raises(ReviewPending):
-        ask()
+    waiting = waits()
+    countersign_people.approve(waiting, by="finance")
+    countersign_people.approve(SimpleNamespace(pending=waiting), by="finance-1")
+    waits()
 
 
 def test_a_group_that_is_not_asked(countersign_people):
-    with pytest.raises(ReviewPending) as waiting:
-        ask()
-    with pytest.raises(MisuseError, match="nothing waits for 'admin'; asked are finance"):
-        countersign_people.approve(waiting.value, by="admin")
-    with pytest.raises(VoteRefused, match="admin-1 may not decide this, or not so: only people in"):
-        countersign_people.approve(waiting.value, by="admin-1")
-    with pytest.raises(VoteRefused, match="'boss' is no group of this bundle; there are .*finance"):
-        countersign_people.approve(waiting.value, by="boss")
-    with pytest.raises(MisuseError, match="agent has staged nothing as one under the key 'case-18'"):
-        countersign_people.approve("case-18", by="finance")
-    with pytest.raises(MisuseError, match="is no question to people"):
-        countersign_people.approve(7, by="finance")
+    waiting = waits()
+    for error, what, by, says in (
+        (MisuseError, waiting, "admin", "nothing waits for 'admin'; asked are finance"),
+        (VoteRefused, waiting, "admin-1", "admin-1 may not decide this, or not so: only people in"),
+        (VoteRefused, waiting, "boss", "'boss' is no group of this bundle; there are .*finance"),
+        (MisuseError, "case-18", "finance", "agent has staged nothing as one under the key 'case-18'"),
+        (MisuseError, 7, "finance", "is no question to people"),
+    ):
+        with pytest.raises(error, match=says):
+            countersign_people.approve(what, by=by)
 
 
 def test_decisions(countersign_decide):
@@ -117,8 +116,7 @@ class TestWithoutTheRole:
 
     def test_nothing_is_permitted(self, countersign_runtime):
         with pytest.raises(Denied):
-            with transaction(key="case-81"):
-                refund("pay_7", 1, "USD", "cus_1001", "late")
+            ask(SMALL)
 
 
 class TestByName:
@@ -129,191 +127,12 @@ class TestByName:
     @pytest.mark.parametrize("run", [1, 2])
     def test_an_agent_by_name_is_enrolled_once(self, countersign_runtime, run):
         assert default_runtime().settings.agent == "support-bot"
-        with transaction(key=f"case-{run}"):
-            refund("pay_7", 1, "USD", "cus_1001", "late")
+        ask(SMALL, f"case-{run}")
 
 
 def test_one_service_for_all(_countersign_services, countersign_service):
     assert len(_countersign_services._running) == 1
 """
-
-PAYING = '''
-from countersign import NotDone, tool
-
-standing, answers = [], True
-
-
-@tool("pay", resource=("Account", "account"), compensate="unpay",
-      compensation_map={"payment": "result:/id", "amount": "args:/amount"})
-def pay(account: str, amount: int) -> dict[str, str]:
-    """Pay somebody."""
-    standing.append(account)
-    if not answers:
-        raise TimeoutError("the bank does not answer")
-    return {"id": account}
-
-
-@tool("unpay", resource=("Account", "payment"))
-def unpay(payment: str, amount: int) -> str:
-    """Take a payment back."""
-    standing.remove(payment)
-    return "taken back"
-
-
-@tool("mail", resource=("Account", "to"))
-def mail(to: str, text: str) -> str:
-    """Write to somebody."""
-    if text == "bounces":
-        raise NotDone("there is no such address")
-    if not answers:
-        raise TimeoutError("the post does not answer")
-    return "sent"
-'''
-
-UNHAPPY = """
-import pytest
-import my_agent
-from countersign import (
-    EffectFailed, IndependentFailures, MisuseError, OutcomeUnknown, resume, transaction
-)
-from countersign.testing import VoteRefused
-from my_agent import mail, pay
-
-
-@pytest.fixture(autouse=True)
-def world(monkeypatch):
-    monkeypatch.setattr(my_agent, "standing", [])
-    monkeypatch.setattr(my_agent, "answers", True)
-
-
-@pytest.fixture
-def silent(world, monkeypatch):
-    monkeypatch.setattr(my_agent, "answers", False)
-
-
-def pay_and_write(text="bounces"):
-    with transaction(key="a") as txn:
-        paid = pay("acme", 10)
-        mail("acme", text)
-    return paid.result
-
-
-def ended():
-    (found,) = resume()
-    return found.after.value
-
-
-def test_a_compensation_that_waits_is_approved(countersign_people):
-    with pytest.raises(EffectFailed):
-        pay_and_write()
-    assert my_agent.standing == ["acme"]
-    countersign_people.approve("a", by="finance")
-    assert (ended(), my_agent.standing) == ("settled", [])
-
-
-def test_by_the_error_that_names_it(countersign_people):
-    with pytest.raises(EffectFailed) as failed:
-        pay_and_write()
-    with pytest.raises(MisuseError, match="nothing waits for 'legal'; asked are finance"):
-        countersign_people.approve(failed.value, by="legal")
-    countersign_people.deny(failed.value, "they keep it", by="finance")
-    resume()
-    assert my_agent.standing == ["acme"]
-    with pytest.raises(MisuseError, match="nothing waits for people"):
-        countersign_people.approve(failed.value, by="finance")
-    countersign_people.settle("a", "left_standing", by="finance")
-    with pytest.raises(MisuseError, match="nothing of that is to be settled"):
-        countersign_people.settle("a", "left_standing", by="finance")
-
-
-def test_an_unknown_outcome_that_fired(countersign_people, silent):
-    with pytest.raises(OutcomeUnknown) as unknown:
-        with transaction(key="a"):
-            pay("acme", 10)
-    countersign_people.settle(unknown.value, "fired", by="finance", result={"id": "acme"}, reason="it is booked")
-    assert ended() == "settled"
-    assert my_agent.standing == ["acme"]
-
-
-def test_an_unknown_outcome_that_did_not_fire(countersign_people, silent):
-    with pytest.raises(OutcomeUnknown):
-        with transaction(key="a"):
-            pay("acme", 10)
-    countersign_people.settle("a", "not_fired", by="finance")
-    assert ended() == "ended"
-
-
-def test_another_transaction_is_none_of_this(countersign_people, silent):
-    with pytest.raises(OutcomeUnknown):
-        with transaction(key="a"):
-            pay("acme", 10)
-    my_agent.answers = True
-    with transaction(key="b"):
-        mail("acme", "hello")
-    with pytest.raises(MisuseError, match="nothing of that is to be settled: the transaction is 'settled'"):
-        countersign_people.settle("b", "fired", by="finance")
-
-
-def test_of_two_it_says_which(countersign_people, silent):
-    with pytest.raises(OutcomeUnknown) as unknown:
-        with transaction(key="a") as txn:
-            with txn.parallel():
-                pay("acme", 10)
-                mail("acme", "hello")
-    with pytest.raises(MisuseError, match="say which by tool=.* there are unknown of .*, unknown of"):
-        countersign_people.settle("a", "fired", by="finance")
-    with pytest.raises(MisuseError, match="nothing of that is to be settled"):
-        countersign_people.settle("a", "fired", by="finance", tool="unpay")
-    countersign_people.settle("a", "not_fired", by="finance", tool="mail")
-    countersign_people.settle("a", "not_fired", by="finance")
-    assert ended() == "ended"
-
-
-def test_what_is_no_word_on_it(countersign_people, silent):
-    with pytest.raises(OutcomeUnknown):
-        with transaction(key="a"):
-            effect = pay("acme", 10).effect_id
-    with pytest.raises(VoteRefused, match="'boss' is no group of this bundle; there are .*finance"):
-        countersign_people.settle("a", "fired", by="boss")
-    with pytest.raises(MisuseError, match="'done' is no answer to a task; there are fired, not_fired"):
-        countersign_people.settle("a", "done", by="finance")
-    with pytest.raises(VoteRefused, match="finance-1 may not decide this, or not so: .*fired"):
-        countersign_people.settle("a", "compensated", by="finance")
-    with pytest.raises(VoteRefused, match="reason"):
-        countersign_people.settle("a", "fired", by="finance", reason=" ")
-    with pytest.raises(MisuseError, match="nothing of that is to be settled"):
-        countersign_people.settle("a", "fired", by="finance", effect="0" * 64)
-    with pytest.raises(MisuseError, match="agent has staged nothing as one under the key 'z'"):
-        countersign_people.settle("z", "fired", by="finance")
-    countersign_people.settle("a", "fired", by="finance", effect=effect)
-    with pytest.raises(MisuseError, match="nothing of that is to be settled"):
-        countersign_people.settle("a", "not_fired", by="finance")
-
-
-class TestOnShortPages:
-    @pytest.fixture
-    def countersign_environment(self):
-        return {"COUNTERSIGN_MAX_PAGE_SIZE": "1"}
-
-    def test_all_of_them_are_read(self, countersign_people):
-        for key in "abc":
-            with pytest.raises(EffectFailed):
-                with transaction(key=key):
-                    pay(key, 10)
-                    mail("acme", "bounces")
-        for key in "cab":
-            countersign_people.approve(key, by="finance")
-        resume()
-        assert my_agent.standing == []
-        my_agent.answers = False
-        for key in "def":
-            with pytest.raises(OutcomeUnknown):
-                with transaction(key=key):
-                    pay(key, 10)
-        for key in "fde":
-            countersign_people.settle(key, "fired", by="finance")
-"""
-
 
 # What stands in the environment of somebody who works with another service all day.
 STALE = {
@@ -371,24 +190,12 @@ def test_the_page_runs_as_it_stands_and_so_does_all_it_promises(tmp_path: Path) 
     assert '"finance-1"' not in (ROOT / "policies" / "groups.toml").read_text()
 
 
-def test_what_did_not_end_well_is_decided_by_people_too(tmp_path: Path) -> None:
-    (tmp_path / "policies").mkdir()
-    bundle = Payments(tmp_path / "policies").rules(gate("taking-back", "finance", action="unpay"))
-    typed = {name: PAY["args"]["properties"][name] for name in ("account", "amount")}
-    bundle.write("tools/pay.json", PAY | {"args": PAY["args"] | {"properties": typed}})
-    done = pytest_in(tmp_path, {"my_agent.py": PAYING, "test_unhappy.py": UNHAPPY})
-    assert last(done) == "8 passed", done.stdout
-
-
 def test_the_first_of_the_page_holds_of_the_bundle_that_dev_makes(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(AGENT)
     folder = prepare(tmp_path / "my_agent.py", None)
     merge(folder, asyncio.run(read_tools(folder.script, os.environ)))
-    done = pytest_in(
-        tmp_path,
-        {"test_page.py": BEGUN, "test_typed.py": TYPED},
-        '[tool.pytest.ini_options]\ncountersign_bundle = "policies"\n',
-    )
+    settings = '[tool.pytest.ini_options]\ncountersign_bundle = "policies"\n'
+    done = pytest_in(tmp_path, {"test_page.py": BEGUN, "test_typed.py": TYPED}, settings)
     assert last(done) == "4 passed", done.stdout
 
 
@@ -418,33 +225,7 @@ def test_a_failing_rule_fails_its_test(tmp_path: Path) -> None:
     assert last(done) == "5 failed, 1 passed", done.stdout
 
 
-ONE = "def test_it(countersign_runtime): ...\n"
-BROKEN = {
-    "no folder": ({}, "there is no bundle at .*policies.; name the folder"),
-    "a rule that is none": ({"x.cedar": "permit everything"}, r"(?s)did not start.*x\.cedar"),
-    "a file of groups that is none": ({"groups.toml": "[groups"}, "groups.toml of the bundle cannot be read"),
-}
-
-
-@pytest.mark.parametrize(("files", "says"), BROKEN.values(), ids=BROKEN.keys())
-def test_a_bundle_that_cannot_be_used_is_told_in_its_words(
-    files: dict[str, str], says: str, tmp_path: Path
-) -> None:
-    if files:
-        (tmp_path / "policies").mkdir()
-    for name, text in files.items():
-        (tmp_path / "policies" / name).write_text(text)
-    done = pytest_in(tmp_path, {"test_one.py": ONE})
-    assert last(done) == "1 error"
-    assert re.search(says, done.stdout), done.stdout
-    assert "Traceback" not in done.stdout
-
-
-def test_a_bundle_that_cannot_be_used_is_tried_once_and_told_to_each_test(tmp_path: Path) -> None:
-    """Each start takes seconds, and ends the same way."""
-    (tmp_path / "policies").mkdir()
-    (tmp_path / "policies" / "x.cedar").write_text("permit everything")
-    tries = """
+TRIES = """
 import pytest
 from countersign.testing import service
 
@@ -458,13 +239,30 @@ def tries():
     yield
     print("TRIES", len(made))
 """
+ONE = "def test_it(countersign_runtime): ...\n"
+BROKEN: dict[str, tuple[dict[str, str], str]] = {
+    "no folder": ({}, "there is no bundle at .*policies.; name the folder"),
+    "a rule that is none": ({"x.cedar": "permit everything"}, r"did not start: .*x\.cedar"),
+    "a file of groups that is none": ({"groups.toml": "[groups"}, "groups.toml of the bundle cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("files", "says"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_bundle_that_cannot_be_used_is_tried_once_and_told_to_each_test_in_its_words(
+    files: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    """Each start takes seconds, and ends the same way."""
+    if files:
+        (tmp_path / "policies").mkdir()
+    for name, text in files.items():
+        (tmp_path / "policies" / name).write_text(text)
     asked = "\n".join(f"def test_{n}(countersign_runtime): ..." for n in range(3))
-    done = pytest_in(tmp_path, {"conftest.py": tries, "test_three.py": asked}, SETTINGS, *BY_NAME, "-s")
+    done = pytest_in(tmp_path, {"conftest.py": TRIES, "test_three.py": asked}, SETTINGS, *BY_NAME, "-s")
     assert last(done) == "3 errors"
-    assert "TRIES 1" in done.stdout
     # in full and in the summary, for each test
-    assert done.stdout.count("did not start") == 2 * 3, done.stdout
-    assert "another exception" not in done.stdout
+    assert len(re.findall(says, done.stdout)) >= 3, done.stdout
+    assert "TRIES 1" in done.stdout
+    assert "Traceback" not in done.stdout and "another exception" not in done.stdout
 
 
 def test_without_the_service_it_says_what_to_install(tmp_path: Path) -> None:
@@ -489,15 +287,12 @@ def test_it_costs_nothing_until_a_fixture_is_asked_for(tmp_path: Path) -> None:
 def test_found_by_its_entry_point_and_named_once_more_it_is_one_plugin(tmp_path: Path) -> None:
     found = tmp_path / "countersign_sdk-9.dist-info"
     found.mkdir()
-    points = tomllib.loads((ROOT / "sdk/python/pyproject.toml").read_text())["project"]["entry-points"][
-        "pytest11"
-    ]
+    project = tomllib.loads((ROOT / "sdk/python/pyproject.toml").read_text())["project"]
+    points = project["entry-points"]["pytest11"]
     lines = "".join(f"{name} = {module}\n" for name, module in points.items())
     (found / "entry_points.txt").write_text(f"[pytest11]\n{lines}")
     (found / "METADATA").write_text("Metadata-Version: 2.1\nName: countersign-sdk\nVersion: 9\n")
-    listed = {
-        "test_one.py": "def test_it(pytestconfig):\n    assert pytestconfig.getini('countersign_roles')\n"
-    }
+    listed = {"test_one.py": "def test_it(pytestconfig): assert pytestconfig.getini('countersign_roles')\n"}
     others = [f"-pno:{one.name}" for one in entry_points(group="pytest11") if one.name not in points]
     for named in (BY_NAME, ()):
         done = pytest_in(tmp_path, listed, SETTINGS, *others, *named, alone=False, warmed=False)

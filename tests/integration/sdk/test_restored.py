@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,26 @@ from countersign import (
 )
 from countersign.contract import PrivateKey, TxnState, txn_id
 from countersign.contract.wire import TransactionView
-from countersign.manifests.drafting import manifest_json
 from examples.local_service import free_port
 from policy_service.tokens.files import create_secret
 from tests.fakes.listening import Listening
 from tests.fakes.vault import Vault
-from tests.house.repository import ROOT
+from tests.integration.sdk.conftest import bundle_of
+
+POLICY = '@id("may") permit (principal, action, resource);\n'
+
+
+class Dead(BaseException):
+    """Nobody writes anything down any more."""
+
+
+class Deaf(httpx2.HTTPTransport):
+    """Outcomes do not get through."""
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/v1/outcomes":
+            raise httpx2.ConnectError("the wire was cut")
+        return super().handle_request(request)
 
 
 class Desk:
@@ -40,63 +55,45 @@ class Desk:
         self.done: list[str] = []
         self.during: Callable[[], None] = lambda: None
         self.registry = ToolRegistry()
-        self._service: Listening | None = None
+        self.service: Listening
+        order, mine, undo = ("Order", "order_id"), self.registry, {"order_id": "args:/order_id"}
 
-        @tool("refund", resource=("Order", "order_id"), compensate="void",
-              compensation_map={"order_id": "args:/order_id"}, registry=self.registry)  # fmt: skip
+        @tool("refund", resource=order, compensate="void", compensation_map=undo, registry=mine)
         def refund(order_id: str) -> None:
             """Give money back."""
             self.during()
             self.done.append(f"refund {order_id}")
 
-        @tool("void", resource=("Order", "order_id"), registry=self.registry)
+        @tool("void", resource=order, registry=mine)
         def void(order_id: str) -> None:
             """Take it back."""
             self.done.append(f"void {order_id}")
 
-        @tool("notify", resource=("Order", "order_id"), registry=self.registry)
+        @tool("notify", resource=order, registry=mine)
         def notify(order_id: str) -> None:
             """Tell the customer."""
             raise NotDone("the mailbox is full")
 
         self.refund, self.notify = refund, notify
-        (vault.bundle / "tools").mkdir(parents=True)
-        (vault.bundle / "desk.cedar").write_text('@id("may") permit (principal, action, resource);\n')
-        (vault.bundle / "groups.toml").write_bytes((ROOT / "policies" / "groups.toml").read_bytes())
-        for manifest in (one.draft_manifest() for one in self.registry):
-            (vault.bundle / "tools" / f"{manifest.tool}.json").write_bytes(manifest_json(manifest))
+        bundle_of(vault.bundle, POLICY, (one.draft_manifest() for one in self.registry))
         key = PrivateKey.generate()
         create_secret(home / "agent.pem", key.to_pem())
         self.jwk = key.public.jwk()
 
-    def settings(self, journal: str = "journal.db") -> Settings:
-        return Settings(
+    def runtime(self, journal: str = "journal.db", **more: Any) -> Runtime:
+        settings = Settings(
             url=self.service.url, agent="support", key_path=self.home / "agent.pem",
             journal_path=self.home / journal, retry_base_seconds=0.01, retry_max_seconds=0.02,
         )  # fmt: skip
-
-    def runtime(self, journal: str = "journal.db", **more: Any) -> Runtime:
-        return Runtime(self.settings(journal), registry=self.registry, **more)
-
-    @property
-    def service(self) -> Listening:
-        assert self._service is not None
-        return self._service
+        return Runtime(settings, registry=self.registry, **more)
 
     def start(self) -> None:
-        self._service = Listening(self.vault.data, self.vault.bundle)
-        self._service.url = f"http://127.0.0.1:{self.port}"
-        self._service.__enter__()
+        self.service = Listening(self.vault.data, self.vault.bundle)
+        self.service.url = f"http://127.0.0.1:{self.port}"
+        self.service.__enter__()
 
     def stop(self) -> None:
         self.service.__exit__()
-
-    def enroll(self) -> None:
-        args = {"name": "support", "jwk": self.jwk}
-        self.service.do(lambda world: world.operator("agent-enroll", args))
-
-    def unfreeze(self) -> None:
-        self.service.do(lambda world: world.operator("go-on", {"tool": None}))
 
     def lose_since(self, copy: str) -> None:
         """The service stops, its database is lost, the copy is taken over, it runs again."""
@@ -105,7 +102,7 @@ class Desk:
         code, said = self.vault.verb("restored", "--reason", "the disk died")
         assert code == 0, said
         self.start()
-        self.unfreeze()
+        self.service.do(lambda world: world.operator("go-on", {"tool": None}))
 
     def save(self) -> str:
         """Stop for a moment and copy the database."""
@@ -113,6 +110,12 @@ class Desk:
         copy = self.vault.save()
         self.start()
         return copy
+
+    def refunded_and_lost(self) -> None:
+        """What the copy does not know: one refund."""
+        copy = self.save()
+        refunded(self, "o-1")
+        self.lose_since(copy)
 
     def view(self, key: str) -> TransactionView:
         with self.runtime("reader.db") as reader:
@@ -124,7 +127,8 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
     with Vault.opened(tmp_path / "data", tmp_path / "bundle", None, None) as vault:
         desk = Desk(tmp_path, vault)
         desk.start()
-        desk.enroll()
+        agent = {"name": "support", "jwk": desk.jwk}
+        desk.service.do(lambda world: world.operator("agent-enroll", agent))
         yield desk
         desk.stop()
 
@@ -136,35 +140,21 @@ def refunded(desk: Desk, key: str, journal: str = "journal.db") -> None:
 
 def test_it_reports_what_it_redeemed_before_and_submits_then(desk: Desk) -> None:
     refunded(desk, "o-0")
-    copy = desk.save()
-    refunded(desk, "o-1")
-    desk.lose_since(copy)
+    desk.refunded_and_lost()
     refunded(desk, "o-2")
     assert desk.done == ["refund o-0", "refund o-1", "refund o-2"]
-    assert {key: desk.view(key).state for key in ("o-0", "o-1", "o-2")} == dict.fromkeys(
-        ("o-0", "o-1", "o-2"), TxnState.SETTLED
-    )
+    assert {desk.view(key).state for key in ("o-0", "o-1", "o-2")} == {TxnState.SETTLED}
     rows = desk.service.do(lambda world: world.log(txn_id(agent="support", run_key="o-1")))
     assert "redemption_recalled" in [kind for kind, _ in rows]
 
 
-def test_resume_tells_it_where_nothing_is_left_to_finish(desk: Desk) -> None:
-    copy = desk.save()
-    refunded(desk, "o-1")
-    desk.lose_since(copy)
+def test_resume_tells_it_where_nothing_is_left_to_finish_and_no_other_host_fires_it_again(desk: Desk) -> None:
+    desk.refunded_and_lost()
     with desk.runtime() as runtime:
         assert resume(runtime) == []
         assert desk.view("o-1").state is TxnState.SETTLED
         assert runtime.journal.epochs.told(runtime.settings.iss) == 2
         assert resume(runtime) == []
-
-
-def test_after_that_no_other_host_fires_it_again(desk: Desk) -> None:
-    copy = desk.save()
-    refunded(desk, "o-1")
-    desk.lose_since(copy)
-    with desk.runtime() as runtime:
-        resume(runtime)
     with pytest.raises(AlreadyRedeemed):
         refunded(desk, "o-1", "another-host.db")
     assert desk.done == ["refund o-1"]
@@ -182,9 +172,6 @@ def test_what_may_have_fired_when_its_process_died_is_unknown_to_the_service_too
     refunded(desk, "o-0")
     copy = desk.save()
 
-    class Dead(BaseException):
-        """Nobody writes anything down any more."""
-
     def die() -> None:
         raise Dead
 
@@ -192,11 +179,11 @@ def test_what_may_have_fired_when_its_process_died_is_unknown_to_the_service_too
     with pytest.raises(Dead):
         refunded(desk, "o-1")
     desk.during = lambda: None
-    database = sqlite3.connect(desk.home / "journal.db")
-    database.execute("DELETE FROM outbox WHERE outcome = 'unknown'")  # as if the process had not come so far
-    database.execute("UPDATE effects SET state = 'firing' WHERE state = 'unknown'")
-    database.commit()
-    database.close()
+    with closing(sqlite3.connect(desk.home / "journal.db", isolation_level=None)) as database:
+        database.execute(
+            "DELETE FROM outbox WHERE outcome = 'unknown'"
+        )  # as if the process had not come so far
+        database.execute("UPDATE effects SET state = 'firing' WHERE state = 'unknown'")
     desk.lose_since(copy)
     refunded(desk, "o-2")
     assert desk.view("o-1").effects[0].state.value == "unknown"
@@ -217,35 +204,17 @@ def test_what_was_taken_back_before_is_known_to_have_been(desk: Desk) -> None:
     with desk.runtime() as runtime:
         resume(runtime)
     seen = desk.view("o-1")
-    assert [one.state.value for one in seen.effects] == ["compensated", "failed"]
-    assert seen.state is TxnState.SETTLED
+    assert ([one.state.value for one in seen.effects], seen.state) == (
+        ["compensated", "failed"],
+        TxnState.SETTLED,
+    )
 
 
 def test_a_service_that_cannot_be_told_takes_no_submission(desk: Desk) -> None:
-    copy = desk.save()
-    refunded(desk, "o-1")
-    desk.lose_since(copy)
-
-    class Deaf(httpx2.BaseTransport):
-        """Outcomes do not get through."""
-
-        def __init__(self) -> None:
-            self.inner = httpx2.HTTPTransport()
-
-        def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-            if request.url.path == "/v1/outcomes":
-                raise httpx2.ConnectError("the wire was cut")
-            return self.inner.handle_request(request)
-
-        def close(self) -> None:
-            self.inner.close()
-
-    with (
-        desk.runtime(transport=Deaf()) as runtime,
-        pytest.raises(ServiceRefused, match="other_epoch"),
-        transaction("o-2", runtime=runtime),
-    ):
-        desk.refund("o-2")
+    desk.refunded_and_lost()
+    with desk.runtime(transport=Deaf()) as runtime, pytest.raises(ServiceRefused, match="other_epoch"):  # noqa: SIM117
+        with transaction("o-2", runtime=runtime):
+            desk.refund("o-2")
     assert desk.done == ["refund o-1"]
     refunded(desk, "o-2")  # the wire is whole again
     assert desk.view("o-1").state is TxnState.SETTLED

@@ -1,19 +1,24 @@
-"""What people settle in the web form comes back to the journal: the agent, its worker, and whoever waits."""
+"""What people settle in the web form comes back to the journal: the agent, its worker, and whoever waits.
+
+So does what a probe finds out later: it reaches the service as a late report, which ends the task.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from countersign import (
     AlreadyRedeemed,
+    DidNotHappen,
     EffectFailed,
+    Happened,
     NotDone,
     OutcomeUnknown,
     Transaction,
@@ -21,25 +26,22 @@ from countersign import (
     run_transaction,
     transaction,
 )
-from countersign.contract import TaskAnswer
+from countersign.contract import EffectState, TaskAnswer
 from countersign.journal import LocalState, LocalTxn
 from countersign.journal.telling import describe
 from countersign.recovery.recovery import Resumed
 from countersign.recovery.worker import work
-from examples.person import PageError, Person
-from tests.integration.sdk.conftest import Office
-from tests.integration.sdk.test_against_the_service import states
+from examples.person import PageError
+from tests.integration.sdk.conftest import Office, until
 
-
-@contextmanager
-def signed_in(office: Office) -> Iterator[Person]:
-    yield office.person("maya")
+UNKNOWN, FIRED, FAILED = LocalState.UNKNOWN, LocalState.FIRED, LocalState.FAILED
+CHARGED, VOIDED = ("charge", "o-1", 100), ("void", "c-o-1", 100)
 
 
 def settle(office: Office, answer: str, *, result: str = "", reason: str = "asked the provider") -> None:
     """Maya settles the newest task that is open, in the form of its page."""
-    with signed_in(office) as maya:
-        maya.settle(maya.open_tasks()[-1], answer, reason, result)
+    maya = office.person("maya")
+    maya.settle(maya.open_tasks()[-1], answer, reason, result)
 
 
 def local(office: Office, key: str) -> tuple[LocalTxn, list[LocalState], list[LocalState]]:
@@ -50,63 +52,79 @@ def local(office: Office, key: str) -> tuple[LocalTxn, list[LocalState], list[Lo
     return record.state, [row.state for row in rows], [row.state for row in undone]
 
 
-def torn(office: Office, key: str) -> Transaction:
-    """A charge that fired, and a notice of which nobody knows."""
-    office.tools.error = TimeoutError("no answer")
-    with pytest.raises(OutcomeUnknown), transaction(key, runtime=office.runtime) as txn:
-        office.tools.charge("o-1", 100)
+def resumed(office: Office) -> list[str]:
+    return [one.after for one in resume(office.runtime)]
+
+
+def step(office: Office, key: str, second: str = "notify") -> Transaction:
+    """A charge, and a notice or a refund and a notice."""
+    with transaction(key, runtime=office.runtime) as txn:
+        if second == "refund":
+            office.tools.refund("o-1", 100)
+        else:
+            office.tools.charge("o-1", 100)
         office.tools.notify("o-1")
     return txn
 
 
-UNKNOWN, FIRED, FAILED = LocalState.UNKNOWN, LocalState.FIRED, LocalState.FAILED
+def torn(office: Office, key: str) -> None:
+    """A charge that fired, and a notice of which nobody knows."""
+    office.tools.error = TimeoutError("no answer")
+    with pytest.raises(OutcomeUnknown):
+        step(office, key)
+
+
+@contextmanager
+def acting(office: Office, tool: str, act: Callable[..., Any]) -> Iterator[None]:
+    """Meanwhile the tool does this instead."""
+    declared = office.tools.registry.require(tool, "a test")
+    works = declared.fn
+    object.__setattr__(declared, "fn", act)
+    try:
+        yield
+    finally:
+        object.__setattr__(declared, "fn", works)
+
+
+def lost(**_: Any) -> None:
+    raise TimeoutError("no answer")
 
 
 def test_settled_as_not_fired_the_worker_takes_back_what_fired_and_ends(office: Office, key: str) -> None:
-    txn = torn(office, key)
-    (waits,) = resume(office.runtime)
-    assert waits.after == "unsettled" and local(office, key) == (LocalTxn.UNSETTLED, [FIRED, UNKNOWN], [])
+    torn(office, key)
+    assert (resumed(office), local(office, key)) == (
+        ["unsettled"],
+        (LocalTxn.UNSETTLED, [FIRED, UNKNOWN], []),
+    )
     settle(office, "not_fired")
     told: list[Resumed] = []
     asyncio.run(work(office.runtime, told.append, every_seconds=None))
-    assert ([one.after for one in told], office.tools.done[-1]) == (["settled"], ("void", "c-o-1", 100))
+    assert ([one.after for one in told], office.tools.done[-1]) == (["settled"], VOIDED)
     assert local(office, key) == (LocalTxn.SETTLED, [LocalState.COMPENSATED, FAILED], [FIRED])
     before = list(office.tools.done)
-    assert resume(office.runtime) == [] and office.tools.done == before
-    assert [one.value for one in states(office, txn)] == ["compensated", "failed"]
+    assert (resumed(office), office.tools.done) == ([], before)
+    txn = Transaction(office.runtime, key)
+    assert office.states(txn) == [EffectState.COMPENSATED, EffectState.FAILED]
 
 
 def test_settled_as_fired_everything_stands_and_the_agent_goes_on(office: Office, key: str) -> None:
     torn(office, key)
     settle(office, "fired")
-    assert [one.after for one in resume(office.runtime)] == ["settled"]
+    assert resumed(office) == ["settled"]
     assert [what for what, *_ in office.tools.done] == ["charge", "notify"]
-    with transaction(key, runtime=office.runtime):
-        placed = office.tools.charge("o-1", 100)
-        office.tools.notify("o-1")
-    assert placed.result == {"charge_id": "c-o-1"}
+    assert step(office, key).effects[0].result == {"charge_id": "c-o-1"}
     assert len(office.tools.done) == 2
 
 
 def test_an_unknown_that_fired_is_itself_taken_back_with_the_result_a_person_told(
     office: Office, key: str
 ) -> None:
-    def lost(order_id: str, amount_cents: int) -> None:
-        raise TimeoutError("no answer")
-
-    charge = office.tools.registry.require("charge", "a test")
-    works = charge.fn
-    object.__setattr__(charge, "fn", lost)
-    try:
-        with pytest.raises(OutcomeUnknown), transaction(key, runtime=office.runtime):
-            office.tools.charge("o-9", 100)
-            office.tools.notify("o-9")
-    finally:
-        object.__setattr__(charge, "fn", works)
+    with acting(office, "charge", lost), pytest.raises(OutcomeUnknown):
+        step(office, key)
     settle(office, "fired", result=json.dumps({"charge_id": "c-told"}))
-    assert [one.after for one in resume(office.runtime)] == ["settled"]
+    assert resumed(office) == ["settled"]
     assert office.tools.done == [("void", "c-told", 100)]
-    assert resume(office.runtime) == []
+    assert resumed(office) == []
 
 
 def test_the_journal_says_who_settled_it_and_why(office: Office, key: str) -> None:
@@ -122,73 +140,60 @@ def test_the_journal_says_who_settled_it_and_why(office: Office, key: str) -> No
 
 
 def test_a_compensation_nobody_knows_of_is_settled_too(office: Office, key: str) -> None:
-    void = office.tools.registry.require("void", "a test")
-    works = void.fn
+    void = office.tools.registry.require("void", "a test").fn
 
-    def lost(charge_id: str, amount_cents: int) -> None:
-        works(charge_id=charge_id, amount_cents=amount_cents)
+    def void_lost(**args: Any) -> None:
+        void(**args)
         raise TimeoutError("no answer")
 
     office.tools.error = NotDone("the mailbox is full")
-    object.__setattr__(void, "fn", lost)
-    try:
-        with pytest.raises(EffectFailed), transaction(key, runtime=office.runtime):
-            office.tools.charge("o-1", 100)
-            office.tools.notify("o-1")
-    finally:
-        object.__setattr__(void, "fn", works)
+    with acting(office, "void", void_lost), pytest.raises(EffectFailed):
+        step(office, key)
     assert local(office, key)[2] == [UNKNOWN]
     settle(office, "not_fired")
     resume(office.runtime)
-    stuck = local(office, key)
-    assert stuck == (LocalTxn.UNSETTLED, [LocalState.COMPENSATION_FAILED, FAILED], [FAILED])
+    assert local(office, key) == (LocalTxn.UNSETTLED, [LocalState.COMPENSATION_FAILED, FAILED], [FAILED])
     settle(office, "compensated")
-    assert [one.after for one in resume(office.runtime)] == ["settled"]
+    assert resumed(office) == ["settled"]
     assert local(office, key)[1] == [LocalState.COMPENSATED, FAILED]
-    assert resume(office.runtime) == [] and [what for what, *_ in office.tools.done] == ["charge", "void"]
+    assert (resumed(office), office.tools.done) == ([], [CHARGED, VOIDED])
 
 
 def test_what_a_person_leaves_standing_ends_and_is_not_taken_back(office: Office, key: str) -> None:
     office.tools.error = NotDone("the mailbox is full")
-    with pytest.raises(EffectFailed), transaction(key, runtime=office.runtime):
-        office.tools.refund("o-1", 100)
-        office.tools.notify("o-1")
+    with pytest.raises(EffectFailed):
+        step(office, key, "refund")
     assert local(office, key)[0] is LocalTxn.UNSETTLED
     settle(office, "left_standing")
-    assert [one.after for one in resume(office.runtime)] == ["settled"]
-    assert local(office, key)[1] == [FIRED, FAILED]
+    assert (resumed(office), local(office, key)[1]) == (["settled"], [FIRED, FAILED])
     (record,) = office.runtime.journal.transactions.find(key)
     (refund, _) = office.runtime.journal.transactions.effects(record)
     assert refund.left_standing and refund.said[0]["answer"] == TaskAnswer.LEFT_STANDING.value
-    assert resume(office.runtime) == []
-    with pytest.raises(AlreadyRedeemed), transaction(key, runtime=office.runtime):
-        office.tools.refund("o-1", 100)
-        office.tools.notify("o-1")
+    assert resumed(office) == []
+    with pytest.raises(AlreadyRedeemed):
+        step(office, key, "refund")
 
 
 def test_whoever_waits_hears_of_it_and_goes_on(office: Office, key: str) -> None:
     office.tools.error = TimeoutError("no answer")
     others = set(office.person("maya").open_tasks())
 
-    def later() -> None:
-        deadline = time.monotonic() + 60
-        with signed_in(office) as maya:
-            while time.monotonic() < deadline:
-                for task in [one for one in maya.open_tasks() if one not in others]:
-                    try:
-                        maya.settle(task, "fired", "seen it arrive")
-                        return
-                    except PageError:
-                        continue
-                time.sleep(0.1)
+    def found_and_settled() -> bool:
+        for task in set(office.person("maya").open_tasks()) - others:
+            try:
+                office.person("maya").settle(task, "fired", "seen it arrive")
+            except PageError:
+                continue
+            return True
+        return False
 
-    def step(_: Transaction) -> str:
+    def notify(_: Transaction) -> str:
         office.tools.notify("o-1")
         return "done"
 
-    person = threading.Thread(target=later)
+    person = threading.Thread(target=until, args=(found_and_settled,))
     person.start()
-    assert run_transaction(step, key=key, wait=60, runtime=office.runtime) == "done"
+    assert run_transaction(notify, key=key, wait=60, runtime=office.runtime) == "done"
     person.join()
     assert office.tools.done == [("notify", "o-1")]
 
@@ -199,10 +204,8 @@ def test_nobody_waits_for_what_nobody_can_settle(office: Office, key: str) -> No
     with pytest.raises(OutcomeUnknown):
         run_transaction(
             lambda _: (office.tools.charge("o-1", 100), office.tools.notify("o-1")),
-            key=key,
-            wait=1,
-            runtime=office.runtime,
-        )
+            key=key, wait=1, runtime=office.runtime,
+        )  # fmt: skip
     assert [what for what, *_ in office.tools.done] == ["charge", "notify"]
     settle(office, "fired")
 
@@ -210,23 +213,50 @@ def test_nobody_waits_for_what_nobody_can_settle(office: Office, key: str) -> No
 def test_a_compensation_that_cannot_be_built_is_known_before_anybody_resumes(
     office: Office, key: str
 ) -> None:
-    charge = office.tools.registry.require("charge", "a test")
-    works = charge.fn
     office.tools.error = NotDone("the mailbox is full")
-    object.__setattr__(charge, "fn", lambda order_id, amount_cents: {"other": order_id})
-    try:
-        with pytest.raises(EffectFailed) as failed, transaction(key, runtime=office.runtime):
-            office.tools.charge("o-1", 100)
-            office.tools.notify("o-1")
-    finally:
-        object.__setattr__(charge, "fn", works)
-    assert "charge#1 was not taken back: the compensation of charge cannot be built: '/charge_id'" in str(
-        failed.value
-    )
+    other = acting(office, "charge", lambda order_id, amount_cents: {"other": order_id})
+    with other, pytest.raises(EffectFailed, match="compensation of charge cannot be built: '/ch") as failed:
+        step(office, key)
     stuck = (LocalTxn.UNSETTLED, [LocalState.COMPENSATION_FAILED, FAILED], [])
     assert local(office, key) == stuck
     (found,) = resume(office.runtime)
     assert (found.note, local(office, key)) == (str(failed.value), stuck)
     settle(office, "compensated")
-    assert [one.after for one in resume(office.runtime)] == ["settled"]
+    assert resumed(office) == ["settled"]
     assert local(office, key)[1] == [LocalState.COMPENSATED, FAILED]
+
+
+def doubted(office: Office, key: str, *more: str) -> Transaction:
+    """A charge that fired and a payment of which nobody knows, though it has a probe: a task."""
+    with pytest.raises(OutcomeUnknown), transaction(key, runtime=office.runtime) as txn:
+        office.tools.charge("o-1", 100)
+        office.tools.pay("o-1", 200)
+        for order in more:
+            office.tools.notify(order)
+    assert office.states(txn)[:2] == [EffectState.FIRED, EffectState.UNKNOWN]
+    assert office.person("maya").open_tasks()
+    return txn
+
+
+def test_known_later_not_to_have_happened_what_fired_is_taken_back(office: Office, key: str) -> None:
+    before = office.person("maya").open_tasks()
+    txn = doubted(office, key)
+    office.tools.found = DidNotHappen()
+    assert resumed(office) == ["unsettled"], "it may be on its way for a minute"
+    assert [one[0] for one in office.tools.done] == ["charge", "pay"]
+    office.tools.found = DidNotHappen(final=True)
+    assert resumed(office) == ["settled"]
+    assert office.states(txn) == [EffectState.COMPENSATED, EffectState.FAILED]
+    assert (office.tools.done[2:], office.person("maya").open_tasks()) == ([VOIDED], before)
+    assert (resumed(office), len(office.tools.done)) == ([], 3)
+
+
+def test_what_turns_out_to_have_fired_is_itself_taken_back_with_the_result_the_probe_told(
+    office: Office, key: str
+) -> None:
+    txn = doubted(office, key, "o-2")
+    office.tools.found = Happened({"charge_id": "c-9"})
+    assert resumed(office) == ["settled"]
+    assert office.states(txn) == [EffectState.COMPENSATED, EffectState.COMPENSATED, EffectState.UNUSED]
+    assert office.tools.done[2:] == [("void", "c-9", 200), VOIDED]
+    assert (resumed(office), len(office.tools.done)) == ([], 4)

@@ -7,43 +7,37 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from countersign import AlreadyRedeemed, resume, transaction
-from countersign.commit.asking import pending_of
 from countersign.contract import EffectState
 from countersign.journal import LocalTxn
-from tests.integration.sdk.conftest import Office
-from tests.integration.sdk.test_network import Post, line, post
+from tests.integration.sdk.conftest import until
+from tests.integration.sdk.test_network import DONE, Post, line, post, step
 
 __all__ = ["line", "post"]
 
 SUBMISSION = "/v1/transactions"
-SECONDS = 20.0
 
 
 def when_held(post: Post, stop: Callable[[], None]) -> None:
     """Do this once the submission is on its way; where the line forwards, the service has answered it by then."""
-    until = time.monotonic() + SECONDS
-    while not any(one.startswith("POST") for one in post.proxy.broken):
-        assert time.monotonic() < until
-        time.sleep(0.005)
+    until(lambda: [one for one in post.proxy.broken if one.startswith("POST")])
     stop()
 
 
 def pressed(post: Post, key: str) -> None:
     """The step, in which somebody presses Ctrl-C."""
     main = threading.main_thread().ident or 0
-    presses = threading.Thread(
-        target=when_held, args=(post, lambda: signal.pthread_kill(main, signal.SIGINT))
-    )
+    stop = partial(signal.pthread_kill, main, signal.SIGINT)
+    presses = threading.Thread(target=when_held, args=(post, stop))
     presses.start()
     try:
-        with pytest.raises(KeyboardInterrupt), transaction(key, runtime=post.runtime):
-            post.tools.refund("o-1", 100)
+        with pytest.raises(KeyboardInterrupt):
+            step(post, key)
     finally:
         presses.join()
 
@@ -54,11 +48,8 @@ def timed_out(post: Post, key: str) -> None:
     async def body() -> None:
         async with asyncio.timeout(None) as scope:
             loop = asyncio.get_running_loop()
-            now = threading.Thread(
-                target=when_held,
-                args=(post, lambda: loop.call_soon_threadsafe(scope.reschedule, loop.time())),
-            )
-            now.start()
+            stop = partial(loop.call_soon_threadsafe, scope.reschedule, loop.time())
+            threading.Thread(target=when_held, args=(post, stop)).start()
             async with transaction(key, runtime=post.runtime):
                 post.tools.refund("o-1", 100)
 
@@ -79,48 +70,18 @@ def redeemed(request: pytest.FixtureRequest, post: Post) -> bool:
     return bool(request.param)
 
 
-def again(post: Post, key: str) -> None:
-    with transaction(key, runtime=post.runtime):
-        post.tools.refund("o-1", 100)
-
-
 def test_done_again_under_another_key_it_happens_once(
     post: Post, key: str, stopped: Callable[[Post, str], None], redeemed: bool
 ) -> None:
     stopped(post, key)
     post.proxy.lift()
-    again(post, f"{key}-again")
+    step(post, f"{key}-again")
     (found,) = resume(post.runtime)
     assert (found.run_key, found.before, found.after) == (key, LocalTxn.STOPPED, LocalTxn.ENDED)
-    assert post.tools.done == [("refund", "o-1", 100)]
-    assert resume(post.runtime) == []
+    assert (resume(post.runtime), post.tools.done) == ([], DONE)
     if redeemed:
         view = post.runtime.client().view(found.txn)
         assert [one.state for one in view.effects] == [EffectState.UNUSED]
         with pytest.raises(AlreadyRedeemed, match="refund#1 unused"):
-            again(post, key)
+            step(post, key)
     assert len(post.tools.done) == 1
-
-
-def test_done_again_under_its_key_it_happens_once(
-    post: Post, key: str, stopped: Callable[[Post, str], None], redeemed: bool
-) -> None:
-    stopped(post, key)
-    post.proxy.lift()
-    again(post, key)
-    again(post, key)
-    assert resume(post.runtime) == []
-    assert post.tools.done == [("refund", "o-1", 100)]
-
-
-def test_stopped_while_people_are_asked_it_is_left_to_a_worker(office: Office, key: str) -> None:
-    async def body() -> None:
-        async with asyncio.timeout(1), transaction(key, wait=600, runtime=office.runtime):
-            office.tools.refund("o-1", 90_000)
-
-    with pytest.raises(TimeoutError):
-        asyncio.run(body())
-    view = office.runtime.client().view(office.runtime.journal.transactions.find(key)[0].txn)
-    office.approve(pending_of(view, key, parked=True))
-    resume(office.runtime)
-    assert office.tools.done == [("refund", "o-1", 90_000)]
