@@ -150,14 +150,6 @@ when { resource.tool == "deploy" };
 
 _REFUND = {"payment_id": "p", "account": "cus_1042", "customer": "Dana", "card": "4242", "amount_cents": 5_000,
            "currency": "USD", "reason_code": "cancelled", "memo": "m"}  # fmt: skip
-_CREDIT = {
-    "account": "cus_1042",
-    "customer": "Dana",
-    "amount_cents": 500,
-    "currency": "USD",
-    "cause": "parking",
-}
-_MAIL = {"account": "cus_1042", "to": "dana@example.com", "subject": "s", "body": "b"}
 _DEPLOY = {"service": "checkout-api", "version": "1", "environment": "production", "region": "eu-west-1",
            "traffic_percent": 100, "canary": False, "changes": []}  # fmt: skip
 CASES: dict[str, Any] = {
@@ -172,17 +164,8 @@ CASES: dict[str, Any] = {
             ("a refund at the desk's limit goes", "desk", "refund", _REFUND, "release", {}),
             ("one cent more asks finance", "desk", "refund", _REFUND | {"amount_cents": 5_001}, "review",
              {"gates": ["refund-needs-finance"]}),
-            ("no day has room for that", "desk", "refund", _REFUND | {"amount_cents": 500_001}, "deny",
-             {"reasons": ["refunds-of-a-day"]}),
             ("nobody else refunds", "intern", "refund", _REFUND, "deny", {"reasons": ["no_permit"]}),
-            ("a credit of 5.00 goes", "desk", "credit", _CREDIT, "release", {}),
-            ("one cent more is glanced at", "desk", "credit", _CREDIT | {"amount_cents": 501}, "review",
-             {"gates": ["goodwill-needs-a-glance"]}),
-            ("mail to the account's address goes", "desk", "send_mail", _MAIL, "release", {}),
-            ("mail to another does not", "desk", "send_mail", _MAIL | {"to": "d@example.net"}, "deny",
-             {"reasons": ["mail-only-to-the-customer"]}),
             ("production asks two", "ops", "deploy", _DEPLOY, "review", {"gates": ["production-needs-two"]}),
-            ("staging asks nobody", "ops", "deploy", _DEPLOY | {"environment": "staging"}, "release", {}),
         )
     ],
 }  # fmt: skip

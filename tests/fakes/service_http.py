@@ -12,9 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
@@ -32,7 +30,7 @@ from countersign.contract.wire import (
     dump,
     parse,
 )
-from tests.fakes.http_server import served
+from tests.fakes.http_server import Quiet, served
 from tests.fakes.service import FakeService, Refused
 
 Fault = str | int | Refused | BaseException | Callable[[], object]
@@ -187,32 +185,20 @@ class Face:
 def serving(face: Face, certificate: Path | None = None) -> Iterator[str]:
     """Serve other processes on loopback; gives the address. Takes what clients send to a proxy, too."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def handle_one(self) -> None:
-            length = int(self.headers.get("Content-Length", 0))
+    class Handler(Quiet):
+        protocol_version = "HTTP/1.0"  # a server that is gone keeps no connection
+
+        def respond(self) -> None:
+            path = self.path.removeprefix("http://").partition("/")[2]
             request = httpx2.Request(
-                self.command,
-                f"http://127.0.0.1/{self.path.removeprefix('http://').partition('/')[2]}",
-                headers=dict(self.headers),
-                content=self.rfile.read(length),
+                self.command, f"http://127.0.0.1/{path}", headers=dict(self.headers), content=self.body()
             )
             try:
                 response = face.answer(request)
             except httpx2.TransportError:
                 self.close_connection = True
                 return
-            self.send_response(response.status_code)
-            for name, value in response.headers.items():
-                if name.lower() != "content-length":
-                    self.send_header(name, value)
-            self.send_header("Content-Length", str(len(response.content)))
-            self.end_headers()
-            self.wfile.write(response.content)
-
-        do_GET = do_POST = handle_one  # noqa: N815 - the names http.server calls
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
+            self.answer(response.status_code, response.content, dict(response.headers))
 
     with served(Handler, certificate) as url:
         yield url

@@ -9,25 +9,18 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.fakes.http_server import Loopback, Quiet
 
 _counter = itertools.count(1)
 
 
-class _Answers(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        body = json.dumps({"ok": True, **_said(self.path.partition("?")[0].rpartition("/")[2])}).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Nobody reads it."""
+class _Answers(Quiet):
+    def respond(self) -> None:
+        self.body()
+        said = {"ok": True, **_said(self.path.partition("?")[0].rpartition("/")[2])}
+        self.answer(200, json.dumps(said).encode(), {"Content-Type": "application/json"})
 
 
 def _said(method: str) -> dict[str, Any]:
@@ -43,6 +36,4 @@ def _said(method: str) -> dict[str, Any]:
 @functools.cache
 def polite_slack() -> str:
     """The address of its API."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return f"http://127.0.0.1:{server.server_address[1]}/api/"
+    return f"{Loopback(_Answers).__enter__().url}/api/"

@@ -97,7 +97,7 @@ def test_what_a_worker_fires_after_an_approval_is_in_the_trace_of_its_staging(
     ):
         office.tools.refund("o-1", 90_000)
     office.approve(pending.value)
-    args = (office.settings, office.tools.notes, collector.endpoint)
+    args = (office.settings, office.tools.notes, collector.url)
     process = SPAWN.Process(target=resume_there, args=args)
     process.start()
     process.join(60)
