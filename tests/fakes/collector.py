@@ -82,15 +82,10 @@ def provider(endpoint: str, service: str) -> TracerProvider:
 
 
 def _received(service: str, span: Any) -> Received:
-    return Received(
-        service,
-        span.name,
-        span.trace_id.hex(),
-        span.span_id.hex(),
-        span.parent_span_id.hex(),
-        tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
-        {one.key: _value(one.value) for one in span.attributes},
-    )
+    ids = (one.hex() for one in (span.trace_id, span.span_id, span.parent_span_id))
+    links = tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links)
+    facts = {one.key: _value(one.value) for one in span.attributes}
+    return Received(service, span.name, *ids, links, facts)
 
 
 def _value(value: Any) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,6 +31,7 @@ from policy_service.workflow.reading.reviews import (
     Sibling,
     VoteView,
 )
+from policy_service.workflow.reading.tasks import TaskPage
 from policy_service.workflow.reviews.shown import BATCH, view_of
 
 NOW = datetime(2026, 11, 19, 14, 26, 12, tzinfo=UTC)
@@ -420,33 +421,27 @@ def talked(review_id: str = "rev_talk", **changes: Any) -> ReviewPage:
     return replace(page, **({"may_comment": True, "may_ask": True} | told | changes))
 
 
+def shared(page: ReviewPage | TaskPage, kind: type[Any]) -> dict[str, Any]:
+    """What a page has under the names of another one's fields."""
+    return {one.name: getattr(page, one.name) for one in fields(kind) if hasattr(page, one.name)}
+
+
 def row_of(page: ReviewPage) -> QueueRow:
     """The line of the queue that belongs to a page."""
     have = sum(1 for vote in page.votes if vote.counted and vote.verdict == "approve")
     amounts = [row.money for row in page.args if row.money]
-    return QueueRow(
-        review_id=page.review_id,
-        effect_id=page.effect_id,
-        rev=page.rev,
-        txn=page.txn,
-        tool=page.tool,
-        title=page.tool_title,
-        sentence=page.sentence,
-        risk=page.risk,
-        agent=page.agent,
-        owner=page.agent_owner,
-        gates=tuple(gate.title for gate in page.gates),
-        amount=amounts[0] if len(amounts) == 1 else None,
-        have=have,
-        need=max(gate.quorum for gate in page.gates),
-        answer_by=page.answer_by,
-        opened_at=page.opened_at,
-        can_vote=page.state == "open" and page.why_not is None and page.my_verdict is None,
-        state=page.state,
-        effect_state=page.effect_state,
-        settled_at=None if page.state == "open" else page.votes[-1].at if page.votes else page.opened_at,
-        alike=f"{page.agent}-{page.tool}" if page.risk == "low" and page.why_not is None else "",
-    )
+    mine = {
+        "title": page.tool_title,
+        "owner": page.agent_owner,
+        "gates": tuple(gate.title for gate in page.gates),
+        "amount": amounts[0] if len(amounts) == 1 else None,
+        "have": have,
+        "need": max(gate.quorum for gate in page.gates),
+        "can_vote": page.state == "open" and page.why_not is None and page.my_verdict is None,
+        "settled_at": None if page.state == "open" else page.votes[-1].at if page.votes else page.opened_at,
+        "alike": f"{page.agent}-{page.tool}" if page.risk == "low" and page.why_not is None else "",
+    }
+    return QueueRow(**shared(page, QueueRow) | mine)
 
 
 def line_of(page: ReviewPage) -> BatchLine:

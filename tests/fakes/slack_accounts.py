@@ -35,12 +35,6 @@ def secret_file(path: Path, text: str) -> None:
 
 def account(user_id: str, name: str = "", **more: Any) -> Account:
     """A full member, but for what is given."""
-    said: dict[str, Any] = {
-        "team_id": TEAM,
-        "email": None,
-        "deleted": False,
-        "bot": False,
-        "guest": False,
-        "stranger": False,
-    }
+    no = dict.fromkeys(("deleted", "bot", "guest", "stranger"), False)
+    said: dict[str, Any] = {"team_id": TEAM, "email": None} | no
     return Account(user_id=user_id, name=name or user_id.lower(), **(said | more))

@@ -75,21 +75,12 @@ def unknown(task_id: str = "task_01KAHV7Q2D", **changes: Any) -> TaskPage:
 def line_of(page: TaskPage) -> TaskLine:
     """Its row in the list."""
     money = [row.money for row in page.args if row.money]
-    return TaskLine(
-        task_id=page.task_id,
-        kind=page.kind,
-        of_compensation=page.of_compensation,
-        text=page.text,
-        sentence=page.sentence,
-        tool=page.tool,
-        agent=page.agent,
-        owner=page.agent_owner,
-        amount=money[0] if money else None,
-        opened_at=page.opened_at,
-        can_settle=page.why_not is None,
-        settled_at=page.settled_at,
-        settlement=page.settlement,
-    )
+    mine = {
+        "owner": page.agent_owner,
+        "amount": money[0] if money else None,
+        "can_settle": page.why_not is None,
+    }
+    return TaskLine(**reviews.shared(page, TaskLine) | mine)
 
 
 def settled(page: TaskPage, name: str, answer: str, reason: str, at: datetime) -> TaskPage:
