@@ -11,21 +11,11 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
+from tests.fakes.model_vendors import anthropic_says, openai_says
+
 SECRET = "the customer's card is 4111 1111 1111 1111"
 
-OPENAI_CHAT: dict[str, Any] = {
-    "id": "chatcmpl-1",
-    "object": "chat.completion",
-    "created": 1_790_000_000,
-    "model": "example-small-2026-01-15",
-    "choices": [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "Done.", "refusal": None},
-            "logprobs": None,
-            "finish_reason": "stop",
-        }
-    ],
+OPENAI_CHAT: dict[str, Any] = openai_says("Done.") | {
     "usage": {
         "prompt_tokens": 1200,
         "completion_tokens": 300,
@@ -84,17 +74,8 @@ OPENAI_STREAM_COMPLETED: dict[str, Any] = {
     "response": OPENAI_RESPONSES | {"status": "completed", "incomplete_details": None},
 }
 
-ANTHROPIC: dict[str, Any] = {
-    "id": "msg_01",
-    "type": "message",
-    "role": "assistant",
-    "model": "example-opus-20260301",
-    "content": [
-        {"type": "thinking", "thinking": SECRET, "signature": "EqQB"},
-        {"type": "text", "text": "Done."},
-    ],
-    "stop_reason": "end_turn",
-    "stop_sequence": None,
+_THOUGHT = {"type": "thinking", "thinking": SECRET, "signature": "EqQB"}
+ANTHROPIC: dict[str, Any] = anthropic_says(_THOUGHT, "Done.") | {
     "usage": {
         "input_tokens": 100,
         "cache_creation_input_tokens": 400,

@@ -232,20 +232,12 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
 def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
     """Two people are wanted, one has signed, minutes are left."""
     page, voted = refund(review_id), NOW - timedelta(minutes=7)
+    name, groups = "prod-deploy-needs-two", ("release-captains", "sre-oncall")
     gate = replace(
-        page.gates[0],
-        policy_id="prod-deploy-needs-two",
-        title="prod-deploy-needs-two",
-        groups=("release-captains", "sre-oncall"),
-        quorum=2,
-        have=1,
-        own_quorum=2,
-        cedar_text=DEPLOY_GATE,
-        file="deploys.cedar",
-        line=22,
-        doc="",
+        GateView(name, name, groups, 2, 1, None, False, DEPLOY_GATE, "deploys.cedar", 22, 2, None),
         could_sign=("Ingrid Vik", "Anna Berg", "Sven Öst", "Wen Li", "Amara Obi", "José Díaz"),
         could_sign_more=4,
+        barred=page.gates[0].barred,
     )
     page = replace(
         page,

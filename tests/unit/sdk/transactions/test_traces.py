@@ -174,7 +174,7 @@ def test_its_cause_is_what_the_tool_raised_from_where_it_raised_it(
 ) -> None:
     error = left_by(desk, prepared(desk, monkeypatch), how)
     assert error.__cause__ is not None
-    assert [frame.name for frame in frames(error.__cause__)] == ["notify"]
+    assert [frame.name for frame in frames(error.__cause__)] == ["answer"]
 
 
 @HOW
