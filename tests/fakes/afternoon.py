@@ -286,9 +286,12 @@ class Afternoon:
         await self.people["tomas"].visitor.proposed(
             self.views["amara"], amara | {"amount_cents": 45_000}, reason="two of the four legs were flown"
         )
-        for card, name, cents in (
-            ("1130", "Chen Jackson", 1_200), ("1131", "Lucía Ferrer", 900), ("1132", "Omar Haddad", 1_500)
-        ):  # fmt: skip
+        parked = (
+            ("1130", "Chen Jackson", 1_200),
+            ("1131", "Lucía Ferrer", 900),
+            ("1132", "Omar Haddad", 1_500),
+        )
+        for card, name, cents in parked:
             one = credit(f"cus_{card}", name, cents, "parking")
             await self.stage(f"credit-{card}", "goodwill-desk", ("credit", one))
         await self.stage("key", "ship-bot", ("rotate_key", {"key": "receipts-2", "successor": "receipts-3"}))

@@ -13,9 +13,7 @@ from slack_sdk.models.views import View
 
 # What a client turns into something else than the characters that stand there.
 PARSED = set("mrkdwn markdown emoji user usergroup channel broadcast team color image".split())
-_HOLDERS = {
-    "rich_text", "rich_text_section", "rich_text_preformatted", "rich_text_quote", "context", "actions"
-}  # fmt: skip
+_HOLDERS = set("rich_text rich_text_section rich_text_preformatted rich_text_quote context actions".split())
 
 
 def nodes(value: object) -> Iterator[dict[str, Any]]:

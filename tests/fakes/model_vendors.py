@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from tests.fakes.http_server import Quiet, served
@@ -52,12 +53,8 @@ class Vendor:
         last = self.told()
         if last[-1]["role"] == "user":
             return [block["content"] for block in last[-1]["content"]]
-        answered = []
-        for message in reversed(last):
-            if message["role"] != "tool":
-                break
-            answered.append(message["content"])
-        return answered[::-1]
+        answered = takewhile(lambda message: message["role"] == "tool", reversed(last))
+        return [message["content"] for message in answered][::-1]
 
 
 @contextmanager

@@ -52,7 +52,6 @@ from countersign.contract.wire import (
     CompensationView,
     DecisionView,
     EffectView,
-    EpochView,
     EvaluatedEffect,
     EvaluationView,
     Need,
@@ -302,10 +301,6 @@ class FakeService:
         )
         receipt = self._receipt(revision, kid, held, attempt, renewed=True) if allowed else None
         return self._redemption(attempt, revision, receipt)
-
-    def epoch_view(self) -> EpochView:
-        """Which incarnation it plays."""
-        return EpochView(epoch=self.epoch)
 
     def report(self, attempt: str, outcomes: Iterable[ReportedOutcome]) -> TransactionView:
         revision = self.attempts.get(attempt)

@@ -20,6 +20,7 @@ from countersign.contract import ContractError, ErrorCode, KeySet, VerificationE
 from countersign.contract.jws import TYP_RELEASE
 from countersign.contract.wire import (
     CompensateRequest,
+    EpochView,
     EvaluationRequest,
     RedeemRequest,
     ReleaseRequest,
@@ -115,7 +116,7 @@ class Face:
             return self._json(self.service.wait(parts[1], float(wait or 0)))
         with self.lock:
             if request.method == "GET" and parts == ["epoch"]:
-                return self._json(self.service.epoch_view())
+                return self._json(EpochView(epoch=self.service.epoch))
             if request.method == "GET":
                 return self._manifest(parts[1])
             return self._json(self._post(agent, kid, parts, body, request.headers.get("Idempotency-Key")))
