@@ -31,6 +31,12 @@ class Received:
     facts: dict[str, Any]
 
 
+class _Handler(Quiet):
+    def respond(self) -> None:
+        self.at._take(self.body())
+        self.answer(200)
+
+
 @dataclass
 class Collector(Loopback):
     """Listens while it is open; its `url` is what OTEL_EXPORTER_OTLP_ENDPOINT is set to."""
@@ -39,14 +45,7 @@ class Collector(Loopback):
     raw: list[bytes] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        collector = self
-
-        class Handler(Quiet):
-            def respond(self) -> None:
-                collector._take(self.body())
-                self.answer(200)
-
-        super().__init__(Handler)
+        super().__init__(_Handler)
 
     @property
     def environment(self) -> dict[str, str]:

@@ -32,7 +32,7 @@ class Flaky(Loopback):
     """
 
     def __init__(self) -> None:
-        super().__init__(type("Handler", (_Handler,), {"proxy": self}))
+        super().__init__(_Handler)
         self.service = ""  # host:port, known once the service has been started behind us
         self.faults: dict[str, Fault] = {}
         self.asked: list[str] = []
@@ -52,10 +52,10 @@ class Flaky(Loopback):
 
 
 class _Handler(Quiet):
-    proxy: Flaky
+    at: Flaky
 
     def respond(self) -> None:
-        body, proxy, request = self.body(), self.proxy, f"{self.command} {self.path}"
+        body, proxy, request = self.body(), self.at, f"{self.command} {self.path}"
         proxy.asked.append(request)
         fault = next((one for start, one in proxy.faults.items() if self.path.startswith(start)), None)
         if fault is None or fault.forwards:
@@ -69,7 +69,7 @@ class _Handler(Quiet):
             _FAULTS[fault.how](self)
 
     def _forward(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-        connection = HTTPConnection(self.proxy.service, timeout=_SERVICE_S)
+        connection = HTTPConnection(self.at.service, timeout=_SERVICE_S)
         with closing(connection):
             headers = {k: v for k, v in self.headers.items() if k.lower() != "content-length"}
             connection.request(self.command, self.path, body or None, headers)
@@ -85,15 +85,9 @@ def _half(handler: _Handler) -> None:
     handler.wfile.write(_OPEN_END + b'{"txn":')
 
 
-def _silent(handler: _Handler) -> None:
-    handler.proxy.lifted.wait(_SERVICE_S)
-
-
 def _drip(handler: _Handler) -> None:
     handler.wfile.write(_OPEN_END)
-    while not handler.proxy.lifted.wait(0.05):
-        handler.wfile.write(b" ")
-        handler.wfile.flush()
+    handler.drip(b" ")
 
 
 def _page(status: int) -> Callable[[_Handler], None]:
@@ -104,7 +98,7 @@ def _page(status: int) -> Callable[[_Handler], None]:
 _FAULTS: Final[dict[str, Callable[[_Handler], None]]] = {
     "cut": _cut,
     "half an answer": _half,
-    "half-open": _silent,
+    "half-open": _Handler.hang,
     "drips": _drip,
     "500": _page(500),
     "502": _page(502),

@@ -15,6 +15,7 @@ from typing import Any, Self
 class Quiet(BaseHTTPRequestHandler):
     """A handler that prints nothing, with the two halves of most answers: read all, send all."""
 
+    at: Any  # the server
     protocol_version = "HTTP/1.1"
     wbufsize = -1
     """Head and body in one packet: sent apart, the second waits 40 ms for the client's receipt."""
@@ -46,6 +47,22 @@ class Quiet(BaseHTTPRequestHandler):
         self.head(status, {"content-length": str(len(body))} | given)
         self.wfile.write(body)
 
+    def hang(self) -> None:
+        """No answer."""
+        self.at.lifted.wait(30)
+
+    def drip(self, piece: bytes) -> None:
+        """Again and again this."""
+        while not self.at.lifted.wait(0.05):
+            self.wfile.write(piece)
+            self.wfile.flush()
+
+    def pour(self) -> None:
+        """An answer without an end."""
+        self.head(200, {"Content-Type": "application/json", "Connection": "close"})
+        while not self.at.lifted.is_set():
+            self.wfile.write(b" " * 65_536)
+
     def log_message(self, *_: Any) -> None:
         """Quiet."""
 
@@ -64,7 +81,7 @@ class Loopback:
 
     def __init__(self, handler: type[BaseHTTPRequestHandler], certificate: Path | None = None) -> None:
         self.lifted = threading.Event()
-        self._server = _Server(("127.0.0.1", 0), handler)
+        self._server = _Server(("127.0.0.1", 0), type("Handler", (handler,), {"at": self}))
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)

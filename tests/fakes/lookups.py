@@ -56,7 +56,7 @@ class Host(Loopback):
     most_at_once: int = 0
 
     def __post_init__(self) -> None:
-        super().__init__(type("Handler", (_Handler,), {"host": self}), self.certificate)
+        super().__init__(_Handler, self.certificate)
         self.began = threading.Event()
         self._counting = threading.Lock()
 
@@ -83,29 +83,29 @@ _WHOLE: dict[str, tuple[int, str, bytes]] = {
 
 
 class _Handler(Quiet):
-    host: Host
+    at: Host
 
     def respond(self) -> None:
         raw = self.body()
         headers = {name.lower(): value for name, value in self.headers.items()}
         asked = Asked(self.command, self.path, headers, json.loads(raw) if raw else None)
-        self.host.asked.append(asked)
-        self.host.began.set()
-        self.host.counted(1)
+        self.at.asked.append(asked)
+        self.at.began.set()
+        self.at.counted(1)
         try:
             self._speak(asked)
         finally:
-            self.host.counted(-1)
+            self.at.counted(-1)
 
     def _speak(self, asked: Asked) -> None:
-        if self.host.how in _WHOLE:
-            self.send(*_WHOLE[self.host.how])
-        elif self.host.how in _ODD:
-            _ODD[self.host.how](self)
+        if self.at.how in _WHOLE:
+            self.send(*_WHOLE[self.at.how])
+        elif self.at.how in _ODD:
+            _ODD[self.at.how](self)
         else:
-            if self.host.how == "a while":
-                self.host.lifted.wait(0.2)
-            status, answer = self.host.answer(asked)
+            if self.at.how == "a while":
+                self.at.lifted.wait(0.2)
+            status, answer = self.at.answer(asked)
             self.send(status, _JSON, json.dumps(answer).encode())
 
     def send(self, status: int, kind: str, body: bytes, more: dict[str, str] | None = None) -> None:
@@ -113,24 +113,12 @@ class _Handler(Quiet):
 
 
 def _redirect(it: _Handler) -> None:
-    it.send(302, _JSON, b"{}", {"Location": f"{it.host.url}/elsewhere"})
-
-
-def _slow(it: _Handler) -> None:
-    it.host.lifted.wait(30)
+    it.send(302, _JSON, b"{}", {"Location": f"{it.at.url}/elsewhere"})
 
 
 def _drips(it: _Handler) -> None:
     it.head(200, {"Content-Type": _JSON, "Content-Length": "1000"})
-    while not it.host.lifted.wait(0.05):
-        it.wfile.write(b" ")
-        it.wfile.flush()
-
-
-def _endless(it: _Handler) -> None:
-    it.head(200, {"Content-Type": _JSON, "Connection": "close"})
-    while not it.host.lifted.is_set():
-        it.wfile.write(b" " * 65_536)
+    it.drip(b" ")
 
 
 def _truncated(it: _Handler) -> None:
@@ -145,9 +133,9 @@ def _compressed(it: _Handler) -> None:
 
 _ODD: dict[str, Callable[[_Handler], None]] = {
     "redirect": _redirect,
-    "slow": _slow,
+    "slow": _Handler.hang,
     "drips": _drips,
-    "endless": _endless,
+    "endless": _Handler.pour,
     "truncated": _truncated,
     "compressed": _compressed,
 }

@@ -56,7 +56,7 @@ class Receiver(Loopback):
     hold: threading.Event | None = None
 
     def __post_init__(self) -> None:
-        super().__init__(type("Handler", (_Handler,), {"receiver": self}), self.certificate)
+        super().__init__(_Handler, self.certificate)
         self.url += "/hook"
         self._turn = threading.Lock()
 
@@ -73,13 +73,13 @@ class Receiver(Loopback):
 
 
 class _Handler(Quiet):
-    receiver: Receiver
+    at: Receiver
 
     def respond(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        step = self.receiver.take(Got(self.command, self.path, headers, self.body()))
-        if self.receiver.hold is not None:
-            self.receiver.hold.wait(30)
+        step = self.at.take(Got(self.command, self.path, headers, self.body()))
+        if self.at.hold is not None:
+            self.at.hold.wait(30)
         if isinstance(step, str):
             _FAULTS[step](self)
         else:
@@ -87,22 +87,10 @@ class _Handler(Quiet):
             self.answer(status, headers=more)
 
 
-def _silent(it: _Handler) -> None:
-    it.receiver.lifted.wait(30)
-
-
 def _drips(it: _Handler) -> None:
     """A head that never ends."""
     it.wfile.write(b"HTTP/1.1 200 OK\r\n")
-    while not it.receiver.lifted.wait(0.05):
-        it.wfile.write(b"x: y\r\n")
-        it.wfile.flush()
-
-
-def _endless(it: _Handler) -> None:
-    it.head(200, {"Connection": "close"})
-    while not it.receiver.lifted.is_set():
-        it.wfile.write(b" " * 65_536)
+    it.drip(b"x: y\r\n")
 
 
 def _hangs_up(it: _Handler) -> None:
@@ -111,9 +99,9 @@ def _hangs_up(it: _Handler) -> None:
 
 
 _FAULTS: dict[str, Callable[[_Handler], None]] = {
-    "silent": _silent,
+    "silent": _Handler.hang,
     "drips": _drips,
-    "endless": _endless,
+    "endless": _Handler.pour,
     "hangs up": _hangs_up,
 }
 

@@ -90,8 +90,7 @@ class Face:
         except Refused as refused:
             return self._refused(refused, {})
         except ContractError as error:
-            body = {"code": "invalid_request", "detail": str(error), "title": "invalid", "status": 422}
-            return httpx2.Response(422, content=json.dumps(body), headers=self._problem())
+            return self._refused(Refused(422, ErrorCode.INVALID_REQUEST, str(error)), {})
 
     def _refused(self, refused: Refused, headers: dict[str, str]) -> httpx2.Response:
         body = {
