@@ -1,7 +1,7 @@
 """Programs of this repository in processes of their own, without the seconds that each spends on imports.
 
 A process that has imported everything waits for orders and forks. `start` and `run` take the place of those of
-`subprocess` for `python -m MODULE ...` and `python FILE ...`.
+`subprocess` for `python -m MODULE ...`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,7 @@ from typing import IO, TypedDict
 
 REPOSITORY = Path(__file__).parents[2]
 PATHS = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")])
-_IMPORTED = (
-    "policy_service.app",
-    "policy_service.cli",
-    "countersign.cli.app",
-    "mcp.server.mcpserver",
-    "pytest",
-    "_pytest.pytester",
-)
+_IMPORTED = ("policy_service.app", "policy_service.cli", "countersign.cli.app", "pytest", "_pytest.pytester")
 _NUMBER = struct.Struct("!i")
 
 
@@ -224,21 +217,19 @@ def _between(files: list[int]) -> _Order:
 
 
 def _become(order: _Order) -> None:
-    """Be the program of an order, as `python WORDS` would be it: `-m MODULE` or a file, and arguments."""
-    words = order["words"]
+    """Be the program of an order, as `python -m MODULE ...` would be it."""
+    dash, module, *rest = order["words"]
+    assert dash == "-m"
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
     time.tzset()
-    sys.argv = words[1:] if words[0] == "-m" else words
+    sys.argv = [module, *rest]
     sys.path[:0] = [order["cwd"], *order["env"].get("PYTHONPATH", "").split(os.pathsep)]
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering="PYTHONUNBUFFERED" in order["env"])  # type: ignore[union-attr]
-    if words[0] == "-m":
-        sys.modules.pop(words[1], None)
-        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(words[0], run_name="__main__")
+    sys.modules.pop(module, None)
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import warm
+from tests.fakes.forked_script import run_script
 from tests.fakes.local_service import WarmService
 from tests.fakes.operated import free_port
 from tests.fakes.sitting import PATHS
@@ -194,7 +194,7 @@ def run(folder: Path, words: tuple[str, ...], env: dict[str, str]) -> subprocess
     """One command of a user's."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERSIGN_")}
     journal = {"COUNTERSIGN_JOURNAL": str(folder / "journal.db")}
-    return warm.run(words, cwd=folder, env=inherited | journal | env)
+    return run_script(folder, words, inherited | journal | env)
 
 
 @pytest.mark.parametrize("name", FIRST)

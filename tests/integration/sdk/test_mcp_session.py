@@ -34,7 +34,7 @@ from countersign import (
 from countersign.contract import call_key
 from countersign.integrations import GatedSession, gate_mcp
 from countersign.tools.tool import tool_of
-from tests.fakes import warm
+from tests.fakes.forked_script import run_script
 from tests.fakes.mcp_bank import REVIEWED, bank
 from tests.fakes.model_vendors import vendor
 from tests.fakes.talking import ASK, Talk
@@ -364,7 +364,7 @@ def agent_program(office: Office, folder: Path, *words: str, **environment: str)
     }
     (folder / "agent.py").write_text(AGENT_PROGRAM)
     command = ("agent.py", str(folder / "written"), *words)
-    done = warm.run(command, cwd=folder, env={**os.environ, **known, **environment})
+    done = run_script(folder, command, {**os.environ, **known, **environment})
     return done.returncode, done.stderr
 
 
