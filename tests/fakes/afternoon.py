@@ -60,6 +60,22 @@ def refund(cents: int, customer: str, card: str, account: str, reason: str, memo
     }  # fmt: skip
 
 
+def credit(account: str, customer: str, cents: int, cause: str) -> Args:
+    """The arguments of a credit."""
+    return {
+        "account": account,
+        "customer": customer,
+        "amount_cents": cents,
+        "currency": "USD",
+        "cause": cause,
+    }
+
+
+def mail(account: str, to: str, subject: str, body: str) -> Args:
+    """The arguments of a letter."""
+    return {"account": account, "to": to, "subject": subject, "body": body}
+
+
 def deploy(version: str, **more: Any) -> Args:
     """The arguments of a deploy of the checkout."""
     return {
@@ -107,15 +123,8 @@ class Afternoon:
 
         def begin(tx: Any) -> str:
             people.remember(tx, northwind.ISSUER, name, full)
-            return open_session(
-                tx,
-                northwind.ISSUER,
-                name,
-                "oidc",
-                max_s=86_400,
-                trust=settings.providers[0].trust,
-                auth_at=tx.now,
-            )
+            trust = settings.providers[0].trust
+            return open_session(tx, northwind.ISSUER, name, "oidc", max_s=86_400, trust=trust, auth_at=tx.now)
 
         cookie = await self.world.service.db.write(begin)
         session = await self.world.service.sessions.find(cookie)
@@ -198,9 +207,8 @@ class Afternoon:
         await self.remember_tasks()
 
     async def _yesterday(self) -> None:
-        late = refund(
-            8_640, "Chen Jackson", "1881", "cus_1130", "late_checkout", "Late checkout, booking NW-70233."
-        )
+        why = "Late checkout, booking NW-70233."
+        late = refund(8_640, "Chen Jackson", "1881", "cus_1130", "late_checkout", why)
         await self.went_well("late", "refund-desk", "refund", late, "tomas")
         await self.went_well("old-deploy", "ship-bot", "deploy", deploy("4.17.2"), "tomas", "wen")
         test = HOSTILE | {
@@ -261,8 +269,8 @@ class Afternoon:
         )  # fmt: skip
         clock.pass_(minutes=9)
         dana = refund(124_000, "Dana Whitfield", "4242", "cus_1042", "service_failure", MEMO)
-        note = {"account": "cus_1042", "to": "dana@example.com", "subject": "Your refund is on its way",
-                "body": "Dear Dana,\nwe refund the whole stay. We are sorry for the cold water."}  # fmt: skip
+        body = "Dear Dana,\nwe refund the whole stay. We are sorry for the cold water."
+        note = mail("cus_1042", "dana@example.com", "Your refund is on its way", body)
         await self.stage(
             "dana", "refund-desk", ("refund", dana), ("send_mail", note),
             claimed={
@@ -271,30 +279,23 @@ class Afternoon:
             },
         )  # fmt: skip
         clock.pass_(minutes=4)
-        amara = refund(
-            90_000, "Amara Diallo", "3317", "cus_1101", "cancelled", "Two of four legs were cancelled."
-        )
+        why = "Two of four legs were cancelled."
+        amara = refund(90_000, "Amara Diallo", "3317", "cus_1101", "cancelled", why)
         await self.stage("amara", "refund-desk", ("refund", amara))
         clock.pass_(minutes=3)
         await self.people["tomas"].visitor.proposed(
             self.views["amara"], amara | {"amount_cents": 45_000}, reason="two of the four legs were flown"
         )
-        for card, cents, cause in (
-            ("1130", 1_200, "parking"),
-            ("1131", 900, "parking"),
-            ("1132", 1_500, "parking"),
-        ):
-            names = {"1130": "Chen Jackson", "1131": "Lucía Ferrer", "1132": "Omar Haddad"}
-            credit = {"account": f"cus_{card}", "customer": names[card], "amount_cents": cents, "currency": "USD",
-                      "cause": cause}  # fmt: skip
-            await self.stage(f"credit-{card}", "goodwill-desk", ("credit", credit))
+        parked = (
+            ("1130", "Chen Jackson", 1_200),
+            ("1131", "Lucía Ferrer", 900),
+            ("1132", "Omar Haddad", 1_500),
+        )
+        for card, name, cents in parked:
+            one = credit(f"cus_{card}", name, cents, "parking")
+            await self.stage(f"credit-{card}", "goodwill-desk", ("credit", one))
         await self.stage("key", "ship-bot", ("rotate_key", {"key": "receipts-2", "successor": "receipts-3"}))
-        wrong = {
-            "account": "cus_1077",
-            "to": "ravi@examp1e.net",
-            "subject": "Your seat",
-            "body": "It is paid.",
-        }
+        wrong = mail("cus_1077", "ravi@examp1e.net", "Your seat", "It is paid.")
         await self.stage("wrong", "refund-desk", ("send_mail", wrong))
         await self.world.sweep()
 
@@ -315,27 +316,10 @@ class Afternoon:
 
     async def get_ready_to_be_looked_at(self) -> None:
         """Everything at once: also a plan of three, what went wrong, and a passkey."""
-        note = {
-            "account": "cus_1130",
-            "to": "chen@example.com",
-            "subject": "For your trouble",
-            "body": "Dear Chen.",
-        }
+        note = mail("cus_1130", "chen@example.com", "For your trouble", "Dear Chen.")
         credits = [
-            (
-                "credit",
-                {
-                    "account": account,
-                    "customer": name,
-                    "amount_cents": cents,
-                    "currency": "USD",
-                    "cause": why,
-                },
-            )
-            for account, name, cents, why in (
-                ("cus_1130", "Chen Jackson", 2_300, "broken lift"),
-                ("cus_1131", "Lucía Ferrer", 1_800, "late breakfast"),
-            )
+            ("credit", credit("cus_1130", "Chen Jackson", 2_300, "broken lift")),
+            ("credit", credit("cus_1131", "Lucía Ferrer", 1_800, "late breakfast")),
         ]
         await self.stage("plan", "goodwill-desk", *credits, ("send_mail", note))
         await self.trouble()

@@ -70,12 +70,7 @@ class Passkey:
         attested = bytes(16) + len(self.credential_id).to_bytes(2) + self.credential_id + self.public_key
         data = self._authenticator_data(ATTESTED) + attested
         attestation = cbor2.dumps({"fmt": "none", "attStmt": {}, "authData": data})
-        return self._answer(
-            {
-                "clientDataJSON": bytes_to_base64url(client),
-                "attestationObject": bytes_to_base64url(attestation),
-            }
-        )
+        return self._answer(clientDataJSON=client, attestationObject=attestation)
 
     def get(self, options: str) -> str:
         """As navigator.credentials.get answers."""
@@ -83,13 +78,7 @@ class Passkey:
         client = self._client("webauthn.get", json.loads(options)["challenge"])
         data = self._authenticator_data(0)
         signature = self._sign(data + hashlib.sha256(client).digest())
-        return self._answer(
-            {
-                "clientDataJSON": bytes_to_base64url(client),
-                "authenticatorData": bytes_to_base64url(data),
-                "signature": bytes_to_base64url(signature),
-            }
-        )
+        return self._answer(clientDataJSON=client, authenticatorData=data, signature=signature)
 
     def _client(self, kind: str, challenge: str) -> bytes:
         said = {"type": kind, "challenge": challenge, "origin": self.origin, "crossOrigin": False}
@@ -111,5 +100,6 @@ class Passkey:
             signature = self.key.sign(data, padding.PKCS1v15(), hashes.SHA256())
         return signature
 
-    def _answer(self, response: dict[str, str]) -> str:
+    def _answer(self, **said: bytes) -> str:
+        response = {name: bytes_to_base64url(value) for name, value in said.items()}
         return json.dumps({"id": self.id, "rawId": self.id, "type": "public-key", "response": response})

@@ -12,18 +12,8 @@ from slack_sdk.models.blocks import Block
 from slack_sdk.models.views import View
 
 # What a client turns into something else than the characters that stand there.
-PARSED = {
-    "mrkdwn",
-    "markdown",
-    "emoji",
-    "user",
-    "usergroup",
-    "channel",
-    "broadcast",
-    "team",
-    "color",
-    "image",
-}
+PARSED = set("mrkdwn markdown emoji user usergroup channel broadcast team color image".split())
+_HOLDERS = set("rich_text rich_text_section rich_text_preformatted rich_text_quote context actions".split())
 
 
 def nodes(value: object) -> Iterator[dict[str, Any]]:
@@ -101,18 +91,7 @@ def unfit(blocks: object) -> list[str]:
             why.append(f"an empty {kind}")
         if kind == "plain_text" and node.get("emoji") is not False:
             why.append(f"emoji in {node['text']!r}")
-        if (
-            kind
-            in (
-                "rich_text",
-                "rich_text_section",
-                "rich_text_preformatted",
-                "rich_text_quote",
-                "context",
-                "actions",
-            )
-            and not node["elements"]
-        ):
+        if kind in _HOLDERS and not node["elements"]:
             why.append(f"an empty {kind}")
     return why
 

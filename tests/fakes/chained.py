@@ -37,12 +37,11 @@ def eventful_journal(folder: Path, place: JournalPlace | None = None) -> Path:
     slow = failing_tool(desk, TimeoutError("slow"), name="slow")
     runtime = desk.runtime
 
-    def attempt(key: str, *calls: object, meets: type[Exception] | None = None) -> str:
+    def attempt(key: str, *calls: object) -> str:
         with transaction(key, runtime=runtime, accept_edits=key == "parked") as txn:
             for call in calls:
                 assert callable(call)
                 call()
-        assert meets is None, key
         return txn.txn
 
     def raising(key: str, meets: type[Exception], *calls: object) -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+from tests.fakes.http_server import Loopback, Quiet
 
 _PATIENCE_S = 20.0
 
@@ -31,48 +31,30 @@ class Received:
     facts: dict[str, Any]
 
 
+class _Handler(Quiet):
+    def respond(self) -> None:
+        self.at._take(self.body())
+        self.answer(200)
+
+
 @dataclass
-class Collector:
-    """Listens while it is open."""
+class Collector(Loopback):
+    """Listens while it is open; its `url` is what OTEL_EXPORTER_OTLP_ENDPOINT is set to."""
 
     spans: list[Received] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
 
-    def __enter__(self) -> Self:
-        collector = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                collector._take(body)
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                """Be quiet."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    @property
-    def endpoint(self) -> str:
-        """What OTEL_EXPORTER_OTLP_ENDPOINT is set to."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+    def __post_init__(self) -> None:
+        super().__init__(_Handler)
 
     @property
     def environment(self) -> dict[str, str]:
         """What a process is given that is to send here, soon after each span."""
-        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
 
     def provider(self, service: str) -> TracerProvider:
         """A provider of this process that sends each span as it ends."""
-        return provider(self.endpoint, service)
+        return provider(self.url, service)
 
     def wait_for(self, wanted: Callable[[list[Received]], bool]) -> list[Received]:
         """Everything, as soon as what was sent satisfies."""
@@ -99,15 +81,10 @@ def provider(endpoint: str, service: str) -> TracerProvider:
 
 
 def _received(service: str, span: Any) -> Received:
-    return Received(
-        service,
-        span.name,
-        span.trace_id.hex(),
-        span.span_id.hex(),
-        span.parent_span_id.hex(),
-        tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
-        {one.key: _value(one.value) for one in span.attributes},
-    )
+    ids = (one.hex() for one in (span.trace_id, span.span_id, span.parent_span_id))
+    links = tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links)
+    facts = {one.key: _value(one.value) for one in span.attributes}
+    return Received(service, span.name, *ids, links, facts)
 
 
 def _value(value: Any) -> Any:

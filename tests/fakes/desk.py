@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -223,7 +223,7 @@ def charge_undone_by_void(desk: Desk) -> Callable[[str], Placeholder[dict[str, s
 
 
 def answering_tool(
-    desk: Desk, *answers: Any, name: str = "upsert", **options: Any
+    desk: Desk, *answers: Any, name: str = "upsert", acts: bool = True, **options: Any
 ) -> Callable[..., Placeholder[Any]]:
     """A tool that acts, and then returns or raises the next of these; the last one again and again."""
     left = [*answers]
@@ -232,7 +232,8 @@ def answering_tool(
     @tool(name, resource=("Order", "order_id"), registry=desk.registry, **options)
     def answer(order_id: str) -> Any:
         """Answer as the test says."""
-        desk.act(name, order_id)
+        if acts:
+            desk.act(name, order_id)
         told = left.pop(0) if len(left) > 1 else left[0]
         if isinstance(told, BaseException):
             raise told
@@ -245,19 +246,8 @@ def answering_tool(
 def failing_tool(
     desk: Desk, error: BaseException, name: str = "notify", **options: Any
 ) -> Callable[..., Placeholder[None]]:
-    """A tool that acts and then raises, or raises without acting if the error says so."""
-    acts = options.pop("acts", True)
-    manifest = options.pop("changes", {})
-
-    @tool(name, resource=("Order", "order_id"), registry=desk.registry, **options)
-    def notify(order_id: str) -> None:
-        """Tell the customer."""
-        if acts:
-            desk.act(name, order_id)
-        raise error
-
-    desk.publish(notify, **manifest)
-    return notify
+    """A tool that acts and then raises, or raises without acting if the test says so."""
+    return answering_tool(desk, error, name=name, **options)
 
 
 def asked_of_policy(desk: Desk) -> list[tuple[str, str]]:
@@ -268,20 +258,15 @@ def asked_of_policy(desk: Desk) -> list[tuple[str, str]]:
 def notes_database(folder: Path) -> Path:
     """A small database for the live lane."""
     path = folder / "notes.db"
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE IF NOT EXISTS notes (order_id TEXT PRIMARY KEY, note TEXT)")
-    connection.commit()
-    connection.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS notes (order_id TEXT PRIMARY KEY, note TEXT)")
     return path
 
 
 def notes_in(path: Path) -> list[tuple[str, str]]:
     """What stands in it, read through a connection of our own."""
-    connection = sqlite3.connect(path)
-    try:
+    with closing(sqlite3.connect(path)) as connection:
         return connection.execute("SELECT order_id, note FROM notes ORDER BY order_id").fetchall()
-    finally:
-        connection.close()
 
 
 def note_tool(desk: Desk, database: SQLiteAdapter, name: str = "note") -> Callable[[str, str], int]:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from policy_service.channels.http.connections import BoundedConnection
+from tests.fakes.asgi_server import listening
 
 
 @dataclass
@@ -89,13 +90,5 @@ async def echo_server() -> AsyncIterator[EchoServer]:
     config = uvicorn.Config(
         app, http=BoundedConnection, ws="none", port=0, log_config=None, access_log=False, lifespan="off"
     )
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server._serve())
-    while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
-        await asyncio.sleep(0.01)
-    app.port = server.servers[0].sockets[0].getsockname()[1]
-    try:
+    async with listening(config) as app.port:
         yield app
-    finally:
-        server.should_exit = True
-        await serving

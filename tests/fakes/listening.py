@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 import uvicorn
 
+from tests.fakes.asgi_server import listening
 from tests.fakes.operated import free_port
 from tests.fakes.world import World, running
 
@@ -27,7 +28,7 @@ class Listening:
         self._settings = settings
         self._up = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
-        self._server: uvicorn.Server
+        self._stop: asyncio.Event
         self._loop: asyncio.AbstractEventLoop
 
     def __enter__(self) -> Self:
@@ -36,7 +37,7 @@ class Listening:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.should_exit = True
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_START_S)
 
     def do(self, work: Callable[[World], Awaitable[T]]) -> T:
@@ -48,16 +49,13 @@ class Listening:
         return asyncio.run_coroutine_threadsafe(there(), self._loop).result(_START_S)
 
     async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         data, bundle = self._folder
         async with running(data, bundle, **{"public_url": self.url, **self._settings}) as self.world:
             port = int(self.url.rpartition(":")[2])
             config = uvicorn.Config(
                 self.world.app, port=port, log_config=None, lifespan="off", access_log=False
             )
-            self._server = uvicorn.Server(config)
-            serving = asyncio.create_task(self._server._serve())
-            while not self._server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
-                await asyncio.sleep(0.01)
-            self._up.set()
-            await serving
+            async with listening(config):
+                self._up.set()
+                await self._stop.wait()

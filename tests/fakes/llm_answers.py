@@ -6,25 +6,16 @@ texts are ours. Each is a full answer, so that a reader that takes the wrong mem
 
 from __future__ import annotations
 
+import re
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
+from tests.fakes.model_vendors import anthropic_says, openai_says
+
 SECRET = "the customer's card is 4111 1111 1111 1111"
 
-OPENAI_CHAT: dict[str, Any] = {
-    "id": "chatcmpl-1",
-    "object": "chat.completion",
-    "created": 1_790_000_000,
-    "model": "example-small-2026-01-15",
-    "choices": [
-        {
-            "index": 0,
-            "message": {"role": "assistant", "content": "Done.", "refusal": None},
-            "logprobs": None,
-            "finish_reason": "stop",
-        }
-    ],
+OPENAI_CHAT: dict[str, Any] = openai_says("Done.") | {
     "usage": {
         "prompt_tokens": 1200,
         "completion_tokens": 300,
@@ -83,17 +74,8 @@ OPENAI_STREAM_COMPLETED: dict[str, Any] = {
     "response": OPENAI_RESPONSES | {"status": "completed", "incomplete_details": None},
 }
 
-ANTHROPIC: dict[str, Any] = {
-    "id": "msg_01",
-    "type": "message",
-    "role": "assistant",
-    "model": "example-opus-20260301",
-    "content": [
-        {"type": "thinking", "thinking": SECRET, "signature": "EqQB"},
-        {"type": "text", "text": "Done."},
-    ],
-    "stop_reason": "end_turn",
-    "stop_sequence": None,
+_THOUGHT = {"type": "thinking", "thinking": SECRET, "signature": "EqQB"}
+ANTHROPIC: dict[str, Any] = anthropic_says(_THOUGHT, "Done.") | {
     "usage": {
         "input_tokens": 100,
         "cache_creation_input_tokens": 400,
@@ -121,10 +103,7 @@ ANTHROPIC_STREAM_END: dict[str, Any] = {
 GOOGLE: dict[str, Any] = {
     "candidates": [
         {
-            "content": {
-                "role": "model",
-                "parts": [{"text": SECRET, "thought": True}, {"text": "Done."}],
-            },
+            "content": {"role": "model", "parts": [{"text": SECRET, "thought": True}, {"text": "Done."}]},
             "finishReason": "STOP",
             "index": 0,
         }
@@ -169,34 +148,19 @@ class FinishReason(Enum):
     STOP = "STOP"
 
 
-def google_object() -> SimpleNamespace:
-    """As the Python client has it: snake case, every member there, null where the wire had none."""
-    return SimpleNamespace(
-        candidates=[
-            SimpleNamespace(
-                content=SimpleNamespace(
-                    role="model",
-                    parts=[
-                        SimpleNamespace(text=SECRET, thought=True),
-                        SimpleNamespace(text="Done.", thought=None),
-                    ],
-                ),
-                finish_reason=FinishReason.STOP,
-                index=0,
-            )
-        ],
-        usage_metadata=SimpleNamespace(
-            prompt_token_count=600,
-            cached_content_token_count=512,
-            candidates_token_count=40,
-            thoughts_token_count=160,
-            tool_use_prompt_token_count=25,
-            total_token_count=825,
-            traffic_type=None,
-        ),
-        model_version="example-flash-001",
-        prompt_feedback=None,
-    )
+def google_object() -> Any:
+    """As the Python client has it: snake case, and null for a member that the wire had not."""
+
+    def snake(answer: Any) -> Any:
+        if isinstance(answer, dict):
+            return {re.sub("(?=[A-Z])", "_", name).lower(): snake(value) for name, value in answer.items()}
+        return [snake(one) for one in answer] if isinstance(answer, list) else answer
+
+    found = as_object(snake(GOOGLE) | {"prompt_feedback": None})
+    found.candidates[0].finish_reason = FinishReason.STOP
+    found.candidates[0].content.parts[1].thought = None
+    found.usage_metadata.traffic_type = None
+    return found
 
 
 def as_object(answer: Any) -> Any:

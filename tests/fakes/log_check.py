@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -29,18 +29,14 @@ from policy_service.storage.tables import (
     VoteRow,
 )
 
-Thing = tuple[str, ...]
+Thing = tuple[Any, ...]
 
 
 class Replay:
-    """The states the log tells of."""
+    """The states the log tells of, by what kind of thing it is and its name."""
 
     def __init__(self) -> None:
-        self.effects: dict[Thing, str] = {}
-        self.transactions: dict[Thing, str] = {}
-        self.reviews: dict[Thing, str] = {}
-        self.tasks: dict[Thing, str] = {}
-        self.proposals: dict[Thing, str] = {}
+        self.states: dict[Thing, str] = {}
         self.named: Counter[tuple[str, str]] = Counter()
         self.faults: list[str] = []
 
@@ -48,16 +44,16 @@ class Replay:
         """One line, as the database has it."""
         body = json.loads(row.body)
         kind, _, state = row.kind.partition("_")
-        effect = (row.effect_id or "", str(row.rev))
-        transaction = (row.txn or "", str(row.rev))
+        effect = ("effect", row.effect_id, row.rev)
+        transaction = ("transaction", row.txn, row.rev)
         if row.kind == "effect_submitted":
-            self._begin(self.effects, effect, body["to"], row)
+            self._begin(effect, body["to"], row)
         elif kind == "effect":
-            self._move(self.effects, effect, body, EffectState(state), row)
+            self._move(effect, body, EffectState(state), row)
         elif row.kind == "transaction_submitted":
-            self._begin(self.transactions, transaction, body["to"], row)
+            self._begin(transaction, body["to"], row)
         elif kind == "transaction":
-            self._move(self.transactions, transaction, body, TxnState(state), row)
+            self._move(transaction, body, TxnState(state), row)
         else:
             self._people(row, body)
         for name in ("decision_id", "vote_id"):
@@ -69,48 +65,33 @@ class Replay:
     def _people(self, row: Any, body: Mapping[str, Any]) -> None:
         """What people are asked, and what they propose."""
         if row.kind == "review_opened":
-            self._begin(self.reviews, (body["review_id"],), body["state"], row)
+            self._begin(("review", body["review_id"]), body["state"], row)
         elif row.kind in {"review_settled", "review_reopened"}:
-            self._review(body, row)
+            self._step(("review", body["review_id"]), body["came_from"], body["state"], row)
         elif row.kind == "task_opened":
-            self._begin(self.tasks, (body["task_id"],), "open", row)
+            self._begin(("task", body["task_id"]), "open", row)
         elif row.kind == "task_settled":
-            self.tasks[(body["task_id"],)] = "settled"
+            self.states["task", body["task_id"]] = "settled"
         elif row.kind == "proposal_opened":
-            self._begin(self.proposals, (body["proposal_id"],), "open", row)
+            self._begin(("proposal", body["proposal_id"]), "open", row)
         elif row.kind.startswith("proposal_"):
-            self._proposal((body["proposal_id"],), row.kind.removeprefix("proposal_"), row)
+            self._step(("proposal", body["proposal_id"]), "open", row.kind.removeprefix("proposal_"), row)
 
-    def _begin(self, known: dict[Thing, str], thing: Thing, state: str, row: Any) -> None:
-        if thing in known:
+    def _begin(self, thing: Thing, state: str, row: Any) -> None:
+        if thing in self.states:
             self.faults.append(f"{row.kind} {thing} twice")
-        known[thing] = state
+        self.states[thing] = state
 
-    def _move(
-        self,
-        known: dict[Thing, str],
-        thing: Thing,
-        body: Mapping[str, Any],
-        to: EffectState | TxnState,
-        row: Any,
-    ) -> None:
+    def _move(self, thing: Thing, body: Mapping[str, Any], to: EffectState | TxnState, row: Any) -> None:
         came_from = type(to)(body["from"])
-        if known.get(thing) != came_from.value or body["to"] != to.value:
-            self.faults.append(f"{row.kind} {thing}: was {known.get(thing)}, the line says {body}")
-        if not can_move(came_from, to):
-            self.faults.append(f"{row.kind} {thing}: no such move from {came_from}")
-        known[thing] = to.value
+        if body["to"] != to.value or not can_move(came_from, to):
+            self.faults.append(f"{row.kind} {thing}: the line says {body}")
+        self._step(thing, came_from.value, to.value, row)
 
-    def _review(self, body: Mapping[str, Any], row: Any) -> None:
-        thing = (body["review_id"],)
-        if self.reviews.get(thing) != body["came_from"]:
-            self.faults.append(f"{row.kind} {thing}: was {self.reviews.get(thing)}, the line says {body}")
-        self.reviews[thing] = body["state"]
-
-    def _proposal(self, thing: Thing, to: str, row: Any) -> None:
-        if self.proposals.get(thing) != "open":
-            self.faults.append(f"{row.kind} {thing}: was {self.proposals.get(thing)}")
-        self.proposals[thing] = to
+    def _step(self, thing: Thing, came_from: str, to: str, row: Any) -> None:
+        if self.states.get(thing) != came_from:
+            self.faults.append(f"{row.kind} {thing}: was {self.states.get(thing)}, the line says {came_from}")
+        self.states[thing] = to
 
 
 def faults_of_log(conn: Connection) -> list[str]:
@@ -120,31 +101,27 @@ def faults_of_log(conn: Connection) -> list[str]:
     # by index, not by time: a clock may have been set back
     for line in conn.execute(select(*rows).order_by(rows.idx.is_(None), rows.idx, rows.audit_id)):
         replay.take(line)
-    effects = {(r["effect_id"], str(r["rev"])): r["state"] for r in _rows(conn, EffectRow)}
-    transactions = {(r["txn"], str(r["rev"])): r["state"] for r in _rows(conn, TransactionRow)}
-    reviews = {(r["review_id"],): r["state"] for r in _rows(conn, ReviewRow)}
-    tasks = {(r["task_id"],): r["state"] for r in _rows(conn, TaskRow)}
-    proposals = {(r["proposal_id"],): r["state"] for r in _rows(conn, ProposalRow)}
-    redemptions = list(_rows(conn, RedemptionRow))
+    held: dict[Thing, str] = {
+        ("effect", r["effect_id"], r["rev"]): r["state"] for r in _rows(conn, EffectRow)
+    }
+    held |= {("transaction", r["txn"], r["rev"]): r["state"] for r in _rows(conn, TransactionRow)}
+    for kind, model in (("review", ReviewRow), ("task", TaskRow), ("proposal", ProposalRow)):
+        held |= {(kind, r[f"{kind}_id"]): r["state"] for r in _rows(conn, model)}
+    redemptions = _rows(conn, RedemptionRow)
     named = Counter(("decision_id", r["decision_id"]) for r in _rows(conn, DecisionRow))
     named.update(("vote_id", r["vote_id"]) for r in _rows(conn, VoteRow))
     named.update(("jti", r["jti"]) for r in redemptions)
     attempts = {(r["redeemer"], r["attempt_id"]) for r in _rows(conn, AttemptRow)}
+    redeemed = {(r["redeemer"], r["attempt_id"]) for r in redemptions}
     return [
         *replay.faults,
-        *_differ("effects", replay.effects, effects),
-        *_differ("transactions", replay.transactions, transactions),
-        *_differ("reviews", replay.reviews, reviews),
-        *_differ("tasks", replay.tasks, tasks),
-        *_differ("proposals", replay.proposals, proposals),
+        *_differ("states", replay.states, held),
         *_differ("named once", replay.named, named),
-        *_differ(
-            "attempts", sorted(attempts), sorted({(r["redeemer"], r["attempt_id"]) for r in redemptions})
-        ),
+        *_differ("attempts", sorted(attempts), sorted(redeemed)),
     ]
 
 
-def _rows(conn: Connection, model: type[SQLModel]) -> Iterable[Mapping[str, Any]]:
+def _rows(conn: Connection, model: type[SQLModel]) -> list[Mapping[str, Any]]:
     return [dict(row._mapping) for row in conn.execute(select(*table(model).columns))]
 
 

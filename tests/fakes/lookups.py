@@ -9,21 +9,20 @@ from __future__ import annotations
 import datetime
 import gzip
 import json
-import ssl
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from tests.fakes.http_server import Loopback, Quiet
 
 NAME: Final = "facts.example"
 
@@ -46,8 +45,8 @@ def _nothing(asked: Asked) -> tuple[int, Any]:
 
 
 @dataclass
-class Host:
-    """A server of one thread a request. `how` is the fault it shows; `asked` what it was asked."""
+class Host(Loopback):
+    """A server. `how` is the fault it shows; `asked` what it was asked."""
 
     answer: Answering = _nothing
     certificate: Path | None = None  # with its key in one file; without one it speaks plain http
@@ -57,41 +56,15 @@ class Host:
     most_at_once: int = 0
 
     def __post_init__(self) -> None:
-        self.lifted = threading.Event()
+        super().__init__(_Handler, self.certificate)
         self.began = threading.Event()
         self._counting = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _handler(self))
-        if self.certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self.certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.port: int = self._server.server_address[1]
-        self.scheme = "http" if self.certificate is None else "https"
-        self.url = f"{self.scheme}://127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.lifted.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
     def counted(self, by: int) -> None:
         """One more, or one less, is being answered."""
         with self._counting:
             self.at_once += by
             self.most_at_once = max(self.most_at_once, self.at_once)
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A caller that hung up is what these tests are about."""
 
 
 _JSON = "application/json; charset=utf-8"
@@ -109,81 +82,43 @@ _WHOLE: dict[str, tuple[int, str, bytes]] = {
 }
 
 
-def _handler(host: Host) -> type[BaseHTTPRequestHandler]:
-    class Handler(_Handler):
-        pass
+class _Handler(Quiet):
+    at: Host
 
-    Handler.host = host
-    return Handler
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    host: Host
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-    def do_GET(self) -> None:
-        self._do()
-
-    def do_POST(self) -> None:
-        self._do()
-
-    def _do(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def respond(self) -> None:
+        raw = self.body()
         headers = {name.lower(): value for name, value in self.headers.items()}
         asked = Asked(self.command, self.path, headers, json.loads(raw) if raw else None)
-        self.host.asked.append(asked)
-        self.host.began.set()
-        self.host.counted(1)
+        self.at.asked.append(asked)
+        self.at.began.set()
+        self.at.counted(1)
         try:
-            with suppress(OSError):  # who asked has heard enough
-                self._speak(asked)
+            self._speak(asked)
         finally:
-            self.host.counted(-1)
+            self.at.counted(-1)
 
     def _speak(self, asked: Asked) -> None:
-        if self.host.how in _WHOLE:
-            self.send(*_WHOLE[self.host.how])
-        elif self.host.how in _ODD:
-            _ODD[self.host.how](self)
+        if self.at.how in _WHOLE:
+            self.send(*_WHOLE[self.at.how])
+        elif self.at.how in _ODD:
+            _ODD[self.at.how](self)
         else:
-            if self.host.how == "a while":
-                self.host.lifted.wait(0.2)
-            status, answer = self.host.answer(asked)
+            if self.at.how == "a while":
+                self.at.lifted.wait(0.2)
+            status, answer = self.at.answer(asked)
             self.send(status, _JSON, json.dumps(answer).encode())
 
-    def head(self, status: int, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-
     def send(self, status: int, kind: str, body: bytes, more: dict[str, str] | None = None) -> None:
-        headers = {"Content-Length": str(len(body)), **(more or {})}
-        self.head(status, ({"Content-Type": kind} if kind else {}) | headers)
-        self.wfile.write(body)
+        self.answer(status, body, ({"Content-Type": kind} if kind else {}) | (more or {}))
 
 
 def _redirect(it: _Handler) -> None:
-    it.send(302, _JSON, b"{}", {"Location": f"{it.host.url}/elsewhere"})
-
-
-def _slow(it: _Handler) -> None:
-    it.host.lifted.wait(30)
+    it.send(302, _JSON, b"{}", {"Location": f"{it.at.url}/elsewhere"})
 
 
 def _drips(it: _Handler) -> None:
     it.head(200, {"Content-Type": _JSON, "Content-Length": "1000"})
-    while not it.host.lifted.wait(0.05):
-        it.wfile.write(b" ")
-
-
-def _endless(it: _Handler) -> None:
-    it.head(200, {"Content-Type": _JSON, "Connection": "close"})
-    while not it.host.lifted.is_set():
-        it.wfile.write(b" " * 65_536)
+    it.drip(b" ")
 
 
 def _truncated(it: _Handler) -> None:
@@ -198,9 +133,9 @@ def _compressed(it: _Handler) -> None:
 
 _ODD: dict[str, Callable[[_Handler], None]] = {
     "redirect": _redirect,
-    "slow": _slow,
+    "slow": _Handler.hang,
     "drips": _drips,
-    "endless": _endless,
+    "endless": _Handler.pour,
     "truncated": _truncated,
     "compressed": _compressed,
 }

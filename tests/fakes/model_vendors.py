@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
+from itertools import takewhile
 from typing import Any
 
-from tests.fakes.http_server import served
+from tests.fakes.http_server import Quiet, served
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 OPENAI_PATH = "/v1/chat/completions"
@@ -53,12 +53,8 @@ class Vendor:
         last = self.told()
         if last[-1]["role"] == "user":
             return [block["content"] for block in last[-1]["content"]]
-        answered = []
-        for message in reversed(last):
-            if message["role"] != "tool":
-                break
-            answered.append(message["content"])
-        return answered[::-1]
+        answered = takewhile(lambda message: message["role"] == "tool", reversed(last))
+        return [message["content"] for message in answered][::-1]
 
 
 @contextmanager
@@ -66,24 +62,11 @@ def vendor(*script: Any) -> Iterator[Vendor]:
     """Serve this script; `url` is the address."""
     one = Vendor(list(script))
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1
-        """Head and body in one packet: sent apart, the second waits 40 ms for the client's receipt."""
-
-        def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            status, said = one.answer(self.path, json.loads(self.rfile.read(length)))
-            raw = json.dumps(said).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Retry-After-Ms", "1")
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
+    class Handler(Quiet):
+        def respond(self) -> None:
+            status, said = one.answer(self.path, json.loads(self.body()))
+            headers = {"Content-Type": "application/json", "Retry-After-Ms": "1"}
+            self.answer(status, json.dumps(said).encode(), headers)
 
     with served(Handler) as one.url:
         yield one

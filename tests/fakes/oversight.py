@@ -11,23 +11,12 @@ from policy_service.channels.web.ports import Person
 from policy_service.errors import ForbiddenError, NotFoundError
 from policy_service.workflow.oversight.stopping import StopPage, Target
 from policy_service.workflow.pages.agents import AgentLine, AgentList, AgentPage, EffectLine, KeyLine
-from policy_service.workflow.pages.alarms import Alarms, OpenedLine, StopLine
+from policy_service.workflow.pages.alarms import Alarms, StopLine
 from policy_service.workflow.pages.searching import Found, LogLine, LogSearch
 from policy_service.workflow.reading.pieces import Piece
 from tests.fakes.reviews import NOW
 
-DESK = AgentLine(
-    "desk-agent",
-    "Maya Okafor",
-    ("support-agent",),
-    NOW - timedelta(days=40),
-    None,
-    NOW - timedelta(minutes=3),
-)
-STOPPED = StopLine(Target("tool", "refund"), NOW - timedelta(minutes=9), "Ingrid Vik", "refunds go out twice")
-OPENED = OpenedLine(
-    "rev_01KAHX04QE", "deploy", "ship-bot", NOW - timedelta(hours=2), ("Jonas Weber",), "task_01KAHV7Q2D"
-)
+DESK = AgentLine("desk-agent", "Maya Okafor", ("support-agent",), NOW - timedelta(days=40), None, NOW)
 
 
 def page_of(agent: AgentLine) -> AgentPage:
@@ -52,17 +41,8 @@ def page_of(agent: AgentLine) -> AgentPage:
 
 def line(index: int, kind: str = "vote_recorded", actor: str = "person:https://idp|maya") -> LogLine:
     record = canonicalize({"kind": kind, "actor": actor, "v": 1})
-    return LogLine(
-        index,
-        NOW - timedelta(minutes=index),
-        kind,
-        actor,
-        "Maya Okafor",
-        "desk-agent",
-        "a" * 64,
-        "e" * 64,
-        record,
-    )
+    at = NOW - timedelta(minutes=index)
+    return LogLine(index, at, kind, actor, "Maya Okafor", "desk-agent", "a" * 64, "e" * 64, record)
 
 
 @dataclass
@@ -109,9 +89,8 @@ class FakeOversight:
 
     async def search(self, wanted: LogSearch, cursor: str | None, limit: int) -> Found:
         self.asked.append(wanted)
-        return Found(
-            tuple(self.lines[:limit]), "0abc" if cursor is None and len(self.lines) > limit else None
-        )
+        following = "0abc" if cursor is None and len(self.lines) > limit else None
+        return Found(tuple(self.lines[:limit]), following)
 
     async def export(self, wanted: LogSearch) -> AsyncIterator[LogLine]:
         self.asked.append(wanted)

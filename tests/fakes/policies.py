@@ -22,37 +22,21 @@ from tests.fakes.reviews import NOW, REFUND_GATE, hexed
 INGRID = "Ingrid Vik <ingrid@example.com>"
 COMMIT = hexed("in force")[:40]
 
+_FILE = "refunds.cedar"
+_MAY = '@id("support-may-refund")\npermit (principal, action, resource);'
+_NEVER = '@id("never-to-closed-accounts")\nforbid (principal, action, resource)\nwhen { resource.closed };'
+_WHY = "Closed accounts get nothing back."
 GATE = PolicyRow(
-    "refund-needs-finance", "Refunds above 50", "gate", "Finance", "refunds.cedar", 9, REFUND_GATE, "", 88, 17
+    "refund-needs-finance", "Refunds above 50", "gate", "Finance", _FILE, 9, REFUND_GATE, "", 88, 17
 )
 ROWS = (
-    PolicyRow(
-        "support-may-refund",
-        "support-may-refund",
-        "permit",
-        "",
-        "refunds.cedar",
-        3,
-        '@id("support-may-refund")\npermit (principal, action, resource);',
-        "",
-        1_204,
-        12,
-    ),
+    PolicyRow("support-may-refund", "support-may-refund", "permit", "", _FILE, 3, _MAY, "", 1_204, 12),
     GATE,
     replace(
         GATE, policy_id="large-refund-needs-two", asks="2 of Finance, with a passkey", line=14, decided=4
     ),
     PolicyRow(
-        "never-to-closed-accounts",
-        "never-to-closed-accounts",
-        "forbid",
-        "",
-        "refunds.cedar",
-        20,
-        '@id("never-to-closed-accounts")\nforbid (principal, action, resource)\nwhen { resource.closed };',
-        "Closed accounts get nothing back.",
-        0,
-        0,
+        "never-to-closed-accounts", "never-to-closed-accounts", "forbid", "", _FILE, 20, _NEVER, _WHY, 0, 0
     ),
 )
 
@@ -82,33 +66,19 @@ def page(**changes: Any) -> PoliciesPage:
         ToolRow("refund_payment", "Refund a payment", "medium", hexed("refund"), ()),
         ToolRow("send_campaign", "Send a campaign", "high", hexed("mail"), ("attachments", "to")),
     )
+    week, bad = NOW - timedelta(days=7), hexed("bad")[:40]
+    refusal = "does not load: refunds.cedar:12"
     events = (
-        BundleEvent(
-            NOW - timedelta(days=7), "activated", COMMIT, "", INGRID, "Ask finance from $50, not $75"
-        ),
-        BundleEvent(
-            NOW - timedelta(days=8),
-            "refused",
-            hexed("bad")[:40],
-            "does not load: refunds.cedar:12",
-            INGRID,
-            "Give reviewers four hours",
-        ),
+        BundleEvent(week, "activated", COMMIT, "", INGRID, "Ask finance from $50, not $75"),
+        BundleEvent(NOW - timedelta(days=8), "refused", bad, refusal, INGRID, "Give reviewers four hours"),
     )
     return replace(PoliciesPage(force, ROWS, tools, 1_296, True, shadow(), events, None), **changes)
 
 
 def shadow(**changes: Any) -> InShadow:
     """A candidate that would let more go."""
-    row = ShadowRow(
-        "refund_payment",
-        "desk-agent",
-        NOW - timedelta(hours=2),
-        "looser",
-        "review by 1 of finance",
-        "release",
-        ("goodwill-may-go",),
-    )
+    at, asked = NOW - timedelta(hours=2), "review by 1 of finance"
+    row = ShadowRow("refund_payment", "desk-agent", at, "looser", asked, "release", ("goodwill-may-go",))
     stricter = replace(row, way="stricter", now="release", then="deny", because=("no-large-attachments",))
     other = replace(row, way="other", then="review by 1 of legal", because=("legal-looks",))
     found = InShadow(

@@ -7,9 +7,8 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 
-from tests.fakes.http_server import served
+from tests.fakes.http_server import Quiet, served
 
 
 @dataclass
@@ -25,23 +24,21 @@ def tunnelling() -> Iterator[Tunnels]:
     """A proxy for as long as a block. It answers 502 to what is not CONNECT."""
     tunnels = Tunnels()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_CONNECT(self) -> None:
+    class Handler(Quiet):
+        def tunnel(self) -> None:
             tunnels.asked.append(f"CONNECT {self.path}")
+            self.close_connection = True
             host, _, port = self.path.rpartition(":")
             with socket.create_connection((host, int(port)), timeout=5) as there:
-                self.send_response(200)
-                self.end_headers()
+                self.head(200, {})
+                self.wfile.flush()
                 _join(self.connection, there)
 
-        def refuse(self) -> None:
+        def respond(self) -> None:
             tunnels.asked.append(f"{self.command} {self.path}")
             self.send_error(502)
 
-        do_GET = do_POST = refuse  # noqa: N815 - the names http.server calls
-
-        def log_message(self, *_: object) -> None:
-            """Quiet."""
+        do_CONNECT = tunnel  # noqa: N815 - the name http.server calls
 
     with served(Handler) as tunnels.url:
         yield tunnels

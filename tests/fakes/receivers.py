@@ -10,18 +10,17 @@ import base64
 import hashlib
 import hmac
 import json
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from tests.fakes.http_server import Loopback, Quiet
 
 Step = int | tuple[int, dict[str, str]] | str
 
@@ -48,38 +47,23 @@ class Got:
 
 
 @dataclass
-class Receiver:
-    """A server of one thread a request."""
+class Receiver(Loopback):
+    """A server that answers by its plan; `hold`: answers wait for it."""
 
     plan: list[Step] = field(default_factory=lambda: [204])
     certificate: Path | None = None
     got: list[Got] = field(default_factory=list)
-    hold: threading.Event | None = None  # answers wait for it
+    hold: threading.Event | None = None
 
     def __post_init__(self) -> None:
-        self.lifted = threading.Event()
+        super().__init__(_Handler, self.certificate)
+        self.url += "/hook"
         self._turn = threading.Lock()
-        handler = type("Handler", (_Handler,), {"receiver": self})
-        self._server = _Server(("127.0.0.1", 0), handler)
-        if self.certificate is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(self.certificate)
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.port: int = self._server.server_address[1]
-        self.url = f"{'http' if self.certificate is None else 'https'}://127.0.0.1:{self.port}/hook"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
-        self.lifted.set()
         if self.hold is not None:
             self.hold.set()
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__exit__()
 
     def take(self, got: Got) -> Step:
         """Note a request; how it is answered."""
@@ -88,58 +72,25 @@ class Receiver:
             return self.plan.pop(0) if len(self.plan) > 1 else self.plan[0]
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Handler(Quiet):
+    at: Receiver
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A caller that hung up is what these tests are about."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    receiver: Receiver
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
-
-    def do_GET(self) -> None:
-        self.do_POST()
-
-    def do_POST(self) -> None:
-        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+    def respond(self) -> None:
         headers = {name.lower(): value for name, value in self.headers.items()}
-        step = self.receiver.take(Got(self.command, self.path, headers, raw))
-        if self.receiver.hold is not None:
-            self.receiver.hold.wait(30)
-        with suppress(OSError):  # who asked has heard enough
-            if isinstance(step, str):
-                _FAULTS[step](self)
-            else:
-                status, more = (step, {}) if isinstance(step, int) else step
-                self.head(status, {"Content-Length": "0"} | more)
-
-    def head(self, status: int, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-
-
-def _silent(it: _Handler) -> None:
-    it.receiver.lifted.wait(30)
+        step = self.at.take(Got(self.command, self.path, headers, self.body()))
+        if self.at.hold is not None:
+            self.at.hold.wait(30)
+        if isinstance(step, str):
+            _FAULTS[step](self)
+        else:
+            status, more = (step, {}) if isinstance(step, int) else step
+            self.answer(status, headers=more)
 
 
 def _drips(it: _Handler) -> None:
     """A head that never ends."""
     it.wfile.write(b"HTTP/1.1 200 OK\r\n")
-    while not it.receiver.lifted.wait(0.05):
-        it.wfile.write(b"x: y\r\n")
-
-
-def _endless(it: _Handler) -> None:
-    it.head(200, {"Connection": "close"})
-    while not it.receiver.lifted.is_set():
-        it.wfile.write(b" " * 65_536)
+    it.drip(b"x: y\r\n")
 
 
 def _hangs_up(it: _Handler) -> None:
@@ -148,9 +99,9 @@ def _hangs_up(it: _Handler) -> None:
 
 
 _FAULTS: dict[str, Callable[[_Handler], None]] = {
-    "silent": _silent,
+    "silent": _Handler.hang,
     "drips": _drips,
-    "endless": _endless,
+    "endless": _Handler.pour,
     "hangs up": _hangs_up,
 }
 

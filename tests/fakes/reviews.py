@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -31,6 +31,7 @@ from policy_service.workflow.reading.reviews import (
     Sibling,
     VoteView,
 )
+from policy_service.workflow.reading.tasks import TaskPage
 from policy_service.workflow.reviews.shown import BATCH, view_of
 
 NOW = datetime(2026, 11, 19, 14, 26, 12, tzinfo=UTC)
@@ -46,6 +47,8 @@ when { resource.stage == "production" };"""
 MAIL_GATE = """@id("mass-mail-needs-two") @approval("marketing-leads|legal") @quorum("2")
 forbid (principal, action == Action::"send_campaign", resource)
 when { resource.audience_size > 500 };"""
+_NAME, _WHY = "refund-needs-finance", "A refund above $50.00 is money out of the door."
+GATE = GateView(_NAME, _NAME, ("finance",), 1, 0, None, False, REFUND_GATE, "support.cedar", 9, 1, None, _WHY)
 BODY = (
     "Dear customer,\nyour statement for October can be opened here:\n"
     f"https://northwind-st{CYRILLIC_A}tements.example/login\n"
@@ -81,6 +84,11 @@ def value(text: str, kind: Any = "value") -> Piece:
     return Piece(text, True, kind)
 
 
+def said(*parts: str | Piece) -> tuple[Piece, ...]:
+    """A sentence: its plain words, and its pieces."""
+    return tuple(Piece(part) if isinstance(part, str) else part for part in parts)
+
+
 def with_args(page: ReviewPage, *rows: ArgRow) -> ReviewPage:
     """The page with these arguments and the bytes and digests that follow from them."""
     data = canonical({row.name: json.loads(row.value_json) for row in rows}).encode()
@@ -95,12 +103,7 @@ def earlier(days: int, state: str, sentence: tuple[Piece, ...], **more: Any) -> 
 
 def beside_refund() -> Beside:
     """A smaller refund before it, two like it, a budget with a limit and a count without one."""
-    sentence = (
-        Piece("Refund "),
-        value("$86.40", "money"),
-        Piece(" to "),
-        value("card_visa_4242", "recipient"),
-    )
+    sentence = said("Refund ", value("$86.40", "money"), " to ", value("card_visa_4242", "recipient"))
     return Beside(
         last=LastApproved(
             effect=earlier(2, "fired", sentence),
@@ -149,14 +152,14 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
         txn_digest="",
         effect_digest="",
         effect_state="review",
-        sentence=(
-            Piece("Refund "),
+        sentence=said(
+            "Refund ",
             value("$1,240.00", "money"),
-            Piece(" to "),
+            " to ",
             value("Dana Whitfield"),
-            Piece(", card "),
+            ", card ",
             value("card_visa_4242", "recipient"),
-            Piece("."),
+            ".",
         ),
         finality="This cannot be undone.",
         risk="high",
@@ -164,25 +167,7 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
         tool_title="Refund a payment",
         args=(),
         canonical=b"",
-        gates=(
-            GateView(
-                "refund-needs-finance",
-                "refund-needs-finance",
-                ("finance",),
-                1,
-                0,
-                None,
-                False,
-                REFUND_GATE,
-                "support.cedar",
-                9,
-                1,
-                None,
-                "A refund above $50.00 is money out of the door.",
-                could_sign=("Ingrid Vik", "Tomás Reyes"),
-                barred=("Jonas Lindqvist",),
-            ),
-        ),
+        gates=(replace(GATE, could_sign=("Ingrid Vik", "Tomás Reyes"), barred=("Jonas Lindqvist",)),),
         votes=(),
         answer_by=NOW + timedelta(hours=2, minutes=41),
         opened_at=opened,
@@ -203,7 +188,7 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
         siblings=(
             Sibling(
                 2,
-                (Piece("E-mail "), value("dana@example.com", "recipient"), Piece(" about it.")),
+                said("E-mail ", value("dana@example.com", "recipient"), " about it."),
                 "review",
                 "rev_mail",
                 (
@@ -218,9 +203,7 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
             EventLine(
                 opened, "effect_submitted", "Submitted in a transaction of 2 effects", "refund-desk", "api"
             ),
-            EventLine(
-                opened, "review_opened", "Held by refund-needs-finance", "service", "", "9f3c1ab", "a2"
-            ),
+            EventLine(opened, "review_opened", f"Held by {_NAME}", "service", "", "9f3c1ab", "a2"),
         ),
         why_not=None,
         warnings=(),
@@ -248,43 +231,31 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
 
 def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
     """Two people are wanted, one has signed, minutes are left."""
-    page = refund(review_id)
+    page, voted = refund(review_id), NOW - timedelta(minutes=7)
+    name, groups = "prod-deploy-needs-two", ("release-captains", "sre-oncall")
     gate = replace(
-        page.gates[0],
-        policy_id="prod-deploy-needs-two",
-        title="prod-deploy-needs-two",
-        groups=("release-captains", "sre-oncall"),
-        quorum=2,
-        have=1,
-        own_quorum=2,
-        cedar_text=DEPLOY_GATE,
-        file="deploys.cedar",
-        line=22,
-        doc="",
+        GateView(name, name, groups, 2, 1, None, False, DEPLOY_GATE, "deploys.cedar", 22, 2, None),
         could_sign=("Ingrid Vik", "Anna Berg", "Sven Öst", "Wen Li", "Amara Obi", "José Díaz"),
         could_sign_more=4,
+        barred=page.gates[0].barred,
     )
     page = replace(
         page,
         rev=2,
-        sentence=(
-            Piece("Deploy "),
+        sentence=said(
+            "Deploy ",
             value("checkout-api 4.18.0"),
-            Piece(" to "),
+            " to ",
             value("production"),
-            Piece(", all traffic in "),
+            ", all traffic in ",
             value("eu-west-1"),
-            Piece("."),
+            ".",
         ),
         finality="Orders taken by the new version cannot be undone.",
         tool="deploy",
         tool_title="Deploy",
         gates=(gate,),
-        votes=(
-            VoteView(
-                "Tomás Reyes", "approve", "I read the migration", NOW - timedelta(minutes=7), True, "oidc"
-            ),
-        ),
+        votes=(VoteView("Tomás Reyes", "approve", "I read the migration", voted, True, "oidc"),),
         answer_by=NOW + timedelta(minutes=12),
         opened_at=NOW - timedelta(minutes=48),
         agent="ship-bot",
@@ -308,7 +279,7 @@ def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
 def beside_hostile(sender: str) -> Beside:
     """What was sent before was no better: markup, reordering and look-alikes in the past as well."""
     markup = "<script>document.title='owned'</script><svg onload=\"document.title='owned'\">"
-    sentence = (Piece("E-mail "), value(markup), Piece(" from "), value(sender, "recipient"), Piece("."))
+    sentence = said("E-mail ", value(markup), " from ", value(sender, "recipient"), ".")
     return Beside(
         last=LastApproved(
             effect=earlier(16, "fired", sentence),
@@ -350,13 +321,7 @@ def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
     )
     page = replace(
         page,
-        sentence=(
-            Piece("E-mail "),
-            value("48,210 customers"),
-            Piece(" from "),
-            value(sender, "recipient"),
-            Piece("."),
-        ),
+        sentence=said("E-mail ", value("48,210 customers"), " from ", value(sender, "recipient"), "."),
         finality="Sent mail cannot be called back.",
         tool="send_campaign",
         tool_title="Send a campaign",
@@ -391,6 +356,7 @@ def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
 def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
     """Decided and done: the page that tells the story."""
     asked = NOW - timedelta(hours=3, minutes=24)
+    voted = asked + timedelta(seconds=990)
     steps = (
         (0, "effect_submitted", "Submitted in a transaction of 1 effect", "refund-desk"),
         (0, "review_opened", "Held by refund-needs-finance", "policy 9f3c1ab"),
@@ -399,6 +365,9 @@ def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
         (994, "effect_redeemed", "Redeemed, once", "refund-desk"),
         (1005, "effect_fired", "Fired", "refund-desk"),
     )
+    redeemed = asked + timedelta(seconds=994)
+    fire_by = redeemed + timedelta(minutes=1)
+    proof = Proof("refund-desk", "attempt-01KAHR179D", redeemed, "rel_01KAHR16QX", fire_by)
     page = refund(
         review_id,
         state="met",
@@ -406,26 +375,8 @@ def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
         opened_at=asked,
         gates=(replace(refund().gates[0], have=1),),
         siblings=(),
-        beside=replace(
-            beside_refund(),
-            proof=Proof(
-                "refund-desk",
-                "attempt-01KAHR179D",
-                asked + timedelta(seconds=994),
-                "rel_01KAHR16QX",
-                asked + timedelta(seconds=1054),
-            ),
-        ),
-        votes=(
-            VoteView(
-                "Maya Okafor",
-                "approve",
-                "Doctor’s note is in the file",
-                asked + timedelta(seconds=990),
-                True,
-                "dev",
-            ),
-        ),
+        beside=replace(beside_refund(), proof=proof),
+        votes=(VoteView("Maya Okafor", "approve", "Doctor’s note is in the file", voted, True, "dev"),),
         timeline=tuple(
             EventLine(asked + timedelta(seconds=s), kind, text, actor) for s, kind, text, actor in steps
         ),
@@ -435,9 +386,8 @@ def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
 
 def denied(review_id: str = "rev_denied", **changes: Any) -> ReviewPage:
     """One person said no, with a reason."""
-    vote = VoteView(
-        "Tomás Reyes", "deny", "Guest already has a voucher", NOW - timedelta(minutes=4), True, "oidc"
-    )
+    at = NOW - timedelta(minutes=4)
+    vote = VoteView("Tomás Reyes", "deny", "Guest already has a voucher", at, True, "oidc")
     return refund(review_id, state="denied", effect_state="denied", votes=(vote,), **changes)
 
 
@@ -463,33 +413,27 @@ def talked(review_id: str = "rev_talk", **changes: Any) -> ReviewPage:
     return replace(page, **({"may_comment": True, "may_ask": True} | told | changes))
 
 
+def shared(page: ReviewPage | TaskPage, kind: type[Any]) -> dict[str, Any]:
+    """What a page has under the names of another one's fields."""
+    return {one.name: getattr(page, one.name) for one in fields(kind) if hasattr(page, one.name)}
+
+
 def row_of(page: ReviewPage) -> QueueRow:
     """The line of the queue that belongs to a page."""
     have = sum(1 for vote in page.votes if vote.counted and vote.verdict == "approve")
     amounts = [row.money for row in page.args if row.money]
-    return QueueRow(
-        review_id=page.review_id,
-        effect_id=page.effect_id,
-        rev=page.rev,
-        txn=page.txn,
-        tool=page.tool,
-        title=page.tool_title,
-        sentence=page.sentence,
-        risk=page.risk,
-        agent=page.agent,
-        owner=page.agent_owner,
-        gates=tuple(gate.title for gate in page.gates),
-        amount=amounts[0] if len(amounts) == 1 else None,
-        have=have,
-        need=max(gate.quorum for gate in page.gates),
-        answer_by=page.answer_by,
-        opened_at=page.opened_at,
-        can_vote=page.state == "open" and page.why_not is None and page.my_verdict is None,
-        state=page.state,
-        effect_state=page.effect_state,
-        settled_at=None if page.state == "open" else page.votes[-1].at if page.votes else page.opened_at,
-        alike=f"{page.agent}-{page.tool}" if page.risk == "low" and page.why_not is None else "",
-    )
+    mine = {
+        "title": page.tool_title,
+        "owner": page.agent_owner,
+        "gates": tuple(gate.title for gate in page.gates),
+        "amount": amounts[0] if len(amounts) == 1 else None,
+        "have": have,
+        "need": max(gate.quorum for gate in page.gates),
+        "can_vote": page.state == "open" and page.why_not is None and page.my_verdict is None,
+        "settled_at": None if page.state == "open" else page.votes[-1].at if page.votes else page.opened_at,
+        "alike": f"{page.agent}-{page.tool}" if page.risk == "low" and page.why_not is None else "",
+    }
+    return QueueRow(**shared(page, QueueRow) | mine)
 
 
 def line_of(page: ReviewPage) -> BatchLine:
@@ -507,12 +451,7 @@ def credit(n: int, **changes: Any) -> ReviewPage:
     page = refund(f"rev_credit{n}", risk="low", agent="goodwill-desk", **changes)
     page = replace(
         page,
-        sentence=(
-            Piece("Refund "),
-            value(f"${5 + n}.00", "money"),
-            Piece(" parking credit to "),
-            value(f"cus_{n}"),
-        ),
+        sentence=said("Refund ", value(f"${5 + n}.00"), " parking credit to ", value(f"cus_{n}")),
         answer_by=NOW + timedelta(hours=7, minutes=n),
     )
     return with_args(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -52,7 +52,6 @@ from countersign.contract.wire import (
     CompensationView,
     DecisionView,
     EffectView,
-    EpochView,
     EvaluatedEffect,
     EvaluationView,
     Need,
@@ -68,17 +67,8 @@ from countersign.contract.wire import (
 
 E, T = EffectState, TxnState
 WAITING = {E.REVIEW, E.RELEASED}
-SPENT = {
-    E.REDEEMED,
-    E.FIRED,
-    E.FAILED,
-    E.UNKNOWN,
-    E.UNUSED,
-    E.COMPENSATING,
-    E.COMPENSATED,
-    E.COMPENSATION_FAILED,
-}
 ASKED = Need(gates=("large",), groups=("finance",), quorum=1, have=0)
+VERDICTS = {Verdict.RELEASE: E.RELEASED, Verdict.REVIEW: E.REVIEW, Verdict.DENY: E.DENIED}
 RELEASE_SECONDS = 120
 FIRE_SECONDS = 30
 
@@ -175,7 +165,6 @@ class FakeService:
         self.assurance = "oidc"
         self.fire_seconds = FIRE_SECONDS
         self.lies: Callable[[str, dict[str, Any]], dict[str, Any]] = lambda _, claims: claims
-        self.tells_attempts = False  # a view may name the attempt; a client must not depend on it
         self.manifests: dict[str, ToolManifest] = {}
         self.agents: dict[str, tuple[str, PublicKey]] = {}
         self.revisions: dict[str, list[Revision]] = {}
@@ -227,6 +216,9 @@ class FakeService:
     def settle(self, txn: str, effect: str, outcome: EffectState) -> None:
         """A person settles an unknown."""
         self._move(self._held(self.latest(txn), effect), outcome)
+
+    def _revisions(self) -> list[Revision]:
+        return [one for revisions in self.revisions.values() for one in revisions]
 
     def latest(self, txn: str) -> Revision:
         if txn not in self.revisions:
@@ -282,33 +274,21 @@ class FakeService:
 
     def redeem(self, jtis: list[str], attempt: str, kid: str) -> RedemptionView:
         if attempt in self.attempts:
-            return self._receipted(self.attempts[attempt], attempt, kid)
+            revision = self.attempts[attempt]
+            return self._redemption(attempt, revision, self._receipt(revision, kid))
         compensation = self._compensation_of(jtis[0])
         if compensation is not None:
             return self._redeem_compensation(*compensation, attempt, kid)
-        revision = next(
-            (
-                r
-                for revs in self.revisions.values()
-                for r in revs
-                if [self._jti_of(r, j) for j in jtis] == r.held
-            ),
-            None,
-        )
+        revision = next((r for r in self._revisions() if [self._jti_of(r, j) for j in jtis] == r.held), None)
         if revision is None:
             raise Refused(400, ErrorCode.BAD_TOKEN)
         if revision.attempt is not None:
             raise revision.already_redeemed()
-        if (
-            revision is not self.latest(revision.txn)
-            or revision.state is not T.READY
-            or not self._still(revision)
-        ):
-            return RedemptionView(
-                attempt_id=attempt, redeemed=False, transaction=self.view(self.latest(revision.txn))
-            )
+        newest = self.latest(revision.txn)
+        if revision is not newest or revision.state is not T.READY or not self._still(revision):
+            return self._redemption(attempt, newest, None)
         self._spend(revision, attempt)
-        return self._receipted(revision, attempt, kid)
+        return self._redemption(attempt, revision, self._receipt(revision, kid))
 
     def renew(self, attempt: str, effect_ids: list[str], kid: str) -> RedemptionView:
         revision = self.attempts.get(attempt)
@@ -319,14 +299,8 @@ class FakeService:
         allowed = all(
             one.state is E.REDEEMED and self._ask(one.effect)[0] is not Verdict.DENY for one in held
         )
-        receipt = self._receipt(revision, kid, held=held, attempt=attempt, renewed=True) if allowed else None
-        return RedemptionView(
-            attempt_id=attempt, redeemed=allowed, receipt=receipt, transaction=self.view(revision)
-        )
-
-    def epoch_view(self) -> EpochView:
-        """Which incarnation it plays."""
-        return EpochView(epoch=self.epoch)
+        receipt = self._receipt(revision, kid, held, attempt, renewed=True) if allowed else None
+        return self._redemption(attempt, revision, receipt)
 
     def report(self, attempt: str, outcomes: Iterable[ReportedOutcome]) -> TransactionView:
         revision = self.attempts.get(attempt)
@@ -406,9 +380,8 @@ class FakeService:
             compensation=self._compensation_rule(manifest),
         )
         verdict, reasons = self._decide(one.tool, one.tool_digest, one.args)
-        state = {Verdict.RELEASE: E.RELEASED, Verdict.REVIEW: E.REVIEW, Verdict.DENY: E.DENIED}[verdict]
         may_fail = manifest is not None and manifest.may_fail
-        return Held(effect, state, verdict, reasons, may_fail=may_fail)
+        return Held(effect, VERDICTS[verdict], verdict, reasons, may_fail=may_fail)
 
     def _compensation_rule(self, manifest: ToolManifest | None) -> Compensation | None:
         rule = manifest.compensation if manifest else None
@@ -520,19 +493,16 @@ class FakeService:
         self,
         revision: Revision,
         kid: str,
-        *,
-        held: list[Held] | None = None,
-        attempt: str | None = None,
+        held: Sequence[Held] = (),
+        attempt: str = "",
         renewed: bool = False,
     ) -> str:
         now = int(self._now())
-        compensating = held is not None and held[0] not in revision.held
-        effects = [
-            ReceiptEffect(
-                one.effect.effect_id, one.effect.digest, None if renewed else next(iter(one.jtis), None)
-            )
-            for one in held or revision.held
-        ]
+        compensating = bool(held) and held[0] not in revision.held
+        effects = []
+        for one in held or revision.held:
+            jti = None if renewed else next(iter(one.jtis), None)
+            effects.append(ReceiptEffect(one.effect.effect_id, one.effect.digest, jti))
         claims = ReceiptClaims(
             iss=self.iss,
             aud=revision.agent,
@@ -549,12 +519,10 @@ class FakeService:
         )
         return self.sign(claims.to_claims(), TYP_RECEIPT)
 
-    def _receipted(self, revision: Revision, attempt: str, kid: str) -> RedemptionView:
+    def _redemption(self, attempt: str, revision: Revision, receipt: str | None) -> RedemptionView:
+        view = self.view(revision)
         return RedemptionView(
-            attempt_id=attempt,
-            redeemed=True,
-            receipt=self._receipt(revision, kid),
-            transaction=self.view(revision),
+            attempt_id=attempt, redeemed=receipt is not None, receipt=receipt, transaction=view
         )
 
     def _jti_of(self, revision: Revision, jti: str) -> Held | None:
@@ -583,8 +551,7 @@ class FakeService:
             call_key=key,
         )
         verdict, reasons = self._ask(effect)
-        state = {Verdict.RELEASE: E.RELEASED, Verdict.REVIEW: E.REVIEW, Verdict.DENY: E.DENIED}[verdict]
-        return Held(effect, state, verdict, reasons)
+        return Held(effect, VERDICTS[verdict], verdict, reasons)
 
     def give_up(self, txn: str, effect: str) -> None:
         """Nobody can take it back by a call: it is a task for a person."""
@@ -609,12 +576,11 @@ class FakeService:
         return [one.compensation for one in revision.held if one.compensation is not None]
 
     def _compensation_of(self, jti: str) -> tuple[Revision, Held] | None:
-        for revisions in self.revisions.values():
-            for revision in revisions:
-                for held in self._compensations(revision):
-                    if jti in held.jtis:
-                        held.jtis = {jti}  # the one that is spent
-                        return revision, held
+        for revision in self._revisions():
+            for held in self._compensations(revision):
+                if jti in held.jtis:
+                    held.jtis = {jti}  # the one that is spent
+                    return revision, held
         return None
 
     def _redeem_compensation(self, revision: Revision, held: Held, attempt: str, kid: str) -> RedemptionView:
@@ -623,10 +589,7 @@ class FakeService:
         held.attempt = attempt
         self.attempts[attempt] = revision
         self._move(held, E.REDEEMED)
-        receipt = self._receipt(revision, kid, held=[held], attempt=attempt)
-        return RedemptionView(
-            attempt_id=attempt, redeemed=True, receipt=receipt, transaction=self.view(revision)
-        )
+        return self._redemption(attempt, revision, self._receipt(revision, kid, [held], attempt))
 
     def _reported(self, revision: Revision, effect: str) -> Held:
         for one in [*revision.held, *self._compensations(revision)]:
@@ -672,7 +635,7 @@ class FakeService:
             effects=tuple(self._effect_view(one) for one in revision.held),
             releases=tuple(releases),
             receipt=receipt,
-            attempt_id=revision.attempt if receipt is not None or self.tells_attempts else None,
+            attempt_id=revision.attempt if receipt is not None else None,
         )
 
     def _effect_view(self, one: Held) -> EffectView:

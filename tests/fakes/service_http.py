@@ -12,9 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import httpx2
 
@@ -22,6 +20,7 @@ from countersign.contract import ContractError, ErrorCode, KeySet, VerificationE
 from countersign.contract.jws import TYP_RELEASE
 from countersign.contract.wire import (
     CompensateRequest,
+    EpochView,
     EvaluationRequest,
     RedeemRequest,
     ReleaseRequest,
@@ -32,7 +31,7 @@ from countersign.contract.wire import (
     dump,
     parse,
 )
-from tests.fakes.http_server import served
+from tests.fakes.http_server import Quiet, served
 from tests.fakes.service import FakeService, Refused
 
 Fault = str | int | Refused | BaseException | Callable[[], object]
@@ -91,8 +90,7 @@ class Face:
         except Refused as refused:
             return self._refused(refused, {})
         except ContractError as error:
-            body = {"code": "invalid_request", "detail": str(error), "title": "invalid", "status": 422}
-            return httpx2.Response(422, content=json.dumps(body), headers=self._problem())
+            return self._refused(Refused(422, ErrorCode.INVALID_REQUEST, str(error)), {})
 
     def _refused(self, refused: Refused, headers: dict[str, str]) -> httpx2.Response:
         body = {
@@ -117,7 +115,7 @@ class Face:
             return self._json(self.service.wait(parts[1], float(wait or 0)))
         with self.lock:
             if request.method == "GET" and parts == ["epoch"]:
-                return self._json(self.service.epoch_view())
+                return self._json(EpochView(epoch=self.service.epoch))
             if request.method == "GET":
                 return self._manifest(parts[1])
             return self._json(self._post(agent, kid, parts, body, request.headers.get("Idempotency-Key")))
@@ -187,32 +185,20 @@ class Face:
 def serving(face: Face, certificate: Path | None = None) -> Iterator[str]:
     """Serve other processes on loopback; gives the address. Takes what clients send to a proxy, too."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def handle_one(self) -> None:
-            length = int(self.headers.get("Content-Length", 0))
+    class Handler(Quiet):
+        protocol_version = "HTTP/1.0"  # a server that is gone keeps no connection
+
+        def respond(self) -> None:
+            path = self.path.removeprefix("http://").partition("/")[2]
             request = httpx2.Request(
-                self.command,
-                f"http://127.0.0.1/{self.path.removeprefix('http://').partition('/')[2]}",
-                headers=dict(self.headers),
-                content=self.rfile.read(length),
+                self.command, f"http://127.0.0.1/{path}", headers=dict(self.headers), content=self.body()
             )
             try:
                 response = face.answer(request)
             except httpx2.TransportError:
                 self.close_connection = True
                 return
-            self.send_response(response.status_code)
-            for name, value in response.headers.items():
-                if name.lower() != "content-length":
-                    self.send_header(name, value)
-            self.send_header("Content-Length", str(len(response.content)))
-            self.end_headers()
-            self.wfile.write(response.content)
-
-        do_GET = do_POST = handle_one  # noqa: N815 - the names http.server calls
-
-        def log_message(self, *_: Any) -> None:
-            """Quiet."""
+            self.answer(response.status_code, response.content, dict(response.headers))
 
     with served(Handler, certificate) as url:
         yield url

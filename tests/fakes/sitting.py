@@ -31,17 +31,9 @@ class Sitting:
         self.said = ""
         self._read = 0
         self._news = threading.Condition()
-        words = [
-            "-m",
-            "policy_service.cli",
-            "dev",
-            "--port",
-            str(port or free_port()),
-            *options,
-            "my_agent.py",
-        ]
+        words = ["-m", "policy_service.cli", "dev", "--port", str(port or free_port()), *options]
         self.process = warm.start(
-            [*words, *arguments],
+            [*words, "my_agent.py", *arguments],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": PATHS} | env,
             stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""What Slack sends to the service, on its way: delivered, delivered twice, late, held back, by both ways, or replayed.
+"""What Slack sends to the service, on its way: delivered, delivered twice, held back, by both ways, or replayed.
 
 Everything that came is kept, with its raw body and headers, so that it can be sent again later, as it was or signed
 anew. The signatures here are made from Slack's description of them alone, never by what the service checks with.
@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
 import aiohttp
@@ -37,13 +37,6 @@ class Twice:
 
 
 @dataclass(frozen=True)
-class Late:
-    """After so many seconds; what comes meanwhile overtakes it."""
-
-    seconds: float
-
-
-@dataclass(frozen=True)
 class Held:
     """Not until the test sends it; Slack is told that all is well."""
 
@@ -58,7 +51,7 @@ class Unheard:
     """The service gets it; Slack never hears the answer."""
 
 
-Manner = Twice | Late | Held | BothWays | Unheard
+Manner = Twice | Held | BothWays | Unheard
 
 
 @dataclass(frozen=True)
@@ -107,13 +100,9 @@ class Deliveries:
     socket: Socket | None = None
     clock: Callable[[], float] = time.time
 
-    def to(self, interactive: str, slash_commands: str | None = None, events_api: str | None = None) -> None:
-        """Where the service listens; one address unless others are named."""
-        self.urls = {
-            "interactive": interactive,
-            "slash_commands": slash_commands or interactive,
-            "events_api": events_api or interactive,
-        }
+    def to(self, url: str) -> None:
+        """Where the service listens."""
+        self.urls = dict.fromkeys(get_args(Kind), url)
 
     def last(self, kind: Kind) -> Delivery:
         """The last that came of this kind."""
@@ -168,9 +157,6 @@ class Deliveries:
         match self.how.step(delivery.kind):
             case Held():
                 return Answer(200, b"")
-            case Late(seconds):
-                await asyncio.sleep(seconds)
-                return await _first(send(delivery))
             case Twice(together=True):
                 return await _first(send(delivery), send(delivery))
             case Twice():

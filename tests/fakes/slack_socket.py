@@ -53,10 +53,10 @@ class Relay:
             del self._acks[envelope["envelope_id"]]
         return Answer(200, json.dumps(ack["payload"]).encode() if ack.get("payload") else b"")
 
-    async def until_open(self, connections: int = 1) -> None:
-        """Wait until the service holds so many connections that Slack knows of."""
+    async def until_open(self) -> None:
+        """Wait until the service holds one connection that Slack knows of."""
         async with asyncio.timeout(_CONNECTS_S):
-            while len(self.open) != connections:  # noqa: ASYNC110  the list is kept on another loop
+            while len(self.open) != 1:  # noqa: ASYNC110  the list is kept on another loop
                 await asyncio.sleep(0.01)
 
     async def _disconnect(self, reason: str, *, cut: bool) -> None:

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import uvicorn
-
 from policy_service.cli import _uvicorn_config
+from tests.fakes.asgi_server import listening
 from tests.fakes.world import World
 
 _PATIENCE_S = 10.0
@@ -17,14 +16,10 @@ _PATIENCE_S = 10.0
 @asynccontextmanager
 async def served(bank: World) -> AsyncIterator[int]:
     """The same application behind a real socket; its port."""
-    server = uvicorn.Server(_uvicorn_config(bank.app, bank.settings.model_copy(update={"port": 0})))
-    serving = asyncio.create_task(server._serve())
-    while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
-        await asyncio.sleep(0.01)
-    yield server.servers[0].sockets[0].getsockname()[1]
-    server.should_exit = True
-    bank.service.feed.close()
-    await serving
+    config = _uvicorn_config(bank.app, bank.settings.model_copy(update={"port": 0}))
+    async with listening(config) as port:
+        yield port
+        bank.service.feed.close()
 
 
 class Stream:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from policy_service.workflow.reading.pieces import Piece
 from policy_service.workflow.reading.reviews import EventLine, Sibling, VoteView
 from policy_service.workflow.reading.tasks import ChoiceView, SettlementView, TaskLine, TaskPage
 from tests.fakes import reviews
@@ -22,74 +21,51 @@ def unknown(task_id: str = "task_01KAHV7Q2D", **changes: Any) -> TaskPage:
     """A refund whose provider stopped answering."""
     review = changes.pop("of", reviews.refund())
     opened = reviews.NOW - timedelta(minutes=35)
-    page = TaskPage(
-        task_id=task_id,
-        kind="unknown",
-        of_compensation=False,
-        state="open",
-        text=f"we do not know whether {review.tool} fired for Payment pay_8Kq2LxV7nR",
-        opened_at=opened,
-        settled_at=None,
-        effect_id=review.effect_id,
-        rev=review.rev,
-        txn=review.txn,
-        effect_digest=review.effect_digest,
-        effect_state="unknown",
-        call_key=reviews.hexed("call" + task_id),
-        sentence=review.sentence,
-        risk=review.risk,
-        tool=review.tool,
-        args=review.args,
-        canonical=review.canonical,
-        agent=review.agent,
-        agent_owner=review.agent_owner,
-        key_kid=review.key_kid,
-        seq=2,
-        siblings=(Sibling(1, (Piece("Write a note on ticket "), reviews.value("48811")), "fired"),),
-        takes_back=(),
-        review_id=review.review_id,
-        votes=(VoteView("Ingrid Vik", "approve", "", opened - timedelta(minutes=3), True, "oidc"),),
-        commit=review.commit,
-        attempt_id="Xk2rP0vQw8sT1uZ9",
-        fire_by=opened - timedelta(minutes=1),
-        error="ToolTimeoutError: no answer within 30 s",
-        idempotent=False,
-        probe=None,
-        compensation_tool="take_back",
-        settlements=(),
-        settlement=None,
-        choices=(
+    mine = {
+        "task_id": task_id,
+        "kind": "unknown",
+        "of_compensation": False,
+        "text": f"we do not know whether {review.tool} fired for Payment pay_8Kq2LxV7nR",
+        "opened_at": opened,
+        "settled_at": None,
+        "effect_state": "unknown",
+        "call_key": reviews.hexed("call" + task_id),
+        "seq": 2,
+        "siblings": (Sibling(1, reviews.said("Write a note on ticket ", reviews.value("48811")), "fired"),),
+        "takes_back": (),
+        "votes": (VoteView("Ingrid Vik", "approve", "", opened - timedelta(minutes=3), True, "oidc"),),
+        "attempt_id": "Xk2rP0vQw8sT1uZ9",
+        "fire_by": opened - timedelta(minutes=1),
+        "error": "ToolTimeoutError: no answer within 30 s",
+        "idempotent": False,
+        "probe": None,
+        "compensation_tool": "take_back",
+        "settlements": (),
+        "settlement": None,
+        "choices": (
             ChoiceView("fired", "It fired", FIRED, ("/refund_id",)),
             ChoiceView("not_fired", "It did not happen", NOT_FIRED),
         ),
-        why_not=None,
-        timeline=(
+        "timeline": (
             EventLine(opened - timedelta(minutes=4), "effect_submitted", "Submitted", review.agent),
             EventLine(opened - timedelta(minutes=2), "effect_redeemed", "Release spent", review.agent),
             EventLine(opened, "effect_unknown", "We do not know whether this fired", "service"),
         ),
-    )
-    return replace(page, **changes)
+        "state": "open",
+        "why_not": None,
+    }
+    return TaskPage(**reviews.shared(review, TaskPage) | mine | changes)
 
 
 def line_of(page: TaskPage) -> TaskLine:
     """Its row in the list."""
     money = [row.money for row in page.args if row.money]
-    return TaskLine(
-        task_id=page.task_id,
-        kind=page.kind,
-        of_compensation=page.of_compensation,
-        text=page.text,
-        sentence=page.sentence,
-        tool=page.tool,
-        agent=page.agent,
-        owner=page.agent_owner,
-        amount=money[0] if money else None,
-        opened_at=page.opened_at,
-        can_settle=page.why_not is None,
-        settled_at=page.settled_at,
-        settlement=page.settlement,
-    )
+    mine = {
+        "owner": page.agent_owner,
+        "amount": money[0] if money else None,
+        "can_settle": page.why_not is None,
+    }
+    return TaskLine(**reviews.shared(page, TaskLine) | mine)
 
 
 def settled(page: TaskPage, name: str, answer: str, reason: str, at: datetime) -> TaskPage:

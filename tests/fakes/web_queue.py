@@ -1,25 +1,23 @@
 """A small working world behind the web channel: reviews, sessions, one-time links and an event feed, in memory.
 
 It keeps the rules a page can meet (stale, closed, not eligible, a link works once), so that tests read like stories.
-`python -m tests.fakes.web_queue` serves it on loopback and prints a sign-in link.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
+from typing import Any, Never
 
-import uvicorn
 from fastapi import FastAPI
 
 from countersign.contract import JSON
 from policy_service.channels.web.ports import (
     BallotForm,
-    Edited,
     EventBatch,
     NewSession,
     Person,
@@ -30,10 +28,8 @@ from policy_service.channels.web.ports import (
 )
 from policy_service.channels.web.routes import install
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
-from policy_service.identity.oidc import Departure
 from policy_service.identity.sessions import Notice
-from policy_service.workflow.pages.edit_views import EditForm, Preview
-from policy_service.workflow.passkeys.managing import Ceremony, PasskeyPage
+from policy_service.workflow.passkeys.managing import PasskeyPage
 from policy_service.workflow.passkeys.stepping_up import Proof
 from policy_service.workflow.reading.policies import PoliciesPage, TriedEffect
 from policy_service.workflow.reading.queue import (
@@ -84,7 +80,6 @@ class World:
     changed: list[dict[str, str]] = field(default_factory=list)
     sessions: dict[str, LiveSession] = field(default_factory=dict)
     links: dict[str, Person] = field(default_factory=dict)
-    ways_in: list[tuple[str, str]] = field(default_factory=list)
     events: list[QueueEvent] = field(default_factory=list)
     closing: bool = False
     page_size: int = 50
@@ -97,7 +92,6 @@ class World:
     tried: list[tuple[str, str, JSON]] = field(default_factory=list)
     oversight: FakeOversight = field(default_factory=FakeOversight)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
-    dismissed: int = 0
     _left: bool = False
 
     # -- what happens -------------------------------------------------------------------------------------------
@@ -167,9 +161,7 @@ class World:
 
     def _rows(self, tab: Tab) -> list[QueueRow]:
         pages = [page for page in self.pages.values() if page.superseded_by is None]
-        rows = [
-            reviews.row_of(page) for page in sorted(pages, key=lambda page: (page.answer_by, page.review_id))
-        ]
+        rows = [reviews.row_of(page) for page in sorted(pages, key=lambda p: (p.answer_by, p.review_id))]
         keeps = {
             Tab.ME: lambda row: row.state == "open" and row.can_vote,
             Tab.OPEN: lambda row: row.state == "open",
@@ -182,9 +174,7 @@ class World:
         return Count(len(self._rows(Tab.ME)))
 
     async def alike(self, person: Person, review_id: str) -> AlikePage:
-        first = self.pages.get(review_id)
-        if first is None:
-            raise NotFoundError(f"there is no review {review_id!r}")
+        first = self._page(review_id)
         kind = reviews.row_of(first).alike
         if not kind:
             raise InvalidRequestError("this review is to be decided on its own")
@@ -194,6 +184,11 @@ class World:
         return AlikePage(
             kind, first.agent, first.agent_owner, first.tool, first.tool_title, gates, first.finality, lines
         )
+
+    def _page(self, review_id: str) -> ReviewPage:
+        if review_id not in self.pages:
+            raise NotFoundError(f"there is no review {review_id!r}")
+        return self.pages[review_id]
 
     def group_to_ask(self, person: Person) -> str | None:
         return self.group
@@ -214,9 +209,7 @@ class World:
         shown: Shown,
         proof: Proof | None = None,
     ) -> VoteResult:
-        page = self.pages.get(review_id)
-        if page is None:
-            raise NotFoundError(f"there is no review {review_id!r}")
+        page = self._page(review_id)
         seen = (rev, effect_digest, txn_digest)
         if page.superseded_by is not None or seen != (page.rev, page.effect_digest, page.txn_digest):
             raise ConflictError(
@@ -239,25 +232,13 @@ class World:
             self.tell("review_settled", review_id)
         return VoteResult(review_id, state, verdict, True)
 
-    async def edit_form(self, person: Person, review_id: str) -> EditForm:
-        raise NotFoundError(f"nothing of {review_id!r} can be changed in this world")
+    async def _nothing(self, *_: Any, **__: Any) -> Never:
+        raise NotFoundError("there is none in this world")
 
-    async def preview_edit(self, person: Person, review_id: str, args: Mapping[str, JSON]) -> Preview:
-        raise NotFoundError(f"nothing of {review_id!r} can be changed in this world")
-
-    async def propose_edit(self, person: Person, edited: Edited) -> None:
-        raise NotFoundError(f"nothing of {edited.review_id!r} can be changed in this world")
-
-    async def accept_edit(self, person: Person, proposal_id: str) -> str:
-        raise NotFoundError(f"there is no proposal {proposal_id!r}")
-
-    async def decline_edit(self, person: Person, proposal_id: str, reason: str) -> str:
-        raise NotFoundError(f"there is no proposal {proposal_id!r}")
+    edit_form = preview_edit = propose_edit = accept_edit = decline_edit = _nothing
 
     async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
-        page = self.pages.get(review_id)
-        if page is None:
-            raise NotFoundError(f"there is no review {review_id!r}")
+        page = self._page(review_id)
         if page.state != "open":
             raise ConflictError("this review has settled", code="review_closed")
         if not (page.may_ask if question else page.may_comment):
@@ -311,15 +292,9 @@ class World:
         return self.sessions.get(cookie)
 
     def providers(self) -> Sequence[tuple[str, str]]:
-        return self.ways_in
+        return []
 
-    async def begin(self, name: str, next_path: str, *, fresh: bool = False) -> Departure:
-        raise NotFoundError(f"there is no way to sign in called {name!r}")
-
-    async def finish(
-        self, name: str, answer: Mapping[str, str], note: str | None, old_cookie: str | None
-    ) -> tuple[NewSession, str]:
-        raise NotFoundError(f"there is no way to sign in called {name!r}")
+    begin = finish = _nothing
 
     async def sign_in(self, token: str, old_cookie: str | None) -> NewSession:
         person = self.links.pop(token, None)
@@ -338,20 +313,14 @@ class World:
     def fresh_ways(self) -> Sequence[tuple[str, str]]:
         return []
 
-    async def begin_adding(self, session: Session, name: str) -> Ceremony:
+    async def _cannot(self, *_: Any) -> Never:
         raise ForbiddenError("passkeys are bound to a name", code="step_up_required")
 
-    async def begin_removing(self, session: Session, passkey_id: str) -> Ceremony | None:
-        raise NotFoundError(f"you have no passkey {passkey_id!r}")
-
-    async def answer(self, session: Session, nonce: str, credential: str) -> Ceremony | None:
-        raise ForbiddenError("this confirmation was never one", code="step_up_required")
+    begin_adding = answer = ask_step_up = _cannot
+    begin_removing = _nothing
 
     async def dismiss(self, session: Session) -> None:
-        self.dismissed += 1
-
-    async def ask_step_up(self, session: Session, review_id: str, ballot: BallotForm) -> Ceremony:
-        raise ForbiddenError("passkeys are bound to a name", code="step_up_required")
+        """There is nothing to forget."""
 
     def proof(self, session: Session, ballot: BallotForm) -> Proof | None:
         return None
@@ -406,25 +375,3 @@ def sample_world(clock: Callable[[], datetime] = lambda: reviews.NOW) -> World:
     ):  # fmt: skip
         world.put(page)
     return world
-
-
-def busy_world(clock: Callable[[], datetime] = lambda: reviews.NOW) -> World:
-    """A dozen reviews, some of them alike."""
-    world = sample_world(clock)
-    for n in range(5):
-        world.put(reviews.credit(n))
-    world.put(reviews.refund("rev_later", risk="medium", answer_by=reviews.NOW + timedelta(days=2)))
-    return world
-
-
-def main() -> None:
-    """Serve the sample world, for a look with one's own eyes."""
-    shift = datetime.now(UTC) - reviews.NOW
-    world = busy_world(lambda: datetime.now(UTC) - shift)
-    settings = Settings("http://127.0.0.1:8765")
-    print(f"{settings.public_url}/sign-in/dev?token={world.link()}", flush=True)
-    uvicorn.run(create_app(world, settings), host="127.0.0.1", port=8765, log_level="warning")
-
-
-if __name__ == "__main__":
-    main()

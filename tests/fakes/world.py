@@ -226,17 +226,8 @@ class Visitor:
         **other: Any,
     ) -> httpx2.Response:
         """Vote on one effect of a transaction as the agent's view shows it."""
-        seen = view["effects"][effect]
-        ballot = {
-            "verdict": verdict,
-            "rev": view["rev"],
-            "effect_digest": seen["effect_digest"],
-            "txn_digest": view["txn_digest"],
-            **({} if reason is None else {"reason": reason}),
-            **other,
-        }
-        path = f"/v1/reviews/{seen['review']['review_id']}/votes"
-        return await self.http.post(path, content=json.dumps(ballot).encode(), headers=self.headers())
+        ballot = {"verdict": verdict, **_read(view, effect), **other}
+        return await self._say(f"{_review(view, effect)}/votes", reason, ballot)
 
     async def propose(
         self,
@@ -248,17 +239,12 @@ class Visitor:
         **other: Any,
     ) -> httpx2.Response:
         """Propose other arguments for one effect of a transaction as the agent's view shows it."""
-        seen = view["effects"][effect]
-        wish = {
-            "rev": view["rev"],
-            "effect_digest": seen["effect_digest"],
-            "txn_digest": view["txn_digest"],
-            "args": args,
-            **({} if reason is None else {"reason": reason}),
-            **other,
-        }
-        path = f"/v1/reviews/{seen['review']['review_id']}/proposals"
-        return await self.http.post(path, content=json.dumps(wish).encode(), headers=self.headers())
+        wish = {**_read(view, effect), "args": args, **other}
+        return await self._say(f"{_review(view, effect)}/proposals", reason, wish)
+
+    async def _say(self, path: str, reason: str | None, body: dict[str, Any]) -> httpx2.Response:
+        said = body if reason is None else {"reason": reason} | body
+        return await self.http.post(path, content=json.dumps(said).encode(), headers=self.headers())
 
     async def proposed(self, view: Mapping[str, Any], args: Mapping[str, Any], **how: Any) -> str:
         """The id of a proposal that was taken."""
@@ -284,11 +270,19 @@ class Visitor:
             "answer": answer,
             "effect_digest": task["effect"]["effect_digest"],
             "effect_state": task["effect"]["state"],
-            **({} if reason is None else {"reason": reason}),
             **other,
         }
-        path = f"/v1/tasks/{task['task']['task_id']}/settle"
-        return await self.http.post(path, content=json.dumps(word).encode(), headers=self.headers())
+        return await self._say(f"/v1/tasks/{task['task']['task_id']}/settle", reason, word)
+
+
+def _read(view: Mapping[str, Any], effect: int) -> dict[str, Any]:
+    """What somebody says they have read of an effect."""
+    digest = view["effects"][effect]["effect_digest"]
+    return {"rev": view["rev"], "effect_digest": digest, "txn_digest": view["txn_digest"]}
+
+
+def _review(view: Mapping[str, Any], effect: int) -> str:
+    return f"/v1/reviews/{view['effects'][effect]['review']['review_id']}"
 
 
 @dataclass
@@ -392,12 +386,7 @@ def fresh_data() -> Path:
 
 @asynccontextmanager
 async def running(
-    data: Path,
-    bundle: Path = SUPPORT_BUNDLE,
-    *,
-    clock: Clock | None = None,
-    asked: bool = True,
-    **more: Any,
+    data: Path, bundle: Path = SUPPORT_BUNDLE, *, clock: Clock | None = None, asked: bool = True, **more: Any
 ) -> AsyncIterator[World]:
     """A service over ``bundle`` with its data in ``data``. Its timers rest: a test sweeps when it wants to; what was
     open when it started has been ``asked`` about.

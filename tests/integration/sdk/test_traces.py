@@ -90,7 +90,7 @@ def test_what_a_worker_fires_after_an_approval_is_in_the_trace_of_its_staging(
     with traced.start_as_current_span("the agent thinks") as outer:
         pending = office.asked(key)
     office.approve(pending)
-    args = (office.settings, office.tools.notes, collector.endpoint)
+    args = (office.settings, office.tools.notes, collector.url)
     process = SPAWN.Process(target=resume_there, args=args)
     process.start()
     process.join(60)

@@ -7,24 +7,20 @@ import gzip
 import json
 import shutil
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 
 from countersign.contract import EffectState
 from policy_service import metrics
 from policy_service.channels.http.connections import MAX_HEAD_BYTES, BoundedConnection
 from policy_service.channels.http.paces import Paces
-from policy_service.cli import _uvicorn_config
 from policy_service.errors import QuotaError
 from policy_service.settings import load_settings
-from tests.fakes.operated import free_port
 from tests.fakes.payments import ANYBODY, Payments, gate
+from tests.fakes.streaming import served
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
@@ -210,21 +206,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BoundedConnection, "body_s", SOON)
 
 
-@asynccontextmanager
-async def door(world: World) -> AsyncIterator[int]:
-    """The public door as `serve` opens it."""
-    port = free_port()
-    settings = world.settings.model_copy(update={"port": port})
-    server = uvicorn.Server(_uvicorn_config(world.app, settings))
-    serving = asyncio.create_task(server._serve())
-    await until(lambda: server.started)
-    try:
-        yield port
-    finally:
-        server.should_exit = True
-        await serving
-
-
 async def spoken(port: int, *parts: bytes, every: float = 0.0) -> tuple[bytes, float]:
     """What is answered until the connection ends, and how long that took."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -261,7 +242,7 @@ SLOW = {
 
 @pytest.mark.usefixtures("impatient")
 async def test_who_is_slow_on_purpose_is_let_go(bank: World) -> None:
-    async with door(bank) as port:
+    async with served(bank) as port:
         for name, parts in SLOW.items():
             _, took = await spoken(port, *parts, every=0.1)
             assert SOON * 0.9 <= took < 5, name
@@ -275,7 +256,7 @@ async def test_an_answer_may_take_its_time_and_so_may_the_pause_between_two(
 ) -> None:
     path = f"/v1/transactions/{(await robot.submit(await pay(bank, 500))).json()['txn']}"
     wait = f"Prefer: wait=1\r\nAgent-Proof: {robot.proof('GET', path)}\r\nConnection: close\r\n"
-    async with door(bank) as port:
+    async with served(bank) as port:
         answer, took = await spoken(port, f"GET {path} HTTP/1.1\r\n{wait}".encode() + HOST + b"\r\n")
     assert answer.startswith(b"HTTP/1.1 200")
     assert took > SOON * 2
@@ -292,7 +273,7 @@ HUGE = {
 async def test_a_head_that_is_too_long_is_refused_before_it_ends(bank: World) -> None:
     body = b" " * (3 * MAX_HEAD_BYTES)
     head = f"Content-Length: {len(body)}\r\nConnection: close\r\nContent-Type: application/json\r\n".encode()
-    async with door(bank) as port:
+    async with served(bank) as port:
         for name, long_head in HUGE.items():
             answer, took = await spoken(port, long_head)
             assert answer == b"" or answer.startswith(b"HTTP/1.1 400"), name

@@ -38,6 +38,7 @@ from policy_service.workflow.slack.linking import link
 from policy_service.workflow.slack.standing import Standing, standing_of
 from policy_service.workflow.slack.subjects import ONLOOKER
 from tests.counterparts.slack import SlackServer
+from tests.fakes.asgi_server import listening
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.operated import free_port
 from tests.fakes.slack_accounts import account, secret_file
@@ -374,11 +375,7 @@ async def opened(
         faults.keep_time_with(lambda: world.clock().timestamp())
         faults.deliveries.to(f"{url}/slack/events")
         config = uvicorn.Config(world.app, port=port, log_config=None, lifespan="off", access_log=False)
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server._serve())
-        while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
-            await asyncio.sleep(0.01)
-        try:
+        async with listening(config):
             office = Office(world, slack, faults, await world.agent(robot), sends=met)
 
             async def has_met() -> bool:
@@ -386,7 +383,4 @@ async def opened(
 
             await until(has_met)
             yield office
-        finally:
-            server.should_exit = True
-            await serving
         assert await world.service.db.read(faults_of_log) == []

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from countersign import Denied, Runtime, ServiceUnavailable, Settings, SettingsError
 from countersign.contract import PrivateKey, Verdict
 from tests.fakes.desk import AGENT, Desk, refund_tool
-from tests.fakes.http_server import served
+from tests.fakes.http_server import Quiet, served
 from tests.fakes.lookups import certificate
 from tests.fakes.proxies import Tunnels, tunnelling
 from tests.fakes.service import FakeService
@@ -157,14 +156,11 @@ def test_plain_http_goes_direct_although_a_proxy_is_set(between: Between) -> Non
     assert between.forger.log == []
 
 
-class Stranger(BaseHTTPRequestHandler):
+class Stranger(Quiet):
     """Another web server."""
 
-    def do_GET(self) -> None:
+    def respond(self) -> None:
         self.send_error(404)
-
-    def log_message(self, *_: object) -> None:
-        """It says nothing."""
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ def test_an_answer_shows_the_line_left(
     require_short(error, how)
     cause: Any = error.__cause__
     if prepared in (not_done, in_doubt, out_of_time):
-        assert [frame.name for frame in frames(cause)] == ["notify"]
+        assert [frame.name for frame in frames(cause)] == ["answer"]
     if prepared is disk_full:
         assert isinstance(cause, CountersignError) and ours(cause) == []
         cause = cause.__cause__
