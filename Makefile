@@ -25,6 +25,10 @@ READY        := $(VENV)/.ready
 # `make check` runs the tests of the repository itself; `make test` only where ARGS names them.
 SHORT := $(if $(findstring tests/house,$(ARGS)),,--ignore=tests/house)
 
+# The tests of functions that need no database and no process.
+FAST := $(addprefix tests/unit/,contract domain pdp tokens identity facts channels/showing channels/web channels/http) \
+  $(addprefix tests/unit/sdk/,tools manifests errors catalogue llm)
+
 # The tests that read other people's vectors; tests/vectors/third_party/README.md says whose.
 VECTORS := tests/unit/contract/test_third_party.py tests/properties/test_cedar_corpus.py
 
@@ -57,7 +61,7 @@ test-long: $(READY) counterparts ## what `test` leaves out, part by part, with a
 	done
 
 test-fast: $(READY) ## the tests of single functions and of the contract, in half a minute
-	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not long" --randomly-seed=$(SEED) tests/unit tests/policies $(ARGS)
+	@$(PY) -m pytest -q -n $(JOBS) --dist loadfile -m "not long" --randomly-seed=$(SEED) $(FAST) $(ARGS)
 
 coverage: $(READY) counterparts ## the suite once more, slower, with the lines and branches it runs
 	@$(PY) -m pytest -n $(JOBS) --dist loadfile --timeout 1800 -m "not long" --randomly-seed=$(SEED) --cov --cov-report=term $(ARGS)

@@ -34,7 +34,10 @@ def trials(mutants: list[Mutant], gone: list[Mutant], lives: list[Mutant]) -> It
         except MissingError:
             gone.append(mutant)
             continue
-        reaching = [test.name for test in tests_of(path.relative_to(ROOT).as_posix(), lines)]
+        file = path.relative_to(ROOT).as_posix()
+        # What runs as the module is imported is of no test; any that uses the module imports it.
+        found = tests_of(file, lines) or tests_of(file, set(range(100_000)))[:5]
+        reaching = [test.name for test in found]
         if reaching:
             yield Trial(mutant, reaching, _LIMIT_S)
         else:

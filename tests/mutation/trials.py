@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -72,7 +73,13 @@ def make_copies(count: int) -> list[Path]:
         modules = ROOT / "tests/counterparts/node_modules"
         if modules.exists():
             (copy / "tests/counterparts/node_modules").symlink_to(modules)
+        subprocess.run(["git", "init", "-q", copy], check=True)  # tests ask git which files there are
         copies.append(copy)
+    # Else every mutant would seem to be found, by a collection that fails without it.
+    collect = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider"]
+    paths = os.pathsep.join((str(copies[0]), str(copies[0] / "sdk/python")))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    subprocess.run(collect, cwd=copies[0], env=environment, check=True, stdout=subprocess.DEVNULL)
     return copies
 
 
