@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -37,12 +38,25 @@ async def bank(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]
         assert await started.service.db.read(faults_of_log) == []
 
 
-@pytest.fixture(scope="module")
-async def robot(bank: World) -> Agent:
+@pytest.fixture
+async def alone(tmp_path: Path) -> AsyncIterator[World]:
+    """A service of the test's own: nobody waits there any more once `served` has ended."""
+    async with running(tmp_path / "data", Payments(tmp_path / "bundle").path) as started:
+        yield started
+        assert await started.service.db.read(faults_of_log) == []
+
+
+async def agent_of(bank: World) -> Agent:
     """An agent that knows a nonce."""
     agent = await bank.agent("robot")
     await agent.send("GET", "/v1/tools/pay")
     return agent
+
+
+@pytest.fixture(scope="module")
+async def robot(bank: World) -> Agent:
+    """The agent of all."""
+    return await agent_of(bank)
 
 
 @pytest.fixture(scope="module")
@@ -310,12 +324,13 @@ async def hang_up(port: int, request: bytes, *, after: float = 0.0, reset: bool 
 MOMENTS = [(0.3, 0.0), (0.999, 0.0), (1.0, 0.0), (1.0, 0.002), (1.0, 0.01), (1.0, 0.3)]
 
 
-async def test_who_hangs_up_has_redeemed_everything_or_nothing(bank: World, robot: Agent) -> None:
+async def test_who_hangs_up_has_redeemed_everything_or_nothing(alone: World) -> None:
+    robot = await agent_of(alone)
     for n, (share, after) in enumerate(MOMENTS):
-        view = (await robot.submit(await pay(bank), await mail(bank), run_key=f"run-{n}")).json()
+        view = (await robot.submit(await pay(alone), await mail(alone), run_key=f"run-{n}")).json()
         tokens = (await robot.release(view)).json()["releases"]
         raw = request_of(robot, "/v1/redemptions", {"tokens": tokens, "attempt_id": f"run-{n}"})
-        async with served(bank) as port:
+        async with served(alone) as port:
             await hang_up(port, raw[: int(len(raw) * share)], after=after, reset=n % 2 == 0)
         states = {effect["state"] for effect in (await robot.see(view["txn"]))["effects"]}
         assert states in ({"released"}, {"redeemed"})
@@ -329,11 +344,12 @@ async def test_who_hangs_up_has_redeemed_everything_or_nothing(bank: World, robo
         assert (await robot.redeem(tokens, f"other-{n}")).json()["code"] == "already_redeemed"
 
 
-async def test_who_hangs_up_while_waiting_leaves_nobody_behind(bank: World, robot: Agent) -> None:
-    effect = await pay(bank, 500)
+async def test_who_hangs_up_while_waiting_leaves_nobody_behind(alone: World) -> None:
+    robot = await agent_of(alone)
+    effect = await pay(alone, 500)
     body = {"run_key": "waits", "effects": [effect]}
     raw = request_of(robot, "/v1/transactions", body, **{"Idempotency-Key": "waits", "Prefer": "wait=30"})
-    async with served(bank) as port:
+    async with served(alone) as port:
         await hang_up(port, raw, after=0.5)
     again = await robot.submit(effect, run_key="waits", idempotency_key="waits-2")
     assert (again.status_code, again.json()["rev"]) == (200, 1)
