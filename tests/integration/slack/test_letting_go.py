@@ -87,6 +87,7 @@ async def shut(office: Office, place: str) -> None:
     await office.change(SlackPlaceRow, {"place": place}, failing)
 
 
+@pytest.mark.long  # a second card may reach the channel before it is given up
 async def test_what_is_open_moves_to_the_default_channel(office: Office, bundle: Payments) -> None:
     await stuck_in(office, bundle, "#payments")
     await office.vote(await office.pay(501, "b", "acct-2"), "deny")
