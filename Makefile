@@ -13,10 +13,10 @@ SEED   ?= 20261121
 # Where it is set, each of some hundred child programs compiles the whole of both packages again.
 export PYTHONDONTWRITEBYTECODE :=
 # A third of the suite's time is waiting for the disk; no test asks what a power cut leaves. Where memory has a file
-# system with two gigabytes to spare, the tests write there.
+# system with two gigabytes to spare, the tests write there; the bench and the demo do not.
 MEMORY := $(shell df -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2000000 { print "/dev/shm" }')
 ifneq ($(MEMORY),)
-export TMPDIR ?= $(MEMORY)
+test test-at test-long test-fast coverage vectors _repository: export TMPDIR ?= $(MEMORY)
 endif
 
 REQUIREMENTS := requirements/dev.txt
