@@ -25,6 +25,7 @@ LOOPBACK = "127.0.0.1"
 START_SECONDS = 90.0  # a busy machine takes long for a first start
 STOP_SECONDS = 10.0
 REPOSITORY = Path(__file__).parents[1]
+PROGRAM = ("-m", "policy_service.cli")
 
 
 class ServiceError(Exception):
@@ -125,13 +126,13 @@ class LocalService:
         return done.stdout
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "policy_service.cli", *words]
+        command = [sys.executable, *PROGRAM, *words]
         return subprocess.run(command, env=self._environment, capture_output=True, text=True, check=False)
 
     def _start(self, log: BinaryIO) -> subprocess.Popen[bytes]:
         # A session of its own: Ctrl-C reaches the caller first, who then stops the service in order.
         return subprocess.Popen(
-            [sys.executable, "-m", "policy_service.cli", "serve"],
+            [sys.executable, *PROGRAM, "serve"],
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=log,

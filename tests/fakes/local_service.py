@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from typing import BinaryIO
 
-from examples.local_service import LocalService
+from examples.local_service import PROGRAM, LocalService
 from tests.fakes import warm
 
 
@@ -13,10 +13,14 @@ class WarmService(LocalService):
     """`policy-service` as the examples run it; it starts in a tenth of the time."""
 
     def _run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return warm.run(["-m", "policy_service.cli", *words], cwd=warm.REPOSITORY, env=self._environment)
+        return warm.run([*PROGRAM, *words], cwd=warm.REPOSITORY, env=self._environment)
 
     def _start(self, log: BinaryIO) -> warm.Process | subprocess.Popen[bytes]:  # type: ignore[override]
-        words = ["-m", "policy_service.cli", "serve"]
         return warm.start(
-            words, cwd=warm.REPOSITORY, env=self._environment, stdout=log, stderr=log, start_new_session=True
+            [*PROGRAM, "serve"],
+            cwd=warm.REPOSITORY,
+            env=self._environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )

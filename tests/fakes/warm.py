@@ -96,9 +96,9 @@ class Process:
         Raises:
             subprocess.TimeoutExpired: it still runs after that many seconds.
         """
-        until = None if timeout is None else time.monotonic() + timeout
+        begun = time.monotonic()
         while self.poll() is None:
-            if timeout is not None and until is not None and time.monotonic() > until:
+            if timeout is not None and time.monotonic() - begun > timeout:
                 raise subprocess.TimeoutExpired(self.args, timeout)
             time.sleep(0.005)
         assert self.returncode is not None

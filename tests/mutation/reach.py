@@ -25,10 +25,8 @@ FOLDER = ROOT / ".mutation"
 TABLE = FOLDER / "reach.sqlite"
 
 _SHORT = [
-    "-n",
-    "3",
-    "--dist",
-    "loadfile",
+    "-n3",
+    "--dist=loadfile",
     "-m",
     "not long",
     "--ignore=tests/house",

@@ -94,7 +94,8 @@ def _revisions() -> list[str]:
 def _run(url: str, step: Callable[[Config], object], *, unless_at: str | None = None) -> None:
     config = _config()
     with _as_ours(url, "migrated"), _connection(url) as conn, _alone(conn):
-        if _known(conn) == unless_at is not None:
+        found = _known(conn)
+        if found is not None and found == unless_at:
             return
         config.attributes["connection"] = conn
         step(config)
