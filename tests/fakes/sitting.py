@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import threading
 import time
+import tty
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
@@ -32,15 +34,20 @@ class Sitting:
         self._read = 0
         self._news = threading.Condition()
         words = ["-m", "policy_service.cli", "dev", "--port", str(port or free_port()), *options]
+        # A terminal, as at a desk: both programs write whole lines to it.
+        self._terminal, slave = os.openpty()
+        tty.setraw(slave)
+        screen = os.fdopen(slave, "wb", 0)
         self.process = warm.start(
             [*words, "my_agent.py", *arguments],
             cwd=folder,
-            env=os.environ | {"PYTHONPATH": PATHS} | env,
+            env=os.environ | {"PYTHONPATH": PATHS, "TERM": "dumb"} | env,
             stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdout=screen,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        screen.close()
         self._reader = threading.Thread(target=self._listen, daemon=True)
         self._reader.start()
 
@@ -90,18 +97,18 @@ class Sitting:
         """How it ended."""
         code = self.process.wait(_SECONDS)
         self._reader.join(_SECONDS)
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
         return code
 
     def _listen(self) -> None:
-        assert self.process.stdout is not None
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        while chunk := os.read(self.process.stdout.fileno(), 65_536):
-            with self._news:
-                self.said += decoder.decode(chunk)
-                self._news.notify_all()
+        with contextlib.suppress(OSError):  # EIO: the last program has closed the terminal
+            while chunk := os.read(self._terminal, 65_536):
+                with self._news:
+                    self.said += decoder.decode(chunk)
+                    self._news.notify_all()
+        os.close(self._terminal)
         with self._news:
             self._news.notify_all()
 

@@ -227,7 +227,8 @@ def _become(order: _Order) -> None:
     sys.argv = [module, *rest]
     sys.path[:0] = [order["cwd"], *order["env"].get("PYTHONPATH", "").split(os.pathsep)]
     for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(line_buffering="PYTHONUNBUFFERED" in order["env"])  # type: ignore[union-attr]
+        by_line = stream.isatty() or "PYTHONUNBUFFERED" in order["env"]
+        stream.reconfigure(line_buffering=by_line)  # type: ignore[union-attr]
     sys.modules.pop(module, None)
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -43,10 +43,10 @@ if __name__ == "__main__":
     print("arguments", sys.argv[1:])
     with transaction(key="case-1-look"):
         seen = look_up("pay_7")
-    print(f"seen: {seen.result}")  # in one piece, as below
+    print("seen:", seen.result)
     with transaction(key="case-1"):
         done = refund("pay_7", 1240)
-    print(f"done: {done.result}")  # in one piece: the terminal is shared
+    print("done:", done.result)
 '''
 MCP_AGENT = '''import asyncio
 

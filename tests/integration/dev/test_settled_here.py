@@ -38,7 +38,7 @@ if __name__ == "__main__":
     with transaction(key="order-1"):
         charge("o-1")
         sent = post("o-1")
-    print(f"sent: {sent.result}")
+    print("sent:", sent.result)
 '''
 
 

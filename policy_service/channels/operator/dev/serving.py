@@ -106,9 +106,13 @@ async def _until_signalled(session: Session) -> None:
 
 
 def _environment(variables: dict[str, str]) -> dict[str, str]:
-    """The script's environment: what another service left there would only mislead it."""
+    """The script's environment: what another service left there would only mislead it.
+
+    At a terminal Python writes whole lines by itself. Unbuffered, it would write a ``print`` in pieces, and a line of
+    this program could fall between them.
+    """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    return inherited | variables | {"PYTHONUNBUFFERED": "1"}
+    return inherited | variables | ({} if sys.stdout.isatty() else {"PYTHONUNBUFFERED": "1"})
 
 
 def operators_variables(settings: Settings) -> dict[str, str]:
