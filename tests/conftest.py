@@ -21,6 +21,9 @@ from hypothesis import settings
 from tests.counterparts import REQUIRE_ALL, WAY_TO_GET
 from tests.parts import PARTS, part_of
 
+# Nothing that a collection of tests makes is garbage before it ends; see `pytest_collection_finish`.
+gc.disable()
+
 settings.register_profile("fast", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("long", deadline=None, max_examples=2_000, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
@@ -77,6 +80,7 @@ def pytest_collection_finish() -> None:
     """What is loaded by now stays: without this every collection walks ten thousand tests and all libraries again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(20_000, 20, 20)
 
 
