@@ -84,7 +84,7 @@ class Database(ABC):
         self._pid = os.getpid()
         self._open_unit: bool | None = None  # whether the unit that is open is durable, if one is
         self._part_failed = False
-        self._when_kept: list[Callable[[], None]] = []
+        self._at_end: list[tuple[Callable[[], object], Callable[[], object]]] = []  # if kept, and if not
         mind_forks(self)
 
     @contextmanager
@@ -110,17 +110,17 @@ class Database(ABC):
                     raise JournalError("a part of this unit of the journal failed, so nothing of it is kept")
                 self._commit()
             except BaseException:
-                self._when_kept = []
+                for _, otherwise in self._take_at_end():
+                    otherwise()
                 self._undo()
                 raise
             finally:
                 self._open_unit = None
-            kept, self._when_kept = self._when_kept, []
-            for do in kept:
+            for do, _ in self._take_at_end():
                 do()
 
-    def when_kept(self, do: Callable[[], None]) -> None:
-        """Inside a unit: do this once all of it is written, and never where nobody knows that it is.
+    def at_end(self, kept: Callable[[], object], otherwise: Callable[[], object]) -> None:
+        """Inside a unit: call `kept` once all of it is written, `otherwise` where it is not, or where nobody knows.
 
         Raises:
             MisuseError: no unit is open.
@@ -128,7 +128,11 @@ class Database(ABC):
         with self._lock:
             if self._open_unit is None:
                 raise MisuseError("nothing of the journal is being written that this could wait for")
-            self._when_kept.append(do)
+            self._at_end.append((kept, otherwise))
+
+    def _take_at_end(self) -> list[tuple[Callable[[], object], Callable[[], object]]]:
+        taken, self._at_end = self._at_end, []
+        return taken
 
     @contextmanager
     def _part(self, durable: bool) -> Iterator[None]:
@@ -181,7 +185,7 @@ class Database(ABC):
         """
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._open_unit, self._when_kept = None, []
+        self._open_unit, self._at_end = None, []
         _LEFT_TO_PARENTS.append(self._leave())
 
     def _mind_process(self) -> None:

@@ -68,16 +68,14 @@ class Leases:
             if row["holder"] is not None and self.holds(row["holder"], row["lease_until"]):
                 return str(row["holder"])
             lease = Lease(txn, new_holder(), row["generation"] + 1)
+            # Before it is written: another thread of this process may read the row as soon as it is.
+            _OURS[lease.holder] = lease
+            self._database.at_end(lambda: self._heart.begin(lease), lambda: _OURS.pop(lease.holder, None))
             unit.execute(
                 "UPDATE transactions SET holder = ?, generation = ?, lease_until = ? WHERE txn = ?",
                 (lease.holder, lease.generation, self._clock.wall() + self.seconds, txn),
             )
-            self._database.when_kept(lambda: self._begin(lease))
             return lease
-
-    def _begin(self, lease: Lease) -> None:
-        _OURS[lease.holder] = lease
-        self._heart.begin(lease)
 
     def holds(self, holder: str, until: float) -> bool:
         """A process known to live keeps its lease past its time (its body may think for an hour); a dead one none. Nor

@@ -240,6 +240,23 @@ def test_a_living_owner_keeps_its_lease_however_long_it_thinks(journal: Journal,
     assert journal.leases.acquire(TXN) == lease.holder
 
 
+def test_a_lease_is_held_as_soon_as_another_thread_can_read_it(
+    journal: Journal, place: JournalPlace, clock: TickingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
+    other, seen, commit = Journal(place, clock=clock), [], journal.database._commit
+
+    def commit_and_look() -> None:
+        commit()
+        seen.append(other.leases.acquire(TXN))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.database, "_commit", commit_and_look)
+        lease = journal.leases.acquire(TXN)
+    other.close()
+    assert isinstance(lease, Lease) and seen == [lease.holder]
+
+
 def test_a_lease_we_cannot_see_the_owner_of_runs_its_time(journal: Journal, clock: TickingClock) -> None:
     lease, effect = on_another_machine(journal, owned(journal)), an_effect()
     clock.advance(50)

@@ -271,11 +271,14 @@ def test_a_lease_that_may_have_been_taken_does_not_shut_its_own_process_out(
     journal.transactions.newest_ids(1)
     with monkeypatch.context() as lost:
         losing(lost, journal, place, written=True)
-        with pytest.raises(JournalError, match="nobody knows"), desk.step():
+        with pytest.raises(JournalError, match="nobody knows") as kept, desk.step():
             refund("o-1", 5)
     assert journal.transactions.find("t-1")[0].holder is not None
     with desk.step():
         refund("o-1", 5)
+    assert (
+        kept.value.__traceback__ is not None
+    )  # whoever keeps the error keeps its frames, and with them the lease
     assert desk.done == [("refund", "o-1", 5)]
 
 
