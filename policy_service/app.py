@@ -60,10 +60,7 @@ from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.slack import routes as slack_routes
 from policy_service.channels.slack.loops import SlackChannel
 from policy_service.channels.web import routes as web
-from policy_service.channels.web.overseeing import WorkflowOversight
-from policy_service.channels.web.passkey_source import WorkflowPasskeys
-from policy_service.channels.web.slack_source import WorkflowSlackAccounts
-from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowPolicies, WorkflowQueue
+from policy_service.channels.web.pages import Pages
 from policy_service.errors import StartError
 from policy_service.facts.outside import Outside, outside_of
 from policy_service.health import Health
@@ -373,18 +370,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         app.routes.extend(routes.routes)  # `include_router` would take every route apart a second time
     if service.slack is not None and service.slack.signatures is not None:
         app.routes.extend(slack_routes.router(service.slack.desk, service.slack.signatures).routes)
-    web.install(
-        app,
-        WorkflowQueue(service.ctx),
-        WorkflowPolicies(service.ctx),
-        WorkflowOversight(service.ctx),
-        SignedInSessions(service.ctx, service.sessions, service.sign_in),
-        ReviewFeed(service.feed),
-        settings,
-        WorkflowPasskeys(service.ctx),
-        clock=service.ctx.clock,
-        slack=None if settings.slack is None else WorkflowSlackAccounts(service.ctx, settings.slack),
-    )
+    web.install(app, Pages(service.ctx, service.sessions, service.sign_in))
     docs.describe(app, _BODIES)
     app.add_middleware(problems.Faults)
     app.add_middleware(SingleHeaders)

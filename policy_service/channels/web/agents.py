@@ -7,47 +7,40 @@ from fastapi import Request, Response
 from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.showing.wording import span_words
 from policy_service.channels.web.page_routes import PageRoutes
-from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import Oversight
+from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import NotFoundError
-from policy_service.workflow.pages.agents import RECENT
+from policy_service.workflow.oversight.stopping import Target, stop_page
+from policy_service.workflow.pages.agents import RECENT, agent_list, agent_page
 
 _PAGE_OF_AGENTS = 50
 _BAR_WIDTH, _BAR_STEP, _TALLEST = 8, 10, 48
 
 
-def add_agents(router: PageRoutes, pages: Pages, oversight: Oversight) -> None:
-    """Give a router the pages about agents."""
+routes = PageRoutes()
 
-    @router.page("/agents")
-    async def agents(request: Request) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go("/sign-in?next=/agents")
-        cursor = request.query_params.get("cursor")
-        found = await oversight.agent_list(cursor, _PAGE_OF_AGENTS)
-        return await pages.draw(request, "agents.html", agents=found, session=session)
 
-    @router.page("/agents/{name}")
-    async def agent(request: Request, name: str) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go("/sign-in?next=/agents")
-        found = await oversight.agent_page(name, session.person)
-        if found is None:
-            raise NotFoundError(f"no agent {name!r} is enrolled here")
-        page, may = found
-        return await pages.draw(
-            request,
-            "agent.html",
-            session=session,
-            page=page,
-            may=may,
-            bars=bars(page.hours),
-            recent=RECENT,
-            decided_in=None if page.decided_in is None else span_words(page.decided_in),
-            max_reason=MAX_TEXT_CHARS,
-        )
+@routes.page("/agents")
+async def agents(pages: Pages, request: Request, session: PageSession) -> Response:
+    found = await agent_list(pages.ctx, request.query_params.get("cursor"), _PAGE_OF_AGENTS)
+    return await pages.draw(request, "agents.html", agents=found, session=session)
+
+
+@routes.page("/agents/{name}")
+async def agent(pages: Pages, request: Request, session: PageSession, name: str) -> Response:
+    page = await agent_page(pages.ctx, name)
+    if page is None:
+        raise NotFoundError(f"no agent {name!r} is enrolled here")
+    return await pages.draw(
+        request,
+        "agent.html",
+        session=session,
+        page=page,
+        may=await stop_page(pages.ctx, session.voter, Target("agent", name)),
+        bars=bars(page.hours),
+        recent=RECENT,
+        decided_in=None if page.decided_in is None else span_words(page.decided_in),
+        max_reason=MAX_TEXT_CHARS,
+    )
 
 
 def bars(hours: tuple[int, ...]) -> tuple[dict[str, int], ...]:

@@ -13,13 +13,10 @@ from urllib.parse import urlencode
 
 from fastapi import Request, Response
 
-from policy_service.channels.streams import Streams
 from policy_service.channels.web.page_routes import PageRoutes
-from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import Oversight
-from policy_service.channels.web.signing_in import signed_in
+from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.workflow.pages.searching import LogLine, LogSearch, as_json
+from policy_service.workflow.pages.searching import LogLine, LogSearch, as_json, export, search
 
 _PAGE_OF_LINES: Final = 50
 _TEXTS: Final = ("agent", "about", "kind", "person")
@@ -29,36 +26,32 @@ _COLUMNS: Final = ("index", "at", "kind", "actor", "agent", "txn", "effect_id", 
 _MEDIA: Final = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
 
 
-def add_audit(router: PageRoutes, pages: Pages, oversight: Oversight) -> None:
-    """Give a router the log's pages."""
-    exports = Streams()
+routes = PageRoutes()
 
-    @router.page("/audit")
-    async def audit(request: Request) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go("/sign-in?next=/audit")
-        asked = _asked(request.query_params)
-        found = await oversight.search(wanted_of(asked), request.query_params.get("cursor"), _PAGE_OF_LINES)
-        return await pages.draw(
-            request,
-            "audit.html",
-            session=session,
-            asked=asked,
-            query=urlencode({name: value for name, value in asked.items() if value}),
-            found=found,
-        )
 
-    @router.get("/audit/export.{form}")
-    async def export(request: Request, form: str) -> Response:
-        session = await signed_in(pages, request)
-        if form not in _MEDIA:
-            raise NotFoundError(f"the log leaves as {' or '.join(_MEDIA)}, not as {form!r}")
-        lines = oversight.export(wanted_of(_asked(request.query_params)))
-        body = as_table(lines) if form == "csv" else as_json_lines(lines)
-        name = f"countersign-log-{pages.now():%Y%m%dT%H%M%SZ}.{form}"
-        headers = pages.headers() | {"Content-Disposition": f'attachment; filename="{name}"'}
-        return exports.answer(f"{session.person.iss}|{session.person.sub}", body, headers, _MEDIA[form])
+@routes.page("/audit")
+async def audit(pages: Pages, request: Request, session: PageSession) -> Response:
+    asked = _asked(request.query_params)
+    found = await search(pages.ctx, wanted_of(asked), request.query_params.get("cursor"), _PAGE_OF_LINES)
+    return await pages.draw(
+        request,
+        "audit.html",
+        session=session,
+        asked=asked,
+        query=urlencode({name: value for name, value in asked.items() if value}),
+        found=found,
+    )
+
+
+@routes.get("/audit/export.{form}", touch=True)
+async def export_log(pages: Pages, request: Request, session: PageSession, form: str) -> Response:
+    if form not in _MEDIA:
+        raise NotFoundError(f"the log leaves as {' or '.join(_MEDIA)}, not as {form!r}")
+    lines = export(pages.ctx, wanted_of(_asked(request.query_params)))
+    body = as_table(lines) if form == "csv" else as_json_lines(lines)
+    name = f"countersign-log-{pages.now():%Y%m%dT%H%M%SZ}.{form}"
+    headers = pages.headers() | {"Content-Disposition": f'attachment; filename="{name}"'}
+    return pages.exports.answer(session.voter.key, body, headers, _MEDIA[form])
 
 
 def _asked(query: Mapping[str, str]) -> dict[str, str]:

@@ -15,119 +15,107 @@ from policy_service.channels.web.drawing.batch_views import line_views, part_vie
 from policy_service.channels.web.drawing.forms import MAX_FORM_BYTES
 from policy_service.channels.web.drawing.views import PICKS
 from policy_service.channels.web.page_routes import PageRoutes
-from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import QueueSource, Session, Shown
-from policy_service.channels.web.signing_in import sent_by
+from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.voting import BatchForm, batch_fields, line_value, read_batch
 from policy_service.errors import ConflictError, InvalidRequestError, ServiceError
-from policy_service.workflow.pages.alike import MAX_TOGETHER
+from policy_service.workflow.pages.alike import MAX_TOGETHER, alike
+from policy_service.workflow.pages.reviews import read_view, review_page
+from policy_service.workflow.pages.whole import whole
+from policy_service.workflow.reviews.vote import Ballot, vote
 
-_FIELDS: Final = frozenset({"csrf_token", "verdict"})
 _WORDS: Final = frozenset({"reason", "pick", "note"})
 _UNDONE: Final = "none of your votes was counted"
 
 
-def add_batches(router: PageRoutes, pages: Pages, source: QueueSource) -> None:
-    """Give a router both pages."""
-    _add_alike(router, pages, source)
-    _add_whole(router, pages, source)
+routes = PageRoutes()
 
 
-def _add_alike(router: PageRoutes, pages: Pages, source: QueueSource) -> None:
-    @router.page("/alike/{review_id}")
-    async def alike(request: Request, review_id: str) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go(f"/sign-in?next=/alike/{review_id}")
-        page = await source.alike(session.person, review_id)
-        lines = line_views(page.lines, pages.now())[:MAX_TOGETHER]
-        return await pages.draw(
-            request,
-            "alike.html",
-            session=session,
-            page=page,
-            review_id=review_id,
-            more=page.more or len(page.lines) > MAX_TOGETHER,
-            lines=lines,
-            values=[line_value(view.line) for view in lines],
-            picks=PICKS,
-            max_reason=MAX_TEXT_CHARS,
-        )
-
-    @router.post("/alike/{review_id}/votes")
-    async def vote(request: Request, review_id: str) -> Response:
-        """One vote for each ticked line, each on its own bytes; one that is refused stops no other."""
-        session, form = await sent_by(
-            pages, request, _FIELDS, _WORDS | batch_fields(MAX_TOGETHER), undone=_UNDONE
-        )
-        batch = read_batch(form, MAX_TOGETHER)
-        page = await source.alike(session.person, review_id)
-        may = {view.line.review_id for view in line_views(page.lines, pages.now()) if not view.alone}
-        return await pages.draw(
-            request,
-            "batch_told.html",
-            **await _decided(
-                source, session, batch, may, f"the kind of {review_id} that you may decide together"
-            ),
-            back=f"/alike/{review_id}",
-            back_text="What is left of this kind",
-        )
+@routes.page("/alike/{review_id}")
+async def show_alike(pages: Pages, request: Request, session: PageSession, review_id: str) -> Response:
+    page = await alike(pages.ctx, session.voter, review_id)
+    lines = line_views(page.lines, pages.now())[:MAX_TOGETHER]
+    return await pages.draw(
+        request,
+        "alike.html",
+        session=session,
+        page=page,
+        review_id=review_id,
+        more=page.more or len(page.lines) > MAX_TOGETHER,
+        lines=lines,
+        values=[line_value(view.line) for view in lines],
+        picks=PICKS,
+        max_reason=MAX_TEXT_CHARS,
+    )
 
 
-def _add_whole(router: PageRoutes, pages: Pages, source: QueueSource) -> None:
-    @router.page("/reviews/{review_id}/whole")
-    async def whole(request: Request, review_id: str) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go(f"/sign-in?next=/reviews/{review_id}/whole")
-        page = await source.whole(session.person, review_id)
-        views = await pages.beside(page.bytes, lambda: part_views(page, pages.now()))
-        return await pages.draw(
-            request,
-            "whole.html",
-            heavy=page.bytes,
-            session=session,
-            page=page,
-            review_id=review_id,
-            parts_here=views,
-            values=["" if view.may is None else line_value(view.may.line) for view in views],
-            picks=PICKS,
-            max_reason=MAX_TEXT_CHARS,
-        )
+@routes.form("/alike/{review_id}/votes", {"verdict"}, _WORDS | batch_fields(MAX_TOGETHER), undone=_UNDONE)
+async def vote_alike(
+    pages: Pages, request: Request, session: PageSession, form: dict[str, str], review_id: str
+) -> Response:
+    """One vote for each ticked line, each on its own bytes; one that is refused stops no other."""
+    batch = read_batch(form, MAX_TOGETHER)
+    page = await alike(pages.ctx, session.voter, review_id)
+    may = {view.line.review_id for view in line_views(page.lines, pages.now()) if not view.alone}
+    kind = f"the kind of {review_id} that you may decide together"
+    return await pages.draw(
+        request,
+        "batch_told.html",
+        **await _decided(pages, session, batch, may, kind),
+        back=f"/alike/{review_id}",
+        back_text="What is left of this kind",
+    )
 
-    @router.post("/reviews/{review_id}/whole/votes")
-    async def vote(request: Request, review_id: str) -> Response:
-        """One vote for each effect, each on its own bytes; a denial of one ends all of them."""
-        session, form = await sent_by(
-            pages,
-            request,
-            _FIELDS,
-            _WORDS | {"seen"} | batch_fields(MAX_EFFECTS),
-            undone=_UNDONE,
-            max_bytes=2 * MAX_FORM_BYTES,
-            max_fields=2 * MAX_EFFECTS,
-        )
-        batch = read_batch(form, MAX_EFFECTS)
-        if batch.verdict == "approve" and "seen" not in form:
-            raise InvalidRequestError("say that you have read every effect: tick the box above the button")
-        page = await source.whole(session.person, review_id)
-        views = await pages.beside(page.bytes, lambda: part_views(page, pages.now()))
-        may = {view.may.line.review_id for view in views if view.may is not None}
-        return await pages.draw(
-            request,
-            "batch_told.html",
-            **await _decided(
-                source, session, batch, may, f"the transaction of {review_id} that you may decide here"
-            ),
-            back=f"/reviews/{review_id}/whole",
-            back_text="The whole transaction",
-        )
+
+@routes.page("/reviews/{review_id}/whole")
+async def show_whole(pages: Pages, request: Request, session: PageSession, review_id: str) -> Response:
+    page = await whole(pages.ctx, session.voter, review_id)
+    views = await pages.beside(page.bytes, lambda: part_views(page, pages.now()))
+    return await pages.draw(
+        request,
+        "whole.html",
+        heavy=page.bytes,
+        session=session,
+        page=page,
+        review_id=review_id,
+        parts_here=views,
+        values=["" if view.may is None else line_value(view.may.line) for view in views],
+        picks=PICKS,
+        max_reason=MAX_TEXT_CHARS,
+    )
+
+
+@routes.form(
+    "/reviews/{review_id}/whole/votes",
+    {"verdict"},
+    _WORDS | {"seen"} | batch_fields(MAX_EFFECTS),
+    undone=_UNDONE,
+    max_bytes=2 * MAX_FORM_BYTES,
+    max_fields=2 * MAX_EFFECTS,
+)
+async def vote_whole(
+    pages: Pages, request: Request, session: PageSession, form: dict[str, str], review_id: str
+) -> Response:
+    """One vote for each effect, each on its own bytes; a denial of one ends all of them."""
+    batch = read_batch(form, MAX_EFFECTS)
+    if batch.verdict == "approve" and "seen" not in form:
+        raise InvalidRequestError("say that you have read every effect: tick the box above the button")
+    page = await whole(pages.ctx, session.voter, review_id)
+    views = await pages.beside(page.bytes, lambda: part_views(page, pages.now()))
+    may = {view.may.line.review_id for view in views if view.may is not None}
+    transaction = f"the transaction of {review_id} that you may decide here"
+    return await pages.draw(
+        request,
+        "batch_told.html",
+        **await _decided(pages, session, batch, may, transaction),
+        back=f"/reviews/{review_id}/whole",
+        back_text="The whole transaction",
+    )
 
 
 async def _decided(
-    source: QueueSource, session: Session, batch: BatchForm, may: set[str], whole: str
+    pages: Pages, session: PageSession, batch: BatchForm, may: set[str], of: str
 ) -> dict[str, Any]:
-    """What became of each vote, for a page; one that is refused stops no other. ``whole`` is what only these may be
+    """What became of each vote, for a page; one that is refused stops no other. ``of`` is what only these may be
     decided of.
     """
     told = []
@@ -135,26 +123,22 @@ async def _decided(
         named = line["review_id"]
         try:
             if named not in may:
-                await _require_voted_already(source, session, named, batch.verdict, whole)
-            result = await source.cast_vote(
-                session.person, named, batch.verdict, int(line["rev"]),
-                line["effect_digest"], line["txn_digest"], batch.reason,
-                shown=Shown(line["view_digest"], ""), proof=None,
+                await _require_voted_already(pages, session, named, batch.verdict, of)
+            ballot = Ballot(
+                named, batch.verdict, int(line["rev"]), line["effect_digest"], line["txn_digest"],
+                batch.reason or None, "web", view_digest=line["view_digest"],
             )  # fmt: skip
+            result = await vote(pages.ctx, session.voter, ballot, read_view)
             if not result.counted:
                 raise ConflictError(f"it had settled before ({result.state}); your vote changed nothing")
             told.append({"review_id": named, "state": result.state, "refused": ""})
         except ServiceError as error:
             told.append({"review_id": named, "state": "", "refused": as_sentence(error.detail)})
-    return {
-        "session": session,
-        "told": told,
-        "verdict": batch.verdict,
-    }
+    return {"session": session, "told": told, "verdict": batch.verdict}
 
 
 async def _require_voted_already(
-    source: QueueSource, session: Session, named: str, verdict: str, whole: str
+    pages: Pages, session: PageSession, named: str, verdict: str, of: str
 ) -> None:
     """What may not be decided here may have been, by this very form: a page that is loaded again sends it once more,
     and a vote that stands is taken as it stands.
@@ -162,11 +146,11 @@ async def _require_voted_already(
     Raises:
         InvalidRequestError: it is no longer open for this person, or never stood here.
     """
-    now = await source.review_page(named, session.person)
+    now = await review_page(pages.ctx, session.voter, named)
     if now is not None and now.my_verdict == verdict:
         return
     if now is not None and now.my_verdict is not None:
         raise InvalidRequestError(f"your vote to {now.my_verdict} stands: open it to change that")
     if now is not None and now.state != "open":
         raise InvalidRequestError(f"it has settled meanwhile ({now.state}); your vote would change nothing")
-    raise InvalidRequestError(f"it is not one of {whole}: open it")
+    raise InvalidRequestError(f"it is not one of {of}: open it")

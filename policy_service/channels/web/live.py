@@ -8,13 +8,15 @@ heartbeat, when somebody has signed out, and before something is said; what no p
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 
 from fastapi import Request
 from fastapi.sse import format_sse_event
 
 from policy_service import metrics
-from policy_service.channels.web.ports import EventFeed, QueueEvent, Sessions
+from policy_service.audit.feed import PEOPLE, Event, Feed
 from policy_service.errors import InvalidRequestError
+from policy_service.identity.sessions import Sessions
 
 HEARTBEAT_SECONDS = (
     15.0  # proxies cut a silent stream after 30 to 60; also how often the session is looked at
@@ -22,8 +24,53 @@ HEARTBEAT_SECONDS = (
 BATCH = 100  # events a read; more arrive with the next
 
 
+_ABOUT_TASKS = frozenset({"task_opened", "task_settled"})
+_OPENED = frozenset({"review_opened", "review_reopened"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEvent:
+    """Something happened: an id and a kind, never HTML. `index` is the dense index of the audit row."""
+
+    index: int
+    kind: str  # "review_opened", "vote_recorded", "review_settled", "task_opened", "task_settled", ...
+    review_id: str = ""
+    task_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events in order, and how far was looked: rows about other things are passed over for good."""
+
+    events: tuple[QueueEvent, ...]
+    index: int
+    somebody_left: bool  # a session has ended among what was passed over
+
+
+async def events_after(feed: Feed, index: int, limit: int) -> EventBatch:
+    """Events about reviews and tasks among the next `limit` after an index."""
+    found = await feed.events_after(index, limit)
+    events = tuple(told for event in found if (told := _told(event)) is not None)
+    left = any(event.kind == "signed_out" for event in found)
+    return EventBatch(events, found[-1].index if found else index, left)
+
+
+def _told(event: Event) -> QueueEvent | None:
+    if event.kind in _ABOUT_TASKS and event.task_id is not None:
+        return QueueEvent(event.index, event.kind, task_id=event.task_id)
+    if event.review_id is None:
+        return None
+    return QueueEvent(event.index, "review_opened" if event.kind in _OPENED else event.kind, event.review_id)
+
+
+async def _wait_after(feed: Feed, index: int, timeout_seconds: float) -> int:
+    """Return as soon as there may be something new, with the index after which that is."""
+    found, reached = await feed.follow(index, timeout_seconds, PEOPLE)
+    return found[0].index - 1 if found else reached
+
+
 async def stream(
-    feed: EventFeed, sessions: Sessions, cookie: str, after: int, about: str | None
+    feed: Feed, sessions: Sessions, cookie: str, after: int, about: str | None
 ) -> AsyncIterator[bytes]:
     """Server-sent events after an index, about one review or task or about all, until the session or the service
     ends."""
@@ -32,7 +79,7 @@ async def stream(
         yield format_sse_event(comment="open", retry=2_000)
         session, due = await sessions.find(cookie, touch=False), clock() + HEARTBEAT_SECONDS
         while session is not None and not feed.closing:
-            batch = await feed.events_after(session.person, index, BATCH)
+            batch = await events_after(feed, index, BATCH)
             told, silent = _about(batch.events, about), clock() >= due
             if told or silent or batch.somebody_left:
                 session = await sessions.find(cookie, touch=False)
@@ -47,7 +94,7 @@ async def stream(
             if batch.index > index:
                 index = batch.index
             else:
-                index = await feed.wait_after(index, due - clock())
+                index = await _wait_after(feed, index, due - clock())
 
 
 def _about(events: Sequence[QueueEvent], about: str | None) -> list[QueueEvent]:

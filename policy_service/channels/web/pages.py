@@ -1,8 +1,10 @@
 """Answer with a page: its nonce, its headers, its session and theme. Nothing is decided here."""
 
+from __future__ import annotations
+
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -11,16 +13,25 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from policy_service.channels.showing.wording import sentence
+from policy_service.channels.streams import Streams
 from policy_service.channels.web.assets import Asset, load_assets, web_folder
 from policy_service.channels.web.drawing.views import change_views
 from policy_service.channels.web.headers import asset_headers, common_headers, page_headers
-from policy_service.channels.web.ports import Clock, Session, Sessions
 from policy_service.channels.web.refusals import words_for
 from policy_service.channels.web.rendering import templates_of
-from policy_service.errors import RETRY_AFTER_S, ServiceError
+from policy_service.errors import RETRY_AFTER_S, NotFoundError, ServiceError
+from policy_service.identity.oidc import SignIn
 from policy_service.identity.origin import Site, cookie_of, local_path, site_of
-from policy_service.workflow.pages.alarms import Alarms
-from policy_service.workflow.reading.tasks import OpenTasks
+from policy_service.identity.people import Person
+from policy_service.identity.sessions import Notice, Session, Sessions
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.ballots import groups_now
+from policy_service.workflow.pages.alarms import alarms
+from policy_service.workflow.pages.policies import Policies
+from policy_service.workflow.pages.reviews import review_page
+from policy_service.workflow.pages.tasks import count_open
+from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.workflow.reviews.voter import Voter, voter_for
 
 T = TypeVar("T")
 
@@ -28,45 +39,76 @@ HEAVY_BYTES = 16_384  # a page about more than this is drawn beside the event lo
 _THEMES = frozenset({"light", "dark"})
 
 
-class Pages:
-    """Draws pages for one site."""
+@dataclass(frozen=True, slots=True)
+class PageSession:
+    """The session of a request, as its pages show it."""
 
-    def __init__(
-        self,
-        public_url: str,
-        sessions: Sessions,
-        clock: Clock,
-        in_force: Callable[[], str],
-        alarms: Callable[[], Awaitable[Alarms]],
-        open_tasks: Callable[[], Awaitable[OpenTasks]],
-        *,
-        slack: bool = False,
-    ) -> None:
-        """``in_force`` names the commit of the policies that decide now, ``alarms`` what every page says aloud,
-        ``open_tasks`` counts those that every page lists; ``slack``: there is an app whose accounts can be linked.
-        """
+    live: Session
+    groups: frozenset[str]  # those of its person that stand now, by their titles
+
+    @property
+    def person(self) -> Person:
+        """Who is signed in. Their groups here are those of their token; a vote asks the others anew."""
+        return self.live.person
+
+    @property
+    def voter(self) -> Voter:
+        """Who acts, as their session knows them."""
+        return voter_for(self.live.person)
+
+    @property
+    def csrf(self) -> str:
+        """Its form token."""
+        return self.live.csrf
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What changed of its person's passkeys, elsewhere."""
+        return self.live.notices
+
+
+class Pages:
+    """The pages of one service: what their routes work with, and how a page is drawn."""
+
+    def __init__(self, ctx: Context, sessions: Sessions, sign_in: SignIn) -> None:
         folder = web_folder()
-        self.site: Site = site_of(public_url)
+        self.ctx = ctx
+        self.sessions = sessions
+        self.sign_in = sign_in
+        self.policies = Policies(ctx)
+        self.streams, self.exports = Streams(), Streams()
+        self.site: Site = site_of(ctx.settings.public_url)
         self.assets: Mapping[str, Asset] = load_assets(folder / "static")
         self._templates = templates_of(folder / "templates")
-        self._sessions = sessions
-        self._clock = clock
-        self._in_force = in_force
-        self._alarms = alarms
-        self._open_tasks = open_tasks
-        self._slack = slack
 
-    async def session(self, request: Request, *, touch: bool = True) -> Session | None:
+    async def session(self, request: Request, *, touch: bool = True) -> PageSession | None:
         """The live session behind the request's cookie; `touch`: the request shows that its person is there."""
         cookie = self.cookie(request, self.site.session_cookie)
-        return await self._sessions.find(cookie, touch=touch) if cookie else None
+        live = await self.sessions.find(cookie, touch=touch) if cookie else None
+        if live is None:
+            return None
+        bundle = self.ctx.active.current
+        groups = groups_now(bundle, live.person.key, live.person.groups)
+        return PageSession(live, frozenset(bundle.directory.title_of(group) for group in groups))
+
+    async def review(self, session: PageSession, review_id: str) -> ReviewPage:
+        """A review as this person may see it.
+
+        Raises:
+            NotFoundError: there is none for them.
+        """
+        page = await review_page(self.ctx, session.voter, review_id)
+        if page is None:
+            raise NotFoundError(f"there is no review {review_id!r} that you may see")
+        return page
 
     def cookie(self, request: Request, name: str) -> str | None:
         """A cookie of ours."""
         return cookie_of(request.headers, name)
 
     def now(self) -> datetime:
-        return self._clock()
+        """The service's time."""
+        return self.ctx.clock()
 
     async def beside(self, size: int, work: Callable[[], T]) -> T:
         """Run pure work: here when it is about little, beside the event loop when it is about much."""
@@ -79,26 +121,26 @@ class Pages:
         nonce = secrets.token_urlsafe(16)
         theme = request.cookies.get(self.site.theme_cookie, "")
         everything = {
-            "now": self._clock(),
+            "now": self.now(),
             "nonce": nonce,
             "assets": self.assets,
             "theme": theme if theme in _THEMES else "",
             "keys_off": request.cookies.get(self.site.keys_cookie) == "off",
             "here": here(request),
-            "in_force": self._in_force(),
-            "slack": self._slack,
-            "alarms": await self._or_none(self._alarms) if "session" in context else None,
-            "open_tasks": await self._or_none(self._open_tasks) if "session" in context else None,
+            "in_force": self.ctx.active.status().active_commit or "",
+            "slack": self.ctx.settings.slack is not None,
+            "alarms": await self._or_none(alarms) if "session" in context else None,
+            "open_tasks": await self._or_none(count_open) if "session" in context else None,
             **context,
         }
         html = await self.beside(heavy, lambda: self._templates.render(template, **everything))
         return HTMLResponse(html, status, page_headers(self.site, nonce))
 
-    async def _or_none(self, read: Callable[[], Awaitable[T]]) -> T | None:
+    async def _or_none(self, read: Callable[[Context], Awaitable[T]]) -> T | None:
         """What every page shows; None when it cannot be read. Of what is stopped the page then says so: it may be all
         of it."""
         try:
-            return await read()
+            return await read(self.ctx)
         except ServiceError:
             return None
 
@@ -120,7 +162,7 @@ class Pages:
             answer.headers["Retry-After"] = str(RETRY_AFTER_S)
         return answer
 
-    async def _stale(self, request: Request, session: Session, error: ServiceError) -> Response:
+    async def _stale(self, request: Request, session: PageSession, error: ServiceError) -> Response:
         return await self.draw(
             request,
             "stale.html",
@@ -134,7 +176,7 @@ class Pages:
             moved=error.extras.get("moved", ()),
         )
 
-    async def _session_or_none(self, request: Request) -> Session | None:
+    async def _session_or_none(self, request: Request) -> PageSession | None:
         """A refusal is drawn even when sessions cannot be read; a foreign host sees no session at all."""
         if request.headers.get("host", "").lower() not in self.site.hosts:
             return None
@@ -142,6 +184,11 @@ class Pages:
             return await self.session(request, touch=False)  # a refusal is no sign that somebody is there
         except ServiceError:
             return None
+
+    def set_session(self, answer: Response, cookie: str) -> None:
+        """The browser goes by this session from now on; an empty value ends it there."""
+        seconds = self.ctx.settings.session_max_s if cookie else 0
+        self.set_cookie(answer, self.site.session_cookie, cookie, seconds)
 
     def set_cookie(self, answer: Response, name: str, value: str, max_age_seconds: int) -> None:
         """Host-only, for every path, out of reach of scripts; Secure wherever the site is."""

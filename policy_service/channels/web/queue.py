@@ -18,11 +18,13 @@ from policy_service.channels.web.drawing.filters import (
 from policy_service.channels.web.drawing.queue_views import queue_groups
 from policy_service.channels.web.drawing.views import review_context
 from policy_service.channels.web.page_routes import PageRoutes
-from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import EventFeed, QueueSource, Session
-from policy_service.channels.web.signing_in import signed_in
-from policy_service.errors import NotFoundError
+from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.pdp.rules import UNSEEN
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.ballots import groups_now
+from policy_service.workflow.pages.queue import count_waiting, queue_page
 from policy_service.workflow.reading.queue import Wanted
+from policy_service.workflow.reviews.voter import Voter
 
 PAGE_OF_ROWS = (
     25  # about a screen on a desktop; the next ones are a link away, and a row costs as much as it shows
@@ -33,64 +35,62 @@ forbid (principal, action == Action::"refund", resource)
 when {{ context.input.amount_cents > 5000 }};"""
 
 
-def add_queue(router: PageRoutes, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
-    """Give a router the queue."""
+routes = PageRoutes()
 
-    @router.page("/")
-    async def queue(request: Request) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go("/sign-in")
-        index = await feed.latest()  # read before the rows: what comes between is announced, not lost
-        wanted, cursor = read_wanted(request.query_params), request.query_params.get("cursor")
-        beside = request.query_params.get("review", "")
-        page = await source.queue_page(session.person, wanted, cursor, PAGE_OF_ROWS)
-        frame: dict[str, Any] = {
-            "session": session,
-            "index": index,
-            "queue": page,
-            "wanted": wanted,
-            "query": address(wanted, review=beside).replace("/?", "&").removeprefix("/"),
-            "tabs": tabs(wanted, page),
-        }
-        if not page.rows and cursor is None and not wanted.filtered and not beside:
-            gate = _GATE_EXAMPLE.format(group=source.group_to_ask(session.person) or "GROUP")
-            return await pages.draw(request, "empty.html", gate_example=gate, site=pages.site.origin, **frame)
-        frame |= _list(wanted, cursor) | {
-            "groups": queue_groups(page.rows, pages.now(), wanted, beside),
-            "aside": address(wanted, cursor=cursor, review=page.rows[0].review_id) if page.rows else "",
-            "following": address(wanted, cursor=page.next_cursor, review=beside) if page.next_cursor else "",
-        }
-        if not beside:
-            return await pages.draw(request, "queue.html", **frame)
-        return await _beside(request, session, beside, frame)
 
-    async def _beside(request: Request, session: Session, review_id: str, frame: dict[str, Any]) -> Response:
-        review = await source.review_page(review_id, session.person)
-        if review is None:
-            raise NotFoundError(f"there is no review {review_id!r} that you may see")
-        heavy = len(review.canonical)
-        context = await pages.beside(heavy, lambda: review_context(review, pages.now()))
-        return await pages.draw(
-            request, "split.html", heavy=heavy, as_shown=context["shown"], **context, **frame
-        )
+@routes.page("/")
+async def queue(pages: Pages, request: Request, session: PageSession) -> Response:
+    index = pages.ctx.feed.index  # read before the rows: what comes between is announced, not lost
+    wanted, cursor = read_wanted(request.query_params), request.query_params.get("cursor")
+    beside = request.query_params.get("review", "")
+    page = await queue_page(pages.ctx, session.voter, wanted, cursor, PAGE_OF_ROWS)
+    frame: dict[str, Any] = {
+        "session": session,
+        "index": index,
+        "queue": page,
+        "wanted": wanted,
+        "query": address(wanted, review=beside).replace("/?", "&").removeprefix("/"),
+        "tabs": tabs(wanted, page),
+    }
+    if not page.rows and cursor is None and not wanted.filtered and not beside:
+        gate = _GATE_EXAMPLE.format(group=_group_to_ask(pages.ctx, session.voter) or "GROUP")
+        return await pages.draw(request, "empty.html", gate_example=gate, site=pages.site.origin, **frame)
+    frame |= _list(wanted, cursor) | {
+        "groups": queue_groups(page.rows, pages.now(), wanted, beside),
+        "aside": address(wanted, cursor=cursor, review=page.rows[0].review_id) if page.rows else "",
+        "following": address(wanted, cursor=page.next_cursor, review=beside) if page.next_cursor else "",
+    }
+    if not beside:
+        return await pages.draw(request, "queue.html", **frame)
+    review = await pages.review(session, beside)
+    heavy = len(review.canonical)
+    context = await pages.beside(heavy, lambda: review_context(review, pages.now()))
+    return await pages.draw(request, "split.html", heavy=heavy, as_shown=context["shown"], **context, **frame)
 
-    @router.get("/queue/live")
-    async def queue_live(request: Request) -> Response:
-        session = await signed_in(pages, request, touch=False)
-        batch = await feed.events_after(session.person, live.index_of(request, "since"), EVENTS_COUNTED)
-        fresh, settled = live.tell(batch.events)
-        wanted = read_wanted(request.query_params)
-        return await pages.draw(
-            request,
-            "queue_live.html",
-            fresh=fresh,
-            settled=settled,
-            capped=len(batch.events) >= EVENTS_COUNTED,
-            settled_ids=live.settled_ids(batch.events),
-            again=address(wanted, review=request.query_params.get("review")),
-            waiting=await source.count_waiting(session.person),
-        )
+
+@routes.get("/queue/live")
+async def queue_live(pages: Pages, request: Request, session: PageSession) -> Response:
+    since = live.index_of(request, "since")
+    batch = await live.events_after(pages.ctx.feed, since, EVENTS_COUNTED)
+    fresh, settled = live.tell(batch.events)
+    wanted = read_wanted(request.query_params)
+    return await pages.draw(
+        request,
+        "queue_live.html",
+        fresh=fresh,
+        settled=settled,
+        capped=len(batch.events) >= EVENTS_COUNTED,
+        settled_ids=live.settled_ids(batch.events),
+        again=address(wanted, review=request.query_params.get("review")),
+        waiting=await count_waiting(pages.ctx, session.voter),
+    )
+
+
+def _group_to_ask(ctx: Context, voter: Voter) -> str | None:
+    """A group that a first gate may ask: one of this person's, or any other of the bundle; None without one."""
+    bundle = ctx.active.current
+    known = bundle.directory.groups - {UNSEEN}  # those look at what policy cannot weigh
+    return min(known & groups_now(bundle, voter.key, voter.groups) or known, default=None)
 
 
 def _list(wanted: Wanted, cursor: str | None) -> dict[str, Any]:

@@ -6,141 +6,122 @@ guards it is the sealed note of the browser that left (`identity.oidc`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from fastapi import Request, Response
 from starlette.responses import RedirectResponse
 
 from policy_service.channels.web.drawing.forms import read_form
 from policy_service.channels.web.page_routes import PageRoutes
-from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import NewSession, Session, Sessions, WebSettings
-from policy_service.channels.web.voting import require_csrf
-from policy_service.errors import ForbiddenError, InvalidRequestError, ServiceError, UnauthenticatedError
-from policy_service.identity.oidc import NOTE_S
+from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.errors import ForbiddenError, InvalidRequestError, ServiceError
+from policy_service.identity.dev_signin import spend_link
+from policy_service.identity.oidc import NOTE_S, Identity
 from policy_service.identity.origin import local_path
+from policy_service.identity.people import remember
+from policy_service.identity.sessions import end_session, open_session
+from policy_service.settings import Settings
+from policy_service.storage.database import Tx
 
 _MAX_TOKEN_CHARS = 200
 _MAX_QUERY_CHARS = 8_192  # a provider's answer: code, state and issuer
 
-
-async def signed_in(pages: Pages, request: Request, *, touch: bool = True) -> Session:
-    """The session of this request; ``touch`` says whether it is activity of the person's.
-
-    Raises:
-        UnauthenticatedError: there is none any more.
-    """
-    session = await pages.session(request, touch=touch)
-    if session is None:
-        raise UnauthenticatedError("nobody is signed in here any more")
-    return session
+routes = PageRoutes()
 
 
-async def sent_by(
-    pages: Pages,
-    request: Request,
-    required: Collection[str],
-    optional: Collection[str],
-    *,
-    undone: str,
-    **limits: int,
-) -> tuple[Session, dict[str, str]]:
-    """Who sends a form, and its fields. The form is read first: a session that ends while it is on its way sends
-    nothing any more. ``undone`` says to somebody without a session what did not happen; ``limits`` are `read_form`'s.
-
-    Raises:
-        InvalidRequestError: the form is not as it should be.
-        UnauthenticatedError: there is no session any more.
-        ForbiddenError: the form is not this session's (`csrf`).
-    """
-    form = await read_form(request, required, optional, **limits)
-    session = await pages.session(request)
-    if session is None:
-        raise UnauthenticatedError(f"{undone}: nobody is signed in here any more")
-    require_csrf(session, form)
-    return session, form
+@routes.public("/sign-in", "GET", "HEAD")
+async def sign_in(pages: Pages, request: Request) -> Response:
+    return await pages.draw(
+        request,
+        "sign_in.html",
+        providers=pages.sign_in.choices,
+        dev_signin=pages.ctx.settings.dev_signin,
+        public_url=pages.site.origin,
+        next=local_path(request.query_params.get("next", "/")),
+    )
 
 
-def add_sign_in(router: PageRoutes, pages: Pages, sessions: Sessions, settings: WebSettings) -> None:
-    """Every route somebody without a session may use, and those that end one."""
-
-    # The development link comes first: its address would otherwise be a provider's name.
-    _add_development_link(router, pages, sessions, settings)
-    _add_providers(router, pages, sessions)
-    _add_sign_out(router, pages, sessions)
-
-    @router.page("/sign-in")
-    async def sign_in(request: Request) -> Response:
-        return await pages.draw(
-            request,
-            "sign_in.html",
-            providers=sessions.providers(),
-            dev_signin=settings.dev_signin,
-            public_url=pages.site.origin,
-            next=local_path(request.query_params.get("next", "/")),
-        )
+# The development link comes before the providers: its address would otherwise be a provider's name.
+@routes.public("/sign-in/dev", "GET", "HEAD")
+async def development_link(pages: Pages, request: Request) -> Response:
+    token = request.query_params.get("token", "")
+    _require_dev_signin(pages.ctx.settings)
+    if not 0 < len(token) <= _MAX_TOKEN_CHARS:
+        raise InvalidRequestError("this sign-in link is not complete", code="bad_token")
+    return await pages.draw(request, "sign_in_dev.html", token=token)
 
 
-def _add_providers(router: PageRoutes, pages: Pages, sessions: Sessions) -> None:
-    @router.get("/sign-in/{name}")
-    async def leave(request: Request, name: str) -> Response:
-        fresh = request.query_params.get("fresh") == "yes"
-        departure = await sessions.begin(name, local_path(request.query_params.get("next", "/")), fresh=fresh)
-        answer = RedirectResponse(departure.url, 303, pages.headers())
-        pages.set_cookie(answer, pages.site.note_cookie, departure.note, NOTE_S)
-        return answer
+@routes.public("/sign-in/dev", "POST")
+async def spend_development_link(pages: Pages, request: Request) -> Response:
+    _require_dev_signin(pages.ctx.settings)
+    form = await read_form(request, {"token"})
+    old = pages.cookie(request, pages.site.session_cookie)
 
-    @router.get("/sign-in/{name}/callback")
-    async def come_back(request: Request, name: str) -> Response:
-        note = pages.cookie(request, pages.site.note_cookie)
-        try:
-            opened, next_path = await sessions.finish(name, _answer(request), note, _cookie(pages, request))
-            answer = _opened(pages, opened, next_path)
-        except ServiceError as error:
-            answer = await pages.refuse(request, error)
-        pages.set_cookie(answer, pages.site.note_cookie, "", 0)  # it was for one answer, whatever that was
-        return answer
+    def spend(tx: Tx) -> str:
+        signed_in = spend_link(tx, pages.ctx.settings, form["token"])
+        end_session(tx, old)
+        return signed_in.cookie
 
-
-def _add_development_link(
-    router: PageRoutes, pages: Pages, sessions: Sessions, settings: WebSettings
-) -> None:
-    @router.page("/sign-in/dev")
-    async def landing(request: Request) -> Response:
-        token = request.query_params.get("token", "")
-        _require_dev_signin(settings)
-        if not 0 < len(token) <= _MAX_TOKEN_CHARS:
-            raise InvalidRequestError("this sign-in link is not complete", code="bad_token")
-        return await pages.draw(request, "sign_in_dev.html", token=token)
-
-    @router.post("/sign-in/dev")
-    async def spend(request: Request) -> Response:
-        _require_dev_signin(settings)
-        form = await read_form(request, {"token"})
-        return _opened(pages, await sessions.sign_in(form["token"], _cookie(pages, request)), "/")
-
-
-def _add_sign_out(router: PageRoutes, pages: Pages, sessions: Sessions) -> None:
-    @router.post("/sign-out")
-    async def sign_out(request: Request) -> Response:
-        """End this session; with ``everywhere``, every session of this person."""
-        session = await signed_in(pages, request)
-        form = await read_form(request, {"csrf_token"}, {"everywhere"})
-        require_csrf(session, form)
-        await sessions.sign_out(_cookie(pages, request) or "", everywhere=form.get("everywhere") == "yes")
-        answer = pages.go("/sign-in")
-        pages.set_cookie(answer, pages.site.session_cookie, "", 0)
-        return answer
-
-
-def _opened(pages: Pages, opened: NewSession, next_path: str) -> Response:
-    answer = pages.go(next_path)
-    pages.set_cookie(answer, pages.site.session_cookie, opened.cookie, opened.max_age_seconds)
+    answer = pages.go("/")
+    pages.set_session(answer, await pages.ctx.db.write(spend))
     return answer
 
 
-def _cookie(pages: Pages, request: Request) -> str | None:
-    return pages.cookie(request, pages.site.session_cookie)
+@routes.public("/sign-in/{name}", "GET")
+async def leave(pages: Pages, request: Request, name: str) -> Response:
+    fresh = request.query_params.get("fresh") == "yes"
+    next_path = local_path(request.query_params.get("next", "/"))
+    departure = await pages.sign_in.begin(name, next_path, fresh=fresh)
+    answer = RedirectResponse(departure.url, 303, pages.headers())
+    pages.set_cookie(answer, pages.site.note_cookie, departure.note, NOTE_S)
+    return answer
+
+
+@routes.public("/sign-in/{name}/callback", "GET")
+async def come_back(pages: Pages, request: Request, name: str) -> Response:
+    note = pages.cookie(request, pages.site.note_cookie)
+    answer: Response
+    try:
+        who, next_path = await pages.sign_in.finish(name, _answer(request), note)
+        old = pages.cookie(request, pages.site.session_cookie)
+        cookie = await pages.ctx.db.write(lambda tx: _open(tx, pages.ctx.settings, who, old))
+        answer = pages.go(next_path)
+        pages.set_session(answer, cookie)
+    except ServiceError as error:
+        answer = await pages.refuse(request, error)
+    pages.set_cookie(answer, pages.site.note_cookie, "", 0)  # it was for one answer, whatever that was
+    return answer
+
+
+def _open(tx: Tx, settings: Settings, who: Identity, old_cookie: str | None) -> str:
+    end_session(tx, old_cookie)
+    remember(
+        tx,
+        who.iss,
+        who.sub,
+        who.name,
+        email=who.email,
+        groups=who.groups,
+        groups_problem=who.groups_problem,
+    )
+    return open_session(
+        tx,
+        who.iss,
+        who.sub,
+        "oidc",
+        max_s=settings.session_max_s,
+        trust=who.trust,
+        sid=who.sid,
+        auth_at=who.auth_at,
+    )
+
+
+@routes.form("/sign-out", optional={"everywhere"}, undone="nothing was ended")
+async def sign_out(pages: Pages, request: Request, session: PageSession, form: dict[str, str]) -> Response:
+    """End this session; with ``everywhere``, every session of this person."""
+    cookie = pages.cookie(request, pages.site.session_cookie) or ""
+    await pages.sessions.sign_out(cookie, everywhere=form.get("everywhere") == "yes")
+    answer = pages.go("/sign-in")
+    pages.set_session(answer, "")
+    return answer
 
 
 def _answer(request: Request) -> dict[str, str]:
@@ -154,6 +135,6 @@ def _answer(request: Request) -> dict[str, str]:
     return answer
 
 
-def _require_dev_signin(settings: WebSettings) -> None:
+def _require_dev_signin(settings: Settings) -> None:
     if not settings.dev_signin:
         raise ForbiddenError("the development sign-in is off here")

@@ -13,10 +13,10 @@ from typing import Final
 from fastapi import Request, Response
 
 from policy_service.channels.web.page_routes import PageRoutes
-from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import SlackAccounts
-from policy_service.channels.web.signing_in import sent_by
+from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
+from policy_service.workflow.moves import person_actor
+from policy_service.workflow.slack import inviting, linking
 
 _UNLINKED, _UNDONE = "no Slack account was linked", "nothing was changed"
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
@@ -24,63 +24,61 @@ _INVITATION_S: Final = 3_600  # longer than an invitation can hold
 _ANSWERS = {"yes": True, "no": False}
 
 
-def add_slack_accounts(router: PageRoutes, pages: Pages, accounts: SlackAccounts) -> None:
-    """The routes."""
-    _add_invitation(router, pages, accounts)
-
-    @router.page("/slack")
-    async def mine(request: Request) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go("/sign-in?next=/slack")
-        found = await accounts.mine(session)
-        return await pages.draw(
-            request, "slack.html", session=session, accounts=found, command=accounts.command
-        )
-
-    @router.post("/slack/unlink")
-    async def unlink(request: Request) -> Response:
-        fields = {"csrf_token", "team_id", "user_id"}
-        session, form = await sent_by(pages, request, fields, (), undone=_UNDONE)
-        if not await accounts.unlink(session, form["team_id"], form["user_id"]):
-            raise NotFoundError("this Slack account is not linked to you")
-        return pages.go("/slack")
-
-    @router.post("/slack/direct")
-    async def direct(request: Request) -> Response:
-        fields = {"csrf_token", "team_id", "user_id", "wanted"}
-        session, form = await sent_by(pages, request, fields, (), undone=_UNDONE)
-        if form["wanted"] not in _ANSWERS:
-            raise InvalidRequestError("say yes or no to direct messages")
-        await accounts.set_direct(session, form["team_id"], form["user_id"], _ANSWERS[form["wanted"]])
-        return pages.go("/slack")
+routes = PageRoutes()
 
 
-def _add_invitation(router: PageRoutes, pages: Pages, accounts: SlackAccounts) -> None:
-    @router.page("/slack/link")
-    async def ask(request: Request) -> Response:
-        given, kept = request.query_params.get("invitation"), pages.site.invitation_cookie
-        if given is not None:
-            answer = pages.go("/slack/link")
-            pages.set_cookie(answer, kept, given if _SECRET.fullmatch(given) else "none", _INVITATION_S)
-            return answer
-        session = await pages.session(request)
-        if session is None:
-            return pages.go("/sign-in?next=/slack/link")
-        secret = pages.cookie(request, kept) or ""
-        found = await accounts.invitation(secret)
-        if found is None:
-            raise InvalidRequestError(
-                f"this link is unknown, was used or is too old; ask Slack for another: {accounts.command}",
-                code="bad_token",
-            )
-        return await pages.draw(request, "slack_link.html", session=session, found=found, secret=secret)
+@routes.page("/slack")
+async def show_accounts(pages: Pages, request: Request, session: PageSession) -> Response:
+    person = session.person
+    found = await linking.links_of(pages.ctx, person.iss, person.sub)
+    return await pages.draw(request, "slack.html", session=session, accounts=found, command=inviting.COMMAND)
 
-    @router.post("/slack/link")
-    async def link(request: Request) -> Response:
-        session, form = await sent_by(pages, request, {"csrf_token", "invitation"}, (), undone=_UNLINKED)
-        said = await accounts.link(session, form["invitation"])
-        answer = pages.go("/slack")
-        pages.set_cookie(answer, pages.site.session_cookie, said.cookie, said.max_age_seconds)
-        pages.set_cookie(answer, pages.site.invitation_cookie, "", 0)
+
+@routes.form("/slack/unlink", {"team_id", "user_id"}, undone=_UNDONE)
+async def unlink(pages: Pages, _: Request, session: PageSession, form: dict[str, str]) -> Response:
+    actor, whose = person_actor(session.person.iss, session.person.sub), session.person.key
+    if not await linking.unlink(pages.ctx, form["team_id"], form["user_id"], actor=actor, whose=whose):
+        raise NotFoundError("this Slack account is not linked to you")
+    return pages.go("/slack")
+
+
+@routes.form("/slack/direct", {"team_id", "user_id", "wanted"}, undone=_UNDONE)
+async def direct(pages: Pages, _: Request, session: PageSession, form: dict[str, str]) -> Response:
+    """Whether to be asked in direct messages too."""
+    if form["wanted"] not in _ANSWERS:
+        raise InvalidRequestError("say yes or no to direct messages")
+    wanted, whose = _ANSWERS[form["wanted"]], session.person.key
+    await linking.set_direct(pages.ctx, form["team_id"], form["user_id"], wanted, whose=whose)
+    return pages.go("/slack")
+
+
+@routes.public("/slack/link", "GET", "HEAD")
+async def show_invitation(pages: Pages, request: Request) -> Response:
+    given, kept = request.query_params.get("invitation"), pages.site.invitation_cookie
+    if given is not None:
+        answer = pages.go("/slack/link")
+        pages.set_cookie(answer, kept, given if _SECRET.fullmatch(given) else "none", _INVITATION_S)
         return answer
+    session = await pages.session(request)
+    if session is None:
+        return pages.go("/sign-in?next=/slack/link")
+    secret = pages.cookie(request, kept) or ""
+    found = await inviting.invitation_of(pages.ctx, secret)
+    if found is None:
+        raise InvalidRequestError(
+            f"this link is unknown, was used or is too old; ask Slack for another: {inviting.COMMAND}",
+            code="bad_token",
+        )
+    return await pages.draw(request, "slack_link.html", session=session, found=found, secret=secret)
+
+
+@routes.form("/slack/link", {"invitation"}, undone=_UNLINKED)
+async def link(pages: Pages, _: Request, session: PageSession, form: dict[str, str]) -> Response:
+    app = pages.ctx.settings.slack
+    if app is None:
+        raise NotFoundError("no Slack app is set up here")
+    made = await linking.link(pages.ctx, app, form["invitation"], session.live)
+    answer = pages.go("/slack")
+    pages.set_session(answer, made.cookie)
+    pages.set_cookie(answer, pages.site.invitation_cookie, "", 0)
+    return answer

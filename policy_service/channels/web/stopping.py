@@ -8,44 +8,35 @@ from fastapi import Request, Response
 
 from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.page_routes import PageRoutes
-from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import Oversight
-from policy_service.channels.web.signing_in import sent_by
+from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError
-from policy_service.workflow.oversight.stopping import Stoppable, Target
+from policy_service.workflow.oversight.stopping import Stoppable, Target, start_again, stop, stop_page
 from policy_service.workflow.words import require_short
 
-_FIELDS = frozenset({"csrf_token", "what", "reason"})
+_FIELDS = frozenset({"what", "reason"})
 _WHAT = ("agent", "tool", "everything")
 
 
-def add_stopping(router: PageRoutes, pages: Pages, oversight: Oversight) -> None:
-    """Give a router the stop. Its link is on every page, and no page but this and an agent's can press it."""
+# A link to the stop is on every page; no page but this and an agent's can press it.
+routes = PageRoutes()
 
-    @router.page("/stop")
-    async def stop_page(request: Request) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go("/sign-in?next=/stop")
-        return await pages.draw(
-            request,
-            "stop.html",
-            session=session,
-            page=await oversight.stop_page(session.person),
-            max_reason=MAX_TEXT_CHARS,
-        )
 
-    @router.post("/stop")
-    async def stop(request: Request) -> Response:
-        session, form = await sent_by(pages, request, _FIELDS, {"name"}, undone="nothing was stopped")
-        await oversight.stop(session.person, _target(form), _reason(form, "a stop"))
-        return pages.go("/stop")
+@routes.page("/stop")
+async def show_stop(pages: Pages, request: Request, session: PageSession) -> Response:
+    page = await stop_page(pages.ctx, session.voter, Target("everything"))
+    return await pages.draw(request, "stop.html", session=session, page=page, max_reason=MAX_TEXT_CHARS)
 
-    @router.post("/start-again")
-    async def start_again(request: Request) -> Response:
-        session, form = await sent_by(pages, request, _FIELDS, {"name"}, undone="nothing was started again")
-        await oversight.start_again(session.person, _target(form), _reason(form, "starting again"))
-        return pages.go("/stop")
+
+@routes.form("/stop", _FIELDS, {"name"}, undone="nothing was stopped")
+async def press_stop(pages: Pages, _: Request, session: PageSession, form: dict[str, str]) -> Response:
+    await stop(pages.ctx, session.voter, _target(form), _reason(form, "a stop"))
+    return pages.go("/stop")
+
+
+@routes.form("/start-again", _FIELDS, {"name"}, undone="nothing was started again")
+async def press_start(pages: Pages, _: Request, session: PageSession, form: dict[str, str]) -> Response:
+    await start_again(pages.ctx, session.voter, _target(form), _reason(form, "starting again"))
+    return pages.go("/stop")
 
 
 def _target(form: dict[str, str]) -> Target:

@@ -10,76 +10,75 @@ from countersign.contract import ContractError, TaskAnswer, canonicalize, load
 from policy_service.channels.web import live
 from policy_service.channels.web.drawing.task_views import changed_since, list_context, task_context
 from policy_service.channels.web.page_routes import PageRoutes
-from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import EventFeed, QueueSource, Said
-from policy_service.channels.web.signing_in import sent_by, signed_in
+from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
+from policy_service.workflow.pages.tasks import task_list, task_page
+from policy_service.workflow.tasks.settle import Word, settle
 from policy_service.workflow.words import require_short
 
 PAGE_OF_TASKS = 50
 _EVENTS_COUNTED = 200
 _STATES = ("open", "settled")
-_FIELDS = frozenset({"csrf_token", "answer", "effect_digest", "effect_state", "reason"})
+_FIELDS = frozenset({"answer", "effect_digest", "effect_state", "reason"})
 _OPTIONAL = frozenset({"result", "seen"})
 
 
-def add_tasks(router: PageRoutes, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
-    """Give a router the pages of tasks."""
-
-    @router.page("/tasks")
-    async def tasks(request: Request) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go("/sign-in?next=/tasks")
-        index = await feed.latest()  # read before the rows: what comes between is announced, not lost
-        state, cursor = request.query_params.get("state", "open"), request.query_params.get("cursor")
-        if state not in _STATES:
-            raise InvalidRequestError(f"tasks are 'open' or 'settled', not {state!r}")
-        found = await source.task_list(session.person, state, cursor, PAGE_OF_TASKS)
-        context = {**list_context(found, pages.now()), "state": state, "index": index}
-        return await pages.draw(request, "tasks.html", session=session, **context)
-
-    @router.get("/tasks/live")
-    async def tasks_live(request: Request) -> Response:
-        session = await signed_in(pages, request, touch=False)
-        batch = await feed.events_after(session.person, live.index_of(request, "since"), _EVENTS_COUNTED)
-        fresh, settled = live.tell(batch.events, "task")
-        return await pages.draw(request, "tasks_live.html", fresh=fresh, settled=settled)
-
-    @router.page("/tasks/{task_id}")
-    async def task(request: Request, task_id: str) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go(f"/sign-in?next=/tasks/{task_id}")
-        index = await feed.latest()
-        page = await source.task_page(task_id, session.person)
-        if page is None:
-            raise NotFoundError(f"there is no task {task_id!r} that you may see")
-        heavy = len(page.canonical)
-        context = await pages.beside(heavy, lambda: task_context(page, pages.now()))
-        return await pages.draw(request, "task.html", heavy=heavy, session=session, index=index, **context)
-
-    @router.get("/tasks/{task_id}/live")
-    async def task_live(request: Request, task_id: str) -> Response:
-        session = await signed_in(pages, request, touch=False)
-        page = await source.task_page(task_id, session.person)
-        changed = "" if page is None else changed_since(page, request.query_params.get("shown", ""))
-        return await pages.draw(request, "task_live.html", changed=changed, task_id=task_id)
-
-    @router.post("/tasks/{task_id}/settle")
-    async def settle(request: Request, task_id: str) -> Response:
-        session, form = await sent_by(pages, request, _FIELDS, _OPTIONAL, undone="nothing was settled")
-        await source.settle_task(session.person, task_id, _read_word(form))
-        return pages.go(f"/tasks/{task_id}")
+routes = PageRoutes()
 
 
-def _read_word(fields: dict[str, str]) -> Said:
+@routes.page("/tasks")
+async def list_tasks(pages: Pages, request: Request, session: PageSession) -> Response:
+    index = pages.ctx.feed.index  # read before the rows: what comes between is announced, not lost
+    state, cursor = request.query_params.get("state", "open"), request.query_params.get("cursor")
+    if state not in _STATES:
+        raise InvalidRequestError(f"tasks are 'open' or 'settled', not {state!r}")
+    found = await task_list(pages.ctx, session.voter, state, cursor, PAGE_OF_TASKS)
+    context = {**list_context(found, pages.now()), "state": state, "index": index}
+    return await pages.draw(request, "tasks.html", session=session, **context)
+
+
+@routes.get("/tasks/live")
+async def tasks_live(pages: Pages, request: Request, session: PageSession) -> Response:
+    batch = await live.events_after(pages.ctx.feed, live.index_of(request, "since"), _EVENTS_COUNTED)
+    fresh, settled = live.tell(batch.events, "task")
+    return await pages.draw(request, "tasks_live.html", fresh=fresh, settled=settled)
+
+
+@routes.page("/tasks/{task_id}")
+async def show_task(pages: Pages, request: Request, session: PageSession, task_id: str) -> Response:
+    index = pages.ctx.feed.index
+    page = await task_page(pages.ctx, session.voter, task_id)
+    if page is None:
+        raise NotFoundError(f"there is no task {task_id!r} that you may see")
+    heavy = len(page.canonical)
+    context = await pages.beside(heavy, lambda: task_context(page, pages.now()))
+    return await pages.draw(request, "task.html", heavy=heavy, session=session, index=index, **context)
+
+
+@routes.get("/tasks/{task_id}/live")
+async def task_live(pages: Pages, request: Request, session: PageSession, task_id: str) -> Response:
+    page = await task_page(pages.ctx, session.voter, task_id)
+    changed = "" if page is None else changed_since(page, request.query_params.get("shown", ""))
+    return await pages.draw(request, "task_live.html", changed=changed, task_id=task_id)
+
+
+@routes.form("/tasks/{task_id}/settle", _FIELDS, _OPTIONAL, undone="nothing was settled")
+async def settle_task(
+    pages: Pages, _: Request, session: PageSession, form: dict[str, str], task_id: str
+) -> Response:
+    await settle(pages.ctx, session.voter, _read_word(task_id, form))
+    return pages.go(f"/tasks/{task_id}")
+
+
+def _read_word(task_id: str, fields: dict[str, str]) -> Word:
     """Raises InvalidRequestError (`wrong_answer` among others)."""
-    return Said(
+    return Word(
+        task_id,
         answer=_answer(fields["answer"]),
         effect_digest=fields["effect_digest"],
         effect_state=fields["effect_state"],
         reason=_reason(fields["reason"]),
+        channel="web",
         result=_result(fields.get("result", "")),
     )
 

@@ -6,30 +6,36 @@ from dataclasses import dataclass
 
 from policy_service.channels.web.drawing.forms import whole_number
 from policy_service.channels.web.drawing.views import PICKS
-from policy_service.channels.web.ports import BallotForm, Session, Shown
+from policy_service.channels.web.pages import PageSession
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.workflow.reading.reviews import Ballot
+from policy_service.workflow.passkeys.stepping_up import Proof
+from policy_service.workflow.reading.reviews import Ballot as Verdict
+from policy_service.workflow.reviews.vote import Ballot
 from policy_service.workflow.words import require_short
 
-FIELDS = frozenset({"csrf_token", "verdict", "rev", "effect_digest", "txn_digest"})
+FIELDS = frozenset({"verdict", "rev", "effect_digest", "txn_digest"})
 OPTIONAL = frozenset({"reason", "pick", "seen", "view_digest", "view_parts", "nonce", "credential"})
 
 
-def read_ballot(fields: dict[str, str]) -> BallotForm:
-    """The ballot on a form with ``FIELDS``.
+def read_ballot(session: PageSession, review_id: str, fields: dict[str, str]) -> Ballot:
+    """The ballot on a form with ``FIELDS``: what was pressed, on exactly which bytes, shown how, and what a passkey
+    answered.
 
     Raises InvalidRequestError (`reason_required` among others).
     """
     verdict = _verdict(fields["verdict"])
-    return BallotForm(
-        verdict=verdict,
+    nonce, credential = fields.get("nonce", ""), fields.get("credential", "")
+    return Ballot(
+        review_id,
+        verdict,
         rev=whole_number(fields, "rev"),
         effect_digest=fields["effect_digest"],
         txn_digest=fields["txn_digest"],
-        reason=_reason(fields, verdict),
-        shown=Shown(fields.get("view_digest") or None, fields.get("view_parts", "")),
-        nonce=fields.get("nonce", ""),
-        credential=fields.get("credential", ""),
+        reason=_reason(fields, verdict) or None,
+        channel="web",
+        view_digest=fields.get("view_digest") or None,
+        view_parts=fields.get("view_parts", ""),
+        proof=Proof(nonce, credential, session.live.key) if nonce or credential else None,
     )
 
 
@@ -41,7 +47,7 @@ LINE = ("review_id", "rev", "effect_digest", "txn_digest", "view_digest")
 class BatchForm:
     """One verdict on several reviews, each named by its own bytes."""
 
-    verdict: Ballot
+    verdict: Verdict
     reason: str
     lines: tuple[dict[str, str], ...]
 
@@ -83,13 +89,13 @@ def _line(value: str) -> dict[str, str]:
     return line
 
 
-def require_csrf(session: Session, fields: Mapping[str, str]) -> None:
+def require_csrf(session: PageSession, fields: Mapping[str, str]) -> None:
     """Raises ForbiddenError unless the form carries this session's own token."""
     if not hmac.compare_digest(fields["csrf_token"].encode(), session.csrf.encode()):
         raise ForbiddenError("this form is from before you signed in", code="csrf")
 
 
-def _verdict(value: str) -> Ballot:
+def _verdict(value: str) -> Verdict:
     if value == "approve":
         return "approve"
     if value == "deny":
@@ -99,7 +105,7 @@ def _verdict(value: str) -> Ballot:
     raise InvalidRequestError(f"a vote is 'approve' or 'deny', not {value!r}")
 
 
-def _reason(fields: Mapping[str, str], verdict: Ballot) -> str:
+def _reason(fields: Mapping[str, str], verdict: Verdict) -> str:
     """One of our short reasons, the person's own words, or both. A denial has one: the agent reads it."""
     pick = fields.get("pick", "")
     if pick and (pick not in PICKS or verdict != "deny"):

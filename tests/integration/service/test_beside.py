@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.web.source import SeenPerson, WorkflowQueue
 from policy_service.workflow.pages import past
+from policy_service.workflow.pages.reviews import review_page
 from policy_service.workflow.reading.beside import Beside
 from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.workflow.reviews.voter import voter_for
 from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, MAIL, Payments, gate, person
 from tests.fakes.world import Agent, Clock, Visitor, World, running
@@ -38,8 +39,7 @@ async def seen(bank: World, visitor: Visitor, view: dict[str, Any]) -> ReviewPag
     """The page of an effect's review, as its reader has it."""
     session = await bank.service.sessions.find(visitor.cookie)
     assert session is not None
-    reader = SeenPerson(session.person, frozenset())
-    page = await WorkflowQueue(bank.service.ctx).review_page(review_of(view), reader)
+    page = await review_page(bank.service.ctx, voter_for(session.person), review_of(view))
     assert page is not None
     return page
 

@@ -11,12 +11,13 @@ from sqlalchemy import event, select, update
 from sqlmodel import col
 
 from policy_service import metrics
-from policy_service.channels.web.source import SeenPerson, WorkflowQueue
 from policy_service.storage.core import rows_of, table
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow import records
 from policy_service.workflow.pages import describing
+from policy_service.workflow.pages.queue import queue_page
 from policy_service.workflow.reading.queue import QueuePage, Tab, Wanted
+from policy_service.workflow.reviews.voter import voter_for
 from tests.fakes.pages import holds, words
 from tests.fakes.payments import ANYBODY, Payments, gate, person
 from tests.fakes.world import Agent, Visitor, World
@@ -67,8 +68,7 @@ async def seen(
     """The queue as the page has it."""
     session = await bank.service.sessions.find(visitor.cookie)
     assert session is not None
-    reader = SeenPerson(session.person, frozenset())
-    return await WorkflowQueue(bank.service.ctx).queue_page(reader, wanted, cursor, limit)
+    return await queue_page(bank.service.ctx, voter_for(session.person), wanted, cursor, limit)
 
 
 async def test_a_long_page_takes_no_more_queries_than_a_short_one(bank: World, robot: Agent) -> None:

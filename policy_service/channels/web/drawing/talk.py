@@ -11,7 +11,7 @@ from policy_service.errors import InvalidRequestError
 from policy_service.workflow.reading.reviews import CommentView, ReviewPage
 from policy_service.workflow.words import require_short
 
-FIELDS = frozenset({"csrf_token", "kind", "text"})
+FIELDS = frozenset({"kind", "text"})
 _KINDS = {"comment": False, "question": True}
 _WHENCE = {"web": "on the web", "api": "over the API"}
 

@@ -1,0 +1,67 @@
+"""One review: its page, what an open page fetches of it, the vote and the comments."""
+
+from __future__ import annotations
+
+from fastapi import Request, Response
+
+from policy_service.channels.web.drawing import talk
+from policy_service.channels.web.drawing.beside import weight
+from policy_service.channels.web.drawing.views import changed_since, review_context
+from policy_service.channels.web.page_routes import PageRoutes
+from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
+from policy_service.errors import ConflictError
+from policy_service.workflow.pages.reviews import read_view, review_page
+from policy_service.workflow.reading.reviews import VoteResult
+from policy_service.workflow.reviews.comment import Remark, comment
+from policy_service.workflow.reviews.vote import vote
+from policy_service.workflow.words import closed
+
+routes = PageRoutes()
+
+
+@routes.page("/reviews/{review_id}")
+async def show_review(pages: Pages, request: Request, session: PageSession, review_id: str) -> Response:
+    index = pages.ctx.feed.index
+    page = await pages.review(session, review_id)
+    size, full = len(page.canonical) + weight(page), request.query_params.get("full") == "1"
+    context = await pages.beside(size, lambda: review_context(page, pages.now(), full=full))
+    context |= {"session": session, "index": index}
+    return await pages.draw(request, "review.html", heavy=size, **context)
+
+
+@routes.get("/reviews/{review_id}/live")
+async def review_live(pages: Pages, request: Request, session: PageSession, review_id: str) -> Response:
+    page = await review_page(pages.ctx, session.voter, review_id)
+    changed = "" if page is None else changed_since(page, request.query_params.get("shown", ""))
+    return await pages.draw(request, "review_live.html", changed=changed, review_id=review_id)
+
+
+@routes.form("/reviews/{review_id}/votes", FIELDS, OPTIONAL, undone="your vote was not counted")
+async def cast_vote(
+    pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
+) -> Response:
+    ballot = read_ballot(session, review_id, form)
+    _require_in_time(await vote(pages.ctx, session.voter, ballot, read_view))
+    return pages.go(f"/reviews/{review_id}")
+
+
+def _require_in_time(result: VoteResult) -> None:
+    """Refuse a vote that came too late, unless it only repeats what this person's counted one says: a second press.
+
+    Raises ConflictError: review_closed.
+    """
+    if result.counted or result.said_before:
+        return
+    raise ConflictError(
+        f"{closed(result.state)}; what you sent is on record and changed nothing", code="review_closed"
+    )
+
+
+@routes.form("/reviews/{review_id}/comments", talk.FIELDS, undone="your words were not kept")
+async def write_comment(
+    pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
+) -> Response:
+    words, question = talk.read_comment(form)
+    await comment(pages.ctx, session.voter, Remark(review_id, words, question=question, channel="web"))
+    return pages.go(f"/reviews/{review_id}#talk")
