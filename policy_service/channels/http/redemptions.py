@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from countersign.contract import canonicalize
 from countersign.contract.wire import (
@@ -20,8 +20,10 @@ from countersign.contract.wire import (
 )
 from policy_service.channels.http import docs
 from policy_service.channels.http.api import Api, api_of
+from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.errors import NotFoundError
+from policy_service.identity.callers import Caller
 from policy_service.workflow.effects.epochs import epoch_view
 from policy_service.workflow.effects.evaluate import decide_live, evaluate_request
 from policy_service.workflow.releases.redeem import Redeemed, redeem
@@ -30,65 +32,36 @@ from policy_service.workflow.releases.report import report
 from policy_service.workflow.told.tool_views import tool_view
 from policy_service.workflow.told.view import evaluation_view
 
-routes = APIRouter(prefix="/v1", tags=["redemptions"])
+routes = ApiRoutes(prefix="/v1", tags=["redemptions"])
 
 
-@routes.post(
-    "/redemptions",
-    response_model=RedemptionView,
-    summary="Spend the releases of a whole transaction, or of one compensation",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-    openapi_extra=docs.body_of(RedeemRequest) | {"security": docs.AGENT},
-)
-async def redeem_releases(request: Request) -> Response:
-    api = api_of(request)
-    caller, body = await api.gate.agent(request)
-    wish = read_model(RedeemRequest, body)
+@routes.agent("POST /redemptions", 404, 409)
+async def redeem_releases(api: Api, caller: Caller, wish: RedeemRequest) -> RedemptionView:
+    """Spend the releases of a whole transaction, or of one compensation."""
     return await _told(api, await redeem(api.ctx, caller, wish.tokens, wish.attempt_id))
 
 
-@routes.post(
-    "/redemptions/{attempt_id}/renew",
-    response_model=RedemptionView,
-    summary="Ask for a fresh fire_by under the same attempt",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-    openapi_extra=docs.body_of(RenewRequest) | {"security": docs.AGENT},
-)
+@routes.agent("POST /redemptions/{attempt_id}/renew", 404, 409)
 async def renew_redemption(
-    request: Request,
+    api: Api,
+    caller: Caller,
+    wish: RenewRequest,
     attempt_id: Annotated[AttemptId, Path(description="The attempt's name.")],
-) -> Response:
-    api = api_of(request)
-    caller, body = await api.gate.agent(request)
-    wish = read_model(RenewRequest, body)
+) -> RedemptionView:
+    """Ask for a fresh fire_by under the same attempt."""
     return await _told(api, await renew(api.ctx, caller, attempt_id, wish.effect_ids))
 
 
-@routes.post(
-    "/outcomes",
-    response_model=TransactionView,
-    summary="Report what became of redeemed effects",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-    openapi_extra=docs.body_of(ReportRequest) | {"security": docs.AGENT},
-)
-async def report_outcomes(request: Request) -> Response:
-    api = api_of(request)
-    caller, body = await api.gate.agent(request)
-    wish = read_model(ReportRequest, body)
-    return answer(await api.telling.transaction(await report(api.ctx, caller, wish)))
+@routes.agent("POST /outcomes", 404, 409)
+async def report_outcomes(api: Api, caller: Caller, wish: ReportRequest) -> TransactionView:
+    """Report what became of redeemed effects."""
+    return await api.telling.transaction(await report(api.ctx, caller, wish))
 
 
-@routes.get(
-    "/epoch",
-    response_model=EpochView,
-    summary="The incarnation of the service's database, and what each restore may have forgotten",
-    responses=docs.problems(400, 401, 403, 413, 421, 503),
-    openapi_extra={"security": docs.AGENT},
-)
-async def get_epoch(request: Request) -> Response:
-    api = api_of(request)
-    await api.gate.agent(request)
-    return answer(await epoch_view(api.ctx))
+@routes.agent("GET /epoch")
+async def get_epoch(api: Api, _: Caller) -> EpochView:
+    """The incarnation of the service's database, and what each restore may have forgotten."""
+    return await epoch_view(api.ctx)
 
 
 @routes.post(
@@ -145,11 +118,10 @@ async def get_tool(
     return Response(canonicalize(told), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
 
 
-async def _told(api: Api, redeemed: Redeemed) -> Response:
-    view = RedemptionView(
+async def _told(api: Api, redeemed: Redeemed) -> RedemptionView:
+    return RedemptionView(
         attempt_id=redeemed.attempt_id,
         redeemed=redeemed.redeemed,
         receipt=redeemed.receipt,
         transaction=await api.telling.transaction(redeemed.snapshot),
     )
-    return answer(view)

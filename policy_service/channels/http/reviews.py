@@ -3,7 +3,7 @@ answer what it is asked."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from countersign.contract import canonicalize
 from countersign.contract.wire import (
@@ -17,9 +17,12 @@ from countersign.contract.wire import (
 )
 from policy_service.channels.http import docs
 from policy_service.channels.http.api import Api, api_of
-from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
+from policy_service.channels.http.api_routes import ApiRoutes
+from policy_service.channels.http.bodies import JSON_TYPE
 from policy_service.errors import NotFoundError
+from policy_service.identity.callers import Caller
 from policy_service.identity.people import Person
+from policy_service.identity.sessions import Session
 from policy_service.workflow.edits.propose import Proposed, propose
 from policy_service.workflow.pages.reviews import read_view
 from policy_service.workflow.proofs.exporting import export
@@ -33,37 +36,21 @@ ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
 Cursor = Query(default=None, max_length=200, description="`next` of the page before.")
 Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")
 
-CSRF = docs.header("X-CSRF-Token", "The session's form token.", required=True)
-ORIGIN = docs.header("Origin", "The public URL.", required=True)
+routes = ApiRoutes(prefix="/v1", tags=["reviews"])
 
 
-routes = APIRouter(prefix="/v1", tags=["reviews"])
+@routes.person("GET /reviews")
+async def list_reviews(
+    api: Api, _: Session, cursor: str | None = Cursor, limit: int | None = Limit
+) -> ReviewPageView:
+    """Open reviews, those that expire first in front."""
+    return await review_views.page(api.ctx, cursor, api.ctx.settings.rows(limit))
 
 
-@routes.get(
-    "/reviews",
-    response_model=ReviewPageView,
-    summary="Open reviews, those that expire first in front",
-    responses=docs.problems(400, 401, 421, 503),
-    openapi_extra={"security": docs.PERSON},
-)
-async def list_reviews(request: Request, cursor: str | None = Cursor, limit: int | None = Limit) -> Response:
-    api = api_of(request)
-    await api.gate.person(request)
-    return answer(await review_views.page(api.ctx, cursor, api.ctx.settings.rows(limit)))
-
-
-@routes.get(
-    "/reviews/{review_id}",
-    response_model=ReviewView,
-    summary="One review, open or settled",
-    responses=docs.problems(400, 401, 404, 421, 503),
-    openapi_extra={"security": docs.PERSON},
-)
-async def get_review(request: Request, review_id: str = ReviewId) -> Response:
-    api = api_of(request)
-    session = await api.gate.person(request)
-    return answer(await _review(api, session.person, review_id))
+@routes.person("GET /reviews/{review_id}", 404)
+async def get_review(api: Api, session: Session, review_id: str = ReviewId) -> ReviewView:
+    """One review, open or settled."""
+    return await _review(api, session.person, review_id)
 
 
 @routes.get(
@@ -82,17 +69,9 @@ async def export_review(request: Request, review_id: str = ReviewId) -> Response
     return Response(canonicalize(file), headers={"Cache-Control": "no-store", **named}, media_type=JSON_TYPE)
 
 
-@routes.post(
-    "/reviews/{review_id}/votes",
-    response_model=ReviewView,
-    summary="Approve or deny exactly these bytes",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-    openapi_extra=docs.with_parameters(docs.body_of(VoteRequest), CSRF, ORIGIN) | {"security": docs.PERSON},
-)
-async def cast_vote(request: Request, review_id: str = ReviewId) -> Response:
-    api = api_of(request)
-    session, body = await api.gate.person_who_writes(request)
-    wish = read_model(VoteRequest, body)
+@routes.person("POST /reviews/{review_id}/votes")
+async def cast_vote(api: Api, session: Session, wish: VoteRequest, review_id: str = ReviewId) -> ReviewView:
+    """Approve or deny exactly these bytes."""
     ballot = Ballot(
         review_id=review_id,
         verdict="approve" if wish.verdict == "approve" else "deny",  # the wire takes no other
@@ -104,22 +83,14 @@ async def cast_vote(request: Request, review_id: str = ReviewId) -> Response:
         view_digest=wish.view_digest,
     )
     await vote(api.ctx, voter_for(session.person), ballot, read_view)
-    return answer(await _review(api, session.person, review_id))
+    return await _review(api, session.person, review_id)
 
 
-@routes.post(
-    "/reviews/{review_id}/proposals",
-    status_code=201,
-    response_model=ReviewView,
-    summary="Propose other arguments for exactly these bytes",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 429, 503),
-    openapi_extra=docs.with_parameters(docs.body_of(ProposeRequest), CSRF, ORIGIN)
-    | {"security": docs.PERSON},
-)
-async def propose_args(request: Request, review_id: str = ReviewId) -> Response:
-    api = api_of(request)
-    session, body = await api.gate.person_who_writes(request)
-    wish = read_model(ProposeRequest, body)
+@routes.person("POST /reviews/{review_id}/proposals", 429, status=201)
+async def propose_args(
+    api: Api, session: Session, wish: ProposeRequest, review_id: str = ReviewId
+) -> ReviewView:
+    """Propose other arguments for exactly these bytes."""
     proposed = Proposed(
         review_id=review_id,
         rev=wish.rev,
@@ -130,39 +101,26 @@ async def propose_args(request: Request, review_id: str = ReviewId) -> Response:
         channel="api",
     )
     await propose(api.ctx, voter_for(session.person), proposed)
-    return answer(await _review(api, session.person, review_id), 201)
+    return await _review(api, session.person, review_id)
 
 
-@routes.post(
-    "/reviews/{review_id}/comments",
-    response_model=ReviewView,
-    summary="Write a comment, or ask the agent something",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 429, 503),
-    openapi_extra=docs.with_parameters(docs.body_of(CommentRequest), CSRF, ORIGIN)
-    | {"security": docs.PERSON},
-)
-async def write_comment(request: Request, review_id: str = ReviewId) -> Response:
-    api = api_of(request)
-    session, body = await api.gate.person_who_writes(request)
-    wish = read_model(CommentRequest, body)
+@routes.person("POST /reviews/{review_id}/comments", 429)
+async def write_comment(
+    api: Api, session: Session, wish: CommentRequest, review_id: str = ReviewId
+) -> ReviewView:
+    """Write a comment, or ask the agent something."""
     remark = Remark(review_id, wish.text, question=wish.question, channel="api")
     await comment(api.ctx, voter_for(session.person), remark)
-    return answer(await _review(api, session.person, review_id))
+    return await _review(api, session.person, review_id)
 
 
-@routes.post(
-    "/reviews/{review_id}/answers",
-    response_model=TransactionView,
-    summary="Answer a question as the agent whose effect it is about",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-    openapi_extra=docs.body_of(AnswerRequest) | {"security": docs.AGENT},
-)
-async def answer_question(request: Request, review_id: str = ReviewId) -> Response:
-    api = api_of(request)
-    caller, body = await api.gate.agent(request)
-    wish = read_model(AnswerRequest, body)
+@routes.agent("POST /reviews/{review_id}/answers", 404, 409)
+async def answer_question(
+    api: Api, caller: Caller, wish: AnswerRequest, review_id: str = ReviewId
+) -> TransactionView:
+    """Answer a question as the agent whose effect it is about."""
     snapshot = await answers.answer(api.ctx, caller, review_id, wish.question_id, wish.text)
-    return answer(await api.telling.transaction(snapshot))
+    return await api.telling.transaction(snapshot)
 
 
 async def _review(api: Api, person: Person, review_id: str) -> ReviewView:

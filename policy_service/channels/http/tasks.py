@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query
 
 from countersign.contract import TaskKind, canonicalize
 from countersign.contract.wire import SettleRequest, TaskDetail, TaskPage
-from policy_service.channels.http import docs
-from policy_service.channels.http.api import api_of
-from policy_service.channels.http.bodies import answer, read_model
-from policy_service.channels.http.reviews import CSRF, ORIGIN, Cursor, Limit
+from policy_service.channels.http.api import Api
+from policy_service.channels.http.api_routes import ApiRoutes
+from policy_service.channels.http.reviews import Cursor, Limit
+from policy_service.identity.sessions import Session
 from policy_service.workflow.reviews.voter import voter_for
 from policy_service.workflow.tasks.settle import Word, settle
 from policy_service.workflow.told import task_views
@@ -21,54 +21,34 @@ State = Query(default="open", description="Those still to settle, or those that 
 Kind = Query(default=None, description="Those of one kind only.")
 
 
-routes = APIRouter(prefix="/v1", tags=["tasks"])
+routes = ApiRoutes(prefix="/v1", tags=["tasks"])
 
 
-@routes.get(
-    "/tasks",
-    response_model=TaskPage,
-    summary="What a person must settle, oldest first",
-    responses=docs.problems(400, 401, 421, 503),
-    openapi_extra={"security": docs.PERSON},
-)
+@routes.person("GET /tasks")
 async def list_tasks(
-    request: Request,
+    api: Api,
+    _: Session,
     state: Literal["open", "settled"] = State,
     kind: TaskKind | None = Kind,
     cursor: str | None = Cursor,
     limit: int | None = Limit,
-) -> Response:
-    api = api_of(request)
-    await api.gate.person(request)
+) -> TaskPage:
+    """What a person must settle, oldest first."""
     rows = api.ctx.settings.rows(limit)
     wanted = None if kind is None else kind.value
-    return answer(await task_views.page(api.ctx, state=state, kind=wanted, cursor=cursor, limit=rows))
+    return await task_views.page(api.ctx, state=state, kind=wanted, cursor=cursor, limit=rows)
 
 
-@routes.get(
-    "/tasks/{task_id}",
-    response_model=TaskDetail,
-    summary="One task with what is known, open or settled",
-    responses=docs.problems(400, 401, 404, 421, 503),
-    openapi_extra={"security": docs.PERSON},
-)
-async def get_task(request: Request, task_id: str = TaskId) -> Response:
-    api = api_of(request)
-    session = await api.gate.person(request)
-    return answer(await task_views.detail(api.ctx, voter_for(session.person), task_id))
+@routes.person("GET /tasks/{task_id}", 404)
+async def get_task(api: Api, session: Session, task_id: str = TaskId) -> TaskDetail:
+    """One task with what is known, open or settled."""
+    return await task_views.detail(api.ctx, voter_for(session.person), task_id)
 
 
-@routes.post(
-    "/tasks/{task_id}/settle",
-    response_model=TaskDetail,
-    summary="Settle a task; the first word stands, and the same word again is the same word",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-    openapi_extra=docs.with_parameters(docs.body_of(SettleRequest), CSRF, ORIGIN) | {"security": docs.PERSON},
-)
-async def settle_task(request: Request, task_id: str = TaskId) -> Response:
-    api = api_of(request)
-    session, body = await api.gate.person_who_writes(request)
-    wish, voter = read_model(SettleRequest, body), voter_for(session.person)
+@routes.person("POST /tasks/{task_id}/settle")
+async def settle_task(api: Api, session: Session, wish: SettleRequest, task_id: str = TaskId) -> TaskDetail:
+    """Settle a task; the first word stands, and the same word again is the same word."""
+    voter = voter_for(session.person)
     word = Word(
         task_id=task_id,
         answer=wish.answer,
@@ -78,4 +58,4 @@ async def settle_task(request: Request, task_id: str = TaskId) -> Response:
         channel="api",
         result=None if wish.result is None else canonicalize(wish.result),
     )
-    return answer(task_views.told(api.ctx, voter, await settle(api.ctx, voter, word)))
+    return task_views.told(api.ctx, voter, await settle(api.ctx, voter, word))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import Path, Query, Request, Response
 
 from countersign.contract import ErrorCode, TxnState, body_digest
 from countersign.contract.wire import (
@@ -17,9 +17,11 @@ from countersign.contract.wire import (
     WithdrawRequest,
 )
 from policy_service.channels.http import docs
-from policy_service.channels.http.api import api_of
+from policy_service.channels.http.api import Api, api_of
+from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.errors import InvalidRequestError
+from policy_service.identity.callers import Caller
 from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.withdraw import withdraw
 from policy_service.workflow.releases.compensate import compensate
@@ -78,7 +80,7 @@ def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.Ke
     return idempotency.Key(agent, value, request.url.path, body_digest(body))
 
 
-routes = APIRouter(prefix="/v1/transactions", tags=["transactions"])
+routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])
 
 
 @routes.post(
@@ -113,81 +115,52 @@ async def submit_transaction(request: Request) -> Response:
     return answer(view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"})
 
 
-@routes.get(
-    "",
-    response_model=TransactionPage,
-    summary="Your transactions, the newest first",
-    responses=docs.problems(400, 401, 403, 413, 421, 503),
-    openapi_extra={"security": docs.AGENT},
-)
+@routes.agent("GET ")
 async def list_transactions(
-    request: Request,
+    api: Api,
+    caller: Caller,
     state: TxnState | None = State,
     cursor: str | None = Cursor,
     limit: int | None = Limit,
-) -> Response:
-    api = api_of(request)
-    caller, _ = await api.gate.agent(request)
+) -> TransactionPage:
+    """Your transactions, the newest first."""
     rows = api.ctx.settings.rows(limit)
-    return answer(await mine.page(api.ctx, caller, state=state, cursor=cursor, limit=rows))
+    return await mine.page(api.ctx, caller, state=state, cursor=cursor, limit=rows)
 
 
-@routes.get(
-    "/{txn}",
-    response_model=TransactionView,
-    summary="A transaction as it is",
-    responses=docs.problems(400, 401, 403, 404, 413, 421, 429, 503),
-    openapi_extra={"parameters": [_PREFER], "security": docs.AGENT},
-)
-async def get_transaction(request: Request, txn: str = Txn, asked_after: str | None = AskedAfter) -> Response:
-    api = api_of(request)
-    caller, _ = await api.gate.agent(request)
+@routes.agent("GET /{txn}", 404, 429, header=_PREFER)
+async def get_transaction(
+    api: Api, caller: Caller, request: Request, txn: str = Txn, asked_after: str | None = AskedAfter
+) -> TransactionView:
+    """A transaction as it is."""
     seconds = wanted_wait(request, api.ctx.settings.max_wait_s)
     with api.gate.paces.wait(caller.agent, seconds):
         found = await wait_for_people(api.ctx, caller, txn, seconds, asked_after)
-    return answer(await api.telling.transaction(found))
+    return await api.telling.transaction(found)
 
 
-@routes.post(
-    "/{txn}/withdraw",
-    response_model=TransactionView,
-    summary="Take a transaction back before it is spent",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-    openapi_extra=docs.body_of(WithdrawRequest) | {"security": docs.AGENT},
-)
-async def withdraw_transaction(request: Request, txn: str = Txn) -> Response:
-    api = api_of(request)
-    caller, body = await api.gate.agent(request)
-    wish = read_model(WithdrawRequest, body)
-    return answer(await api.telling.transaction(await withdraw(api.ctx, caller, txn, wish.reason)))
+@routes.agent("POST /{txn}/withdraw", 404, 409)
+async def withdraw_transaction(
+    api: Api, caller: Caller, wish: WithdrawRequest, txn: str = Txn
+) -> TransactionView:
+    """Take a transaction back before it is spent."""
+    return await api.telling.transaction(await withdraw(api.ctx, caller, txn, wish.reason))
 
 
-@routes.post(
-    "/{txn}/release",
-    response_model=TransactionView,
-    summary="Mint the releases of a ready transaction for the key that asks",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-    openapi_extra=docs.body_of(ReleaseRequest) | {"security": docs.AGENT},
-)
-async def release_transaction(request: Request, txn: str = Txn) -> Response:
-    api = api_of(request)
-    caller, body = await api.gate.agent(request)
-    wish = read_model(ReleaseRequest, body)
+@routes.agent("POST /{txn}/release", 404, 409)
+async def release_transaction(
+    api: Api, caller: Caller, wish: ReleaseRequest, txn: str = Txn
+) -> TransactionView:
+    """Mint the releases of a ready transaction for the key that asks."""
     released = await release(api.ctx, caller, txn, wish.rev)
-    return answer(await api.telling.transaction(released.snapshot, releases=released.releases))
+    return await api.telling.transaction(released.snapshot, releases=released.releases)
 
 
-@routes.post(
-    "/{txn}/compensate",
-    response_model=CompensationView,
-    summary="Ask for the release of a compensation",
-    responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-    openapi_extra=docs.body_of(CompensateRequest) | {"security": docs.AGENT},
-)
-async def compensate_effect(request: Request, txn: str = Txn) -> Response:
-    api = api_of(request)
-    caller, body = await api.gate.agent(request)
-    wish = read_model(CompensateRequest, body)
+@routes.agent("POST /{txn}/compensate", 404, 409)
+async def compensate_effect(
+    api: Api, caller: Caller, wish: CompensateRequest, txn: str = Txn
+) -> CompensationView:
+    """Ask for the release of a compensation."""
     undone = await compensate(api.ctx, caller, txn, wish.effect_id)
     effect = await api.telling.effect(undone.snapshot, undone.effect)
-    return answer(CompensationView(effect=effect, release=undone.release))
+    return CompensationView(effect=effect, release=undone.release)
