@@ -93,6 +93,7 @@ predecessors: requirements/predecessors.txt ## fetch the other runtimes `make be
 pages: $(READY) ## write again what is made from the code: docs/settings.md, the rooms' tables of modules
 	@$(PY) -m tests.house.settings_page
 	@$(PY) -m tests.house.room_pages
+	@$(PY) -m tests.house.audit_set
 
 # --------------------------------------------------------------------------------------- the environment
 
