@@ -190,16 +190,6 @@ def require_open(book: Book, revision: Revision, effect: Effect, review: Review)
         raise Refused(409, "review_closed")
 
 
-def withdraw(book: Book, revision: Revision) -> Said:
-    """Take the transaction back before it is spent."""
-    head = book.head(revision.id)
-    if head.state is T.REDEEMED:
-        raise Refused(409, "already_redeemed")
-    if head.state is not T.ENDED:
-        book.end(head, head.effects[0], E.WITHDRAWN)
-    return Said(head)
-
-
 # -- spending --------------------------------------------------------------------------------------------------
 
 

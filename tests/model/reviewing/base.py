@@ -17,14 +17,13 @@ from tests.model import invariants as of_everything
 from tests.model.machine import Machine
 from tests.model.reviewing import invariants, people
 from tests.model.reviewing.agents import AGENT, Said, Token
-from tests.model.reviewing.book import Book, Comment, Effect, Proposal, Review, Revision
+from tests.model.reviewing.book import Book, Comment, Effect, Proposal, Revision
 from tests.model.reviewing.comparing import held_in, remembered_in
 from tests.model.reviewing.laws import Laws
 from tests.model.reviewing.real import Everything, RealReviews
 
 E, T = EffectState, TxnState
 Batch = tuple[tuple[Token, ...], list[str]]
-Question = tuple[Revision, Effect, Review]
 
 
 class Reviews(Machine):
@@ -33,9 +32,7 @@ class Reviews(Machine):
     def __init__(self) -> None:
         super().__init__(RealReviews)
         self.book: Book = Book(self.real.clock(), Laws())
-        self.lists: list[tuple[str, tuple[Any, ...]]] = []  # what was submitted: run key and calls
         self.unasked = False  # other laws are in force, and what is open was not asked about yet
-        self.dying = False  # the service dies in this request
         self.found: Everything = self.real.do(self.real.everything)
         self.before_reviews: dict[str, str] = {}
 
@@ -112,21 +109,6 @@ class Reviews(Machine):
             self._life.close()
 
     # -- what there is ---------------------------------------------------------------------------------------
-
-    def questions(self, *, open_ones: bool) -> list[Question]:
-        """Reviews that people can see."""
-        found = self.book.everything()
-        return [(r, e, review) for r, e, review in found if review.is_open] if open_ones else found
-
-    def any_question(self, pick: int, *, open_ones: bool = True) -> Question:
-        """One of them, an open one where there is one."""
-        found = (self.questions(open_ones=True) if open_ones else []) or self.questions(open_ones=False)
-        return found[pick % len(found)]
-
-    def somebody_for(self, pick: int, revision: Revision, effect: Effect, who: str) -> str:
-        """Mostly somebody who may decide it, sometimes whoever was drawn."""
-        able = sorted(self.book.voters(revision, effect))
-        return able[pick % len(able)] if able and pick % 5 else who
 
     def row_of(self, revision: Revision, effect: Effect) -> tuple[str, dict[str, Any]]:
         """The id of a review, and what a vote on it must name."""

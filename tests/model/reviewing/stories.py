@@ -6,21 +6,63 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+from tests.fakes.payments import person
 from tests.model.real import losing
+from tests.model.reviewing import people
 from tests.model.reviewing.agents import AGENT
 from tests.model.reviewing.book import Call, Effect, Revision
-from tests.model.reviewing.governing import EverybodyDecides
+from tests.model.reviewing.deciding import PeopleDecide
 from tests.model.reviewing.laws import STAFF, Laws
 
 ONE, TWO, LETTER = Call("pay", 500), Call("pay", 5_000), Call("mail", 1)
 
 
-class Teller(EverybodyDecides):
-    """The machine, told what to do; every step is compared and checked as in a game."""
+class Teller(PeopleDecide):
+    """The machine, told what to do; every step is compared and checked."""
 
     def note(self, verb: str, what: str) -> None:
         """There are no statistics of one play."""
-        type(self).steps[f"{verb}: {what}"] += 1
+
+    def put_in_force(self, laws: Laws, *, asked: bool) -> None:
+        """Other laws; what is open is asked about at once, or a while later."""
+        if self.unasked:
+            self.ask_about_open()
+        self.tick()
+        self.real.do(self.real.put_in_force, laws)
+        self.book.laws, self.unasked = laws, True
+        if asked:
+            self.ask_about_open()
+
+    def ask_about_open(self) -> None:
+        """The laws in force are asked about everything that is open."""
+        self.book.now = self.real.clock()
+        self.real.do(self.real.ask_about_open)
+        people.ask_about_open(self.book)
+        self.unasked = False
+
+    def without(self, who: str, group: str) -> Laws:
+        """These laws, with somebody gone from a group."""
+        staff = self.book.laws.staff
+        rest = tuple(name for name in staff[group] if name != who)
+        return replace(self.book.laws, staff={**staff, group: rest})
+
+    def revoke(self, who: str) -> None:
+        """Somebody decides nothing any more; or does again, with the old votes gone."""
+        self.tick()
+        key = {"person": person(who), "reason": "because"}
+        if who in self.book.revoked:
+            self.real.do(self.real.world.operator, "reinstate-approver", key)
+            self.book.revoked.discard(who)
+            return
+        told = self.real.do(self.real.world.operator, "revoke-approver", key)
+        assert told["votes"] == people.revoke(self.book, who)
+
+    def crash(self) -> None:
+        """Whatever was acknowledged is there (I-7). A start asks about what is open."""
+        self.tick()
+        self.real.crash()
+        people.ask_about_open(self.book)
+        self.unasked = False
 
     def begin(self) -> None:
         """Everything as at first."""
@@ -212,6 +254,18 @@ def what_is_proposed_lapses(m: Teller) -> None:
     assert effect.review is not None
     m._answer_proposal("accept", AGENT, revision, effect, effect.review.proposals[0])
     m.check()
+    m.revoke("maya")
+
+
+def what_is_declined_is_closed(m: Teller) -> None:
+    revision, effect = m.asked(ONE)
+    assert effect.review is not None
+    for who in (AGENT, "jonas", "maya", "tomas"):
+        m._propose("maya", revision, effect, 10, m.fresh("rather"))
+        proposal = effect.review.proposals[-1]
+        for verb in ("decline", "decline", "accept"):
+            m._answer_proposal(verb, who, revision, effect, proposal)
+            m.check()
 
 
 def what_nobody_can_meet_is_escalated_at_once(m: Teller) -> None:
@@ -220,7 +274,8 @@ def what_nobody_can_meet_is_escalated_at_once(m: Teller) -> None:
     m.put_in_force(Laws(staff={**STAFF, "finance": ("maya",), "board": ()}), asked=True)
     m.asked(TWO)
     m.put_in_force(Laws(), asked=True)
-    m.the_timers_run()
+    m.tick()
+    m.sweep()
     m.check()
 
 
@@ -263,11 +318,38 @@ def words_decide_nothing(m: Teller) -> None:
         m.check()
 
 
+def what_is_said_again_changes_nothing(m: Teller) -> None:
+    revision = m.let_go()
+    for attempt in ("first", "first", "second"):
+        m._submit(revision.run, tuple(revision.calls))
+        m._redeem(m.batches[-1], attempt)
+        m.check()
+    m._submit(revision.run, (TWO,))
+    m._release(revision)
+    m.check()
+
+
+def what_may_not_be_proposed_or_written_is_refused(m: Teller) -> None:
+    revision, effect = m.asked(ONE)
+    wishes = (("wim", 10, "no"), ("maya", 10, None), ("maya", 500, "same"), *[("maya", 10, "less")] * 2)
+    for who, amount, words in (*wishes, ("maya", 60, "more")):
+        m._propose(who, revision, effect, amount, words)
+        m.check()
+    m.revoke("tomas")
+    m._propose("tomas", revision, effect, 10, "revoked")
+    m._write("tomas", revision, effect, "revoked", question=True)
+    m.votes(revision, effect, "maya", "maya")
+    m._propose("maya", revision, effect, 10, "late")
+    m._write("maya", revision, effect, "late", question=True)
+    m.check()
+
+
 STORIES: tuple[Callable[[Teller], None], ...] = (
     whoever_edits_does_not_vote, a_vote_on_the_old_revision_is_dead, a_release_of_the_old_revision_is_dead,
     nobody_serves_two_gates, a_revoked_vote_is_gone, who_left_the_group_is_gone, whom_policy_bars_is_gone,
     what_is_over_is_not_approved, escalation_lowers_nothing, a_gate_that_fires_late_is_asked_too,
     other_gates_take_none_back, policy_is_asked_again_when_it_is_spent, two_break_the_glass, one_breaks_it_alone,
-    a_no_is_final, the_owner_does_not_vote, what_is_proposed_lapses, what_nobody_can_meet_is_escalated_at_once,
-    the_service_dies, the_other_effect_still_waits, words_decide_nothing,
+    a_no_is_final, the_owner_does_not_vote, what_is_proposed_lapses, what_is_declined_is_closed,
+    what_nobody_can_meet_is_escalated_at_once, the_service_dies, the_other_effect_still_waits, words_decide_nothing,
+    what_is_said_again_changes_nothing, what_may_not_be_proposed_or_written_is_refused,
 )  # fmt: skip
