@@ -13,14 +13,16 @@ import httpx2
 from hypothesis.stateful import invariant
 
 from countersign.contract import EffectState, TxnState
+from tests.fakes.world import Visitor
 from tests.model import invariants as of_everything
 from tests.model.machine import Machine
-from tests.model.reviewing import invariants, people
+from tests.model.reviewing import agents, invariants, people
 from tests.model.reviewing.agents import AGENT, Said, Token
-from tests.model.reviewing.book import Book, Comment, Effect, Proposal, Revision
+from tests.model.reviewing.book import Book, Call, Comment, Effect, Proposal, Revision
 from tests.model.reviewing.comparing import held_in, remembered_in
-from tests.model.reviewing.laws import Laws
+from tests.model.reviewing.laws import VERSIONS, Laws
 from tests.model.reviewing.real import Everything, RealReviews
+from tests.model.state import Refused
 
 E, T = EffectState, TxnState
 Batch = tuple[tuple[Token, ...], list[str]]
@@ -75,6 +77,169 @@ class Reviews(Machine):
             assert [claim.exp for claim in claims] == [token.exp for token in wanted.tokens]
         if wanted.tokens:
             self.batches.append((wanted.tokens, list(view["releases"])))
+
+    # -- submitting ------------------------------------------------------------------------------------------
+
+    def _submit(self, run: str, calls: tuple[Call, ...]) -> None:
+        body = [
+            {"tool": c.tool, "tool_digest": VERSIONS[c.tool], "args": agents.args_of(c.tool, c.amount)}
+            for c in calls
+        ]
+
+        async def actual() -> httpx2.Response:
+            answer: httpx2.Response = await self.speaker.submit(*body, run_key=run)
+            return answer
+
+        def expected() -> Said:
+            said = agents.submit(self.book, run, calls)
+            if said.status == 201:
+                self.weigh_at_once(said.revision)
+            return said
+
+        self.ask("submit", expected, actual)
+
+    def weigh_at_once(self, revision: Revision) -> None:
+        """Whether what was just asked can be answered at all is known with the answer."""
+        for effect in revision.effects:
+            waits = effect.review is not None and effect.review.is_open
+            if waits and self.book.short(revision, effect):
+                self.book.weigh(revision, effect)
+
+    # -- answering people ------------------------------------------------------------------------------------
+
+    def _answer_proposal(
+        self, verb: str, who: str, revision: Revision, effect: Effect, proposal: Proposal
+    ) -> None:
+        name = self.id_of(proposal)
+
+        async def actual() -> httpx2.Response:
+            if who != AGENT:
+                return await self.real.form(who, f"/proposals/{name}/{verb}", {})
+            sent: httpx2.Response = await (
+                self.speaker.accept(name) if verb == "accept" else self.speaker.decline(name)
+            )
+            return sent
+
+        def expected() -> Said:
+            if verb == "accept":
+                return agents.accept(self.book, who, revision, effect, proposal)
+            return agents.decline(self.book, who, revision, proposal)
+
+        by = "agent" if who == AGENT else "person"
+        self.ask(f"{verb} by {by}", expected, actual, page=who != AGENT)
+
+    def _answer(self, revision: Revision, effect: Effect, question: Comment, words: str) -> None:
+        name = self.id_of(question)
+        review_id, _ = self.row_of(revision, effect)
+
+        async def actual() -> httpx2.Response:
+            body = {"question_id": name, "text": words}
+            sent: httpx2.Response = await self.speaker.send("POST", f"/v1/reviews/{review_id}/answers", body)
+            return sent
+
+        self.ask("answer", lambda: agents.answer(self.book, revision, effect, question, words), actual)
+
+    # -- spending --------------------------------------------------------------------------------------------
+
+    def _release(self, revision: Revision) -> bool:
+        async def actual() -> httpx2.Response:
+            sent: httpx2.Response = await self.speaker.release({"txn": revision.id, "rev": revision.rev})
+            return sent
+
+        both = self.ask("release", lambda: agents.release(self.book, revision), actual)
+        return both is not None and bool(both[0].tokens)
+
+    def _redeem(self, batch: Batch, attempt: str) -> None:
+        tokens, sent = batch
+        known = attempt in self.book.attempts
+
+        async def actual() -> httpx2.Response:
+            answer: httpx2.Response = await self.speaker.redeem(sent, attempt)
+            return answer
+
+        both = self.ask("redeem", lambda: agents.redeem(self.book, tokens, attempt), actual)
+        if both is None:
+            return
+        self.note("redeem", "spent" if both[0].spent else "nothing")
+        if both[0].spent and not known:
+            claims = [self.real.world.release_of(token) for token in sent]
+            now, found = self.real.clock().timestamp(), self.real.do(self.real.everything)
+            invariants.i4_at_redemption(found, claims, now, self.book.laws)
+
+    def _post(self, who: str, path: str, body: dict[str, Any]) -> Any:
+        async def ask(visitor: Visitor) -> httpx2.Response:
+            return await visitor.http.post(path, json=body, headers=visitor.headers())
+
+        async def actual() -> httpx2.Response:
+            return await self.real.by(who, ask, revoked=who in self.book.revoked)
+
+        return actual
+
+    # -- voting ----------------------------------------------------------------------------------------------
+
+    def _vote(self, who: str, revision: Revision, effect: Effect, verdict: str, reason: str | None) -> None:
+        review_id, read = self.row_of(revision, effect)
+        ballot = {"verdict": verdict, **read, **({} if reason is None else {"reason": reason})}
+
+        def expected() -> tuple[str, bool]:
+            return people.vote(self.book, who, revision, effect, verdict, reason)
+
+        both = self.ask(
+            f"vote {verdict}", expected, self._post(who, f"/v1/reviews/{review_id}/votes", ballot)
+        )
+        if both is not None:
+            assert both[1].json()["state"] == both[0][0], both[1].text
+
+    # -- break-glass -----------------------------------------------------------------------------------------
+
+    def _read(self, who: str, review_id: str) -> dict[str, str]:
+        return self.real.do(self.real.shown, who, review_id)
+
+    def _sign(self, who: str, revision: Revision, effect: Effect, reason: str, read: dict[str, str]) -> None:
+        review_id, named = self.row_of(revision, effect)
+        fields = {"verdict": "break_glass", "reason": reason, **{k: str(v) for k, v in named.items()}, **read}
+
+        async def actual() -> httpx2.Response:
+            return await self.real.form(who, f"/reviews/{review_id}/votes", fields)
+
+        def expected() -> tuple[str, bool]:
+            state, in_time = people.sign(self.book, who, revision, effect, reason)
+            signed = effect.review is not None and effect.review.holds(who, "break_glass")
+            if not in_time and not signed:  # on record; the page says it changed nothing
+                raise Refused(409, "review_closed")
+            return state, in_time
+
+        self.ask("break the glass", expected, actual, page=True)
+
+    # -- proposing -------------------------------------------------------------------------------------------
+
+    def _propose(self, who: str, revision: Revision, effect: Effect, amount: int, words: str | None) -> None:
+        review_id, read = self.row_of(revision, effect)
+        wish = {**read, "args": agents.args_of(effect.call.tool, amount)}
+        wish |= {} if words is None else {"reason": words}
+
+        async def ask(visitor: Visitor) -> httpx2.Response:
+            answer = await visitor.http.post(
+                f"/v1/reviews/{review_id}/proposals", json=wish, headers=visitor.headers()
+            )
+            answer.status_code = 200 if answer.status_code == 201 else answer.status_code
+            return answer
+
+        async def actual() -> httpx2.Response:
+            return await self.real.by(who, ask, revoked=who in self.book.revoked)
+
+        self.ask("propose", lambda: people.propose(self.book, who, revision, effect, amount, words), actual)
+
+    # -- words -----------------------------------------------------------------------------------------------
+
+    def _write(self, who: str, revision: Revision, effect: Effect, words: str, *, question: bool) -> None:
+        review_id, _ = self.row_of(revision, effect)
+        body = {"text": words, "question": question}
+
+        def expected() -> None:
+            people.comment(self.book, who, revision, effect, words, question=question)
+
+        self.ask("write", expected, self._post(who, f"/v1/reviews/{review_id}/comments", body))
 
     # -- after each step -------------------------------------------------------------------------------------
 

@@ -10,14 +10,14 @@ from tests.fakes.payments import person
 from tests.model.real import losing
 from tests.model.reviewing import people
 from tests.model.reviewing.agents import AGENT
+from tests.model.reviewing.base import Reviews
 from tests.model.reviewing.book import Call, Effect, Revision
-from tests.model.reviewing.deciding import PeopleDecide
 from tests.model.reviewing.laws import STAFF, Laws
 
 ONE, TWO, LETTER = Call("pay", 500), Call("pay", 5_000), Call("mail", 1)
 
 
-class Teller(PeopleDecide):
+class Teller(Reviews):
     """The machine, told what to do; every step is compared and checked."""
 
     def note(self, verb: str, what: str) -> None:
