@@ -6,7 +6,7 @@ At the end time passes until nothing is due, and everything is finished or someb
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import httpx2
@@ -36,7 +36,7 @@ class Protocol(Machine):
         self.releases: list[ReleaseClaims] = []
         self.receipts: list[ReceiptClaims] = []
         self.tables: Tables = self.real.do(self.real.tables)
-        self.before_txns: dict[tuple[str, int], str] = {}
+        self.before: dict[Any, Any] = {}  # states
         self.commits = {"usual": self.real.world.service.active.current.commit}
 
     # -- one step --------------------------------------------------------------------------------------------
@@ -86,6 +86,11 @@ class Protocol(Machine):
     def both(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the tables hold, and the same of the model."""
         self.tables = self.real.do(self.real.tables)
+        now: dict[Any, Any] = {(row.effect_id, row.rev): E(row.state) for row in self.tables.effects}
+        now |= {(row.txn, row.rev): T(row.state) for row in self.tables.transactions}
+        moved = [(was, now[key]) for key, was in self.before.items() if now[key] is not was]
+        type(self).moves.update(moved)
+        self.before = now
         return _held(self.tables), _remembered(self.book)
 
     @invariant()
@@ -95,27 +100,6 @@ class Protocol(Machine):
     @invariant()
     def i2_what_is_released_and_receipted_is_what_the_votes_saw(self) -> None:
         invariants.i2_same_bytes(self.tables, self.releases, self.receipts)
-
-    @invariant()
-    def i3_at_most_one_redemption_and_one_fire(self) -> None:
-        invariants.i3_once(self.tables, self.shop)
-
-    @invariant()
-    def i5_reviewed_releases_have_their_gates_met_by_eligible_people(self) -> None:
-        invariants.i5_reviewed_by_people(self.tables, self.before, self.book.bundle)
-
-    @invariant()
-    def i6_terminal_states_absorb(self) -> None:
-        now = invariants.states(self.tables)
-        invariants.i6_terminal_absorbs(self.before, now)
-        txns = {(row.txn, row.rev): row.state for row in self.tables.transactions}
-        _count_moves(type(self).moves, self.before, now)
-        _count_moves(
-            type(self).moves,
-            {k: T(v) for k, v in self.before_txns.items()},
-            {k: T(v) for k, v in txns.items()},
-        )
-        self.before, self.before_txns = now, txns
 
     @invariant()
     def i13_the_active_bundle_is_a_validated_one(self) -> None:
@@ -154,10 +138,6 @@ class Protocol(Machine):
         self.tick()
         self.real.do(self.real.world.sweep)
         people.sweep(self.book)
-
-
-def _count_moves(moves: Counter[tuple[Any, Any]], before: Mapping[Any, Any], now: Mapping[Any, Any]) -> None:
-    moves.update((was, now[key]) for key, was in before.items() if now[key] is not was)
 
 
 LEFT_OUT = frozenset({"impossible_quorum"})

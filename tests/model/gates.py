@@ -123,15 +123,6 @@ class InForce:
         return frozenset(group for group, names in self.staff.items() if name in names)
 
 
-def stored_gates(row: Any) -> tuple[Gate, ...]:
-    """The gates that the service has stored with an effect."""
-    return tuple(
-        Gate(g["policy_id"], frozenset(g["groups"]), g["quorum"], shared=g["shared"],
-             escalate=frozenset(g["escalate"]))
-        for g in row.gates
-    )  # fmt: skip
-
-
 # -- what gates ask for together ---------------------------------------------------------------------------------
 
 

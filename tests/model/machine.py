@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from countersign.contract import TxnState
-from tests.model import invariants
 from tests.model.playing import Databases
 from tests.model.real import LOST, Real
 from tests.model.state import Refused
@@ -74,7 +73,6 @@ class Machine(RuleBasedStateMachine):
         self.names = 0
         self.calm, self.alive = 0, 0  # requests since the last disturbance, and since the last start
         self.on_edge = False  # the clock stands on a deadline, and the next request comes in that moment
-        self.before: invariants.Seen = {}
 
     @rule(data=st.data())
     def somebody_acts(self, data: st.DataObject) -> None:

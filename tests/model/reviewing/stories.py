@@ -73,8 +73,6 @@ class Teller(Reviews):
     def check(self) -> None:
         """What is checked after every step of a game."""
         self.look()
-        self.i5_what_goes_was_let_go_by_people_who_may()
-        self.i6_terminal_states_absorb()
         self.i8_every_transition_has_exactly_one_audit_row_and_the_reverse()
 
     def asked(self, *calls: Call) -> tuple[Revision, Effect]:

@@ -1,4 +1,4 @@
-"""Reviews against the model, on both engines: I-4, I-5 and I-6."""
+"""Reviews against the model, on both engines."""
 
 from __future__ import annotations
 
