@@ -129,7 +129,11 @@ async def test_a_late_gate_of_less_time_brings_an_open_question_forward(bank: Ba
     seen = await bank.robot.see(asked["txn"])
     until, earlier = (view["effects"][0]["review"]["answer_by"] for view in (asked, seen))
     assert earlier < until
+    less = {"account": "acme", "amount": 300}
+    proposal = await bank.tomas.proposed(seen, less)
     bank.clock.stop_at(datetime.fromisoformat(earlier))
+    assert refusal(await bank.maya.propose(seen, less)) == (409, "review_closed")
+    assert refusal(await bank.robot.accept(proposal)) == (409, "proposal_closed")
     assert (await bank.maya.vote(seen)).json()["state"] == "expired", "to the moment"
 
 
