@@ -31,9 +31,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_folders_are_made_for_new_files_and_an_undo_leaves_none_of_its_own(
-    files: FilesAdapter, root: Path
-) -> None:
+def test_folders_are_made_for_new_files_and_an_undo_removes_its_own(files: FilesAdapter, root: Path) -> None:
     acted(files, lambda files: files.write("new/deep/c", "c")).undo()
     assert tree(root) == OLD and not (root / "new").exists()
     done(files, lambda files: files.write("new/deep/c", b"c"))
@@ -98,7 +96,7 @@ ACTS: dict[str, Callable[[FilesAdapter, str], object]] = {
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_a_path_that_leaves_the_root_or_is_no_file_is_refused(
+def test_a_path_that_is_no_file_below_the_root_is_refused(
     files: FilesAdapter, root: Path, path: str, act: Callable[[FilesAdapter, str], object]
 ) -> None:
     (root / "link").symlink_to(root.parent)
@@ -141,9 +139,7 @@ def test_what_cannot_be_snapshotted_is_refused(files: FilesAdapter, root: Path, 
     assert tree(root) == OLD
 
 
-def test_a_root_that_is_missing_or_has_a_link_for_our_folder_is_refused(
-    files: FilesAdapter, root: Path
-) -> None:
+def test_a_root_that_is_missing_or_links_our_folder_is_refused(files: FilesAdapter, root: Path) -> None:
     (root / PRIVATE).symlink_to(root.parent / "outside")
     with pytest.raises(NotStageable, match="not a folder of our own"):
         files.begin("t-1")
@@ -151,7 +147,7 @@ def test_a_root_that_is_missing_or_has_a_link_for_our_folder_is_refused(
         FilesAdapter(root / "none").begin("t-1")
 
 
-def test_a_file_on_another_file_system_is_refused(
+def test_another_file_system_is_refused(
     files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, root: Path
 ) -> None:
     real = os.fstat
@@ -223,9 +219,7 @@ def test_a_damaged_record_is_told_and_nothing_is_done_from_it(files: FilesAdapte
     assert tree(root) == OLD
 
 
-def test_a_commit_that_fails_is_taken_back(
-    files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_commit_is_undone(files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = prepared(files, lambda files: (files.write("a", "new a"), files.write("d/b", "new b")))
     real, seen = os.rename, list[str]()
 

@@ -155,9 +155,7 @@ def stands_whole(root: Path, at: int) -> bool:
 
 @every(5)
 @pytest.mark.parametrize("recovers", [not_redeemed, redeemed])
-def test_killed_anywhere_the_files_are_as_before_or_as_after(
-    tmp_path: Path, step: int, recovers: Deed
-) -> None:
+def test_killed_anywhere_files_are_as_before_or_as_after(tmp_path: Path, step: int, recovers: Deed) -> None:
     """Not redeemed: as before, unless the commit was decided. Redeemed: as after, once it was prepared."""
     ends = set()
     for at, root in killed(tmp_path, whole, step):
@@ -175,9 +173,7 @@ def test_killed_anywhere_the_files_are_as_before_or_as_after(
 @pytest.mark.parametrize(
     ("deed", "recovers"), [(committed_and_taken_back, by_another), (prepared_and_undone, redeemed)]
 )
-def test_killed_while_it_is_taken_back_it_is_taken_back_or_stands_whole(
-    tmp_path: Path, step: int, deed: Deed, recovers: Deed
-) -> None:
+def test_a_killed_undo_leaves_all_or_nothing(tmp_path: Path, step: int, deed: Deed, recovers: Deed) -> None:
     ends = set()
     for at, root in killed(tmp_path, deed, step):
         recovers(FilesAdapter(root))

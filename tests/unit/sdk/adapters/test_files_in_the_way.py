@@ -108,7 +108,7 @@ def test_what_is_put_in_the_place_of_a_replaced_file_is_not_overwritten_by_an_un
 
 @pytest.mark.parametrize("act", ["a file replaced", "a file removed"])
 @pytest.mark.parametrize("way", [made_a_link, lambda root: shutil.rmtree(root / "d")], ids=["link", "gone"])
-def test_a_before_image_whose_folder_is_gone_is_kept(
+def test_a_before_image_without_folder_is_kept(
     files: FilesAdapter, root: Path, act: str, way: Callable[[Path], None]
 ) -> None:
     session = committed(files, ACTS[act])
@@ -131,7 +131,7 @@ AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
 
 
 @pytest.mark.parametrize(("name", "act", "change", "is_undone", "then"), AFTER.values(), ids=AFTER)
-def test_what_others_did_since_is_left(
+def test_later_changes_are_left(
     files: FilesAdapter, root: Path, name: str, act: Deed, change: Any, is_undone: bool, then: str
 ) -> None:
     session = committed(files, act)

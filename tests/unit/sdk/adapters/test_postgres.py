@@ -122,9 +122,7 @@ ENDS: dict[str, tuple[End, bool]] = {
 
 
 @pytest.mark.parametrize(("end", "may_stand"), ENDS.values(), ids=ENDS)
-def test_an_effect_in_which_the_transaction_was_ended_is_told_and_nothing_runs_after_it(
-    begun: Begun, end: End, may_stand: bool
-) -> None:
+def test_after_its_transaction_ended_everything_is_refused(begun: Begun, end: End, may_stand: bool) -> None:
     stands = "may stand and cannot be undone" if may_stand else "Nothing of it stands"
     block = begun.session.savepoint()
     with pytest.raises(SessionLost, match=stands), begun.effect():

@@ -76,7 +76,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize("statement", LARGE)
-def test_rows_that_are_too_large_together_cannot_be_told(
+def test_rows_too_large_cannot_be_told(
     database: Database, monkeypatch: pytest.MonkeyPatch, statement: str
 ) -> None:
     text = "x" * 1_000

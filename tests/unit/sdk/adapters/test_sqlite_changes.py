@@ -74,9 +74,7 @@ EXACTLY = {
 
 
 @pytest.mark.parametrize(("column", "before", "after"), EXACTLY.values(), ids=EXACTLY)
-def test_another_value_that_compares_equal_is_told(
-    sqlite: Database, column: str, before: str, after: str
-) -> None:
+def test_a_value_that_compares_equal_is_told(sqlite: Database, column: str, before: str, after: str) -> None:
     sqlite.outside("CREATE TABLE words (id integer PRIMARY KEY, word text COLLATE NOCASE, n)")
     sqlite.outside(f"INSERT INTO words (id, {column}) VALUES (1, {before}), (2, {before})")
     found = told(sqlite, f"UPDATE words SET {column} = {after} WHERE id = 1")
@@ -109,7 +107,7 @@ NUMBERED = {
 
 @pytest.mark.parametrize("key", ["INT PRIMARY KEY", "INTEGER PRIMARY KEY DESC", "text PRIMARY KEY"])
 @pytest.mark.parametrize(("statement", "numbers"), NUMBERED.items())
-def test_rows_without_a_key_have_numbers(
+def test_rows_without_a_key_are_numbered(
     sqlite: Database, key: str, statement: str, numbers: set[int]
 ) -> None:
     rows = "INSERT INTO bag VALUES (NULL, 'pay'), (NULL, 'pay'), (7, 'other')"
@@ -152,7 +150,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize(("declared", "before", "after"), KEYS.values(), ids=KEYS)
-def test_a_key_that_compares_equal_and_is_another_value_is_another_row(
+def test_a_key_that_compares_equal_is_another(
     sqlite: Database, declared: str, before: str, after: str
 ) -> None:
     sqlite.outside(f"CREATE TABLE named ({declared})")

@@ -19,7 +19,7 @@ from tests.unit.sdk.adapters.rows import CALL
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_a_database_that_is_kept_locked_is_a_conflict_that_says_how_long_it_waited_and_what_to_do(
+def test_a_locked_database_is_a_conflict_that_names_its_wait(
     adapter: SQLiteAdapter, path: Path, ours: bool
 ) -> None:
     """By somebody else, or by a session of ours that is in no event loop."""
@@ -37,9 +37,7 @@ def test_a_database_that_is_kept_locked_is_a_conflict_that_says_how_long_it_wait
 
 
 @pytest.mark.parametrize("isolation", [Abort(), Serialize(timeout_seconds=30)])
-def test_two_blocks_of_one_event_loop_do_not_wait_for_each_other_for_nothing(
-    desk: Desk, path: Path, isolation: Abort | Serialize
-) -> None:
+def test_two_blocks_of_one_loop_do_not_block_it(desk: Desk, path: Path, isolation: Abort | Serialize) -> None:
     """The second kept the loop for all of `busy_seconds`, and so the first, which alone could have let it go on."""
     adapter = SQLiteAdapter(path, name="bank", busy_seconds=3_600)
 
@@ -172,7 +170,7 @@ KEPT: dict[str, tuple[list[str], bool, int]] = {
 
 
 @pytest.mark.parametrize(("statements", "asked", "left"), KEPT.values(), ids=KEPT)
-def test_references_that_hold_at_the_end_are_committed(
+def test_sound_references_are_committed(
     family: SQLiteAdapter, tmp_path: Path, statements: list[str], asked: bool, left: int
 ) -> None:
     adapter = family if asked else SQLiteAdapter(tmp_path / "family.db")
@@ -214,9 +212,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("broken", BREAKS.values(), ids=BREAKS)
-def test_a_reference_that_the_commit_would_refuse_is_refused(
-    family: SQLiteAdapter, broken: list[str]
-) -> None:
+def test_a_reference_the_commit_would_refuse_is_refused(family: SQLiteAdapter, broken: list[str]) -> None:
     session = family.begin("t-1")
     with session.effect(CALL):
         for statement in broken:
@@ -233,9 +229,7 @@ def test_a_reference_that_the_commit_would_refuse_is_refused(
 
 @pytest.mark.parametrize("statement", ["PRAGMA foreign_keys = ON", "pragma main.Foreign_Keys(0)"])
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_tool_that_would_switch_them_in_the_middle_is_told_how(
-    bank: Bank, statement: str, inside: bool
-) -> None:
+def test_a_tool_that_switches_them_midway_is_told_how(bank: Bank, statement: str, inside: bool) -> None:
     said = r"SQLiteAdapter\(\.\.\., foreign_keys=True\)"
     with pytest.raises(MisuseError, match=said), bank.effect():
         credit(bank.connection)

@@ -99,7 +99,7 @@ NO_JOURNALS: dict[str, tuple[Callable[[Path], object], int, str]] = {
 
 
 @pytest.mark.parametrize(("make", "mode", "says"), NO_JOURNALS.values(), ids=NO_JOURNALS)
-def test_what_is_no_journal_of_ours_is_refused(
+def test_a_foreign_file_is_refused(
     tmp_path: Path, make: Callable[[Path], object], mode: int, says: str
 ) -> None:
     path = tmp_path / "journal.db"
@@ -110,9 +110,7 @@ def test_what_is_no_journal_of_ours_is_refused(
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_its_file_is_made_also_of_an_empty_one_and_belongs_to_its_owner(
-    tmp_path: Path, is_there: bool
-) -> None:
+def test_its_file_may_be_empty_and_belongs_to_its_owner(tmp_path: Path, is_there: bool) -> None:
     path = tmp_path / "journal.db"
     if is_there:
         path.touch(mode=0o600)
@@ -299,9 +297,7 @@ def test_an_outcome_and_the_next_firing_share_one_commit(journal: Journal) -> No
     assert journal.outbox.pending() == []
 
 
-def test_the_same_list_keeps_its_attempt_and_another_gets_its_own_until_one_is_redeemed(
-    journal: Journal,
-) -> None:
+def test_each_list_has_its_own_attempt_until_one_is_redeemed(journal: Journal) -> None:
     lease = owned(journal)
     _, first = frozen(journal, lease, an_effect(1, 5))
     _, again = frozen(journal, lease, an_effect(1, 5))

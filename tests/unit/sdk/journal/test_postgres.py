@@ -164,9 +164,7 @@ def test_a_commit_that_the_server_turned_into_a_rollback_is_an_error(journal: Jo
     assert names(journal) == []
 
 
-def test_units_wait_for_another_not_for_ever(
-    place: JournalUrl, journal: Journal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_units_wait_for_a_time(place: JournalUrl, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "_WAIT_MS", 50)
     other = Journal(place)
     with journal.database.unit(durable=False) as unit:
@@ -215,7 +213,7 @@ def test_nothing_goes_on_behind_a_unit_on_a_new_connection(place: JournalUrl, jo
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_a_lost_answer_to_commit_is_told_as_not_known(
+def test_a_lost_commit_is_not_known(
     place: JournalUrl, journal: Journal, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     losing(monkeypatch, journal, place, written=written)
@@ -241,7 +239,7 @@ def losing(monkeypatch: pytest.MonkeyPatch, journal: Journal, place: JournalUrl,
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_nothing_is_called_whose_firing_may_not_be_written(
+def test_nothing_fires_unless_written(
     desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch, written: bool
 ) -> None:
     refund = refund_tool(desk)

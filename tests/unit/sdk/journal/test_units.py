@@ -120,9 +120,7 @@ def test_each_commit_is_as_durable_as_it_was_asked_to_be(database: Database) -> 
 
 
 @pytest.mark.parametrize(("effects", "waits", "commits_in_all"), [(1, 3, 10), (2, 4, 14)])
-def test_an_effect_waits_for_the_disk_thrice(
-    desk: Desk, effects: int, waits: int, commits_in_all: int
-) -> None:
+def test_an_effect_syncs_three_times(desk: Desk, effects: int, waits: int, commits_in_all: int) -> None:
     """The frozen list with its attempt, FIRING, the outcome. Each is asked for by design section 7, and a fourth
     would only be slow; two effects share the commit between them. The first transaction of all also keeps the epoch
     it met.

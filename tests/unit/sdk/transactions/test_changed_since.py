@@ -92,7 +92,7 @@ def test_another_list_is_refused(desk: Desk, refund: Any, calls: Any, others: An
 
 @pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
 @pytest.mark.parametrize("outcome", ["redeemed", "unsettled"])
-def test_unfinished_it_is_told_to_use_no_other_key(
+def test_unfinished_it_forbids_another_key(
     desk: Desk, calls: Any, cut: Any, others: list[str], outcome: str
 ) -> None:
     cut(2)

@@ -45,9 +45,7 @@ def rows(desk: Desk, txn: Transaction) -> list[tuple[int, str, str]]:
     return [tuple(row) for row in desk.runtime.journal.database.rows(asked, (txn.txn,))]
 
 
-def test_an_inner_block_that_ends_is_part_of_the_outer(
-    desk: Desk, notes: Any, note: Any, refund: Any
-) -> None:
+def test_an_inner_block_is_part_of_the_outer(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
     with desk.step() as txn:
         refund("o-1", 100)
         with inner(desk) as within:
@@ -61,7 +59,7 @@ def test_an_inner_block_that_ends_is_part_of_the_outer(
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_an_inner_block_that_raises_leaves_nothing_and_the_outer_goes_on(
+def test_an_inner_block_that_raises_leaves_nothing(
     desk: Desk, notes: Path, note: Any, refund: Any, ending: type[BaseException]
 ) -> None:
     for replayed in (False, True):
@@ -291,9 +289,7 @@ def test_a_forked_child_that_leaves_the_block_touches_nothing(desk: Desk, notes:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_block_whose_end_is_lost_undoes_all(
-    desk: Desk, refund: Any, monkeypatch: Any, dry_run: bool
-) -> None:
+def test_a_block_of_unknown_end_is_undone(desk: Desk, refund: Any, monkeypatch: Any, dry_run: bool) -> None:
     def lost(*_: Any, **__: Any) -> int:
         raise JournalError("the disk is full")
 

@@ -120,9 +120,7 @@ def test_over_its_quota_who_waits_for_people_hears_whom(desk: Desk, live_step: A
 
 
 @pytest.mark.parametrize("step", ["refunds", "live_step"])
-def test_over_its_quota_it_looks_as_seldom_as_it_is_told(
-    desk: Desk, slept: Any, step: str, request: pytest.FixtureRequest
-) -> None:
+def test_it_obeys_retry_after(desk: Desk, slept: Any, step: str, request: pytest.FixtureRequest) -> None:
     refusing(desk, TOO_MANY, 12, lambda: desk.service.approve(TXN))  # three looks, each tried four times
     waited(desk, request.getfixturevalue(step), 600)
     assert (slept.count(60), desk.done) == (3, LARGE)

@@ -139,9 +139,7 @@ ANSWERS: dict[str, tuple[Prepared, type[BaseException]]] = {
 
 
 @pytest.mark.parametrize(("prepared", "kind"), ANSWERS.values(), ids=ANSWERS)
-def test_an_answer_shows_the_line_left(
-    prepared: Any, kind: Any, how: str, desk: Desk, monkeypatch: Any
-) -> None:
+def test_an_answer_shows_one_line(prepared: Any, kind: Any, how: str, desk: Desk, monkeypatch: Any) -> None:
     with monkeypatch.context() as broken:
         error = left_by(desk, prepared(desk, broken), how)
     assert type(error) is kind

@@ -92,7 +92,7 @@ def test_two_seals_of_one_list_are_one_list(desk: Desk) -> None:
     assert (one["staged_args"], two["staged_args"]) == (None, None)
 
 
-def test_a_journal_from_before_seals_is_read_and_is_sealed_at_its_first_write(
+def test_a_journal_from_before_seals_is_read(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     pay = pay_tool(desk)
@@ -218,9 +218,7 @@ def test_a_compensation_takes_its_secrets_over_though_its_own_manifest_has_none(
 
 
 @pytest.mark.parametrize("card", [None, CARD], ids=["none", "some"])
-def test_whether_a_secret_is_left_takes_one_row(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, card: str | None
-) -> None:
+def test_one_row_shows_secrets(desk: Desk, monkeypatch: pytest.MonkeyPatch, card: str | None) -> None:
     """It is asked for each transaction that fails, and there may be many of either."""
     pay, journal = pay_tool(desk), desk.runtime.journal
     read, answered = journal.database.rows, list[Any]()

@@ -108,9 +108,7 @@ def every_pointer(value: Any, at: str = "") -> Iterator[str]:
 
 @settings(deadline=None)
 @given(value=_JSON, data=st.data())
-def test_any_value_comes_back_whatever_of_it_is_sealed(
-    memory: Journal, value: Any, data: st.DataObject
-) -> None:
+def test_any_value_is_restored_whatever_is_sealed(memory: Journal, value: Any, data: st.DataObject) -> None:
     raw = canonicalize(value)
     chosen = data.draw(st.lists(st.sampled_from(sorted(every_pointer(value)))))
     assert memory.seals.open(ABOUT, sealed(memory, raw, *chosen)) == raw
@@ -245,9 +243,7 @@ def test_a_journal_that_machines_share_has_no_key_of_its_own(place: JournalPlace
     journal.close()
 
 
-def test_without_the_key_nothing_opens_or_is_sealed(
-    journal: Journal, place: JournalPlace, keys: Path
-) -> None:
+def test_without_the_key_nothing_opens_or_seals(journal: Journal, place: JournalPlace, keys: Path) -> None:
     """Else one host would write what the others cannot read."""
     stored = sealed(journal, RAW, "/card")
     (key,) = read_keys(keys)

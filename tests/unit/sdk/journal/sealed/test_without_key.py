@@ -84,9 +84,7 @@ def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_pat
     assert replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=desk.runtime).status == "same"
 
 
-def test_a_replay_takes_the_key_of_the_environment(
-    desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_reads_the_key_setting(desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pay = paid(desk)
     place = desk.runtime.settings.journal_path
     step = lambda _: pay("o-1", 5, CARD)  # noqa: E731
@@ -169,9 +167,7 @@ def test_a_dry_run_does_not_tell_what_would_be_written_with_a_secret(desk: Desk)
     assert CARD not in f"{txn.result}{txn.result!r}{txn.result.to_json()}"
 
 
-def test_show_checks_sealed_rows_with_the_key(
-    desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_checks_seals_with_the_key(desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paid(desk)
     place = desk.runtime.settings.journal_path
     named = place.secret if isinstance(place, JournalUrl) else str(place)
