@@ -85,9 +85,7 @@ def seen(path: Path) -> str:
 
 
 @pytest.mark.parametrize("change", [replaced, made_anew, changed_in_place, made_a_folder])
-def test_what_is_put_in_the_place_of_a_replaced_file_is_not_overwritten_by_an_undo(
-    files: FilesAdapter, root: Path, change: Callable[[Path], None]
-) -> None:
+def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callable[[Path], None]) -> None:
     session = committed(files, lambda files: (files.write("a", "mine"), files.write("d/b", "mine")))
     change(root / "a")
     theirs = seen(root / "a")
@@ -108,9 +106,7 @@ def test_what_is_put_in_the_place_of_a_replaced_file_is_not_overwritten_by_an_un
 
 @pytest.mark.parametrize("act", ["a file replaced", "a file removed"])
 @pytest.mark.parametrize("way", [made_a_link, lambda root: shutil.rmtree(root / "d")], ids=["link", "gone"])
-def test_a_before_image_without_folder_is_kept(
-    files: FilesAdapter, root: Path, act: str, way: Callable[[Path], None]
-) -> None:
+def test_before_image_is_kept(files: FilesAdapter, root: Path, act: str, way: Callable[[Path], None]) -> None:
     session = committed(files, ACTS[act])
     way(root)
     with pytest.raises(JournalError, match="was not taken back"):

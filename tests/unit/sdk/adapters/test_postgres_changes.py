@@ -224,9 +224,7 @@ def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> 
             session.changes()
 
 
-def test_without_time_nothing_is_asked(
-    server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_time_it_tells_none(server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A time of 0 is none to the server, and less than 0 an error."""
     for seconds in (0.0, -5.0):
         monkeypatch.setattr(row_changes, "LONGEST_S", seconds)

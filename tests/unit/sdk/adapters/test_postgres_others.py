@@ -42,9 +42,7 @@ MOVES = {
 
 
 @pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
-def test_a_tool_cannot_move_the_mark(
-    outside: psycopg.Connection[Any], rows: PostgresRows, moves: str
-) -> None:
+def test_no_tool_moves_the_mark(outside: psycopg.Connection[Any], rows: PostgresRows, moves: str) -> None:
     adapter = rows.adapter()
     session = adapter.begin("t-1")
     outside.execute("CREATE SCHEMA tenant_7")
@@ -179,9 +177,7 @@ def busy(outside: psycopg.Connection[Any], rows: PostgresRows) -> psycopg.Connec
     return outside
 
 
-def test_a_locked_table_is_a_conflict_that_names_its_wait(
-    conninfo: str, busy: psycopg.Connection[Any]
-) -> None:
+def test_a_locked_table_is_a_conflict(conninfo: str, busy: psycopg.Connection[Any]) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", locks=("public.rows",), wait_seconds=0.1)
     with pytest.raises(Moved, match=WAITED) as told:
         adapter.begin("t-1")

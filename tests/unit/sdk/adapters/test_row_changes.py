@@ -76,9 +76,7 @@ LARGE = [
 
 
 @pytest.mark.parametrize("statement", LARGE)
-def test_rows_too_large_cannot_be_told(
-    database: Database, monkeypatch: pytest.MonkeyPatch, statement: str
-) -> None:
+def test_large_rows_are_not_told(database: Database, monkeypatch: pytest.MonkeyPatch, statement: str) -> None:
     text = "x" * 1_000
     database.outside(f"INSERT INTO orders VALUES (10, '{text}'), (11, '{text}')")
     for most, can_tell in ((8_000, True), (1_500, False)):

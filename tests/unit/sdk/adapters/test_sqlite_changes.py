@@ -107,9 +107,7 @@ NUMBERED = {
 
 @pytest.mark.parametrize("key", ["INT PRIMARY KEY", "INTEGER PRIMARY KEY DESC", "text PRIMARY KEY"])
 @pytest.mark.parametrize(("statement", "numbers"), NUMBERED.items())
-def test_rows_without_a_key_are_numbered(
-    sqlite: Database, key: str, statement: str, numbers: set[int]
-) -> None:
+def test_keyless_rows_are_numbered(sqlite: Database, key: str, statement: str, numbers: set[int]) -> None:
     rows = "INSERT INTO bag VALUES (NULL, 'pay'), (NULL, 'pay'), (7, 'other')"
     defined = [f"CREATE TABLE bag (k {key}, x)", rows]
     require_told(sqlite, defined, [statement], {f"bag[{number}]" for number in numbers})
@@ -150,9 +148,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize(("declared", "before", "after"), KEYS.values(), ids=KEYS)
-def test_a_key_that_compares_equal_is_another(
-    sqlite: Database, declared: str, before: str, after: str
-) -> None:
+def test_keys_that_compare_equal_differ(sqlite: Database, declared: str, before: str, after: str) -> None:
     sqlite.outside(f"CREATE TABLE named ({declared})")
     sqlite.outside(f"INSERT INTO named VALUES ({before}), ('other')")
     with sqlite.session() as session:

@@ -51,9 +51,7 @@ STATEMENTS: dict[str, Callable[[sqlite3.Connection], object]] = {
 
 
 @pytest.mark.parametrize("write", [*STATEMENTS.values(), write_blob], ids=[*STATEMENTS, "blob"])
-def test_one_kept_past_its_effect_writes_nothing(
-    bank: Bank, write: Callable[[sqlite3.Connection], object]
-) -> None:
+def test_one_kept_too_long_writes_nothing(bank: Bank, write: Callable[[sqlite3.Connection], object]) -> None:
     late: list[Callable[[], str]] = []
     with pytest.raises(TimeoutError), bank.effect():
         kept = bank.connection
@@ -116,9 +114,7 @@ def test_a_cursor_that_it_did_not_make_says_nothing(bank: Bank, cursor: Callable
 
 
 @pytest.mark.parametrize("by", [sqlite3.Cursor, lambda connection: connection], ids=["bare", "its own"])
-def test_no_row_survives_a_transaction_ended_by_one(
-    bank: Bank, by: Callable[[sqlite3.Connection], Any]
-) -> None:
+def test_no_row_survives_an_ended_transaction(bank: Bank, by: Callable[[sqlite3.Connection], Any]) -> None:
     def rows() -> Iterator[tuple[str]]:
         yield ("r1",)
         with suppress(sqlite3.Error):
@@ -167,9 +163,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callab
 
 
 @pytest.mark.parametrize("act", STATEMENTS.values(), ids=STATEMENTS)
-def test_an_interrupt_of_the_authorizer_refuses_nothing(
-    bank: Bank, asked: Callable[[int], None], act: Any
-) -> None:
+def test_an_interrupted_authorizer_allows(bank: Bank, asked: Callable[[int], None], act: Any) -> None:
     """SQLite takes what its authorizer raises for a no; it was `DatabaseError: not authorized`."""
     with bank.effect():
         asked(sqlite3.SQLITE_INSERT)

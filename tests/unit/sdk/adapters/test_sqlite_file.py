@@ -19,9 +19,7 @@ from tests.unit.sdk.adapters.rows import CALL
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_a_locked_database_is_a_conflict_that_names_its_wait(
-    adapter: SQLiteAdapter, path: Path, ours: bool
-) -> None:
+def test_a_locked_database_is_a_conflict(adapter: SQLiteAdapter, path: Path, ours: bool) -> None:
     """By somebody else, or by a session of ours that is in no event loop."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         session = adapter.begin("t-0") if ours else None

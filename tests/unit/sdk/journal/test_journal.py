@@ -99,9 +99,7 @@ NO_JOURNALS: dict[str, tuple[Callable[[Path], object], int, str]] = {
 
 
 @pytest.mark.parametrize(("make", "mode", "says"), NO_JOURNALS.values(), ids=NO_JOURNALS)
-def test_a_foreign_file_is_refused(
-    tmp_path: Path, make: Callable[[Path], object], mode: int, says: str
-) -> None:
+def test_no_journal_is_refused(tmp_path: Path, make: Callable[[Path], object], mode: int, says: str) -> None:
     path = tmp_path / "journal.db"
     make(path)
     path.chmod(mode)
@@ -210,9 +208,7 @@ def test_a_journal_that_fails_before_firing_fires_none(desk: Desk, monkeypatch: 
 
 
 @pytest.mark.parametrize("stays_full", [False, True])
-def test_a_journal_that_fails_after_firing_is_told_as_unknown(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, stays_full: bool
-) -> None:
+def test_a_fire_not_written_is_unknown(desk: Desk, monkeypatch: pytest.MonkeyPatch, stays_full: bool) -> None:
     refund, journal = refund_tool(desk), desk.runtime.journal
     unit = journal.database.unit
 

@@ -55,9 +55,7 @@ def calls(of: dict[str, Any], kind: str = "effects") -> list[tuple[str, str, Any
 
 
 @pytest.mark.parametrize(("error", "is_async"), ENDINGS)
-def test_a_body_that_raises_leaves_its_calls(
-    desk: Desk, tmp_path: Path, error: BaseException, is_async: bool
-) -> None:
+def test_a_raising_body_keeps_calls(desk: Desk, tmp_path: Path, error: BaseException, is_async: bool) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
 
     def body() -> None:

@@ -261,7 +261,7 @@ def test_nothing_fires_unless_written(
     assert (desk.done, effect.state) == ([], LocalState.UNKNOWN if written else LocalState.UNUSED)
 
 
-def test_a_lease_that_may_have_been_taken_does_not_shut_its_own_process_out(
+def test_a_lost_lease_shuts_nobody_out(
     desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""

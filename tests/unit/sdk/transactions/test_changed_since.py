@@ -92,9 +92,7 @@ def test_another_list_is_refused(desk: Desk, refund: Any, calls: Any, others: An
 
 @pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
 @pytest.mark.parametrize("outcome", ["redeemed", "unsettled"])
-def test_unfinished_it_forbids_another_key(
-    desk: Desk, calls: Any, cut: Any, others: list[str], outcome: str
-) -> None:
+def test_unfinished_keeps_the_key(desk: Desk, calls: Any, cut: Any, others: list[str], outcome: str) -> None:
     cut(2)
     if outcome == "unsettled":
         resume(desk.runtime)

@@ -63,9 +63,7 @@ def test_a_denial_while_waiting_is_told_at_once(desk: Desk, refund: Any) -> None
     assert desk.done == []
 
 
-def test_a_timeout_shows_the_questions(
-    desk: Desk, note: Any, refund: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timeouts_show_questions(desk: Desk, note: Any, refund: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     view_of = desk.service.view
 
     def asked(revision: Any, **more: Any) -> TransactionView:

@@ -92,9 +92,7 @@ def test_two_seals_of_one_list_are_one_list(desk: Desk) -> None:
     assert (one["staged_args"], two["staged_args"]) == (None, None)
 
 
-def test_a_journal_from_before_seals_is_read(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_journal_without_seals_is_read(desk: Desk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pay = pay_tool(desk)
     with monkeypatch.context() as before:
         before.setattr(Seals, "seal", lambda self, unit, about, raw, pointers: raw)

@@ -108,9 +108,7 @@ def test_whoever_reads_needs_no_key(desk: Desk) -> None:
     reader.close()
 
 
-def test_what_is_still_to_be_reported_is_counted_without_the_key_and_sent_only_with_it(
-    desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reports_are_sent_only_with_key(desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     @tool("void", resource=("Payment", "payment"), registry=desk.registry)
     def void(payment: str) -> None:
         """Take it back."""
