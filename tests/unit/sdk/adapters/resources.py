@@ -197,14 +197,6 @@ class PostgresRows(Resource):
     def away(self) -> LiveAdapter:
         return PostgresAdapter("host=127.0.0.1 port=1 user=nobody dbname=gone", wait_seconds=0.2)
 
-    def tables(self) -> list[str]:
-        """Every table there is."""
-        with psycopg.connect(self._conninfo, autocommit=True) as connection:
-            found = connection.execute(
-                "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename"
-            )
-            return [str(row[0]) for row in found]
-
     def _say(self, statement: str, *params: str) -> Any:
         with psycopg.connect(self._conninfo, autocommit=True) as connection:
             connection.execute("SET lock_timeout = '50ms'")

@@ -15,6 +15,7 @@ import pytest
 from countersign.adapters.contract import AdapterContract, Resource
 from countersign.adapters.postgres import PostgresAdapter, PostgresSession
 from countersign.errors import CommitUnknown, MisuseError, SessionLost, SettingsError
+from tests.unit.sdk.adapters.bank import commit
 from tests.unit.sdk.adapters.resources import PostgresRows
 from tests.unit.sdk.adapters.rows import CALL
 
@@ -28,11 +29,6 @@ class TestPostgres(AdapterContract):
 
     def resource(self, folder: Path) -> Resource:
         return PostgresRows(self._conninfo)
-
-
-def commit(session: PostgresSession) -> None:
-    session.prepare("a-1")
-    session.commit("a-1")
 
 
 @dataclass

@@ -15,9 +15,9 @@ import pytest
 from countersign import Moved, tool
 from countersign.adapters.postgres import _TABLE, PostgresAdapter
 from tests.fakes.desk import Desk
+from tests.unit.sdk.adapters.bank import commit
 from tests.unit.sdk.adapters.resources import PostgresRows
 from tests.unit.sdk.adapters.rows import CALL
-from tests.unit.sdk.adapters.test_postgres import commit
 
 pytestmark = pytest.mark.xdist_group("postgresql")
 
