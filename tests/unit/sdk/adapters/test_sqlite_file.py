@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from countersign import Abort, MisuseError, Moved, NotStageable, Serialize, SQLiteAdapter, tool
+from countersign import Abort, MisuseError, Moved, Serialize, SQLiteAdapter, tool
 from tests.fakes.desk import Desk
 from tests.unit.sdk.adapters.bank import Bank, commit, credit, standing
 from tests.unit.sdk.adapters.rows import CALL
@@ -112,13 +112,6 @@ NO_FILES = [":memory:", Path(":memory:"), "", Path(), "file::memory:?cache=share
 def test_a_database_that_is_no_file_is_refused_where_the_adapter_is_made(named: str | Path) -> None:
     with pytest.raises(MisuseError, match="in memory"):
         SQLiteAdapter(named)
-
-
-def test_a_file_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
-    missing = SQLiteAdapter(tmp_path / "bnak.db")
-    with pytest.raises(NotStageable, match=r"bnak\.db"):
-        missing.begin("t-1")
-    assert (list(tmp_path.iterdir()), missing.landed("a-1")) == ([], None)
 
 
 @pytest.mark.parametrize("name", ["a?mode=ro.db", "a#b.db", "a%20b.db", "a b&c=d.db", "ä.db", "file:x"])

@@ -14,9 +14,6 @@ from countersign import (
     Denied,
     FilesAdapter,
     JournalError,
-    LiveAdapter,
-    LiveCall,
-    LiveSession,
     MisuseError,
     NotStageable,
     OutsideTransaction,
@@ -199,33 +196,6 @@ def test_an_inner_block_of_another_runtime_or_of_a_live_tool_is_refused(desk: De
     told = pytest.raises(MisuseError, match="opened inside")
     with desk.another_process() as other, desk.step("t-2"), told, transaction(runtime=other):
         pytest.fail("it was entered")
-
-
-class WithoutSavepoints(LiveSession):
-    def effect(self, call: LiveCall) -> Any:
-        raise AssertionError("no effect may run: it could not be taken back")
-
-    def prepare(self, attempt_id: str) -> None: ...
-    def commit(self, attempt_id: str) -> None: ...
-    def undo(self) -> None: ...
-
-
-class Simple(LiveAdapter):
-    name = "simple"
-
-    def begin(self, txn: str) -> LiveSession:
-        return WithoutSavepoints()
-
-    def landed(self, attempt_id: str) -> bool | None:
-        return None
-
-
-def test_an_adapter_without_savepoints_refuses_inside_a_block_before_it_acts(desk: Desk) -> None:
-    @tool("act", lane="live", adapter=Simple(), registry=desk.registry)
-    def act() -> None: ...
-
-    with pytest.raises(NotStageable, match="without savepoints"), desk.step(), inner(desk):
-        act()
 
 
 def test_a_block_that_cannot_be_taken_back_undoes_the_whole(desk: Desk, notes: Path, refund: Any) -> None:

@@ -12,8 +12,6 @@ import pytest
 from countersign import (
     Denied,
     MemoryAdapter,
-    MisuseError,
-    Moved,
     NotStageable,
     RegistrationError,
     Retry,
@@ -310,8 +308,8 @@ def test_of_very_much_that_is_wrong_only_the_beginning_is_told(desk: Desk) -> No
     assert len(told.value.problems) == 20
 
 
-def counting_tool(desk: Desk, spoilt: int) -> MemoryValues:
-    """A live tool on a number that somebody else changes in between, so many times."""
+def counting_tool(desk: Desk) -> MemoryValues:
+    """A live tool on a number that somebody else changes in between, twice."""
     values, ran = MemoryValues(), [0]
     adapter = values.adapter()
 
@@ -321,7 +319,7 @@ def counting_tool(desk: Desk, spoilt: int) -> MemoryValues:
         total = int(values.read(adapter, "n") or 0) + amount
         values.write(adapter, "n", str(total))
         ran[0] += 1
-        if ran[0] <= spoilt:
+        if ran[0] <= 2:
             values.change_outside("n", str(10 * ran[0]))
         return total
 
@@ -330,21 +328,7 @@ def counting_tool(desk: Desk, spoilt: int) -> MemoryValues:
 
 @pytest.mark.parametrize("steps", [[ADD, refund("o-1")], [ADD, MAIL]], ids=["plain", "async"])
 def test_with_retry_all_steps_run_again_when_somebody_came_in_between(desk: Desk, steps: list[Any]) -> None:
-    values = counting_tool(desk, spoilt=2)
+    values = counting_tool(desk)
     said: Any = {"key": "t-1", "isolation": Retry(3), "runtime": desk.runtime}
     answers: Any = asyncio.run(run_steps_async(steps, **said)) if MAIL in steps else run_steps(steps, **said)
     assert (answers["1"], values.outside("n"), len(desk.done)) == (21, "21", 1)
-
-
-def test_without_it_they_stop_where_somebody_came_in_between(desk: Desk) -> None:
-    values = counting_tool(desk, spoilt=1)
-    with pytest.raises(Moved):
-        go(desk, [ADD, refund("o-1")])
-    assert values.outside("n") == "10" and desk.done == []
-
-
-def test_a_policy_that_is_none_is_refused_before_step_one(desk: Desk) -> None:
-    values = counting_tool(desk, spoilt=0)
-    with pytest.raises(MisuseError, match="is no policy"):
-        run_steps([ADD], key="t-1", isolation=3, runtime=desk.runtime)  # type: ignore[arg-type]
-    assert values.outside("n") is None

@@ -14,7 +14,6 @@ import pytest
 
 import countersign
 from countersign import (
-    AlreadyRedeemed,
     CountersignError,
     Denied,
     EffectFailed,
@@ -23,7 +22,6 @@ from countersign import (
     MisuseError,
     NotDone,
     OutcomeUnknown,
-    ReviewPending,
     ServiceUnavailable,
     SQLiteAdapter,
     run_transaction,
@@ -94,18 +92,12 @@ def failing(kind: type[Exception]) -> Prepared:
     return prepared
 
 
-not_done, in_doubt, out_of_time = failing(NotDone), failing(OSError), failing(TimeoutError)
+not_done, in_doubt = failing(NotDone), failing(OSError)
 
 
 def away(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
     desk.face.faults["/v1/"] = ["lost_request"] * 50
     return refunding(100)(desk, patch)
-
-
-def spent(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
-    with desk.step():
-        refunding(100)(desk, patch)()
-    return refunding(200)(desk, patch)
 
 
 def disk_full(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
@@ -127,11 +119,8 @@ def live_lost(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
 
 ANSWERS: dict[str, tuple[Prepared, type[BaseException]]] = {
     "a no": (refunding(900_000), Denied),
-    "a question": (refunding(20_000), ReviewPending),
-    "a key that is spent": (spent, AlreadyRedeemed),
     "a tool that did nothing": (not_done, EffectFailed),
     "a tool of which nobody knows": (in_doubt, OutcomeUnknown),
-    "a tool that gave up waiting": (out_of_time, OutcomeUnknown),
     "a service that is away": (away, ServiceUnavailable),
     "a journal that takes nothing more": (disk_full, OutcomeUnknown),
     "live work that was not kept": (live_lost, LiveCommitFailed),
@@ -145,7 +134,7 @@ def test_an_answer_shows_one_line(prepared: Any, kind: Any, how: str, desk: Desk
     assert type(error) is kind
     require_short(error, how)
     cause: Any = error.__cause__
-    if prepared in (not_done, in_doubt, out_of_time):
+    if prepared in (not_done, in_doubt):
         assert [frame.name for frame in frames(cause)] == ["answer"]
     if prepared is disk_full:
         assert isinstance(cause, CountersignError) and ours(cause) == []

@@ -64,14 +64,6 @@ def test_a_rerun_without_the_key_asks_nobody_and_fires_nothing(desk: Desk, tmp_p
     assert desk.done == [("pay", "o-1", 5, CARD)]
 
 
-def test_a_second_run_without_the_key_reads_no_results(desk: Desk, tmp_path: Path) -> None:
-    pay = paid(desk)
-    poor = without_key(desk, tmp_path)
-    with poor, pytest.raises(JournalSealed), transaction("t-1", runtime=poor):
-        pay("o-1", 5, CARD)
-    assert len(desk.done) == 1
-
-
 def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_path: Path, keys: Path) -> None:
     pay = paid(desk)
     other = tmp_path / "other keys"
@@ -79,8 +71,13 @@ def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_pat
     for path in (tmp_path / "missing", other):
         settings = replace(desk.runtime.settings, journal_key_path=path)
         poor = make_runtime(settings, desk.face, desk.registry, desk.clock)
-        with poor, pytest.raises(JournalSealed, match=read_keys(keys)[0].id):
-            replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=poor)
+        sealed = pytest.raises(JournalSealed, match=read_keys(keys)[0].id)
+        with poor:
+            with sealed:
+                replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=poor)
+            with sealed, transaction("t-1", runtime=poor):  # a second run reads no results either
+                pay("o-1", 5, CARD)
+    assert len(desk.done) == 1
     assert replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=desk.runtime).status == "same"
 
 
