@@ -11,18 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from countersign import (
-    EffectFailed,
-    JournalError,
-    LeaseLost,
-    MisuseError,
-    NotDone,
-    PlaceholderUsed,
-    SQLiteAdapter,
-    Transaction,
-    TransactionBusy,
-    tracing,
-)
+from countersign import SQLiteAdapter, Transaction, errors, tracing
 from countersign.contract import Verdict
 from countersign.journal import Journal
 from countersign.journal.transactions import Transactions
@@ -108,7 +97,7 @@ def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str)
     def elsewhere() -> None:
         try:
             heard.append(step("t-1").state)
-        except TransactionBusy as busy:
+        except errors.TransactionBusy as busy:
             heard.append(busy)
 
     thread = threading.Thread(target=elsewhere)
@@ -124,7 +113,7 @@ def test_a_block_that_is_entered_twice_keeps_what_it_has(desk: Desk, refund: Any
     """It was left as if it were a block inside itself: without a commit, and its thread could begin no other."""
     with desk.step() as txn:
         refund("o-1", 100)
-        with pytest.raises(MisuseError):
+        with pytest.raises(errors.MisuseError):
             txn.__enter__()
     assert (txn.state, len(desk.done)) == ("settled", 1)
 
@@ -169,7 +158,7 @@ def test_an_unreadable_journal_loses_no_interrupt(desk: Desk, monkeypatch: pytes
     desk.service.policy = lambda *_: Verdict.REVIEW
 
     def away(*_: Any) -> None:
-        raise JournalError("the disk is gone")
+        raise errors.JournalError("the disk is gone")
 
     def stop() -> None:
         monkeypatch.setattr(Transactions, "require", away)
@@ -199,7 +188,7 @@ class Outage:
         def unit(*, durable: bool) -> Iterator[Any]:
             left[0] -= 1
             if left[0] < 0:
-                raise JournalError("the disk is full")
+                raise errors.JournalError("the disk is full")
             with self._unit(durable=durable) as real:
                 yield real
 
@@ -223,7 +212,7 @@ def holder(desk: Desk, txn: Transaction) -> object:
 @pytest.mark.parametrize("writes", [0, 1], ids=["for the whole block's end", "until the body has failed"])
 @on_both
 def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writes: int, refund: Any) -> None:
-    with pytest.raises(JournalError, match="disk is full"), desk.step() as first:
+    with pytest.raises(errors.JournalError, match="disk is full"), desk.step() as first:
         refund("o-1", 100)
         outage.begin()
         try:
@@ -241,7 +230,7 @@ def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None
     settle = Listing.settle
 
     def gone(*_: object) -> NoReturn:
-        raise JournalError("the disk is gone")
+        raise errors.JournalError("the disk is gone")
 
     def settled(listing: Listing, results: dict[str, object], *, submitted: bool) -> None:
         with monkeypatch.context() as outage:
@@ -269,11 +258,11 @@ def test_of_what_did_not_return_is_said_what_is_known(
     def broken(*_: object) -> NoReturn:
         raise ZeroDivisionError
 
-    calls = (failing_tool(desk, NotDone("no money")), "o-1"), (unreadable,)
+    calls = (failing_tool(desk, errors.NotDone("no money")), "o-1"), (unreadable,)
     if not submitted:
         monkeypatch.setattr(Step, "_plan", broken)
-    left = fails(desk, EffectFailed if submitted else ZeroDivisionError, *calls)
-    with pytest.raises(PlaceholderUsed, match=told):
+    left = fails(desk, errors.EffectFailed if submitted else ZeroDivisionError, *calls)
+    with pytest.raises(errors.PlaceholderUsed, match=told):
         _ = left.placed[0].result
 
 
@@ -308,7 +297,7 @@ def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage:
 @on_both
 def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk, refund: Any) -> None:
     """A server that forgot what it was told last has no owner either: only what is known is said."""
-    gone = pytest.raises(LeaseLost, match=r"is not this run's any more.*Run it again under its key")
+    gone = pytest.raises(errors.LeaseLost, match=r"is not this run's any more.*Run it again under its key")
     with gone as lost, desk.step() as txn:
         with desk.runtime.journal.database.unit(durable=False) as unit:
             unit.execute("UPDATE transactions SET holder = NULL WHERE txn = ?", (txn.txn,))

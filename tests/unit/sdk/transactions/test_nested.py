@@ -9,22 +9,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AgentMemory,
-    Denied,
-    FilesAdapter,
-    JournalError,
-    MisuseError,
-    NotStageable,
-    OutsideTransaction,
-    PlaceholderUsed,
-    SavepointLost,
-    SessionLost,
-    SQLiteAdapter,
-    Transaction,
-    tool,
-    transaction,
-)
+from countersign import AgentMemory, FilesAdapter, SQLiteAdapter, Transaction, errors, tool, transaction
 from countersign.adapters.protocol import Savepoint
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_in
@@ -73,7 +58,7 @@ def test_an_inner_block_that_raises_leaves_nothing(
         assert notes_in(notes) == [("o-1", "outer"), ("o-3", "outer")]
         assert (first.outcome, kept.outcome, dropped.outcome) == ("fired", "fired", "withdrawn")
         assert (txn.replayed, len(txn.effects)) == (replayed, 2)
-        with pytest.raises(PlaceholderUsed, match="withdrawn"):
+        with pytest.raises(errors.PlaceholderUsed, match="withdrawn"):
             _ = dropped.result
         assert rows(desk, txn)[:8] == [
             *((1, "note", "relisted"), (1, "note", "undone")),
@@ -131,7 +116,7 @@ def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk, refund: Any) -
 
 @pytest.mark.parametrize("denied", [False, True])
 def test_leaving_both_undoes_both(desk: Desk, notes: Path, note: Any, refund: Any, denied: bool) -> None:
-    with pytest.raises(Denied if denied else ValueError), desk.step():
+    with pytest.raises(errors.Denied if denied else ValueError), desk.step():
         note("o-1", "outer")
         with inner(desk):
             refund("o-2", 900_000 if denied else 200)
@@ -155,7 +140,7 @@ async def test_in_asyncio_the_same(desk: Desk, notes: Path, note: Any, refund: A
                 note("o-2", "inner")
                 refund("o-2", 200)
                 await asyncio.sleep(1)
-        with pytest.raises(OutsideTransaction, match="nested transaction"):
+        with pytest.raises(errors.OutsideTransaction, match="nested transaction"):
             await asyncio.create_task(alone())  # a task opens no block in the transaction of another
     assert (desk.done, notes_in(notes)) == ([("refund", "o-1", 100)], [])
 
@@ -179,7 +164,7 @@ def test_an_inner_block_has_nothing_of_its_own(desk: Desk, refund: Any, own: dic
     with desk.step():
         refund("o-1", 100)
         within = transaction(**own, runtime=desk.runtime)
-        with pytest.raises(MisuseError, match="one step is one transaction"), within:
+        with pytest.raises(errors.MisuseError, match="one step is one transaction"), within:
             pytest.fail("it was entered")
     assert desk.done == [("refund", "o-1", 100)]
 
@@ -191,9 +176,9 @@ def test_an_inner_block_of_another_runtime_or_of_a_live_tool_is_refused(desk: De
         with inner(desk):
             pytest.fail("it was entered")
 
-    with desk.step(), pytest.raises(NotStageable, match="part of a block"):
+    with desk.step(), pytest.raises(errors.NotStageable, match="part of a block"):
         nest()
-    told = pytest.raises(MisuseError, match="opened inside")
+    told = pytest.raises(errors.MisuseError, match="opened inside")
     with desk.another_process() as other, desk.step("t-2"), told, transaction(runtime=other):
         pytest.fail("it was entered")
 
@@ -208,7 +193,7 @@ def test_a_block_that_cannot_be_taken_back_undoes_the_whole(desk: Desk, notes: P
         sqlite3.Connection.set_authorizer(database.connection, None)
         database.connection.execute("RELEASE countersign_block")
 
-    with pytest.raises(SessionLost), desk.step() as txn:
+    with pytest.raises(errors.SessionLost), desk.step() as txn:
         refund("o-1", 100)
         note("o-1", "outer")
         with suppress(Exception), inner(desk):  # a program that goes on regardless
@@ -261,12 +246,12 @@ def test_a_forked_child_that_leaves_the_block_touches_nothing(desk: Desk, notes:
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_a_block_of_unknown_end_is_undone(desk: Desk, refund: Any, monkeypatch: Any, dry_run: bool) -> None:
     def lost(*_: Any, **__: Any) -> int:
-        raise JournalError("the disk is full")
+        raise errors.JournalError("the disk is full")
 
-    with pytest.raises(SavepointLost, match="disk is full"), desk.step(dry_run=dry_run):
+    with pytest.raises(errors.SavepointLost, match="disk is full"), desk.step(dry_run=dry_run):
         refund("o-1", 100)
         monkeypatch.setattr(Transactions, "relist", lost)
-        with suppress(LookupError, JournalError), inner(desk):  # a program that goes on regardless
+        with suppress(LookupError, errors.JournalError), inner(desk):  # a program that goes on regardless
             refund("o-2", 200)
             raise LookupError
     assert desk.done == []

@@ -13,14 +13,7 @@ from countersign.contract.codes import ErrorCode
 from countersign.contract.states import EffectState
 from countersign.contract.wire import TransactionView
 from countersign.transactions.step import Step
-from tests.fakes.desk import (
-    Desk,
-    failing_tool,
-    make_runtime,
-    note_tool,
-    notes_in,
-    refund_tool,
-)
+from tests.fakes.desk import Desk, failing_tool, make_runtime, note_tool, notes_in, refund_tool
 from tests.fakes.running import fails
 from tests.fakes.service import Refused
 from tests.unit.sdk.commit.probed import sleeping

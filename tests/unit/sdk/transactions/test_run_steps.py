@@ -10,14 +10,11 @@ from typing import Any
 import pytest
 
 from countersign import (
-    Denied,
     MemoryAdapter,
-    NotStageable,
-    RegistrationError,
     Retry,
-    ReviewPending,
     SQLiteAdapter,
     StepsRefused,
+    errors,
     replay,
     run_steps,
     run_steps_async,
@@ -126,7 +123,7 @@ def test_equal_steps_of_a_tool_whose_every_call_is_meant_need_not_say_so(desk: D
 
 def test_steps_that_turn_out_equal_by_what_they_take_are_not_one_in_silence(desk: Desk, notes: Path) -> None:
     steps = [note("o-1"), LOOK, refund("o-1", id="a"), TAKES | {"id": "b"}]
-    with pytest.raises(NotStageable, match="step 'b' asks for the same as step 'a'"):
+    with pytest.raises(errors.NotStageable, match="step 'b' asks for the same as step 'a'"):
         go(desk, steps)
     assert (desk.done, notes_in(notes)) == ([], [])
     go(desk, [*steps[:3], TAKES | {"id": "b", "repeat": True}])
@@ -170,10 +167,10 @@ def test_a_step_of_steps_runs_and_is_replayed(desk: Desk) -> None:
 
 
 def test_people_are_asked_about_the_whole_and_a_denial_is_of_the_whole(desk: Desk, notes: Path) -> None:
-    with pytest.raises(ReviewPending) as told:
+    with pytest.raises(errors.ReviewPending) as told:
         go(desk, [refund("o-1"), refund("o-2", 20_000)])
     assert (len(told.value.reviews), desk.done) == (1, [])
-    with pytest.raises(Denied):
+    with pytest.raises(errors.Denied):
         run_steps([note("o-1"), refund("o-1"), refund("o-2", 900_000)], key="t-2", runtime=desk.runtime)
     assert (desk.done, notes_in(notes)) == ([], [])
 
@@ -276,7 +273,7 @@ def test_scenario_40_in_an_event_loop_too_it_is_refused_whole_before_step_one(de
 
 
 def test_a_pointer_that_leads_nowhere_undoes_what_has_run(desk: Desk, notes: Path) -> None:
-    with pytest.raises(NotStageable, match="nowhere"):
+    with pytest.raises(errors.NotStageable, match="nowhere"):
         go(desk, [note("o-1"), LOOK, takes("look:/nowhere")])
     assert (desk.done, notes_in(notes)) == ([], [])
 
@@ -285,7 +282,7 @@ def test_scenario_5_an_unknown_compensation_is_found_before_a_live_step_runs(des
     @tool("charge", resource=("Order", "order_id"), compensate="void", registry=desk.registry)
     def charge(order_id: str) -> None: ...
 
-    with pytest.raises(RegistrationError, match="void"):
+    with pytest.raises(errors.RegistrationError, match="void"):
         go(desk, [note("o-1"), {"tool": "charge", "args": {"order_id": "o-1"}}])
     assert notes_in(notes) == []
 

@@ -13,19 +13,7 @@ from typing import Any
 import pytest
 
 import countersign
-from countersign import (
-    CountersignError,
-    Denied,
-    EffectFailed,
-    IndependentFailures,
-    LiveCommitFailed,
-    MisuseError,
-    NotDone,
-    OutcomeUnknown,
-    ServiceUnavailable,
-    SQLiteAdapter,
-    run_transaction,
-)
+from countersign import SQLiteAdapter, errors, run_transaction
 from countersign.commit.commit import Commit
 from countersign.commit.raised import told_cause
 from countersign.contract import Verdict
@@ -65,7 +53,9 @@ def left_by(desk: Desk, call: Callable[[], object], how: str, **said: Any) -> Ba
         async with desk.step(**said):
             call()
 
-    with pytest.raises((CountersignError, IndependentFailures, AssertionError, OSError)) as left:
+    with pytest.raises(
+        (errors.CountersignError, errors.IndependentFailures, AssertionError, OSError)
+    ) as left:
         block() if how == "with" else asyncio.run(async_block())
     return left.value
 
@@ -92,7 +82,7 @@ def failing(kind: type[Exception]) -> Prepared:
     return prepared
 
 
-not_done, in_doubt = failing(NotDone), failing(OSError)
+not_done, in_doubt = failing(errors.NotDone), failing(OSError)
 
 
 def away(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
@@ -118,12 +108,12 @@ def live_lost(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
 
 
 ANSWERS: dict[str, tuple[Prepared, type[BaseException]]] = {
-    "a no": (refunding(900_000), Denied),
-    "a tool that did nothing": (not_done, EffectFailed),
-    "a tool of which nobody knows": (in_doubt, OutcomeUnknown),
-    "a service that is away": (away, ServiceUnavailable),
-    "a journal that takes nothing more": (disk_full, OutcomeUnknown),
-    "live work that was not kept": (live_lost, LiveCommitFailed),
+    "a no": (refunding(900_000), errors.Denied),
+    "a tool that did nothing": (not_done, errors.EffectFailed),
+    "a tool of which nobody knows": (in_doubt, errors.OutcomeUnknown),
+    "a service that is away": (away, errors.ServiceUnavailable),
+    "a journal that takes nothing more": (disk_full, errors.OutcomeUnknown),
+    "live work that was not kept": (live_lost, errors.LiveCommitFailed),
 }
 
 
@@ -137,10 +127,10 @@ def test_an_answer_shows_one_line(prepared: Any, kind: Any, how: str, desk: Desk
     if prepared in (not_done, in_doubt):
         assert [frame.name for frame in frames(cause)] == ["answer"]
     if prepared is disk_full:
-        assert isinstance(cause, CountersignError) and ours(cause) == []
+        assert isinstance(cause, errors.CountersignError) and ours(cause) == []
         cause = cause.__cause__
     if prepared in (away, disk_full):
-        assert not isinstance(cause, CountersignError) and len(ours(cause)) > 0
+        assert not isinstance(cause, errors.CountersignError) and len(ours(cause)) > 0
 
 
 def test_what_the_tool_called_of_ours_stays(how: str, desk: Desk) -> None:
@@ -151,7 +141,7 @@ def test_what_the_tool_called_of_ours_stays(how: str, desk: Desk) -> None:
         desk.step("t-2").repeat()  # of a transaction that was never entered
 
     cause: Any = left_by(desk, lambda: look("o-4"), how).__cause__
-    assert type(cause) is MisuseError
+    assert type(cause) is errors.MisuseError
     assert [frame.name for frame in frames(cause)] == ["look", "repeat", "_entered"]
 
 
@@ -171,9 +161,12 @@ def test_a_wait_that_we_gave_up_has_no_line_of_ours_and_a_bug_of_ours_keeps_them
 def test_each_of_a_group_is_as_short(how: str, desk: Desk) -> None:
     notify, refund = failing_tool(desk, OSError("the line broke")), refund_tool(desk)
     error = left_by(desk, lambda: (notify("o-4"), refund("o-4", 900_000)), how, independent=True)
-    assert isinstance(error, IndependentFailures)
+    assert isinstance(error, errors.IndependentFailures)
     require_short(error, how)
-    assert [(type(one), ours(one)) for one in error.exceptions] == [(OutcomeUnknown, []), (Denied, [])]
+    assert [(type(one), ours(one)) for one in error.exceptions] == [
+        (errors.OutcomeUnknown, []),
+        (errors.Denied, []),
+    ]
 
 
 @pytest.mark.parametrize("bug", [AssertionError("only what was entered"), OSError(5, "input/output error")])
@@ -197,7 +190,7 @@ def test_what_the_block_raised_is_left_as_it_is(how: str, desk: Desk) -> None:
         refund("o-4")
 
     error = left_by(desk, call, how)
-    assert isinstance(error, MisuseError)
+    assert isinstance(error, errors.MisuseError)
     assert [frame.name for frame in frames(error) if not frame.filename.startswith(OURS)][-1] == "call"
     assert frames(error)[-1].filename.startswith(OURS)
 
@@ -210,12 +203,12 @@ def test_one_of_a_step_shows_who_ran_it_and_its_own_line(how: str, denied: bool,
     def step(_: object) -> None:
         refund("o-1", 5)
         if not denied:
-            raise MisuseError("no such order")
+            raise errors.MisuseError("no such order")
 
     async def async_step(_: object) -> None:
         step(_)
 
-    with pytest.raises(Denied if denied else MisuseError) as left:
+    with pytest.raises(errors.Denied if denied else errors.MisuseError) as left:
         if how == "with":
             run_transaction(step, key="t-1", runtime=desk.runtime)
         else:
