@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,9 +157,8 @@ def test_lines_are_neither_changed_nor_deleted(journal: Path, statement: str) ->
 
 
 @pytest.mark.tampers
-def test_nothing_is_written_after_a_cut_tail(desk: Desk) -> None:
+def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund: Any) -> None:
     """The SDK does not build on a chain whose head is false: it stops before anything is asked or fired."""
-    refund = refund_tool(desk)
     with desk.step():
         refund("o-1", 5)
     desk.runtime.close()

@@ -294,8 +294,7 @@ def test_each_list_has_its_own_attempt_until_one_is_redeemed(journal: Journal) -
         frozen(journal, lease, an_effect(1, 7))
 
 
-def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk, refund: Any) -> None:
     slept: list[float] = []
     with desk.step():
         refund("o-1", 100)
@@ -347,8 +346,7 @@ def test_doubt_about_an_owner_is_said(holder: str) -> None:
     assert fate_of(new_holder()) == "alive"
 
 
-def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk, refund: Any) -> None:
     desk.publish(refund, aud="gateway")
     with pytest.raises(errors.NotStageable), desk.step() as txn:
         refund("o-1", 100)

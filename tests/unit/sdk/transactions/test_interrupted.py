@@ -80,9 +80,8 @@ DONE = {"as it ends", "it has ended"}
 
 @on_both
 @pytest.mark.parametrize("where", PLACES)
-def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str) -> None:
+def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str, refund: Any) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.2))
-    refund = refund_tool(desk)
 
     def step(key: str) -> Transaction:
         return run(desk, (note, key, "hello"), (refund, key, 100), key=key).txn

@@ -263,9 +263,8 @@ def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk
     assert [row["state"] for row in desk.runtime.journal.spending.calls(9)] == ["done"]
 
 
-def test_only_what_the_service_may_still_take_is_counted_as_unreported(desk: Desk) -> None:
+def test_only_what_the_service_may_still_take_is_counted_as_unreported(desk: Desk, refund: Any) -> None:
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
-    refund = refund_tool(desk)
     with desk.step() as txn:
         refund("o-1", 5)
         refund("o-2", 5)
