@@ -25,22 +25,13 @@ def _interrupted(connection: sqlite3.Connection) -> None:
     connection.execute(EVERYTHING)
 
 
-def _full(connection: sqlite3.Connection) -> None:
-    for statement in (
-        "PRAGMA max_page_count = 40",
-        "PRAGMA cache_size = 5",
-        "DROP TRIGGER guard",
-        EVERYTHING,
-    ):
-        connection.execute(statement)
-
-
+FILL = ("PRAGMA max_page_count = 40", "PRAGMA cache_size = 5", "DROP TRIGGER guard", EVERYTHING)
 ENDS: dict[str, Use] = {
     "INSERT OR ROLLBACK": lambda it: it.execute("INSERT OR ROLLBACK INTO accounts VALUES ('a', 1)"),
     "a schema's ON CONFLICT ROLLBACK": lambda it: it.execute(BOOK_AGAIN),
     "RAISE(ROLLBACK) in a trigger": lambda it: it.execute("INSERT INTO guarded VALUES ('x')"),
     "an interrupt": _interrupted,
-    "a full disk": _full,
+    "a full disk": lambda it: [it.execute(statement) for statement in FILL],
     "its connection is closed": lambda it: it.close(),
 }
 

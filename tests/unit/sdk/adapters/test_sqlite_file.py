@@ -151,11 +151,7 @@ def family(tmp_path: Path) -> SQLiteAdapter:
 
 KEPT: dict[str, tuple[list[str], bool, int]] = {
     "a child that goes with its parent": (["DELETE FROM parents WHERE id = 2"], True, 0),
-    "a reference that is whole again at the end": (
-        [f"{AT_THE_END} (2, 9)", "INSERT INTO parents VALUES (9)"],
-        True,
-        1,
-    ),
+    "one that is whole at the end": ([f"{AT_THE_END} (2, 9)", "INSERT INTO parents VALUES (9)"], True, 1),
     "whatever it is where nothing was said": (["DELETE FROM parents"], False, 1),
 }
 

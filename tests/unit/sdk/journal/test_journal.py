@@ -1,9 +1,11 @@
 """The journal: durable, owned, honest about damage, and nobody else's business."""
 
 import contextvars
+import multiprocessing
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -316,15 +318,8 @@ def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk, refu
 
 def test_a_dead_owner_is_succeeded_at_once(journal: Journal) -> None:
     owned(journal)
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(write, new_holder().encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    holder = os.read(read, 4096).decode()
-    os.close(read)
-    os.close(write)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as child:
+        holder = child.submit(new_holder).result()
     with journal.database.unit(durable=False) as unit:
         unit.execute("UPDATE transactions SET holder = ?", (holder,))
     assert fate_of(holder) == "dead"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
@@ -52,19 +53,9 @@ def after_it_is_current(patch: pytest.MonkeyPatch) -> None:
     """The last thing that entering does."""
     from countersign.transactions import transaction as module
 
-    real, left = module.current_transaction, [1]
-
-    class Variable:
-        get = staticmethod(real.get)
-
-        @staticmethod
-        def set(value: Transaction | None) -> None:
-            real.set(value)
-            if value is not None and left:
-                left.clear()
-                raise KeyboardInterrupt
-
-    patch.setattr(module, "current_transaction", Variable)
+    variable = SimpleNamespace(get=module.current_transaction.get, set=module.current_transaction.set)
+    patch.setattr(module, "current_transaction", variable)
+    once(variable, "set", "after")(patch)
 
 
 PLACES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {

@@ -11,6 +11,7 @@ import pytest
 
 from countersign import AgentMemory, FilesAdapter, SQLiteAdapter, Transaction, errors, tool, transaction
 from countersign.adapters.protocol import Savepoint
+from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_in
 
@@ -202,27 +203,16 @@ def test_a_block_that_cannot_be_taken_back_undoes_the_whole(desk: Desk, notes: P
     assert (desk.done, notes_in(notes), txn.state) == ([], [], "ended")
 
 
-class Watched(SQLiteAdapter):
-    """Says who took a block back."""
+def test_a_forked_child_that_leaves_the_block_touches_nothing(
+    desk: Desk, notes: Path, note: Any, refund: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    savepoint, took_back, child = SQLiteSession.savepoint, list[int](), False
 
-    took_back: list[int]
+    def watched(self: SQLiteSession) -> Savepoint:
+        real = savepoint(self)
+        return Savepoint(real.release, lambda: (took_back.append(1), real.rollback()))
 
-    def begin(self, txn: str) -> Any:
-        session = super().begin(txn)
-        savepoint = session.savepoint
-
-        def watched() -> Savepoint:
-            real = savepoint()
-            return Savepoint(real.release, lambda: (self.took_back.append(os.getpid()), real.rollback()))
-
-        session.savepoint = watched  # type: ignore[method-assign]
-        return session
-
-
-def test_a_forked_child_that_leaves_the_block_touches_nothing(desk: Desk, notes: Path, refund: Any) -> None:
-    database = Watched(notes)
-    database.took_back = []
-    note, child = note_tool(desk, database), False
+    monkeypatch.setattr(SQLiteSession, "savepoint", watched)
     try:
         with desk.step():
             refund("o-1", 100)
@@ -239,7 +229,7 @@ def test_a_forked_child_that_leaves_the_block_touches_nothing(desk: Desk, notes:
             raise
     finally:
         if child:
-            os._exit(len(database.took_back))
+            os._exit(len(took_back))
     assert (len(desk.done), notes_in(notes)) == (2, [("o-1", "inner")])
 
 

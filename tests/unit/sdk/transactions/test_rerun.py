@@ -206,9 +206,3 @@ def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
     refused = fails(desk, errors.ReviewRequired, (note, "o-1"), match="would have to agree")
     assert refused.error.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
     assert WORDS in refused.said
-
-
-@pytest.mark.usefixtures("_asked")
-def test_so_does_a_dry_run(desk: Desk, refund: Any) -> None:
-    found = run_transaction(lambda _: refund("o-1", 90_000), key="t-1", dry_run=True, runtime=desk.runtime)
-    assert [one.told for one in found.effects] == [f"asks {WORDS}"]

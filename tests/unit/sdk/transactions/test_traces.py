@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import countersign
-from countersign import SQLiteAdapter, errors, run_transaction
+from countersign import errors, run_transaction
 from countersign.commit.commit import Commit
 from countersign.commit.raised import told_cause
 from countersign.contract import Verdict
 from countersign.journal.sqlite import SQLiteDatabase
 from countersign.threads import Threaded, ToolTimeoutError
 from countersign.waiting import run
-from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, refund_tool
+from tests.fakes.desk import Desk, failing_tool, refund_tool
 from tests.fakes.running import order_tool
 
 OURS = str(Path(countersign.__file__).parent)
@@ -97,23 +97,12 @@ def disk_full(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
     return refunding(100)(desk, patch)
 
 
-def live_lost(desk: Desk, patch: pytest.MonkeyPatch) -> Callable[[], object]:
-    note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refunding(100)(desk, patch)
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    patch.setattr("countersign.adapters.sqlite.SQLiteSession.commit", full)
-    return lambda: (note("o-1", "text"), refund())
-
-
 ANSWERS: dict[str, tuple[Prepared, type[BaseException]]] = {
     "a no": (refunding(900_000), errors.Denied),
     "a tool that did nothing": (not_done, errors.EffectFailed),
     "a tool of which nobody knows": (in_doubt, errors.OutcomeUnknown),
     "a service that is away": (away, errors.ServiceUnavailable),
     "a journal that takes nothing more": (disk_full, errors.OutcomeUnknown),
-    "live work that was not kept": (live_lost, errors.LiveCommitFailed),
 }
 
 

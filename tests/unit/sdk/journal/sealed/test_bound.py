@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,23 @@ from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, charge_tools, failing_tool
 from tests.unit.sdk.paying import CARD, LARGE, columns, found, parked, pay_tool, rows, tampered, without_key
 
+FORGED: dict[str, Callable[[bytes, bytes], bytes]] = {
+    "the seal of another transaction": lambda mine, others: others,
+    "another argument": lambda mine, others: mine.replace(b"90000", b"90001"),
+    "a seal of zeros": lambda mine, others: mine[:-40] + b"A" * 20 + mine[-20:],
+}
+
 
 @pytest.mark.tampers
-@pytest.mark.parametrize("what", ["the seal of another transaction", "another argument", "a seal of zeros"])
-def test_a_changed_row_fires_nothing(desk: Desk, what: str) -> None:
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+def test_a_changed_row_fires_nothing(desk: Desk, forge: Callable[[bytes, bytes], bytes]) -> None:
     pay = pay_tool(desk)
     txn = parked(desk, pay)
     with pytest.raises(ReviewPending) as other, desk.step("t-2"):
         pay("o-1", LARGE, "another card")
     args = {row["txn"]: row["args"] for row in columns(desk)}
-    mine = args[txn]
-    if what == "the seal of another transaction":
-        forged = args[other.value.txn]
-    elif what == "another argument":
-        forged = mine.replace(b"90000", b"90001")
-    else:
-        forged = mine[:-40] + b"A" * 20 + mine[-20:]
-    assert forged != mine
+    forged = forge(args[txn], args[other.value.txn])
+    assert forged != args[txn]
     tampered(desk, "UPDATE effects SET args = ? WHERE txn = ?", forged, txn)
     with desk.another_process() as later:
         notes = {one.txn: one.note for one in resume(later)}

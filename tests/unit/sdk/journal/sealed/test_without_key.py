@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -228,18 +227,14 @@ class Stubborn(SQLiteAdapter):
         return session
 
 
-def remember_tool(desk: Desk, adapter: SQLiteAdapter, **options: Any) -> Callable[[str, str], None]:
-    @tool("remember", lane="live", adapter=adapter, registry=desk.registry, **options)
+def test_recovery_knows_without_a_key_which_adapters_were_given_secrets(desk: Desk, tmp_path: Path) -> None:
+    adapter = Stubborn(notes_database(desk.folder))
+
+    @tool("remember", lane="live", adapter=adapter, secret=["card"], registry=desk.registry)
     def remember(order_id: str, card: str) -> None:
         """Remember something."""
         adapter.connection.execute("INSERT INTO notes VALUES (?, 'ok')", (order_id,))
 
-    return remember
-
-
-def test_recovery_knows_without_a_key_which_adapters_were_given_secrets(desk: Desk, tmp_path: Path) -> None:
-    adapter = Stubborn(notes_database(desk.folder))
-    remember = remember_tool(desk, adapter, secret=["card"])
     with pytest.raises(errors.LiveCommitFailed), desk.step():
         remember("o-1", CARD)
     with without_key(desk, tmp_path) as poor:
