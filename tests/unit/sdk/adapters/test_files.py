@@ -13,17 +13,7 @@ import pytest
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.redo import name_of
 from countersign.errors import JournalError, Moved, NotStageable, TransactionBusy
-from tests.unit.sdk.adapters.folder import (
-    OLD,
-    PRIVATE,
-    Deed,
-    acted,
-    committed,
-    done,
-    prepared,
-    sessions,
-    tree,
-)
+from tests.unit.sdk.adapters.folder import OLD, PRIVATE, Deed, acted, committed, done, prepared, tree
 from tests.unit.sdk.adapters.rows import CALL
 
 
@@ -63,7 +53,7 @@ def test_rename_moves_content_and_mode_and_what_is_ours_is_private(files: FilesA
 
     done(files, act)
     assert (tree(root), mode(root / "d" / "b")) == ({"d/b": "old a"}, 0o640)
-    assert (sessions(root), mode(root / PRIVATE)) == ([], 0o700)
+    assert ([*(root / PRIVATE / "sessions").iterdir()], mode(root / PRIVATE)) == ([], 0o700)
 
 
 def test_a_replaced_file_keeps_its_mode_and_an_undone_one_its_inode(files: FilesAdapter, root: Path) -> None:

@@ -89,14 +89,9 @@ def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callab
     session = committed(files, lambda files: (files.write("a", "mine"), files.write("d/b", "mine")))
     change(root / "a")
     theirs = seen(root / "a")
-    again = FilesAdapter(root)
+    recover = FilesAdapter(root).recover
     # Who asks again is not told that it is undone.
-    for undo in (
-        session.undo,
-        session.undo,
-        lambda: again.recover("t-1", None),
-        lambda: again.recover("t-1", "a-1"),
-    ):
+    for undo in (session.undo, session.undo, lambda: recover("t-1", None), lambda: recover("t-1", "a-1")):
         with pytest.raises(JournalError, match="was not taken back"):
             undo()
     assert (seen(root / "a"), (root / "d" / "b").read_text()) == (theirs, "old b")

@@ -98,11 +98,8 @@ def test_what_a_statement_returns_can_be_read_and_nothing_else(begun: Begun) -> 
     assert [one.name for one in found.description or ()] == ["key", "value"]
     assert (found.fetchone(), found.fetchmany(1), found.fetchone()) == (("a", "1"), [("b", "2")], None)
     with begun.effect():
-        assert (
-            [*begun.adapter.execute(asked)]
-            == begun.adapter.execute(asked).fetchall()
-            == [("a", "1"), ("b", "2")]
-        )
+        pairs = [("a", "1"), ("b", "2")]
+        assert [*begun.adapter.execute(asked)] == begun.adapter.execute(asked).fetchall() == pairs
 
 
 End = Callable[[Begun], object]

@@ -96,11 +96,9 @@ def test_what_the_transaction_has_set_is_the_same_on_both_sides(server: Database
     columns = "(id integer PRIMARY KEY, state text, at timestamptz, raw bytea)"
     server.outside(f"CREATE TABLE tenant.orders {columns}")
     server.outside("INSERT INTO tenant.orders VALUES (1, 'tenant', now(), 'x'), (2, 'tenant', now(), 'x')")
-    updates = [
-        f"UPDATE tenant.orders SET state = {to} WHERE id = {n}" for n, to in ((1, "'paid'"), (2, "state"))
-    ]
+    said = [f"UPDATE tenant.orders SET state = {v} WHERE id = {n}" for n, v in ((1, "'paid'"), (2, "state"))]
     try:
-        found = told(server, f"SET LOCAL {setting}", *updates)
+        found = told(server, f"SET LOCAL {setting}", *said)
     finally:
         server.outside("DROP SCHEMA tenant CASCADE")
     assert found is not None

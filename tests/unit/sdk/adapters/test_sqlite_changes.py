@@ -75,11 +75,9 @@ EXACTLY = {
 
 @pytest.mark.parametrize(("column", "before", "after"), EXACTLY.values(), ids=EXACTLY)
 def test_a_value_that_compares_equal_is_told(sqlite: Database, column: str, before: str, after: str) -> None:
-    defined = "CREATE TABLE words (id integer PRIMARY KEY, word text COLLATE NOCASE, n)"
+    made = "CREATE TABLE words (id integer PRIMARY KEY, word text COLLATE NOCASE, n)"
     there = f"INSERT INTO words (id, {column}) VALUES (1, {before}), (2, {before})"
-    require_told(
-        sqlite, [defined, there], [f"UPDATE words SET {column} = {after} WHERE id = 1"], {"words[1]"}
-    )
+    require_told(sqlite, [made, there], [f"UPDATE words SET {column} = {after} WHERE id = 1"], {"words[1]"})
 
 
 def test_whatever_a_tool_sets_on_the_connection_it_is_told(sqlite: Database) -> None:

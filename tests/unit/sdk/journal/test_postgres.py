@@ -132,10 +132,8 @@ def test_a_journal_of_another_version_or_kind_is_refused(place: JournalUrl, chan
 
 @pytest.mark.parametrize("named", ['"$user"', "Agent-A", "a b"])
 def test_a_schema_with_a_difficult_name_is_refused(journal_database: str, named: str) -> None:
-    quoted = named if named.startswith('"') else f'"{named}"'
-    address = (
-        f"{journal_database}?options=-csearch_path%3D{quoted.replace(' ', '%5C%20').replace('$', '%24')}"
-    )
+    name = named if named.startswith('"') else f'"{named}"'
+    address = f"{journal_database}?options=-csearch_path%3D{name.replace(' ', '%5C%20').replace('$', '%24')}"
     with pytest.raises(JournalError, match="one small word"):
         write(Journal(address), "a")
 
@@ -261,9 +259,7 @@ def test_nothing_fires_unless_written(
     assert (desk.done, effect.state) == ([], LocalState.UNKNOWN if written else LocalState.UNUSED)
 
 
-def test_a_lost_lease_shuts_nobody_out(
-    desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_leases_shut_nobody_out(desk: Desk, place: JournalUrl, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""
     refund, journal = refund_tool(desk), desk.runtime.journal
     journal.transactions.newest_ids(1)

@@ -163,10 +163,8 @@ def test_a_worker_that_looks_does_not_end_who_waits(desk: Desk, live_step: Any, 
 def test_who_is_in_the_way_at_the_first_run_is_told_at_once(desk: Desk, refunds: Any) -> None:
     fails(desk, ReviewPending, (refunds, ""))
     settings = replace(desk.runtime.settings, lease_wait_seconds=0.1)
-    with (
-        desk.another_process() as elsewhere,
-        make_runtime(settings, desk.face, desk.registry, desk.clock) as runtime,
-    ):
+    runtime = make_runtime(settings, desk.face, desk.registry, desk.clock)
+    with desk.another_process() as elsewhere, runtime:
         held = elsewhere.journal.leases.acquire(TXN)
         assert not isinstance(held, str)
         with pytest.raises(TransactionBusy):

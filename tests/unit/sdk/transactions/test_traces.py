@@ -53,9 +53,7 @@ def left_by(desk: Desk, call: Callable[[], object], how: str, **said: Any) -> Ba
         async with desk.step(**said):
             call()
 
-    with pytest.raises(
-        (errors.CountersignError, errors.IndependentFailures, AssertionError, OSError)
-    ) as left:
+    with pytest.raises((errors.CountersignError, ExceptionGroup, AssertionError, OSError)) as left:
         block() if how == "with" else asyncio.run(async_block())
     return left.value
 
