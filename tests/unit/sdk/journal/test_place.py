@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -77,14 +76,7 @@ def test_an_address_of_something_else_is_refused(named: str) -> None:
 
 
 def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def importing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("psycopg"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", importing)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SettingsError, match=r"pip install 'countersign-sdk\[postgres\]'"):
         Journal("postgresql://u@h/db")
 
