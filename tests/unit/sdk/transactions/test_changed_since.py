@@ -40,10 +40,6 @@ def cut(desk: Desk, calls: Any) -> Callable[[int], None]:
     return cut_after
 
 
-def renamed(desk: Desk, refund: Any) -> None:
-    desk.publish(refund, title="Pay back")
-
-
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_what_ended_well_is_found_with_its_results(desk: Desk, refund: Any, calls: Any, change: Any) -> None:
     """And live work beside it is not done twice."""
@@ -77,7 +73,7 @@ def spent(desk: Desk, *calls: Any, match: str = "another list of calls was commi
 def test_another_list_is_refused(desk: Desk, refund: Any, calls: Any, others: Any, changed: bool) -> None:
     run(desk, *calls())
     if changed:
-        renamed(desk, refund)
+        desk.publish(refund, title="Pay back")
     assert "If you mean to act once more, use another key" in spent(desk, *calls(others)).said
     assert len(desk.done) == 3
 
@@ -120,7 +116,7 @@ def test_what_was_cut_goes_on_by_the_list_of_then(
 def test_what_a_person_settled_is_heard(desk: Desk, refund: Any, calls: Any, cut: Any, settled: Any) -> None:
     cut(3)
     unknown = fails(desk, errors.OutcomeUnknown, *calls())
-    renamed(desk, refund)
+    desk.publish(refund, title="Pay back")
     desk.service.settle(unknown.txn.txn, unknown.placed[2].effect_id, settled)
     with desk.restarted() as later:
         if settled is EffectState.FAILED:
@@ -136,7 +132,7 @@ def test_what_had_not_begun_begins_if_it_may(desk: Desk, refund: Any, calls: Any
     """The time to fire is renewed, and there the service decides by what its bundle holds now."""
     cut(0)
     assert set(states(desk).values()) == {"redeemed"}
-    renamed(desk, refund)
+    desk.publish(refund, title="Pay back")
     with desk.restarted() as later:
         if by == "recovery":
             (told,) = (one.note for one in resume(later.runtime))

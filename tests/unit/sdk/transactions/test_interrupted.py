@@ -4,17 +4,15 @@ under the traceback where the step stands and how it goes on.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
 from countersign import SQLiteAdapter, Transaction, errors, tracing
-from countersign.contract import Verdict
-from countersign.journal import Journal
 from countersign.journal.transactions import Transactions
 from countersign.transactions.intake import Intake
 from countersign.transactions.listing import Listing
@@ -127,6 +125,10 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
+def gone(*_: object) -> NoReturn:
+    raise errors.JournalError("the disk is gone")
+
+
 def test_one_in_the_wait_tells_that_people_are_asked(desk: Desk, refund: Any) -> None:
     on_view(desk, interrupt)
     told = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error)
@@ -145,13 +147,8 @@ def test_one_of_the_body_needs_no_word_for_nothing_of_it_stands(desk: Desk) -> N
 
 
 def test_an_unreadable_journal_loses_no_interrupt(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.service.policy = lambda *_: Verdict.REVIEW
-
-    def away(*_: Any) -> None:
-        raise errors.JournalError("the disk is gone")
-
     def stop() -> None:
-        monkeypatch.setattr(Transactions, "require", away)
+        monkeypatch.setattr(Transactions, "require", gone)
         raise KeyboardInterrupt
 
     on_view(desk, stop)
@@ -164,39 +161,24 @@ def test_an_unreadable_journal_loses_no_interrupt(desk: Desk, monkeypatch: pytes
 
 
 class Outage:
-    """A journal that can be away."""
+    """A journal that takes so many writes more, and then none."""
 
-    def __init__(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._database, self._monkeypatch = journal.database, monkeypatch
-        self._unit = self._database.unit
-
-    def begin(self, writes: int = 0) -> None:
-        """From now on, or after so many writes more, it takes nothing."""
-        left = [writes]
-
-        @contextmanager
-        def unit(*, durable: bool) -> Iterator[Any]:
-            left[0] -= 1
-            if left[0] < 0:
-                raise errors.JournalError("the disk is full")
-            with self._unit(durable=durable) as real:
-                yield real
-
-        self._monkeypatch.setattr(self._database, "unit", unit)
-
-    def end(self) -> None:
-        self._monkeypatch.setattr(self._database, "unit", self._unit)
+    left = math.inf
 
 
 @pytest.fixture
 def outage(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Outage:
-    return Outage(desk.runtime.journal, monkeypatch)
+    made, database = Outage(), desk.runtime.journal.database
+    real = database.unit
 
+    def unit(*, durable: bool) -> Any:
+        made.left -= 1
+        if made.left < 0:
+            raise errors.JournalError("the disk is full")
+        return real(durable=durable)
 
-def holder(desk: Desk, txn: Transaction) -> object:
-    row = desk.runtime.journal.database.row("SELECT holder FROM transactions WHERE txn = ?", (txn.txn,))
-    assert row is not None
-    return row["holder"]
+    monkeypatch.setattr(database, "unit", unit)
+    return made
 
 
 @pytest.mark.parametrize("writes", [0, 1], ids=["for the whole block's end", "until the body has failed"])
@@ -204,12 +186,12 @@ def holder(desk: Desk, txn: Transaction) -> object:
 def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writes: int, refund: Any) -> None:
     with pytest.raises(errors.JournalError, match="disk is full"), desk.step() as first:
         refund("o-1", 100)
-        outage.begin()
+        outage.left = 0
         try:
             refund("o-2", 100)
         finally:
-            outage.begin(writes)
-    outage.end()
+            outage.left = writes
+    outage.left = math.inf
     again = run(desk, (refund, "o-1", 100), (refund, "o-2", 100)).txn
     assert (first.state, again.state, len(desk.done)) == ("settled", "settled", 2)
 
@@ -218,9 +200,6 @@ def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writ
 def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Called, the journal cannot be read from the moment that the placeholders are to be told."""
     settle = Listing.settle
-
-    def gone(*_: object) -> NoReturn:
-        raise errors.JournalError("the disk is gone")
 
     def settled(listing: Listing, results: dict[str, object], *, submitted: bool) -> None:
         with monkeypatch.context() as outage:
@@ -262,9 +241,9 @@ def test_what_the_body_raised_is_told_and_live_work_is_undone(desk: Desk, outage
     with pytest.raises(ZeroDivisionError), desk.step():
         note("o-1", "hello")
         refund("o-1", 100)
-        outage.begin()
+        outage.left = 0
         raise ZeroDivisionError
-    outage.end()
+    outage.left = math.inf
     assert (notes_in(desk.folder / "notes.db"), desk.done) == ([], [])
     again = run(desk, (note, "o-1", "hello")).txn
     assert (notes_in(desk.folder / "notes.db"), again.replayed) == ([("o-1", "hello")], False)
@@ -277,10 +256,10 @@ def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage:
     journal.leases._heart._every = 0.01
     with pytest.raises(ZeroDivisionError), desk.step() as txn:
         refund("o-1", 100)
-        outage.begin()
+        outage.left = 0
         raise ZeroDivisionError
-    outage.end()
-    until(lambda: holder(desk, txn) is None)
+    outage.left = math.inf
+    until(lambda: journal.transactions.require(txn.txn).holder is None)
     until(lambda: journal.leases._heart._thread is None)
 
 
