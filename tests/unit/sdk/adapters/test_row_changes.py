@@ -38,14 +38,12 @@ def test_what_is_as_it_was_in_the_end_is_no_change(database: Database) -> None:
 
 def test_an_effect_that_failed_has_changed_nothing(database: Database) -> None:
     with database.session() as session:
-        with session.effect(CALL):
-            database.say("UPDATE orders SET state = 'paid' WHERE id = 1")
+        database.run(session, "UPDATE orders SET state = 'paid' WHERE id = 1")
         with pytest.raises(ZeroDivisionError), session.effect(CALL):
             database.say("DELETE FROM orders WHERE id = 3")
             raise ZeroDivisionError
         block = session.savepoint()
-        with session.effect(CALL):
-            database.say("INSERT INTO orders VALUES (7, 'made')")
+        database.run(session, "INSERT INTO orders VALUES (7, 'made')")
         block.rollback()
         changes = session.changes()
     assert changes is not None

@@ -127,8 +127,7 @@ def test_leaving_a_folder_makes_no_other_database(tmp_path: Path, monkeypatch: p
     database = on_sqlite(Path())
     (tmp_path / "elsewhere").mkdir()
     with database.session() as session:
-        with session.effect(CALL):
-            database.say("DELETE FROM orders WHERE id = 3")
+        database.run(session, "DELETE FROM orders WHERE id = 3")
         monkeypatch.chdir(tmp_path / "elsewhere")
         changes = session.changes()
     assert changes is not None and [one.key for one in changes] == ["orders[3]"]
@@ -151,8 +150,7 @@ def test_keys_that_compare_equal_differ(sqlite: Database, declared: str, before:
     sqlite.outside(f"CREATE TABLE named ({declared})")
     sqlite.outside(f"INSERT INTO named VALUES ({before}), ('other')")
     with sqlite.session() as session:
-        with session.effect(CALL):
-            sqlite.say(f"UPDATE named SET k = {after} WHERE k = {before}")
+        sqlite.run(session, f"UPDATE named SET k = {after} WHERE k = {before}")
         changes = session.changes() or ()
     assert [(one.before is None, one.after is None) for one in changes] == [(False, True), (True, False)]
 
@@ -204,8 +202,7 @@ def test_a_transaction_that_outgrew_the_page_cache_does_not_wait_for_itself(sqli
     """SQLite has then written pages out, and nobody can read the file any more: not even we."""
     fill(sqlite, 30_000)
     with sqlite.session() as session:
-        with session.effect(CALL):
-            sqlite.say("UPDATE orders SET state = 'paid'")
+        sqlite.run(session, "UPDATE orders SET state = 'paid'")
         began = time.monotonic()
         assert session.changes() is None
         assert time.monotonic() - began < 2.5  # of the five seconds for which it would wait for others
