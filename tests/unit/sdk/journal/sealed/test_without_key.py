@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from countersign import SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
-from countersign.adapters import LiveCall, LiveSession
+from countersign.adapters import LiveCall
+from countersign.adapters.sqlite import SQLiteSession
 from countersign.cli.app import app
 from countersign.commit.firing import FireResult
 from countersign.commit.plan import StagedCall
@@ -189,22 +190,17 @@ def test_a_staged_call_shows_none_either(desk: Desk) -> None:
     assert CARD not in repr(call)
 
 
-class Stubborn(SQLiteAdapter):
-    """A database that says at the commit what it does not like, with the values, as some do."""
-
-    def begin(self, txn: str) -> LiveSession:
-        session = super().begin(txn)
-
-        def refuse(attempt_id: str) -> None:
-            session.undo()
-            raise ValueError(f"key (card)=({CARD}) is there already")
-
-        session.commit = refuse  # type: ignore[method-assign]
-        return session
+def refuse(session: SQLiteSession, attempt_id: str) -> None:
+    """Say what it does not like, with the values, as some databases do."""
+    session.undo()
+    raise ValueError(f"key (card)=({CARD}) is there already")
 
 
-def test_recovery_knows_without_a_key_which_adapters_were_given_secrets(desk: Desk, tmp_path: Path) -> None:
-    adapter = Stubborn(notes_database(desk.folder))
+def test_recovery_knows_without_a_key_who_was_given_secrets(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SQLiteSession, "commit", refuse)
+    adapter = SQLiteAdapter(notes_database(desk.folder))
 
     @tool("remember", lane="live", adapter=adapter, secret=["card"], registry=desk.registry)
     def remember(order_id: str, card: str) -> None:
