@@ -14,17 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from countersign import (
-    CountersignError,
-    FilesAdapter,
-    JournalError,
-    MisuseError,
-    NotDone,
-    NotStageable,
-    ToolRaised,
-    resume,
-    tool,
-)
+from countersign import FilesAdapter, errors, resume, tool
 from countersign.adapters.overlay import FilesSession
 from countersign.engine import Engine
 from countersign.recovery import worker
@@ -49,7 +39,7 @@ def files(files: FilesAdapter, monkeypatch: pytest.MonkeyPatch) -> FilesAdapter:
 
 def left_live(desk: Desk, save: Callable[..., None]) -> list[Resumed]:
     """What is found of a transaction that its adapter cannot undo, and after it one that is approved."""
-    with pytest.raises((sqlite3.IntegrityError, ToolRaised)), desk.step():
+    with pytest.raises((sqlite3.IntegrityError, errors.ToolRaised)), desk.step():
         save("a", "new")
         raise ZeroDivisionError
     desk.approved("t-2")
@@ -118,15 +108,17 @@ def test_secrets_of_another_transaction_are_not_told_either(desk: Desk, files: F
         files.write(name, text)
 
     for key, write in (("t-1", save), ("t-2", hide)):
-        with pytest.raises((sqlite3.IntegrityError, ToolRaised)), desk.step(key):
+        with pytest.raises((sqlite3.IntegrityError, errors.ToolRaised)), desk.step(key):
             write("a", "new")
             raise ZeroDivisionError
     assert [SAID in one.note for one in resume(desk.runtime)] == [False, False]
 
 
-@pytest.mark.parametrize("kind", [NotStageable, NotDone, RestUnknown, MisuseError, CountersignError])
+@pytest.mark.parametrize(
+    "kind", [errors.NotStageable, errors.NotDone, RestUnknown, errors.MisuseError, errors.CountersignError]
+)
 def test_a_refusal_that_names_what_a_call_was_about_is_not_told_where_there_are_secrets(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, kind: type[CountersignError]
+    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, kind: type[errors.CountersignError]
 ) -> None:
     def refuses(*_: object) -> None:
         raise kind("'4111' leads through a symbolic link")
@@ -155,7 +147,7 @@ class Rounds:
 def test_a_worker_outlasts_a_journal_that_is_away(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(worker, "resume_each", Rounds(None, JournalError("nobody answers"), None))
+    monkeypatch.setattr(worker, "resume_each", Rounds(None, errors.JournalError("nobody answers"), None))
     heard: list[Resumed] = []
     with caplog.at_level(logging.WARNING):
         asyncio.run(worker.work(desk.runtime, heard.append, every_seconds=0.001))
@@ -167,6 +159,6 @@ def test_a_worker_outlasts_a_journal_that_is_away(
 def test_a_journal_that_was_never_there_ends_it(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, every_seconds: float | None
 ) -> None:
-    monkeypatch.setattr(worker, "resume_each", Rounds(JournalError("no journal"), None))
-    with pytest.raises(JournalError, match="no journal"):
+    monkeypatch.setattr(worker, "resume_each", Rounds(errors.JournalError("no journal"), None))
+    with pytest.raises(errors.JournalError, match="no journal"):
         asyncio.run(worker.work(desk.runtime, list[Resumed]().append, every_seconds=every_seconds))

@@ -13,18 +13,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    EffectFailed,
-    MemoryAdapter,
-    OutcomeUnknown,
-    ProbeAnswer,
-    RegistrationError,
-    ToolRegistry,
-    probe,
-    resume,
-    tool,
-    transaction,
-)
+from countersign import MemoryAdapter, ProbeAnswer, ToolRegistry, errors, probe, resume, tool, transaction
 from countersign.contract import EffectState
 from countersign.tools.unfinished import UnfinishedError
 from tests.fakes.desk import Desk, failing_tool
@@ -130,13 +119,13 @@ STAGED, LIVE = {"resource": ("Order", "order_id")}, {"lane": "live", "adapter": 
 @pytest.mark.parametrize("fn", [*FUNCTIONS.values(), *CLASSES], ids=[*FUNCTIONS, *map(str, CLASSES)])
 def test_a_generator_is_no_tool(fn: Any) -> None:
     for said in (STAGED, LIVE) if fn not in CLASSES else (STAGED,):
-        with pytest.raises(RegistrationError, match="generator function"):
+        with pytest.raises(errors.RegistrationError, match="generator function"):
             tool("act", registry=ToolRegistry(), **said)(fn)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("fn", [steps, async_steps])
 def test_a_generator_is_no_probe(fn: Callable[..., Any]) -> None:
-    with pytest.raises(RegistrationError, match="generator function"):
+    with pytest.raises(errors.RegistrationError, match="generator function"):
         probe("look", registry=ToolRegistry())(fn)
 
 
@@ -214,7 +203,7 @@ def returning(desk: Desk, made: Callable[[str], Any], name: str = "act", **optio
 
 @pytest.mark.parametrize("made", WORK.values(), ids=WORK)
 def test_work_that_a_call_returns_is_unknown_and_not_run(desk: Desk, made: Any, recwarn: Any) -> None:
-    unknown = fails(desk, OutcomeUnknown, returning(desk, made), match=NOT_RUN)
+    unknown = fails(desk, errors.OutcomeUnknown, returning(desk, made), match=NOT_RUN)
     assert isinstance(unknown.error.__cause__, UnfinishedError)
     assert unknown.placed[0].outcome == "unknown"
     assert [one.state for one in desk.service.latest(unknown.txn.txn).held] == [EffectState.UNKNOWN]
@@ -232,7 +221,7 @@ OPTIONS: Any = [{"failure_means": "not_done"}, {"idempotent": True}, {"own_threa
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("made", [steps, work, async_managed], ids=["generator", "coroutine", "manager"])
 def test_so_it_is_whatever_the_tool_says_of_itself(desk: Desk, made: Any, options: dict[str, Any]) -> None:
-    fails(desk, OutcomeUnknown, returning(desk, made, **options), match=NOT_RUN)
+    fails(desk, errors.OutcomeUnknown, returning(desk, made, **options), match=NOT_RUN)
     assert (len(desk.done), ran) == (1, [])
 
 
@@ -245,7 +234,7 @@ def test_so_it_is_in_an_async_transaction(desk: Desk, made: Callable[[str], Any]
 
     plain = returning(desk, made, "plain", own_thread=own_thread)
     for key, call in {"t-1": plain, "t-2": (later, "o-1")}.items():
-        with pytest.raises(OutcomeUnknown, match=NOT_RUN):
+        with pytest.raises(errors.OutcomeUnknown, match=NOT_RUN):
             asyncio.run(run_async(desk, call, key=key))
     assert ran == []
 
@@ -259,7 +248,7 @@ def test_a_compensation_that_returns_work_is_unknown(desk: Desk) -> None:
 
     desk.service.review([one.draft_manifest() for one in desk.registry])
     calls = (Charge, "o-1"), (refusing_tool(desk), "o-1")
-    failed = fails(desk, EffectFailed, *calls, match="charge#1")
+    failed = fails(desk, errors.EffectFailed, *calls, match="charge#1")
     assert failed.error.outcomes["charge#1"] == "compensation_unknown"
     assert ran == []
 
@@ -270,7 +259,7 @@ def test_a_probe_that_returns_work_cannot_tell(desk: Desk, recwarn: pytest.Warni
         return work(order_id)  # type: ignore[return-value]
 
     notify = failing_tool(desk, TimeoutError("slow"), probe="look")
-    fails(desk, OutcomeUnknown, (notify, "o-1"), match="coroutine")
+    fails(desk, errors.OutcomeUnknown, (notify, "o-1"), match="coroutine")
     gc.collect()
     assert (ran, list(recwarn)) == ([], [])
 
