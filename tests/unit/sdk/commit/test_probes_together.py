@@ -35,8 +35,7 @@ def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk) -> None
     bank, refund = RestApi("https://bank.example", transport=unreachable), refund_tool(desk)
 
     def begins() -> None:
-        with desk.step("inside"):
-            refund("o-9", 1)
+        desk.run((refund, "o-9", 1), key="inside")
 
     acting: dict[str, Callable[[], Any]] = {
         "it raised OutsideTransaction": lambda: refund("o-9", 1),

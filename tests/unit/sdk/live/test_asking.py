@@ -167,9 +167,7 @@ def test_a_call_that_was_refused_leaves_its_name_to_the_next(desk: Desk, notes: 
         for refused in (pytest.raises(errors.ServiceUnavailable), nullcontext(), nullcontext()):
             with refused:
                 note("o-1", "hello")
-    with desk.step() as again:
-        note("o-1", "hello")
-        note("o-1", "hello")
+    again = desk.run((note, "o-1", "hello"), (note, "o-1", "hello"))
     assert again.replayed
     assert [one.effects[0].n for one in desk.face.evaluated] == [0, 1, 0, 1]
 
@@ -191,8 +189,7 @@ def test_what_was_asked_is_what_runs(desk: Desk, database: SQLiteAdapter) -> Non
         return Verdict.RELEASE
 
     answers(desk, sly)
-    with desk.step():
-        tag(given)
+    desk.run((tag, given))
     assert (got, given) == ([["a"]], ["a", "b"])
 
 

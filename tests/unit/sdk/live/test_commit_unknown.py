@@ -13,6 +13,7 @@ import pytest
 
 from countersign import FilesAdapter, SQLiteAdapter, errors, resume
 from tests.fakes.desk import Desk, charge_tools, live_states, note_tool, notes_in, save_tool
+from tests.fakes.running import fails
 
 Note = Callable[[str, str], int]
 NOT_KNOWN = "it cannot be told whether its live effects were kept"
@@ -66,12 +67,10 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
     """What would have been committed after it is finished with it, where it outlives its session."""
     silent.arrives, save = arrives, save_tool(desk, files)
     told = r"all of its live work was kept \(.*the line broke"
-    with pytest.raises(errors.OutcomeUnknown, match=told) as unknown, desk.step() as txn:
-        save("a")
-        note("o-1", "hello")
-    said = str(unknown.value)
+    unknown = fails(desk, errors.OutcomeUnknown, (save, "a"), (note, "o-1", "hello"), match=told)
+    said = str(unknown.error)
     assert "Nothing of this transaction stands" not in said and "service's queue" not in said
-    assert (txn.state, live_states(desk)) == ("unsettled", ["live"] * 2)
+    assert (unknown.txn.state, live_states(desk)) == ("unsettled", ["live"] * 2)
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk), (root / "a").exists()) == ("unsettled", ["live"] * 2, False)
     assert NOT_KNOWN in found.note and "where it never can, whoever has looked says so" in found.note
@@ -112,8 +111,7 @@ def test_a_rerun_asks_and_does_nothing_twice(
     assert live_states(desk) == ["live"]
     silent.away = False
     silent.begin = super(Silent, silent).begin  # type: ignore[method-assign]
-    with desk.step() as txn:
-        note("o-1", "hello")
+    txn = desk.run((note, "o-1", "hello"))
     assert (txn.replayed, live_states(desk), notes_in(notes)) == (arrives, ["kept"], [("o-1", "hello")])
 
 
@@ -122,11 +120,9 @@ def test_beside_it_nothing_that_fired_is_taken_back_before_it_is_known(
     desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool
 ) -> None:
     charge, silent.arrives = charge_tools(desk), arrives
-    with pytest.raises(errors.OutcomeUnknown) as unknown, desk.step() as txn:
-        note("o-1", "hello")
-        charge("o-1", 100)
-    assert unknown.value.outcomes == {"charge#1": "fired"}
-    assert (txn.state, live_states(desk)) == ("unsettled", ["live"])
+    unknown = fails(desk, errors.OutcomeUnknown, (note, "o-1", "hello"), (charge, "o-1", 100))
+    assert unknown.error.outcomes == {"charge#1": "fired"}
+    assert (unknown.txn.state, live_states(desk)) == ("unsettled", ["live"])
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk), done(desk)) == ("unsettled", ["live"], ["charge"])
     silent.away = False

@@ -198,9 +198,7 @@ def test_only_what_its_adapter_says_has_landed_stands(
     def wait() -> None:
         """Do something there."""
 
-    with pytest.raises(KeyboardInterrupt), desk.step():
-        wait()
-        save("a")
+    desk.run((wait,), (save, "a"), raises=KeyboardInterrupt)
     assert (adapter.commits, saved(root)) == (commits, ["a"] if state == "kept" else [])
     assert live_states(desk) == [state] * 2
     assert adapter.session is not None

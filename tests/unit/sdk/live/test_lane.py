@@ -22,6 +22,7 @@ from tests.fakes.desk import (
     refund_tool,
     save_tool,
 )
+from tests.fakes.running import fails
 
 Note = Callable[[str, str], int]
 
@@ -100,9 +101,7 @@ def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note:
     assert not pending.value.parked
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
     desk.service.approve(pending.value.txn)
-    with desk.step(wait=60):
-        note("o-1", "hello")
-        refund("o-1", 90_000)
+    desk.run((note, "o-1", "hello"), (refund, "o-1", 90_000), wait=60)
     assert (notes_in(notes), desk.done) == ([("o-1", "hello")], [("refund", "o-1", 90_000)])
 
 
@@ -112,9 +111,7 @@ def test_what_fails_undoes_it_before_it_is_told(
 ) -> None:
     notify, free = failing_tool(desk, error), list[bool]()
     desk.face.faults["/v1/outcomes"] = [lambda: free.append(lock_is_free(notes))]
-    with pytest.raises((errors.EffectFailed, errors.OutcomeUnknown)), desk.step():
-        note("o-1", "hello")
-        notify("o-1")
+    desk.run((note, "o-1", "hello"), (notify, "o-1"), raises=(errors.EffectFailed, errors.OutcomeUnknown))
     assert (free, notes_in(notes)) == ([True], [])
 
 
@@ -152,11 +149,9 @@ def test_files_commit_after_databases_so_that_one_that_cannot_leaves_nothing(
     full, seen = Stubborn(notes), list[bool]()
     full.watches = lambda: seen.append((root / "a").exists())
     save, note = save_tool(desk, files), note_tool(desk, full)
-    with pytest.raises(errors.LiveCommitFailed) as failed, desk.step() as txn:
-        save("a")
-        note("o-1", "hello")
-    assert (seen, failed.value.committed, (root / "a").exists()) == ([False], (), False)
-    assert (notes_in(notes), txn.state) == ([], "ended")
+    failed = fails(desk, errors.LiveCommitFailed, (save, "a"), (note, "o-1", "hello"))
+    assert (seen, failed.error.committed, (root / "a").exists()) == ([False], (), False)
+    assert (notes_in(notes), failed.txn.state) == ([], "ended")
 
 
 def test_files_that_were_committed_are_taken_back_when_other_files_cannot_be(
@@ -177,11 +172,10 @@ def test_files_that_were_committed_are_taken_back_when_other_files_cannot_be(
         real(source, target, **where)
 
     monkeypatch.setattr(os, "rename", full)
-    with pytest.raises(errors.LiveCommitFailed, match="No space") as failed, desk.step():
-        save("a")
-        save_two()
-        charge("o-1", 100)
-    assert (seen, failed.value.committed, done(desk)) == (["new"], (), ["charge", "void"])
+    failed = fails(
+        desk, errors.LiveCommitFailed, (save, "a"), (save_two,), (charge, "o-1", 100), match="No space"
+    ).error
+    assert (seen, failed.committed, done(desk)) == (["new"], (), ["charge", "void"])
     assert not (root / "a").exists() and not (desk.folder / "two" / "b").exists()
 
 
@@ -191,8 +185,7 @@ def test_a_live_tool_needs_an_adapter_a_staged_one_has_none_and_independent_effe
     for options in ({"lane": "live", "adapter": None}, {"adapter": database}):
         with pytest.raises(errors.RegistrationError):
             tool("a", registry=desk.registry, **options)(print)  # type: ignore[call-overload]
-    with pytest.raises(errors.NotStageable, match="stand alone"), desk.step(independent=True):
-        note("o-1", "hello")
+    fails(desk, errors.NotStageable, (note, "o-1", "hello"), independent=True, match="stand alone")
 
 
 # ------------------------------------------------------------------------------------------ what moved
@@ -219,15 +212,12 @@ def test_a_refusal_says_what_an_earlier_run_has_done(
 ) -> None:
     refund = refund_tool(desk)
     if fired:
-        with desk.step():
-            note("o-1", "late")
-            refund("o-1", 100)
+        desk.run((note, "o-1", "late"), (refund, "o-1", 100))
     theirs = sqlite3.connect(notes, isolation_level=None)
     theirs.execute("BEGIN IMMEDIATE")
-    with pytest.raises(errors.Moved, match="Nothing was fired now") as moved, desk.step():
-        note("o-1", "late")
+    moved = fails(desk, errors.Moved, (note, "o-1", "late"), match="Nothing was fired now").error
     theirs.close()
-    assert ("An earlier run of its key was redeemed and is settled" in str(moved.value)) is fired
+    assert ("An earlier run of its key was redeemed and is settled" in str(moved)) is fired
 
 
 # ------------------------------------------------------------------------------------------ after another run
@@ -256,16 +246,14 @@ def test_scenario_43_live_work_is_done_once_under_its_key_in_every_process(
     assert (first.replayed, again.replayed, again.state) == (False, True, "settled")
     assert (notes_in(notes), len(desk.done)) == ([("o-1", "1")], int(staged))
     assert staged or asked_of_policy(desk) == [], "live effects alone ask nobody"
-    with desk.step("t-2") as other:
-        count("o-1")
+    other = desk.run((count, "o-1"), key="t-2")
     assert (other.replayed, notes_in(notes)) == (False, [("o-1", "2")])
 
 
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_key_of_live_work_takes_no_other_list(desk: Desk, notes: Path, note: Note, staged: bool) -> None:
     refund = refund_tool(desk)
-    with desk.step():
-        note("o-1", "hello")
+    desk.run((note, "o-1", "hello"))
     with pytest.raises(errors.AlreadyRedeemed, match="another list"), desk.step() as again:
         note("o-1" if staged else "o-2", "hello")
         if staged:

@@ -110,8 +110,7 @@ def test_a_step_in_which_every_call_raised_spends_no_key(desk: Desk, notes: Path
     with desk.step() as txn:
         caught(note)
     assert (live_count(desk), txn.state, live_rows(desk)) == (0, "ended", [RAISED])
-    with desk.step() as again:
-        note("o-1", "now")
+    again = desk.run((note, "o-1", "now"))
     assert (again.replayed, notes_in(notes)) == (False, [("o-1", "now")])
 
 

@@ -163,8 +163,7 @@ def test_closing_logs_without_the_secret(
     desk: Desk, put: Put, fails: Fails, caplog: pytest.LogCaptureFixture
 ) -> None:
     fails("close")
-    with desk.step():
-        put(SECRET)
+    desk.run((put, SECRET))
     assert "could not tidy up" in caplog.text and "ValueError" in caplog.text
     assert found_in({"log": f"{caplog.text}{[vars(one) for one in caplog.records]}".encode()}) == []
 

@@ -174,8 +174,7 @@ def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) 
 
 def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Desk) -> None:
     """And what is over is not said any more."""
-    with pytest.raises(errors.ReviewPending), desk.step():
-        beside_live_work(desk)
+    desk.run((beside_live_work, desk), raises=errors.ReviewPending)
     desk.service.approve(TXN)
     first = resume(desk.runtime)
     before = written(desk)
