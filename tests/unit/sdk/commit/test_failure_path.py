@@ -144,9 +144,7 @@ DOUBTS: dict[str, tuple[str, dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize(("text", "options", "last", "before"), DOUBTS.values(), ids=DOUBTS)
-def test_both_tries_are_told_without_secrets(
-    desk: Desk, text: str, options: Any, last: str, before: str
-) -> None:
+def test_both_tries_hide_secrets(desk: Desk, text: str, options: Any, last: str, before: str) -> None:
     upsert = answering_tool(desk, ConnectionError(text), NotDone(text), idempotent=True, changes=options)
     fails(desk, OutcomeUnknown, (upsert, "o-1"))
     told = errors(desk)["upsert"]

@@ -100,9 +100,7 @@ def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: De
         (11, Happened(PAID), errors.OutcomeUnknown),
     ],
 )
-def test_only_a_short_timeout_is_waited_for_and_then_the_probe_is_asked_again(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, timeout: int, then: Any, raised: Any
-) -> None:
+def test_it_waits_briefly_to_ask(desk: Desk, monkeypatch: Any, timeout: int, then: Any, raised: Any) -> None:
     answers = iter([DidNotHappen(), then])
     payments = payment(desk, lambda: next(answers), acts=False, timeout_seconds=timeout)
     slept = sleeping(desk, monkeypatch)

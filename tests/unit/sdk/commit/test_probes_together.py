@@ -130,9 +130,7 @@ def test_the_probe_is_asked_also_while_the_service_is_away(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("wait", "ends", "after"), [(600, "failed", 60), (30, "unknown", 30)])
-def test_run_transaction_waits_for_the_answer(
-    desk: Desk, monkeypatch: Any, wait: int, ends: str, after: int
-) -> None:
+def test_run_transaction_waits_for_it(desk: Desk, monkeypatch: Any, wait: int, ends: str, after: int) -> None:
     payments = payment(desk, DidNotHappen(), acts=False)
     slept = sleeping(desk, monkeypatch)
     real = desk.service.wait

@@ -132,9 +132,7 @@ def no_renewal(desk: Desk) -> None:
 
 @pytest.mark.parametrize("back", [0.0, 1.0, 10.0], ids=lambda times: f"its clock set back {times} times that")
 @pytest.mark.parametrize("seconds", [LONG, LONGER])
-def test_a_pause_past_fire_by_fires_nothing_unasked(
-    here: Desk, machine: Any, refund: Any, seconds: float, back: float
-) -> None:
+def test_a_long_pause_fires_none(here: Desk, machine: Any, refund: Any, seconds: float, back: float) -> None:
     """The process stands still with the receipt on its way; its wall clock may have been set back meanwhile."""
 
     def pause() -> None:
@@ -249,9 +247,7 @@ def test_an_owner_that_lost_its_lease_while_it_stood_still_calls_nothing(here: D
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["an hour ahead", "an hour behind"])
-def test_a_machine_with_a_wrong_clock_fires_nothing(
-    here: Desk, machine: Any, refund: Any, off: float
-) -> None:
+def test_a_wrong_clock_fires_nothing(here: Desk, machine: Any, refund: Any, off: float) -> None:
     machine.off = off
     refused = fails(here, errors.ServiceRefused, (refund, "o-1", 100), match="bad_proof")
     assert here.done == []

@@ -202,9 +202,7 @@ def test_what_nobody_asks_about_runs_unasked(desk: Desk, notes: Path, unasked: A
     assert (asked, notes_in(notes), asked_of_policy(desk)) == ([], [("o-1", "hello")], [])
 
 
-def test_code_may_ask_and_what_is_not_reviewed_is_denied(
-    desk: Desk, notes: Path, database: SQLiteAdapter
-) -> None:
+def test_code_may_ask_and_the_unreviewed_is_denied(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
     note = note_tool(desk, database, ask="live")
     draft = load(manifest_json(tool_of(note).draft_manifest()))
     assert isinstance(draft, dict) and (draft["ask"], draft["lane"]) == ("live", "live")
@@ -234,9 +232,7 @@ def test_whether_to_ask_is_looked_up_once_a_minute(desk: Desk, unasked: Any) -> 
 
 
 @pytest.mark.parametrize("asks", [None, "live"])
-def test_the_last_word_counts_without_a_service(
-    desk: Desk, notes: Path, unasked: Any, asks: str | None
-) -> None:
+def test_the_last_word_counts_without_a_service(desk: Desk, notes: Path, unasked: Any, asks: Any) -> None:
     desk.publish(unasked, ask=asks)
     once(desk, unasked)
     desk.face.faults["/v1/tools/"] = AWAY
@@ -254,8 +250,8 @@ def test_the_last_word_counts_without_a_service(
 
 
 @pytest.mark.parametrize("asks", [None, "live"])
-def test_a_reviewed_file_beside_the_code_serves_where_the_service_is_away(
-    desk: Desk, notes: Path, database: SQLiteAdapter, asks: str | None
+def test_a_reviewed_file_serves_in_its_stead(
+    desk: Desk, notes: Path, database: SQLiteAdapter, asks: Any
 ) -> None:
     beside = desk.folder / "note.json"
     note = note_tool(desk, database, manifest=beside)

@@ -102,9 +102,7 @@ def test_every_call_in_the_block_is_refused_not_only_the_first(desk: Desk, plain
     assert rows == [(1, "undone"), (1, "undone"), (1, "kept")]
 
 
-def test_the_block_is_still_taken_back_on_adapters_that_have_savepoints(
-    desk: Desk, notes: Path, note: Note, plain: Plain, put: Put
-) -> None:
+def test_the_others_are_still_taken_back(desk: Desk, notes: Path, note: Note, plain: Plain, put: Put) -> None:
     """Also an outer block, which had set one in a session that an inner could not."""
     with desk.step() as txn:
         note("o-0", "before")
@@ -126,9 +124,7 @@ def test_a_savepoint_that_an_outer_block_had_set_is_forgotten(desk: Desk, plain:
     assert (plain.used, plain.world, txn.state) == (["set"], [], "ended")
 
 
-def test_one_that_sticks_takes_the_whole_with_it(
-    desk: Desk, notes: Path, note: Note, plain: Plain, put: Put
-) -> None:
+def test_one_that_sticks_takes_it_all(desk: Desk, notes: Path, note: Note, plain: Plain, put: Put) -> None:
     plain.sticks = True
     with pytest.raises((errors.SavepointLost, OSError)), desk.step():
         note("o-1", "before")

@@ -83,9 +83,7 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_an_interrupt_leaves_it_open(
-    desk: Desk, notes: Path, silent: Silent, note: Note, staged: bool
-) -> None:
+def test_interrupts_leave_it_open(desk: Desk, notes: Path, silent: Silent, note: Note, staged: bool) -> None:
     charge, silent.raises = charge_tools(desk), KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt), desk.step():
         note("o-1", "hello")
@@ -100,9 +98,7 @@ def test_an_interrupt_leaves_it_open(
 
 
 @ARRIVES
-def test_a_rerun_asks_and_does_nothing_twice(
-    desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool
-) -> None:
+def test_a_rerun_repeats_nothing(desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool) -> None:
     silent.arrives = arrives
     refused = pytest.raises(errors.AlreadyRedeemed, match=NOT_KNOWN)
     for told in (pytest.raises(errors.OutcomeUnknown), refused):
@@ -116,9 +112,7 @@ def test_a_rerun_asks_and_does_nothing_twice(
 
 
 @ARRIVES
-def test_beside_it_nothing_that_fired_is_taken_back_before_it_is_known(
-    desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool
-) -> None:
+def test_what_fired_waits_for_it(desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool) -> None:
     charge, silent.arrives = charge_tools(desk), arrives
     unknown = fails(desk, errors.OutcomeUnknown, (note, "o-1", "hello"), (charge, "o-1", 100))
     assert unknown.error.outcomes == {"charge#1": "fired"}
@@ -133,9 +127,7 @@ def test_beside_it_nothing_that_fired_is_taken_back_before_it_is_known(
 
 
 @pytest.mark.parametrize("away", [True, False])
-def test_a_rerun_beside_it_leaves_what_is_not_known_and_keeps_what_is(
-    desk: Desk, notes: Path, silent: Silent, note: Note, away: bool
-) -> None:
+def test_a_rerun_keeps_what_is_known(desk: Desk, notes: Path, silent: Silent, note: Note, away: bool) -> None:
     charge = charge_tools(desk)
     for first in (True, False):
         with pytest.raises(errors.OutcomeUnknown) if first or away else nullcontext(), desk.step():

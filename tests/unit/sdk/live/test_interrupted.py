@@ -210,9 +210,7 @@ def test_only_what_its_adapter_says_has_landed_stands(
 
 @STAGED
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_a_journal_that_is_away_as_the_work_was_committed_calls_it_undone_at_no_time(
-    desk: Desk, run: Run, staged: bool, then: str
-) -> None:
+def test_a_journal_that_is_away_calls_nothing_undone(desk: Desk, run: Run, staged: bool, then: str) -> None:
     """For the one write that says it was kept."""
     away = errors.JournalError("locked for a moment")
     strikes = interrupted(type(desk.runtime.journal.transactions), "end_live", "before", away)

@@ -76,9 +76,7 @@ def test_a_live_tool_runs_at_once_and_is_kept_by_the_commit(desk: Desk, notes: P
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError, KeyboardInterrupt, SystemExit, errors.Denied, errors.ServiceUnavailable]
 )
-def test_whatever_fails_undoes_it_frees_the_lock_and_fires_nothing(
-    desk: Desk, notes: Path, note: Note, error: type[BaseException]
-) -> None:
+def test_whatever_fails_undoes_it_and_frees_the_lock(desk: Desk, notes: Path, note: Note, error: Any) -> None:
     refund = refund_tool(desk)
     if error is errors.ServiceUnavailable:
         desk.face.faults["/v1/"] = ["lost_request"] * 20
@@ -106,9 +104,7 @@ def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note:
 
 
 @pytest.mark.parametrize("error", [errors.NotDone("no"), TimeoutError()])
-def test_what_fails_undoes_it_before_it_is_told(
-    desk: Desk, notes: Path, note: Note, error: Exception
-) -> None:
+def test_what_fails_undoes_it_before_it_is_told(desk: Desk, notes: Path, note: Note, error: Any) -> None:
     notify, free = failing_tool(desk, error), list[bool]()
     desk.face.faults["/v1/outcomes"] = [lambda: free.append(lock_is_free(notes))]
     desk.run((note, "o-1", "hello"), (notify, "o-1"), raises=(errors.EffectFailed, errors.OutcomeUnknown))
@@ -143,9 +139,7 @@ def test_two_databases_of_which_the_second_cannot_commit_are_told_as_partly_done
     assert (notes_in(notes), notes_in(other), txn.state) == ([("o-1", "hello")], [], "unsettled")
 
 
-def test_files_commit_after_databases_so_that_one_that_cannot_leaves_nothing(
-    desk: Desk, notes: Path, root: Path, files: FilesAdapter
-) -> None:
+def test_files_commit_after_databases(desk: Desk, notes: Path, root: Path, files: FilesAdapter) -> None:
     full, seen = Stubborn(notes), list[bool]()
     full.watches = lambda: seen.append((root / "a").exists())
     save, note = save_tool(desk, files), note_tool(desk, full)
@@ -154,9 +148,7 @@ def test_files_commit_after_databases_so_that_one_that_cannot_leaves_nothing(
     assert (notes_in(notes), failed.txn.state) == ([], "ended")
 
 
-def test_files_that_were_committed_are_taken_back_when_other_files_cannot_be(
-    desk: Desk, root: Path, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_committed_files_are_undone(desk: Desk, root: Path, files: FilesAdapter, monkeypatch: Any) -> None:
     (desk.folder / "two").mkdir()
     two = FilesAdapter(desk.folder / "two")
     save, charge, real, seen = save_tool(desk, files), charge_tools(desk), os.rename, list[str]()
@@ -207,9 +199,7 @@ def test_what_moved_is_named_and_nothing_fires(desk: Desk, root: Path, files: Fi
 
 
 @pytest.mark.parametrize("fired", [True, False])
-def test_a_refusal_says_what_an_earlier_run_has_done(
-    desk: Desk, notes: Path, note: Note, fired: bool
-) -> None:
+def test_a_refusal_says_what_an_earlier_run_did(desk: Desk, notes: Path, note: Note, fired: bool) -> None:
     refund = refund_tool(desk)
     if fired:
         desk.run((note, "o-1", "late"), (refund, "o-1", 100))
@@ -224,9 +214,7 @@ def test_a_refusal_says_what_an_earlier_run_has_done(
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_scenario_43_live_work_is_done_once_under_its_key_in_every_process(
-    desk: Desk, notes: Path, database: SQLiteAdapter, staged: bool
-) -> None:
+def test_scenario_43_it_is_done_once(desk: Desk, notes: Path, database: SQLiteAdapter, staged: bool) -> None:
     refund = refund_tool(desk)
     add = "INSERT INTO notes VALUES (?, '1') ON CONFLICT DO UPDATE SET note = note + 1"
 

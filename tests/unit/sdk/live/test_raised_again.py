@@ -48,9 +48,7 @@ def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note
 
 
 @pytest.mark.parametrize("insert", ["INSERT", "INSERT OR REPLACE"])
-def test_a_rerun_is_the_same_step_where_what_raises_in_it_was_done_before(
-    desk: Desk, notes: Path, database: SQLiteAdapter, insert: str
-) -> None:
+def test_a_rerun_compares_what_stood(desk: Desk, notes: Path, database: SQLiteAdapter, insert: str) -> None:
     """A row that is there already is not put in twice. What raised before, and does not now, is another list."""
     fails = insert != "INSERT"
 
@@ -86,9 +84,7 @@ def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Path, note: Note, 
 
 
 @pytest.mark.parametrize("of_before", [False, True], ids=["", "a journal of before that kept it"])
-def test_a_rerun_whose_call_raises_again_is_the_same_step(
-    desk: Desk, notes: Path, note: Note, monkeypatch: pytest.MonkeyPatch, of_before: bool
-) -> None:
+def test_it_may_raise_again(desk: Desk, notes: Path, note: Note, monkeypatch: Any, of_before: bool) -> None:
     for replayed in (False, True):
         with monkeypatch.context() as before:
             if of_before and not replayed:
@@ -155,9 +151,7 @@ def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source:
 # ------------------------------------------------------------------------------- what is left of it decides nothing
 
 
-def test_a_session_of_which_nothing_stands_takes_nothing_back(
-    desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_with_nothing_takes_nothing_back(desk: Desk, note: Note, monkeypatch: Any) -> None:
     """An adapter that holds nothing cannot fail to commit it."""
     charge = charge_tools(desk)
 

@@ -132,7 +132,7 @@ def test_a_commit_that_fails_tells_kind_and_place_alone(desk: Desk, put: Put, fa
 
 
 @pytest.mark.parametrize("methods", [["undo"], ["undo", "commit"]], ids=["the body raises", "it ends well"])
-def test_an_undo_that_fails_tells_it_without_the_secret_and_is_not_noted_as_done(
+def test_an_undo_that_fails_is_not_noted_as_done(
     desk: Desk, put: Put, fails: Fails, methods: list[str]
 ) -> None:
     fails(*methods)
@@ -145,9 +145,7 @@ def test_an_undo_that_fails_tells_it_without_the_secret_and_is_not_noted_as_done
 
 
 @pytest.mark.parametrize("how", ["release", "rollback", "savepoint"])
-def test_an_inner_block_that_cannot_be_ended_or_begun_tells_it_without_the_secret(
-    desk: Desk, put: Put, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_an_inner_block_that_breaks_tells_no_secret(desk: Desk, put: Put, monkeypatch: Any, how: str) -> None:
     cannot = raising(ValueError(SECRET))
     broken = cannot if how == "savepoint" else lambda _: Savepoint(cannot, cannot)
     with pytest.raises((errors.SavepointLost, errors.ToolRaised), match="ValueError") as told, desk.step():
@@ -159,9 +157,7 @@ def test_an_inner_block_that_cannot_be_ended_or_begun_tells_it_without_the_secre
     assert told_by(told.value) == []
 
 
-def test_closing_logs_without_the_secret(
-    desk: Desk, put: Put, fails: Fails, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_closing_logs_without_the_secret(desk: Desk, put: Put, fails: Fails, caplog: Any) -> None:
     fails("close")
     desk.run((put, SECRET))
     assert "could not tidy up" in caplog.text and "ValueError" in caplog.text

@@ -193,9 +193,7 @@ def test_what_was_not_begun_is_unused(desk: Desk, monkeypatch: pytest.MonkeyPatc
     assert (resume(desk.runtime), service_states(desk, txn.txn), desk.done) == ([], ["unused"], [])
 
 
-def test_a_living_owner_keeps_it_and_after_a_refusal_it_is_nobodys(
-    desk: Desk, both: tuple[Live, Live]
-) -> None:
+def test_a_living_owner_keeps_it_and_a_refusal_frees_it(desk: Desk, both: tuple[Live, Live]) -> None:
     txn = left_in_part(desk, both)
     with desk.another_process() as worker:
         lease = worker.journal.leases.acquire(txn)
@@ -237,9 +235,7 @@ def test_only_what_no_adapter_can_tell_is_closed(desk: Desk, monkeypatch: pytest
     assert [(one.run_key, one.after) for one in resume(desk.runtime)] == [("t-2", "settled")]
 
 
-def test_what_was_prepared_is_undone(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_prepared_is_undone(desk: Desk, files: FilesAdapter, monkeypatch: Any) -> None:
     dies_before_files_commit(desk, files)
     monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
     (found,) = resume(desk.runtime)

@@ -212,9 +212,7 @@ def test_whoever_waits_for_what_nobody_will_settle_is_told_so(desk: Desk, both: 
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_part_that_stands_is_never_told_as_undone(
-    desk: Desk, both: tuple[Live, Live], staged: bool
-) -> None:
+def test_a_part_that_stands_is_not_told_as_undone(desk: Desk, both: tuple[Live, Live], staged: bool) -> None:
     """Also where what fired could be taken back."""
     lives = [(live, "o-1", "hello") for live in both]
     txn = desk.run(*lives, *[(charge_tools(desk), "o-1", 100)] * staged, raises=errors.LiveCommitFailed)
@@ -247,9 +245,7 @@ def dies_before_files_commit(desk: Desk, files: FilesAdapter) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
-def test_what_was_prepared_is_not_kept(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_prepared_is_not_kept(desk: Desk, files: FilesAdapter, monkeypatch: Any) -> None:
     """Its process died between the two commits, and the disk is full since."""
 
     def full(*_: Any) -> None:

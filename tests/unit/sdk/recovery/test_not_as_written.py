@@ -72,9 +72,7 @@ def test_as_it_was_written_it_is_gone_on_with(desk: Desk) -> None:
 @pytest.mark.tampers
 @pytest.mark.usefixtures("died")
 @pytest.mark.parametrize("what", CHANGES)
-def test_nothing_is_done_with_it_and_the_others_are_finished(
-    desk: Desk, what: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: str, caplog: Any) -> None:
     change(desk, CHANGES[what])
     lines = f"SELECT body FROM chain WHERE {OF_IT} ORDER BY id"
     as_found = [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)]

@@ -77,9 +77,7 @@ def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
     assert (found.after, desk.done) == ("settled", [("refund", "o-1", 100)] * 2)
 
 
-def test_what_was_staged_and_fired_is_not_taken_back_by_a_tool_that_is_live_since(
-    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fired_is_not_taken_back_by_a_live_tool(desk: Desk, caplog: Any, monkeypatch: Any) -> None:
     charge = charge_tools(desk)
     notify = failing_tool(desk, ZeroDivisionError(), failure_means="not_done", acts=False)
 

@@ -89,9 +89,7 @@ def _full(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_a_rerun_that_dies_between_its_commits_is_finished(
-    desk: Desk, note: Note, save: Callable[[str], None], paid: Callable[[str], Any], then: str
-) -> None:
+def test_a_rerun_cut_in_two_is_finished(desk: Desk, note: Note, save: Any, paid: Any, then: str) -> None:
     """The database has committed, and the files are prepared."""
     calls = [(note, "o-1", "paid"), (save, "a"), (paid, "o-1")]
 
@@ -138,9 +136,7 @@ def test_it_stands_where_nothing_else_does(desk: Desk, note: Note, pay: Callable
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_where_the_first_runs_work_stands_the_reruns_own_is_told_as_undone(
-    desk: Desk, note: Note, save: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, *, staged: bool
-) -> None:
+def test_a_reruns_own_is_undone(desk: Desk, note: Note, save: Any, monkeypatch: Any, staged: bool) -> None:
     """Prepared files of a killed process are committed in place of those that the rerun wrote."""
     refund = refund_tool(desk)
 
@@ -202,9 +198,7 @@ def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[s
     [((), True), ((("o-1", "old"),), True), ((("o-1", "old"), ("o-2", "new")), False)],
     ids=["less", "the same", "more"],
 )
-def test_what_was_kept_is_found_done_and_so_is_a_part_of_it(
-    desk: Desk, refund: Any, note: Note, again: tuple[tuple[str, str], ...], replayed: bool
-) -> None:
+def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Note, again: Any, replayed: bool) -> None:
     desk.run((note, "o-1", "old"), (refund, "o-1", 5))
     calls = [*((note, *one) for one in again), (refund, "o-1", 5)]
     txn = desk.run(*calls, raises=None if replayed else AlreadyRedeemed)

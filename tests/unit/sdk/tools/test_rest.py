@@ -150,9 +150,7 @@ BROKEN: dict[str, tuple[bytes, ...]] = {
 
 @pytest.mark.parametrize(("line", "body"), BROKEN.values(), ids=BROKEN.keys())
 @pytest.mark.parametrize("resets", [False, True])
-def test_a_body_that_breaks_off_takes_back_nothing(
-    desk: Desk, line: bytes, body: bytes, resets: bool
-) -> None:
+def test_a_body_that_breaks_off_undoes_nothing(desk: Desk, line: bytes, body: bytes, resets: bool) -> None:
     answers: list[RestAnswer] = []
     with speaking(head(201, line.decode()), body, resets=resets) as (url, asked), RestApi(url) as api:
 
@@ -272,9 +270,7 @@ def no_charge(says: Any) -> bool:
         (503, b"", {}, Unsure),
     ],
 )
-def test_a_service_is_believed_at_its_own_word(
-    bank: Bank, status: int, body: bytes, options: Any, answer: Any
-) -> None:
+def test_how_find_reads_an_answer(bank: Bank, status: int, body: bytes, options: Any, answer: Any) -> None:
     bank.status, bank.body = status, body
     with RestApi(bank.url, headers={"Authorization": SECRET}) as api:
         told = api.find("/charges/{key}", {"key": "k-1"}, **options)
@@ -304,9 +300,7 @@ def probed(desk: Desk, bank: Bank) -> Iterator[tuple[Any, str]]:
     [(b'{"code": "no_route"}', "answered 404"), (b'{"detail": "Not Found"}', "it raised KeyError")],
     ids=["a route that has moved", "another form"],
 )
-def test_a_404_that_is_no_word_leaves_it_unknown(
-    desk: Desk, bank: Bank, probed: Any, body: bytes, told: str
-) -> None:
+def test_another_404_leaves_it_unknown(desk: Desk, bank: Bank, probed: Any, body: bytes, told: str) -> None:
     """Frameworks and gateways answer what they have no route for with 404 and JSON: it is not the service's "no"."""
     bank.statuses, bank.status, bank.body = [500], 404, body
     fails(desk, errors.OutcomeUnknown, probed, match=told)

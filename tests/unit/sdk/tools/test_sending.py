@@ -49,7 +49,7 @@ SECOND: dict[str, Callable[[RestApi], Any]] = {
 
 @pytest.mark.parametrize("second", SECOND.values(), ids=SECOND.keys())
 @pytest.mark.parametrize("first", [201, 503, 202])
-def test_what_was_refused_after_a_change_is_unknown(
+def test_a_no_after_a_change_is_unknown(
     desk: Desk, bank: Bank, api: RestApi, first: int, second: Any
 ) -> None:
     def hold_and_capture() -> None:

@@ -149,9 +149,7 @@ ONLY_ORDER = {"type": "object", "additionalProperties": False, "properties": {"o
         ({"aud": "payments-gateway"}, errors.NotStageable, "payments-gateway"),  # it fires elsewhere
     ],
 )
-def test_a_manifest_of_something_else_is_refused(
-    desk: Desk, path: Path, beside: Any, changes: Any, error: type[Exception], says: str
-) -> None:
+def test_manifest_refusals(desk: Desk, path: Path, beside: Any, changes: Any, error: Any, says: str) -> None:
     path.write_text(json.dumps(changed(tool_of(beside).draft_manifest(), **changes).to_json()))
     fails(desk, error, (beside, *CALL), match=says)
     assert desk.done == []
