@@ -36,7 +36,7 @@ from tests.fakes.desk import (
     service_states,
     states,
 )
-from tests.fakes.running import fails, order_tool, refusing_tool, run, run_async
+from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.commit.test_time import no_more
 
 
@@ -63,17 +63,6 @@ def test_scenario_39_what_may_fail_fails_and_the_rest_goes_on(desk: Desk, tmp_pa
         placed.result  # noqa: B018 - it raises
     assert "mail did not happen" in caplog.text
     assert resume(desk.runtime) == [], "nothing is left to do"
-
-
-@pytest.mark.anyio
-async def test_scenario_39_in_an_event_loop(desk: Desk) -> None:
-    @order_tool(desk, on_exhausted="tool")
-    async def mail(order_id: str) -> str:
-        raise NotDone("mailbox full")
-
-    left = await run_async(desk, (mail, "o-1"), (refund_tool(desk), "o-1", 100))
-    assert (left.placed[0].outcome, left.txn.state) == ("failed", "settled")
-    assert desk.done == [("refund", "o-1", 100)]
 
 
 ENDS: list[tuple[list[Any], type[Exception] | None, str]] = [

@@ -5,7 +5,6 @@ the adapter again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +84,7 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
 @pytest.mark.parametrize("staged", [False, True])
 def test_interrupts_leave_it_open(desk: Desk, notes: Path, silent: Silent, note: Note, staged: bool) -> None:
     charge, silent.raises = charge_tools(desk), KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt), desk.step():
-        note("o-1", "hello")
-        if staged:
-            charge("o-1", 100)
+    desk.run((note, "o-1", "hello"), *[(charge, "o-1", 100)] * staged, raises=KeyboardInterrupt)
     assert live_states(desk) == ["live"]
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk)) == ("unsettled", ["live"])
@@ -100,10 +96,8 @@ def test_interrupts_leave_it_open(desk: Desk, notes: Path, silent: Silent, note:
 @ARRIVES
 def test_a_rerun_repeats_nothing(desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool) -> None:
     silent.arrives = arrives
-    refused = pytest.raises(errors.AlreadyRedeemed, match=NOT_KNOWN)
-    for told in (pytest.raises(errors.OutcomeUnknown), refused):
-        with told, desk.step():
-            note("o-1", "hello")
+    desk.run((note, "o-1", "hello"), raises=errors.OutcomeUnknown)
+    fails(desk, errors.AlreadyRedeemed, (note, "o-1", "hello"), match=NOT_KNOWN)
     assert live_states(desk) == ["live"]
     silent.away = False
     silent.begin = super(Silent, silent).begin  # type: ignore[method-assign]
@@ -128,11 +122,9 @@ def test_what_fired_waits_for_it(desk: Desk, notes: Path, silent: Silent, note: 
 
 @pytest.mark.parametrize("away", [True, False])
 def test_a_rerun_keeps_what_is_known(desk: Desk, notes: Path, silent: Silent, note: Note, away: bool) -> None:
-    charge = charge_tools(desk)
+    calls = (note, "o-1", "hello"), (charge_tools(desk), "o-1", 100)
     for first in (True, False):
-        with pytest.raises(errors.OutcomeUnknown) if first or away else nullcontext(), desk.step():
-            note("o-1", "hello")
-            charge("o-1", 100)
+        desk.run(*calls, raises=errors.OutcomeUnknown if first or away else None)
         silent.away = away
     if away:
         assert live_states(desk) == ["live"]

@@ -28,12 +28,7 @@ def run(desk: Desk, note: Callable[[str, str], int], files: FilesAdapter) -> Run
     charge, save = charge_tools(desk), save_tool(desk, files)
 
     def run_step(staged: bool) -> bool:
-        with desk.step() as txn:
-            note("o-1", "hello")
-            save("a")
-            if staged:
-                charge("o-1", 100)
-        return txn.replayed
+        return desk.run((note, "o-1", "hello"), (save, "a"), *[(charge, "o-1", 100)] * staged).replayed
 
     return run_step
 

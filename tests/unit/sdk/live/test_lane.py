@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, SQLiteAdapter, errors, tool
+from countersign import FilesAdapter, SQLiteAdapter, errors, resume, tool
 from tests.fakes.desk import (
     Desk,
     asked_of_policy,
     charge_tools,
     failing_tool,
+    live_states,
     note_tool,
-    notes_database,
     notes_in,
     refund_tool,
     save_tool,
 )
-from tests.fakes.running import fails
+from tests.fakes.running import fails, run
 
 Note = Callable[[str, str], int]
 
@@ -89,17 +89,13 @@ def test_whatever_fails_undoes_it_and_frees_the_lock(desk: Desk, notes: Path, no
 
 
 def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note: Note) -> None:
-    refund = refund_tool(desk)
-    with (
-        pytest.raises(errors.ReviewPending, match="run the same transaction again") as pending,
-        desk.step(wait=60),
-    ):
-        note("o-1", "hello")
-        refund("o-1", 90_000)
-    assert not pending.value.parked
+    calls = (note, "o-1", "hello"), (refund_tool(desk), "o-1", 90_000)
+    again = "run the same transaction again"
+    pending = fails(desk, errors.ReviewPending, *calls, wait=60, match=again).error
+    assert not pending.parked
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
-    desk.service.approve(pending.value.txn)
-    desk.run((note, "o-1", "hello"), (refund, "o-1", 90_000), wait=60)
+    desk.service.approve(pending.txn)
+    desk.run(*calls, wait=60)
     assert (notes_in(notes), desk.done) == ([("o-1", "hello")], [("refund", "o-1", 90_000)])
 
 
@@ -116,27 +112,11 @@ def test_what_fails_undoes_it_before_it_is_told(desk: Desk, notes: Path, note: N
 
 def test_a_live_commit_that_fails_takes_back_what_fired_and_shows_the_error(desk: Desk, notes: Path) -> None:
     note, charge = note_tool(desk, Stubborn(notes)), charge_tools(desk)
-    with pytest.raises(errors.LiveCommitFailed, match="disk is full") as failed, desk.step():
-        note("o-1", "hello")
-        charge("o-1", 100)
-    assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
+    calls = (note, "o-1", "hello"), (charge, "o-1", 100)
+    failed = fails(desk, errors.LiveCommitFailed, *calls, match="disk is full")
+    assert isinstance(failed.error.__cause__, sqlite3.OperationalError)
     assert (notes_in(notes), done(desk)) == ([], ["charge", "void"])
-
-
-@pytest.mark.parametrize(("staged", "told"), [(False, "It had no staged"), (True, "None of its staged")])
-def test_two_databases_of_which_the_second_cannot_commit_are_told_as_partly_done(
-    desk: Desk, notes: Path, note: Note, root: Path, staged: bool, told: str
-) -> None:
-    other = notes_database(root)
-    second, charge = note_tool(desk, Stubborn(other, name="other"), name="other_note"), charge_tools(desk)
-    with pytest.raises(errors.LiveCommitFailed) as failed, desk.step() as txn:
-        note("o-1", "hello")
-        second("o-1", "hello")
-        if staged:
-            charge("o-1", 100)
-    assert failed.value.committed == ("notes",)
-    assert f"standing: notes. {told}" in str(failed.value) and "Nothing" not in str(failed.value)
-    assert (notes_in(notes), notes_in(other), txn.state) == ([("o-1", "hello")], [], "unsettled")
+    assert (failed.txn.state, live_states(desk), resume(desk.runtime)) == ("settled", ["undone"], [])
 
 
 def test_files_commit_after_databases(desk: Desk, notes: Path, root: Path, files: FilesAdapter) -> None:
@@ -171,12 +151,7 @@ def test_committed_files_are_undone(desk: Desk, root: Path, files: FilesAdapter,
     assert not (root / "a").exists() and not (desk.folder / "two" / "b").exists()
 
 
-def test_a_live_tool_needs_an_adapter_a_staged_one_has_none_and_independent_effects_are_not_live(
-    desk: Desk, database: SQLiteAdapter, note: Note
-) -> None:
-    for options in ({"lane": "live", "adapter": None}, {"adapter": database}):
-        with pytest.raises(errors.RegistrationError):
-            tool("a", registry=desk.registry, **options)(print)  # type: ignore[call-overload]
+def test_independent_effects_are_not_live(desk: Desk, note: Note) -> None:
     fails(desk, errors.NotStageable, (note, "o-1", "hello"), independent=True, match="stand alone")
 
 
@@ -223,15 +198,12 @@ def test_scenario_43_it_is_done_once(desk: Desk, notes: Path, database: SQLiteAd
         """Count up."""
         return database.connection.execute(add, (order_id,)).rowcount
 
-    with desk.step() as first:
-        count("o-1")
-        if staged:
-            refund("o-1", 100)
-    with desk.restarted() as later, later.step() as again:
-        assert count("o-1") == 1
-        if staged:
-            refund("o-1", 100)
-    assert (first.replayed, again.replayed, again.state) == (False, True, "settled")
+    calls = (count, "o-1"), *[(refund, "o-1", 100)] * staged
+    first = desk.run(*calls)
+    with desk.restarted() as later:
+        again = run(later, *calls)
+    assert again.placed[0] == 1
+    assert (first.replayed, again.txn.replayed, again.txn.state) == (False, True, "settled")
     assert (notes_in(notes), len(desk.done)) == ([("o-1", "1")], int(staged))
     assert staged or asked_of_policy(desk) == [], "live effects alone ask nobody"
     other = desk.run((count, "o-1"), key="t-2")
@@ -242,8 +214,6 @@ def test_scenario_43_it_is_done_once(desk: Desk, notes: Path, database: SQLiteAd
 def test_a_key_of_live_work_takes_no_other_list(desk: Desk, notes: Path, note: Note, staged: bool) -> None:
     refund = refund_tool(desk)
     desk.run((note, "o-1", "hello"))
-    with pytest.raises(errors.AlreadyRedeemed, match="another list"), desk.step() as again:
-        note("o-1" if staged else "o-2", "hello")
-        if staged:
-            refund("o-1", 100)
-    assert (desk.done, notes_in(notes), again.state) == ([], [("o-1", "hello")], "settled")
+    calls = [(note, "o-1", "hello"), (refund, "o-1", 100)] if staged else [(note, "o-2", "hello")]
+    again = fails(desk, errors.AlreadyRedeemed, *calls, match="another list")
+    assert (desk.done, notes_in(notes), again.txn.state) == ([], [("o-1", "hello")], "settled")

@@ -105,18 +105,14 @@ def test_one_that_is_done_again_stands(desk: Desk, notes: Path, database: SQLite
 
 
 def test_a_step_in_which_every_call_raised_spends_no_key(desk: Desk, notes: Path, note: Note) -> None:
-    with desk.step() as txn:
-        caught(note)
+    txn = desk.run((caught, note))
     assert (live_count(desk), txn.state, live_rows(desk)) == (0, "ended", [RAISED])
     again = desk.run((note, "o-1", "now"))
     assert (again.replayed, notes_in(notes)) == (False, [("o-1", "now")])
 
 
 def test_a_body_that_fails_anyway_leaves_all_undone(desk: Desk, notes: Path, note: Note) -> None:
-    with pytest.raises(ZeroDivisionError), desk.step() as txn:
-        note("o-1", "first")
-        caught(note)
-        raise ZeroDivisionError
+    txn = desk.run((note, "o-1", "first"), (caught, note), (divmod, 1, 0), raises=ZeroDivisionError)
     assert rows_of_run(desk, txn) == [("undone", None), RAISED[1:]]
     assert (notes_in(notes), txn.state) == ([], "ended")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -218,32 +219,24 @@ def test_where_nothing_stands_another_key_may_do_all_of_it(desk: Desk) -> None:
     assert str(spent).endswith("Nothing of this transaction stands. To try again, use another key.")
 
 
-SPENT: dict[str, tuple[dict[str, str], bool, bool, tuple[str, ...]]] = {
-    "what stands is not offered": (
-        {"refund#1": "fired", "notify#2": "failed"},
-        False,
-        False,
-        ("outcome refund#1 fired, notify#2 failed", "not undone: refund#1", "does not stand: notify#2."),
-    ),
-    "live work stands": (
-        {"notify#1": "failed"},
-        False,
-        True,
-        ("Its live effects stand. To try again, stage under",),
-    ),
-    "done whole": (
-        {"refund#1": "fired"},
-        True,
-        False,
-        ("outcome refund#1 fired", "act once more, use another key"),
-    ),
-}
-
-
-@pytest.mark.parametrize(("outcomes", "well", "kept", "says"), SPENT.values(), ids=SPENT)
+@pytest.mark.parametrize(
+    ("outcomes", "well", "kept", "says"),
+    [
+        (
+            {"refund#1": "fired", "notify#2": "failed"},
+            *(
+                False,
+                False,
+                r"refund#1 fired, notify#2 failed.*not undone: refund#1.*does not stand: notify#2\.",
+            ),
+        ),
+        ({"notify#1": "failed"}, False, True, r"Its live effects stand\. To try again, stage under"),
+        ({"refund#1": "fired"}, True, False, "outcome refund#1 fired.*act once more, use another key"),
+    ],
+)
 def test_what_stands_is_not_offered_to_be_done_again(
     outcomes: Any, well: bool, kept: bool, says: Any
 ) -> None:
     told = str(errors.AlreadyRedeemed.here("t-1", "1" * 64, outcomes, "settled", well=well, kept=kept))
-    assert all(one in told for one in says), told
+    assert re.search(says, told), told
     assert "Nothing of this transaction stands" not in told

@@ -39,6 +39,7 @@ from tests.fakes.desk import (
     service_states,
     states,
 )
+from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after
 
 Die = Callable[..., Callable[[str, str], int]]
@@ -215,8 +216,13 @@ def test_whoever_waits_for_what_nobody_will_settle_is_told_so(desk: Desk, both: 
 def test_a_part_that_stands_is_not_told_as_undone(desk: Desk, both: tuple[Live, Live], staged: bool) -> None:
     """Also where what fired could be taken back."""
     lives = [(live, "o-1", "hello") for live in both]
-    txn = desk.run(*lives, *[(charge_tools(desk), "o-1", 100)] * staged, raises=errors.LiveCommitFailed)
-    assert (txn.state, live_states(desk)) == ("unsettled", ["live", "live"])
+    charges = [(charge_tools(desk), "o-1", 100)] * staged
+    failed = fails(desk, errors.LiveCommitFailed, *lives, *charges)
+    assert failed.error.committed == ("notes",) and "Nothing" not in failed.said
+    assert f"standing: notes. {'None of its staged' if staged else 'It had no staged'}" in failed.said
+    places = (desk.folder, desk.folder / "other")
+    assert [notes_in(one / "notes.db") for one in places] == [[("o-1", "hello")], []]
+    assert (failed.txn.state, live_states(desk)) == ("unsettled", ["live", "live"])
     for _ in range(2):
         (found,) = resume(desk.runtime)
         assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
@@ -227,12 +233,6 @@ def test_a_part_that_stands_is_not_told_as_undone(desk: Desk, both: tuple[Live, 
         else:
             assert "in notes stand, and those in other do not" in told
     assert [what for what, *_ in desk.done] == (["charge", "void"] if staged else [])
-
-
-def test_live_work_of_which_nothing_landed_is_undone(desk: Desk, both: tuple[Live, Live]) -> None:
-    charge, live = charge_tools(desk), both[1]
-    txn = desk.run((live, "o-1", "hello"), (charge, "o-1", 100), raises=errors.LiveCommitFailed)
-    assert (txn.state, live_states(desk), resume(desk.runtime)) == ("settled", ["undone"], [])
 
 
 def dies_before_files_commit(desk: Desk, files: FilesAdapter) -> None:

@@ -19,7 +19,6 @@ from tests.fakes.desk import (
     charge_tools,
     failing_tool,
     make_runtime,
-    note_tool,
     notes_database,
     refund_tool,
     save_tool,
@@ -147,19 +146,3 @@ def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: 
         assert "declare it live with the adapter it had" in found.note
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("ended", [])
-
-
-def test_a_rerun_that_stages_what_ran_live_is_another_list(desk: Desk) -> None:
-    desk.run((note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), "o-1", "hello"))
-    with redeclared(desk) as later:
-
-        @tool("note", resource=("Order", "order_id"), registry=later.registry)
-        def staged_note(order_id: str, text: str) -> int:
-            """Write a note."""
-            desk.done.append((order_id, text))
-            return 1
-
-        later.publish(staged_note)
-        with pytest.raises(errors.AlreadyRedeemed, match="another list of calls was committed"):
-            later.run((staged_note, "o-1", "hello"))
-        assert desk.done == []

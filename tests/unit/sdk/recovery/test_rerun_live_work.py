@@ -19,6 +19,7 @@ from countersign.journal import Lease
 from countersign.journal.transactions import Transactions
 from countersign.journal.verifying import damage_of
 from tests.fakes.desk import Desk, answering_tool, notes_in, refund_tool, save_tool
+from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.transactions.looks import TXN
@@ -185,10 +186,9 @@ def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[s
     """It was told as done: the block was left well, and nothing of it stood."""
     refund = refund_tool(desk)
     desk.run(*((note, *one) for one in first), (refund, "o-1", 5))
-    with pytest.raises(AlreadyRedeemed, match=OTHER) as told, desk.step():
-        note("o-2", "new")
-        again = refund("o-1", 5)
-    assert told.value.finished and "use another key" in str(told.value)
+    left = fails(desk, AlreadyRedeemed, (note, "o-2", "new"), (refund, "o-1", 5), match=OTHER)
+    again = left.placed[1]
+    assert left.error.finished and "use another key" in left.said
     assert (kept(desk), len(desk.done)) == ([*first], 1)
     assert (again.outcome, again.result) == ("fired", {"refund_id": "r-o-1-5"})
 
@@ -213,11 +213,10 @@ def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pyte
     def died(*_: object, **__: object) -> None:
         raise SystemExit
 
-    with monkeypatch.context() as death, pytest.raises(SystemExit):
+    with monkeypatch.context() as death:
         death.setattr(Transactions, "end", died)
-        desk.run((note, "o-1", "old"), (refund, "o-1", 5))
-    with pytest.raises(AlreadyRedeemed, match=OTHER):
-        desk.run((note, "o-2", "new"), (refund, "o-1", 5))
+        desk.run((note, "o-1", "old"), (refund, "o-1", 5), raises=SystemExit)
+    fails(desk, AlreadyRedeemed, (note, "o-2", "new"), (refund, "o-1", 5), match=OTHER)
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state.value, kept(desk), len(desk.done)) == ("settled", [("o-1", "old")], 1)
     assert list(resume(desk.runtime)) == []

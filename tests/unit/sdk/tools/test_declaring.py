@@ -21,7 +21,6 @@ STAGED: dict[str, Any] = {"resource": ("Note", "text")}
 
 def note(text: str) -> None: ...
 def hide(customer: str, token: str, amount: int) -> None: ...
-def show(customer: str, token: str, amount: int, to: list[str]) -> dict[str, str]: ...
 
 
 def refused(desk: Desk, match: str, fn: Any = note, **said: Any) -> str:
@@ -105,18 +104,6 @@ def test_what_a_member_names_is_an_argument(desk: Desk, said: dict[str, Any], na
     """A secret that is misspelt would stand in the journal in clear."""
     told = refused(desk, r"is no argument of it.*takes customer, token, amount", hide, **said)
     assert repr(named) in told
-
-
-def test_arguments_and_pointers_into_them_may_be_named(desk: Desk) -> None:
-    said: dict[str, Any] = {
-        "secret": ["token"],
-        "recipients": ["/to/0"],
-        "money": [{"amount": "amount", "currency": "const:USD"}],
-        "compensate": "void",
-        "compensation_map": {"charge": "result:/id", "customer": "args:/customer", "why": 'const:"late"'},
-    }
-    tool("show", registry=desk.registry, **said)(show)
-    assert desk.registry.get("show") is not None
 
 
 @pytest.mark.parametrize(

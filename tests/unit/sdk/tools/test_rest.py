@@ -207,14 +207,6 @@ def test_of_a_number_that_was_cut_no_other_number_is_made(bank: Bank, body: byte
     assert (answer.text, answer.json, answer.whole) == ("1234", read, read is not None)
 
 
-def test_scenario_63_credentials_stand_nowhere(desk: Desk, bank: Bank, charge: Any, caplog: Any) -> None:
-    bank.status, bank.body = 500, b"broken"
-    error = fails(desk, errors.OutcomeUnknown, (charge, *CALL)).error
-    kept = b"".join(path.read_bytes() for path in desk.folder.iterdir() if path.name.startswith("journal.db"))
-    assert b"o-1" in kept
-    assert b"s3cr3t" not in kept and "s3cr3t" not in f"{error!r} {error.__cause__!r} {caplog.text}"
-
-
 def test_a_forked_child_has_connections_of_its_own(bank: Bank, api: RestApi) -> None:
     bank.status, bank.keeps_connections = 200, True
     api.get("/parent")

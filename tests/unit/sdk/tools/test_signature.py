@@ -91,8 +91,6 @@ PLACED = Placeholder[Any]("other", "0" * 64, "1" * 64)
     ("what", "fn", "value"),
     [
         ("bytes", raw, b"abc"),
-        ("bytes where anything goes", anything, b"abc"),
-        ("bytes in a list", anything, [b"abc"]),
         ("a set", distinct, {"a"}),  # even where its order would happen to match
         ("a frozenset where anything goes", anything, frozenset({"a"})),
         ("a Decimal", priced, Decimal("1.50")),
@@ -101,16 +99,6 @@ PLACED = Placeholder[Any]("other", "0" * 64, "1" * 64)
         ("such a time inside a model", during, Window(begins=TOKYO)),
         ("a time where anything goes", anything, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
         ("a tuple where anything goes", anything, (1, 2)),
-        ("an object", anything, object()),
-        ("not a number", anything, float("nan")),
-        ("an integer no JSON reader keeps", anything, 2**53),
-        ("half a surrogate pair", anything, "\ud800"),
-        ("a key that is no text", anything, {1: 2}),
-        (
-            "a key that Cedar would turn into an entity",
-            anything,
-            {"__entity": {"type": "User", "id": "root"}},
-        ),
         ("a placeholder", anything, PLACED),
         ("a placeholder in a list", listed, [PLACED]),
     ],
@@ -129,8 +117,6 @@ SECRET = 48151623
     [
         lambda: frozen(plain, SECRET),  # the wrong type
         lambda: frozen(plain, "o-1", 5, SECRET),
-        lambda: frozen(anything, {SECRET: "a key"}),  # no JSON
-        lambda: frozen(anything, {"__entity": SECRET}),
         lambda: frozen(plain, f"{SECRET}\ud800", 5),
         lambda: Signature(plain, "act").retype(b'{"order_id":"o-1","amount":"x%d"}' % SECRET),
     ],

@@ -66,9 +66,9 @@ def an_object(**properties: Any) -> dict[str, Any]:
 def test_the_draft_says_what_the_code_says(registry: ToolRegistry) -> None:
     said: dict[str, Any] = {
         "compensate": "order.cancel",
-        "compensation_map": {"order": "result:/order"},
+        "compensation_map": {"order": "result:/order", "to": "args:/customer", "why": 'const:"late"'},
         "money": [{"amount": "total", "currency": "const:EUR"}],
-        "recipients": ["customer"],
+        "recipients": ["/lines/0/sku"],
         "secret": ["card"],
         "groups": ["orders"],
         "risk": "high",
