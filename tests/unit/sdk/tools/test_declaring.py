@@ -49,6 +49,7 @@ def test_w14_a_live_tool_says_nothing_that_has_no_effect_on_it(desk: Desk, said:
     [
         ({"lane": "Live"}, "says lane='Live'; write 'staged' or 'live'"),
         ({"failure_means": "nothing"}, "says failure_means='nothing'; write 'unknown' or 'not_done'"),
+        ({**STAGED, "on_exhausted": None}, r"on_exhausted=.*'transaction' or 'tool'"),
         ({"idempotant": True}, "does not know idempotant; did you mean idempotent"),
         ({"lanes": "live"}, "does not know lanes; did you mean lane"),
         ({"retries": 3}, "does not know retries; did you mean tries"),

@@ -61,6 +61,7 @@ def test_a_no_after_a_change_is_unknown(
     unknown = fails(desk, errors.OutcomeUnknown, several_tool(desk, hold_and_capture))
     assert (unknown.txn.state, type(unknown.error.__cause__)) == ("unsettled", RestUnknown)
     assert re.search("422|not sent", unknown.said)
+    assert isinstance(unknown.error.__cause__.__cause__, errors.NotDone), "a tool finds the refusal as the cause"
 
 
 @pytest.mark.parametrize("first", [422, 404, 429])
@@ -76,21 +77,6 @@ def test_what_was_refused_after_nothing_is_not_done(desk: Desk, bank: Bank, api:
     bank.statuses, bank.status = [first, 200], first
     failed = fails(desk, errors.EffectFailed, several_tool(desk, one_card_after_the_other))
     assert (failed.txn.state, len(bank.asked)) == ("ended", 3)
-
-
-def test_a_tool_finds_the_refusal_as_the_cause(desk: Desk, bank: Bank, api: RestApi) -> None:
-    def hold_capture_or_void() -> None:
-        api.post("/hold")
-        try:
-            api.post("/capture")
-        except RestUnknown as unknown:
-            if isinstance(unknown.__cause__, errors.NotDone):
-                api.post("/void")
-                raise errors.NotDone("the capture was refused, and the hold is void") from unknown
-            raise
-
-    bank.statuses, bank.status = [201, 422], 201
-    fails(desk, errors.EffectFailed, several_tool(desk, hold_capture_or_void), match="the hold is void")
 
 
 def test_a_refusal_in_a_later_try_is_no_word_about_an_earlier(desk: Desk, bank: Bank, api: RestApi) -> None:
