@@ -61,7 +61,9 @@ def test_a_no_after_a_change_is_unknown(
     unknown = fails(desk, errors.OutcomeUnknown, several_tool(desk, hold_and_capture))
     assert (unknown.txn.state, type(unknown.error.__cause__)) == ("unsettled", RestUnknown)
     assert re.search("422|not sent", unknown.said)
-    assert isinstance(unknown.error.__cause__.__cause__, errors.NotDone), "a tool finds the refusal as the cause"
+    assert isinstance(unknown.error.__cause__.__cause__, errors.NotDone), (
+        "a tool finds the refusal as the cause"
+    )
 
 
 @pytest.mark.parametrize("first", [422, 404, 429])
