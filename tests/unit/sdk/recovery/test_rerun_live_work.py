@@ -4,7 +4,6 @@ the list in force, what was lost as undone, and other work is refused and never 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -134,24 +133,6 @@ def test_it_stands_where_nothing_else_does(desk: Desk, note: Note, pay: Callable
     settled(desk, EffectState.FAILED)
     again = desk.run((note, "o-1", "tried"), (pay, "o-1"))
     assert (again.state, in_force(desk)) == ("settled", [("note", "kept")])
-
-
-@pytest.mark.parametrize("staged", [False, True])
-def test_a_reruns_own_is_undone(desk: Desk, note: Note, save: Any, monkeypatch: Any, staged: bool) -> None:
-    """Prepared files of a killed process are committed in place of those that the rerun wrote."""
-    refund = refund_tool(desk)
-
-    calls = [(note, "o-1", "hello"), (save, "a"), *[(refund, "o-1", 100)] * staged]
-    if (pid := os.fork()) == 0:
-        monkeypatch.setattr(FilesSession, "commit", lambda *_: os._exit(7))
-        with desk.restarted() as child:
-            child.run(*calls)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    assert desk.run(*calls).replayed
-    assert in_force(desk) == [("note", "kept"), ("save", "kept")]
-    assert live_rows(desk)[2:] == [(2, "note", "undone"), (2, "save", "undone")]
-    assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-1", "hello")], [])
 
 
 def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
