@@ -262,10 +262,28 @@ def test_what_does_not_fit_is_left_open(desk: Desk, args: Any, caplog: pytest.Lo
     assert "the change prop_0 is not taken" in caplog.text
 
 
+@pytest.mark.parametrize(("judge", "told"), [(True, NotStageable), (False, Edited)])
+def test_what_would_reach_the_tool_as_something_else_is_not_fired(desk: Desk, judge: bool, told: Any) -> None:
+    """I-2: not even by a program that takes every change; one that takes none is told of the change."""
+    made, unfit = edits(desk, judge), UNFIT["text for a number"]
+    if judge:
+        made.require_agreed(listed(STAGED), listed(LESS), standing(LESS))
+    with pytest.raises(told) as refused:
+        made.require_agreed(listed(STAGED), listed(unfit), standing(unfit))
+    if isinstance(refused.value, Edited):
+        assert [one.args for one in refused.value.edits] == [unfit]
+
+
 def standing(args: dict[str, Any], review: Any = None, tool: str = "refund") -> TransactionView:
     """A transaction whose one effect has these arguments now."""
     effect = EffectView.model_construct(tool=tool, effect_id="e", args=args, review=review, edits=())
     return TransactionView.model_construct(txn="t", effects=(effect,))
+
+
+def listed(args: dict[str, Any]) -> Any:
+    """A list of one call with these arguments."""
+    effect = SimpleNamespace(args=args, args_bytes=canonicalize(args))
+    return SimpleNamespace(calls=[SimpleNamespace(effect=effect)], run_key="k", txn="t")
 
 
 @pytest.mark.parametrize("judge", [False, lambda _: False, lambda _: None, lambda _: 1, lambda _: "yes"])

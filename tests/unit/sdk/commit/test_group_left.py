@@ -141,6 +141,28 @@ def test_in_asyncio_a_tool_that_exits_ends_its_siblings_no_earlier(desk: Desk, e
     assert (done, states(desk)) == (["o-2"], {"leave#1": "unknown", "stay#2": "fired"})
 
 
+@pytest.mark.anyio
+async def test_a_cancelled_step_writes_what_had_ended(desk: Desk) -> None:
+    under_way = asyncio.Event()
+
+    @order_tool(desk)
+    async def done(order_id: str) -> str:
+        return order_id
+
+    @order_tool(desk)
+    async def hang(order_id: str) -> None:
+        await asyncio.sleep(0)
+        under_way.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(run_async(desk, [(done, "o-1"), (hang, "o-2")]))
+    await under_way.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert states(desk) == {"done#1": "fired", "hang#2": "unknown"}
+
+
 # ------------------------------------------------------------------------------------------- beside a probe
 
 
