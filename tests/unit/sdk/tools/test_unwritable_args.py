@@ -127,6 +127,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "a list that raises": lambda: RaisingList([1]),
     "a mapping that raises": lambda: RaisingDict(a=1),
     "a number of many digits": lambda: {"a": [10**5_000]},
+    "such a negative one": lambda: -(10**5_000),
     "a number beyond readers": lambda: [2**53],
     "such a number with an exponent": lambda: {"a": 1e21},
     "no number": lambda: {"a": float("nan")},
