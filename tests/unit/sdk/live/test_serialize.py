@@ -203,9 +203,7 @@ def test_nobody_is_kept_waiting_while_only_people_or_staged_tools_are_at_work(de
     with desk.step("staged", isolation=Serialize(0.0)):
         assert claims.standing({"x"}) is not None
         refund("o-1", 100)
-    with desk.step("live", isolation=Serialize(0.0)):
-        put("k")
-        refund("o-2", 100)
+    desk.run((put, "k"), (refund, "o-2", 100), key="live", isolation=Serialize(0.0))
     assert [None if one is None else one.run_key for one in seen] == [None, "live"]
 
 
@@ -242,20 +240,10 @@ def test_a_task_that_waits_lets_the_event_loop_go_on_and_may_stop_waiting(desk: 
     assert order == ["first", "second"] and sorted(x.snapshot()) == ["k"]
 
 
-@ON_BOTH
-def test_a_journal_from_before_there_were_claims_is_given_their_table(desk: Desk) -> None:
-    memories(desk, "x")
-    with desk.runtime.journal.database.unit(durable=True) as unit:
-        unit.execute("DROP TABLE claims")
-    desk.runtime.journal.database.close()
-    Agent(desk, "t-1", isolation=Serialize(0.0)).leave()
-
-
 def test_a_dry_run_keeps_nothing_and_waits_for_nobody(desk: Desk) -> None:
     ((x, put),) = memories(desk, "x")
     holder = Agent(desk, "first", isolation=Serialize())
-    with desk.step("t-1", dry_run=True, isolation=Serialize(0.0)):
-        put("k")
+    desk.run((put, "k"), key="t-1", dry_run=True, isolation=Serialize(0.0))
     assert x.snapshot() == {}
     holder.leave()
 

@@ -104,7 +104,6 @@ with transaction("t-1", wait=600):
 
 def test_what_a_killed_agent_waited_for_is_fired_once_by_a_worker(yard: Yard) -> None:
     yard.park("t-0", "o-0", approve=False)  # has the tool reviewed; itself it only waits
-    yard.go()
     killed = subprocess.Popen([sys.executable, "-c", AGENT_PROGRAM], env=yard.env, cwd=yard.folder)
     try:
         end = time.monotonic() + 60
