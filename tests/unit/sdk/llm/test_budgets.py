@@ -151,15 +151,6 @@ def test_time_is_counted_as_it_passed(make: Make) -> None:
         ask(desk, Vendor(), timeout=40)
 
 
-def test_what_is_short_is_told_with_what_can_be_done_about_it(make: Make) -> None:
-    desk = make(Budget("calls", "calls", 0, "day"), Budget("tokens", "tokens", 1, "day"))
-    with pytest.raises(BudgetExceeded, match=r"UTC\. Wait, or tell the user that the budget is used up\.$"):
-        ask(desk, Vendor())
-    desk = make(Budget("tokens", "tokens", 1, "run"))
-    with pytest.raises(BudgetExceeded, match=r"renewed\. Ask for less \(.*\), or tell the user that"):
-        ask(desk, Vendor(), run="t-1")
-
-
 NEITHER = r"at most: input_tokens \(or prompt\)=... and max_tokens=...$"
 LEFT_OPEN = {
     "no answer": (TOKENS, {"max_tokens": None}, "max_tokens"),
