@@ -331,11 +331,6 @@ def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
     assert (shown(desk, "t-1", "staged")[0].state.value, in_journal(desk)) == ("unknown", [])
 
 
-def test_the_exit_of_a_tool_without_secrets_is_its_own(desk: Desk) -> None:
-    with pytest.raises(SystemExit, match="the disk is full"):
-        desk.run((failing_tool(desk, SystemExit("the disk is full")), "o-1"))
-
-
 def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None:
     @tool("void", resource=("Charge", "const:c"), secret=["charge_id"], registry=desk.registry)
     def void(charge_id: str) -> None:
