@@ -177,23 +177,3 @@ def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_refused(desk: D
     with pytest.raises(AlreadyRedeemed, match="other live work was committed"):
         talk.turn([("note", NOTE), ("refund", REFUND)], [refund, note])
     assert (notes_in(path), len(desk.done)) == ([("o-4", "old")], 1)
-
-
-@pytest.mark.parametrize("staged", [False, True], ids=["alone", "beside a staged call"])
-def test_a_live_tool_answers_again_what_was_kept(desk: Desk, talk: Talk, staged: bool) -> None:
-    """Run anew beside its own earlier work it answers as of both, and is undone."""
-    path = notes_database(desk.folder)
-    refund, database = refund_tool(desk), SQLiteAdapter(path)
-
-    @tool("book", lane="live", adapter=database, registry=desk.registry)
-    def book(account: str, cents: int) -> int:
-        """Book on an account, and answer what it has."""
-        database.connection.execute("INSERT INTO notes VALUES (?, ?)", (account, str(cents)))
-        asked = "SELECT sum(note) FROM notes WHERE order_id = ?"
-        return int(database.connection.execute(asked, (account,)).fetchone()[0])
-
-    calls = [("book", {"account": "a", "cents": 100}), *([("refund", REFUND)] if staged else [])]
-    for _ in range(2):
-        end = talk.turn(calls, [book, refund])
-        assert end.steps[0].answers[0].text == "100"
-    assert (notes_in(path), len(desk.done)) == ([("a", "100")], int(staged))

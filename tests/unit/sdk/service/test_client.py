@@ -189,13 +189,17 @@ def test_whatever_is_no_sound_answer_is_unavailable(desk: Desk, what: str, respo
         client_with(desk, lambda _: response).view(UNKNOWN)
 
 
-def test_a_problem_keeps_its_code_and_its_extras(desk: Desk) -> None:
+def test_a_problem_keeps_its_code_and_its_extras_and_an_endless_text_is_cut(desk: Desk) -> None:
     problem = {"type": "t", "title": "t", "status": 409, "detail": "spent"}
     problem |= {"code": "already_redeemed", "outcome": "fired"}
     with pytest.raises(ServiceRefused) as refused:
         client_with(desk, lambda _: httpx2.Response(409, json=problem)).view(UNKNOWN)
     assert refused.value.problem_code == ErrorCode.ALREADY_REDEEMED
     assert refused.value.extras == {"outcome": "fired"}
+    problem["detail"] = "x" * 50_000
+    with pytest.raises(ServiceRefused, match=r"50000 characters") as refused:
+        client_with(desk, lambda _: httpx2.Response(409, json=problem)).view(UNKNOWN)
+    assert len(str(refused.value)) < 3_000
 
 
 PROOF_REFUSED = {"code": "bad_proof", "detail": "the proof does not hold"}
@@ -219,13 +223,6 @@ def test_a_refused_proof_says_what_was_signed_with(desk: Desk, off: int | None, 
     kid = PrivateKey.from_pem(desk.runtime.settings.key_path.read_bytes()).public.kid
     assert hint in told and kid in told and "'support'" in told
     assert ("set the clock" in told) is bool(off)
-
-
-def test_a_problem_of_endless_text_is_cut_and_says_so(desk: Desk) -> None:
-    problem = {"code": "forbidden", "detail": "x" * 50_000}
-    with pytest.raises(ServiceRefused, match=r"50000 characters") as refused:
-        client_with(desk, lambda _: httpx2.Response(403, json=problem)).view(UNKNOWN)
-    assert len(str(refused.value)) < 3_000
 
 
 A_KEY_SET = KeySet([PrivateKey.generate().public]).to_jwks()
