@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import json
-import os
-import signal
 import sqlite3
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from decimal import Decimal
@@ -169,25 +167,15 @@ def test_where_the_service_is_away_decisions_are_unknown(desk: Desk, path: str, 
     assert one.why is not None
 
 
-def test_a_refusal_of_the_question_itself_is_raised_with_live_work_undone(desk: Desk) -> None:
+def test_a_dry_run_that_ends_by_an_exception_is_undone_and_has_no_result(desk: Desk) -> None:
     notes = notes_database(desk.folder)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    desk.service.agents.clear()
-    txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), dry_run=True, raises=ServiceRefused)
-    assert notes_in(notes) == []
-    with pytest.raises(MisuseError, match="ended by an exception"):
-        _ = txn.result
-
-
-def test_a_body_that_raises_is_undone_and_its_exception_goes_on(desk: Desk) -> None:
-    notes = notes_database(desk.folder)
-    note = note_tool(desk, SQLiteAdapter(notes))
-    with pytest.raises(ZeroDivisionError), transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        note("o-1", "hello")
-        _ = 1 // 0
-    assert (notes_in(notes), asked_of_policy(desk)) == ([], [])
-    with pytest.raises(MisuseError, match="no result"):
-        _ = txn.result
+    for call, error in (((divmod, 1, 0), ZeroDivisionError), ((refund, "o-1", 100), ServiceRefused)):
+        txn = desk.run((note, "o-1", "hello"), call, dry_run=True, raises=error)
+        assert (notes_in(notes), asked_of_policy(desk)) == ([], [])
+        with pytest.raises(MisuseError, match=r"has no result: .* ended by an exception"):
+            _ = txn.result
+        desk.service.agents.clear()
 
 
 def test_live_work_is_undone_before_the_service_is_asked(desk: Desk) -> None:
@@ -254,43 +242,12 @@ def test_a_dry_run_inside_a_transaction_is_refused(desk: Desk, refund: Any) -> N
     assert desk.done == []
 
 
-def test_a_dry_run_waits_for_no_lease_of_a_real_run_of_its_key(desk: Desk) -> None:
-    refund, found = refund_tool(desk), []
-
-    def rehearse() -> None:
-        dry = desk.run((refund, "o-1", 100), dry_run=True)
-        found.append(dry.result.is_clean)
-
-    with transaction("t-1", runtime=desk.runtime) as real:
+def test_a_dry_run_waits_for_no_lease_of_a_real_run_of_its_key(desk: Desk, refund: Any) -> None:
+    with desk.step() as real:
         refund("o-1", 100)
-        (beside := threading.Thread(target=rehearse)).start()
-        beside.join(5)
-        assert found == [True]
+        dry = contextvars.Context().run(desk.run, (refund, "o-1", 100), dry_run=True)
+        assert dry.result.is_clean
     assert (real.state, len(desk.done)) == ("settled", 1)
-
-
-def test_scenario_56_holds_for_a_dry_run_that_is_killed(desk: Desk, tmp_path: Path) -> None:
-    """kill -9 in the body: nothing is left that anybody sees, the key is free, the next commit tidies the folder."""
-    notes, root = notes_database(tmp_path), tmp_path / "root"
-    root.mkdir()
-    (root / "a.txt").write_text("a")
-    write = live_writer(desk, FilesAdapter(root))
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    database = notes.read_bytes()
-    child = os.fork()
-    if child == 0:
-        with transaction("t-1", dry_run=True, runtime=desk.runtime):
-            note("o-1", "hello")
-            write("a.txt", "mine")
-            refund("o-1", 100)
-            os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert (notes_in(notes), (root / "a.txt").read_text(), desk.done) == ([], "a", [])
-    assert notes.read_bytes() == database
-    assert not desk.runtime.settings.journal_path.exists()
-    real = desk.run((note, "o-1", "hello"), (write, "a.txt", "mine"), (refund, "o-1", 100))
-    assert (real.state, real.replayed, (root / "a.txt").read_text()) == ("settled", False, "mine")
-    assert list((root / ".countersign").rglob("new")) == []
 
 
 def test_an_async_step_is_rehearsed_on_the_event_loop(desk: Desk) -> None:
