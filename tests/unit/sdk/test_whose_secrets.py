@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,7 +22,6 @@ from countersign import (
     transaction,
 )
 from countersign.contract import Verdict
-from countersign.journal.exporting import exported
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN, Seals
 from countersign.journal.telling import describe
@@ -31,6 +29,7 @@ from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void, failing_tool
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
+from tests.unit.sdk.journals import document
 
 
 def remember_tool(desk: Desk, **options: Any) -> Callable[[str, str], None]:
@@ -179,7 +178,7 @@ def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(d
     other = replay("t-1", lambda _: find("ada"), runtime=desk.runtime)
     (told,) = other.divergences
     assert str(told) == "live call 1 of find: its result is another, and is hidden"
-    written = json.loads(exported("json", [described(desk, "t-1")], "2026-11-23T12:00:00Z"))
+    written = document(desk.runtime.journal, "t-1")
     from_export = replay("t-1", lambda _: find("ada"), export=written, runtime=desk.runtime)
     (told,) = from_export.unchecked
     assert told == "live call 1 of find: its result is hidden in the export, so it is not compared"

@@ -91,6 +91,7 @@ def test_each_message_is_heard_as_it_is_added(desk: Desk, talk: Talk) -> None:
         talk.run([talk.calls(FAILING)], [notify], on_message=heard.append)
     # with that message the run goes on once a person has settled it
     assert [one["role"] for one in heard] == ["assistant"]
+    assert len(talk.vendor.sent) == 1
     with pytest.raises(OutcomeUnknown):
         talk.run([], [notify], messages=[*ASK, *heard])
     assert len(desk.done) == 1

@@ -22,7 +22,7 @@ from countersign import (
 from countersign.contract import Verdict
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
 from tests.fakes.talking import Talk
-from tests.unit.sdk.integrations.talks import HUGE, LARGE, NOTE, REFUND, asked
+from tests.unit.sdk.integrations.talks import HUGE, NOTE, REFUND
 
 ORDER = ("Order", "order_id")
 
@@ -145,16 +145,6 @@ def test_what_left_nothing_standing_is_told(error: Exception, desk: Desk, talk: 
 def test_what_is_not_the_models_to_mend_is_raised(error: Exception, desk: Desk, talk: Talk) -> None:
     with pytest.raises(type(error)):
         talk.run([talk.calls(("look", {"order_id": "o-4"}))], [raising(desk, error)])
-
-
-def test_live_work_of_a_parked_step_is_done_again_with_the_approval(desk: Desk, talk: Talk) -> None:
-    path = notes_database(desk.folder)
-    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
-    end = talk.run([talk.calls(("note", NOTE), ("refund", LARGE))], [refund, note])
-    assert notes_in(path) == []
-    desk.service.approve(asked(end))
-    talk.run([talk.says("Done.")], [refund, note], messages=end.messages)
-    assert notes_in(path) == [("o-4", "late")] and len(desk.done) == 1
 
 
 def test_serialize_waits_until_nobody_else_has_the_resource(desk: Desk, talk: Talk) -> None:

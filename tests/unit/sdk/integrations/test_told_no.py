@@ -16,7 +16,6 @@ from countersign import (
     BudgetExceeded,
     MisuseError,
     NotDone,
-    OutcomeUnknown,
 )
 from countersign.contract import Verdict
 from countersign.integrations import ModelStopped, TurnLimit
@@ -101,12 +100,6 @@ def test_what_was_taken_back_is_told_apart_from_what_stands(void: Verdict, desk:
     for answer in (charged, told):
         assert "notify did not happen: " in answer.text
         assert "charge#1 was not taken back: void is denied" in answer.text
-
-
-def test_what_nobody_knows_is_raised_and_the_model_is_not_asked_on(desk: Desk, talk: Talk) -> None:
-    with pytest.raises(OutcomeUnknown):
-        talk.run([talk.calls(NOTIFY)], [failing_tool(desk, TimeoutError("no answer"))])
-    assert len(talk.vendor.sent) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------ ends

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
 
@@ -24,15 +23,6 @@ def desk(tmp_path: Any) -> Iterator[Desk]:
     made = make_desk(tmp_path, budgets=(Budget("two", "calls", 2, "day"),))
     with made.runtime:
         yield made
-
-
-@pytest.fixture
-def spans() -> Iterator[InMemorySpanExporter]:
-    exporter, provider = InMemorySpanExporter(), TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    with tracing.using(provider):
-        yield exporter
-    provider.shutdown()
 
 
 def one(spans: InMemorySpanExporter) -> ReadableSpan:

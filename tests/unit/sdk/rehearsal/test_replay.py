@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -34,8 +33,7 @@ from countersign import (
     use_runtime,
 )
 from countersign.contract import Verdict
-from countersign.journal.exporting import exported, transaction_digest
-from countersign.journal.telling import describe
+from countersign.journal.exporting import transaction_digest
 from tests.fakes.desk import (
     Desk,
     charge_tools,
@@ -45,6 +43,7 @@ from tests.fakes.desk import (
     notes_in,
     refund_tool,
 )
+from tests.unit.sdk.journals import document
 
 Body = Callable[[Transaction], Any]
 
@@ -87,19 +86,11 @@ def again(desk: Desk, body: Body, key: str = "t-1", **options: Any) -> ReplayRes
     return found
 
 
-def document(desk: Desk, *keys: str) -> dict[str, Any]:
-    """What `journal export --format json` writes."""
-    journal = desk.runtime.journal
-    found = [describe(journal, one) for key in keys for one in journal.transactions.find(key)]
-    read: dict[str, Any] = json.loads(exported("json", found, "2026-11-23T12:00:00Z"))
-    return read
-
-
-def vouched(document: dict[str, Any]) -> dict[str, Any]:
+def vouched(export: dict[str, Any]) -> dict[str, Any]:
     """The same, as if it had been exported so."""
-    for one in document.get("transactions", ()):
+    for one in export.get("transactions", ()):
         one["digest"] = transaction_digest(one)
-    return document
+    return export
 
 
 @pytest.mark.parametrize("mode", ["verify", "reconstruct"])
@@ -305,7 +296,7 @@ def test_a_step_that_raises_now_is_a_divergence_with_what_it_did_before(desk: De
 def test_a_result_that_is_not_of_the_tools_type_any_more_is_told(desk: Desk) -> None:
     pay = receipt_tool(desk)
     commit(desk, lambda txn: pay("o-1", 100))
-    written = document(desk, "t-1")
+    written = document(desk.runtime.journal, "t-1")
     desk.registry._tools.clear()
 
     @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
@@ -323,9 +314,9 @@ def test_a_result_that_is_not_of_the_tools_type_any_more_is_told(desk: Desk) -> 
     assert again(desk, lambda txn: None).outcomes[0].result == {"number": "n-o-1", "cents": 100}
 
 
-def twice_and_another(document: dict[str, Any]) -> dict[str, Any]:
-    (one,) = document["transactions"]
-    return document | {"transactions": [one, one, one | {"agent": "x"}]}
+def twice_and_another(export: dict[str, Any]) -> dict[str, Any]:
+    (one,) = export["transactions"]
+    return export | {"transactions": [one, one, one | {"agent": "x"}]}
 
 
 @pytest.mark.parametrize(
@@ -343,7 +334,12 @@ def test_what_is_no_export_is_refused(desk: Desk, damage: Any, said: str) -> Non
     pay = receipt_tool(desk)
     commit(desk, lambda txn: pay("o-1", 100))
     with pytest.raises(MisuseError, match=said):
-        replay("t-1", lambda txn: None, export=vouched(damage(document(desk, "t-1"))), runtime=desk.runtime)
+        replay(
+            "t-1",
+            lambda txn: None,
+            export=vouched(damage(document(desk.runtime.journal, "t-1"))),
+            runtime=desk.runtime,
+        )
 
 
 def test_a_file_that_is_no_export_is_refused(desk: Desk) -> None:
@@ -444,7 +440,7 @@ def test_an_async_step_replays_on_the_event_loop(desk: Desk) -> None:
 def test_changed_arguments_of_an_accepted_edit_replay_as_the_body_called_it(desk: Desk, refund: Any) -> None:
     """What people changed is told as the arguments in force, and is no divergence of the step."""
     commit(desk, lambda txn: refund("o-1", 100))
-    written = document(desk, "t-1")
+    written = document(desk.runtime.journal, "t-1")
     (effect,) = written["transactions"][0]["effects"]
     effect["staged"], effect["args"] = effect["args"], '{"amount_cents":50,"order_id":"o-1"}'
     vouched(written)

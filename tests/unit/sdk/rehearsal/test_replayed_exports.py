@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from countersign import JournalError, MemoryAdapter, ReplayResult, Transaction, replay, tool, transaction
-from countersign.journal.exporting import exported, transaction_digest
-from countersign.journal.telling import describe
+from countersign.journal.exporting import transaction_digest
 from countersign.journal.verifying import verify
 from tests.fakes.desk import Desk, refund_tool
+from tests.unit.sdk import journals
 
 Document = dict[str, Any]
 Step = Callable[[Transaction], Any]
@@ -40,11 +40,7 @@ def step(desk: Desk) -> Callable[[Transaction], Any]:
 
 @pytest.fixture
 def document(desk: Desk, step: Step) -> Document:
-    """What `journal export --format json` writes of them."""
-    journal = desk.runtime.journal
-    found = [describe(journal, one) for key in ("t-1", "t-2") for one in journal.transactions.find(key)]
-    read: Document = json.loads(exported("json", found, "2026-11-23T12:00:00Z"))
-    return read
+    return journals.document(desk.runtime.journal, "t-1", "t-2")
 
 
 def replayed(desk: Desk, step: Step, export: Any, mode: Any = "verify") -> ReplayResult:
