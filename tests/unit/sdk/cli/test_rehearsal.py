@@ -264,21 +264,16 @@ def test_a_replay_that_differs_ends_with_one_and_says_where(served: Desk, agent:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ("case-1", "--step", "{agent}:measures_twice", "--mode", "reconstruct"),
-            "not_recorded: what rehearsed",
-        ),
-        (("case-1", "--step", "{agent}:pays", "--mode", "guess"), "misuse: there is no mode 'guess'"),
-        (("case-9", "--step", "{agent}:pays"), "misuse: the journal has no transaction 'case-9'"),
-        (("case-1", "--step", "{agent}"), "misuse: "),
-        (("case-1", "--step", "{agent}:pays", "--from", "{agent}"), "is no export of a journal"),
+        ("case-1 --step {agent}:measures_twice --mode reconstruct", "not_recorded: what rehearsed"),
+        ("case-1 --step {agent}:pays --mode guess", "misuse: there is no mode 'guess'"),
+        ("case-9 --step {agent}:pays", "misuse: the journal has no transaction 'case-9'"),
+        ("case-1 --step {agent}", "misuse: "),
+        ("case-1 --step {agent}:pays --from {agent}", "is no export of a journal"),
     ],
 )
-def test_a_replay_that_cannot_be_is_refused(
-    served: Desk, agent: Path, words: tuple[str, ...], said: str
-) -> None:
+def test_a_replay_that_cannot_be_is_refused(served: Desk, agent: Path, words: str, said: str) -> None:
     record(agent, "notes_a_length")
-    result = run("journal", "replay", *(word.format(agent=agent) for word in words))
+    result = run("journal", "replay", *words.format(agent=agent).split())
     assert (result.exit_code, said in result.stderr) == (1, True), result.output
 
 
