@@ -272,22 +272,16 @@ def test_w6_what_committed_is_not_taken_back(desk: Desk, monkeypatch: pytest.Mon
     assert ([*states(desk).values()], notes_in(notes)) == (["fired"], [("o-1", "hello")])
 
 
-def test_w10_a_live_commit_that_fails_leaves_no_lock_and_nothing_to_recover(desk: Desk) -> None:
-    class Full(SQLiteAdapter):
-        """Its commit fails, and leaves the database's own transaction open."""
+def test_w10_a_live_commit_that_fails_leaves_no_lock_and_nothing_to_recover(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(session: SQLiteSession, attempt_id: str) -> None:
+        """It leaves the database's own transaction open."""
+        raise sqlite3.OperationalError("database or disk is full")
 
-        def begin(self, txn: str) -> Any:
-            session = super().begin(txn)
-
-            def refuse(attempt_id: str) -> None:
-                raise sqlite3.OperationalError("database or disk is full")
-
-            session.commit = refuse  # type: ignore[method-assign]
-            return session
-
+    monkeypatch.setattr(SQLiteSession, "commit", refuse)
     notes = notes_database(desk.folder)
-
-    note, charge = note_tool(desk, Full(notes)), charge_tools(desk)
+    note, charge = note_tool(desk, SQLiteAdapter(notes)), charge_tools(desk)
 
     def step() -> None:
         desk.run((note, "o-1", "hello"), (charge, "o-1", 100))

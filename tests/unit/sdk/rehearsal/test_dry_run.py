@@ -251,7 +251,7 @@ def test_a_dry_run_waits_for_no_lease_of_a_real_run_of_its_key(desk: Desk, refun
 
 
 def test_an_async_step_is_rehearsed_on_the_event_loop(desk: Desk) -> None:
-    memory = AgentMemory()
+    memory, refund = AgentMemory(), refund_tool(desk)
 
     @tool("learn", lane="live", adapter=memory.adapter, registry=desk.registry)
     async def learn(fact: str) -> None:
@@ -259,21 +259,12 @@ def test_an_async_step_is_rehearsed_on_the_event_loop(desk: Desk) -> None:
         await asyncio.sleep(0)
         memory.remember(fact)
 
-    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
-    async def send(order_id: str) -> None:
-        """Send it."""
-        desk.act("send", order_id)
-
-    desk.publish(send)
-
     async def step(txn: Transaction) -> None:
         await learn("blue")
-        await send("o-1")
+        refund("o-1", 100)
 
-    async def rehearsed() -> DryRun:
-        return await run_transaction(step, key="t-1", dry_run=True, runtime=desk.runtime)
-
-    found = asyncio.run(rehearsed())
+    trial: Any = run_transaction(step, key="t-1", dry_run=True, runtime=desk.runtime)
+    found = asyncio.run(trial)
     assert [one.decision for one in found.effects] == ["release"]
     assert found.changes[0].changes is not None
     assert [(one.before, one.after is None) for one in found.changes[0].changes] == [(None, False)]

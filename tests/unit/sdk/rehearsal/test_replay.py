@@ -108,23 +108,9 @@ def test_scenario_58_the_same_step_matches_and_nothing_fires_again(desk: Desk, m
     assert (found.status, found.divergences, len(desk.done)) == ("same", (), 2)
     found.raise_on_divergence()
     assert {(one.tool, one.outcome) for one in found.outcomes} == {("pay", "fired")}
+    assert type(found.value.result) is Receipt and found.value.outcome == "fired"
     receipts = [Receipt(number=f"n-o-{n}", cents=n * 100) for n in (1, 2)]
     assert [one.result for one in found.outcomes] == receipts
-
-
-def test_scenario_59_a_replay_returns_the_typed_value_and_leaves_the_run_as_it_is(desk: Desk) -> None:
-    pay = receipt_tool(desk)
-    with transaction("t-1", runtime=desk.runtime):
-        original = pay("o-1", 100)
-    desk.runtime.close()
-    path = desk.runtime.settings.journal_path
-    before = path.read_bytes()
-    found = replay("t-1", lambda txn: pay("o-1", 100), runtime=desk.runtime)
-    desk.runtime.close()
-    assert type(found.value.result) is Receipt
-    assert found.value.result == original.result
-    assert found.value.outcome == original.outcome == "fired"
-    assert path.read_bytes() == before
 
 
 def test_scenario_58_a_tampered_journal_is_refused(desk: Desk, request: pytest.FixtureRequest) -> None:
@@ -266,15 +252,6 @@ def test_live_calls_run_again_and_are_undone_where_they_are_verified(desk: Desk)
     assert (one.kind, one.lane, one.position) == ("changed", "live", 2)
     assert 'text was "hello" and is "bye"' in str(one)
     assert notes_in(notes) == [("o-1", "hello")]
-
-
-def test_a_reconstruction_runs_nothing_live(desk: Desk) -> None:
-    notes = notes_database(desk.folder)
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    commit(desk, lambda _: refund("o-1", 100 * note("o-1", "hello")))
-    notes.unlink()  # not even there
-    found = again(desk, lambda _: refund("o-1", 100 * note("o-1", "hello")), mode="reconstruct")
-    assert (found.status, notes.exists()) == ("same", False)
 
 
 def test_a_step_that_raises_now_is_a_divergence_with_what_it_did_before(desk: Desk) -> None:

@@ -197,13 +197,6 @@ def test_scenario_59_a_reconstruction_returns_what_live_tools_returned_in_its_ty
     assert str(one) == "staged call 1 of refund: amount_cents was 250 and is 1"
 
 
-def test_a_live_call_that_is_not_in_the_record_cannot_be_reconstructed(desk: Desk) -> None:
-    look = look_tool(desk, World(1), int)
-    run(desk, look)
-    with pytest.raises(NotRecorded, match=r"live=\{'look': \.\.\.\}"):
-        replay("t-1", lambda _: look("eve"), mode="reconstruct", runtime=desk.runtime)
-
-
 @pytest.mark.parametrize("answer", ["never", dt.datetime(2026, 11, 25, tzinfo=dt.UTC)])
 def test_what_may_be_text_or_a_time_is_reconstructed_as_neither(desk: Desk, answer: object) -> None:
     look = look_tool(desk, World(answer), str | dt.datetime)

@@ -1,8 +1,5 @@
 """While people are asked the service may be away for a while, or the agent be killed: what they approve fires once."""
 
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,9 +12,6 @@ from countersign import ReviewPending, SQLiteAdapter, Transaction, resume, run_t
 from countersign.commit.asking import pause_seconds
 from countersign.contract import txn_id
 from tests.fakes.desk import AGENT, Desk, note_tool, notes_database, notes_in, refund_tool
-from tests.unit.sdk.recovery.test_worker import Yard, yard
-
-__all__ = ["yard"]
 
 TXN = txn_id(agent=AGENT, run_key="t-1")
 LOOK = f"/v1/transactions/{TXN}"
@@ -87,34 +81,6 @@ def test_what_waits_is_parked_before_anybody_is_waited_for(desk: Desk, refund: A
     desk.service.approve(TXN)
     assert [one.after for one in resume(desk.runtime)] == ["settled"]
     assert desk.done == [("refund", "o-1", 90_000)]
-
-
-AGENT_PROGRAM = """
-import sys
-from yard_tools import append
-from countersign import transaction
-print("begun", flush=True)
-with transaction("t-1", wait=600):
-    append("o-1", 90_000)
-"""
-
-
-def test_what_a_killed_agent_waited_for_is_fired_once_by_a_worker(yard: Yard) -> None:
-    yard.park("t-0", "o-0", approve=False)  # has the tool reviewed; itself it only waits
-    yard.go()
-    killed = subprocess.Popen([sys.executable, "-c", AGENT_PROGRAM], env=yard.env, cwd=yard.folder)
-    try:
-        end = time.monotonic() + 60
-        while not yard.desk.face.asked(LOOK):
-            assert time.monotonic() < end, yard.desk.face.log
-            time.sleep(0.01)
-    finally:
-        killed.kill()
-        killed.wait()
-    yard.desk.service.approve(TXN)
-    yard.resume()
-    yard.resume()
-    assert ([line.split()[0] for line in yard.lines()], yard.state("t-1")) == (["o-1"], "settled")
 
 
 def test_the_pauses_grow_and_stay_within_a_long_poll(desk: Desk) -> None:
