@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -58,16 +57,12 @@ def test_a_deferred_constraint_is_broken_as_in_a_real_run(desk: Desk, bank: Post
         assert "t0ps3cret" not in f"{told.value}{told.value.__cause__}{told.value.__context__}"
 
 
-@pytest.fixture
-def family(tmp_path: Path) -> Path:
-    with closing(sqlite3.connect(tmp_path / "family.db", isolation_level=None)) as connection:
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_reference_of_sqlite_is_broken_alike(desk: Desk, dry_run: bool) -> None:
+    family = desk.folder / "family.db"
+    with closing(sqlite3.connect(family, isolation_level=None)) as connection:
         for statement in TABLES:
             connection.execute(statement)
-    return tmp_path / "family.db"
-
-
-@pytest.mark.parametrize("dry_run", [True, False])
-def test_a_reference_of_sqlite_is_broken_alike(desk: Desk, family: Path, dry_run: bool) -> None:
     adapter = SQLiteAdapter(family, foreign_keys=True)
 
     @tool("adopt", lane="live", adapter=adapter, registry=desk.registry)
