@@ -110,6 +110,7 @@ def test_another_client_is_named(desk: Desk) -> None:
 
 
 def test_messages_are_a_list() -> None:
-    for messages in ("hello", ASK[0]):
+    wrong: list[Any] = ["hello", ASK[0]]
+    for messages in wrong:
         with pytest.raises(MisuseError, match=r'write messages=\[\{"role": "user"'):
-            as_json(OpenAIChat(), messages)  # type: ignore[arg-type]
+            as_json(OpenAIChat(), messages)
