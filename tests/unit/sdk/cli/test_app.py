@@ -252,6 +252,7 @@ def test_export_never_replaces_the_manifest_a_tool_declares(tmp_path: Path, modu
     assert "reviewed manifest" in result.stderr
 
 
+@pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize(
     ("args", "says"),
     [
