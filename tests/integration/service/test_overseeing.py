@@ -188,30 +188,17 @@ async def test_the_log_is_searched_by_whatever_a_line_tells(bank: World, robot: 
     await bank.service.sequencer.number()
     of_effect = await found(maya, f"about={view['effects'][0]['effect_id']}")
     assert of_effect[-1] == "effect_submitted"
-    assert (
-        {"vote_recorded", "effect_released"}
-        <= set(of_effect)
-        < set(await found(maya, f"about={view['txn']}"))
-    )
+    of_txn = await found(maya, f"about={view['txn']}")
+    assert {"vote_recorded", "effect_released"} <= set(of_effect) < set(of_txn)
     by_maya = await found(maya, f"person={person('maya')}")
     assert "vote_recorded" in by_maya and "effect_submitted" not in by_maya
     mine, others = await found(maya, "agent=robot"), await found(maya, "agent=other")
     assert "vote_recorded" in mine and "vote_recorded" not in others and "effect_submitted" in others
     assert set(await found(maya, "kind=vote_recorded&agent=robot")) == {"vote_recorded"}
-    for nothing in (
-        "kind=vote_recorded&agent=other",
-        "agent=nobody",
-        "since=2199-01-01T00:00",
-        "until=2001-01-01",
-    ):
+    for nothing in ("kind=vote_recorded&agent=other", "since=2199-01-01T00:00", "until=2001-01-01"):
         assert await found(maya, nothing) == [], nothing
-    for query in (
-        "cursor=x%27",
-        f"cursor={'a' * 31}",
-        "since=soon",
-        "until=9999-12-31",
-        f"agent={'a' * 501}",
-    ):
+    wrong = (f"cursor={'a' * 31}", "since=soon", "until=9999-12-31", f"agent={'a' * 501}")
+    for query in ("cursor=x%27", *wrong):
         assert (await maya.get(f"/audit?{query}")).status_code == 400, query
     lines: list[Any] = [
         json.loads(line) for line in (await maya.get("/audit/export.jsonl?agent=robot")).text.splitlines()
