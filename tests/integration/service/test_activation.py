@@ -23,6 +23,7 @@ from policy_service.workflow.effects.asking import gather_facts
 from tests.fakes.payments import Payments, gate, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
+from tests.integration.service.patience import until
 
 pytestmark = pytest.mark.anyio
 
@@ -114,44 +115,28 @@ async def test_the_doors_open_before_all_is_asked_about_and_it_is_told_how_far_i
     async with running(tmp_path / "data", folder.path) as bank:
         views = await open_payments(bank, await bank.agent("robot"), 3)
     folder.write("notes.cedar", "// says nothing new\n")
-    source = SlowSource()
-    monkeypatch.setattr(workflow_activate, "gather_facts", source.gather)
-    async with asyncio.timeout(30), running(tmp_path / "data", folder.path, asked=False) as later:
-        await source.asked(1)
-        assert (await later.http.get("/healthz")).status_code == 200
-        assert "0 so far" in (await activation_finding(later))["wrong"]
-        source.answer(1)
-        await source.asked(2)
-        assert "1 so far" in (await activation_finding(later))["wrong"]
-        looks = [asyncio.create_task(later.activate()) for _ in range(2)]  # the job comes by meanwhile
-        source.answer(len(views))
-        await asyncio.gather(*looks)
-        assert (await later.http.get("/readyz")).json()["findings"] == []
-        assert await later.service.db.read(asked_at_activation) == len(views) == source.count
+    asked: list[Any] = []
+    answers = asyncio.Semaphore(0)  # of sources that answer when the test says so
 
-
-class SlowSource:
-    """Facts that are there when the test says so."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._more = asyncio.Condition()
-        self._answers = asyncio.Semaphore(0)
-
-    async def gather(self, *question: Any) -> Any:
-        async with self._more:
-            self.count += 1
-            self._more.notify_all()
-        await self._answers.acquire()
+    async def slowly(*question: Any) -> Any:
+        asked.append(question)
+        await answers.acquire()
         return await gather_facts(*question)
 
-    async def asked(self, times: int) -> None:
-        async with asyncio.timeout(10), self._more:
-            await self._more.wait_for(lambda: self.count >= times)
-
-    def answer(self, times: int) -> None:
-        for _ in range(times):
-            self._answers.release()
+    monkeypatch.setattr(workflow_activate, "gather_facts", slowly)
+    async with asyncio.timeout(30), running(tmp_path / "data", folder.path, asked=False) as later:
+        await until(lambda: len(asked) == 1)
+        assert (await later.http.get("/healthz")).status_code == 200
+        assert "0 so far" in (await activation_finding(later))["wrong"]
+        answers.release()
+        await until(lambda: len(asked) == 2)
+        assert "1 so far" in (await activation_finding(later))["wrong"]
+        looks = [asyncio.create_task(later.activate()) for _ in range(2)]  # the job comes by meanwhile
+        for _ in views:
+            answers.release()
+        await asyncio.gather(*looks)
+        assert (await later.http.get("/readyz")).json()["findings"] == []
+        assert await later.service.db.read(asked_at_activation) == len(views) == len(asked)
 
 
 async def activation_finding(bank: World) -> dict[str, Any]:

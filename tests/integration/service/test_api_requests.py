@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, select
 from countersign.contract import TYP_RELEASE, PrivateKey, make_proof, open_token
 from policy_service.storage.plumbing import AuditRow
 from tests.fakes.payments import LARGE, Payments, plain_forbid
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import pay
 
 pytestmark = pytest.mark.anyio
@@ -190,12 +190,11 @@ async def test_every_route_refuses_what_it_cannot_read(robot: Agent) -> None:
         assert await refusal(robot, b'{"a":1,"a":2}', path) == (400, "duplicate_key"), path
 
 
-async def test_a_path_or_a_cursor_that_cannot_be_is_refused(bank: World, robot: Agent) -> None:
+async def test_a_path_or_a_cursor_that_cannot_be_is_refused(robot: Agent, maya: Visitor) -> None:
     for txn in ("0" * 63, "0" * 65, "A" * 64, "..", "%2e%2e"):
         answer = await robot.send("GET", f"/v1/transactions/{txn}")
         assert answer.status_code in {400, 401, 404}, answer.text
         assert answer.headers["content-type"] == "application/problem+json"
-    maya = await bank.person("maya")
     for moment in ("0001-01-01T00:00:00%2B23:59", "9999-12-31T23:59:59-23:59", "2026-01-01", "x"):
         assert (await maya.get(f"/v1/reviews?cursor={moment}~rev_1")).status_code == 400
 
@@ -222,8 +221,7 @@ def code_of(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-async def test_a_request_without_proof_is_asked_for_one(bank: World, robot: Agent) -> None:
-    """An agent's key proves nothing where a person is asked."""
+async def test_no_proof_or_an_agents_where_people_are_asked_is_refused(bank: World, robot: Agent) -> None:
     given: list[dict[str, str]] = [{}, {"Authorization": "Bearer csk_whatever"}]  # API keys are off
     for headers in given:
         answer = await bank.http.get("/v1/transactions/" + "0" * 64, headers=headers)

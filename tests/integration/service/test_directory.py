@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from policy_service import metrics
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from tests.fakes.log_check import faults_of_log
@@ -16,6 +16,7 @@ from tests.fakes.lookups import Host, Scim
 from tests.fakes.payments import Payments, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
+from tests.integration.service.test_costs import value
 
 pytestmark = pytest.mark.anyio
 
@@ -84,11 +85,6 @@ async def bank(
     async with running(tmp_path / "data", folder.path, **settings) as started:
         yield started
         assert await started.service.db.read(faults_of_log) == []
-
-
-@pytest.fixture
-async def robot(bank: World) -> Agent:
-    return await bank.agent("robot")
 
 
 async def vote(bank: World, name: str, view: dict[str, Any]) -> str:
@@ -189,10 +185,7 @@ async def test_a_changed_fact_is_asked_anew(bank: World, folder: Payments, robot
 
 
 async def test_a_host_that_fails_takes_the_release_back(bank: World, robot: Agent, facts: Host) -> None:
-    def failures() -> float:
-        labels = {"source": "bank", "result": "failed"}
-        return metrics.REGISTRY.get_sample_value("countersign_fact_reads_total", labels) or 0.0
-
+    failures = partial(value, "fact_reads_total", source="bank", result="failed")
     tokens = await released(robot, (await robot.submit(await pay(bank))).json())
     before = failures()
     facts.how = "500"

@@ -92,8 +92,7 @@ NO_STOPS: list[tuple[dict[str, str], int]] = [
 ]
 
 
-async def test_a_form_that_is_not_in_order_stops_nothing(bank: World, robot: Agent) -> None:
-    maya = await bank.person("maya")
+async def test_a_form_that_is_not_in_order_stops_nothing(bank: World, robot: Agent, maya: Visitor) -> None:
     for form, status in NO_STOPS:
         assert (await send(maya, "/stop", **form)).status_code == status, form
     cookie = {"Cookie": f"countersign_dev={maya.cookie}"}
@@ -277,8 +276,7 @@ REFUSED: list[tuple[dict[str, str], int, str]] = [
 ]
 
 
-async def test_an_effect_is_tried_and_not_recorded(bank: World, robot: Agent, folder: Payments) -> None:
-    maya = await bank.person("maya")
+async def test_a_trial_is_not_recorded(bank: World, robot: Agent, folder: Payments, maya: Visitor) -> None:
     before = await bank.service.db.read(rows_written)
     status, text = await attempt(maya)
     assert status == 200
@@ -337,8 +335,7 @@ async def test_commits_that_came_and_were_refused_are_told(tmp_path: Path) -> No
     assert re.search(f"{bad[:4]} .{{,40}}refused does not load: rules.cedar:2", without)
 
 
-async def test_the_cases_that_hold_the_rules_are_counted(bank: World, folder: Payments) -> None:
-    maya = await bank.person("maya")
+async def test_the_cases_of_the_rules_are_counted(bank: World, folder: Payments, maya: Visitor) -> None:
     holds(await text_of(maya), "0 cases: nothing holds these rules")
     case = "agents: { robot: { name: robot } }\ncases:\n  - it: a large payment asks\n    agent: robot\n    tool: pay\n"
     case += "    args: { account: a1, amount: 500 }\n    expect: review\n"
