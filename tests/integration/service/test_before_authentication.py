@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -87,7 +86,6 @@ STRANGERS = [
     (b"POST /v1/transactions", JSON, b"401"),
     (b"POST /v1/transactions", JSON + b"Agent-Proof: e30.e30.AAAA\r\n", b"401"),
     (b"POST /v1/redemptions", JSON + b"Authorization: Bearer a\r\n", b"401"),
-    (b"GET /v1/tools/pay", b"", b"401"),
     (b"POST /v1/reviews/x/votes", JSON, b"401"),
     (b"POST /v1/reviews/x/votes", JSON + b"Cookie: countersign_dev=a\r\n", b"401"),
     (b"POST /v1/agent-keys", JSON + b"Agent-Proof: a\r\n", b"401"),
@@ -258,16 +256,6 @@ async def test_a_header_that_is_read_once_is_refused_twice(bank: World) -> None:
             assert name in answer.json()["detail"]
 
 
-async def test_lists_may_be_several_fields(bank: World, robot: Agent) -> None:
-    txn = (await robot.submit(await pay(bank, 500), run_key="lists")).json()["txn"]
-    path = f"/v1/transactions/{txn}"
-    lists = [("Prefer", "respond-async"), ("Prefer", "wait=1"), ("Accept", "text/plain"), ("Accept", "*/*")]
-    headers = [("Agent-Proof", robot.proof("GET", path)), *lists]
-    begun = time.monotonic()
-    assert (await bank.http.get(path, headers=headers)).status_code == 200
-    assert time.monotonic() - begun > 0.9  # the loop's clock and this one round differently
-
-
 async def test_a_form_in_another_encoding_is_refused(bank: World) -> None:
     for path in ("/sign-in/dev", "/reviews/x/votes", "/sign-in/x/backchannel-logout"):
         for charset in ("utf-16", "utf-7", "iso-8859-1", '"utf-16le"'):
@@ -280,11 +268,9 @@ async def test_a_form_in_another_encoding_is_refused(bank: World) -> None:
 
 TARGETS = [
     (b"http://evil.example/v1/policies", HOST, b"421"),
-    (b"http://evil.example/v1/policies", b"Host: evil.example\r\n", b"421"),
     (b"http://127.0.0.1:8420/v1/policies", b"Host: evil.example\r\n", b"421"),
     (b"http://127.0.0.1:8420/v1/policies", HOST, b"401"),
     (b"http://evil.example/sign-in", HOST, b"421"),
-    (b"http://evil.example/healthz", HOST, b"421"),
 ]
 
 

@@ -165,13 +165,9 @@ async def test_nothing_sings_when_all_goes_well(scene: Scene) -> None:
     await world.service.watch.look()
     assert len(ears.canaries) > 15
     silent(ears)
-
-
-async def test_the_ears_hear(scene: Scene) -> None:
-    """The sweep can see red: a secret said aloud in two of the places."""
-    structlog.get_logger("x").info("x", pin=PIN)
-    await scene.world.http.get(f"/{CARD}")
-    assert {line.split(" in ")[0] for line in scene.ears.singing()} == {"argument", "argument inside"}
+    structlog.get_logger("x").info("x", pin=PIN)  # and a secret that is said aloud is heard
+    await world.http.get(f"/{CARD}")
+    assert {line.split(" in ")[0] for line in ears.singing()} == {"argument", "argument inside"}
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What arrives names addresses, and none of them is visited: not in a token's header or claims, nor in args."""
+"""What arrives names addresses, and none of them is visited: not in a token's header, nor in its claims."""
 
 from __future__ import annotations
 
@@ -86,17 +86,4 @@ async def test_no_token_leads_to_its_own_keys(bank: World, trap: tuple[socket.so
         headers = {"Agent-Proof": proof, "Content-Type": "application/json"}
         answer = await bank.http.post("/v1/agent-keys", content=raw, headers=headers)
         assert (answer.status_code, answer.json()["code"]) == (401, "bad_proof")
-    assert not visited(listener)
-
-
-async def test_addresses_in_args_and_claims_are_text(bank: World, trap: tuple[socket.socket, str]) -> None:
-    listener, url = trap
-    robot, maya = await bank.agent("robot"), await bank.person("maya")
-    effect = await pay(bank, 500, account=f"{url}/account")
-    view = (await robot.submit(effect, claimed={"purpose": f"see {url}/why"})).json()
-    review = view["effects"][0]["review"]["review_id"]
-    for path in (f"/v1/reviews/{review}", f"/reviews/{review}", "/", "/v1/reviews"):
-        assert (await maya.get(path)).status_code == 200
-    await maya.vote(view)
-    assert (await robot.spend(view))["redeemed"] is True
     assert not visited(listener)

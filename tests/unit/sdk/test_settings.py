@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -122,9 +123,11 @@ def test_a_key_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
 def test_a_key_file_holds_a_key(tmp_path: Path) -> None:
     key = PrivateKey.generate()
     assert load_key(write_key(tmp_path / "agent.pem", key)).public == key.public
-    (tmp_path / "agent.pem").write_text("-----BEGIN NONSENSE-----")
-    with pytest.raises(SettingsError, match="no Ed25519"):
-        load_key(tmp_path / "agent.pem")
+    for text in ("-----BEGIN PRIVATE KEY-----\ncanary\n", "canary"):
+        (tmp_path / "agent.pem").write_text(text)
+        with pytest.raises(SettingsError, match="no Ed25519") as refused:
+            load_key(tmp_path / "agent.pem")
+        assert "canary" not in "".join(traceback.format_exception(refused.value))
     with pytest.raises(SettingsError, match="cannot be read"):
         load_key(tmp_path / "gone.pem")
 
