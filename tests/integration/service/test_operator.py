@@ -11,6 +11,7 @@ from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import httpx2
 import pytest
@@ -68,19 +69,6 @@ def down(not_set_up: dict[str, str], tmp_path: Path) -> dict[str, str]:
     return not_set_up
 
 
-@pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What verbs that stop something would send."""
-    found: list[dict[str, Any]] = []
-
-    def run(_settings: object, _name: str, args: dict[str, Any]) -> dict[str, Any]:
-        found.append(args)
-        return {"ended": ["x"]}
-
-    monkeypatch.setattr(stopping, "run_verb", run)
-    return found
-
-
 def verb(env: dict[str, str], *args: str) -> tuple[int, str]:
     """One verb of the command line: how it ended and what it said."""
     result = CliRunner().invoke(app, list(args), env=env)
@@ -122,13 +110,15 @@ def test_verbs_go_through_the_running_service(up: Operated, folder: Path, tmp_pa
     assert httpx2.get(up.url + "/readyz").status_code == 200
 
 
-def test_a_stop_asks_for_the_reason(sent: list[dict[str, Any]]) -> None:
+def test_a_stop_asks_for_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Mock(return_value={"ended": ["x"]})
+    monkeypatch.setattr(stopping, "run_verb", run)
     for words, name in (("freeze agent", "agent"), ("revoke key", "kid"), ("agent key revoke", "kid")):
         said({}, f"{words} x", code=1)
         for one in ("x", "-j3x", "--x7", "-Rq") if name == "kid" else ("x",):  # a hyphen makes no option
             said({}, f"{words} {one} --reason why")
-            assert sent.pop() == {name: one, "reason": "why"}
-    assert sent == []
+            assert run.call_args.args[2] == {name: one, "reason": "why"}
+    assert run.call_count == 9
 
 
 async def test_the_list_of_agents_shows_what_revoke_key_and_a_401_ask_for(tmp_path: Path) -> None:
