@@ -151,25 +151,19 @@ def value(name: str, **labels: str) -> float:
     return metrics.REGISTRY.get_sample_value(f"countersign_{name}", labels) or 0.0
 
 
-async def test_one_effect_from_submission_to_its_outcome(bank: World, robot: Agent) -> None:
+async def test_an_effect_its_review_and_its_outcome_are_counted(
+    bank: World, robot: Agent, maya: Visitor
+) -> None:
     def counted() -> list[float]:
         return [
             value("effect_moves_total", state="redeemed"),
             value("effect_moves_total", state="fired"),
-            value("effects_submitted_total", tool="pay", state="released"),
-            value("decisions_total", outcome="release", cause="submit"),
+            value("effects_submitted_total", tool="pay", state="review"),
+            value("decisions_total", outcome="review", cause="submit"),
+            value("votes_total", verdict="approve", late="no"),
         ]
 
-    before = counted()
-    (effect,) = (await spent(robot, await pay(bank)))["effects"]
-    outcome = {"effect_id": effect["effect_id"], "outcome": "fired", "result": {"payment_id": "p"}}
-    assert (await robot.report(robot.attempt, outcome)).status_code == 200
-    assert counted() == [was + 1 for was in before]
-
-
-async def test_a_review_its_votes_and_how_long_it_took(bank: World, robot: Agent, maya: Visitor) -> None:
-    votes = value("votes_total", verdict="approve", late="no")
-    took = value("review_duration_seconds_sum", result="met")
+    before, took = counted(), value("review_duration_seconds_sum", result="met")
     view = (await robot.submit(await pay(bank, 500))).json()
     await bank.service.watch.look()
     assert value("reviews_open") == 1
@@ -179,8 +173,11 @@ async def test_a_review_its_votes_and_how_long_it_took(bank: World, robot: Agent
     assert (await maya.vote(view)).status_code == 200
     await bank.service.watch.look()
     assert value("reviews_open") == 0
-    assert value("votes_total", verdict="approve", late="no") == votes + 1
     assert 1_790 < value("review_duration_seconds_sum", result="met") - took < 1_830
+    await robot.spend(await robot.see(view["txn"]), "a1")
+    outcome = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired", "result": {"id": "p"}}
+    assert (await robot.report("a1", outcome)).status_code == 200
+    assert counted() == [was + 1 for was in before]
 
 
 async def test_what_a_caller_invents_makes_no_label(bank: World, robot: Agent) -> None:
