@@ -10,6 +10,7 @@ import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -350,7 +351,7 @@ async def test_nothing_sings_when_a_layer_breaks(
         with monkeypatch.context() as patch:
             patch.setattr(import_module(where) if isinstance(where, str) else where, name, failing)
             await everything_asked(scene, layer, asked, tokens)
-            await until(lambda failing=failing: failing.called)
+            await until(partial(getattr, failing, "called"))
     silent(ears)
 
 
