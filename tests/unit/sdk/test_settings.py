@@ -1,6 +1,7 @@
 """Settings are safe or refused, and every variable is documented."""
 
 import re
+import traceback
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
@@ -89,9 +90,11 @@ def test_a_flag_is_yes_or_no() -> None:
 def test_a_key_file_holds_a_key_that_only_its_owner_reads(tmp_path: Path) -> None:
     key = PrivateKey.generate()
     assert load_key(write_key(tmp_path / "agent.pem", key)).public == key.public
-    (tmp_path / "agent.pem").write_text("-----BEGIN NONSENSE-----")
-    with pytest.raises(SettingsError, match="no Ed25519"):
-        load_key(tmp_path / "agent.pem")
+    for text in ("-----BEGIN PRIVATE KEY-----\ncanary\n", "canary"):
+        (tmp_path / "agent.pem").write_text(text)
+        with pytest.raises(SettingsError, match="no Ed25519") as refused:
+            load_key(tmp_path / "agent.pem")
+        assert "canary" not in "".join(traceback.format_exception(refused.value))
     with pytest.raises(SettingsError, match="cannot be read"):
         load_key(tmp_path / "gone.pem")
     for mode in (0o644, 0o640, 0o604, 0o660, 0o601):
