@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from countersign import errors, resume, transaction
-from countersign.contract import Outcome, names
+from countersign.contract import EffectState, Outcome, names
 from countersign.contract.effect import Effect, Resource
 from countersign.journal import Done, Journal, Lease, LocalState, News, Staged
 from countersign.journal.leases import fate_of, new_holder
+from countersign.journal.moves import MOVES, SOURCES
 from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.verifying import verify
 from tests.fakes.desk import AGENT, Desk, TickingClock, effect_rows, refund_tool
@@ -356,6 +357,14 @@ UNKNOWN_HOLDERS = {
 def test_doubt_about_an_owner_is_said(holder: str) -> None:
     assert fate_of(holder) == "unknown"
     assert fate_of(new_holder()) == "alive"
+
+
+def test_every_state_has_moves_and_the_service_names_them_the_same() -> None:
+    assert set(MOVES) == set(LocalState)
+    assert {state.value for state in EffectState} <= {state.value for state in LocalState}
+    assert not any(to is LocalState.STAGED for moves in MOVES.values() for to in moves)
+    assert all(frm in MOVES and to in MOVES[frm] for to in LocalState for frm in SOURCES[to])
+    assert LocalState.FIRED not in SOURCES[LocalState.FAILED]
 
 
 def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk, refund: Any) -> None:

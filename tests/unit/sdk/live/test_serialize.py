@@ -240,6 +240,15 @@ def test_a_task_that_waits_lets_the_event_loop_go_on_and_may_stop_waiting(desk: 
     assert order == ["first", "second"] and sorted(x.snapshot()) == ["k"]
 
 
+@ON_BOTH
+def test_a_journal_from_before_there_were_claims_is_given_their_table(desk: Desk) -> None:
+    memories(desk, "x")
+    with desk.runtime.journal.database.unit(durable=True) as unit:
+        unit.execute("DROP TABLE claims")
+    desk.runtime.journal.database.close()
+    Agent(desk, "t-1", isolation=Serialize(0.0)).leave()
+
+
 def test_a_dry_run_keeps_nothing_and_waits_for_nobody(desk: Desk) -> None:
     ((x, put),) = memories(desk, "x")
     holder = Agent(desk, "first", isolation=Serialize())
