@@ -230,30 +230,6 @@ def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow
     assert unknown == {"one": 3, "two": 6}[flow] + (every * {"one": 1, "two": 2}[flow])
 
 
-@pytest.mark.long
-def test_killed_while_an_approved_transaction_is_resumed_the_next_resume_goes_on(tmp_path: Path) -> None:
-    with staged(tmp_path, "large", "survivor") as stage:
-        assert stage.live()["raised"] == "ReviewPending"
-        stage.service.approve(next(iter(stage.service.revisions)))
-        points = stage.live(resumes=True)["points"]
-        assert acts(stage.folder) == ["refund:o-1"]
-    for number, point in enumerate(points):
-        with staged(tmp_path, "large", str(number)) as stage:
-            stage.live()
-            stage.service.approve(next(iter(stage.service.revisions)))
-            stage.live(dies_at=point, resumes=True)
-            for _ in range(2):
-                stage.live(resumes=True)
-            said = stage.live()
-            world = acts(stage.folder)
-            assert world in ([], ["refund:o-1"]), point
-            assert (said["raised"], world) in (
-                (None, ["refund:o-1"]),
-                ("OutcomeUnknown", ["refund:o-1"]),
-                ("OutcomeUnknown", []),
-            ), f"{point}: {said}"
-
-
 @EVERY
 def test_an_idempotent_tool_is_called_again_with_the_same_key_and_ends_fired(
     tmp_path: Path, every: bool
@@ -292,23 +268,6 @@ def test_killed_anywhere_the_probe_tells_what_happened_and_nobody_guesses(tmp_pa
         assert not {EffectState.REDEEMED, EffectState.UNKNOWN} & {*stage.held()}, told
         ends.add(tuple(state for state, _ in first[1:]))
     assert {("fired", "fired"), ("failed", "unused"), ("fired", "failed")} <= ends
-
-
-@pytest.mark.long
-def test_killed_anywhere_on_the_failure_path_a_charge_is_taken_back_once_or_asked_about(
-    tmp_path: Path,
-) -> None:
-    for point, stage in killed_at_each(tmp_path, "taken_back"):
-        for _ in range(2):
-            stage.live(resumes=True)
-        said = stage.live()
-        world = acts(stage.folder)
-        assert world.count("charge:o-1") <= 1, point
-        assert world.count("void:o-1") <= world.count("charge:o-1"), point
-        states = {tool: state for state, tool in stage.journal()}
-        if states["charge"] == "compensated":
-            assert world == ["charge:o-1", "void:o-1"], point
-        assert said["raised"] is not None, f"{point}: nobody may call that a success"
 
 
 @pytest.mark.parametrize("point", ["before void:o-1 acts #1", "after void:o-1 acted #1"])

@@ -156,7 +156,7 @@ AGENT_NEVER = {
     "journal.outbox:Outbox.tell_again": "only after a restore; a repeat does the same again",
     **dict.fromkeys(
         [f"journal.spending:Spending.{verb}" for verb in ("_changing", "record")],
-        "no story calls a model; what a killed process had reserved is in tests/unit/sdk/llm/test_processes.py",
+        "no story calls a model; what a killed process had reserved is in tests/unit/sdk/llm/test_calls.py",
     ),
     "journal.conversations:Conversations.deciding": (
         "no story talks with a model; tests/integration/sdk/test_loops.py kills one that does before each message"

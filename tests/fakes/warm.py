@@ -1,7 +1,7 @@
 """Programs of this repository in processes of their own, without the seconds that each spends on imports.
 
 A process that has imported everything waits for orders and forks. `start` and `run` take the place of those of
-`subprocess` for `python -m MODULE ...`.
+`subprocess` for `python -m MODULE ...` and `python FILE ...`.
 """
 
 from __future__ import annotations
@@ -217,20 +217,22 @@ def _between(files: list[int]) -> _Order:
 
 
 def _become(order: _Order) -> None:
-    """Be the program of an order, as `python -m MODULE ...` would be it."""
-    dash, module, *rest = order["words"]
-    assert dash == "-m"
+    """Be the program of an order, as `python -m MODULE ...` or `python FILE ...` would be it."""
+    words = order["words"]
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
     time.tzset()
-    sys.argv = [module, *rest]
+    sys.argv = words[1:] if words[0] == "-m" else words
     sys.path[:0] = [order["cwd"], *order["env"].get("PYTHONPATH", "").split(os.pathsep)]
     for stream in (sys.stdout, sys.stderr):
         by_line = stream.isatty() or "PYTHONUNBUFFERED" in order["env"]
         stream.reconfigure(line_buffering=by_line)  # type: ignore[union-attr]
-    sys.modules.pop(module, None)
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if words[0] != "-m":
+        runpy.run_path(words[0], run_name="__main__")
+        return
+    sys.modules.pop(words[1], None)
+    runpy.run_module(words[1], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

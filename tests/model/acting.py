@@ -12,8 +12,7 @@ from countersign.contract import EffectState, TxnState
 from tests.model import agents_side as agents
 from tests.model import invariants, taking_back
 from tests.model.agents_side import Answer
-from tests.model.base import Batch, Protocol
-from tests.model.machine import PICK, may
+from tests.model.base import PICK, Batch, Protocol, may
 from tests.model.rules import USUAL
 from tests.model.state import Attempt, Call, Effect, Transaction
 

@@ -1,5 +1,4 @@
-"""What both machines play under, as data: gates, who is in which group, and the folder the service reads, which is
-written from the same data the model reads.
+"""What the machine plays under, as data: gates and how they merge.
 
 How gates merge and when they are met is said once more here, from the design, by trying every seat: short, slow, and
 nothing to get wrong.
@@ -7,15 +6,11 @@ nothing to get wrong.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from countersign.contract import ToolManifest
-from tests.fakes.payments import person
 
 HOUR = 3_600
 OWNER = "jonas"
@@ -31,15 +26,11 @@ class Gate:
     answer_within: int = 24 * HOUR
     valid_for: int = HOUR
     shared: bool = False
-    reason: bool = False
-    escalate: frozenset[str] = frozenset()
 
     @property
     def annotations(self) -> str:
         """As its author writes them."""
         more = " @shared" if self.shared else ""
-        more += " @reason" if self.reason else ""
-        more += f' @escalate("{"|".join(sorted(self.escalate))}")' if self.escalate else ""
         return (
             f'@approval("{"|".join(sorted(self.groups))}") @quorum("{self.quorum}") '
             f'@answer_within("{self.answer_within}s") @valid_for("{self.valid_for}s"){more}'
@@ -64,10 +55,9 @@ class Rule:
         return f'@id("{self.name}") {notes}\n{head} when {{ {when} }};\n'
 
 
-def asks(name: str, tool: str, groups: str, over: int = -1, *, escalate: str = "", **more: Any) -> Rule:
+def asks(name: str, tool: str, groups: str, over: int = -1, **more: Any) -> Rule:
     """A rule that asks these people."""
-    further = frozenset(escalate.split("|")) if escalate else frozenset[str]()
-    return Rule(name, tool, over, Gate(name, frozenset(groups.split("|")), escalate=further, **more))
+    return Rule(name, tool, over, Gate(name, frozenset(groups.split("|")), **more))
 
 
 def version(manifest: dict[str, Any]) -> str:
@@ -75,113 +65,24 @@ def version(manifest: dict[str, Any]) -> str:
     return ToolManifest.model_validate(manifest).digest
 
 
-class InForce:
-    """Everything in force at one time: the policies, the manifests of the tools, and who is in which group."""
-
-    staff: Mapping[str, tuple[str, ...]]
-    people: tuple[str, ...]
-
-    def holds(self) -> tuple[tuple[Rule, ...], Mapping[str, dict[str, Any]]]:
-        """The gates and the plain forbids; the manifests of the tools, by their names."""
-        raise NotImplementedError
-
-    def permits(self) -> str:
-        """Who may do anything at all."""
-        return '@id("anybody-may") permit (principal, action, resource);\n'
-
-    @cached_property
-    def files(self) -> dict[str, str]:
-        """The folder of these."""
-        people = [
-            f'[people.{name}]\nid = "{person(name)}"\nname = "{name.title()}"\n' for name in self.people
-        ]
-        groups = [f"[groups.{group}]\nmembers = {list(names)}\n" for group, names in self.staff.items()]
-        policies, manifests = self.holds()
-        return {
-            "groups.toml": "".join(people + groups),
-            "rules.cedar": self.permits() + "".join(rule.cedar for rule in policies),
-            **{f"tools/{tool}.json": json.dumps(manifest) for tool, manifest in manifests.items()},
-        }
-
-    def lay(self, folder: Path) -> None:
-        """Make the folder hold exactly these."""
-        for file in [file for file in folder.rglob("*") if file.is_file()]:
-            file.unlink()
-        for name, text in self.files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(text)
-
-    def gates_of(self, tool: str, amount: int) -> tuple[Gate, ...] | None:
-        """The gates that fire on a call: none of them is a release; None is a deny."""
-        fired = [rule for rule in self.holds()[0] if rule.tool == tool and amount > rule.over]
-        if any(rule.gate is None for rule in fired):
-            return None
-        return tuple(rule.gate for rule in fired if rule.gate is not None)
-
-    def groups_of(self, name: str) -> frozenset[str]:
-        """The groups somebody is in."""
-        return frozenset(group for group, names in self.staff.items() if name in names)
-
-
-def stored_gates(row: Any) -> tuple[Gate, ...]:
-    """The gates that the service has stored with an effect."""
-    return tuple(
-        Gate(g["policy_id"], frozenset(g["groups"]), g["quorum"], shared=g["shared"],
-             escalate=frozenset(g["escalate"]))
-        for g in row.gates
-    )  # fmt: skip
-
-
 # -- what gates ask for together ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Fired gates of one group set: the stricter of each, and who is asked by now."""
-
-    key: str
-    quorum: int
-    answer_within: int
-    shared: bool
-    escalate: frozenset[str]
-    voters: frozenset[str]
-
-
-def merged(gates: Iterable[Gate], escalated: Collection[str] = ()) -> list[Asked]:
-    """What these gates ask for; ``escalated`` are the keys of those that ask their further groups by now."""
+def met(gates: Iterable[Gate], people: Mapping[str, frozenset[str]]) -> bool:
+    """Whether these people, each in these groups, are enough: every unshared place has a person of its own. Gates of
+    the same groups are one, the stricter of each.
+    """
     together: dict[frozenset[str], list[Gate]] = {}
     for gate in gates:
         together.setdefault(gate.groups, []).append(gate)
-    found = []
+    places = list[frozenset[str]]()
     for groups, same in together.items():
-        key = "|".join(sorted(groups))
-        further = frozenset[str].intersection(*(gate.escalate for gate in same))
-        found.append(
-            Asked(
-                key,
-                max(gate.quorum for gate in same),
-                min(gate.answer_within for gate in same),
-                all(gate.shared for gate in same),
-                further,
-                groups | further if key in escalated else groups,
-            )
-        )
-    return found
-
-
-def met(asked: Collection[Asked], people: Mapping[str, frozenset[str]]) -> bool:
-    """Whether these people, each in these groups, are enough: every unshared place has a person of its own."""
-    places = [one.voters for one in asked if not one.shared for _ in range(one.quorum)]
-    return bool(asked) and not short_shared(asked, people) and seated(places, people) == len(places)
-
-
-def short_shared(asked: Collection[Asked], people: Mapping[str, frozenset[str]]) -> set[str]:
-    """The shared gates that these people do not meet."""
-    return {
-        one.key
-        for one in asked
-        if one.shared and sum(1 for groups in people.values() if groups & one.voters) < one.quorum
-    }
+        quorum = max(gate.quorum for gate in same)
+        if not all(gate.shared for gate in same):
+            places += [groups] * quorum
+        elif sum(1 for theirs in people.values() if theirs & groups) < quorum:
+            return False
+    return bool(together) and seated(places, people) == len(places)
 
 
 def seated(places: list[frozenset[str]], people: Mapping[str, frozenset[str]]) -> int:
@@ -196,17 +97,3 @@ def seated(places: list[frozenset[str]], people: Mapping[str, frozenset[str]]) -
         if best == len(places):
             return best
     return max(best, seated(places[1:], people))
-
-
-def short_of(asked: Collection[Asked], people: Mapping[str, frozenset[str]]) -> set[str]:
-    """The gates these people leave short: those to which one more person of theirs alone would help."""
-    open_ones = [one for one in asked if not one.shared]
-    places = [one.voters for one in open_ones for _ in range(one.quorum)]
-    have = seated(places, people)
-    found = short_shared(asked, people)
-    for one in open_ones:
-        without = list(places)
-        without.remove(one.voters)  # one more of its own takes one of its places
-        if seated(without, people) == have and have < len(places):
-            found.add(one.key)
-    return found

@@ -15,7 +15,7 @@ from policy_service.errors import ServiceError
 from tests.fakes.payments import person
 from tests.model import peoples_side as people
 from tests.model.acting import AgentsAct
-from tests.model.machine import PICK, may
+from tests.model.base import PICK, may
 from tests.model.real import losing
 from tests.model.rules import BUNDLES, PEOPLE
 from tests.model.state import OPEN, Effect, Refused, Transaction

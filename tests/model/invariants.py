@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
-from countersign.contract import TERMINAL, EffectState, ReceiptClaims, ReleaseClaims, load, names
-from tests.fakes.payments import person
-from tests.model.gates import OWNER, InForce, merged, met, stored_gates
+from countersign.contract import EffectState, ReceiptClaims, ReleaseClaims, load, names
 from tests.model.real import Shop, Tables
 
 E = EffectState
 SPENT = {
     E.REDEEMED, E.FIRED, E.FAILED, E.UNKNOWN, E.UNUSED, E.COMPENSATING, E.COMPENSATED, E.COMPENSATION_FAILED,
 }  # fmt: skip
-Seen = dict[tuple[str, int], E]
-
-
-def states(tables: Tables) -> Seen:
-    """The state of every effect at every revision."""
-    return {(row.effect_id, row.rev): E(row.state) for row in tables.effects}
 
 
 def i1_no_fire_without_redemption(tables: Tables, shop: Shop) -> None:
@@ -53,38 +44,6 @@ def i2_same_bytes(tables: Tables, releases: list[ReleaseClaims], receipts: list[
     for receipt in receipts:
         for told in receipt.effects:
             assert redeemed[told.effect_id] == told.effect_digest
-
-
-def i3_once(tables: Tables, shop: Shop) -> None:
-    """At most one redemption for each effect, over all revisions, and one intended fire for each redemption."""
-    counted = Counter(row.effect_id for row in tables.redemptions)
-    assert not [effect_id for effect_id, times in counted.items() if times > 1]
-    assert not [effect_id for effect_id, times in shop.fired.items() if times > 1]
-
-
-def i5_reviewed_by_people(tables: Tables, before: Seen, bundle: InForce) -> None:
-    """What has just been released or redeemed after a review has its gates met, by people who may, on this revision."""
-    reviews = {(row.effect_id, row.rev): row for row in tables.reviews}
-    for row in tables.effects:
-        key, state = (row.effect_id, row.rev), E(row.state)
-        moved = before.get(key) is not state and state in {E.RELEASED, E.REDEEMED}
-        if not moved or not row.gates:
-            continue
-        review = reviews[key]
-        cast = [v for v in tables.votes if v.review_id == review.review_id and not v.late]
-        assert all((v.effect_digest, v.rev) == (row.effect_digest, row.rev) for v in cast)
-        assert not [v for v in cast if v.verdict == "deny"]
-        side = {person(OWNER)} if row.agent == "robot" else set()
-        approving = {v.sub for v in cast if v.revoked_at is None and person(v.sub) not in side}
-        people = {name: bundle.groups_of(name) for name in sorted(approving)}
-        assert met(merged(stored_gates(row)), people), row.gates
-
-
-def i6_terminal_absorbs(before: Seen, now: Seen) -> None:
-    """What has ended stays as it ended, and nothing that was ever there is gone."""
-    assert before.keys() <= now.keys()
-    moved = {key: (was, now[key]) for key, was in before.items() if was in TERMINAL and now[key] is not was}
-    assert not moved
 
 
 def i14_somebody_is_told(tables: Tables) -> None:

@@ -35,8 +35,8 @@ from policy_service.storage.tables import (
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Clock, Visitor, World, running
-from tests.model.gates import OWNER, InForce
-from tests.model.rules import USUAL
+from tests.model.gates import OWNER
+from tests.model.rules import USUAL, Bundle
 
 T = TypeVar("T")
 
@@ -74,13 +74,13 @@ def read_tables(conn: Connection) -> Tables:
 class Real:
     """A service of the machine's own."""
 
-    def __init__(self, folder: Path, database: dict[str, str], first: InForce = USUAL) -> None:
+    def __init__(self, folder: Path, database: dict[str, str]) -> None:
         self._folder, self._database = folder, database
         self._life, self._lives = ExitStack(), 0
         self._portal: BlockingPortal = self._life.enter_context(start_blocking_portal())
         self.bundle = folder / "bundle"
         self.bundle.mkdir()
-        first.lay(self.bundle)
+        USUAL.lay(self.bundle)
         self.clock = Clock()
         self.clock.stop_at(datetime.now(UTC).replace(microsecond=0))
         self._latest = self.clock()
@@ -183,7 +183,7 @@ class Real:
             answer = await visitor.http.post(path, json=ballot, headers=visitor.headers())
         return answer
 
-    async def activate(self, bundle: InForce | None) -> None:
+    async def activate(self, bundle: Bundle | None) -> None:
         """Lay this bundle there and look; None is one that does not load."""
         if bundle is None:
             (self.bundle / "rules.cedar").write_text("forbid (principal")

@@ -4,14 +4,16 @@ tools it holds, and who is in which group.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from countersign.contract import ToolManifest
-from tests.fakes.payments import MAIL, PAY, SHIP, UNPAY
-from tests.model.gates import HOUR, OWNER, Gate, InForce, Rule, asks, version
+from tests.fakes.payments import MAIL, PAY, SHIP, UNPAY, person
+from tests.model.gates import HOUR, OWNER, Gate, Rule, asks, version
 
 PEOPLE = ("maya", "tomas", "ingrid", OWNER)
 STAFF: Mapping[str, tuple[str, ...]] = {
@@ -31,18 +33,43 @@ TOOLS: Mapping[str, dict[str, Any]] = {t["tool"]: t for t in (PAY, UNPAY, BOOK, 
 
 
 @dataclass(frozen=True)
-class Bundle(InForce):
+class Bundle:
     """One bundle, by its name."""
 
     name: str
     rules: tuple[Rule, ...]
     tools: Mapping[str, dict[str, Any]] = field(default_factory=lambda: TOOLS)
     staff: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: STAFF)
-    people = PEOPLE
 
-    def holds(self) -> tuple[tuple[Rule, ...], Mapping[str, dict[str, Any]]]:
-        """The gates and the plain forbids; the manifests of the tools."""
-        return self.rules, self.tools
+    @cached_property
+    def files(self) -> dict[str, str]:
+        """The folder of these."""
+        people = [f'[people.{name}]\nid = "{person(name)}"\nname = "{name.title()}"\n' for name in PEOPLE]
+        groups = [f"[groups.{group}]\nmembers = {list(names)}\n" for group, names in self.staff.items()]
+        return {
+            "groups.toml": "".join(people + groups),
+            "rules.cedar": ANYBODY_MAY + "".join(rule.cedar for rule in self.rules),
+            **{f"tools/{tool}.json": json.dumps(manifest) for tool, manifest in self.tools.items()},
+        }
+
+    def lay(self, folder: Path) -> None:
+        """Make the folder hold exactly these."""
+        for file in [file for file in folder.rglob("*") if file.is_file()]:
+            file.unlink()
+        for name, text in self.files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+
+    def gates_of(self, tool: str, amount: int) -> tuple[Gate, ...] | None:
+        """The gates that fire on a call: none of them is a release; None is a deny."""
+        fired = [rule for rule in self.rules if rule.tool == tool and amount > rule.over]
+        if any(rule.gate is None for rule in fired):
+            return None
+        return tuple(rule.gate for rule in fired if rule.gate is not None)
+
+    def groups_of(self, name: str) -> frozenset[str]:
+        """The groups somebody is in."""
+        return frozenset(group for group, names in self.staff.items() if name in names)
 
     @cached_property
     def versions(self) -> dict[str, str]:
@@ -60,6 +87,7 @@ class Bundle(InForce):
         return ToolManifest.model_validate(self.tools[tool]).timeout_seconds
 
 
+ANYBODY_MAY = '@id("anybody-may") permit (principal, action, resource);\n'
 LARGE = asks("large", "pay", "finance", 100)
 HUGE = asks("huge", "pay", "finance", 1_000, quorum=2)
 BOOKED = asks("booked", "book", "finance|cfo", 100)

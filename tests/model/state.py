@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from countersign.contract import EffectState, TxnState, require_move
-from tests.model.gates import OWNER, Gate, merged, met
+from tests.model.gates import OWNER, Gate, met
 from tests.model.rules import Bundle
 
 E, T = EffectState, TxnState
@@ -282,7 +282,7 @@ class Book:
         if any(groups[name] & voters for name in against - side):
             return False
         approving = {v.person for v in votes if v.verdict == "approve"} - against - side
-        return met(merged(gates), {name: groups[name] for name in sorted(approving)})
+        return met(gates, {name: groups[name] for name in sorted(approving)})
 
     def ask_again(self, txn: Transaction, effect: Effect) -> tuple[bool, bool, list[Gate]]:
         """Ask the active bundle: denied, may be released, and the gates that fired late. Nothing gets laxer."""

@@ -6,8 +6,8 @@ import pytest
 
 from countersign.contract import EffectState, TxnState
 from countersign.contract.states import EFFECT_MOVES, TXN_MOVES
+from tests.model.base import machine_on
 from tests.model.governing import EverybodyActs
-from tests.model.machine import machine_on
 from tests.model.playing import LONG, Databases, play
 
 E, T = EffectState, TxnState

@@ -110,16 +110,3 @@ def test_guards_and_gates_agree_with_standard_cedar(tmp_path: Path) -> None:
     # a mix in which every outcome is common: otherwise the agreement would say little
     for outcome in ("release", "review", "no_permit", "forbidden_by_policy", "policy_error"):
         assert seen[outcome] > CASES / 25, seen
-
-
-def test_a_naive_reading_of_gates_would_disagree(tmp_path: Path) -> None:
-    """ "A gate among the reasons of a deny means: ask people" asks about effects that nothing permits."""
-    wrong = 0
-    for seed in range(6):
-        folder = random_folder(tmp_path / str(seed), seed)
-        bundle, reference = folder.load(), Reference.of(folder)
-        for question in random_questions(folder, seed, 20):
-            first = reference._ask(bundle, question, frozenset())
-            naive = bool(reference.gates.intersection(first.diagnostics.reasons))
-            wrong += naive and reference.verdict(bundle, question)[0] is Verdict.DENY
-    assert wrong > 6

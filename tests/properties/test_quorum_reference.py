@@ -147,15 +147,6 @@ def test_the_requester_never_raises_the_count(
 
 
 @given(fired, ballots)
-def test_another_gate_never_makes_it_easier(gates: list[Gate], votes: list[BallotVote]) -> None:
-    votes = same_groups_per_person(votes)
-    for index in range(len(gates)):
-        fewer = merge(gates[:index] + gates[index + 1 :])
-        if fewer and tally(merge(gates), votes).met:
-            assert tally(fewer, votes).met
-
-
-@given(fired, ballots)
 def test_counted_votes_are_approvals_of_different_people(gates: list[Gate], votes: list[BallotVote]) -> None:
     by_id = {vote.vote_id: vote for vote in votes}
     counted = [by_id[vote_id] for vote_id in tally(merge(gates), votes).counted]

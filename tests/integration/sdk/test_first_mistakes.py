@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.fakes.forked_script import run_script
+from tests.fakes import warm
 from tests.fakes.local_service import WarmService
 from tests.fakes.operated import free_port
 from tests.fakes.sitting import PATHS
@@ -180,8 +180,8 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def run(folder: Path, words: tuple[str, ...], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """One command of a user's."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERSIGN_")}
-    journal = {"COUNTERSIGN_JOURNAL": str(folder / "journal.db")}
-    return run_script(folder, words, inherited | journal | env)
+    mine = {"COUNTERSIGN_JOURNAL": str(folder / "journal.db"), "PYTHONPATH": PATHS}
+    return warm.run(words, cwd=folder, env=inherited | mine | env)
 
 
 @pytest.mark.parametrize("name", FIRST)

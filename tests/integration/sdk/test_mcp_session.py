@@ -34,7 +34,7 @@ from countersign import (
 from countersign.contract import call_key
 from countersign.integrations import GatedSession, gate_mcp
 from countersign.tools.tool import tool_of
-from tests.fakes.forked_script import run_script
+from tests.fakes import warm
 from tests.fakes.mcp_bank import REVIEWED, bank
 from tests.fakes.model_vendors import vendor
 from tests.fakes.talking import ASK, Talk
@@ -327,7 +327,8 @@ def agent_program(office: Office, folder: Path, *words: str, **environment: str)
     known = office.environment | {"COUNTERSIGN_JOURNAL": str(folder / "program.db")}
     (folder / "agent.py").write_text(AGENT_PROGRAM)
     command = ("agent.py", str(folder / "written"), *words)
-    done = run_script(folder, command, {**os.environ, **known, **environment})
+    paths = {"PYTHONPATH": warm.PATHS}
+    done = warm.run(command, cwd=folder, env={**os.environ, **paths, **known, **environment})
     return done.returncode, done.stderr
 
 

@@ -11,7 +11,7 @@ from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.receivers import Receiver
 from tests.fakes.vault import Vault
-from tests.fakes.world import Agent, Clock, World, running
+from tests.fakes.world import Agent, Clock, Visitor, World, running
 from tests.integration.service.engines import SQLITE_IN_SHORT, database_on
 from tests.integration.service.slack_links import Workspace, with_slack
 from tests.unit.storage.databases import migrated_template, postgres_server
@@ -72,6 +72,12 @@ async def bank(
 async def robot(bank: World) -> Agent:
     """The agent that pays."""
     return await bank.agent("robot")
+
+
+@pytest.fixture
+async def maya(bank: World) -> Visitor:
+    """Somebody of finance, signed in."""
+    return await bank.person("maya")
 
 
 @pytest.fixture

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, func, select
 from structlog.testing import capture_logs
 
 from policy_service.pap.active import ActiveBundle
 from policy_service.pap.source import FolderSource
 from policy_service.storage.core import table
-from policy_service.storage.tables import DecisionRow, EffectRow
+from policy_service.storage.tables import DecisionRow
 from policy_service.workflow.effects import activate as workflow_activate
 from policy_service.workflow.effects.activate import activate
 from policy_service.workflow.effects.asking import gather_facts
 from tests.fakes.payments import Payments, gate, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
+from tests.integration.service.patience import until
 
 pytestmark = pytest.mark.anyio
 
-_EFFECTS, _DECISIONS = table(EffectRow), table(DecisionRow)
+_DECISIONS = table(DecisionRow)
 
 
 async def open_payments(bank: World, robot: Agent, how_many: int) -> dict[str, dict[str, Any]]:
@@ -38,21 +39,18 @@ async def open_payments(bank: World, robot: Agent, how_many: int) -> dict[str, d
     return dict(sorted(found.items()))
 
 
-@asynccontextmanager
-async def damaged(bank: World, effect_id: str) -> AsyncIterator[None]:
-    """Stored bytes that are no JSON make every question about an effect raise."""
-    where = _EFFECTS.c.effect_id == effect_id
-    args = await bank.service.db.read(
-        lambda conn: conn.execute(select(_EFFECTS.c.args).where(where)).scalar_one()
-    )
+@contextmanager
+def damaged(effect_id: str) -> Iterator[None]:
+    """Every question about an effect raises."""
 
-    async def put(content: bytes) -> None:
-        changed = update(_EFFECTS).where(where).values(args=content)
-        await bank.service.db.write(lambda tx: tx.conn.execute(changed) and None)
+    async def gather(bundle: Any, effects: Any, now: Any) -> Any:
+        if effects[0].effect_id == effect_id:
+            raise ValueError("no JSON")
+        return await gather_facts(bundle, effects, now)
 
-    await put(b"{")
-    yield
-    await put(args)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workflow_activate, "gather_facts", gather)
+        yield
 
 
 def asked_at_activation(conn: Connection) -> int:
@@ -65,7 +63,7 @@ async def test_one_that_fails_shields_no_other(bank: World, folder: Payments, ro
     views = await open_payments(bank, robot, 3)
     bad = next(iter(views))
     folder.write("notes.cedar", "// says nothing new\n")
-    async with damaged(bank, bad):
+    with damaged(bad):
         for _ in range(2):
             await bank.activate()
             assert await bank.service.db.read(asked_at_activation) == 2
@@ -75,7 +73,7 @@ async def test_one_that_fails_shields_no_other(bank: World, folder: Payments, ro
         assert await bank.service.db.read(asked_at_activation) == 3
     assert (await bank.http.get("/readyz")).json()["findings"] == []
     folder.rules(plain_forbid("stop"))
-    async with damaged(bank, bad):
+    with damaged(bad):
         with capture_logs() as told:
             await bank.activate()
         assert [entry["effect_id"] for entry in told if entry["event"] == "asking_failed"] == [bad]
@@ -89,7 +87,7 @@ async def test_rules_that_come_back_ask_about_later_ones(bank: World, folder: Pa
     await bank.activate()
     views = await open_payments(bank, robot, 2)
     (folder.path / "more.cedar").unlink()
-    async with damaged(bank, next(iter(views))):
+    with damaged(next(iter(views))):
         await bank.activate()
         late = (await robot.submit(await pay(bank), run_key="late")).json()
         assert late["effects"][0]["state"] == "released"
@@ -114,44 +112,28 @@ async def test_the_doors_open_before_all_is_asked_about_and_it_is_told_how_far_i
     async with running(tmp_path / "data", folder.path) as bank:
         views = await open_payments(bank, await bank.agent("robot"), 3)
     folder.write("notes.cedar", "// says nothing new\n")
-    source = SlowSource()
-    monkeypatch.setattr(workflow_activate, "gather_facts", source.gather)
-    async with asyncio.timeout(30), running(tmp_path / "data", folder.path, asked=False) as later:
-        await source.asked(1)
-        assert (await later.http.get("/healthz")).status_code == 200
-        assert "0 so far" in (await activation_finding(later))["wrong"]
-        source.answer(1)
-        await source.asked(2)
-        assert "1 so far" in (await activation_finding(later))["wrong"]
-        looks = [asyncio.create_task(later.activate()) for _ in range(2)]  # the job comes by meanwhile
-        source.answer(len(views))
-        await asyncio.gather(*looks)
-        assert (await later.http.get("/readyz")).json()["findings"] == []
-        assert await later.service.db.read(asked_at_activation) == len(views) == source.count
+    asked: list[Any] = []
+    answers = asyncio.Semaphore(0)  # of sources that answer when the test says so
 
-
-class SlowSource:
-    """Facts that are there when the test says so."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._more = asyncio.Condition()
-        self._answers = asyncio.Semaphore(0)
-
-    async def gather(self, *question: Any) -> Any:
-        async with self._more:
-            self.count += 1
-            self._more.notify_all()
-        await self._answers.acquire()
+    async def slowly(*question: Any) -> Any:
+        asked.append(question)
+        await answers.acquire()
         return await gather_facts(*question)
 
-    async def asked(self, times: int) -> None:
-        async with asyncio.timeout(10), self._more:
-            await self._more.wait_for(lambda: self.count >= times)
-
-    def answer(self, times: int) -> None:
-        for _ in range(times):
-            self._answers.release()
+    monkeypatch.setattr(workflow_activate, "gather_facts", slowly)
+    async with asyncio.timeout(30), running(tmp_path / "data", folder.path, asked=False) as later:
+        await until(lambda: len(asked) == 1)
+        assert (await later.http.get("/healthz")).status_code == 200
+        assert "0 so far" in (await activation_finding(later))["wrong"]
+        answers.release()
+        await until(lambda: len(asked) == 2)
+        assert "1 so far" in (await activation_finding(later))["wrong"]
+        looks = [asyncio.create_task(later.activate()) for _ in range(2)]  # the job comes by meanwhile
+        for _ in views:
+            answers.release()
+        await asyncio.gather(*looks)
+        assert (await later.http.get("/readyz")).json()["findings"] == []
+        assert await later.service.db.read(asked_at_activation) == len(views) == len(asked)
 
 
 async def activation_finding(bank: World) -> dict[str, Any]:

@@ -11,10 +11,10 @@ import httpx2
 import pytest
 from sqlalchemy import Connection, func, select
 
-from countersign.contract import TYP_RELEASE, PrivateKey, make_proof, open_token, sign
+from countersign.contract import TYP_RELEASE, PrivateKey, make_proof, open_token
 from policy_service.storage.plumbing import AuditRow
 from tests.fakes.payments import LARGE, Payments, plain_forbid
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import pay
 
 pytestmark = pytest.mark.anyio
@@ -52,24 +52,16 @@ async def refusal(robot: Agent, body: Any, path: str = "/v1/transactions", **hea
 
 
 UNKNOWN = b'{"effects":[{"args":{"a":{"__extn":{"fn":"unknown","arg":"x"}}}}]}'
+# More of them: tests/unit/contract/test_admission.py.
 NOT_STRICT = [
     (b"", 415, "unsupported_media_type"),
     (b"{", 400, "not_json"),
     (b"[]", 400, "invalid_request"),
-    (b"null", 400, "invalid_request"),
-    (b"\xef\xbb\xbf{}", 400, "bom"),
-    ('{"run_key":"é"}'.encode("latin-1"), 400, "not_utf8"),
     (b'{"run_key":"a","run_key":"b","effects":[]}', 400, "duplicate_key"),
-    (b'{"effects":[{"args":{"a":1,"\\u0061":2}}]}', 400, "duplicate_key"),
     (b'{"effects":[{"args":{"a":NaN}}]}', 400, "not_finite"),
-    (b'{"effects":[{"args":{"a":9007199254740992}}]}', 400, "integer_out_of_range"),
-    (b'{"effects":[{"args":{"a":1e-400}}]}', 400, "number_not_exact"),
-    (b'{"run_key":"\\ud800"}', 400, "lone_surrogate"),
     (UNKNOWN, 400, "reserved_key"),
-    (b'{"effects":[{"args":{"a":{"__entity":{"type":"T","id":"1"}}}}]}', 400, "reserved_key"),
     (b'{"claimed":{"__expr":"true"}}', 400, "reserved_key"),
     (b'{"effects":' + b"[" * 80 + b"]" * 80 + b"}", 400, "too_deep"),
-    (b'{"effects":[' + b"0," * 40_001 + b"0]}", 400, "too_many_nodes"),
     (b'{"run_key":"' + b"a" * 1_100_000 + b'"}', 413, "too_large"),
     (b'{"run_key":"' + b"a" * 4_300_000 + b'"}', 413, "too_large"),
 ]
@@ -87,10 +79,7 @@ def _lines(conn: Connection) -> int:
 
 
 async def test_what_does_not_say_it_is_json_is_refused(robot: Agent) -> None:
-    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", ""):
-        assert await refusal(robot, b"{}", **{"Content-Type": kind}) == (415, "unsupported_media_type")
-    for charset in ("latin-1", "utf-16", "utf-7"):
-        kind = f"application/json; charset={charset}"
+    for kind in ("text/plain", "application/jsonp", "application/json; charset=utf-16", ""):
         assert await refusal(robot, b"{}", **{"Content-Type": kind}) == (415, "unsupported_media_type")
     for kind in ("application/json", "Application/JSON; charset=UTF-8"):
         assert await refusal(robot, b"{}", **{"Content-Type": kind}) == (400, "invalid_request")
@@ -201,12 +190,11 @@ async def test_every_route_refuses_what_it_cannot_read(robot: Agent) -> None:
         assert await refusal(robot, b'{"a":1,"a":2}', path) == (400, "duplicate_key"), path
 
 
-async def test_a_path_or_a_cursor_that_cannot_be_is_refused(bank: World, robot: Agent) -> None:
+async def test_a_path_or_a_cursor_that_cannot_be_is_refused(robot: Agent, maya: Visitor) -> None:
     for txn in ("0" * 63, "0" * 65, "A" * 64, "..", "%2e%2e"):
         answer = await robot.send("GET", f"/v1/transactions/{txn}")
         assert answer.status_code in {400, 401, 404}, answer.text
         assert answer.headers["content-type"] == "application/problem+json"
-    maya = await bank.person("maya")
     for moment in ("0001-01-01T00:00:00%2B23:59", "9999-12-31T23:59:59-23:59", "2026-01-01", "x"):
         assert (await maya.get(f"/v1/reviews?cursor={moment}~rev_1")).status_code == 400
 
@@ -233,35 +221,25 @@ def code_of(answer: httpx2.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-async def test_a_request_without_proof_is_asked_for_one(bank: World) -> None:
+async def test_no_proof_or_an_agents_where_people_are_asked_is_refused(bank: World, robot: Agent) -> None:
     given: list[dict[str, str]] = [{}, {"Authorization": "Bearer csk_whatever"}]  # API keys are off
     for headers in given:
         answer = await bank.http.get("/v1/transactions/" + "0" * 64, headers=headers)
         assert code_of(answer) == (401, "unauthenticated")
         assert answer.headers["www-authenticate"] == "Agent-Proof"
         assert answer.headers["agent-nonce"]
+    for path in ("/v1/reviews", "/v1/tasks"):
+        assert code_of(await robot.send("GET", path)) == (401, "unauthenticated")
 
 
 async def test_a_proof_of_something_else_is_refused(robot: Agent) -> None:
-    for wrong in (
-        {"agent": "somebody"},
-        {"htm": "PUT"},
-        {"url_path": "/v1/outcomes"},
-        {"url_path": "/v1/evaluations/"},
-        {"query": "a=1"},
-        {"body": BODY + b" "},
-        {"body": b""},
-        {"key": PrivateKey.generate()},
-    ):
+    """Every member that the service takes from the request; other values: tests/unit/identity/test_proofs.py."""
+    others = ({"htm": "PUT"}, {"url_path": "/v1/outcomes"}, {"query": "a=1"}, {"body": BODY + b" "})
+    for wrong in (*others, {"key": PrivateKey.generate()}):
         assert code_of(await sent(robot, **wrong)) == (401, "bad_proof"), wrong
-
-
-async def test_a_proof_covers_the_query(robot: Agent) -> None:
-    for path in ("/v1/audit?after=1", "/v1/audit?after=0&limit=5"):
-        assert (await sent(robot, method="GET", path=path)).status_code == 200
-        for query in ("", "after=2"):
-            answer = await sent(robot, method="GET", path=path, query=query)
-            assert code_of(answer) == (401, "bad_proof")
+    path = "/v1/audit?after=0&limit=5"
+    assert (await sent(robot, method="GET", path=path)).status_code == 200
+    assert code_of(await sent(robot, method="GET", path=path, query="")) == (401, "bad_proof")
 
 
 async def test_a_proof_is_young(robot: Agent) -> None:
@@ -275,17 +253,6 @@ async def test_a_nonce_that_is_not_ours_is_answered_with_one_that_is(robot: Agen
         answer = await sent(robot, nonce=nonce)
         assert code_of(answer) == (401, "use_nonce")
         assert (await sent(robot, nonce=answer.headers["agent-nonce"])).status_code == 400
-
-
-GARBAGE = ["", "abc", "e30x.e30.c2ln", "eyJraWQiOjF9.e30.c2ln", "a" * 600 + ".e30.c2ln", "a.b.c, d.e.f"]
-
-
-async def test_what_is_no_token_or_one_of_another_kind_is_no_proof(bank: World, robot: Agent) -> None:
-    claims = {"sub": robot.name, "htm": "GET", "path": "/v1/tools/pay"}
-    another_kind = sign(claims, typ="effect-release+jwt", key=robot.key)
-    for proof in (*GARBAGE, another_kind):
-        answer = await bank.http.get("/v1/tools/pay", headers={"Agent-Proof": proof})
-        assert code_of(answer) == (401, "bad_proof"), proof
 
 
 async def test_a_replay_inside_the_window_changes_nothing(bank: World, robot: Agent) -> None:
@@ -303,11 +270,6 @@ async def test_a_request_for_another_host_is_misdirected(robot: Agent) -> None:
     for host in ("evil.example", "localhost:8420", "127.0.0.1:9999", ""):
         answer = await robot.send("GET", "/v1/tools/pay", headers={"Host": host})
         assert code_of(answer) == (421, "misdirected_host"), host
-
-
-async def test_an_agent_key_opens_no_door_for_people(robot: Agent) -> None:
-    for path in ("/v1/reviews", "/v1/tasks"):
-        assert code_of(await robot.send("GET", path)) == (401, "unauthenticated")
 
 
 async def test_api_keys_work_on_loopback_and_bind_releases_to_no_key(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,11 +12,11 @@ from uuid import uuid4
 import pytest
 
 from policy_service import metrics
-from policy_service.pap import apart
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, Payments, plain_forbid
 from tests.fakes.repository import Key
 from tests.fakes.world import World, running
 from tests.integration.service.effects import pay
+from tests.integration.service.patience import until
 from tests.integration.service.pushing import Rules, commit_of, finding, following
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +34,6 @@ cases:
     needs: {finance: 1}
 """
 SMALL_ONLY = CASES.partition("  - it: a large")[0]
-STOPPED = SMALL_ONLY.replace("release", "deny") + "    reasons: [stop]\n"
 
 
 @pytest.fixture
@@ -85,19 +83,14 @@ def without_rules_and_cases(files: Payments) -> None:
     (files.path / "cases/limits.yaml").unlink()
 
 
-NESTED = "(" * 10_000 + "true" + ")" * 10_000
-DEEP = f'// a line before\n@id("x") forbid (principal, action, resource) when {{ {NESTED} }};\n'
 RAISED = ANYBODY + LARGE.replace("> 100", "> 1000") + HUGE
 # What is pushed, and a pattern of what is read of it. More of them: tests/unit/pap/test_bundle.py, test_annotations.py.
 BAD = [
     (file("z.cedar", '\n@id("x") permit (principal);\n'), r"z.cedar:2: this is not Cedar"),
-    (file("z.cedar", plain_forbid("large")), r"z.cedar:1: @id 'large' is taken at rules.cedar:\d"),
     (file("tools/x.json", "{"), r"tools/x.json:"),
     (file("z.cedar", "// long\n" * 655_360), r"z.cedar:None: .*1048576 bytes.*split"),
-    (file("z.cedar", DEEP), r"z.cedar:2: brackets are nested 10001 deep; 64"),
     (without_rules_and_cases, r"cases/limits.yaml:7: a case of the bundle in force does not hold"),
     (lambda files: files.policies(RAISED), r"cases/limits.yaml:7: a case of its own does not hold"),
-    (file("cases/more.yaml", "cases:\n  - it: x\n    tol: pay\n"), r"cases/more.yaml:\d: .*tol"),
 ]
 
 
@@ -160,24 +153,6 @@ async def test_a_case_that_needs_a_database_is_not_run_and_told(folder: Payments
         assert passed is not None and (passed.run, passed.not_run) == (0, 2)
 
 
-async def test_a_process_that_ends_while_it_reads_a_push_leaves_the_last_good_bundle(
-    folder: Payments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with serving(folder, tmp_path / "data") as world:
-        good = world.service.active.current
-        monkeypatch.setattr(world.service.active._preparer, "small_bytes", 0)
-        folder.rules(plain_forbid("stop"))
-        with monkeypatch.context() as patched:
-            patched.setattr(apart, "_BEGIN", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-            assert not await world.activate()
-        assert world.service.active.current is good
-        assert "the process that read it ended (SIGKILL)" in await told(world)
-        assert await outcome(world) == "review"
-        folder.write("cases/limits.yaml", STOPPED)  # a stricter rule and a mended case need no operator
-        assert await world.activate(), await told(world)
-        assert await outcome(world) == "denied"
-
-
 async def test_a_clock_that_jumps_opens_nothing(folder: Payments, tmp_path: Path) -> None:
     async with serving(folder, tmp_path / "data", poll_bundle_s=0.05) as world:
         good = world.service.active.current
@@ -188,9 +163,7 @@ async def test_a_clock_that_jumps_opens_nothing(folder: Payments, tmp_path: Path
             assert await outcome(world) == "review"
         folder.write("stop.cedar", plain_forbid("stop", "context.input.amount > 400"))
         folder.write("cases/limits.yaml", SMALL_ONLY)
-        async with asyncio.timeout(60):
-            while world.service.active.current is good:  # noqa: ASYNC110  an activation sets no event
-                await asyncio.sleep(0.01)
+        await until(lambda: world.service.active.current is not good, seconds=60)
         assert await outcome(world) == "denied"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -87,7 +86,6 @@ STRANGERS = [
     (b"POST /v1/transactions", JSON, b"401"),
     (b"POST /v1/transactions", JSON + b"Agent-Proof: e30.e30.AAAA\r\n", b"401"),
     (b"POST /v1/redemptions", JSON + b"Authorization: Bearer a\r\n", b"401"),
-    (b"GET /v1/tools/pay", b"", b"401"),
     (b"POST /v1/reviews/x/votes", JSON, b"401"),
     (b"POST /v1/reviews/x/votes", JSON + b"Cookie: countersign_dev=a\r\n", b"401"),
     (b"POST /v1/agent-keys", JSON + b"Agent-Proof: a\r\n", b"401"),
@@ -178,10 +176,10 @@ BODIES = [
 PARTS = [b"Content-Length: 100\r\n\r\n{", CHUNKED + b"\r\n1\r\n{\r\n"]
 
 
-async def begun(port: int, head: bytes, rest: bytes = b"\r\n") -> asyncio.StreamWriter:
+async def begun(port: int, sent: bytes) -> asyncio.StreamWriter:
     """A connection on which this much of a request was sent."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(head.partition(b"\r\n")[0] + b"\r\n" + HOST + head.partition(b"\r\n")[2] + rest)
+    writer.write(sent)
     await writer.drain()
     return writer
 
@@ -196,10 +194,10 @@ def no_fault(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 async def test_hanging_up_in_mid_body_is_no_fault(port: int, caplog: pytest.LogCaptureFixture) -> None:
-    heads = [b"POST " + path + b" HTTP/1.1\r\n" + headers for path, headers in BODIES]
+    heads = [b"POST " + path + b" HTTP/1.1\r\n" + HOST + headers for path, headers in BODIES]
     with no_fault(caplog):
         for reset in (False, True):
-            writers = [await begun(port, head, part) for head in heads for part in PARTS]
+            writers = [await begun(port, head + part) for head in heads for part in PARTS]
             await asyncio.sleep(0.1)
             for writer in writers:
                 writer.transport.abort() if reset else writer.close()
@@ -213,8 +211,8 @@ async def test_hanging_up_while_waiting_is_no_fault(
     with no_fault(caplog):
         writers = []
         for path in ("/v1/events", f"/v1/transactions/{txn}"):
-            head = f"GET {path} HTTP/1.1\r\nAgent-Proof: {robot.proof('GET', path)}\r\nPrefer: wait=2\r\n"
-            writers.append(await begun(port, head.encode()))
+            own = f"Agent-Proof: {robot.proof('GET', path)}\r\nPrefer: wait=2\r\n\r\n".encode()
+            writers.append(await begun(port, f"GET {path} HTTP/1.1\r\n".encode() + HOST + own))
         await asyncio.sleep(0.3)
         for writer in writers:
             writer.transport.abort()
@@ -258,25 +256,6 @@ async def test_a_header_that_is_read_once_is_refused_twice(bank: World) -> None:
             assert name in answer.json()["detail"]
 
 
-async def test_a_valid_request_with_a_second_proof_is_refused(bank: World, robot: Agent) -> None:
-    proof = robot.proof("GET", "/v1/tools/pay")
-    for others in (["x"], [proof]):
-        headers = [("Agent-Proof", one) for one in (proof, *others)]
-        answer = await bank.http.get("/v1/tools/pay", headers=headers)
-        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
-    assert (await bank.http.get("/v1/tools/pay", headers={"Agent-Proof": proof})).status_code == 200
-
-
-async def test_lists_may_be_several_fields(bank: World, robot: Agent) -> None:
-    txn = (await robot.submit(await pay(bank, 500), run_key="lists")).json()["txn"]
-    path = f"/v1/transactions/{txn}"
-    lists = [("Prefer", "respond-async"), ("Prefer", "wait=1"), ("Accept", "text/plain"), ("Accept", "*/*")]
-    headers = [("Agent-Proof", robot.proof("GET", path)), *lists]
-    begun = time.monotonic()
-    assert (await bank.http.get(path, headers=headers)).status_code == 200
-    assert time.monotonic() - begun > 0.9  # the loop's clock and this one round differently
-
-
 async def test_a_form_in_another_encoding_is_refused(bank: World) -> None:
     for path in ("/sign-in/dev", "/reviews/x/votes", "/sign-in/x/backchannel-logout"):
         for charset in ("utf-16", "utf-7", "iso-8859-1", '"utf-16le"'):
@@ -289,11 +268,9 @@ async def test_a_form_in_another_encoding_is_refused(bank: World) -> None:
 
 TARGETS = [
     (b"http://evil.example/v1/policies", HOST, b"421"),
-    (b"http://evil.example/v1/policies", b"Host: evil.example\r\n", b"421"),
     (b"http://127.0.0.1:8420/v1/policies", b"Host: evil.example\r\n", b"421"),
     (b"http://127.0.0.1:8420/v1/policies", HOST, b"401"),
     (b"http://evil.example/sign-in", HOST, b"421"),
-    (b"http://evil.example/healthz", HOST, b"421"),
 ]
 
 
@@ -313,9 +290,7 @@ def request_of(robot: Agent, path: str, body: Any, **headers: str) -> bytes:
 
 async def hang_up(port: int, request: bytes, *, after: float = 0.0, reset: bool = False) -> None:
     """Send this much, wait so long, and be gone, with a goodbye or without one."""
-    _, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(request)
-    await writer.drain()
+    writer = await begun(port, request)
     await asyncio.sleep(after)
     writer.transport.abort() if reset else writer.close()
 

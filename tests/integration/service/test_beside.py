@@ -29,12 +29,6 @@ pytestmark = pytest.mark.anyio
 _runs = (f"run-{n}" for n in itertools.count())
 
 
-@pytest.fixture
-async def maya(bank: World) -> Visitor:
-    """Somebody of finance, who looks."""
-    return await bank.person("maya")
-
-
 async def seen(bank: World, visitor: Visitor, view: dict[str, Any]) -> ReviewPage:
     """The page of an effect's review, as its reader has it."""
     session = await bank.service.sessions.find(visitor.cookie)

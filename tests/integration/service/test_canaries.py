@@ -6,14 +6,15 @@ every layer broken with an exception that quotes all of them. What is allowed is
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import parse_qs, urlsplit
 
 import httpx2
@@ -31,6 +32,7 @@ from tests.fakes.canaries import Ears
 from tests.fakes.identity_provider import ISSUER, SECRET, Provider
 from tests.fakes.payments import Payments, gate
 from tests.fakes.world import Agent, Visitor, World, running
+from tests.integration.service.patience import until
 from tests.integration.service.test_secrets import TRANSFER
 
 pytestmark = pytest.mark.anyio
@@ -87,12 +89,8 @@ async def scene(
     hook_file.write_text(ears.plant("webhook secret", WEBHOOK_SECRET))
     for file in (token_file, hook_file):
         file.chmod(0o600)
-    for name, value in {
-        "argument": PIN,
-        "argument inside": CARD,
-        "client secret": SECRET,
-        "key": KEY,
-    }.items():
+    names = ("argument", "argument inside", "client secret", "key")
+    for name, value in zip(names, (PIN, CARD, SECRET, KEY), strict=True):
         ears.plant(name, value)
     hook = {"name": "billing", "url": "https://hooks.example/canary", "secret_files": [hook_file]}
     more = {"providers": [CORP], "api_keys": True, "metrics_token_file": token_file, "webhooks": [hook]}
@@ -168,13 +166,9 @@ async def test_nothing_sings_when_all_goes_well(scene: Scene) -> None:
     await world.service.watch.look()
     assert len(ears.canaries) > 15
     silent(ears)
-
-
-async def test_the_ears_hear(scene: Scene) -> None:
-    """The sweep can see red: a secret said aloud in two of the places."""
-    structlog.get_logger("x").info("x", pin=PIN)
-    await scene.world.http.get(f"/{CARD}")
-    assert {line.split(" in ")[0] for line in scene.ears.singing()} == {"argument", "argument inside"}
+    structlog.get_logger("x").info("x", pin=PIN)  # and a secret that is said aloud is heard
+    await world.http.get(f"/{CARD}")
+    assert {line.split(" in ")[0] for line in ears.singing()} == {"argument", "argument inside"}
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------
@@ -230,13 +224,8 @@ async def test_nothing_sings_in_a_refused_proof(scene: Scene) -> None:
     now = int(world.clock().timestamp())
     good = {"agent": "robot", "method": "GET", "url_path": "/v1/audit", "query": "", "body": b"", "now": now}
     await robot.send("GET", "/v1/audit")
-    asked: list[dict[str, Any]] = [
-        {},
-        {"now": now - 9_000},
-        {"method": "PUT"},
-        {"nonce": "stale"},
-        {"key": other},
-    ]
+    changes: tuple[dict[str, Any], ...] = ({}, {"now": now - 9_000}, {"method": "PUT"}, {"nonce": "stale"})
+    asked = (*changes, {"key": other})
     proofs = [make_proof(**{"key": robot.key, **good, "nonce": robot.nonce, **one}) for one in asked]
     for n, proof in enumerate([*proofs, proofs[0][:-8] + "AAAAAAAA"]):
         ears.plant(f"proof {n}", signature(proof))
@@ -358,30 +347,24 @@ async def test_nothing_sings_when_a_layer_breaks(
         asked = (await scene.robot.submit(effect, run_key=f"{layer}, asked")).json()
         ready = (await scene.robot.submit(await scene.transfer(), run_key=f"{layer}, ready")).json()
         tokens = await scene.released(ready)
-        broken = Broken(" ".join(ears.canaries.values()))
+        failing = broken(" ".join(ears.canaries.values()))
         with monkeypatch.context() as patch:
-            patch.setattr(import_module(where) if isinstance(where, str) else where, name, broken)
+            patch.setattr(import_module(where) if isinstance(where, str) else where, name, failing)
             await everything_asked(scene, layer, asked, tokens)
-            async with asyncio.timeout(5):
-                while not broken.times:  # noqa: ASYNC110  nothing sets an event
-                    await asyncio.sleep(0.02)
+            await until(partial(getattr, failing, "called"))
     silent(ears)
 
 
-class Broken:
-    """What fails whenever it is called, quoting all canaries."""
+def broken(canaries: str) -> Mock:
+    """What fails whenever it is called, quoting all canaries, which are among its variables as well."""
 
-    def __init__(self, loud: str) -> None:
-        self._loud = loud
-        self.times = 0
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        self.times += 1
-        held = self._loud  # also among the variables
+    def fail(*_: Any, **__: Any) -> None:
         try:
-            raise ValueError(held)
+            raise ValueError(canaries)
         except ValueError as error:
-            raise CanaryError(f"it quotes {held}") from error
+            raise CanaryError(f"it quotes {canaries}") from error
+
+    return Mock(side_effect=fail)
 
 
 async def everything_asked(scene: Scene, layer: str, asked: dict[str, Any], tokens: list[str]) -> None:

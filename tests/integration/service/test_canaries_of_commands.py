@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from countersign import CountersignError, Runtime, Settings
 from countersign.contract import PrivateKey
 from policy_service.cli import app
 from policy_service.tokens.keys import CURRENT, NONCE_SECRET
@@ -64,8 +63,6 @@ def test_a_database_that_cannot_be_reached_keeps_its_password(env: dict[str, str
 
 REFUSED_URLS = [
     f"postgresql://countersign:{PASSWORD}@127.0.0.1:notaport/x",
-    f"mysql://root:{PASSWORD}@127.0.0.1/x",
-    f"countersign:{PASSWORD}@127.0.0.1/x",
     f"postgresql://x:{PASSWORD}@[::1/x",
     f"postgresql://127.0.0.1/x?password={PASSWORD}&nonsense={PASSWORD}",
 ]
@@ -102,20 +99,3 @@ def test_a_private_key_given_by_mistake_is_not_repeated(env: dict[str, str]) -> 
     jwk = PrivateKey.generate().public.jwk() | {"d": private}
     for text in (json.dumps(jwk), json.dumps(jwk)[:-1], json.dumps(jwk | {"x": private})):
         assert private not in heard(env, "agent", "enroll", "robot", "--jwk", text)
-
-
-# -- the SDK -----------------------------------------------------------------------------------------------------
-
-
-def test_a_key_file_that_is_none_is_not_quoted(tmp_path: Path) -> None:
-    """That the SDK and its journal quote no secret argument: tests/unit/sdk/test_secrets_stand_nowhere.py."""
-    key = tmp_path / "agent.pem"
-    settings = Settings(
-        url="http://127.0.0.1:1", agent="robot", key_path=key, journal_path=tmp_path / "journal.db"
-    )
-    for text in (f"-----BEGIN PRIVATE KEY-----\n{PASSWORD}\n", PASSWORD):
-        key.write_text(text)
-        key.chmod(0o600)
-        with pytest.raises(CountersignError) as failed:
-            Runtime(settings)
-        assert PASSWORD not in "".join(traceback.format_exception(failed.value))

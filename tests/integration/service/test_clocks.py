@@ -22,21 +22,13 @@ from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", SQLITE_IN_SHORT)]  # each has its clock
 
 TICKS = (
     sweep.expire_reviews, sweep.expire_releases, sweep.doubt_unreported, sweep.expire_compensations,
     sweep.ask_for_compensations,
 )  # fmt: skip
 skewed = pytest.mark.parametrize("seconds", [300, -300])  # ahead, behind
-on_one_engine = pytest.mark.parametrize("engine", ["sqlite"])
-
-
-@pytest.fixture(params=SQLITE_IN_SHORT)
-def engine(request: pytest.FixtureRequest) -> str:
-    """Each engine has a clock of its own."""
-    chosen: str = request.param
-    return chosen
 
 
 def replica(bank: World, seconds: int) -> Context:
@@ -89,7 +81,6 @@ async def test_a_replica_with_a_wrong_clock_ends_nothing(bank: World, robot: Age
     assert await look() == ["expired", "expired", "unknown"]
 
 
-@on_one_engine
 async def test_a_clock_that_jumps_brings_nothing_back_and_releases_nothing(bank: World, robot: Agent) -> None:
     last = bank.clock().replace(month=12, day=31, hour=23, minute=59, second=59, microsecond=999_999)
     bank.clock.stop_at(last)
@@ -107,16 +98,12 @@ async def test_a_clock_that_jumps_brings_nothing_back_and_releases_nothing(bank:
     maya = await bank.person("maya")
     assert (await maya.vote(asked)).json()["state"] == "expired"  # recorded, and too late
     await bank.sweep()
-    for seconds in (1, 3_600, 86_400):
-        bank.clock.pass_(seconds=-seconds)
+    for days in (1, 399):
+        bank.clock.pass_(days=-days)
         await bank.sweep()
-        late = await (await bank.person("maya")).vote(asked)
-        assert late.status_code in {200, 409}
-        again = await robot.redeem(tokens, "a-2")
-        assert (again.status_code, again.json()["code"]) in {
-            (409, "already_redeemed"),
-            (400, "expired_token"),
-        }
+        await (await bank.person("maya")).vote(asked)
+        again = (await robot.redeem(tokens, "a-2")).json()["code"]
+        assert again in {"already_redeemed", "expired_token"}
         renewal = {"effect_ids": [view["effects"][0]["effect_id"]]}
         assert (await robot.send("POST", "/v1/redemptions/a-1/renew", renewal)).status_code == 409
         found = [(await robot.see(one["txn"]))["effects"][0]["state"] for one in (view, asked, unspent)]

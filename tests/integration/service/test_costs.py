@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import event
@@ -17,10 +18,9 @@ from policy_service.errors import ServiceError, StartError
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
 from policy_service.storage.logbook import append, whole
-from policy_service.storage.unit import Line
 from policy_service.workflow.releases import redeem, submit_and_redeem
 from tests.fakes.payments import Payments
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.metered import METERS, counted_pay
 from tests.integration.service.together.test_compensation import fired, undone
@@ -151,37 +151,33 @@ def value(name: str, **labels: str) -> float:
     return metrics.REGISTRY.get_sample_value(f"countersign_{name}", labels) or 0.0
 
 
-async def test_one_effect_from_submission_to_its_outcome(bank: World, robot: Agent) -> None:
+async def test_an_effect_its_review_and_its_outcome_are_counted(
+    bank: World, robot: Agent, maya: Visitor
+) -> None:
     def counted() -> list[float]:
         return [
             value("effect_moves_total", state="redeemed"),
             value("effect_moves_total", state="fired"),
-            value("effects_submitted_total", tool="pay", state="released"),
-            value("decisions_total", outcome="release", cause="submit"),
+            value("effects_submitted_total", tool="pay", state="review"),
+            value("decisions_total", outcome="review", cause="submit"),
+            value("votes_total", verdict="approve", late="no"),
         ]
 
-    before = counted()
-    (effect,) = (await spent(robot, await pay(bank)))["effects"]
-    outcome = {"effect_id": effect["effect_id"], "outcome": "fired", "result": {"payment_id": "p"}}
-    assert (await robot.report(robot.attempt, outcome)).status_code == 200
-    assert counted() == [was + 1 for was in before]
-
-
-async def test_a_review_its_votes_and_how_long_it_took(bank: World, robot: Agent) -> None:
-    votes = value("votes_total", verdict="approve", late="no")
-    took = value("review_duration_seconds_sum", result="met")
+    before, took = counted(), value("review_duration_seconds_sum", result="met")
     view = (await robot.submit(await pay(bank, 500))).json()
     await bank.service.watch.look()
     assert value("reviews_open") == 1
     bank.clock.pass_(minutes=30)
     await bank.service.watch.look()
     assert 1_790 < value("oldest_open_review_age_seconds") < 1_830
-    maya = await bank.person("maya")
     assert (await maya.vote(view)).status_code == 200
     await bank.service.watch.look()
     assert value("reviews_open") == 0
-    assert value("votes_total", verdict="approve", late="no") == votes + 1
     assert 1_790 < value("review_duration_seconds_sum", result="met") - took < 1_830
+    await robot.spend(await robot.see(view["txn"]), "a1")
+    outcome = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired", "result": {"id": "p"}}
+    assert (await robot.report("a1", outcome)).status_code == 200
+    assert counted() == [was + 1 for was in before]
 
 
 async def test_what_a_caller_invents_makes_no_label(bank: World, robot: Agent) -> None:
@@ -214,14 +210,7 @@ async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(
     assert value("tasks_opened_total", task="unknown") == before
     assert value("units_waiting") == 0
 
-    class Heard(list[str]):
-        def before_commit(self, tx: Tx) -> None:
-            """Nothing is wanted."""
-
-        def committed(self, lines: list[Line], known: object, seconds: float) -> None:
-            self.extend(line.kind for line in lines)
-
-    heard = Heard()
+    heard = Mock()
     bank.service.db.tell_lines(heard)
     line = partial(append, kind="signed_out", actor="person:gone", body={})
     gone = asyncio.create_task(bank.service.db.write(line))
@@ -231,7 +220,8 @@ async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(
         await gone
     await bank.service.db.write(lambda tx: tx.now)
     await asyncio.sleep(0)
-    assert heard == ["signed_out"], "although its caller went away"
+    kinds = [line.kind for call in heard.committed.call_args_list for line in call.args[0]]
+    assert kinds == ["signed_out"], "although its caller went away"
     for rules in ("", "// more\n"):  # the bundle in force is named, and the one before is not
         folder.rules(rules)
         await bank.activate()

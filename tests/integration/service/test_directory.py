@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from policy_service import metrics
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from tests.fakes.log_check import faults_of_log
@@ -17,6 +16,7 @@ from tests.fakes.lookups import Host, Scim
 from tests.fakes.payments import Payments, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
+from tests.integration.service.test_costs import value
 
 pytestmark = pytest.mark.anyio
 
@@ -87,11 +87,6 @@ async def bank(
         assert await started.service.db.read(faults_of_log) == []
 
 
-@pytest.fixture
-async def robot(bank: World) -> Agent:
-    return await bank.agent("robot")
-
-
 async def vote(bank: World, name: str, view: dict[str, Any]) -> str:
     """What somebody's vote comes to: the state of the review, or the refusal's code."""
     answer = (await (await bank.person(name)).vote(view)).json()
@@ -139,13 +134,8 @@ async def test_who_left_the_directory_counts_no_more(bank: World, robot: Agent, 
 
 
 async def test_a_directory_that_is_away_counts_for_a_while_and_then_for_nobody(
-    bank: World,
-    robot: Agent,
-    directory: Host,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    bank: World, robot: Agent, directory: Host, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    caplog.set_level(logging.DEBUG)
     view, _ = await approved(bank, robot)
     directory.how = "500"
     await bank.service.active.read_directory()
@@ -160,7 +150,7 @@ async def test_a_directory_that_is_away_counts_for_a_while_and_then_for_nobody(
     assert await findings(bank) == []
     assert await vote(bank, "tomas", view) == "met"
     assert {asked.headers["authorization"] for asked in directory.asked} == {f"Bearer {TOKEN}"}
-    said = "".join(capsys.readouterr()) + caplog.text
+    said = "".join(capsys.readouterr())
     assert "directory_unreadable" in said and TOKEN not in said
 
 
@@ -195,10 +185,7 @@ async def test_a_changed_fact_is_asked_anew(bank: World, folder: Payments, robot
 
 
 async def test_a_host_that_fails_takes_the_release_back(bank: World, robot: Agent, facts: Host) -> None:
-    def failures() -> float:
-        labels = {"source": "bank", "result": "failed"}
-        return metrics.REGISTRY.get_sample_value("countersign_fact_reads_total", labels) or 0.0
-
+    failures = partial(value, "fact_reads_total", source="bank", result="failed")
     tokens = await released(robot, (await robot.submit(await pay(bank))).json())
     before = failures()
     facts.how = "500"

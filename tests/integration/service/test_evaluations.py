@@ -18,7 +18,7 @@ from tests.fakes.world import Agent, World
 from tests.integration.service.effects import call, mail, pay
 from tests.integration.service.engines import SQLITE_IN_SHORT
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", SQLITE_IN_SHORT)]
 
 NOTE = manifest("note", PAY["args"], "/account", lane="live", ask="live")
 NOTES = (
@@ -26,13 +26,6 @@ NOTES = (
     plain_forbid("note-never", "context.input.amount > 1000", action="note"),
 )
 TXN = names.txn_id(agent="robot", run_key="r")
-
-
-@pytest.fixture(params=SQLITE_IN_SHORT)
-def engine(request: pytest.FixtureRequest) -> str:
-    """A line that is written on one engine alone would be no record."""
-    chosen: str = request.param
-    return chosen
 
 
 @pytest.fixture
@@ -118,17 +111,11 @@ async def test_each_answer_about_a_live_effect_is_a_line_of_the_log(bank: World,
         (decided,) = await evaluated(robot, effect, live=True)
         await bank.service.sequencer.number()
         after = await bank.service.db.read(sizes)
-        assert {name for name in after if after[name] != before[name]} == {"audit"}, (
-            "nothing else is kept of it"
-        )
+        assert {name for name in after if after[name] != before[name]} == {"audit"}
         assert decided["outcome"] == outcome
         kind, body = (await bank.log(TXN))[n]
-        assert (kind, body["tool"], body["outcome"], body["reasons"]) == (
-            "live_decided",
-            "note",
-            outcome,
-            reasons,
-        )
+        line = (kind, body["tool"], body["outcome"], body["reasons"])
+        assert line == ("live_decided", "note", outcome, reasons)
         assert set(policies) <= {*body["policies"], *body["gates"]}
         assert body["args_digest"] == names.args_digest(args=effect["args"])
         assert (body["bundle"], body["commit"]) == (decided["bundle"], decided["commit"])
@@ -151,11 +138,8 @@ async def test_what_is_not_live_is_not_noted(
     answer = await ask(robot, await pay(bank), live=True)  # staged by its manifest: to be submitted
     assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
     assert "staged in its reviewed manifest" in answer.json()["detail"]
-    for stop, end, args in (
-        ("stop", "go-on", {"tool": "note"}),
-        ("stop", "go-on", {"tool": None}),
-        ("freeze", "unfreeze", {"agent": "robot"}),
-    ):
+    frozen = ("freeze", "unfreeze", {"agent": "robot"})
+    for stop, end, args in (("stop", "go-on", {"tool": "note"}), ("stop", "go-on", {"tool": None}), frozen):
         await bank.operator(stop, args | {"reason": "it loops"})
         answer = await ask(robot, await note(bank), live=True)
         assert (answer.status_code, answer.json()["code"]) == (403, "frozen")

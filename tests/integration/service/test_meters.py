@@ -19,7 +19,7 @@ from policy_service.storage.tables import DecisionRow
 from policy_service.workflow.effects.activate import ask_about_open
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import ANYBODY, Payments
-from tests.fakes.world import Agent, Clock, World, running
+from tests.fakes.world import Agent, Clock, Visitor, World, running
 from tests.integration.service.effects import call, mail, pay, ship
 from tests.integration.service.engines import ENGINES, SQLITE_IN_SHORT
 from tests.integration.service.metered import ASKS, CALLS, CAP, CAPS, METERS, counted_pay, held, metered
@@ -141,8 +141,7 @@ async def test_effects_of_one_submission_see_each_other_in_order(bank: World, ro
 # --------------------------------------------------------------------------------------------------- what comes back
 
 
-async def test_what_ends_unspent_comes_back(bank: World, robot: Agent) -> None:
-    maya = await bank.person("maya")
+async def test_what_ends_unspent_comes_back(bank: World, robot: Agent, maya: Visitor) -> None:
     denied = await submitted(robot, await pay(bank, 600))
     assert await left(bank, robot, 400)
     assert (await maya.vote(denied, "deny", reason="no")).status_code == 200
@@ -169,12 +168,11 @@ async def test_what_ends_unspent_comes_back(bank: World, robot: Agent) -> None:
     assert await bank.service.db.read(held) == 0
 
 
-async def test_the_agents_own_word_gives_nothing_back_and_a_persons_does(bank: World, robot: Agent) -> None:
+async def test_only_a_persons_word_gives_back(bank: World, robot: Agent, maya: Visitor) -> None:
     for outcome in ("unused", "failed", "fired"):
         await spent(robot, await pay(bank, 100), outcomes=(outcome,))
     doubted = [await spent(robot, await pay(bank, 100), outcomes=("unknown",)) for _ in range(2)]
     assert await left(bank, robot, CAP - 500)
-    maya = await bank.person("maya")
     for view, answer, held_now in zip(doubted, ("fired", "not_fired"), (500, 400), strict=True):
         assert (await maya.settle(await maya.task(view, "unknown"), answer)).status_code == 200
         assert await left(bank, robot, CAP - held_now)
@@ -245,10 +243,9 @@ async def test_a_calendar_window_begins_at_midnight(bank: World, robot: Agent, f
 # ---------------------------------------------------------------------------------------------- asked about again
 
 
-async def test_asked_again_an_effect_sees_what_was_held_before_it(bank: World, robot: Agent) -> None:
+async def test_asked_again_it_sees_what_was_held_before_it(bank: World, robot: Agent, maya: Visitor) -> None:
     first = await submitted(robot, await pay(bank, 700, "a"))
     await submitted(robot, await pay(bank, 300, "b"))  # this fills the budget, its own part included
-    maya = await bank.person("maya")
     await maya.vote(first)
     seen = await robot.see(first["txn"])
     assert states(seen) == ["released"]

@@ -66,6 +66,7 @@ class Driven:
         for path, methods in self.document["paths"].items():
             for method in methods:  # schemathesis would otherwise make sign-ins up; ours stand in `auth_for`
                 self.document["paths"][path][method].pop("security", None)
+        self.operations = [(m.upper(), path) for path, of in self.document["paths"].items() for m in of]
         self.agent, self.person, self.known = service.do(_furnished)
 
     def auth_for(self, path: str) -> requests.auth.AuthBase:
@@ -106,28 +107,6 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
         driven.session.close()
 
 
-OPERATIONS = {
-    ("GET", "/.well-known/jwks.json"), ("GET", "/healthz"), ("GET", "/metrics"), ("GET", "/readyz"),
-    ("GET", "/v1/audit"), ("GET", "/v1/epoch"), ("GET", "/v1/events"), ("GET", "/v1/policies"),
-    ("GET", "/v1/policies/shadow"), ("GET", "/v1/reviews"), ("GET", "/v1/reviews/{review_id}"),
-    ("GET", "/v1/reviews/{review_id}/export"), ("GET", "/v1/tasks"), ("GET", "/v1/tasks/{task_id}"),
-    ("GET", "/v1/tools/{tool}"), ("GET", "/v1/transactions"), ("GET", "/v1/transactions/{txn}"),
-    ("POST", "/v1/agent-keys"), ("POST", "/v1/evaluations"), ("POST", "/v1/outcomes"),
-    ("POST", "/v1/policies/sync"), ("POST", "/v1/proposals/{proposal_id}/accept"),
-    ("POST", "/v1/proposals/{proposal_id}/decline"), ("POST", "/v1/redemptions"),
-    ("POST", "/v1/redemptions/{attempt_id}/renew"), ("POST", "/v1/reviews/{review_id}/answers"),
-    ("POST", "/v1/reviews/{review_id}/comments"), ("POST", "/v1/reviews/{review_id}/proposals"),
-    ("POST", "/v1/reviews/{review_id}/votes"), ("POST", "/v1/tasks/{task_id}/settle"),
-    ("POST", "/v1/transactions"), ("POST", "/v1/transactions/{txn}/compensate"),
-    ("POST", "/v1/transactions/{txn}/release"), ("POST", "/v1/transactions/{txn}/withdraw"),
-}  # fmt: skip
-
-
-def test_every_route_of_the_service_is_in_the_document_and_here(driven: Driven) -> None:
-    found = {(m.upper(), path) for path, methods in driven.document["paths"].items() for m in methods}
-    assert found == OPERATIONS
-
-
 NOTHING_TO_GET_WRONG = {
     "/.well-known/jwks.json", "/healthz", "/readyz", "/metrics", "/v1/epoch", "/v1/policies", "/v1/policies/sync",
 }  # fmt: skip
@@ -151,25 +130,24 @@ def drive(driven: Driven, method: str, path: str, examples: int, **how: Any) -> 
     ask()
 
 
-ASKED = sorted(operation for operation in OPERATIONS if operation[1] not in STREAMS)
-
-
-@pytest.mark.parametrize(("method", "path"), ASKED)
-def test_every_answer_is_one_the_document_names(driven: Driven, method: str, path: str) -> None:
-    """To what it allows, to what it forbids, and about what is there."""
-    drive(driven, method, path, EXAMPLES, generation_mode=POSITIVE)
-    if path not in NOTHING_TO_GET_WRONG:
-        drive(driven, method, path, EXAMPLES, generation_mode=NEGATIVE)
-    if name := path.partition("{")[2].partition("}")[0]:
-        for value in driven.known[name]:
-            drive(driven, method, path, 1, path_parameters={name: value})
+def test_every_answer_is_one_the_document_names(driven: Driven, subtests: pytest.Subtests) -> None:
+    """To what it allows, to what it forbids, and about what is there; a route more or less changes the number."""
+    assert len(driven.operations) == 34
+    for method, path in driven.operations:
+        if path in STREAMS:
+            continue
+        with subtests.test(method=method, path=path):
+            drive(driven, method, path, EXAMPLES, generation_mode=POSITIVE)
+            if path not in NOTHING_TO_GET_WRONG:
+                drive(driven, method, path, EXAMPLES, generation_mode=NEGATIVE)
+            name = path.partition("{")[2].partition("}")[0]
+            for value in driven.known.get(name, []):
+                drive(driven, method, path, 1, path_parameters={name: value})
 
 
 def test_every_route_refuses_whom_it_does_not_know_as_the_document_says(driven: Driven) -> None:
-    ids = {
-        "txn": "0" * 64, "attempt_id": "a", "review_id": "r", "tool": "t", "task_id": "t", "proposal_id": "p",
-    }  # fmt: skip
-    for method, path in OPERATIONS:
+    ids = dict.fromkeys(driven.known, "0" * 64)
+    for method, path in driven.operations:
         if not path.startswith("/v1/"):
             continue
         place = driven.service.url + path.format(**ids)

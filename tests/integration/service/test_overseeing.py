@@ -92,8 +92,7 @@ NO_STOPS: list[tuple[dict[str, str], int]] = [
 ]
 
 
-async def test_a_form_that_is_not_in_order_stops_nothing(bank: World, robot: Agent) -> None:
-    maya = await bank.person("maya")
+async def test_a_form_that_is_not_in_order_stops_nothing(bank: World, robot: Agent, maya: Visitor) -> None:
     for form, status in NO_STOPS:
         assert (await send(maya, "/stop", **form)).status_code == status, form
     cookie = {"Cookie": f"countersign_dev={maya.cookie}"}
@@ -131,11 +130,14 @@ async def test_a_rule_about_stopping_says_who(bank: World, folder: Payments, rob
     folder.rules(f'@id("legal-stops") {where} when {{ resource.what == "tool" }};')
     await bank.activate()
     maya, ingrid = await bank.person("maya"), await bank.person("ingrid")
-    assert (await send(maya, "/stop", what="tool", name="pay")).status_code == 403
-    assert (await send(ingrid, "/stop", what="everything")).status_code == 403
-    assert await goes_on(bank, robot)
-    assert (await send(ingrid, "/stop", what="tool", name="pay")).status_code == 303
-    assert not await goes_on(bank, robot)
+    tool = {"what": "tool", "name": "pay"}
+    for visitor, stop, status in (
+        (maya, tool, 403),
+        (ingrid, {"what": "everything"}, 403),
+        (ingrid, tool, 303),
+    ):
+        assert (await send(visitor, "/stop", **stop)).status_code == status
+        assert await goes_on(bank, robot) is (status == 403)
 
 
 async def test_the_agents_pages_tell_what_was_done(bank: World, robot: Agent, folder: Payments) -> None:
@@ -188,30 +190,17 @@ async def test_the_log_is_searched_by_whatever_a_line_tells(bank: World, robot: 
     await bank.service.sequencer.number()
     of_effect = await found(maya, f"about={view['effects'][0]['effect_id']}")
     assert of_effect[-1] == "effect_submitted"
-    assert (
-        {"vote_recorded", "effect_released"}
-        <= set(of_effect)
-        < set(await found(maya, f"about={view['txn']}"))
-    )
+    of_txn = await found(maya, f"about={view['txn']}")
+    assert {"vote_recorded", "effect_released"} <= set(of_effect) < set(of_txn)
     by_maya = await found(maya, f"person={person('maya')}")
     assert "vote_recorded" in by_maya and "effect_submitted" not in by_maya
     mine, others = await found(maya, "agent=robot"), await found(maya, "agent=other")
     assert "vote_recorded" in mine and "vote_recorded" not in others and "effect_submitted" in others
     assert set(await found(maya, "kind=vote_recorded&agent=robot")) == {"vote_recorded"}
-    for nothing in (
-        "kind=vote_recorded&agent=other",
-        "agent=nobody",
-        "since=2199-01-01T00:00",
-        "until=2001-01-01",
-    ):
+    for nothing in ("kind=vote_recorded&agent=other", "since=2199-01-01T00:00", "until=2001-01-01"):
         assert await found(maya, nothing) == [], nothing
-    for query in (
-        "cursor=x%27",
-        f"cursor={'a' * 31}",
-        "since=soon",
-        "until=9999-12-31",
-        f"agent={'a' * 501}",
-    ):
+    wrong = (f"cursor={'a' * 31}", "since=soon", "until=9999-12-31", f"agent={'a' * 501}")
+    for query in ("cursor=x%27", *wrong):
         assert (await maya.get(f"/audit?{query}")).status_code == 400, query
     lines: list[Any] = [
         json.loads(line) for line in (await maya.get("/audit/export.jsonl?agent=robot")).text.splitlines()
@@ -290,8 +279,7 @@ REFUSED: list[tuple[dict[str, str], int, str]] = [
 ]
 
 
-async def test_an_effect_is_tried_and_not_recorded(bank: World, robot: Agent, folder: Payments) -> None:
-    maya = await bank.person("maya")
+async def test_a_trial_is_not_recorded(bank: World, robot: Agent, folder: Payments, maya: Visitor) -> None:
     before = await bank.service.db.read(rows_written)
     status, text = await attempt(maya)
     assert status == 200
@@ -350,8 +338,7 @@ async def test_commits_that_came_and_were_refused_are_told(tmp_path: Path) -> No
     assert re.search(f"{bad[:4]} .{{,40}}refused does not load: rules.cedar:2", without)
 
 
-async def test_the_cases_that_hold_the_rules_are_counted(bank: World, folder: Payments) -> None:
-    maya = await bank.person("maya")
+async def test_the_cases_of_the_rules_are_counted(bank: World, folder: Payments, maya: Visitor) -> None:
     holds(await text_of(maya), "0 cases: nothing holds these rules")
     case = "agents: { robot: { name: robot } }\ncases:\n  - it: a large payment asks\n    agent: robot\n    tool: pay\n"
     case += "    args: { account: a1, amount: 500 }\n    expect: review\n"

@@ -121,6 +121,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"ask": "staged", "lane": "live"}, "ask:"),
     ({"ask": True, "lane": "live"}, "ask:"),
     ({"ask": "live"}, "leave out ask"),
+    ({"on_exhausted": "tool", "lane": "live"}, "live tool"),
     ({"resource": {"type": "a b", "id": "/account"}}, "resource/type:"),
     ({"resource": {"type": "A", "id": "account"}}, "not a JSON pointer"),
     ({"resource": {"type": "A", "id": "/user"}}, UNDECLARED),

@@ -155,7 +155,8 @@ NO_PROOFS = (
 
 
 async def test_what_is_no_proof_is_refused(door: Door) -> None:
-    for token in NO_PROOFS:
+    another_kind = sign({"sub": "bot", "htm": "POST", "path": PATH}, typ="effect-release+jwt", key=KEY)
+    for token in (*NO_PROOFS, another_kind):
         assert await door.refused(token) == "bad_proof", token
 
 

@@ -5,7 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from countersign import tracing
 from countersign.journal.opening import database_at
 from countersign.journal.place import JournalPlace
 from countersign.journal.verifying import verify
@@ -36,3 +40,13 @@ def desk(tmp_path: Path, place: JournalPlace, request: pytest.FixtureRequest) ->
 def refund(desk: Desk) -> Callable[..., Any]:
     """The tool most tests use."""
     return refund_tool(desk)
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    """Everything that is traced."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with tracing.using(provider):
+        yield exporter
+    provider.shutdown()

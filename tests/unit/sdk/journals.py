@@ -6,17 +6,21 @@ each engine does in a way of its own says `["sqlite", POSTGRES]`, and is short o
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
 from countersign.journal import Journal
+from countersign.journal.exporting import exported
 from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.postgres import PostgresDatabase
+from countersign.journal.telling import describe
 from tests.counterparts import postgres, require
 
 POSTGRES = pytest.param("postgresql", marks=pytest.mark.xdist_group("journals"))
@@ -80,3 +84,10 @@ def terminate(journal: Journal, place: JournalUrl) -> None:
     pid = database._session.connection.info.backend_pid
     with psycopg.connect(place.secret, autocommit=True) as connection:
         connection.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+
+
+def document(journal: Journal, *keys: str) -> dict[str, Any]:
+    """What `journal export --format json` writes of these transactions."""
+    found = [describe(journal, one) for key in keys for one in journal.transactions.find(key)]
+    read: dict[str, Any] = json.loads(exported("json", found, "2026-11-23T12:00:00Z"))
+    return read

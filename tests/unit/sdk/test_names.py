@@ -5,22 +5,21 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import countersign
 
 
-def imported_for_type_checkers() -> set[str]:
+def test_a_program_a_type_checker_and_a_star_import_see_the_same_names() -> None:
     tree = ast.parse(Path(countersign.__file__).read_text(encoding="utf-8"))
     (block,) = (node for node in tree.body if isinstance(node, ast.If))
-    return {
-        name.asname or name.name
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for name in node.names
-    }
-
-
-def test_a_program_a_type_checker_and_a_star_import_see_the_same_names() -> None:
-    assert imported_for_type_checkers() == set(countersign.__all__)
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    assert {one.asname or one.name for node in imports for one in node.names} == set(countersign.__all__)
     assert countersign.__all__ == sorted(
         set(countersign.__all__), key=lambda name: (not name.isupper(), name)
     )
+    assert set(countersign.__all__) == set(countersign._HOME_OF)
+    assert all(getattr(countersign, name).__doc__ for name in countersign.__all__)
+    assert "tool" in dir(countersign)
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = countersign.nothing_of_ours  # type: ignore[attr-defined]

@@ -21,7 +21,6 @@ from countersign import (
     probe,
     resume,
     tool,
-    transaction,
 )
 from countersign.adapters.memory import MemorySession
 from countersign.texts import MAX_TEXT, storable, text_of
@@ -120,7 +119,7 @@ def is_storable(text: str) -> bool:
 @EACH
 def test_what_a_tool_says_went_wrong_keeps_nothing_from_being_taken_back(desk: Desk, error: NotDone) -> None:
     charge, notify = charge_tools(desk), failing_tool(desk, error, acts=False)
-    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(EffectFailed) as failed, desk.step() as txn:
         charge("o-1", 100)
         placed = notify("o-1")
     assert desk.done == [("charge", "o-1", 100), ("void", "c-o-1", 100)]
@@ -135,17 +134,24 @@ def test_what_a_tool_says_went_wrong_keeps_nothing_from_being_taken_back(desk: D
         assert states(after) == {"charge#1": "compensated", "notify#2": "failed"}
 
 
+def outcome_of(desk: Desk, step: list[tuple[Any, ...]], raises: type[Exception]) -> dict[str, str]:
+    """The states after a step that raises this, in storable words."""
+    with pytest.raises(raises) as failed:
+        desk.run(*step)
+    assert is_storable(str(failed.value))
+    return states(desk)
+
+
 @A_FEW
 def test_what_a_tool_says_of_an_unknown_outcome_stays_readable(desk: Desk, error: NotDone) -> None:
-    def as_failure() -> Exception:
-        raised = ConnectionError()
-        raised.args = error.args
-        return raised
+    """Nor does what its probe raises make it known."""
 
-    with pytest.raises(OutcomeUnknown) as unknown:
-        desk.run((failing_tool(desk, as_failure()), "o-1"))
-    assert states(desk) == {"notify#1": "unknown"}
-    assert is_storable(str(unknown.value))
+    @probe("look", registry=desk.registry)
+    def look(order_id: str) -> ProbeAnswer:
+        raise error
+
+    lost = failing_tool(desk, ConnectionError(*error.args), probe="look")
+    assert outcome_of(desk, [(lost, "o-1")], OutcomeUnknown) == {"notify#1": "unknown"}
 
 
 @A_FEW
@@ -158,12 +164,35 @@ def test_a_compensation_that_says_so_did_not_happen(desk: Desk, error: NotDone) 
             raise error
 
     desk.before_fire = refuses
-    with pytest.raises(EffectFailed) as failed:
-        desk.run((charge, "o-1", 100), (notify, "o-1"))
-    assert states(desk) == {"charge#1": "compensation_failed", "notify#2": "failed"}
+    after = outcome_of(desk, [(charge, "o-1", 100), (notify, "o-1")], EffectFailed)
+    assert after == {"charge#1": "compensation_failed", "notify#2": "failed"}
     assert desk.runtime.journal.transactions.find("t-1")[0].state == "unsettled"
-    assert is_storable(str(failed.value))
-    assert "Still standing and not undone: charge#1" in str(failed.value)
+
+
+@A_FEW
+def test_an_adapter_may_fail_in_any_words(
+    desk: Desk, error: NotDone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cannot(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(MemorySession, "commit", cannot)
+    memory = MemoryAdapter()
+    note = tool("note", lane="live", adapter=memory, registry=desk.registry)(
+        lambda: memory.__setitem__("n", 1)
+    )
+    after = outcome_of(desk, [(note,), (charge_tools(desk), "o-1", 100)], LiveCommitFailed)
+    assert after == {"charge#1": "compensated"}
+
+
+UNSURE = ["\udcff", "a\0b", LyingText("\ud800"), 7, None, ["\udcff"], "x" * 10_000]
+
+
+@pytest.mark.parametrize("why", UNSURE, ids=range(len(UNSURE)))
+def test_a_probe_may_say_anything_of_why_it_cannot_tell(desk: Desk, why: Any) -> None:
+    probe("look", registry=desk.registry)(lambda order_id: Unsure(why))
+    slow = failing_tool(desk, TimeoutError("slow"), probe="look")
+    assert outcome_of(desk, [(slow, "o-1")], OutcomeUnknown) == {"notify#1": "unknown"}
 
 
 def test_a_failure_at_the_same_time_as_others_is_written_as_it_is(desk: Desk) -> None:
@@ -172,52 +201,6 @@ def test_a_failure_at_the_same_time_as_others_is_written_as_it_is(desk: Desk) ->
         charge("o-1", 100)
         notify("o-1")
     assert states(desk) == {"charge#1": "compensated", "notify#2": "failed"}
-
-
-CANNOT_TELL: dict[str, Any] = {
-    "half a pair": Unsure("\udcff"),
-    "U+0000": Unsure("a\0b"),
-    "a text of its own kind": Unsure(LyingText("\ud800")),
-    "a number": Unsure(7),  # type: ignore[arg-type]
-    "nothing": Unsure(None),  # type: ignore[arg-type]
-    "a list": Unsure(["\udcff"]),  # type: ignore[arg-type]
-    "long": Unsure("x" * 10_000),
-    **{f"it raises: {name}": ODD[name] for name in SOME},
-}
-
-
-@pytest.mark.parametrize("answer", CANNOT_TELL.values(), ids=CANNOT_TELL)
-def test_a_probe_may_say_anything_of_why_it_cannot_tell(desk: Desk, answer: Any) -> None:
-    @probe("look", registry=desk.registry)
-    def look(order_id: str) -> ProbeAnswer:
-        if isinstance(answer, NotDone):
-            raise answer
-        return answer
-
-    desk.run((failing_tool(desk, TimeoutError("slow"), probe="look"), "o-1"), raises=OutcomeUnknown)
-    assert states(desk) == {"notify#1": "unknown"}
-
-
-@A_FEW
-def test_an_adapter_may_fail_in_any_words(
-    desk: Desk, error: NotDone, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    memory = MemoryAdapter()
-
-    def cannot(*_: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(MemorySession, "commit", cannot)
-
-    @tool("note", lane="live", adapter=memory, registry=desk.registry)
-    def note(text: str) -> None:
-        """Write a note."""
-        memory["note"] = text
-
-    with pytest.raises(LiveCommitFailed) as failed:
-        desk.run((note, "hello"), (charge_tools(desk), "o-1", 100))
-    assert states(desk)["charge#1"] == "compensated"
-    assert is_storable(str(failed.value))
 
 
 class Unwritable:

@@ -53,10 +53,6 @@ from tests.fakes.desk import (
 from tests.unit.sdk.live.test_lane import lock_is_free
 
 
-def staged_states(desk: Desk) -> list[str]:
-    return [*states(desk).values()]
-
-
 def test_scenario_5_the_order_in_which_tools_are_registered_does_not_matter(desk: Desk) -> None:
     undone: Any = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
     charge = answering_tool(desk, None, name="charge", **undone)
@@ -108,7 +104,7 @@ def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once(desk: Desk, 
     resume(desk.runtime)
     done = list(desk.done)
     assert [one[1] for one in done if one[0] == "void"] == ["c-o-3", "c-o-2", "c-o-1"]
-    assert staged_states(desk) == ["compensated"] * 3 + ["failed"]
+    assert [*states(desk).values()] == ["compensated"] * 3 + ["failed"]
     assert (resume(desk.runtime), desk.done) == ([], done)
 
 
@@ -182,7 +178,7 @@ def test_scenario_29_what_is_known_not_to_have_happened_is_not_compensated(desk:
     desk.before_fire = refuses
     desk.run((charge, "o-1", 100), (charge, "o-2", 200), raises=EffectFailed)
     assert [one[:2] for one in desk.done] == [("charge", "o-1"), ("void", "c-o-1")][: 2 * at]
-    assert staged_states(desk) == [["failed", "unused"], ["compensated", "failed"]][at]
+    assert [*states(desk).values()] == [["failed", "unused"], ["compensated", "failed"]][at]
     assert [path.endswith("/compensate") for _, path in desk.face.log].count(True) == at  # nor asked for
 
 
@@ -273,25 +269,19 @@ def test_w6_what_committed_is_not_taken_back(desk: Desk, monkeypatch: pytest.Mon
             later.run(*calls)
         assert [one.after for one in resume(later.runtime)] == ["settled"] * (then == "resume")
     assert desk.done == [("charge", "o-1", 100)]
-    assert (staged_states(desk), notes_in(notes)) == (["fired"], [("o-1", "hello")])
+    assert ([*states(desk).values()], notes_in(notes)) == (["fired"], [("o-1", "hello")])
 
 
-def test_w10_a_live_commit_that_fails_leaves_no_lock_and_nothing_to_recover(desk: Desk) -> None:
-    class Full(SQLiteAdapter):
-        """Its commit fails, and leaves the database's own transaction open."""
+def test_w10_a_live_commit_that_fails_leaves_no_lock_and_nothing_to_recover(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(session: SQLiteSession, attempt_id: str) -> None:
+        """It leaves the database's own transaction open."""
+        raise sqlite3.OperationalError("database or disk is full")
 
-        def begin(self, txn: str) -> Any:
-            session = super().begin(txn)
-
-            def refuse(attempt_id: str) -> None:
-                raise sqlite3.OperationalError("database or disk is full")
-
-            session.commit = refuse  # type: ignore[method-assign]
-            return session
-
+    monkeypatch.setattr(SQLiteSession, "commit", refuse)
     notes = notes_database(desk.folder)
-
-    note, charge = note_tool(desk, Full(notes)), charge_tools(desk)
+    note, charge = note_tool(desk, SQLiteAdapter(notes)), charge_tools(desk)
 
     def step() -> None:
         desk.run((note, "o-1", "hello"), (charge, "o-1", 100))
@@ -304,7 +294,7 @@ def test_w10_a_live_commit_that_fails_leaves_no_lock_and_nothing_to_recover(desk
         step()
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
     assert [one[0] for one in desk.done] == ["charge", "void"]
-    assert (staged_states(desk), resume(desk.runtime)) == (["compensated"], [])
+    assert ([*states(desk).values()], resume(desk.runtime)) == (["compensated"], [])
 
 
 def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk: Desk) -> None:
@@ -324,9 +314,6 @@ def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk:
 
 
 def test_w25_a_draft_keeps_the_compensation(desk: Desk) -> None:
-    charge = charge_tools(desk)
-    draft = tool_of(charge).draft_manifest()
-    read = load_manifest(manifest_json(draft))
-    assert read.compensation is not None
-    assert read.compensation.tool == "void"
-    assert read.compensation.map == {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
+    read = load_manifest(manifest_json(tool_of(charge_tools(desk)).draft_manifest()))
+    mapping = {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
+    assert read.compensation is not None and read.compensation.map == mapping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,7 +22,6 @@ from countersign import (
     transaction,
 )
 from countersign.contract import Verdict
-from countersign.journal.exporting import exported
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN, Seals
 from countersign.journal.telling import describe
@@ -31,6 +29,7 @@ from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void, failing_tool
 from tests.unit.sdk.hunting import SECRET, everything_of, found_in
+from tests.unit.sdk.journals import document
 
 
 def remember_tool(desk: Desk, **options: Any) -> Callable[[str, str], None]:
@@ -80,24 +79,16 @@ def in_journal(desk: Desk) -> list[str]:
 # ------------------------------------------------------------------------------------------------ live calls
 
 
-@pytest.mark.parametrize("ask", [None, "live"])
-def test_what_the_service_calls_secret_of_a_live_call_is_hidden(desk: Desk, ask: str | None) -> None:
+@pytest.mark.parametrize(("ask", "secret"), [(None, True), ("live", True), (None, False)])
+def test_what_the_service_calls_secret_of_a_live_call_is_hidden(desk: Desk, ask: Any, secret: bool) -> None:
+    """And where nobody calls it secret the hunt finds it."""
     remember = remember_tool(desk)
-    desk.publish(remember, ask=ask, secret=("/text",))
+    desk.publish(remember, ask=ask, secret=("/text",) * secret)
     desk.run((remember, "here", SECRET))
     (row,) = shown(desk, "t-1", "live")
-    assert (row.has_secrets, row.args) == (True, {"where": "here", "text": HIDDEN})
-    assert told_nowhere(described(desk, "t-1"))
-    assert in_journal(desk) == []
-
-
-def test_a_live_call_that_nobody_calls_secret_is_in_clear(desk: Desk) -> None:
-    """So the hunt above would have found it."""
-    remember = remember_tool(desk)
-    desk.publish(remember)
-    desk.run((remember, "here", SECRET))
-    assert not shown(desk, "t-1", "live")[0].has_secrets
-    assert in_journal(desk) != []
+    assert (row.has_secrets, row.args) == (secret, {"where": "here", "text": HIDDEN if secret else SECRET})
+    assert told_nowhere(described(desk, "t-1")) is secret
+    assert (in_journal(desk) == []) is secret
 
 
 def test_what_code_file_and_service_call_secret_is_taken_together(desk: Desk, tmp_path: Path) -> None:
@@ -144,18 +135,14 @@ def test_a_denial_in_another_thread_does_not_make_a_released_call_s_secret_unkno
     assert shown(desk, "t-1", "live")[0].args == {"where": "here", "text": HIDDEN}
 
 
-@pytest.mark.parametrize("then", ["called secret", "no longer called secret"])
-def test_what_is_secret_is_what_the_last_look_said(desk: Desk, then: str) -> None:
-    remember, lies = remember_tool(desk), ((), ("/text",))
-    before, after = lies if then == "called secret" else lies[::-1]
-    desk.publish(remember, secret=before)
-    desk.run((remember, "here", "a"))
-    desk.service.manifests.pop("remember")
-    desk.publish(remember, secret=after)
-    desk.clock.advance(60)
-    desk.run((remember, "here", "b"), key="t-2")
-    rows = [shown(desk, key, "live")[0].has_secrets for key in ("t-1", "t-2")]
-    assert rows == [bool(before), bool(after)]
+def test_what_is_secret_is_what_the_last_look_said(desk: Desk) -> None:
+    remember, secret = remember_tool(desk), [(), ("/text",), ()]
+    for number, pointers in enumerate(secret):
+        desk.service.manifests.pop("remember", None)
+        desk.publish(remember, secret=pointers)
+        desk.run((remember, "here", "a"), key=f"t-{number}")
+        desk.clock.advance(60)
+    assert [shown(desk, f"t-{n}", "live")[0].has_secrets for n in range(3)] == [*map(bool, secret)]
 
 
 def test_a_dry_run_hides_what_the_service_calls_secret_of_a_live_call(desk: Desk) -> None:
@@ -191,7 +178,7 @@ def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(d
     other = replay("t-1", lambda _: find("ada"), runtime=desk.runtime)
     (told,) = other.divergences
     assert str(told) == "live call 1 of find: its result is another, and is hidden"
-    written = json.loads(exported("json", [described(desk, "t-1")], "2026-11-23T12:00:00Z"))
+    written = document(desk.runtime.journal, "t-1")
     from_export = replay("t-1", lambda _: find("ada"), export=written, runtime=desk.runtime)
     (told,) = from_export.unchecked
     assert told == "live call 1 of find: its result is hidden in the export, so it is not compared"
@@ -331,11 +318,6 @@ def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
     assert (shown(desk, "t-1", "staged")[0].state.value, in_journal(desk)) == ("unknown", [])
 
 
-def test_the_exit_of_a_tool_without_secrets_is_its_own(desk: Desk) -> None:
-    with pytest.raises(SystemExit, match="the disk is full"):
-        desk.run((failing_tool(desk, SystemExit("the disk is full")), "o-1"))
-
-
 def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None:
     @tool("void", resource=("Charge", "const:c"), secret=["charge_id"], registry=desk.registry)
     def void(charge_id: str) -> None:
@@ -350,16 +332,16 @@ def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None
     assert (row.args, row.error) == ({"charge_id": HIDDEN}, "NotDone")
 
 
-@pytest.mark.parametrize("away", [False, True])
-def test_a_dry_run_hides_what_the_code_calls_secret(desk: Desk, tmp_path: Path, away: bool) -> None:
+def test_a_dry_run_hides_what_the_code_calls_secret(desk: Desk, tmp_path: Path) -> None:
+    """Also where the service is away."""
     beside = tmp_path / "pay.json"
     pay = pay_tool(desk, manifest=beside)
     reviewed = changed(tool_of(pay).draft_manifest(), secret=())
     beside.write_bytes(manifest_json(reviewed))
     desk.service.review([reviewed])
-    if away:
-        desk.face.faults["/v1/"] = ["lost_request"] * 99
-    trial = desk.run((pay, "o-1", SECRET), dry_run=True)
-    (foreseen,) = trial.result.effects
-    assert foreseen.args == {"order_id": "o-1", "pin": HIDDEN}
-    assert told_nowhere(trial.result.to_json())
+    for lost in (0, 99):
+        desk.face.faults["/v1/"] = ["lost_request"] * lost
+        trial = desk.run((pay, "o-1", SECRET), dry_run=True)
+        (foreseen,) = trial.result.effects
+        assert foreseen.args == {"order_id": "o-1", "pin": HIDDEN}
+        assert told_nowhere(trial.result.to_json())

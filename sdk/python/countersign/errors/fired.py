@@ -164,7 +164,7 @@ class LiveCommitFailed(FireError):
         if (self.committed or doubtful) and staged == NOTHING_STANDS:
             staged = "None of its staged effects stands." if outcomes else "It had no staged effects."
         elif staged == NOTHING_STANDS:
-            after = " To do it again, use another key." if outcomes else ""
+            after = " To do it again, use another key." if outcomes else " Run it again."
         super().__init__(
             f"live adapter {adapter!r} could not commit: {why}{partly}. {staged}{after}",
             key=key,

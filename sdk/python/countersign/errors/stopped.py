@@ -270,7 +270,7 @@ class SessionLost(Stopped):
             "What it had written until then may stand and cannot be undone from here: look there before you run it "
             "again."
             if may_stand
-            else "Nothing of it stands."
+            else "Nothing of it stands: run it again."
         )
         super().__init__(f"the live work in {adapter!r} is lost: {why}. {stands} Nothing was fired.")
 

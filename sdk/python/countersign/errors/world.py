@@ -35,7 +35,10 @@ class ServiceRefused(WorldError):
     ) -> None:
         self.status, self.problem_code, self.detail = status, problem_code, detail
         self.extras = dict(extras or {})
-        super().__init__(f"the policy service refused the request ({status} {problem_code}): {detail}")
+        super().__init__(
+            f"the policy service refused the request ({status} {problem_code}): {detail}. Change what it names, or "
+            "tell the operator"
+        )
 
     @property
     def is_not_there(self) -> bool:
@@ -114,7 +117,9 @@ class WorkerStopping(WorldError):
     code = "worker_stopping"
 
     def __init__(self) -> None:
-        super().__init__("the worker was asked to stop; the next one goes on from here")
+        super().__init__(
+            "the worker was asked to stop; the next one goes on from here: `countersign worker --tools MODULE`"
+        )
 
 
 class JournalError(WorldError):

@@ -282,4 +282,7 @@ def _compensation(raw: bytes | None) -> Compensation | None:
 
 
 def _damaged(what: str, name: str, why: str) -> JournalError:
-    return JournalError(f"the journal's {what} {str(name)[:12]} is damaged: {why}. Nothing is fired from it")
+    return JournalError(
+        f"the journal's {what} {str(name)[:12]} is damaged: {why}. Nothing is fired from it; keep the file, restore "
+        "a copy, tell the operator"
+    )

@@ -27,4 +27,7 @@ class ReplayDiverged(CountersignError):
     def __init__(self, key: str, divergences: tuple[Divergence, ...]) -> None:
         self.key, self.divergences = key, divergences
         told = "; ".join(map(str, divergences))
-        super().__init__(f"the replay of {key!r} differs from what was recorded: {told}")
+        super().__init__(
+            f"the replay of {key!r} differs from what was recorded: {told}. Mend the step; if it is meant to differ, "
+            "run it under another key and replay that"
+        )

@@ -99,6 +99,7 @@ async def test_at_half_of_its_time_a_question_is_put_to_further_groups(bank: Ban
     assert mine not in (await jonas.get("/")).text, "under what needs him"
     await after(bank, view, minutes=120)
     await bank.sweep()
+    assert await sweep.escalate_reviews(bank.service.ctx) == 0, "each gate once"
     assert mine in (await jonas.get("/")).text
     (body,) = await told(bank, view)
     assert (body["groups"], body["gates"], body["why"]) == (["board", "legal"], ["finance"], "unanswered")

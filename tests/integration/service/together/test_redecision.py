@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,20 @@ async def test_a_laxer_bundle_frees_nobody_from_the_gates_of_a_revision(bank: Ba
     assert (again["rev"], again["state"]) == (2, "ready")
     assert (await bank.maya.vote(other)).json()["state"] == "open", "it asks as its strictest wording"
     assert (await bank.tomas.vote(other)).json()["state"] == "met"
+
+
+async def test_a_late_gate_of_less_time_brings_an_open_question_forward(bank: Bank) -> None:
+    asked = await bank.asks()
+    await bank.rules(gate("legal-too", "legal", answer_within="30m"))
+    seen = await bank.robot.see(asked["txn"])
+    until, earlier = (view["effects"][0]["review"]["answer_by"] for view in (asked, seen))
+    assert earlier < until
+    less = {"account": "acme", "amount": 300}
+    proposal = await bank.tomas.proposed(seen, less)
+    bank.clock.stop_at(datetime.fromisoformat(earlier))
+    assert refusal(await bank.maya.propose(seen, less)) == (409, "review_closed")
+    assert refusal(await bank.robot.accept(proposal)) == (409, "proposal_closed")
+    assert (await bank.maya.vote(seen)).json()["state"] == "expired", "to the moment"
 
 
 async def test_a_person_who_left_the_group_leaves_the_count(bank: Bank) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from countersign.adapters.protocol import LiveSession
 from countersign.adapters.sqlite import SQLiteAdapter, SQLiteSession
 from tests.unit.sdk.adapters.rows import CALL
 
@@ -50,7 +51,7 @@ def write_blob(connection: sqlite3.Connection) -> None:
         blob.write(b"z")
 
 
-def commit(session: SQLiteSession) -> None:
+def commit(session: LiveSession) -> None:
     session.prepare("a-1")
     session.commit("a-1")
 

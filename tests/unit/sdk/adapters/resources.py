@@ -18,10 +18,19 @@ from countersign.adapters.postgres import PostgresAdapter
 from countersign.adapters.protocol import Change
 
 
-class SQLiteRows(Resource):
-    """A table of keys and values. A transaction holds the write lock, so nobody else writes meanwhile."""
+class Rows(Resource):
+    """A table of keys and values."""
 
     tells_changes = True
+
+    def told(self, change: Change) -> tuple[str, object, object]:
+        """`rows[k]`, with the row before and after."""
+        values = [None if row is None else row["value"] for row in (change.before, change.after)]
+        return change.key.removeprefix("rows[").removesuffix("]"), *values
+
+
+class SQLiteRows(Rows):
+    """A transaction holds the write lock, so nobody else writes meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "rows.db"
@@ -43,9 +52,6 @@ class SQLiteRows(Resource):
     def outside(self, key: str) -> str | None:
         with closing(sqlite3.connect(self._path)) as connection:
             return _value(connection, key)
-
-    def told(self, change: Change) -> tuple[str, object, object]:
-        return _told_of_row(change)
 
     def change_outside(self, key: str, value: str) -> bool:
         with closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as connection:
@@ -153,10 +159,8 @@ class MemoryValues(Resource):
         return None
 
 
-class PostgresRows(Resource):
-    """A table of keys and values that nobody else writes to while a transaction is open."""
-
-    tells_changes = True
+class PostgresRows(Rows):
+    """Nobody else writes to it while a transaction is open."""
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
@@ -178,9 +182,6 @@ class PostgresRows(Resource):
     def outside(self, key: str) -> str | None:
         return _first(self._say("SELECT value FROM rows WHERE key = %s", key))
 
-    def told(self, change: Change) -> tuple[str, object, object]:
-        return _told_of_row(change)
-
     def change_outside(self, key: str, value: str) -> bool:
         try:
             self._say(_UPSERT, key, value)
@@ -196,14 +197,6 @@ class PostgresRows(Resource):
 
     def away(self) -> LiveAdapter:
         return PostgresAdapter("host=127.0.0.1 port=1 user=nobody dbname=gone", wait_seconds=0.2)
-
-    def tables(self) -> list[str]:
-        """Every table there is."""
-        with psycopg.connect(self._conninfo, autocommit=True) as connection:
-            found = connection.execute(
-                "SELECT tablename FROM pg_tables WHERE schemaname = 'public' ORDER BY tablename"
-            )
-            return [str(row[0]) for row in found]
 
     def _say(self, statement: str, *params: str) -> Any:
         with psycopg.connect(self._conninfo, autocommit=True) as connection:
@@ -221,9 +214,3 @@ def _postgres(adapter: LiveAdapter) -> PostgresAdapter:
 
 def _first(row: Any) -> str | None:
     return None if row is None else str(row[0])
-
-
-def _told_of_row(change: Change) -> tuple[str, object, object]:
-    """`rows[k]`, with the row before and after."""
-    values = [None if row is None else row["value"] for row in (change.before, change.after)]
-    return change.key.removeprefix("rows[").removesuffix("]"), *values

@@ -16,7 +16,7 @@ from countersign.adapters.protocol import LiveSession
 
 CALL = LiveCall("exam", {}, "e-1")
 
-Say = Callable[[str], object]
+Say = Callable[..., object]
 
 TABLES = (
     "CREATE TABLE orders (id integer PRIMARY KEY, state text)",
@@ -32,8 +32,7 @@ class Database:
 
     def __init__(self, outside: Say, adapter: SQLiteAdapter | PostgresAdapter, say: Say) -> None:
         self.outside, self.adapter, self.say = outside, adapter, say
-        for statement in TABLES:
-            outside(statement)
+        outside(*TABLES)
 
     @contextmanager
     def session(self) -> Iterator[LiveSession]:
@@ -43,14 +42,21 @@ class Database:
         finally:
             session.undo()
 
+    def run(self, session: LiveSession, *statements: str) -> None:
+        """An effect for each statement."""
+        for statement in statements:
+            with session.effect(CALL):
+                self.say(statement)
+
 
 def on_sqlite(folder: Path) -> Database:
     path = folder / "rows.db"
     adapter = SQLiteAdapter(path)
 
-    def outside(statement: str) -> None:
+    def outside(*statements: str) -> None:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute(statement)
+            for statement in statements:
+                connection.execute(statement)
 
     def say(statement: str) -> None:
         adapter.connection.execute(statement)
@@ -61,20 +67,18 @@ def on_sqlite(folder: Path) -> Database:
 def on_postgres(conninfo: str) -> Database:
     adapter = PostgresAdapter(conninfo)
 
-    def outside(statement: str) -> None:
+    def outside(*statements: str) -> None:
         with psycopg.connect(conninfo, autocommit=True) as connection:
-            connection.execute(statement.encode())
+            for statement in statements:
+                connection.execute(statement.encode())
 
-    outside("DROP SCHEMA public CASCADE")
-    outside("CREATE SCHEMA public")
+    outside("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
     return Database(outside, adapter, adapter.execute)
 
 
 def told(database: Database, *statements: str) -> dict[str, tuple[Any, Any]] | None:
     with database.session() as session:
-        for statement in statements:
-            with session.effect(CALL):
-                database.say(statement)
+        database.run(session, *statements)
         changes = session.changes()
         return None if changes is None else {one.key: (one.before, one.after) for one in changes}
 
@@ -88,7 +92,6 @@ Expected = dict[str, tuple[Any, Any]] | set[str] | None
 
 def require_told(database: Database, before: list[str], said: list[str], expected: Expected) -> None:
     """After these definitions, these statements of a transaction change these rows, or the rows of these keys."""
-    for statement in before:
-        database.outside(statement)
+    database.outside(*before)
     found = told(database, *said)
     assert (set(found) if found is not None and isinstance(expected, set) else found) == expected

@@ -5,14 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from countersign.adapters import LiveAdapter
 from countersign.adapters.contract import AdapterContract, Resource
-from countersign.adapters.inside import Inside
 from countersign.errors import Moved
 from tests.house.documents import all_blocks
-from tests.unit.sdk.adapters.test_contract_is_strict import _stays_open
 
 PAGE = "sdk/python/countersign/adapters/README.md"
 
@@ -66,9 +62,3 @@ class OnTheBoard(Resource):
 class TestThePage(AdapterContract):
     def resource(self, folder: Path) -> Resource:
         return OnTheBoard()
-
-
-def test_without_its_turns_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Inside, "effect", _stays_open)
-    with pytest.raises(AssertionError):
-        TestThePage().test_what_an_effect_has_started_does_nothing_in_the_next_one(tmp_path)

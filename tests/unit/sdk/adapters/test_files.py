@@ -13,17 +13,7 @@ import pytest
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.redo import name_of
 from countersign.errors import JournalError, Moved, NotStageable, TransactionBusy
-from tests.unit.sdk.adapters.folder import (
-    OLD,
-    PRIVATE,
-    Deed,
-    acted,
-    committed,
-    done,
-    prepared,
-    sessions,
-    tree,
-)
+from tests.unit.sdk.adapters.folder import OLD, PRIVATE, Deed, acted, committed, done, prepared, tree
 from tests.unit.sdk.adapters.rows import CALL
 
 
@@ -31,9 +21,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_folders_are_made_for_new_files_and_an_undo_leaves_none_of_its_own(
-    files: FilesAdapter, root: Path
-) -> None:
+def test_folders_are_made_for_new_files_and_an_undo_removes_its_own(files: FilesAdapter, root: Path) -> None:
     acted(files, lambda files: files.write("new/deep/c", "c")).undo()
     assert tree(root) == OLD and not (root / "new").exists()
     done(files, lambda files: files.write("new/deep/c", b"c"))
@@ -65,7 +53,7 @@ def test_rename_moves_content_and_mode_and_what_is_ours_is_private(files: FilesA
 
     done(files, act)
     assert (tree(root), mode(root / "d" / "b")) == ({"d/b": "old a"}, 0o640)
-    assert (sessions(root), mode(root / PRIVATE)) == ([], 0o700)
+    assert ([*(root / PRIVATE / "sessions").iterdir()], mode(root / PRIVATE)) == ([], 0o700)
 
 
 def test_a_replaced_file_keeps_its_mode_and_an_undone_one_its_inode(files: FilesAdapter, root: Path) -> None:
@@ -98,7 +86,7 @@ ACTS: dict[str, Callable[[FilesAdapter, str], object]] = {
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_a_path_that_leaves_the_root_or_is_no_file_is_refused(
+def test_a_path_that_is_no_file_below_the_root_is_refused(
     files: FilesAdapter, root: Path, path: str, act: Callable[[FilesAdapter, str], object]
 ) -> None:
     (root / "link").symlink_to(root.parent)
@@ -141,9 +129,7 @@ def test_what_cannot_be_snapshotted_is_refused(files: FilesAdapter, root: Path, 
     assert tree(root) == OLD
 
 
-def test_a_root_that_is_missing_or_has_a_link_for_our_folder_is_refused(
-    files: FilesAdapter, root: Path
-) -> None:
+def test_a_root_that_is_missing_or_links_our_folder_is_refused(files: FilesAdapter, root: Path) -> None:
     (root / PRIVATE).symlink_to(root.parent / "outside")
     with pytest.raises(NotStageable, match="not a folder of our own"):
         files.begin("t-1")
@@ -151,9 +137,7 @@ def test_a_root_that_is_missing_or_has_a_link_for_our_folder_is_refused(
         FilesAdapter(root / "none").begin("t-1")
 
 
-def test_a_file_on_another_file_system_is_refused(
-    files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, root: Path
-) -> None:
+def test_another_device_is_refused(files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
     real = os.fstat
 
     def elsewhere(descriptor: int) -> os.stat_result:
@@ -223,9 +207,7 @@ def test_a_damaged_record_is_told_and_nothing_is_done_from_it(files: FilesAdapte
     assert tree(root) == OLD
 
 
-def test_a_commit_that_fails_is_taken_back(
-    files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_commit_is_undone(files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session = prepared(files, lambda files: (files.write("a", "new a"), files.write("d/b", "new b")))
     real, seen = os.rename, list[str]()
 

@@ -85,20 +85,13 @@ def seen(path: Path) -> str:
 
 
 @pytest.mark.parametrize("change", [replaced, made_anew, changed_in_place, made_a_folder])
-def test_what_is_put_in_the_place_of_a_replaced_file_is_not_overwritten_by_an_undo(
-    files: FilesAdapter, root: Path, change: Callable[[Path], None]
-) -> None:
+def test_undo_keeps_a_newer_file(files: FilesAdapter, root: Path, change: Callable[[Path], None]) -> None:
     session = committed(files, lambda files: (files.write("a", "mine"), files.write("d/b", "mine")))
     change(root / "a")
     theirs = seen(root / "a")
-    again = FilesAdapter(root)
+    recover = FilesAdapter(root).recover
     # Who asks again is not told that it is undone.
-    for undo in (
-        session.undo,
-        session.undo,
-        lambda: again.recover("t-1", None),
-        lambda: again.recover("t-1", "a-1"),
-    ):
+    for undo in (session.undo, session.undo, lambda: recover("t-1", None), lambda: recover("t-1", "a-1")):
         with pytest.raises(JournalError, match="was not taken back"):
             undo()
     assert (seen(root / "a"), (root / "d" / "b").read_text()) == (theirs, "old b")
@@ -108,9 +101,7 @@ def test_what_is_put_in_the_place_of_a_replaced_file_is_not_overwritten_by_an_un
 
 @pytest.mark.parametrize("act", ["a file replaced", "a file removed"])
 @pytest.mark.parametrize("way", [made_a_link, lambda root: shutil.rmtree(root / "d")], ids=["link", "gone"])
-def test_a_before_image_whose_folder_is_gone_is_kept(
-    files: FilesAdapter, root: Path, act: str, way: Callable[[Path], None]
-) -> None:
+def test_before_image_is_kept(files: FilesAdapter, root: Path, act: str, way: Callable[[Path], None]) -> None:
     session = committed(files, ACTS[act])
     way(root)
     with pytest.raises(JournalError, match="was not taken back"):
@@ -131,7 +122,7 @@ AFTER: dict[str, tuple[str, Deed, Callable[[Path], object], bool, str]] = {
 
 
 @pytest.mark.parametrize(("name", "act", "change", "is_undone", "then"), AFTER.values(), ids=AFTER)
-def test_what_others_did_since_is_left(
+def test_later_changes_are_left(
     files: FilesAdapter, root: Path, name: str, act: Deed, change: Any, is_undone: bool, then: str
 ) -> None:
     session = committed(files, act)

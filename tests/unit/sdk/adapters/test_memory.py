@@ -74,12 +74,33 @@ def test_what_cannot_be_copied_or_is_not_there_is_refused() -> None:
     assert memory.snapshot() == {}
 
 
+def acted(memory: MemoryAdapter, key: str | None = None, txn: str = "t-1") -> MemorySession:
+    """A session that has set this key, or listed all."""
+    session = memory.begin(txn)
+    with session.effect(CALL):
+        if key is None:
+            memory.keys()
+        else:
+            memory[key] = memory.get(key, 0) + 1
+    return session
+
+
+def prepared(memory: MemoryAdapter, key: str) -> MemorySession:
+    session = acted(memory, key)
+    session.prepare("a-1")
+    return session
+
+
+def committed(memory: MemoryAdapter, key: str) -> MemorySession:
+    session = prepared(memory, key)
+    session.commit("a-1")
+    return session
+
+
 def test_the_keys_that_were_listed_may_not_gain_or_lose_one() -> None:
     for change in (lambda memory: memory.__setitem__("new", 1), lambda memory: memory.__delitem__("k")):
         memory = MemoryAdapter({"k": 1})
-        session = memory.begin("t-2")
-        with session.effect(CALL):
-            memory.keys()
+        session = acted(memory, txn="t-2")
         with working(memory):
             change(memory)
         with pytest.raises(Moved) as moved:
@@ -89,13 +110,8 @@ def test_the_keys_that_were_listed_may_not_gain_or_lose_one() -> None:
 
 def test_keys_listed_beside_a_prepared_change_of_them_cannot_be_prepared() -> None:
     memory = MemoryAdapter()
-    first, second, third = (memory.begin(txn) for txn in ("t-1", "t-2", "t-3"))
-    for session, key in ((first, "a"), (second, "b")):
-        with session.effect(CALL):
-            memory[key] = 1
-    with third.effect(CALL):
-        memory.keys()
-    first.prepare("a-1")
+    second, third = acted(memory, "b", "t-2"), acted(memory, txn="t-3")
+    prepared(memory, "a")
     second.prepare("a-2")  # a key of its own
     with pytest.raises(Moved, match="t-1, which is prepared"):
         third.prepare("a-3")
@@ -103,48 +119,31 @@ def test_keys_listed_beside_a_prepared_change_of_them_cannot_be_prepared() -> No
 
 def test_a_commit_that_was_not_prepared_for_is_refused() -> None:
     memory = MemoryAdapter()
-    session = memory.begin("t-1")
-    with session.effect(CALL):
-        memory["k"] = 1
-    session.prepare("a-1")
+    session = prepared(memory, "k")
     with pytest.raises(MisuseError, match="not prepared for this attempt"):
         session.commit("a-2")
     session.undo()
     assert memory.snapshot() == {}
 
 
-def committed(memory: MemoryAdapter, key: str) -> MemorySession:
-    session = memory.begin("t-1")
-    with session.effect(CALL):
-        memory[key] = 1
-    session.prepare("a-1")
-    session.commit("a-1")
-    return session
-
-
 def test_what_another_has_committed_and_not_closed_is_nothing_to_build_on() -> None:
     """It was: the other took its commit back, and what was kept beside it went with it."""
     memory = MemoryAdapter({"n": 0})
-    first, second, third = committed(memory, "n"), memory.begin("t-2"), memory.begin("t-3")
-    with second.effect(CALL):
-        memory["n"] += 10
-    with third.effect(CALL):
-        memory["other"] = 3
+    first = committed(memory, "n")
+    second, third = acted(memory, "n", "t-2"), acted(memory, "other", "t-3")
     with pytest.raises(Moved, match="t-1, which may still be taken back"):
         second.prepare("a-2")
     third.prepare("a-3")  # a key of its own
     third.commit("a-3")
     first.undo()
     third.close()
-    assert memory.snapshot() == {"n": 0, "other": 3}
+    assert memory.snapshot() == {"n": 0, "other": 1}
 
 
 @pytest.mark.parametrize("key", ["n", "new"])
 def test_keys_listed_beside_a_commit_that_is_not_closed_cannot_be_prepared_if_it_made_one(key: str) -> None:
     memory = MemoryAdapter({"n": 0})
-    first, second = committed(memory, key), memory.begin("t-2")
-    with second.effect(CALL):
-        memory.keys()
+    first, second = committed(memory, key), acted(memory, txn="t-2")
     with pytest.raises(Moved) if key == "new" else nullcontext():
         second.prepare("a-2")
     second.undo()
@@ -156,9 +155,7 @@ def test_a_commit_that_nobody_can_close_any_more_keeps_nobody_out() -> None:
     memory = MemoryAdapter({"n": 0})
     committed(memory, "n")
     gc.collect()
-    second = memory.begin("t-2")
-    with second.effect(CALL):
-        memory["n"] += 1
+    second = acted(memory, "n", "t-2")
     second.prepare("a-2")
     second.commit("a-2")
     second.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ import pytest
 from countersign.adapters.contract import AdapterContract, Resource
 from countersign.adapters.postgres import PostgresAdapter, PostgresSession
 from countersign.errors import CommitUnknown, MisuseError, SessionLost, SettingsError
+from tests.unit.sdk.adapters.bank import commit
 from tests.unit.sdk.adapters.resources import PostgresRows
 from tests.unit.sdk.adapters.rows import CALL
 
@@ -28,11 +29,6 @@ class TestPostgres(AdapterContract):
 
     def resource(self, folder: Path) -> Resource:
         return PostgresRows(self._conninfo)
-
-
-def commit(session: PostgresSession) -> None:
-    session.prepare("a-1")
-    session.commit("a-1")
 
 
 @dataclass
@@ -102,11 +98,8 @@ def test_what_a_statement_returns_can_be_read_and_nothing_else(begun: Begun) -> 
     assert [one.name for one in found.description or ()] == ["key", "value"]
     assert (found.fetchone(), found.fetchmany(1), found.fetchone()) == (("a", "1"), [("b", "2")], None)
     with begun.effect():
-        assert (
-            [*begun.adapter.execute(asked)]
-            == begun.adapter.execute(asked).fetchall()
-            == [("a", "1"), ("b", "2")]
-        )
+        pairs = [("a", "1"), ("b", "2")]
+        assert [*begun.adapter.execute(asked)] == begun.adapter.execute(asked).fetchall() == pairs
 
 
 End = Callable[[Begun], object]
@@ -122,9 +115,7 @@ ENDS: dict[str, tuple[End, bool]] = {
 
 
 @pytest.mark.parametrize(("end", "may_stand"), ENDS.values(), ids=ENDS)
-def test_an_effect_in_which_the_transaction_was_ended_is_told_and_nothing_runs_after_it(
-    begun: Begun, end: End, may_stand: bool
-) -> None:
+def test_after_its_transaction_ended_everything_is_refused(begun: Begun, end: End, may_stand: bool) -> None:
     stands = "may stand and cannot be undone" if may_stand else "Nothing of it stands"
     block = begun.session.savepoint()
     with pytest.raises(SessionLost, match=stands), begun.effect():
@@ -222,13 +213,6 @@ def test_a_server_that_turns_a_commit_into_a_rollback_is_not_believed(begun: Beg
 
 
 def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.startswith("psycopg"):
-            raise ModuleNotFoundError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
     with pytest.raises(SettingsError, match=r"countersign-sdk\[postgres\]"):
         PostgresAdapter("dbname=x")

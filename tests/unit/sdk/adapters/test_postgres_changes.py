@@ -10,7 +10,7 @@ from countersign import Moved
 from countersign.adapters import row_changes
 from countersign.adapters.postgres import PostgresAdapter
 from countersign.adapters.postgres_changes import changes_of
-from tests.unit.sdk.adapters.rows import CALL, Database, Expected, order, require_told, told
+from tests.unit.sdk.adapters.rows import Database, Expected, order, require_told, told
 
 pytestmark = pytest.mark.xdist_group("postgresql")
 
@@ -96,11 +96,9 @@ def test_what_the_transaction_has_set_is_the_same_on_both_sides(server: Database
     columns = "(id integer PRIMARY KEY, state text, at timestamptz, raw bytea)"
     server.outside(f"CREATE TABLE tenant.orders {columns}")
     server.outside("INSERT INTO tenant.orders VALUES (1, 'tenant', now(), 'x'), (2, 'tenant', now(), 'x')")
-    updates = [
-        f"UPDATE tenant.orders SET state = {to} WHERE id = {n}" for n, to in ((1, "'paid'"), (2, "state"))
-    ]
+    said = [f"UPDATE tenant.orders SET state = {v} WHERE id = {n}" for n, v in ((1, "'paid'"), (2, "state"))]
     try:
-        found = told(server, f"SET LOCAL {setting}", *updates)
+        found = told(server, f"SET LOCAL {setting}", *said)
     finally:
         server.outside("DROP SCHEMA tenant CASCADE")
     assert found is not None
@@ -110,21 +108,19 @@ def test_what_the_transaction_has_set_is_the_same_on_both_sides(server: Database
 
 
 def test_rows_that_others_may_not_see_cannot_be_told(server: Database) -> None:
-    for statement in (
+    server.outside(
         "ALTER TABLE orders ENABLE ROW LEVEL SECURITY",
         "ALTER TABLE orders FORCE ROW LEVEL SECURITY",
         "CREATE POLICY mine ON orders USING (state = current_setting('app.tenant', true))",
         "CREATE ROLE tenant_agent NOLOGIN",
         "GRANT USAGE ON SCHEMA public TO tenant_agent",
         "GRANT ALL ON orders TO tenant_agent",
-    ):
-        server.outside(statement)
+    )
     try:
         said = ["SET LOCAL ROLE tenant_agent", "SELECT set_config('app.tenant', 'new', true)"]
         assert told(server, *said, "UPDATE orders SET state = 'new' WHERE id = 1") is None
     finally:
-        server.outside("DROP OWNED BY tenant_agent")
-        server.outside("DROP ROLE tenant_agent")
+        server.outside("DROP OWNED BY tenant_agent", "DROP ROLE tenant_agent")
 
 
 UNCOUNTED = [
@@ -136,15 +132,14 @@ UNCOUNTED = [
 
 @pytest.mark.parametrize("statement", UNCOUNTED)
 def test_what_postgresql_counts_no_rows_of_cannot_be_told(server: Database, statement: str) -> None:
-    for definition in (*PARTS, "CREATE VIEW seen AS SELECT 1", "CREATE INDEX by_state ON orders (state)"):
-        server.outside(definition)
+    server.outside(*PARTS, "CREATE VIEW seen AS SELECT 1", "CREATE INDEX by_state ON orders (state)")
     assert told(server, statement) is None
     assert told(server, "DELETE FROM orders WHERE id = 3", statement) is None
 
 
 def test_rows_that_the_login_may_not_see_cannot_be_told(server: Database, conninfo: str) -> None:
     """The tool takes a role that sees them all; the second connection has the login's."""
-    for statement in (
+    server.outside(
         "DROP ROLE IF EXISTS rows_owner",
         "DROP ROLE IF EXISTS rows_login",
         "CREATE ROLE rows_owner NOLOGIN",
@@ -154,8 +149,7 @@ def test_rows_that_the_login_may_not_see_cannot_be_told(server: Database, connin
         "ALTER TABLE lines OWNER TO rows_owner",
         "GRANT ALL ON lines TO rows_login",
         "ALTER TABLE lines ENABLE ROW LEVEL SECURITY",
-    ):
-        server.outside(statement)
+    )
     adapter = PostgresAdapter(make_conninfo(conninfo, user="rows_login"))
     server.adapter, server.say = adapter, adapter.execute
     try:
@@ -163,14 +157,12 @@ def test_rows_that_the_login_may_not_see_cannot_be_told(server: Database, connin
             assert told(server, "SET LOCAL ROLE rows_owner", statement) is None
     finally:
         for role in ("rows_login", "rows_owner"):
-            server.outside(f"DROP OWNED BY {role} CASCADE")
-            server.outside(f"DROP ROLE {role}")
+            server.outside(f"DROP OWNED BY {role} CASCADE", f"DROP ROLE {role}")
 
 
 def test_what_others_do_meanwhile_is_not_ours(server: Database) -> None:
     with server.session() as session:
-        with session.effect(CALL):
-            server.say("UPDATE orders SET state = 'paid' WHERE id = 1")
+        server.run(session, "UPDATE orders SET state = 'paid' WHERE id = 1")
         server.outside("UPDATE orders SET state = 'theirs' WHERE id = 2")
         server.outside("INSERT INTO orders VALUES (99, 'theirs')")
         with psycopg.connect(server.adapter._conninfo) as other:  # type: ignore[union-attr]
@@ -189,11 +181,9 @@ def test_a_lock_that_hides_a_removal_is_no_lie(server: Database) -> None:
     with server.session() as session:
         with psycopg.connect(server.adapter._conninfo) as other:  # type: ignore[union-attr]
             other.execute("SELECT 1 FROM orders WHERE id = 3 FOR KEY SHARE")
-            with session.effect(CALL):
-                server.say("UPDATE orders SET state = 'paid' WHERE id = 3")
+            server.run(session, "UPDATE orders SET state = 'paid' WHERE id = 3")
             other.commit()
-        with session.effect(CALL):
-            server.say("DELETE FROM orders WHERE id = 3")
+        server.run(session, "DELETE FROM orders WHERE id = 3")
         assert session.changes() is None
 
 
@@ -201,8 +191,7 @@ def test_what_a_commit_would_refuse_is_raised_as_preparing_one_does(server: Data
     server.outside(REFERENCE)
     for ends in (lambda session: session.changes(), lambda session: session.prepare("a-1")):
         with server.session() as session:
-            with session.effect(CALL):
-                server.say("INSERT INTO child VALUES (1, 99)")
+            server.run(session, "INSERT INTO child VALUES (1, 99)")
             with pytest.raises(psycopg.errors.ForeignKeyViolation, match="child"):
                 ends(session)
 
@@ -217,16 +206,13 @@ def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> 
         "FOR EACH ROW EXECUTE FUNCTION closes()"
     )
     with server.session() as session:
-        with session.effect(CALL):
-            server.say("UPDATE lines SET n = 9 WHERE order_id = 1")
+        server.run(session, "UPDATE lines SET n = 9 WHERE order_id = 1")
         server.outside("UPDATE orders SET state = 'theirs' WHERE id = 2")
         with pytest.raises(Moved, match="a deferred constraint"):
             session.changes()
 
 
-def test_without_time_nothing_is_asked(
-    server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_time_it_tells_none(server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A time of 0 is none to the server, and less than 0 an error."""
     for seconds in (0.0, -5.0):
         monkeypatch.setattr(row_changes, "LONGEST_S", seconds)

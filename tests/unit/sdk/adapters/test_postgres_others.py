@@ -15,9 +15,9 @@ import pytest
 from countersign import Moved, tool
 from countersign.adapters.postgres import _TABLE, PostgresAdapter
 from tests.fakes.desk import Desk
+from tests.unit.sdk.adapters.bank import commit
 from tests.unit.sdk.adapters.resources import PostgresRows
 from tests.unit.sdk.adapters.rows import CALL
-from tests.unit.sdk.adapters.test_postgres import commit
 
 pytestmark = pytest.mark.xdist_group("postgresql")
 
@@ -42,9 +42,7 @@ MOVES = {
 
 
 @pytest.mark.parametrize("moves", MOVES.values(), ids=MOVES)
-def test_whatever_a_tool_does_to_names_the_mark_stands_where_landed_looks(
-    outside: psycopg.Connection[Any], rows: PostgresRows, moves: str
-) -> None:
+def test_no_tool_moves_the_mark(outside: psycopg.Connection[Any], rows: PostgresRows, moves: str) -> None:
     adapter = rows.adapter()
     session = adapter.begin("t-1")
     outside.execute("CREATE SCHEMA tenant_7")
@@ -129,9 +127,7 @@ def numbers(desk: Desk, adapter: PostgresAdapter, also: str = "") -> tuple[Any, 
     return look, put
 
 
-def test_scenario_45_of_two_that_add_to_one_row_one_commits(
-    conninfo: str, rows: PostgresRows, desk: Desk
-) -> None:
+def test_scenario_45_a_lost_update_is_refused(conninfo: str, rows: PostgresRows, desk: Desk) -> None:
     """Without any lock: the row was read, changed by somebody else, and is written."""
     look, put = numbers(desk, PostgresAdapter(conninfo, name="rows"))
     assert rows.change_outside("n", "5")
@@ -144,9 +140,7 @@ def test_scenario_45_of_two_that_add_to_one_row_one_commits(
     assert str(moved.value).startswith(met)
 
 
-def test_scenario_45_of_two_that_each_rely_on_the_other_at_most_one_commits_at_a_time(
-    conninfo: str, rows: PostgresRows, desk: Desk
-) -> None:
+def test_scenario_45_write_skew_is_refused(conninfo: str, rows: PostgresRows, desk: Desk) -> None:
     """Write skew: each reads both rows and switches its own off. The server ends the circle of waiting."""
     quick = f"{conninfo}?options=-cdeadlock_timeout%3D20ms"
     look, put = numbers(desk, PostgresAdapter(quick, name="rows"), "FOR UPDATE")
@@ -183,9 +177,7 @@ def busy(outside: psycopg.Connection[Any], rows: PostgresRows) -> psycopg.Connec
     return outside
 
 
-def test_a_table_that_others_keep_locked_is_a_conflict_that_says_how_long_it_waited_and_what_to_do(
-    conninfo: str, busy: psycopg.Connection[Any]
-) -> None:
+def test_a_locked_table_is_a_conflict(conninfo: str, busy: psycopg.Connection[Any]) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", locks=("public.rows",), wait_seconds=0.1)
     with pytest.raises(Moved, match=WAITED) as told:
         adapter.begin("t-1")
@@ -195,9 +187,7 @@ def test_a_table_that_others_keep_locked_is_a_conflict_that_says_how_long_it_wai
 
 
 @pytest.mark.usefixtures("busy")
-def test_a_row_that_others_keep_locked_is_one_and_the_session_lives(
-    conninfo: str, rows: PostgresRows
-) -> None:
+def test_a_locked_row_is_one_and_the_session_lives(conninfo: str, rows: PostgresRows) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
     session = adapter.begin("t-1")
     with pytest.raises(Moved, match=WAITED) as told, session.effect(CALL):
@@ -209,9 +199,7 @@ def test_a_row_that_others_keep_locked_is_one_and_the_session_lives(
     assert rows.outside("other") == "mine"
 
 
-def test_a_table_of_marks_in_the_making_is_a_conflict(
-    conninfo: str, outside: psycopg.Connection[Any]
-) -> None:
+def test_a_table_of_marks_being_made_is_a_conflict(conninfo: str, outside: psycopg.Connection[Any]) -> None:
     adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
     with outside.transaction():
         outside.execute(_TABLE.encode())

@@ -25,30 +25,19 @@ def _interrupted(connection: sqlite3.Connection) -> None:
     connection.execute(EVERYTHING)
 
 
-def _full(connection: sqlite3.Connection) -> None:
-    for statement in (
-        "PRAGMA max_page_count = 40",
-        "PRAGMA cache_size = 5",
-        "DROP TRIGGER guard",
-        EVERYTHING,
-    ):
-        connection.execute(statement)
-
-
+FILL = ("PRAGMA max_page_count = 40", "PRAGMA cache_size = 5", "DROP TRIGGER guard", EVERYTHING)
 ENDS: dict[str, Use] = {
     "INSERT OR ROLLBACK": lambda it: it.execute("INSERT OR ROLLBACK INTO accounts VALUES ('a', 1)"),
     "a schema's ON CONFLICT ROLLBACK": lambda it: it.execute(BOOK_AGAIN),
     "RAISE(ROLLBACK) in a trigger": lambda it: it.execute("INSERT INTO guarded VALUES ('x')"),
     "an interrupt": _interrupted,
-    "a full disk": _full,
+    "a full disk": lambda it: [it.execute(statement) for statement in FILL],
     "its connection is closed": lambda it: it.close(),
 }
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_an_effect_in_which_sqlite_ended_the_transaction_is_told_and_nothing_runs_after_it(
-    bank: Bank, end: Use
-) -> None:
+def test_after_sqlite_ended_the_transaction_everything_is_refused(bank: Bank, end: Use) -> None:
     block = bank.session.savepoint()
     with bank.effect():
         credit(bank.connection)
@@ -202,9 +191,7 @@ def test_a_tool_has_savepoints_of_its_own(bank: Bank) -> None:
 
 
 @pytest.mark.parametrize("inner_raises", [False, True])
-def test_an_outer_effect_is_guarded_and_watched_as_before_once_an_inner_one_has_ended(
-    bank: Bank, inner_raises: bool
-) -> None:
+def test_an_outer_effect_stays_guarded_and_watched_after_an_inner_one(bank: Bank, inner_raises: bool) -> None:
     with bank.effect():
         with suppress(ZeroDivisionError), bank.effect():
             credit(bank.connection)
@@ -222,7 +209,7 @@ def test_an_outer_effect_is_guarded_and_watched_as_before_once_an_inner_one_has_
 
 @pytest.mark.parametrize("raises_itself", [False, True])
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_block_that_swallows_it_all_ends_with_the_loss_and_nothing_stands(
+def test_a_block_raises_a_loss_it_swallowed(
     desk: Desk, path: Path, adapter: SQLiteAdapter, raises_itself: bool, dry_run: bool
 ) -> None:
     refund = refund_tool(desk)

@@ -74,13 +74,10 @@ EXACTLY = {
 
 
 @pytest.mark.parametrize(("column", "before", "after"), EXACTLY.values(), ids=EXACTLY)
-def test_another_value_that_compares_equal_is_told(
-    sqlite: Database, column: str, before: str, after: str
-) -> None:
-    sqlite.outside("CREATE TABLE words (id integer PRIMARY KEY, word text COLLATE NOCASE, n)")
-    sqlite.outside(f"INSERT INTO words (id, {column}) VALUES (1, {before}), (2, {before})")
-    found = told(sqlite, f"UPDATE words SET {column} = {after} WHERE id = 1")
-    assert found is not None and found.keys() == {"words[1]"}
+def test_a_value_that_compares_equal_is_told(sqlite: Database, column: str, before: str, after: str) -> None:
+    made = "CREATE TABLE words (id integer PRIMARY KEY, word text COLLATE NOCASE, n)"
+    there = f"INSERT INTO words (id, {column}) VALUES (1, {before}), (2, {before})"
+    require_told(sqlite, [made, there], [f"UPDATE words SET {column} = {after} WHERE id = 1"], {"words[1]"})
 
 
 def test_whatever_a_tool_sets_on_the_connection_it_is_told(sqlite: Database) -> None:
@@ -109,9 +106,7 @@ NUMBERED = {
 
 @pytest.mark.parametrize("key", ["INT PRIMARY KEY", "INTEGER PRIMARY KEY DESC", "text PRIMARY KEY"])
 @pytest.mark.parametrize(("statement", "numbers"), NUMBERED.items())
-def test_rows_without_a_key_have_numbers(
-    sqlite: Database, key: str, statement: str, numbers: set[int]
-) -> None:
+def test_keyless_rows_are_numbered(sqlite: Database, key: str, statement: str, numbers: set[int]) -> None:
     rows = "INSERT INTO bag VALUES (NULL, 'pay'), (NULL, 'pay'), (7, 'other')"
     defined = [f"CREATE TABLE bag (k {key}, x)", rows]
     require_told(sqlite, defined, [statement], {f"bag[{number}]" for number in numbers})
@@ -132,8 +127,7 @@ def test_leaving_a_folder_makes_no_other_database(tmp_path: Path, monkeypatch: p
     database = on_sqlite(Path())
     (tmp_path / "elsewhere").mkdir()
     with database.session() as session:
-        with session.effect(CALL):
-            database.say("DELETE FROM orders WHERE id = 3")
+        database.run(session, "DELETE FROM orders WHERE id = 3")
         monkeypatch.chdir(tmp_path / "elsewhere")
         changes = session.changes()
     assert changes is not None and [one.key for one in changes] == ["orders[3]"]
@@ -152,14 +146,11 @@ KEYS = {
 
 
 @pytest.mark.parametrize(("declared", "before", "after"), KEYS.values(), ids=KEYS)
-def test_a_key_that_compares_equal_and_is_another_value_is_another_row(
-    sqlite: Database, declared: str, before: str, after: str
-) -> None:
+def test_keys_that_compare_equal_differ(sqlite: Database, declared: str, before: str, after: str) -> None:
     sqlite.outside(f"CREATE TABLE named ({declared})")
     sqlite.outside(f"INSERT INTO named VALUES ({before}), ('other')")
     with sqlite.session() as session:
-        with session.effect(CALL):
-            sqlite.say(f"UPDATE named SET k = {after} WHERE k = {before}")
+        sqlite.run(session, f"UPDATE named SET k = {after} WHERE k = {before}")
         changes = session.changes() or ()
     assert [(one.before is None, one.after is None) for one in changes] == [(False, True), (True, False)]
 
@@ -211,8 +202,7 @@ def test_a_transaction_that_outgrew_the_page_cache_does_not_wait_for_itself(sqli
     """SQLite has then written pages out, and nobody can read the file any more: not even we."""
     fill(sqlite, 30_000)
     with sqlite.session() as session:
-        with session.effect(CALL):
-            sqlite.say("UPDATE orders SET state = 'paid'")
+        sqlite.run(session, "UPDATE orders SET state = 'paid'")
         began = time.monotonic()
         assert session.changes() is None
         assert time.monotonic() - began < 2.5  # of the five seconds for which it would wait for others

@@ -51,9 +51,7 @@ STATEMENTS: dict[str, Callable[[sqlite3.Connection], object]] = {
 
 
 @pytest.mark.parametrize("write", [*STATEMENTS.values(), write_blob], ids=[*STATEMENTS, "blob"])
-def test_who_keeps_it_longer_than_the_effect_writes_nothing_with_it_in_the_next(
-    bank: Bank, write: Callable[[sqlite3.Connection], object]
-) -> None:
+def test_one_kept_too_long_writes_nothing(bank: Bank, write: Callable[[sqlite3.Connection], object]) -> None:
     late: list[Callable[[], str]] = []
     with pytest.raises(TimeoutError), bank.effect():
         kept = bank.connection
@@ -116,9 +114,7 @@ def test_a_cursor_that_it_did_not_make_says_nothing(bank: Bank, cursor: Callable
 
 
 @pytest.mark.parametrize("by", [sqlite3.Cursor, lambda connection: connection], ids=["bare", "its own"])
-def test_rows_of_which_one_ends_the_transaction_leave_none_that_nothing_takes_back(
-    bank: Bank, by: Callable[[sqlite3.Connection], Any]
-) -> None:
+def test_no_row_survives_an_ended_transaction(bank: Bank, by: Callable[[sqlite3.Connection], Any]) -> None:
     def rows() -> Iterator[tuple[str]]:
         yield ("r1",)
         with suppress(sqlite3.Error):
@@ -167,9 +163,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callab
 
 
 @pytest.mark.parametrize("act", STATEMENTS.values(), ids=STATEMENTS)
-def test_an_interrupt_while_sqlite_asks_is_raised_and_refuses_nothing(
-    bank: Bank, asked: Callable[[int], None], act: Any
-) -> None:
+def test_an_interrupted_authorizer_allows(bank: Bank, asked: Callable[[int], None], act: Any) -> None:
     """SQLite takes what its authorizer raises for a no; it was `DatabaseError: not authorized`."""
     with bank.effect():
         asked(sqlite3.SQLITE_INSERT)
@@ -180,9 +174,7 @@ def test_an_interrupt_while_sqlite_asks_is_raised_and_refuses_nothing(
     assert bank.noted() == []
 
 
-def test_an_interrupt_while_it_asks_about_the_commit_does_not_refuse_it(
-    bank: Bank, asked: Callable[[int], None]
-) -> None:
+def test_an_interrupt_of_the_authorizer_keeps_the_commit(bank: Bank, asked: Callable[[int], None]) -> None:
     with bank.effect():
         bank.connection.execute(PUT, ("a",))
     bank.session.prepare("a-1")
@@ -193,9 +185,7 @@ def test_an_interrupt_while_it_asks_about_the_commit_does_not_refuse_it(
     assert not bank.session._connection.goes_on
 
 
-def test_an_interrupt_as_it_waits_for_a_lock_leaves_it_to_others(
-    path: Path, ctrl_c: Callable[[], None]
-) -> None:
+def test_an_interrupt_of_a_wait_leaves_the_lock_to_others(path: Path, ctrl_c: Callable[[], None]) -> None:
     """The lock was got after all, and kept until a garbage collection."""
     with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
         other.execute("BEGIN IMMEDIATE")

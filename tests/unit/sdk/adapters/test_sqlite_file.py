@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from countersign import Abort, MisuseError, Moved, NotStageable, Serialize, SQLiteAdapter, tool
+from countersign import Abort, MisuseError, Moved, Serialize, SQLiteAdapter, tool
 from tests.fakes.desk import Desk
 from tests.unit.sdk.adapters.bank import Bank, commit, credit, standing
 from tests.unit.sdk.adapters.rows import CALL
@@ -19,9 +19,7 @@ from tests.unit.sdk.adapters.rows import CALL
 
 
 @pytest.mark.parametrize("ours", [False, True])
-def test_a_database_that_is_kept_locked_is_a_conflict_that_says_how_long_it_waited_and_what_to_do(
-    adapter: SQLiteAdapter, path: Path, ours: bool
-) -> None:
+def test_a_locked_database_is_a_conflict(adapter: SQLiteAdapter, path: Path, ours: bool) -> None:
     """By somebody else, or by a session of ours that is in no event loop."""
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         session = adapter.begin("t-0") if ours else None
@@ -37,9 +35,7 @@ def test_a_database_that_is_kept_locked_is_a_conflict_that_says_how_long_it_wait
 
 
 @pytest.mark.parametrize("isolation", [Abort(), Serialize(timeout_seconds=30)])
-def test_two_blocks_of_one_event_loop_do_not_wait_for_each_other_for_nothing(
-    desk: Desk, path: Path, isolation: Abort | Serialize
-) -> None:
+def test_two_blocks_of_one_loop_do_not_block_it(desk: Desk, path: Path, isolation: Abort | Serialize) -> None:
     """The second kept the loop for all of `busy_seconds`, and so the first, which alone could have let it go on."""
     adapter = SQLiteAdapter(path, name="bank", busy_seconds=3_600)
 
@@ -118,13 +114,6 @@ def test_a_database_that_is_no_file_is_refused_where_the_adapter_is_made(named: 
         SQLiteAdapter(named)
 
 
-def test_a_file_that_is_not_there_is_refused_and_not_made(tmp_path: Path) -> None:
-    missing = SQLiteAdapter(tmp_path / "bnak.db")
-    with pytest.raises(NotStageable, match=r"bnak\.db"):
-        missing.begin("t-1")
-    assert (list(tmp_path.iterdir()), missing.landed("a-1")) == ([], None)
-
-
 @pytest.mark.parametrize("name", ["a?mode=ro.db", "a#b.db", "a%20b.db", "a b&c=d.db", "ä.db", "file:x"])
 def test_a_file_is_found_whatever_it_is_called(path: Path, name: str) -> None:
     adapter = SQLiteAdapter(path.rename(path.parent / name))
@@ -162,17 +151,13 @@ def family(tmp_path: Path) -> SQLiteAdapter:
 
 KEPT: dict[str, tuple[list[str], bool, int]] = {
     "a child that goes with its parent": (["DELETE FROM parents WHERE id = 2"], True, 0),
-    "a reference that is whole again at the end": (
-        [f"{AT_THE_END} (2, 9)", "INSERT INTO parents VALUES (9)"],
-        True,
-        1,
-    ),
+    "one that is whole at the end": ([f"{AT_THE_END} (2, 9)", "INSERT INTO parents VALUES (9)"], True, 1),
     "whatever it is where nothing was said": (["DELETE FROM parents"], False, 1),
 }
 
 
 @pytest.mark.parametrize(("statements", "asked", "left"), KEPT.values(), ids=KEPT)
-def test_references_that_hold_at_the_end_are_committed(
+def test_sound_references_are_committed(
     family: SQLiteAdapter, tmp_path: Path, statements: list[str], asked: bool, left: int
 ) -> None:
     adapter = family if asked else SQLiteAdapter(tmp_path / "family.db")
@@ -214,9 +199,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("broken", BREAKS.values(), ids=BREAKS)
-def test_a_reference_that_the_commit_would_refuse_is_refused(
-    family: SQLiteAdapter, broken: list[str]
-) -> None:
+def test_a_reference_the_commit_would_refuse_is_refused(family: SQLiteAdapter, broken: list[str]) -> None:
     session = family.begin("t-1")
     with session.effect(CALL):
         for statement in broken:
@@ -233,9 +216,7 @@ def test_a_reference_that_the_commit_would_refuse_is_refused(
 
 @pytest.mark.parametrize("statement", ["PRAGMA foreign_keys = ON", "pragma main.Foreign_Keys(0)"])
 @pytest.mark.parametrize("inside", [False, True])
-def test_a_tool_that_would_switch_them_in_the_middle_is_told_how(
-    bank: Bank, statement: str, inside: bool
-) -> None:
+def test_a_tool_that_switches_them_midway_is_told_how(bank: Bank, statement: str, inside: bool) -> None:
     said = r"SQLiteAdapter\(\.\.\., foreign_keys=True\)"
     with pytest.raises(MisuseError, match=said), bank.effect():
         credit(bank.connection)

@@ -162,6 +162,9 @@ def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: 
     assert path.read_text() == "{}"
     run("tools", "export", "--tools", str(module), "--force")
     assert load_manifest(path.read_bytes()).tool == "cli_refund"
+    told = run("tools", "export", "--tools", str(module), "--out", str(module.parent / "out"), "--json")
+    assert {one["tool"] for one in json.loads(told.output)} >= {"cli_refund", "cli_send"}
+    assert (module.parent / "out" / "cli_send.json").is_file()
 
 
 def listed(module: Path) -> list[dict[str, Any]]:
@@ -249,6 +252,7 @@ def test_export_never_replaces_the_manifest_a_tool_declares(tmp_path: Path, modu
     assert "reviewed manifest" in result.stderr
 
 
+@pytest.mark.usefixtures("own_registry")
 @pytest.mark.parametrize(
     ("args", "says"),
     [
@@ -256,18 +260,18 @@ def test_export_never_replaces_the_manifest_a_tool_declares(tmp_path: Path, modu
         (("tools", "export", "--tools", "no_such_file.py"), "no file"),
         (("journal", "list", "--journal", "no-such.db"), "no journal"),
         (("resume", "--tools", "no_such_module_here"), "no module"),
+        (("tools", "export", "--tools", "empty.py"), "defines no tools"),
     ],
 )
-def test_errors_are_one_sentence(args: tuple[str, ...], says: str) -> None:
+def test_errors_are_one_sentence(
+    args: tuple[str, ...], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty.py").touch()
     result = run(*args)
     assert result.exit_code == 1
     assert says in result.stderr
     assert "Traceback" not in result.output
-
-
-def test_a_module_without_tools_is_told(module: Path) -> None:
-    module.write_text("")
-    assert "defines no tools" in run("tools", "export", "--tools", str(module)).stderr
 
 
 COMMANDS = ["tools export", "tools list", "resume", "worker --once", "journal close t-1 --by a --why x"]
@@ -302,9 +306,3 @@ def test_what_an_agent_wrote_moves_no_cursor_in_json_either(capsys: pytest.Captu
     assert printed.isascii()
     assert not set(printed) - set("\n") & {chr(code) for code in (*range(32), 127)}
     assert json.loads(printed) == {"note": "a\x1b[2J\x9b2J\u202e\x7f", "amount": 2**53 - 1}
-
-
-def test_export_takes_a_folder_and_tells_in_json(module: Path, tmp_path: Path) -> None:
-    result = run("tools", "export", "--tools", str(module), "--out", str(tmp_path / "out"), "--json")
-    assert {one["tool"] for one in json.loads(result.output)} >= {"cli_refund", "cli_send"}
-    assert (tmp_path / "out" / "cli_send.json").is_file()

@@ -37,7 +37,7 @@ WORDS = {
     "postgresql": {"bytes": "bytea", "broken": "decode('ff', 'hex')"},
 }
 NO_TEXT = "CAST(x'ff' AS TEXT)"  # SQLite keeps it, PostgreSQL does not
-ON_SQLITE = {("transactions", "note"): "could not decode", ("effects", "error"): "could not decode"}
+ON_SQLITE = [("transactions", "note"), ("effects", "error")]
 
 
 @pytest.fixture
@@ -70,21 +70,6 @@ def require_told(result: Result, why: str) -> None:
 
 
 @pytest.mark.tampers
-@pytest.mark.parametrize("what", [*ITSELF, *A_CALL])
-def test_those_that_list_name_it_among_the_others(damaged: Callable[[str], Desk], what: str) -> None:
-    sql, why = (A_CALL | ITSELF)[what]
-    desk = damaged(sql)
-    for verb in ("list", "filter"):
-        result = said(desk, verb, "--json")
-        require_told(result, why)
-        rows = {one["key"]: one["state"] for one in json.loads(result.stdout)}
-        assert rows == {"t-1": "damaged", "t-2": "settled"}
-        require_told(said(desk, verb), "damaged")
-    other = said(desk, "filter", "--text", "t-2")
-    assert (other.exit_code, other.stderr) == (0, "")
-
-
-@pytest.mark.tampers
 @pytest.mark.parametrize("what", A_CALL)
 def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str], Desk], what: str) -> None:
     sql, why = A_CALL[what]
@@ -108,9 +93,17 @@ def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str
 
 @pytest.mark.tampers
 @pytest.mark.parametrize("what", [*ITSELF, *A_CALL])
-def test_an_export_tells_it_apart(damaged: Callable[[str], Desk], what: str, tmp_path: Path) -> None:
+def test_lists_and_exports_tell_it_apart(damaged: Callable[[str], Desk], what: str, tmp_path: Path) -> None:
     sql, why = (A_CALL | ITSELF)[what]
     desk, out = damaged(sql), tmp_path / "export.json"
+    for verb in ("list", "filter"):
+        result = said(desk, verb, "--json")
+        require_told(result, why)
+        rows = {one["key"]: one["state"] for one in json.loads(result.stdout)}
+        assert rows == {"t-1": "damaged", "t-2": "settled"}
+        require_told(said(desk, verb), "damaged")
+    other = said(desk, "filter", "--text", "t-2")
+    assert (other.exit_code, other.stderr) == (0, "")
     result = said(desk, "export")
     require_told(result, why)
     document = json.loads(result.stdout)
@@ -121,18 +114,12 @@ def test_an_export_tells_it_apart(damaged: Callable[[str], Desk], what: str, tmp
     assert from_export(out, "t-2").key == "t-2"
     with pytest.raises(MisuseError, match="no transaction 't-1'"):
         from_export(out, "t-1")
-
-
-@pytest.mark.tampers
-@pytest.mark.parametrize("what", ITSELF)
-def test_one_that_cannot_be_read_at_all_is_shown_as_that(damaged: Callable[[str], Desk], what: str) -> None:
-    sql, why = ITSELF[what]
-    desk = damaged(sql)
-    result = said(desk, "show", "t-1", "--json")
-    require_told(result, why)
-    (one,) = json.loads(result.stdout)
-    assert (one["key"], one["state"], one["effects"]) == ("t-1", "damaged", [])
-    require_told(said(desk, "show", "t-1"), "state: damaged")
+    if what in ITSELF:
+        result = said(desk, "show", "t-1", "--json")
+        require_told(result, why)
+        (one,) = json.loads(result.stdout)
+        assert (one["key"], one["state"], one["effects"]) == ("t-1", "damaged", [])
+        require_told(said(desk, "show", "t-1"), "state: damaged")
 
 
 def test_nor_is_a_time_that_no_line_binds(damaged: Callable[[str], Desk]) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -228,40 +225,6 @@ def test_a_step_that_raises_is_a_sentence_and_not_taken_for_a_denial(served: Des
     assert "raising.py:3" in result.stderr and "tok_SECRET" not in result.stderr
 
 
-BANK = '''
-from countersign import SQLiteAdapter, tool
-
-bank = SQLiteAdapter("{path}", name="bank", foreign_keys=True)
-
-
-@tool("rehearsed_adopt", lane="live", adapter=bank, secret={secret})
-def adopt(parent: str) -> None:
-    """A child of a parent that is not there."""
-    bank.connection.execute("INSERT INTO child VALUES (?)", (parent,))
-
-
-def step(txn):
-    adopt("n0b0dy")
-'''
-
-
-@pytest.mark.parametrize(
-    ("secret", "said"), [("[]", "FOREIGN KEY"), ('["/parent"]', "'bank' raised IntegrityError")]
-)
-def test_what_a_database_would_refuse_at_the_commit_ends_a_plan_with_two(
-    served: Desk, agent: Path, secret: str, said: str
-) -> None:
-    path = agent.parent / "bank.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE parent (id text PRIMARY KEY)")
-        connection.execute("CREATE TABLE child (p text REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
-    agent.write_text(BANK.format(path=path, secret=secret))
-    sys.modules.pop("rehearsed_agent", None)
-    result = run("plan", f"{agent}:step")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert said in result.stderr and "n0b0dy" not in result.stderr
-
-
 def record(agent: Path, step: str, key: str = "case-1") -> None:
     """Run a step of the agent in earnest."""
     with Runtime.from_env() as runtime:
@@ -301,21 +264,16 @@ def test_a_replay_that_differs_ends_with_one_and_says_where(served: Desk, agent:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (
-            ("case-1", "--step", "{agent}:measures_twice", "--mode", "reconstruct"),
-            "not_recorded: what rehearsed",
-        ),
-        (("case-1", "--step", "{agent}:pays", "--mode", "guess"), "misuse: there is no mode 'guess'"),
-        (("case-9", "--step", "{agent}:pays"), "misuse: the journal has no transaction 'case-9'"),
-        (("case-1", "--step", "{agent}"), "misuse: "),
-        (("case-1", "--step", "{agent}:pays", "--from", "{agent}"), "is no export of a journal"),
+        ("case-1 --step {agent}:measures_twice --mode reconstruct", "not_recorded: what rehearsed"),
+        ("case-1 --step {agent}:pays --mode guess", "misuse: there is no mode 'guess'"),
+        ("case-9 --step {agent}:pays", "misuse: the journal has no transaction 'case-9'"),
+        ("case-1 --step {agent}", "misuse: "),
+        ("case-1 --step {agent}:pays --from {agent}", "is no export of a journal"),
     ],
 )
-def test_a_replay_that_cannot_be_is_refused(
-    served: Desk, agent: Path, words: tuple[str, ...], said: str
-) -> None:
+def test_a_replay_that_cannot_be_is_refused(served: Desk, agent: Path, words: str, said: str) -> None:
     record(agent, "notes_a_length")
-    result = run("journal", "replay", *(word.format(agent=agent) for word in words))
+    result = run("journal", "replay", *words.format(agent=agent).split())
     assert (result.exit_code, said in result.stderr) == (1, True), result.output
 
 

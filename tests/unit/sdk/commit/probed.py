@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
 from countersign import Placeholder, Unsure, current_effect, probe
 from countersign.waiting import SyncWaits
 from tests.fakes.desk import Desk, charge_undone_by_void
@@ -50,9 +48,7 @@ def unsure() -> Unsure:
     return Unsure()
 
 
-def sleeping(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None] = lambda: None
-) -> list[float]:
+def sleeping(desk: Desk, monkeypatch: Any, then: Callable[[], None] = lambda: None) -> list[float]:
     """Time passes at once, and something may happen meanwhile."""
     slept: list[float] = []
 

@@ -20,7 +20,6 @@ from countersign import (
     probe,
     resume,
 )
-from countersign.waiting import AsyncWaits, Raised, SyncWaits
 from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool, service_states, states
 from tests.fakes.running import errors, fails, order_tool, refusing_tool, run, run_async
 from tests.unit.sdk.commit.probed import SECONDS
@@ -162,22 +161,6 @@ async def test_a_cancelled_step_writes_what_had_ended(desk: Desk) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert states(desk) == {"done#1": "fired", "hang#2": "unknown"}
-
-
-async def returning() -> int:
-    return 1
-
-
-async def exiting() -> None:
-    raise SystemExit(3)
-
-
-@pytest.mark.anyio
-async def test_each_way_to_wait_hands_over_an_exit_once_all_have_ended() -> None:
-    for waits in (SyncWaits, AsyncWaits):
-        ended: Any = await waits(lambda: pytest.fail("nothing is sent")).together([exiting, returning])
-        assert isinstance(ended[0], Raised) and isinstance(ended[0].error, SystemExit)
-        assert ended[1] == 1
 
 
 # ------------------------------------------------------------------------------------------- beside a probe

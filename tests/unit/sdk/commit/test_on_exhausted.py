@@ -1,7 +1,6 @@
 """`on_exhausted="tool"`: an effect whose reviewed manifest lets it fail without stopping the others. Scenario 39."""
 
 import itertools
-import json
 import logging
 from typing import Any
 
@@ -13,16 +12,13 @@ from countersign import (
     NotDone,
     OutcomeUnknown,
     PlaceholderUsed,
-    RegistrationError,
     ReleaseLapsed,
     SQLiteAdapter,
     replay,
     resume,
     run_steps,
-    tool,
 )
-from countersign.contract import EffectState, ManifestError, ToolManifest, Verdict
-from countersign.contract.manifest import load_manifest
+from countersign.contract import EffectState, ToolManifest, Verdict
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import (
     Desk,
@@ -36,7 +32,7 @@ from tests.fakes.desk import (
     service_states,
     states,
 )
-from tests.fakes.running import fails, order_tool, refusing_tool, run, run_async
+from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.commit.test_time import no_more
 
 
@@ -63,17 +59,6 @@ def test_scenario_39_what_may_fail_fails_and_the_rest_goes_on(desk: Desk, tmp_pa
         placed.result  # noqa: B018 - it raises
     assert "mail did not happen" in caplog.text
     assert resume(desk.runtime) == [], "nothing is left to do"
-
-
-@pytest.mark.anyio
-async def test_scenario_39_in_an_event_loop(desk: Desk) -> None:
-    @order_tool(desk, on_exhausted="tool")
-    async def mail(order_id: str) -> str:
-        raise NotDone("mailbox full")
-
-    left = await run_async(desk, (mail, "o-1"), (refund_tool(desk), "o-1", 100))
-    assert (left.placed[0].outcome, left.txn.state) == ("failed", "settled")
-    assert desk.done == [("refund", "o-1", 100)]
 
 
 ENDS: list[tuple[list[Any], type[Exception] | None, str]] = [
@@ -247,24 +232,3 @@ def test_the_draft_says_it_and_a_default_is_left_out(desk: Desk) -> None:
     for value, same in (("transaction", True), ("tool", False)):
         changed = ToolManifest.model_validate(said.model_dump() | {"on_exhausted": value})
         assert (changed.digest == said.digest) is same
-
-
-@pytest.mark.parametrize("value", ["saga", "", None, True])
-def test_another_value_is_refused_with_both_that_there_are(desk: Desk, value: Any) -> None:
-    def mail(order_id: str) -> None: ...
-
-    with pytest.raises(RegistrationError, match=r"on_exhausted=.*'transaction' or 'tool'"):
-        tool("mail", resource=("Order", "order_id"), on_exhausted=value, registry=desk.registry)(mail)
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"on_exhausted": "saga"}, "on_exhausted: Input should be 'transaction' or 'tool'"),
-        ({"on_exhausted": "tool", "lane": "live"}, "live tool"),
-    ],
-)
-def test_a_manifest_with_another_value_or_lane_is_refused(desk: Desk, changes: Any, told: str) -> None:
-    said = tool_of(refund_tool(desk)).draft_manifest().model_dump(mode="json")
-    with pytest.raises(ManifestError, match=told):
-        load_manifest(json.dumps(said | changes).encode())

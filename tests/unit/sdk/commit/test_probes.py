@@ -6,17 +6,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    CountersignError,
-    DidNotHappen,
-    EffectFailed,
-    Happened,
-    NotDone,
-    OutcomeUnknown,
-    Unsure,
-    probe,
-    resume,
-)
+from countersign import DidNotHappen, Happened, Unsure, errors, probe, resume
 from tests.fakes.desk import Desk, charge_tools, refund_tool, service_states, states
 from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.commit.probed import SECONDS, payment, raising, sleeping
@@ -59,7 +49,7 @@ def test_a_result_is_typed_as_the_tools_own(desk: Desk) -> None:
 def test_what_will_never_happen_takes_the_failure_path(desk: Desk) -> None:
     payments, charge = payment(desk, DidNotHappen(final=True), acts=False), charge_tools(desk)
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100), (charge, "o-2", 20)
-    failed = fails(desk, EffectFailed, *calls, match="find_pay says that it did not happen")
+    failed = fails(desk, errors.EffectFailed, *calls, match="find_pay says that it did not happen")
     assert states(desk) == {"charge#1": "compensated", "pay#2": "failed", "charge#3": "unused"}
     assert ([one[0] for one in desk.done], failed.txn.state) == (["charge", "void"], "settled")
 
@@ -74,7 +64,7 @@ def test_what_may_fail_alone_fails_alone(desk: Desk) -> None:
 def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk: Desk) -> None:
     payments, charge = payment(desk, DidNotHappen(), acts=False), charge_tools(desk)
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)
-    unknown = fails(desk, OutcomeUnknown, *calls, match="has not found it, which counts from")
+    unknown = fails(desk, errors.OutcomeUnknown, *calls, match="has not found it, which counts from")
     assert unknown.error.probe_at == desk.clock.wall() + 60
     assert "its probe is asked again" in unknown.said
     desk.clock.advance(59)
@@ -92,7 +82,7 @@ def test_what_did_not_happen_yet_is_unknown_until_nothing_can_be_on_its_way(desk
 def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: Desk) -> None:
     payments, charge = payment(desk, DidNotHappen()), charge_tools(desk)
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100)
-    fails(desk, OutcomeUnknown, *calls)
+    fails(desk, errors.OutcomeUnknown, *calls)
     payments.answer = lambda: Happened(PAID)
     desk.clock.advance(30)
     (found,) = resume(desk.runtime)
@@ -104,11 +94,13 @@ def test_the_request_that_arrives_late_is_found_and_nothing_is_repeated(desk: De
 
 @pytest.mark.parametrize(
     ("timeout", "then", "raised"),
-    [(10, Happened(PAID), None), (10, DidNotHappen(), EffectFailed), (11, Happened(PAID), OutcomeUnknown)],
+    [
+        (10, Happened(PAID), None),
+        (10, DidNotHappen(), errors.EffectFailed),
+        (11, Happened(PAID), errors.OutcomeUnknown),
+    ],
 )
-def test_only_a_short_timeout_is_waited_for_and_then_the_probe_is_asked_again(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, timeout: int, then: Any, raised: Any
-) -> None:
+def test_it_waits_briefly_to_ask(desk: Desk, monkeypatch: Any, timeout: int, then: Any, raised: Any) -> None:
     answers = iter([DidNotHappen(), then])
     payments = payment(desk, lambda: next(answers), acts=False, timeout_seconds=timeout)
     slept = sleeping(desk, monkeypatch)
@@ -130,7 +122,7 @@ def test_a_call_that_was_left_running_is_not_believed_to_have_failed(desk: Desk)
         return "late"
 
     probe("hung", registry=desk.registry)(lambda: answers[-1])
-    unknown = fails(desk, OutcomeUnknown, (hang, "o-1"), match=r"left running .*no answer within")
+    unknown = fails(desk, errors.OutcomeUnknown, (hang, "o-1"), match=r"left running .*no answer within")
     assert unknown.error.probe_at is None
     desk.clock.advance(100_000)
     for final in (True, False):
@@ -156,14 +148,14 @@ def test_one_try_that_was_left_running_stands_for_all_of_them(desk: Desk) -> Non
         raise ConnectionError("lost")
 
     probe("hung", registry=desk.registry)(lambda: DidNotHappen(final=True))
-    unknown = fails(desk, OutcomeUnknown, (hang, "o-1"), match="left running")
+    unknown = fails(desk, errors.OutcomeUnknown, (hang, "o-1"), match="left running")
     assert unknown.error.probe_at is None
     go_on.set()
 
 
 def test_not_done_is_the_tools_own_word_and_nobody_is_asked(desk: Desk) -> None:
-    payments = payment(desk, Happened(PAID), NotDone("refused"), acts=False)
-    fails(desk, EffectFailed, (payments.pay, "o-1", 100))
+    payments = payment(desk, Happened(PAID), errors.NotDone("refused"), acts=False)
+    fails(desk, errors.EffectFailed, (payments.pay, "o-1", 100))
     assert payments.asked == []
 
 
@@ -176,7 +168,7 @@ NO_ANSWERS = {
     "another type": lambda: Happened("paid"),
     "no json": lambda: Happened({"paid": object()}),
     "final, nearly": lambda: DidNotHappen(final="no"),  # type: ignore[arg-type]
-    "not done": raising(NotDone("404")),
+    "not done": raising(errors.NotDone("404")),
     "raises": raising(LookupError("no such account")),
     "stops": raising(StopIteration()),
     "too late": raising(TimeoutError("slow")),
@@ -187,7 +179,7 @@ NO_ANSWERS = {
 def test_anything_else_is_unknown_as_before(desk: Desk, answer: Callable[[], Any]) -> None:
     payments, charge = payment(desk, answer), charge_tools(desk)
     calls = (charge, "o-1", 10), (payments.pay, "o-1", 100), (charge, "o-2", 20)
-    unknown = fails(desk, OutcomeUnknown, *calls, match="ConnectionError: lost; its probe find_pay")
+    unknown = fails(desk, errors.OutcomeUnknown, *calls, match="ConnectionError: lost; its probe find_pay")
     assert states(desk) == {"charge#1": "fired", "pay#2": "unknown", "charge#3": "unused"}
     assert service_states(desk, unknown.txn.txn)[1] == "unknown"
     before = list(desk.done)
@@ -200,7 +192,7 @@ def test_anything_else_is_unknown_as_before(desk: Desk, answer: Callable[[], Any
 def test_a_probe_that_does_not_answer_is_not_waited_for(desk: Desk) -> None:
     go_on = threading.Event()
     payments = payment(desk, lambda: go_on.wait(SECONDS) and Happened(), timeout_seconds=1)
-    fails(desk, OutcomeUnknown, (payments.pay, "o-1", 100), match="no answer within")
+    fails(desk, errors.OutcomeUnknown, (payments.pay, "o-1", 100), match="no answer within")
     go_on.set()
     assert states(desk) == {"pay#1": "unknown"}
 
@@ -219,7 +211,7 @@ SAYS_A_SECRET = pytest.mark.parametrize(
 @SAYS_A_SECRET
 def test_what_a_probe_says_beside_secrets_is_not_told(desk: Desk, answer: Any, told: str) -> None:
     payments = payment(desk, answer, secret=["order_id"])
-    unknown = fails(desk, OutcomeUnknown, (payments.pay, "4111", 100))
+    unknown = fails(desk, errors.OutcomeUnknown, (payments.pay, "4111", 100))
     assert (told in unknown.said, "4111" in unknown.said) == (True, False)
 
 
@@ -239,7 +231,7 @@ def test_nor_what_the_probe_of_a_compensation_says(desk: Desk, caplog: Any, answ
     def charge(order_id: str, card: str) -> None: ...
 
     with caplog.at_level("DEBUG"):
-        fails(desk, CountersignError, (charge, "o-1", "4111"), (refusing_tool(desk), "o-1"))
+        fails(desk, errors.CountersignError, (charge, "o-1", "4111"), (refusing_tool(desk), "o-1"))
     assert (told in caplog.text, "4111" in caplog.text) == (True, False)
     record = desk.runtime.journal.transactions.find("t-1")[0]
     (row,) = desk.runtime.journal.transactions.effects(record, "compensate")

@@ -24,7 +24,7 @@ from countersign import (
 )
 from countersign.contract import EffectState
 from countersign.recovery.recovery import resume_one
-from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool, service_states, states
+from tests.fakes.desk import Desk, failing_tool, refund_tool, service_states, states
 from tests.fakes.running import fails, order_tool, run, run_async
 from tests.unit.sdk.commit.probed import Payment, payment, sleeping, unsure
 from tests.unit.sdk.transactions.looks import TXN
@@ -35,8 +35,7 @@ def test_a_probe_that_would_act_is_refused_and_knows_nothing(desk: Desk) -> None
     bank, refund = RestApi("https://bank.example", transport=unreachable), refund_tool(desk)
 
     def begins() -> None:
-        with desk.step("inside"):
-            refund("o-9", 1)
+        desk.run((refund, "o-9", 1), key="inside")
 
     acting: dict[str, Callable[[], Any]] = {
         "it raised OutsideTransaction": lambda: refund("o-9", 1),
@@ -73,17 +72,6 @@ def test_a_dry_run_asks_no_probe(desk: Desk) -> None:
     payments = payment(desk, Happened({"paid": 100}))
     run(desk, (payments.pay, "o-1", 100), dry_run=True)
     assert payments.asked == []
-
-
-def test_all_unknowns_are_settled_before_anything_is_taken_back(desk: Desk) -> None:
-    charge, payments = charge_tools(desk), payment(desk, DidNotHappen(final=True), acts=False)
-    doubted = failing_tool(desk, TimeoutError("slow"))
-    calls = (charge, "o-1", 10), [(payments.pay, "o-1", 100), (doubted, "o-1")]
-    txn = fails(desk, OutcomeUnknown, *calls, match="notify").txn
-    assert [one[0] for one in desk.done] == ["charge", "notify"]
-    desk.service.settle(txn.txn, txn.effects[2].effect_id, EffectState.FAILED)
-    assert [one.after for one in resume(desk.runtime)] == ["settled"]
-    assert desk.done[2:] == [("void", "c-o-1", 10)]
 
 
 def test_of_several_the_probe_settles_its_own(desk: Desk) -> None:
@@ -131,9 +119,7 @@ def test_the_probe_is_asked_also_while_the_service_is_away(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("wait", "ends", "after"), [(600, "failed", 60), (30, "unknown", 30)])
-def test_run_transaction_waits_for_the_answer(
-    desk: Desk, monkeypatch: Any, wait: int, ends: str, after: int
-) -> None:
+def test_run_transaction_waits_for_it(desk: Desk, monkeypatch: Any, wait: int, ends: str, after: int) -> None:
     payments = payment(desk, DidNotHappen(), acts=False)
     slept = sleeping(desk, monkeypatch)
     real = desk.service.wait

@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    EffectFailed,
-    NotStageable,
-    OutcomeUnknown,
-    RegistrationError,
-    ReviewPending,
-    Serialize,
-    SQLiteAdapter,
-    resume,
-    transaction,
-)
+from countersign import Serialize, SQLiteAdapter, errors, resume, transaction
 from countersign.contract.states import EffectState
 from countersign.journal.telling import describe
 from tests.fakes.desk import (
@@ -44,11 +33,11 @@ def look_tool(desk: Desk, *, reviewed: bool = True, **options: Any) -> Callable[
 
 def test_a_read_beside_a_failure_leaves_nothing_and_no_task(desk: Desk) -> None:
     look = look_tool(desk)
-    failed = fails(desk, EffectFailed, (look, "o-1"), (refusing_tool(desk), "o-1"))
+    failed = fails(desk, errors.EffectFailed, (look, "o-1"), (refusing_tool(desk), "o-1"))
     assert failed.error.outcomes == {"look#1": "fired", "notify#2": "failed"}
     assert "Nothing of this transaction stands. To try again, use another key." in failed.said
     assert (failed.txn.state, failed.placed[0].result) == ("ended", "order o-1")
-    assert "Still standing" not in fails(desk, AlreadyRedeemed, (look, "o-2")).said
+    assert "Still standing" not in fails(desk, errors.AlreadyRedeemed, (look, "o-2")).said
 
 
 @pytest.mark.parametrize("stands", [False, True])
@@ -56,7 +45,7 @@ def test_what_fired_beside_it_is_taken_back_or_stands(desk: Desk, stands: bool) 
     look, charge, refund = look_tool(desk), charge_tools(desk), refund_tool(desk)
     others = [(refund, "o-1", 100)] if stands else []
     calls = (look, "o-1"), (charge, "o-1", 100), *others, (refusing_tool(desk), "o-1")
-    failed = fails(desk, EffectFailed, *calls)
+    failed = fails(desk, errors.EffectFailed, *calls)
     assert ("Still standing and not undone: refund#3;" in failed.said) is stands
     assert ([one[0] for one in desk.done if one[0] != "refund"]) == ["charge", "void"]
     assert failed.txn.state == ("unsettled" if stands else "settled")
@@ -64,13 +53,13 @@ def test_what_fired_beside_it_is_taken_back_or_stands(desk: Desk, stands: bool) 
 
 def test_the_reviewed_manifest_says_whether_it_reads_and_not_the_code(desk: Desk) -> None:
     calls = (look_tool(desk, reviewed=False), "o-1"), (refusing_tool(desk), "o-1")
-    failed = fails(desk, EffectFailed, *calls, match="Still standing and not undone: look#1")
+    failed = fails(desk, errors.EffectFailed, *calls, match="Still standing and not undone: look#1")
     assert failed.txn.state == "unsettled"
 
 
 def test_after_an_unknown_is_settled_as_not_fired_a_read_needs_nobody(desk: Desk) -> None:
     look, doubtful = look_tool(desk), failing_tool(desk, TimeoutError("slow"))
-    unknown = fails(desk, OutcomeUnknown, (look, "o-1"), (doubtful, "o-1"))
+    unknown = fails(desk, errors.OutcomeUnknown, (look, "o-1"), (doubtful, "o-1"))
     desk.service.settle(unknown.txn.txn, unknown.placed[1].effect_id, EffectState.FAILED)
     with desk.restarted() as later:
         (found,) = resume(later.runtime)
@@ -104,7 +93,7 @@ def test_live_reads_take_part_in_no_claim(desk: Desk, tmp_path: Path) -> None:
 def test_people_decide_about_what_is_staged_beside_a_live_read(desk: Desk) -> None:
     look, refund = look_tool(desk, lane="live"), refund_tool(desk)
     for _ in range(2):
-        with pytest.raises(ReviewPending) as waiting, desk.step():
+        with pytest.raises(errors.ReviewPending) as waiting, desk.step():
             refund(look("o-1"), 10_000)
     desk.service.approve(waiting.value.txn)
     with desk.step() as txn:
@@ -116,7 +105,7 @@ def test_live_reads_alone_settle_and_a_failure_beside_them_leaves_nothing(desk: 
     look = look_tool(desk, lane="live")
     assert run(desk, (look, "o-1")).txn.state == "settled"
     calls = (look, "o-1"), (refusing_tool(desk), "o-1")
-    failed = fails(desk, EffectFailed, *calls, match="Nothing of this transaction stands", key="t-2")
+    failed = fails(desk, errors.EffectFailed, *calls, match="Nothing of this transaction stands", key="t-2")
     assert failed.txn.state == "ended"
 
 
@@ -136,9 +125,9 @@ def test_a_live_tool_without_an_adapter_runs_only_if_reviewed_as_a_read(desk: De
     look = look_tool(desk, lane="live", reviewed=False)
     if manifest == "none":
         desk.service.manifests.clear()
-    fails(desk, NotStageable, (look, "o-1"), match="live without an adapter")
+    fails(desk, errors.NotStageable, (look, "o-1"), match="live without an adapter")
 
 
 def test_a_live_write_still_needs_its_adapter(desk: Desk) -> None:
-    with pytest.raises(RegistrationError, match=r"adapter=\.\.\., or groups=\['read'\]"):
+    with pytest.raises(errors.RegistrationError, match=r"adapter=\.\.\., or groups=\['read'\]"):
         order_tool(desk, "drop", lane="live")(lambda order_id: None)

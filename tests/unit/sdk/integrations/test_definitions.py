@@ -16,16 +16,13 @@ from anthropic import NOT_GIVEN, omit
 from anthropic.types import TextBlock
 from pydantic import BaseModel
 
-from countersign import BudgetExceeded, MisuseError, RegistrationError, ToolRegistry, tool
+from countersign import MisuseError, RegistrationError, ToolRegistry, tool
 from countersign.integrations import anthropic_tools, openai_tools
 from countersign.integrations.naming import OfferedTools
 from countersign.integrations.sending import sent_text
-from countersign.llm.budgets import Budget
 from countersign.manifests.drafting import args_schema
 from countersign.tools.tool import tool_of
-from tests.fakes.desk import make_desk
 from tests.fakes.model_vendors import NAME
-from tests.fakes.talking import Talk
 from tests.house.repository import ROOT
 
 
@@ -205,21 +202,3 @@ MESSAGES: dict[str, tuple[Any, bool]] = {
 def test_what_a_message_holds_is_looked_at_as_the_client_writes_it(content: Any, is_text: bool) -> None:
     sent = sent_text([{"role": "user", "content": content}], [], {})
     assert (sent is not None) is is_text and (WORDS in str(sent)) is is_text
-
-
-SYSTEMS: dict[str, tuple[Callable[[], Any], type[Exception]]] = {
-    "blocks": (lambda: [{"type": "text", "text": WORDS}], BudgetExceeded),
-    "blocks of the client": (lambda: [BLOCK], BudgetExceeded),
-    "an iterator": (lambda: iter([BLOCK]), MisuseError),
-    "a file": (lambda: [FILE], MisuseError),
-}
-
-
-@pytest.mark.parametrize(("system", "refusal"), SYSTEMS.values(), ids=SYSTEMS.keys())
-def test_no_system_passes_a_budget(
-    system: Callable[[], Any], refusal: type[Exception], tmp_path: Path
-) -> None:
-    desk, talk = make_desk(tmp_path, budgets=(Budget("tokens", "tokens", 2_000, "run"),)), Talk("anthropic")
-    with desk.runtime, pytest.raises(refusal, match="token"):
-        talk.run([talk.says("Hello.")], [], runtime=desk.runtime, system=system())
-    assert talk.vendor.sent == []

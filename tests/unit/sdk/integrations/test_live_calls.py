@@ -22,7 +22,7 @@ from countersign import (
 from countersign.contract import Verdict
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
 from tests.fakes.talking import Talk
-from tests.unit.sdk.integrations.talks import HUGE, LARGE, NOTE, REFUND, asked
+from tests.unit.sdk.integrations.talks import HUGE, NOTE, REFUND
 
 ORDER = ("Order", "order_id")
 
@@ -147,16 +147,6 @@ def test_what_is_not_the_models_to_mend_is_raised(error: Exception, desk: Desk, 
         talk.run([talk.calls(("look", {"order_id": "o-4"}))], [raising(desk, error)])
 
 
-def test_live_work_of_a_parked_step_is_done_again_with_the_approval(desk: Desk, talk: Talk) -> None:
-    path = notes_database(desk.folder)
-    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
-    end = talk.run([talk.calls(("note", NOTE), ("refund", LARGE))], [refund, note])
-    assert notes_in(path) == []
-    desk.service.approve(asked(end))
-    talk.run([talk.says("Done.")], [refund, note], messages=end.messages)
-    assert notes_in(path) == [("o-4", "late")] and len(desk.done) == 1
-
-
 def test_serialize_waits_until_nobody_else_has_the_resource(desk: Desk, talk: Talk) -> None:
     path = notes_database(desk.folder)
     note = note_tool(desk, SQLiteAdapter(path))
@@ -177,23 +167,3 @@ def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_refused(desk: D
     with pytest.raises(AlreadyRedeemed, match="other live work was committed"):
         talk.turn([("note", NOTE), ("refund", REFUND)], [refund, note])
     assert (notes_in(path), len(desk.done)) == ([("o-4", "old")], 1)
-
-
-@pytest.mark.parametrize("staged", [False, True], ids=["alone", "beside a staged call"])
-def test_a_live_tool_answers_again_what_was_kept(desk: Desk, talk: Talk, staged: bool) -> None:
-    """Run anew beside its own earlier work it answers as of both, and is undone."""
-    path = notes_database(desk.folder)
-    refund, database = refund_tool(desk), SQLiteAdapter(path)
-
-    @tool("book", lane="live", adapter=database, registry=desk.registry)
-    def book(account: str, cents: int) -> int:
-        """Book on an account, and answer what it has."""
-        database.connection.execute("INSERT INTO notes VALUES (?, ?)", (account, str(cents)))
-        asked = "SELECT sum(note) FROM notes WHERE order_id = ?"
-        return int(database.connection.execute(asked, (account,)).fetchone()[0])
-
-    calls = [("book", {"account": "a", "cents": 100}), *([("refund", REFUND)] if staged else [])]
-    for _ in range(2):
-        end = talk.turn(calls, [book, refund])
-        assert end.steps[0].answers[0].text == "100"
-    assert (notes_in(path), len(desk.done)) == ([("a", "100")], int(staged))

@@ -67,13 +67,6 @@ def test_what_was_done_is_told_as_done_where_live_work_cannot_be_redone(desk: De
     assert (len(desk.done), notes(desk)) == (1, 1)
 
 
-def test_live_work_alone_that_was_kept_is_told_as_done(desk: Desk, talk: Talk) -> None:
-    book = book_tool(desk)
-    kept = killed(talk, [book], talk.calls(("book", {"order_id": "o-4"})))
-    end = talk.run([talk.says("Done.")], [book], messages=kept)
-    assert end.steps[0].answers[0].done and notes(desk) == 1
-
-
 def test_live_work_is_done_where_only_its_database_knows(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed after the database had committed, and before the journal heard of it."""
 

@@ -14,16 +14,11 @@ import pytest
 from countersign import (
     AlreadyRedeemed,
     BudgetExceeded,
-    MemoryAdapter,
     MisuseError,
-    Moved,
     NotDone,
-    OutcomeUnknown,
-    tool,
 )
 from countersign.contract import Verdict
 from countersign.integrations import ModelStopped, TurnLimit
-from countersign.live.work import LiveWork
 from countersign.llm.budgets import Budget
 from tests.fakes.desk import Desk, charge_tools, failing_tool, make_desk, refund_tool
 from tests.fakes.talking import ASK, Talk
@@ -105,12 +100,6 @@ def test_what_was_taken_back_is_told_apart_from_what_stands(void: Verdict, desk:
     for answer in (charged, told):
         assert "notify did not happen: " in answer.text
         assert "charge#1 was not taken back: void is denied" in answer.text
-
-
-def test_what_nobody_knows_is_raised_and_the_model_is_not_asked_on(desk: Desk, talk: Talk) -> None:
-    with pytest.raises(OutcomeUnknown):
-        talk.run([talk.calls(NOTIFY)], [failing_tool(desk, TimeoutError("no answer"))])
-    assert len(talk.vendor.sent) == 1
 
 
 # ------------------------------------------------------------------------------------------------------------ ends
@@ -260,6 +249,7 @@ def test_what_the_options_send_counts_too(limited: Talk) -> None:
 
 ONE = ("refund", REFUND)
 DENIED, OTHER = ("refund", LARGE), ("refund", {**REFUND, "order_id": "o-5"})
+BOTH_ORDERS = [ONE, OTHER]
 NUMBERS = itertools.count()
 
 
@@ -275,35 +265,16 @@ def first_is_denied(desk: Desk) -> None:
     desk.service.policy = lambda *_: next(verdicts, Verdict.RELEASE)
 
 
+TWICE, SECOND = [[ONE], [ONE]], [[False], [True]]
 PASSED: dict[str, tuple[Any, Any, list[list[bool]], str]] = {
-    "what was garbage, and is called at once": (
-        [[GARBAGE], [ONE]],
-        [[ONE], [ONE]],
-        [[False], [True]],
-        "call again",
-    ),
-    "what was denied, and is called less at once": (
-        [[DENIED], [ONE]],
-        [[ONE], [ONE]],
-        [[False], [True]],
-        "call again",
-    ),
-    "what was denied and then done": (
-        [[ONE], [ONE]],
-        [[ONE], [ONE]],
-        [[False], [True]],
-        "denied, nothing was done",
-    ),
-    "what was denied and done for less": (
-        [[DENIED], [ONE]],
-        [[DENIED], [ONE]],
-        [[False], [True]],
-        "denied, nothing",
-    ),
+    "what was garbage, and is called at once": ([[GARBAGE], [ONE]], TWICE, SECOND, "call again"),
+    "what was denied, and is called less at once": ([[DENIED], [ONE]], TWICE, SECOND, "call again"),
+    "what was denied and then done": (TWICE, TWICE, SECOND, "denied, nothing was done"),
+    "what was denied and done for less": ([[DENIED], [ONE]], [[DENIED], [ONE]], SECOND, "denied, nothing"),
     "what was denied and done in part": (
-        [[ONE, OTHER], [ONE]],
-        [[ONE, OTHER]],
-        [[False, False]],
+        [BOTH_ORDERS, [ONE]],
+        [BOTH_ORDERS],
+        [[False] * 2],
         "nothing was done",
     ),
     "nothing was done later": ([[GARBAGE], [GARBAGE]], [[ONE]], [[True]], "r-o-4-1200"),
@@ -343,27 +314,3 @@ def test_nor_where_the_message_itself_was_kept_and_its_answer_was_not(desk: Desk
     kept = talk.run([*script, talk.says("Done.")], [refund]).messages[:2]
     end = talk.run([talk.says("Done.")], [refund], messages=kept)
     assert not end.steps[0].answers[0].done and len(desk.done) == 1
-
-
-def test_nor_what_moved_in_between(desk: Desk, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was told to run again, and did, in the next turn."""
-    memory, refund = MemoryAdapter(), refund_tool(desk)
-    unmoved, moved = LiveWork.verify_unmoved, iter([Moved("memory", "o-4", read=True, expected="1", now="2")])
-
-    @tool("mark", lane="live", adapter=memory, registry=desk.registry)
-    def mark(order_id: str) -> str:
-        """Mark an order."""
-        memory[order_id] = "marked"
-        return "marked"
-
-    def verify(work: LiveWork) -> None:
-        if work and (error := next(moved, None)) is not None:
-            raise error
-        unmoved(work)
-
-    monkeypatch.setattr(LiveWork, "verify_unmoved", verify)
-    both = ("mark", {"order_id": "o-4"}), ("refund", REFUND)
-    first, second = answers(talk, [mark, refund], both, both)
-    assert (first[1].done, second[1].done) == (False, True)
-    ((_, again),) = answers(talk, [mark, refund], both)
-    assert not again.done and len(desk.done) == 1

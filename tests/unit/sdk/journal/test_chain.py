@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,13 +63,6 @@ def test_what_the_sdk_wrote_is_sound_and_looking_changes_nothing(journal: Path) 
 DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "a state was changed": (
         Damage.ROW_CHANGED, (f"UPDATE effects SET state = 'failed' WHERE txn = {_IS_FIRED} AND lane = 'staged'",)),
-    "arguments were changed together with their digest": (
-        Damage.ROW_CHANGED,
-        (f"UPDATE effects SET args = x'7b7d', effect_digest = '{'0' * 64}' WHERE txn = {_IS_FIRED}",)),
-    "a result was changed": (
-        Damage.ROW_CHANGED, (f"UPDATE effects SET result = x'31' WHERE txn = {_IS_FIRED}",)),
-    "the attempt was changed": (
-        Damage.ROW_CHANGED, (f"UPDATE transactions SET attempt_id = 'other' WHERE txn = {_IS_FIRED}",)),
     "an effect was deleted": (Damage.ROW_MISSING, (f"DELETE FROM effects WHERE txn = {_IS_FIRED} AND seq = 2",)),
     "a transaction was deleted, its lines were left": (
         Damage.ROW_MISSING, ("DELETE FROM effects WHERE txn = (SELECT txn FROM transactions WHERE run_key = 'parked')",
@@ -83,7 +77,6 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
         ("UPDATE chain SET body = CAST(replace(CAST(body AS TEXT), 'fired', 'wired') AS BLOB) "
          f"WHERE txn = {_IS_FIRED}",)),
     "a line was deleted": (Damage.LINE_MISSING, (f"DELETE FROM chain WHERE txn = {_IS_FIRED} AND n = 3",)),
-    "the first line was deleted": (Damage.LINE_MISSING, (f"DELETE FROM chain WHERE txn = {_IS_FIRED} AND n = 1",)),
     "the tail was cut off": (Damage.TAIL_CUT, (f"DELETE FROM chain WHERE txn = {_IS_FIRED} AND n > {_LAST} - 2",)),
     "every line was deleted": (Damage.TAIL_CUT, (f"DELETE FROM chain WHERE txn = {_IS_FIRED}",)),
     "two lines changed places": (
@@ -116,10 +109,8 @@ def test_each_damage_is_named_with_its_transaction(journal: Path, what: str) -> 
 
 def test_a_transaction_that_is_gone_with_all_its_lines_leaves_a_gap(journal: Path) -> None:
     of = id_of(journal, "parked")
-    tables = ("effects", "outbox", "receipts", "chain", "transactions")
-    statements = [
-        f"DELETE FROM {table} WHERE txn = '{of}'" for table in tables if table not in {"outbox", "receipts"}
-    ]
+    tables = ("effects", "chain", "transactions")
+    statements = [f"DELETE FROM {table} WHERE txn = '{of}'" for table in tables]
     found = verify(edited(journal, *statements, f"DELETE FROM meta WHERE name LIKE '%{of}'"))
     assert {one.damage for one in found.findings} == {Damage.LINE_MISSING}
     assert found.findings[0].txn is None
@@ -149,12 +140,10 @@ def test_a_truncated_file_is_named(journal: Path, keep: float, says: str) -> Non
     assert journal.stat().st_size == int(len(raw) * keep)  # looking does not make a new journal of it
 
 
-def test_a_missing_file_or_an_unknown_name_is_a_mistake_and_no_damage(journal: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_a_mistake_and_no_damage(tmp_path: Path) -> None:
     with pytest.raises(MisuseError, match="no journal"):
         verify(tmp_path / "missing.db")
     assert not (tmp_path / "missing.db").exists()
-    with pytest.raises(MisuseError, match="no transaction"):
-        verify(journal, "nobody")
 
 
 @pytest.mark.parametrize("statement", ["UPDATE chain SET kind = 'x'", "DELETE FROM chain"])
@@ -166,9 +155,8 @@ def test_lines_are_neither_changed_nor_deleted(journal: Path, statement: str) ->
 
 
 @pytest.mark.tampers
-def test_nothing_is_written_after_a_cut_tail(desk: Desk) -> None:
+def test_nothing_is_written_after_a_cut_tail(desk: Desk, refund: Any) -> None:
     """The SDK does not build on a chain whose head is false: it stops before anything is asked or fired."""
-    refund = refund_tool(desk)
     with desk.step():
         refund("o-1", 5)
     desk.runtime.close()

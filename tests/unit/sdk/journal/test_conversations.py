@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
-from countersign.clock import SystemClock
 from countersign.integrations.numbering import Numbering
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.journal import Journal
-from countersign.journal.conversations import Conversations
 from countersign.journal.place import JournalPlace
 from countersign.journal.verifying import verify
 from tests.unit.sdk.journals import both_engines
@@ -49,31 +48,19 @@ def test_a_mark_keeps_every_turn_and_each_is_written_once(journal: Journal, plac
     assert verify(place).findings == ()
 
 
-class Watched(Conversations):
-    """Notes what is read."""
-
-    def __init__(self, journal: Journal) -> None:
-        super().__init__(journal.database, SystemClock())
-        self.read: list[str] = []
-
-    def turns(self, run: str, mark: str) -> frozenset[int]:
-        self.read.append(mark)
-        return super().turns(run, mark)
-
-
 def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place: JournalPlace) -> None:
     """What was read before the other one wrote would be the point without a turn, and the turn that was taken."""
     calls = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
     before, other = [calls, {"role": "tool", "tool_call_id": "1", "content": "done"}], Journal(place)
-    watched, dialect = Watched(other), OpenAIChat()
-    ours, theirs = Numbering(journal.conversations, "case-1", dialect), Numbering(watched, "case-1", dialect)
+    watched = Mock(wraps=other.conversations)
+    ours, theirs = (Numbering(kept, "case-1", OpenAIChat()) for kept in (journal.conversations, watched))
     assert ours.assign([], calls) == 1
     taken: list[int] = []
     thread = threading.Thread(target=lambda: taken.append(theirs.assign(before, calls)))
     with journal.conversations.deciding():
         thread.start()
         thread.join(0.2)
-        assert thread.is_alive() and watched.read == []
+        assert thread.is_alive() and not watched.turns.called
         assert ours.assign(before, calls) == 2
     thread.join()
     assert taken == [2]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,8 +39,7 @@ def forked(child: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk, refund: Any) -> None:
 
     def child() -> None:
         with pytest.raises(OutsideTransaction, match="process"):
@@ -57,9 +57,7 @@ LEAVING = {"by reaching its end": None, "by sys.exit": SystemExit(0), "by an exc
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("error", LEAVING.values(), ids=LEAVING)
-def test_a_forked_child_that_leaves_the_block_neither_commits_nor_undoes(
-    desk: Desk, tmp_path: Path, error: BaseException | None
-) -> None:
+def test_a_forked_child_ends_no_block(desk: Desk, tmp_path: Path, error: BaseException | None) -> None:
     refund = refund_tool(desk)
     path = notes_database(tmp_path)
     note = note_tool(desk, SQLiteAdapter(path, name="notes"))
@@ -88,9 +86,8 @@ def test_a_forked_child_that_leaves_the_block_neither_commits_nor_undoes(
 
 
 @pytest.mark.parametrize("engine", BOTH)
-def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk) -> None:
+def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk, refund: Any) -> None:
     """It has the key and a journal connection of its own; the lease in the journal keeps the two apart."""
-    refund = refund_tool(desk)
     with desk.step():
         refund("o-1", 100)
 
@@ -165,9 +162,8 @@ def host(desk: Desk, journal: Path) -> Iterator[Runtime]:
         yield runtime
 
 
-def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk) -> None:
+def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk, refund: Any) -> None:
     """Both hosts staged the same list; the attempt is in both journals, and the second learns the outcome."""
-    refund = refund_tool(desk)
     with pytest.raises(errors.ReviewPending) as pending, desk.step():
         refund("o-1", LARGE)
     desk.service.approve(pending.value.txn)
@@ -180,9 +176,8 @@ def test_a_copy_from_before_the_redemption_finds_it_spent(desk: Desk) -> None:
     assert desk.done == [("refund", "o-1", LARGE)]
 
 
-def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk) -> None:
+def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk, refund: Any) -> None:
     """Taken between the redemption and the fire: the copy has to ask for more time, and is told the outcome instead."""
-    refund = refund_tool(desk)
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
     with pytest.raises(Exception, match="Nothing was fired"), desk.step():
         refund("o-1", 100)

@@ -96,9 +96,7 @@ def test_it_stops_after_a_takeover(beats: Beats, heart: Heartbeat, caplog: pytes
     assert "was taken over" in caplog.text
 
 
-def test_a_lost_database_is_asked_again(
-    beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_database_is_retried(beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture) -> None:
     lease = Lease("a", "h/1", 1)
     beats.raises = JournalError("nobody answers")
     with caplog.at_level(logging.WARNING):

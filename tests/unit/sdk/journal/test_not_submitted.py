@@ -55,9 +55,7 @@ def calls(of: dict[str, Any], kind: str = "effects") -> list[tuple[str, str, Any
 
 
 @pytest.mark.parametrize(("error", "is_async"), ENDINGS)
-def test_a_body_that_raises_leaves_its_calls_and_its_text(
-    desk: Desk, tmp_path: Path, error: BaseException, is_async: bool
-) -> None:
+def test_a_raising_body_keeps_calls(desk: Desk, tmp_path: Path, error: BaseException, is_async: bool) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
 
     def body() -> None:
@@ -85,8 +83,7 @@ def test_a_body_that_raises_leaves_its_calls_and_its_text(
     assert desk.done == []
 
 
-def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalPlace) -> None:
-    refund = refund_tool(desk)
+def test_show_export_stats_and_filter_tell_them(desk: Desk, place: JournalPlace, refund: Any) -> None:
     with pytest.raises(ValueError), desk.step():
         refund("o-1", 100)
         raise ValueError("out of stock")
@@ -149,8 +146,7 @@ def test_what_the_manifest_calls_secret_is_sealed_and_hidden(desk: Desk, inner: 
     assert CARD.encode() not in repr([tuple(row) for row in written]).encode()
 
 
-def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk, refund: Any) -> None:
     desk.face.faults["/v1/tools"] = ["lost_request"] * 9
     before = len(desk.face.log)
     with pytest.raises(ValueError), desk.step():
@@ -163,8 +159,7 @@ def test_while_the_service_is_away_a_call_keeps_its_name_alone(desk: Desk) -> No
     assert len(desk.face.log) - before <= 1, "the service is tried once"
 
 
-def test_a_denial_names_reason_and_policy(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_denial_names_reason_and_policy(desk: Desk, refund: Any) -> None:
     with pytest.raises(errors.Denied) as denied, desk.step():
         refund("o-1", 600_000)
     found = told(desk, "t-1")
@@ -173,8 +168,7 @@ def test_a_denial_names_reason_and_policy(desk: Desk) -> None:
     assert calls(found)[0][:2] == ("refund", "denied")
 
 
-def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk, refund: Any) -> None:
     with pytest.raises(errors.ReviewPending) as waiting, desk.step():
         refund("o-1", 10_000)
     assert told(desk, "t-1")["note"] is None, "people are asked"
@@ -185,8 +179,7 @@ def test_what_was_withdrawn_or_ran_out_names_why(desk: Desk) -> None:
     assert "the customer called" in found["note"] and calls(found)[0][:2] == ("refund", "withdrawn")
 
 
-def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk, refund: Any) -> None:
     for order in ("o-1", "o-2"):
         with pytest.raises(errors.ReviewPending), desk.step():
             refund(order, 10_000)
@@ -197,8 +190,7 @@ def test_a_list_that_another_took_the_place_of_is_told_beside_it(desk: Desk) -> 
     assert found["dropped"][0]["error"] == "another list was submitted under this key"
 
 
-def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Desk) -> None:
-    refund = refund_tool(desk)
+def test_a_later_run_that_raises_leaves_the_list_in_force_and_its_text(desk: Desk, refund: Any) -> None:
     with pytest.raises(errors.ReviewPending), desk.step():
         refund("o-1", 10_000)
     with pytest.raises(ValueError), desk.step():

@@ -1,7 +1,5 @@
 """What the journal's commits cost and keep: which wait for the disk, and that a unit is all or nothing."""
 
-import multiprocessing
-import os
 import sqlite3
 from collections.abc import Iterator
 from functools import partial
@@ -13,7 +11,6 @@ import pytest
 from countersign import JournalError, MisuseError, llm_call, transaction
 from countersign.journal import Journal
 from countersign.journal.database import Database
-from countersign.journal.leases import fate_of, new_holder
 from countersign.journal.place import JournalPlace
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
@@ -66,22 +63,6 @@ def test_a_unit_inside_a_unit_is_part_of_it_also_where_it_raises(database: Datab
     assert names(database) == ["a", "b"]
 
 
-def test_a_unit_inside_a_unit_is_no_commit_of_its_own(database: Database) -> None:
-    found = commits(database)
-    with database.unit(durable=False):
-        write(database, "a")
-        write(database, "b")
-    assert found == ["NORMAL"]
-
-
-@pytest.mark.parametrize("engine", ["sqlite", POSTGRES])
-def test_what_raises_takes_its_parts_with_it(database: Database) -> None:
-    with pytest.raises(RuntimeError), database.unit(durable=False):
-        write(database, "a")
-        raise RuntimeError
-    assert names(database) == []
-
-
 @pytest.mark.parametrize("engine", ["sqlite", POSTGRES])
 def test_a_part_that_failed_takes_the_whole_with_it_even_if_nobody_else_noticed(database: Database) -> None:
     with pytest.raises(JournalError, match="a part"), database.unit(durable=False) as unit:
@@ -111,18 +92,16 @@ def test_a_durable_part_needs_a_durable_whole(database: Database) -> None:
 def test_each_commit_is_as_durable_as_it_was_asked_to_be(database: Database) -> None:
     found = commits(database)
     for durable in (False, True, True, False, True):
-        write(database, str(len(found)), durable=durable)
+        with database.unit(durable=durable):  # a unit inside it is no commit of its own
+            write(database, str(len(found)), durable=durable)
     assert found == ["NORMAL", "FULL", "FULL", "NORMAL", "FULL"]
     database.close()
     write(database, "after", durable=True)
-    assert database.row("PRAGMA synchronous") is not None
     assert database.rows("PRAGMA synchronous")[0][0] == 2
 
 
 @pytest.mark.parametrize(("effects", "waits", "commits_in_all"), [(1, 3, 10), (2, 4, 14)])
-def test_an_effect_waits_for_the_disk_thrice(
-    desk: Desk, effects: int, waits: int, commits_in_all: int
-) -> None:
+def test_an_effect_syncs_three_times(desk: Desk, effects: int, waits: int, commits_in_all: int) -> None:
     """The frozen list with its attempt, FIRING, the outcome. Each is asked for by design section 7, and a fourth
     would only be slow; two effects share the commit between them. The first transaction of all also keeps the epoch
     it met.
@@ -135,22 +114,6 @@ def test_an_effect_waits_for_the_disk_thrice(
                 refund(f"p-{n}", 5)
     assert found.count("FULL") == waits
     assert len(found) <= commits_in_all
-
-
-def _tell(pipe: Any) -> None:
-    holder = new_holder()
-    pipe.send((holder.split("/")[2], str(os.getpid()), fate_of(holder)))
-
-
-def test_a_forked_child_names_itself_and_not_its_parent() -> None:
-    new_holder()  # the parent's name is remembered
-    here, there = multiprocessing.get_context("fork").Pipe()
-    child = multiprocessing.get_context("fork").Process(target=_tell, args=(there,))
-    child.start()
-    named, is_, fate = here.recv()
-    child.join()
-    assert named == is_
-    assert fate == "alive"
 
 
 class Raced(sqlite3.Connection):

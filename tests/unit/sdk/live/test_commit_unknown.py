@@ -5,7 +5,6 @@ the adapter again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 
 from countersign import FilesAdapter, SQLiteAdapter, errors, resume
 from tests.fakes.desk import Desk, charge_tools, live_states, note_tool, notes_in, save_tool
+from tests.fakes.running import fails
 
 Note = Callable[[str, str], int]
 NOT_KNOWN = "it cannot be told whether its live effects were kept"
@@ -66,12 +66,10 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
     """What would have been committed after it is finished with it, where it outlives its session."""
     silent.arrives, save = arrives, save_tool(desk, files)
     told = r"all of its live work was kept \(.*the line broke"
-    with pytest.raises(errors.OutcomeUnknown, match=told) as unknown, desk.step() as txn:
-        save("a")
-        note("o-1", "hello")
-    said = str(unknown.value)
+    unknown = fails(desk, errors.OutcomeUnknown, (save, "a"), (note, "o-1", "hello"), match=told)
+    said = str(unknown.error)
     assert "Nothing of this transaction stands" not in said and "service's queue" not in said
-    assert (txn.state, live_states(desk)) == ("unsettled", ["live"] * 2)
+    assert (unknown.txn.state, live_states(desk)) == ("unsettled", ["live"] * 2)
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk), (root / "a").exists()) == ("unsettled", ["live"] * 2, False)
     assert NOT_KNOWN in found.note and "where it never can, whoever has looked says so" in found.note
@@ -84,14 +82,9 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_an_interrupt_leaves_it_open(
-    desk: Desk, notes: Path, silent: Silent, note: Note, staged: bool
-) -> None:
+def test_interrupts_leave_it_open(desk: Desk, notes: Path, silent: Silent, note: Note, staged: bool) -> None:
     charge, silent.raises = charge_tools(desk), KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt), desk.step():
-        note("o-1", "hello")
-        if staged:
-            charge("o-1", 100)
+    desk.run((note, "o-1", "hello"), *[(charge, "o-1", 100)] * staged, raises=KeyboardInterrupt)
     assert live_states(desk) == ["live"]
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk)) == ("unsettled", ["live"])
@@ -101,32 +94,23 @@ def test_an_interrupt_leaves_it_open(
 
 
 @ARRIVES
-def test_a_rerun_asks_and_does_nothing_twice(
-    desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool
-) -> None:
+def test_a_rerun_repeats_nothing(desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool) -> None:
     silent.arrives = arrives
-    refused = pytest.raises(errors.AlreadyRedeemed, match=NOT_KNOWN)
-    for told in (pytest.raises(errors.OutcomeUnknown), refused):
-        with told, desk.step():
-            note("o-1", "hello")
+    desk.run((note, "o-1", "hello"), raises=errors.OutcomeUnknown)
+    fails(desk, errors.AlreadyRedeemed, (note, "o-1", "hello"), match=NOT_KNOWN)
     assert live_states(desk) == ["live"]
     silent.away = False
     silent.begin = super(Silent, silent).begin  # type: ignore[method-assign]
-    with desk.step() as txn:
-        note("o-1", "hello")
+    txn = desk.run((note, "o-1", "hello"))
     assert (txn.replayed, live_states(desk), notes_in(notes)) == (arrives, ["kept"], [("o-1", "hello")])
 
 
 @ARRIVES
-def test_beside_it_nothing_that_fired_is_taken_back_before_it_is_known(
-    desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool
-) -> None:
+def test_what_fired_waits_for_it(desk: Desk, notes: Path, silent: Silent, note: Note, arrives: bool) -> None:
     charge, silent.arrives = charge_tools(desk), arrives
-    with pytest.raises(errors.OutcomeUnknown) as unknown, desk.step() as txn:
-        note("o-1", "hello")
-        charge("o-1", 100)
-    assert unknown.value.outcomes == {"charge#1": "fired"}
-    assert (txn.state, live_states(desk)) == ("unsettled", ["live"])
+    unknown = fails(desk, errors.OutcomeUnknown, (note, "o-1", "hello"), (charge, "o-1", 100))
+    assert unknown.error.outcomes == {"charge#1": "fired"}
+    assert (unknown.txn.state, live_states(desk)) == ("unsettled", ["live"])
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk), done(desk)) == ("unsettled", ["live"], ["charge"])
     silent.away = False
@@ -137,14 +121,10 @@ def test_beside_it_nothing_that_fired_is_taken_back_before_it_is_known(
 
 
 @pytest.mark.parametrize("away", [True, False])
-def test_a_rerun_beside_it_leaves_what_is_not_known_and_keeps_what_is(
-    desk: Desk, notes: Path, silent: Silent, note: Note, away: bool
-) -> None:
-    charge = charge_tools(desk)
+def test_a_rerun_keeps_what_is_known(desk: Desk, notes: Path, silent: Silent, note: Note, away: bool) -> None:
+    calls = (note, "o-1", "hello"), (charge_tools(desk), "o-1", 100)
     for first in (True, False):
-        with pytest.raises(errors.OutcomeUnknown) if first or away else nullcontext(), desk.step():
-            note("o-1", "hello")
-            charge("o-1", 100)
+        desk.run(*calls, raises=errors.OutcomeUnknown if first or away else None)
         silent.away = away
     if away:
         assert live_states(desk) == ["live"]

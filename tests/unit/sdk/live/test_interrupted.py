@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, LiveAdapter, LiveSession, errors, resume, tool
+from countersign import FilesAdapter, MemoryAdapter, errors, resume, tool
 from countersign.adapters.overlay import FilesSession
 from countersign.adapters.redo import Work
 from countersign.adapters.sqlite_connection import LiveConnection
@@ -28,12 +28,7 @@ def run(desk: Desk, note: Callable[[str, str], int], files: FilesAdapter) -> Run
     charge, save = charge_tools(desk), save_tool(desk, files)
 
     def run_step(staged: bool) -> bool:
-        with desk.step() as txn:
-            note("o-1", "hello")
-            save("a")
-            if staged:
-                charge("o-1", 100)
-        return txn.replayed
+        return desk.run((note, "o-1", "hello"), (save, "a"), *[(charge, "o-1", 100)] * staged).replayed
 
     return run_step
 
@@ -122,61 +117,35 @@ def test_a_commit_that_fails_after_an_interrupt_does_not_hide_it(desk: Desk, run
     assert "in notes stand, and those in" in found.note
 
 
-class Uncertain(LiveSession):
-    """Its open transaction hides what landed, as a database does that waits for it; its first COMMIT is interrupted."""
+class Waiting(MemoryAdapter):
+    """While `open` it hides what landed, as a database does that waits for it; its first COMMIT is interrupted."""
 
-    def __init__(self, adapter: Waiting) -> None:
-        self._adapter, self._open = adapter, True
-        adapter.session = self
-
-    @contextmanager
-    def effect(self, call: object) -> Iterator[None]:
-        """Nothing to take back."""
-        yield
-
-    def prepare(self, attempt_id: str) -> None:
-        """Nothing can fail."""
-
-    def commit(self, attempt_id: str) -> None:
-        """As told; a second one of what landed at the first is an error."""
-        first, self._adapter.commits = self._adapter.commits == 0, self._adapter.commits + 1
-        if attempt_id in self._adapter.marks:
-            raise ValueError("there is no transaction to commit")
-        self._open = first and self._adapter.stays_open
-        if self._adapter.lands_at == self._adapter.commits:
-            self._adapter.marks.add(attempt_id)
-        if first:
-            raise KeyboardInterrupt
-
-    def undo(self) -> None:
-        """End it."""
-        self._open = False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nobody can look."""
-        return self._open
-
-
-class Waiting(LiveAdapter):
-    """A resource with such sessions."""
-
-    name = "waiting"
+    commits_last = False
 
     def __init__(self, lands_at: int, *, stays_open: bool) -> None:
-        self.lands_at, self.stays_open, self.commits = lands_at, stays_open, 0
-        self.marks: set[str] = set()
-        self.session: Uncertain | None = None
+        super().__init__(name="waiting")
+        self.lands_at, self.stays_open, self.commits, self.open = lands_at, stays_open, 0, True
 
-    def begin(self, txn: str) -> Uncertain:
-        """Open one."""
-        return Uncertain(self)
+    def begin(self, txn: str) -> Any:
+        session = super().begin(txn)
+        session.commit, session.undo = self._commit, self._end  # type: ignore[method-assign]
+        return session
+
+    def _commit(self, attempt_id: str) -> None:
+        self.commits += 1
+        if attempt_id in self.marks:
+            raise ValueError("there is no transaction to commit")
+        self.open = self.commits == 1 and self.stays_open
+        if self.lands_at == self.commits:
+            self.marks.add(attempt_id)
+        if self.commits == 1:
+            raise KeyboardInterrupt
+
+    def _end(self) -> None:
+        self.open = False
 
     def landed(self, attempt_id: str) -> bool | None:
-        """Not while it is open."""
-        if self.session is not None and self.session.is_open:
-            return None
-        return attempt_id in self.marks
+        return None if self.open else super().landed(attempt_id)
 
 
 LANDS = {
@@ -198,13 +167,10 @@ def test_only_what_its_adapter_says_has_landed_stands(
     def wait() -> None:
         """Do something there."""
 
-    with pytest.raises(KeyboardInterrupt), desk.step():
-        wait()
-        save("a")
+    desk.run((wait,), (save, "a"), raises=KeyboardInterrupt)
     assert (adapter.commits, saved(root)) == (commits, ["a"] if state == "kept" else [])
     assert live_states(desk) == [state] * 2
-    assert adapter.session is not None
-    adapter.session.undo()
+    adapter.open = False
     resume(desk.runtime)
     assert live_states(desk) == ["kept" if lands_at else "undone"] * 2
     assert saved(root) == (["a"] if lands_at else [])
@@ -212,9 +178,7 @@ def test_only_what_its_adapter_says_has_landed_stands(
 
 @STAGED
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_a_journal_that_is_away_as_the_work_was_committed_calls_it_undone_at_no_time(
-    desk: Desk, run: Run, staged: bool, then: str
-) -> None:
+def test_a_journal_that_is_away_calls_nothing_undone(desk: Desk, run: Run, staged: bool, then: str) -> None:
     """For the one write that says it was kept."""
     away = errors.JournalError("locked for a moment")
     strikes = interrupted(type(desk.runtime.journal.transactions), "end_live", "before", away)

@@ -88,9 +88,7 @@ def test_scenario_45_of_two_that_add_to_one_number_one_commits(desk: Desk, resou
 
 
 @pytest.mark.parametrize("moved", ["n", "other"])
-def test_scenario_46_what_i_read_and_then_write_is_no_conflict_and_what_another_writes_is(
-    desk: Desk, resource: Resource, moved: str
-) -> None:
+def test_scenario_46_what_another_writes_is_a_conflict(desk: Desk, resource: Resource, moved: str) -> None:
     tools = Tools(desk, resource)
     with pytest.raises(errors.Moved, match="'n' of") if moved == "n" else nullcontext(), desk.step():
         assert [tools.add("n", 1), tools.add("n", 1), tools.add("m", 1)] == [1, 2, 1]
@@ -118,18 +116,14 @@ def spoilt(desk: Desk, resource: Resource, spoils: int, isolation: Any) -> tuple
 
 
 @ON_BOTH
-def test_scenario_47_a_spoilt_run_is_repeated_and_all_are_in_the_journal(
-    desk: Desk, resource: Resource
-) -> None:
+def test_scenario_47_a_spoilt_run_is_repeated_and_recorded(desk: Desk, resource: Resource) -> None:
     ran, answer = spoilt(desk, resource, 3, Retry(4))
     assert (ran, answer, resource.outside("n")) == ([1, 11, 21, 31], 31, "31")
     assert lists(desk) == [(1, "undone"), (2, "undone"), (3, "undone"), (4, "kept")]
 
 
 @pytest.mark.parametrize(("isolation", "runs"), [(Retry(), 3), (Retry(2), 2), (Abort(), 1)])
-def test_scenario_47_after_the_last_run_it_is_told_how_many_there_were(
-    desk: Desk, resource: Resource, isolation: Retry | Abort, runs: int
-) -> None:
+def test_scenario_47_runs_are_counted(desk: Desk, resource: Resource, isolation: Any, runs: int) -> None:
     ran, moved = spoilt(desk, resource, 9, isolation)
     assert (len(ran), moved.attempts, resource.outside("n")) == (runs, runs, str(10 * runs))
     assert (f"in each of {runs} runs" in str(moved)) is (runs > 1)

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from countersign import FilesAdapter, SQLiteAdapter, errors, tool
+from countersign import FilesAdapter, SQLiteAdapter, errors, resume, tool
 from tests.fakes.desk import (
     Desk,
     asked_of_policy,
     charge_tools,
     failing_tool,
+    live_states,
     note_tool,
-    notes_database,
     notes_in,
     refund_tool,
     save_tool,
 )
+from tests.fakes.running import fails, run
 
 Note = Callable[[str, str], int]
 
@@ -75,9 +76,7 @@ def test_a_live_tool_runs_at_once_and_is_kept_by_the_commit(desk: Desk, notes: P
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError, KeyboardInterrupt, SystemExit, errors.Denied, errors.ServiceUnavailable]
 )
-def test_whatever_fails_undoes_it_frees_the_lock_and_fires_nothing(
-    desk: Desk, notes: Path, note: Note, error: type[BaseException]
-) -> None:
+def test_whatever_fails_undoes_it_and_frees_the_lock(desk: Desk, notes: Path, note: Note, error: Any) -> None:
     refund = refund_tool(desk)
     if error is errors.ServiceUnavailable:
         desk.face.faults["/v1/"] = ["lost_request"] * 20
@@ -90,31 +89,21 @@ def test_whatever_fails_undoes_it_frees_the_lock_and_fires_nothing(
 
 
 def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, note: Note) -> None:
-    refund = refund_tool(desk)
-    with (
-        pytest.raises(errors.ReviewPending, match="run the same transaction again") as pending,
-        desk.step(wait=60),
-    ):
-        note("o-1", "hello")
-        refund("o-1", 90_000)
-    assert not pending.value.parked
+    calls = (note, "o-1", "hello"), (refund_tool(desk), "o-1", 90_000)
+    again = "run the same transaction again"
+    pending = fails(desk, errors.ReviewPending, *calls, wait=60, match=again).error
+    assert not pending.parked
     assert (notes_in(notes), lock_is_free(notes)) == ([], True)
-    desk.service.approve(pending.value.txn)
-    with desk.step(wait=60):
-        note("o-1", "hello")
-        refund("o-1", 90_000)
+    desk.service.approve(pending.txn)
+    desk.run(*calls, wait=60)
     assert (notes_in(notes), desk.done) == ([("o-1", "hello")], [("refund", "o-1", 90_000)])
 
 
 @pytest.mark.parametrize("error", [errors.NotDone("no"), TimeoutError()])
-def test_what_fails_undoes_it_before_it_is_told(
-    desk: Desk, notes: Path, note: Note, error: Exception
-) -> None:
+def test_what_fails_undoes_it_before_it_is_told(desk: Desk, notes: Path, note: Note, error: Any) -> None:
     notify, free = failing_tool(desk, error), list[bool]()
     desk.face.faults["/v1/outcomes"] = [lambda: free.append(lock_is_free(notes))]
-    with pytest.raises((errors.EffectFailed, errors.OutcomeUnknown)), desk.step():
-        note("o-1", "hello")
-        notify("o-1")
+    desk.run((note, "o-1", "hello"), (notify, "o-1"), raises=(errors.EffectFailed, errors.OutcomeUnknown))
     assert (free, notes_in(notes)) == ([True], [])
 
 
@@ -123,45 +112,23 @@ def test_what_fails_undoes_it_before_it_is_told(
 
 def test_a_live_commit_that_fails_takes_back_what_fired_and_shows_the_error(desk: Desk, notes: Path) -> None:
     note, charge = note_tool(desk, Stubborn(notes)), charge_tools(desk)
-    with pytest.raises(errors.LiveCommitFailed, match="disk is full") as failed, desk.step():
-        note("o-1", "hello")
-        charge("o-1", 100)
-    assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
+    calls = (note, "o-1", "hello"), (charge, "o-1", 100)
+    failed = fails(desk, errors.LiveCommitFailed, *calls, match="disk is full")
+    assert isinstance(failed.error.__cause__, sqlite3.OperationalError)
     assert (notes_in(notes), done(desk)) == ([], ["charge", "void"])
+    assert (failed.txn.state, live_states(desk), resume(desk.runtime)) == ("settled", ["undone"], [])
 
 
-@pytest.mark.parametrize(("staged", "told"), [(False, "It had no staged"), (True, "None of its staged")])
-def test_two_databases_of_which_the_second_cannot_commit_are_told_as_partly_done(
-    desk: Desk, notes: Path, note: Note, root: Path, staged: bool, told: str
-) -> None:
-    other = notes_database(root)
-    second, charge = note_tool(desk, Stubborn(other, name="other"), name="other_note"), charge_tools(desk)
-    with pytest.raises(errors.LiveCommitFailed) as failed, desk.step() as txn:
-        note("o-1", "hello")
-        second("o-1", "hello")
-        if staged:
-            charge("o-1", 100)
-    assert failed.value.committed == ("notes",)
-    assert f"standing: notes. {told}" in str(failed.value) and "Nothing" not in str(failed.value)
-    assert (notes_in(notes), notes_in(other), txn.state) == ([("o-1", "hello")], [], "unsettled")
-
-
-def test_files_commit_after_databases_so_that_one_that_cannot_leaves_nothing(
-    desk: Desk, notes: Path, root: Path, files: FilesAdapter
-) -> None:
+def test_files_commit_after_databases(desk: Desk, notes: Path, root: Path, files: FilesAdapter) -> None:
     full, seen = Stubborn(notes), list[bool]()
     full.watches = lambda: seen.append((root / "a").exists())
     save, note = save_tool(desk, files), note_tool(desk, full)
-    with pytest.raises(errors.LiveCommitFailed) as failed, desk.step() as txn:
-        save("a")
-        note("o-1", "hello")
-    assert (seen, failed.value.committed, (root / "a").exists()) == ([False], (), False)
-    assert (notes_in(notes), txn.state) == ([], "ended")
+    failed = fails(desk, errors.LiveCommitFailed, (save, "a"), (note, "o-1", "hello"))
+    assert (seen, failed.error.committed, (root / "a").exists()) == ([False], (), False)
+    assert (notes_in(notes), failed.txn.state) == ([], "ended")
 
 
-def test_files_that_were_committed_are_taken_back_when_other_files_cannot_be(
-    desk: Desk, root: Path, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_committed_files_are_undone(desk: Desk, root: Path, files: FilesAdapter, monkeypatch: Any) -> None:
     (desk.folder / "two").mkdir()
     two = FilesAdapter(desk.folder / "two")
     save, charge, real, seen = save_tool(desk, files), charge_tools(desk), os.rename, list[str]()
@@ -177,22 +144,15 @@ def test_files_that_were_committed_are_taken_back_when_other_files_cannot_be(
         real(source, target, **where)
 
     monkeypatch.setattr(os, "rename", full)
-    with pytest.raises(errors.LiveCommitFailed, match="No space") as failed, desk.step():
-        save("a")
-        save_two()
-        charge("o-1", 100)
-    assert (seen, failed.value.committed, done(desk)) == (["new"], (), ["charge", "void"])
+    failed = fails(
+        desk, errors.LiveCommitFailed, (save, "a"), (save_two,), (charge, "o-1", 100), match="No space"
+    ).error
+    assert (seen, failed.committed, done(desk)) == (["new"], (), ["charge", "void"])
     assert not (root / "a").exists() and not (desk.folder / "two" / "b").exists()
 
 
-def test_a_live_tool_needs_an_adapter_a_staged_one_has_none_and_independent_effects_are_not_live(
-    desk: Desk, database: SQLiteAdapter, note: Note
-) -> None:
-    for options in ({"lane": "live", "adapter": None}, {"adapter": database}):
-        with pytest.raises(errors.RegistrationError):
-            tool("a", registry=desk.registry, **options)(print)  # type: ignore[call-overload]
-    with pytest.raises(errors.NotStageable, match="stand alone"), desk.step(independent=True):
-        note("o-1", "hello")
+def test_independent_effects_are_not_live(desk: Desk, note: Note) -> None:
+    fails(desk, errors.NotStageable, (note, "o-1", "hello"), independent=True, match="stand alone")
 
 
 # ------------------------------------------------------------------------------------------ what moved
@@ -214,29 +174,22 @@ def test_what_moved_is_named_and_nothing_fires(desk: Desk, root: Path, files: Fi
 
 
 @pytest.mark.parametrize("fired", [True, False])
-def test_a_refusal_says_what_an_earlier_run_has_done(
-    desk: Desk, notes: Path, note: Note, fired: bool
-) -> None:
+def test_a_refusal_says_what_an_earlier_run_did(desk: Desk, notes: Path, note: Note, fired: bool) -> None:
     refund = refund_tool(desk)
     if fired:
-        with desk.step():
-            note("o-1", "late")
-            refund("o-1", 100)
+        desk.run((note, "o-1", "late"), (refund, "o-1", 100))
     theirs = sqlite3.connect(notes, isolation_level=None)
     theirs.execute("BEGIN IMMEDIATE")
-    with pytest.raises(errors.Moved, match="Nothing was fired now") as moved, desk.step():
-        note("o-1", "late")
+    moved = fails(desk, errors.Moved, (note, "o-1", "late"), match="Nothing was fired now").error
     theirs.close()
-    assert ("An earlier run of its key was redeemed and is settled" in str(moved.value)) is fired
+    assert ("An earlier run of its key was redeemed and is settled" in str(moved)) is fired
 
 
 # ------------------------------------------------------------------------------------------ after another run
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_scenario_43_live_work_is_done_once_under_its_key_in_every_process(
-    desk: Desk, notes: Path, database: SQLiteAdapter, staged: bool
-) -> None:
+def test_scenario_43_it_is_done_once(desk: Desk, notes: Path, database: SQLiteAdapter, staged: bool) -> None:
     refund = refund_tool(desk)
     add = "INSERT INTO notes VALUES (?, '1') ON CONFLICT DO UPDATE SET note = note + 1"
 
@@ -245,29 +198,22 @@ def test_scenario_43_live_work_is_done_once_under_its_key_in_every_process(
         """Count up."""
         return database.connection.execute(add, (order_id,)).rowcount
 
-    with desk.step() as first:
-        count("o-1")
-        if staged:
-            refund("o-1", 100)
-    with desk.restarted() as later, later.step() as again:
-        assert count("o-1") == 1
-        if staged:
-            refund("o-1", 100)
-    assert (first.replayed, again.replayed, again.state) == (False, True, "settled")
+    calls = (count, "o-1"), *[(refund, "o-1", 100)] * staged
+    first = desk.run(*calls)
+    with desk.restarted() as later:
+        again = run(later, *calls)
+    assert again.placed[0] == 1
+    assert (first.replayed, again.txn.replayed, again.txn.state) == (False, True, "settled")
     assert (notes_in(notes), len(desk.done)) == ([("o-1", "1")], int(staged))
     assert staged or asked_of_policy(desk) == [], "live effects alone ask nobody"
-    with desk.step("t-2") as other:
-        count("o-1")
+    other = desk.run((count, "o-1"), key="t-2")
     assert (other.replayed, notes_in(notes)) == (False, [("o-1", "2")])
 
 
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_key_of_live_work_takes_no_other_list(desk: Desk, notes: Path, note: Note, staged: bool) -> None:
     refund = refund_tool(desk)
-    with desk.step():
-        note("o-1", "hello")
-    with pytest.raises(errors.AlreadyRedeemed, match="another list"), desk.step() as again:
-        note("o-1" if staged else "o-2", "hello")
-        if staged:
-            refund("o-1", 100)
-    assert (desk.done, notes_in(notes), again.state) == ([], [("o-1", "hello")], "settled")
+    desk.run((note, "o-1", "hello"))
+    calls = [(note, "o-1", "hello"), (refund, "o-1", 100)] if staged else [(note, "o-2", "hello")]
+    again = fails(desk, errors.AlreadyRedeemed, *calls, match="another list")
+    assert (desk.done, notes_in(notes), again.txn.state) == ([], [("o-1", "hello")], "settled")

@@ -76,9 +76,7 @@ def test_the_journal_says_that_it_is_undone_and_what_stands(desk: Desk, notes: P
 
 
 @pytest.mark.parametrize("then", ["a block is taken back", "calls are put in order"])
-def test_one_that_is_done_again_after_it_raised_stands_also_where_the_list_is_begun_anew(
-    desk: Desk, notes: Path, database: SQLiteAdapter, then: str
-) -> None:
+def test_one_that_is_done_again_stands(desk: Desk, notes: Path, database: SQLiteAdapter, then: str) -> None:
     """The same call, with the same key: its nested block was taken back with what it had counted."""
     refund, fails = refund_tool(desk), [1]
 
@@ -107,27 +105,20 @@ def test_one_that_is_done_again_after_it_raised_stands_also_where_the_list_is_be
 
 
 def test_a_step_in_which_every_call_raised_spends_no_key(desk: Desk, notes: Path, note: Note) -> None:
-    with desk.step() as txn:
-        caught(note)
+    txn = desk.run((caught, note))
     assert (live_count(desk), txn.state, live_rows(desk)) == (0, "ended", [RAISED])
-    with desk.step() as again:
-        note("o-1", "now")
+    again = desk.run((note, "o-1", "now"))
     assert (again.replayed, notes_in(notes)) == (False, [("o-1", "now")])
 
 
 def test_a_body_that_fails_anyway_leaves_all_undone(desk: Desk, notes: Path, note: Note) -> None:
-    with pytest.raises(ZeroDivisionError), desk.step() as txn:
-        note("o-1", "first")
-        caught(note)
-        raise ZeroDivisionError
+    txn = desk.run((note, "o-1", "first"), (caught, note), (divmod, 1, 0), raises=ZeroDivisionError)
     assert rows_of_run(desk, txn) == [("undone", None), RAISED[1:]]
     assert (notes_in(notes), txn.state) == ([], "ended")
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_the_text_of_what_it_raised_is_not_kept(
-    desk: Desk, notes: Path, database: SQLiteAdapter, error: type[BaseException]
-) -> None:
+def test_the_text_it_raised_is_not_kept(desk: Desk, notes: Path, database: SQLiteAdapter, error: Any) -> None:
     """It may repeat what a call was given, of this tool or of another that it had called."""
 
     @tool("sign_in", lane="live", adapter=database, registry=desk.registry, secret=["token"])
@@ -220,7 +211,7 @@ def test_in_a_nested_block_it_is_undone_alone_and_with_it(desk: Desk, notes: Pat
 # ------------------------------------------------------------------------------ nothing is claimed that is not known
 
 
-def test_where_the_whole_session_is_lost_nothing_is_noted_before_it_is_undone(
+def test_a_lost_session_notes_nothing_early(
     desk: Desk, notes: Path, database: SQLiteAdapter, note: Note
 ) -> None:
     @tool("end_it", lane="live", adapter=database, registry=desk.registry)
@@ -236,9 +227,7 @@ def test_where_the_whole_session_is_lost_nothing_is_noted_before_it_is_undone(
     assert (rows_of_run(desk, txn), notes_in(notes)) == ([("undone", None), ("undone", None)], [])
 
 
-def test_where_the_journal_cannot_be_told_nothing_is_committed(
-    desk: Desk, notes: Path, note: Note, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_untold_journal_commits_nothing(desk: Desk, notes: Path, note: Note, monkeypatch: Any) -> None:
     """The program still hears what its tool raised."""
     refund = refund_tool(desk)
 
@@ -256,9 +245,7 @@ def test_where_the_journal_cannot_be_told_nothing_is_committed(
     assert {state for state, _ in rows_of_run(desk, txn)} == {"undone", "withdrawn"}
 
 
-def test_a_fork_that_leaves_it_by_an_exception_notes_nothing(
-    desk: Desk, notes: Path, database: SQLiteAdapter
-) -> None:
+def test_a_fork_that_raises_notes_nothing(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
     @tool("fork_out", lane="live", adapter=database, registry=desk.registry)
     def fork_out() -> None:
         """Write, and let a child leave by an exception."""

@@ -14,6 +14,7 @@ from countersign import SQLiteAdapter, Transaction, errors, replay, resume, tool
 from countersign.journal.exporting import exported
 from countersign.journal.telling import describe
 from tests.fakes.desk import Desk, answering_tool, charge_tools, notes_in, refund_tool, states
+from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.live.test_raised import KEPT, RAISED, Note, caught, live_rows
@@ -29,13 +30,9 @@ CUT = (errors.JournalError, errors.OutcomeUnknown)
 def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note, stands: bool) -> None:
     charge, refund = charge_tools(desk), refund_tool(desk)
     label = answering_tool(desk, None, name="label", idempotent=True)
-    with pytest.raises(CUT), full_after(desk.runtime.journal, 2), desk.step():
-        caught(note)
-        if stands:
-            note("o-1", "well")
-        charge("o-1", 100)
-        label("o-1")
-        refund("o-1", 100)
+    staged = (charge, "o-1", 100), (label, "o-1"), (refund, "o-1", 100)
+    with full_after(desk.runtime.journal, 2):
+        desk.run((caught, note), *[(note, "o-1", "well")] * stands, *staged, raises=CUT)
     (found,) = resume(desk.runtime)
     if stands:
         assert (found.after, states(desk)["label#2"]) == ("unsettled", "unknown")
@@ -48,9 +45,7 @@ def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note
 
 
 @pytest.mark.parametrize("insert", ["INSERT", "INSERT OR REPLACE"])
-def test_a_rerun_is_the_same_step_where_what_raises_in_it_was_done_before(
-    desk: Desk, notes: Path, database: SQLiteAdapter, insert: str
-) -> None:
+def test_a_rerun_compares_what_stood(desk: Desk, notes: Path, database: SQLiteAdapter, insert: str) -> None:
     """A row that is there already is not put in twice. What raised before, and does not now, is another list."""
     fails = insert != "INSERT"
 
@@ -76,38 +71,24 @@ def test_a_rerun_is_the_same_step_where_what_raises_in_it_was_done_before(
 
 @pytest.mark.parametrize("calls", [["o-1"], ["o-1", "o-2", "o-3"], ["o-2"], []])
 def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Path, note: Note, calls: list[str]) -> None:
-    for orders in (["o-1", "o-2"], calls):
-        told = pytest.raises(errors.AlreadyRedeemed, match=ANOTHER_LIST)
-        with told if orders is calls else nullcontext(), desk.step():
-            caught(note)
-            for order in orders:
-                note(order, "text")
+    desk.run((caught, note), (note, "o-1", "text"), (note, "o-2", "text"))
+    again = [(note, order, "text") for order in calls]
+    fails(desk, errors.AlreadyRedeemed, (caught, note), *again, match=ANOTHER_LIST)
     assert notes_in(notes) == [("o-1", "text"), ("o-2", "text")]
 
 
-@pytest.mark.parametrize("of_before", [False, True], ids=["", "a journal of before that kept it"])
-def test_a_rerun_whose_call_raises_again_is_the_same_step(
-    desk: Desk, notes: Path, note: Note, monkeypatch: pytest.MonkeyPatch, of_before: bool
-) -> None:
+def test_a_rerun_whose_call_raises_again_is_the_same_step(desk: Desk, notes: Path, note: Note) -> None:
     for replayed in (False, True):
-        with monkeypatch.context() as before:
-            if of_before and not replayed:
-                before.setattr("countersign.transactions.step.Step._leave_out", lambda *_: None)
-            with desk.step() as txn:
-                note("o-1", "first")
-                caught(note)
-        assert txn.replayed is replayed
-        assert live_rows(desk) == ([KEPT, KEPT] if of_before else [KEPT, RAISED])
+        txn = desk.run((note, "o-1", "first"), (caught, note))
+        assert (txn.replayed, live_rows(desk)) == (replayed, [KEPT, RAISED])
     assert notes_in(notes) == [("o-1", "first")]
 
 
 def test_people_who_are_asked_meanwhile_change_nothing_of_it(desk: Desk, notes: Path, note: Note) -> None:
     refund = refund_tool(desk)
+    calls = (note, "o-1", "first"), (caught, note), (refund, "o-1", 90_000)
     for approved in (False, True):
-        with nullcontext() if approved else pytest.raises(errors.ReviewPending), desk.step() as txn:
-            note("o-1", "first")
-            caught(note)
-            refund("o-1", 90_000)
+        txn = desk.run(*calls, raises=None if approved else errors.ReviewPending)
         assert live_rows(desk) == [KEPT if approved else ("note", "undone", None), RAISED]
         if not approved:
             desk.service.approve(txn.txn)
@@ -118,9 +99,7 @@ def test_people_who_are_asked_meanwhile_change_nothing_of_it(desk: Desk, notes: 
 
 
 def test_a_dry_run_lists_what_would_stand(desk: Desk, note: Note) -> None:
-    with desk.step(dry_run=True) as txn:
-        note("o-1", "first")
-        caught(note)
+    txn = desk.run((note, "o-1", "first"), (caught, note), dry_run=True)
     assert [one.args for one in txn.result.live] == [{"order_id": "o-1", "text": "first"}]
 
 
@@ -155,9 +134,7 @@ def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source:
 # ------------------------------------------------------------------------------- what is left of it decides nothing
 
 
-def test_a_session_of_which_nothing_stands_takes_nothing_back(
-    desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_with_nothing_takes_nothing_back(desk: Desk, note: Note, monkeypatch: Any) -> None:
     """An adapter that holds nothing cannot fail to commit it."""
     charge = charge_tools(desk)
 
@@ -165,9 +142,7 @@ def test_a_session_of_which_nothing_stands_takes_nothing_back(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("countersign.adapters.sqlite.SQLiteSession.commit", full)
-    with desk.step() as txn:
-        caught(note)
-        charge("o-1", 100)
+    txn = desk.run((caught, note), (charge, "o-1", 100))
     assert (txn.state, [what for what, *_ in desk.done]) == ("settled", ["charge"])
 
 

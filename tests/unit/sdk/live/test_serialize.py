@@ -203,9 +203,7 @@ def test_nobody_is_kept_waiting_while_only_people_or_staged_tools_are_at_work(de
     with desk.step("staged", isolation=Serialize(0.0)):
         assert claims.standing({"x"}) is not None
         refund("o-1", 100)
-    with desk.step("live", isolation=Serialize(0.0)):
-        put("k")
-        refund("o-2", 100)
+    desk.run((put, "k"), (refund, "o-2", 100), key="live", isolation=Serialize(0.0))
     assert [None if one is None else one.run_key for one in seen] == [None, "live"]
 
 
@@ -254,8 +252,7 @@ def test_a_journal_from_before_there_were_claims_is_given_their_table(desk: Desk
 def test_a_dry_run_keeps_nothing_and_waits_for_nobody(desk: Desk) -> None:
     ((x, put),) = memories(desk, "x")
     holder = Agent(desk, "first", isolation=Serialize())
-    with desk.step("t-1", dry_run=True, isolation=Serialize(0.0)):
-        put("k")
+    desk.run((put, "k"), key="t-1", dry_run=True, isolation=Serialize(0.0))
     assert x.snapshot() == {}
     holder.leave()
 

@@ -17,6 +17,7 @@ from countersign.integrations.naming import OfferedTools
 from countersign.integrations.taking import StepTaker
 from countersign.waiting import run
 from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.running import fails
 from tests.unit.sdk.hunting import SECRET, found_in
 
 Put = Callable[..., None]
@@ -75,7 +76,7 @@ def raising(error: Exception) -> Callable[..., None]:
 
 
 @pytest.fixture
-def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Let methods of the sessions fail so."""
 
     def fail(*methods: str, error: Exception | None = None) -> None:
@@ -85,7 +86,7 @@ def fails(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return fail
 
 
-Fails = Callable[..., None]
+Breaks = Callable[..., None]
 RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
     "an error of the database": (lambda: ValueError(f"{SECRET} is no account"), errors.ToolRaised),
     "what cannot be snapshotted": (lambda: errors.NotStageable(f"{SECRET!r} is a folder"), errors.ToolRaised),
@@ -101,41 +102,35 @@ RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
 @pytest.mark.parametrize("method", ["verify_unmoved", "prepare"])
 @pytest.mark.parametrize(("error", "kind"), RAISED.values(), ids=RAISED.keys())
 def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secret(
-    desk: Desk, put: Put, fails: Fails, method: str, error: Any, kind: type[Exception], staged: bool
+    desk: Desk, put: Put, breaks: Breaks, method: str, error: Any, kind: type[Exception], staged: bool
 ) -> None:
     refund = refund_tool(desk)
-    fails(method, error=error())
-    with pytest.raises(kind) as told, desk.step():
-        put(SECRET)
-        if staged:
-            refund("o-1", 5)
-    assert (told_by(told.value), type(told.value), desk.done) == ([], kind, [])
+    breaks(method, error=error())
+    told = fails(desk, kind, (put, SECRET), *[(refund, "o-1", 5)] * staged).error
+    assert (told_by(told), type(told), desk.done) == ([], kind, [])
 
 
 @pytest.mark.parametrize("method", ["verify_unmoved", "prepare"])
-def test_of_a_tool_without_secrets_it_leaves_as_it_is(desk: Desk, fails: Fails, method: str) -> None:
+def test_of_a_tool_without_secrets_it_leaves_as_it_is(desk: Desk, breaks: Breaks, method: str) -> None:
     put, error = in_memory(desk, secret=False), ValueError("no account")
-    fails(method, error=error)
-    with pytest.raises(ValueError, match="no account") as told, desk.step():
-        put("a")
-    assert told.value is error and isinstance(error.__cause__, KeyError)
+    breaks(method, error=error)
+    assert fails(desk, ValueError, (put, "a")).error is error and isinstance(error.__cause__, KeyError)
 
 
-def test_a_commit_that_fails_tells_kind_and_place_alone(desk: Desk, put: Put, fails: Fails) -> None:
-    fails("commit")
-    with pytest.raises(errors.LiveCommitFailed, match="commit: ValueError") as told, desk.step():
-        put(SECRET)
-    cause = told.value.__cause__
-    assert told_by(told.value) == [] and isinstance(cause, errors.ToolRaised)
+def test_a_commit_that_fails_tells_kind_and_place_alone(desk: Desk, put: Put, breaks: Breaks) -> None:
+    breaks("commit")
+    told = fails(desk, errors.LiveCommitFailed, (put, SECRET), match="commit: ValueError").error
+    cause = told.__cause__
+    assert told_by(told) == [] and isinstance(cause, errors.ToolRaised)
     assert (cause.kind, __file__ in cause.at) == ("ValueError", True)
     assert SECRET not in str(desk.runtime.journal.transactions.find("t-1")[0].note)
 
 
 @pytest.mark.parametrize("methods", [["undo"], ["undo", "commit"]], ids=["the body raises", "it ends well"])
-def test_an_undo_that_fails_tells_it_without_the_secret_and_is_not_noted_as_done(
-    desk: Desk, put: Put, fails: Fails, methods: list[str]
+def test_an_undo_that_fails_is_not_noted_as_done(
+    desk: Desk, put: Put, breaks: Breaks, methods: list[str]
 ) -> None:
-    fails(*methods)
+    breaks(*methods)
     with pytest.raises(errors.ToolRaised) as told, desk.step() as txn:
         put(SECRET)
         if methods == ["undo"]:
@@ -145,9 +140,7 @@ def test_an_undo_that_fails_tells_it_without_the_secret_and_is_not_noted_as_done
 
 
 @pytest.mark.parametrize("how", ["release", "rollback", "savepoint"])
-def test_an_inner_block_that_cannot_be_ended_or_begun_tells_it_without_the_secret(
-    desk: Desk, put: Put, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_an_inner_block_that_breaks_tells_no_secret(desk: Desk, put: Put, monkeypatch: Any, how: str) -> None:
     cannot = raising(ValueError(SECRET))
     broken = cannot if how == "savepoint" else lambda _: Savepoint(cannot, cannot)
     with pytest.raises((errors.SavepointLost, errors.ToolRaised), match="ValueError") as told, desk.step():
@@ -159,22 +152,17 @@ def test_an_inner_block_that_cannot_be_ended_or_begun_tells_it_without_the_secre
     assert told_by(told.value) == []
 
 
-def test_closing_logs_without_the_secret(
-    desk: Desk, put: Put, fails: Fails, caplog: pytest.LogCaptureFixture
-) -> None:
-    fails("close")
-    with desk.step():
-        put(SECRET)
+def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, caplog: Any) -> None:
+    breaks("close")
+    desk.run((put, SECRET))
     assert "could not tidy up" in caplog.text and "ValueError" in caplog.text
     assert found_in({"log": f"{caplog.text}{[vars(one) for one in caplog.records]}".encode()}) == []
 
 
 @pytest.mark.parametrize("method", ["changes", "verify_unmoved"])
-def test_a_dry_run_tells_it_without_the_secret(desk: Desk, put: Put, fails: Fails, method: str) -> None:
-    fails(method)
-    with pytest.raises(errors.ToolRaised) as told, desk.step(dry_run=True):
-        put(SECRET)
-    assert told_by(told.value) == []
+def test_a_dry_run_tells_it_without_the_secret(desk: Desk, put: Put, breaks: Breaks, method: str) -> None:
+    breaks(method)
+    assert told_by(fails(desk, errors.ToolRaised, (put, SECRET), dry_run=True).error) == []
 
 
 # -------------------------------------------------------------------------- a file that somebody else makes as well
@@ -192,10 +180,9 @@ def moving(root: Path, files: FilesAdapter) -> Callable[[str], None]:
 def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files))
     met = r"'\(secret\)' met another transaction in 'root'"
-    with pytest.raises(errors.Moved, match=met) as told, desk.step():
-        put(SECRET)
-    assert told_by(told.value) == []
-    assert (told.value.key, told.value.expected, told.value.now) == ("(secret)", None, None)
+    told = fails(desk, errors.Moved, (put, SECRET), match=met).error
+    assert told_by(told) == []
+    assert (told.key, told.expected, told.now) == ("(secret)", None, None)
     taker = StepTaker(OfferedTools([put]), awaits=False, runtime=desk.runtime)
     call = ModelCall("c-1", OfferedTools([put]).names[0], {"token": f"{SECRET}2"})
     (answer,) = run(taker.take([call], key="t-2", said=""))  # a model is told no more
@@ -205,8 +192,7 @@ def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, file
 
 def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Path, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files), secret=False)
-    with pytest.raises(errors.Moved, match="'rent' of 'root' was overwritten at no version"), desk.step():
-        put("rent")
+    fails(desk, errors.Moved, (put, "rent"), match="'rent' of 'root' was overwritten at no version")
 
 
 def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files: FilesAdapter) -> None:

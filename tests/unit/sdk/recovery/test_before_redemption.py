@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -10,19 +11,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    CountersignError,
-    EffectFailed,
-    FilesAdapter,
-    NotDone,
-    OutcomeUnknown,
-    ReviewPending,
-    ServiceUnavailable,
-    SQLiteAdapter,
-    resume,
-    transaction,
-)
+from countersign import FilesAdapter, SQLiteAdapter, errors, resume, transaction
 from countersign.contract import EffectState, Verdict
 from countersign.recovery.recovery import Resumed
 from tests.fakes.desk import (
@@ -47,7 +36,7 @@ def step(desk: Desk, files: FilesAdapter, refund: Callable[..., object]) -> Call
 
 
 def waits(step: Callable[..., Any]) -> str:
-    return str(step(raises=ReviewPending).txn)
+    return str(step(raises=errors.ReviewPending).txn)
 
 
 def told(found: list[Resumed]) -> list[tuple[str, bool, bool]]:
@@ -86,10 +75,8 @@ def test_it_ends_with_what_people_said(desk: Desk, step: Callable[..., Any]) -> 
 
 
 @pytest.mark.parametrize("parked", [True, False], ids=["parked", "with live work"])
-def test_what_the_service_ended_has_ended_here_though_its_tool_has_changed_since(
-    desk: Desk, refund: Callable[..., object], step: Callable[..., Any], *, parked: bool
-) -> None:
-    txn = desk.run((refund, "o-1", 90_000), raises=ReviewPending).txn if parked else waits(step)
+def test_what_the_service_ended_has_ended_here(desk: Desk, refund: Any, step: Any, parked: bool) -> None:
+    txn = desk.run((refund, "o-1", 90_000), raises=errors.ReviewPending).txn if parked else waits(step)
     desk.publish(refund, title="New")
     with desk.another_process() as runtime:
         if parked:
@@ -119,7 +106,7 @@ def test_redeemed_elsewhere(desk: Desk, refund: Callable[..., object], step: Cal
 
 def test_a_step_without_a_key_ends(desk: Desk, files: FilesAdapter, refund: Callable[..., object]) -> None:
     save = save_tool(desk, files)
-    with pytest.raises(ReviewPending), transaction(runtime=desk.runtime):
+    with pytest.raises(errors.ReviewPending), transaction(runtime=desk.runtime):
         save("b")
         refund("o-1", 90_000)
     found = resume(desk.runtime)
@@ -130,7 +117,7 @@ def test_a_step_without_a_key_ends(desk: Desk, files: FilesAdapter, refund: Call
 def test_died_as_submitted_it_stands_as_the_service_says(desk: Desk, refund: Callable[..., object]) -> None:
     """Its program stages nothing the next time: what people are asked is taken back."""
     desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
-    desk.run((refund, "o-1", 90000), raises=ServiceUnavailable)
+    desk.run((refund, "o-1", 90000), raises=errors.ServiceUnavailable)
     desk.face.faults.clear()
     assert told(resume(desk.runtime)) == [("review", True, False)]
     (record,) = desk.runtime.journal.transactions.find("t-1")
@@ -165,18 +152,18 @@ def not_taken_back(desk: Desk) -> None:
     answering_tool(desk, ValueError("refused"), name="void")
     refunded: dict[str, Any] = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
     answering_tool(desk, None, name="charge", **refunded)("o-1")
-    failing_tool(desk, NotDone("no"), acts=False)("o-1")
+    failing_tool(desk, errors.NotDone("no"), acts=False)("o-1")
 
 
 def not_to_be_taken_back(desk: Desk) -> None:
     charge_tools(desk)("o-1", 100)
     desk.service.policy = lambda name, _: Verdict.DENY if name == "void" else Verdict.RELEASE
-    failing_tool(desk, NotDone("no"), acts=False)("o-1")
+    failing_tool(desk, errors.NotDone("no"), acts=False)("o-1")
 
 
 @pytest.mark.parametrize("body", [unknown, parked, beside_live_work, not_taken_back, not_to_be_taken_back])
 def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) -> None:
-    desk.run((body, desk), raises=CountersignError)
+    desk.run((body, desk), raises=errors.CountersignError)
     first = resume(desk.runtime)
     before = written(desk)
     for _ in range(3):
@@ -186,8 +173,7 @@ def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) 
 
 def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Desk) -> None:
     """And what is over is not said any more."""
-    with pytest.raises(ReviewPending), desk.step():
-        beside_live_work(desk)
+    desk.run((beside_live_work, desk), raises=errors.ReviewPending)
     desk.service.approve(TXN)
     first = resume(desk.runtime)
     before = written(desk)
@@ -199,7 +185,7 @@ def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Des
 
 
 def test_what_is_not_known_is_noted_in_the_words_of_whoever_found_out(desk: Desk) -> None:
-    desk.run((unknown, desk), raises=OutcomeUnknown)
+    desk.run((unknown, desk), raises=errors.OutcomeUnknown)
     (found,) = resume(desk.runtime)
     assert desk.runtime.journal.transactions.require(TXN).note == "TimeoutError: slow"
     assert "is not known whether notify#1 happened (TimeoutError: slow)" in found.note
@@ -208,12 +194,12 @@ def test_what_is_not_known_is_noted_in_the_words_of_whoever_found_out(desk: Desk
 # ------------------------------------------------------------------------- what a key is told that an earlier run spent
 
 
-def twice(desk: Desk, first: Callable[..., Any], then: Callable[..., Any]) -> list[CountersignError]:
+def twice(desk: Desk, first: Callable[..., Any], then: Callable[..., Any]) -> list[errors.CountersignError]:
     """What two runs of one key raise; the second does nothing."""
     raised = []
     for _ in range(2):
         done = list(desk.done)
-        with pytest.raises(CountersignError) as told:
+        with pytest.raises(errors.CountersignError) as told:
             desk.run((first, "o-1", 100), (then, "o-1"))
         raised.append(told.value)
     assert desk.done == done
@@ -221,44 +207,36 @@ def twice(desk: Desk, first: Callable[..., Any], then: Callable[..., Any]) -> li
 
 
 def test_a_failure_is_told_again_in_the_tools_own_words_while_something_stands(desk: Desk) -> None:
-    refuses = failing_tool(desk, NotDone("no address"), acts=False)
+    refuses = failing_tool(desk, errors.NotDone("no address"), acts=False)
     failed, again = twice(desk, refund_tool(desk), refuses)
-    assert isinstance(again, EffectFailed) and str(again) == str(failed)
+    assert isinstance(again, errors.EffectFailed) and str(again) == str(failed)
     assert "notify did not happen: NotDone: no address. Still standing and not undone: refund#1" in str(again)
 
 
 def test_where_nothing_stands_another_key_may_do_all_of_it(desk: Desk) -> None:
-    _, spent = twice(desk, charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False))
-    assert isinstance(spent, AlreadyRedeemed)
+    _, spent = twice(desk, charge_tools(desk), failing_tool(desk, errors.NotDone("no"), acts=False))
+    assert isinstance(spent, errors.AlreadyRedeemed)
     assert str(spent).endswith("Nothing of this transaction stands. To try again, use another key.")
 
 
-SPENT: dict[str, tuple[dict[str, str], bool, bool, tuple[str, ...]]] = {
-    "what stands is not offered": (
-        {"refund#1": "fired", "notify#2": "failed"},
-        False,
-        False,
-        ("outcome refund#1 fired, notify#2 failed", "not undone: refund#1", "does not stand: notify#2."),
-    ),
-    "live work stands": (
-        {"notify#1": "failed"},
-        False,
-        True,
-        ("Its live effects stand. To try again, stage under",),
-    ),
-    "done whole": (
-        {"refund#1": "fired"},
-        True,
-        False,
-        ("outcome refund#1 fired", "act once more, use another key"),
-    ),
-}
-
-
-@pytest.mark.parametrize(("outcomes", "well", "kept", "says"), SPENT.values(), ids=SPENT)
+@pytest.mark.parametrize(
+    ("outcomes", "well", "kept", "says"),
+    [
+        (
+            {"refund#1": "fired", "notify#2": "failed"},
+            *(
+                False,
+                False,
+                r"refund#1 fired, notify#2 failed.*not undone: refund#1.*does not stand: notify#2\.",
+            ),
+        ),
+        ({"notify#1": "failed"}, False, True, r"Its live effects stand\. To try again, stage under"),
+        ({"refund#1": "fired"}, True, False, "outcome refund#1 fired.*act once more, use another key"),
+    ],
+)
 def test_what_stands_is_not_offered_to_be_done_again(
-    outcomes: dict[str, str], well: bool, kept: bool, says: tuple[str, ...]
+    outcomes: Any, well: bool, kept: bool, says: Any
 ) -> None:
-    told = str(AlreadyRedeemed.here("t-1", "1" * 64, outcomes, "settled", well=well, kept=kept))
-    assert all(one in told for one in says), told
+    told = str(errors.AlreadyRedeemed.here("t-1", "1" * 64, outcomes, "settled", well=well, kept=kept))
+    assert re.search(says, told), told
     assert "Nothing of this transaction stands" not in told

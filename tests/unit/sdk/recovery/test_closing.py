@@ -11,24 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from countersign import (
-    AlreadyRedeemed,
-    CountersignError,
-    FilesAdapter,
-    JournalError,
-    LiveCommitFailed,
-    MisuseError,
-    NotDone,
-    OutcomeUnknown,
-    RegistrationError,
-    ReviewPending,
-    ServiceUnavailable,
-    SQLiteAdapter,
-    Transaction,
-    TransactionBusy,
-    resume,
-    run_transaction,
-)
+from countersign import FilesAdapter, SQLiteAdapter, Transaction, errors, resume, run_transaction
 from countersign.cli import closing as cli_closing
 from countersign.cli.app import app
 from countersign.commit.unwinding import Unwinding
@@ -59,7 +42,7 @@ AS_NOTED = "closed by Ada at 2027-01-15T08:00:00Z: deleted the note by hand (bef
 
 
 def left_in_part(desk: Desk, both: tuple[Live, Live], *staged: tuple[Any, ...]) -> str:
-    txn = desk.run(*((live, "o-1", "hello") for live in both), *staged, raises=LiveCommitFailed)
+    txn = desk.run(*((live, "o-1", "hello") for live in both), *staged, raises=errors.LiveCommitFailed)
     assert txn.state == "unsettled"
     return str(txn.txn)
 
@@ -95,12 +78,12 @@ def test_it_is_closed_with_who_when_and_why(desk: Desk, both: tuple[Live, Live],
     assert (looked.after, looked.is_kept_up) == ("closed", False)
     assert looked.note == "another process has finished it"
     for _ in range(2):
-        with pytest.raises(AlreadyRedeemed, match=r"outcome closed\): closed by Ada at 2027") as told:
+        with pytest.raises(errors.AlreadyRedeemed, match=r"outcome closed\): closed by Ada at 2027") as told:
             run_transaction(ran.append, key="t-1", wait=60, runtime=desk.runtime)
         assert told.value.finished and "nothing was fired now" in str(told.value)
     assert (ran, len(desk.done), notes_in(desk.folder / "notes.db")) == ([], done, [("o-1", "hello")])
     assert live_states(desk) == ["live", "live"]
-    with pytest.raises(MisuseError, match="is closed; only one that is unsettled"):
+    with pytest.raises(errors.MisuseError, match="is closed; only one that is unsettled"):
         closed(desk, txn, by="Bob")
     (shown,) = json.loads(said(desk, "list", "--json").stdout)
     assert (shown["state"], shown["note"]) == ("closed", note)
@@ -122,21 +105,23 @@ def test_who_and_why_must_be_said_and_it_is_named_by_its_id(desk: Desk, both: tu
     txn = left_in_part(desk, both)
     desk.run((refund_tool(desk), "o-1", 100), key="abcdefgh")
     for said, says in WRONG:
-        with pytest.raises(MisuseError, match=says):
+        with pytest.raises(errors.MisuseError, match=says):
             closed(desk, txn, **said)
     for name in ("", "t-1", "unsettled-1", "0" * 64, txn[:7], "abcdefgh"):
-        with pytest.raises(MisuseError, match="names no transaction of this journal"):
+        with pytest.raises(errors.MisuseError, match="names no transaction of this journal"):
             closed(desk, name)
     assert desk.runtime.journal.transactions.require(txn).state == "unsettled"
 
 
 def test_what_is_not_unsettled_is_refused(desk: Desk, refund: Any) -> None:
     settled = desk.run((refund, "o-1", 100), key="settled")
-    parked = desk.run((refund, "o-1", 90_000), key="parked", raises=ReviewPending)
+    parked = desk.run((refund, "o-1", 90_000), key="parked", raises=errors.ReviewPending)
     with pytest.raises(ZeroDivisionError), desk.step("ended") as ended:
         raise ZeroDivisionError
     for one, state in ((settled, "settled"), (parked, "review"), (ended, "ended")):
-        with pytest.raises(MisuseError, match=f"is {state}; only one that is unsettled for its live effects"):
+        with pytest.raises(
+            errors.MisuseError, match=f"is {state}; only one that is unsettled for its live effects"
+        ):
             closed(desk, one.txn)
     (found,) = resume(desk.runtime)
     assert (found.run_key, found.waiting) == ("parked", True)
@@ -146,12 +131,14 @@ def test_what_is_unsettled_for_another_reason_is_the_services(desk: Desk) -> Non
     """Also what fired and could not be taken back, without any live work."""
     refund, unknown = refund_tool(desk), failing_tool(desk, ZeroDivisionError())
     fails = failing_tool(desk, ZeroDivisionError(), "fails", failure_means="not_done", acts=False)
-    doubt = desk.run((unknown, "o-1"), raises=OutcomeUnknown)
-    stands = desk.run((refund, "o-1", 100), (fails, "o-1"), key="t-2", raises=CountersignError)
+    doubt = desk.run((unknown, "o-1"), raises=errors.OutcomeUnknown)
+    stands = desk.run((refund, "o-1", 100), (fails, "o-1"), key="t-2", raises=errors.CountersignError)
     assert (doubt.state, stands.state) == ("unsettled", "unsettled")
-    with pytest.raises(MisuseError, match=r"there is still notify#1 unknown: people settle that in the serv"):
+    with pytest.raises(
+        errors.MisuseError, match=r"there is still notify#1 unknown: people settle that in the serv"
+    ):
         closed(desk, doubt.txn)
-    with pytest.raises(MisuseError, match="is not unsettled for its live effects; people settle it"):
+    with pytest.raises(errors.MisuseError, match="is not unsettled for its live effects; people settle it"):
         closed(desk, stands.txn)
 
 
@@ -160,7 +147,9 @@ def test_unwinding_comes_first(desk: Desk, both: tuple[Live, Live], monkeypatch:
     with monkeypatch.context() as broken:
         broken.setattr(Unwinding, "_permit", away)
         txn = left_in_part(desk, both, (charge, "o-1", 100))
-        with pytest.raises(MisuseError, match=r"still charge#1 compensating: .* `countersign resume --to"):
+        with pytest.raises(
+            errors.MisuseError, match=r"still charge#1 compensating: .* `countersign resume --to"
+        ):
             closed(desk, txn)
     (found,) = resume(desk.runtime)
     assert (found.after, [what for what, *_ in desk.done]) == ("unsettled", ["charge", "void"])
@@ -168,16 +157,18 @@ def test_unwinding_comes_first(desk: Desk, both: tuple[Live, Live], monkeypatch:
 
 
 def test_nor_is_what_a_person_has_to_settle_in_the_service(desk: Desk, both: tuple[Live, Live]) -> None:
-    answering_tool(desk, NotDone("it is too late"), name="void_late")
+    answering_tool(desk, errors.NotDone("it is too late"), name="void_late")
     undone: Any = {"compensate": "void_late", "compensation_map": {"order_id": "args:/order_id"}}
     charge = answering_tool(desk, None, name="charge_late", **undone)
     txn = left_in_part(desk, both, (charge, "o-1"))
-    with pytest.raises(MisuseError, match=r"still charge_late#1 compensation_failed: people settle that"):
+    with pytest.raises(
+        errors.MisuseError, match=r"still charge_late#1 compensation_failed: people settle that"
+    ):
         closed(desk, txn)
 
 
 async def away(*_: object) -> None:
-    raise ServiceUnavailable("a redemption", "it is away")
+    raise errors.ServiceUnavailable("a redemption", "it is away")
 
 
 def test_what_fired_and_will_not_be_taken_back_any_more_stands(desk: Desk, both: tuple[Live, Live]) -> None:
@@ -193,7 +184,7 @@ def test_what_fired_and_will_not_be_taken_back_any_more_stands(desk: Desk, both:
 def test_what_was_not_begun_is_unused(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
     with full_after(desk.runtime.journal, 0):
-        txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), raises=JournalError)
+        txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), raises=errors.JournalError)
     monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done, closed(desk, txn.txn)[0]) == ("unsettled", [], "closed")
@@ -202,19 +193,17 @@ def test_what_was_not_begun_is_unused(desk: Desk, monkeypatch: pytest.MonkeyPatc
     assert (resume(desk.runtime), service_states(desk, txn.txn), desk.done) == ([], ["unused"], [])
 
 
-def test_a_living_owner_keeps_it_and_after_a_refusal_it_is_nobodys(
-    desk: Desk, both: tuple[Live, Live]
-) -> None:
+def test_a_living_owner_keeps_it_and_a_refusal_frees_it(desk: Desk, both: tuple[Live, Live]) -> None:
     txn = left_in_part(desk, both)
     with desk.another_process() as worker:
         lease = worker.journal.leases.acquire(txn)
         assert not isinstance(lease, str)
-        with pytest.raises(TransactionBusy, match="'t-1' is being run by"):
+        with pytest.raises(errors.TransactionBusy, match="'t-1' is being run by"):
             closed(desk, txn)
         worker.journal.leases.release(lease)
     desk.registry._tools.pop("other_note")
     for _ in range(2):
-        with pytest.raises(RegistrationError, match="no tool 'other_note' is registered"):
+        with pytest.raises(errors.RegistrationError, match="no tool 'other_note' is registered"):
             closed(desk, txn)
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.holder, record.state) == (None, "unsettled")
@@ -225,7 +214,7 @@ def test_a_record_that_is_not_as_it_was_written_is_left(desk: Desk, both: tuple[
     txn = left_in_part(desk, both, (refund_tool(desk), "o-1", 100))
     with desk.runtime.journal.database.unit(durable=True) as unit:
         unit.execute("UPDATE effects SET state = 'failed' WHERE lane = 'staged'")
-    with pytest.raises(JournalError, match="is not as the SDK wrote it"):
+    with pytest.raises(errors.JournalError, match="is not as the SDK wrote it"):
         closed(desk, txn)
 
 
@@ -233,7 +222,7 @@ def test_only_what_no_adapter_can_tell_is_closed(desk: Desk, monkeypatch: pytest
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
     for key in ("t-1", "t-2"):
         with full_after(desk.runtime.journal, 0):
-            txn = desk.run((note, key, "hello"), key=key, raises=JournalError)
+            txn = desk.run((note, key, "hello"), key=key, raises=errors.JournalError)
         with monkeypatch.context() as silent:
             silent.setattr(SQLiteAdapter, "landed", lambda *_: None)
             (found,) = resume(desk.runtime)
@@ -241,14 +230,12 @@ def test_only_what_no_adapter_can_tell_is_closed(desk: Desk, monkeypatch: pytest
             assert found.note.startswith("it cannot be told whether its live effects were kept;")
             if key == "t-1":
                 assert closed(desk, txn.txn)[0] == "closed"
-    with pytest.raises(MisuseError, match=r"no part of the live effects .* `countersign resume"):
+    with pytest.raises(errors.MisuseError, match=r"no part of the live effects .* `countersign resume"):
         closed(desk, txn.txn)
     assert [(one.run_key, one.after) for one in resume(desk.runtime)] == [("t-2", "settled")]
 
 
-def test_what_was_prepared_is_undone(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_prepared_is_undone(desk: Desk, files: FilesAdapter, monkeypatch: Any) -> None:
     dies_before_files_commit(desk, files)
     monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
     (found,) = resume(desk.runtime)

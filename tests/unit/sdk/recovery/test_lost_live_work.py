@@ -11,17 +11,13 @@ from typing import Any
 import pytest
 
 from countersign import (
-    CountersignError,
     DidNotHappen,
     FilesAdapter,
     Happened,
-    JournalError,
-    LeaseLost,
-    LiveCommitFailed,
-    OutcomeUnknown,
     SQLiteAdapter,
     Transaction,
     Unsure,
+    errors,
     probe,
     resume,
     run_transaction,
@@ -43,6 +39,7 @@ from tests.fakes.desk import (
     service_states,
     states,
 )
+from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after
 
 Die = Callable[..., Callable[[str, str], int]]
@@ -63,7 +60,7 @@ def died(desk: Desk) -> Die:
 
     def die(*calls: tuple[Any, ...], begun: int = 1) -> Callable[[str, str], int]:
         with full_after(desk.runtime.journal, begun):
-            desk.run((note, "o-1", "paying"), *calls, raises=OutcomeUnknown)
+            desk.run((note, "o-1", "paying"), *calls, raises=errors.OutcomeUnknown)
         assert notes_in(desk.folder / "notes.db") == []
         return note
 
@@ -181,14 +178,14 @@ def test_neither_is_undone(desk: Desk, both: tuple[Live, Live], monkeypatch: pyt
     journal = desk.runtime.journal
 
     def full(*_: Any, **__: Any) -> None:
-        raise JournalError("the disk is full")
+        raise errors.JournalError("the disk is full")
 
     def dies(name: str) -> None:
         monkeypatch.setattr(journal.firing, "begin", full)
         monkeypatch.setattr(journal.transactions, "end_live", full)
 
     desk.before_fire = dies
-    desk.run(*calls, raises=CountersignError)
+    desk.run(*calls, raises=errors.CountersignError)
     monkeypatch.undo()
     desk.before_fire = None
     assert (states(desk), live_states(desk)) == ({"charge#1": "compensating"}, ["live", "live"])
@@ -208,21 +205,24 @@ def test_whoever_waits_for_what_nobody_will_settle_is_told_so(desk: Desk, both: 
             live("o-1", "hello")
         refund("o-1", 100)
 
-    with pytest.raises(LiveCommitFailed):
+    with pytest.raises(errors.LiveCommitFailed):
         run_transaction(step, key="t-1", runtime=desk.runtime)
-    with pytest.raises(OutcomeUnknown, match="in notes stand, and those in other do not"):
+    with pytest.raises(errors.OutcomeUnknown, match="in notes stand, and those in other do not"):
         run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
     assert (len(ran), desk.done) == (3, [("refund", "o-1", 100)])
 
 
 @pytest.mark.parametrize("staged", [False, True])
-def test_a_part_that_stands_is_never_told_as_undone(
-    desk: Desk, both: tuple[Live, Live], staged: bool
-) -> None:
+def test_a_part_that_stands_is_not_told_as_undone(desk: Desk, both: tuple[Live, Live], staged: bool) -> None:
     """Also where what fired could be taken back."""
     lives = [(live, "o-1", "hello") for live in both]
-    txn = desk.run(*lives, *[(charge_tools(desk), "o-1", 100)] * staged, raises=LiveCommitFailed)
-    assert (txn.state, live_states(desk)) == ("unsettled", ["live", "live"])
+    charges = [(charge_tools(desk), "o-1", 100)] * staged
+    failed = fails(desk, errors.LiveCommitFailed, *lives, *charges)
+    assert failed.error.committed == ("notes",) and "Nothing" not in failed.said
+    assert f"standing: notes. {'None of its staged' if staged else 'It had no staged'}" in failed.said
+    places = (desk.folder, desk.folder / "other")
+    assert [notes_in(one / "notes.db") for one in places] == [[("o-1", "hello")], []]
+    assert (failed.txn.state, live_states(desk)) == ("unsettled", ["live", "live"])
     for _ in range(2):
         (found,) = resume(desk.runtime)
         assert (found.after, live_states(desk)) == ("unsettled", ["live", "live"])
@@ -235,12 +235,6 @@ def test_a_part_that_stands_is_never_told_as_undone(
     assert [what for what, *_ in desk.done] == (["charge", "void"] if staged else [])
 
 
-def test_live_work_of_which_nothing_landed_is_undone(desk: Desk, both: tuple[Live, Live]) -> None:
-    charge, live = charge_tools(desk), both[1]
-    txn = desk.run((live, "o-1", "hello"), (charge, "o-1", 100), raises=LiveCommitFailed)
-    assert (txn.state, live_states(desk), resume(desk.runtime)) == ("settled", ["undone"], [])
-
-
 def dies_before_files_commit(desk: Desk, files: FilesAdapter) -> None:
     """A process that had committed to its database dies before it puts its files in place."""
     note, save = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), save_tool(desk, files)
@@ -251,9 +245,7 @@ def dies_before_files_commit(desk: Desk, files: FilesAdapter) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
 
-def test_what_was_prepared_is_not_kept(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_prepared_is_not_kept(desk: Desk, files: FilesAdapter, monkeypatch: Any) -> None:
     """Its process died between the two commits, and the disk is full since."""
 
     def full(*_: Any) -> None:
@@ -328,7 +320,7 @@ def test_nothing_is_taken_back(desk: Desk, monkeypatch: pytest.MonkeyPatch, kind
     put, standing = KINDS[kind][0](desk)
     charge = charge_tools(desk)
     still = Still(desk, monkeypatch, KINDS[kind][1], "commit")
-    desk.run((put, "a", "x"), *[(charge, "o-1", 100)] * staged, raises=LeaseLost)
+    desk.run((put, "a", "x"), *[(charge, "o-1", 100)] * staged, raises=errors.LeaseLost)
     assert [what for what, *_ in desk.done] == (["charge"] if staged else [])
     ((_, note),) = still.found
     assert BUSY in note if kind == "sqlite" else "a living process" in note
@@ -342,7 +334,7 @@ def test_what_was_undone_is_not_committed(desk: Desk, monkeypatch: pytest.Monkey
     """It stands still before it has prepared anything: nobody can see that it is about to."""
     put, standing = KINDS[kind][0](desk)
     still = Still(desk, monkeypatch, KINDS[kind][1], "prepare")
-    desk.run((put, "a", "x"), raises=LeaseLost)
+    desk.run((put, "a", "x"), raises=errors.LeaseLost)
     assert [after for after, _ in still.found] == ["ended"]
     assert (standing(), live_states(desk), settle(desk)) == ([], ["undone"], [])
 
@@ -361,7 +353,7 @@ def test_a_lost_lease_keeps_live_work_from_being_committed(desk: Desk, staged: b
         renew(lease)
 
     journal.leases.renew = too_late  # type: ignore[method-assign,assignment]
-    desk.run((put, "a", "x"), *[(charge, "o-1", 100)] * staged, raises=LeaseLost)
+    desk.run((put, "a", "x"), *[(charge, "o-1", 100)] * staged, raises=errors.LeaseLost)
     assert (standing(), len(lost)) == ([], 1)
 
 
@@ -372,7 +364,7 @@ def test_a_journal_that_is_away_keeps_nothing_from_being_committed_beside_what_f
     charge, journal = charge_tools(desk), desk.runtime.journal
 
     def away(*_: Any, **__: Any) -> None:
-        raise JournalError("the disk is full")
+        raise errors.JournalError("the disk is full")
 
     journal.leases.renew = away  # type: ignore[method-assign]
     desk.run((put, "a", "x"), (charge, "o-1", 100))

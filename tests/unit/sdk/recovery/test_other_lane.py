@@ -12,24 +12,13 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    FilesAdapter,
-    JournalError,
-    OutcomeUnknown,
-    RegistrationError,
-    SQLiteAdapter,
-    ToolRegistry,
-    resume,
-    tool,
-)
+from countersign import FilesAdapter, SQLiteAdapter, ToolRegistry, errors, resume, tool
 from countersign.adapters.overlay import FilesSession
 from tests.fakes.desk import (
     Desk,
     charge_tools,
     failing_tool,
     make_runtime,
-    note_tool,
     notes_database,
     refund_tool,
     save_tool,
@@ -75,30 +64,28 @@ def test_what_was_staged_is_not_fired_by_a_tool_that_is_live_since(desk: Desk) -
 def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk) -> None:
     """It may be called again with its key: by what it was."""
     with full_after(desk.runtime.journal, 1):
-        desk.run((refund_tool(desk, idempotent=True), "o-1", 100), raises=OutcomeUnknown)
+        desk.run((refund_tool(desk, idempotent=True), "o-1", 100), raises=errors.OutcomeUnknown)
     with redeclared(desk) as later:
         as_live(later, "refund")
         (found,) = resume(later.runtime)
         assert (found.before, found.after, found.is_kept_up) == ("redeemed", "redeemed", True)
-        with pytest.raises(RegistrationError, match="is live here"), later.step():
+        with pytest.raises(errors.RegistrationError, match="is live here"), later.step():
             """Whatever it does."""
         assert len(desk.done) == 1
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("settled", [("refund", "o-1", 100)] * 2)
 
 
-def test_what_was_staged_and_fired_is_not_taken_back_by_a_tool_that_is_live_since(
-    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_fired_is_not_taken_back_by_a_live_tool(desk: Desk, caplog: Any, monkeypatch: Any) -> None:
     charge = charge_tools(desk)
     notify = failing_tool(desk, ZeroDivisionError(), failure_means="not_done", acts=False)
 
     def full(*_: Any, **__: Any) -> None:
-        raise JournalError("the disk is full")
+        raise errors.JournalError("the disk is full")
 
     with monkeypatch.context() as broken:
         broken.setattr(desk.runtime.journal.firing, "begin_compensation", full)
-        desk.run((charge, "o-1", 100), (notify, "o-1"), raises=JournalError)
+        desk.run((charge, "o-1", 100), (notify, "o-1"), raises=errors.JournalError)
     with redeclared(desk) as later, caplog.at_level(logging.WARNING, "countersign"):
         charge_alone(later)
         failing_tool(later, ZeroDivisionError(), failure_means="not_done", acts=False)
@@ -126,7 +113,9 @@ def test_no_live_tool_is_a_compensation(desk: Desk) -> None:
     with redeclared(desk) as later:
         as_live(later, "void")
         charge = charge_alone(later)
-        refused = pytest.raises(RegistrationError, match="'void' is live here, but the manifest of 'charge'")
+        refused = pytest.raises(
+            errors.RegistrationError, match="'void' is live here, but the manifest of 'charge'"
+        )
         with refused:
             later.run((charge, "o-1", 100))
         assert desk.done == []
@@ -157,19 +146,3 @@ def test_what_ran_live_stays_live(desk: Desk, files: FilesAdapter, monkeypatch: 
         assert "declare it live with the adapter it had" in found.note
     (found,) = resume(desk.runtime)
     assert (found.after, desk.done) == ("ended", [])
-
-
-def test_a_rerun_that_stages_what_ran_live_is_another_list(desk: Desk) -> None:
-    desk.run((note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), "o-1", "hello"))
-    with redeclared(desk) as later:
-
-        @tool("note", resource=("Order", "order_id"), registry=later.registry)
-        def staged_note(order_id: str, text: str) -> int:
-            """Write a note."""
-            desk.done.append((order_id, text))
-            return 1
-
-        later.publish(staged_note)
-        with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"):
-            later.run((staged_note, "o-1", "hello"))
-        assert desk.done == []

@@ -95,9 +95,7 @@ def test_what_is_not_there_in_the_end_failed(desk: Desk, later: int, after: str,
     ],
     ids=repr,
 )
-def test_an_unknown_compensation_is_asked_of_its_probe(
-    desk: Desk, answer: Any, state: str, after: str
-) -> None:
+def test_an_unknown_compensation_asks_its_probe(desk: Desk, answer: Any, state: str, after: str) -> None:
     keys: list[str] = []
 
     def voided() -> Any:

@@ -4,7 +4,6 @@ the list in force, what was lost as undone, and other work is refused and never 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -19,6 +18,7 @@ from countersign.journal import Lease
 from countersign.journal.transactions import Transactions
 from countersign.journal.verifying import damage_of
 from tests.fakes.desk import Desk, answering_tool, notes_in, refund_tool, save_tool
+from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 from tests.unit.sdk.transactions.looks import TXN
@@ -89,9 +89,7 @@ def _full(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("then", ["resume", "rerun"])
-def test_a_rerun_that_dies_between_its_commits_is_finished(
-    desk: Desk, note: Note, save: Callable[[str], None], paid: Callable[[str], Any], then: str
-) -> None:
+def test_a_rerun_cut_in_two_is_finished(desk: Desk, note: Note, save: Any, paid: Any, then: str) -> None:
     """The database has committed, and the files are prepared."""
     calls = [(note, "o-1", "paid"), (save, "a"), (paid, "o-1")]
 
@@ -137,26 +135,6 @@ def test_it_stands_where_nothing_else_does(desk: Desk, note: Note, pay: Callable
     assert (again.state, in_force(desk)) == ("settled", [("note", "kept")])
 
 
-@pytest.mark.parametrize("staged", [False, True])
-def test_where_the_first_runs_work_stands_the_reruns_own_is_told_as_undone(
-    desk: Desk, note: Note, save: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, *, staged: bool
-) -> None:
-    """Prepared files of a killed process are committed in place of those that the rerun wrote."""
-    refund = refund_tool(desk)
-
-    calls = [(note, "o-1", "hello"), (save, "a"), *[(refund, "o-1", 100)] * staged]
-    if (pid := os.fork()) == 0:
-        monkeypatch.setattr(FilesSession, "commit", lambda *_: os._exit(7))
-        with desk.restarted() as child:
-            child.run(*calls)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    assert desk.run(*calls).replayed
-    assert in_force(desk) == [("note", "kept"), ("save", "kept")]
-    assert live_rows(desk)[2:] == [(2, "note", "undone"), (2, "save", "undone")]
-    assert (notes_in(desk.folder / "notes.db"), resume(desk.runtime)) == ([("o-1", "hello")], [])
-
-
 def test_a_failed_rerun_is_undone_in_its_list(desk: Desk, note: Note, pay: Callable[[str], Any]) -> None:
     """People say that nothing happened, so the list did not go through, and nothing is committed."""
     desk.run((pay, "o-1"), raises=OutcomeUnknown)
@@ -189,10 +167,9 @@ def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[s
     """It was told as done: the block was left well, and nothing of it stood."""
     refund = refund_tool(desk)
     desk.run(*((note, *one) for one in first), (refund, "o-1", 5))
-    with pytest.raises(AlreadyRedeemed, match=OTHER) as told, desk.step():
-        note("o-2", "new")
-        again = refund("o-1", 5)
-    assert told.value.finished and "use another key" in str(told.value)
+    left = fails(desk, AlreadyRedeemed, (note, "o-2", "new"), (refund, "o-1", 5), match=OTHER)
+    again = left.placed[1]
+    assert left.error.finished and "use another key" in left.said
     assert (kept(desk), len(desk.done)) == ([*first], 1)
     assert (again.outcome, again.result) == ("fired", {"refund_id": "r-o-1-5"})
 
@@ -202,9 +179,7 @@ def test_other_live_work_is_refused(desk: Desk, note: Note, first: tuple[tuple[s
     [((), True), ((("o-1", "old"),), True), ((("o-1", "old"), ("o-2", "new")), False)],
     ids=["less", "the same", "more"],
 )
-def test_what_was_kept_is_found_done_and_so_is_a_part_of_it(
-    desk: Desk, refund: Any, note: Note, again: tuple[tuple[str, str], ...], replayed: bool
-) -> None:
+def test_what_was_kept_is_done(desk: Desk, refund: Any, note: Note, again: Any, replayed: bool) -> None:
     desk.run((note, "o-1", "old"), (refund, "o-1", 5))
     calls = [*((note, *one) for one in again), (refund, "o-1", 5)]
     txn = desk.run(*calls, raises=None if replayed else AlreadyRedeemed)
@@ -219,11 +194,10 @@ def test_what_landed_is_finished_first(desk: Desk, note: Note, monkeypatch: pyte
     def died(*_: object, **__: object) -> None:
         raise SystemExit
 
-    with monkeypatch.context() as death, pytest.raises(SystemExit):
+    with monkeypatch.context() as death:
         death.setattr(Transactions, "end", died)
-        desk.run((note, "o-1", "old"), (refund, "o-1", 5))
-    with pytest.raises(AlreadyRedeemed, match=OTHER):
-        desk.run((note, "o-2", "new"), (refund, "o-1", 5))
+        desk.run((note, "o-1", "old"), (refund, "o-1", 5), raises=SystemExit)
+    fails(desk, AlreadyRedeemed, (note, "o-2", "new"), (refund, "o-1", 5), match=OTHER)
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state.value, kept(desk), len(desk.done)) == ("settled", [("o-1", "old")], 1)
     assert list(resume(desk.runtime)) == []

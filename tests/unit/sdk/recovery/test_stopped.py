@@ -203,19 +203,6 @@ def test_people_decide_nothing_without_its_program(desk: Desk, refund: Call) -> 
     assert len(desk.done) == 1
 
 
-@pytest.mark.parametrize("where", PLACES.values(), ids=PLACES)
-def test_a_cancelled_task_is_stopped_as_well(desk: Desk, refund: Call, where: tuple[str, bool]) -> None:
-    async def body() -> None:
-        async with desk.step():
-            refund("o-1", 100)
-
-    stop_at(desk, where, asyncio.CancelledError)
-    with pytest.raises(asyncio.CancelledError):
-        asyncio.run(body())
-    (found,) = resume(desk.runtime)
-    assert (found.before, found.after, desk.done) == ("stopped", "ended", [])
-
-
 def test_prepared_files_of_a_stopped_step_are_undone(desk: Desk, refund: Call, files: FilesAdapter) -> None:
     stop_at(desk, (REDEMPTION, True))
     pays(desk, "t-1", refund, save_tool(desk, files), raises=KeyboardInterrupt)

@@ -11,20 +11,11 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from countersign import (
-    CountersignError,
-    FilesAdapter,
-    JournalError,
-    MisuseError,
-    NotDone,
-    NotStageable,
-    ToolRaised,
-    resume,
-    tool,
-)
+from countersign import FilesAdapter, errors, resume, tool
 from countersign.adapters.overlay import FilesSession
 from countersign.engine import Engine
 from countersign.recovery import worker
@@ -49,7 +40,7 @@ def files(files: FilesAdapter, monkeypatch: pytest.MonkeyPatch) -> FilesAdapter:
 
 def left_live(desk: Desk, save: Callable[..., None]) -> list[Resumed]:
     """What is found of a transaction that its adapter cannot undo, and after it one that is approved."""
-    with pytest.raises((sqlite3.IntegrityError, ToolRaised)), desk.step():
+    with pytest.raises((sqlite3.IntegrityError, errors.ToolRaised)), desk.step():
         save("a", "new")
         raise ZeroDivisionError
     desk.approved("t-2")
@@ -62,9 +53,7 @@ def told(found: list[Resumed]) -> list[tuple[str, str, bool]]:
     return [(one.run_key, one.after, one.is_kept_up) for one in found]
 
 
-def test_what_an_adapter_raises_in_recovery_keeps_up_its_transaction_alone(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_raising_adapter_stops_one(desk: Desk, files: FilesAdapter, monkeypatch: Any, caplog: Any) -> None:
     found = left_live(desk, save_tool(desk, files))
     assert found[0].note.startswith(f"IntegrityError: {SAID} (at {Path(__file__)}:")
     assert found[0].note in caplog.text
@@ -97,9 +86,7 @@ class Untold(Exception):
     ],
     ids=["bytes that are no text", "nothing to tell", "long", "the name of a file"],
 )
-def test_whatever_it_says_the_others_are_finished(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
-) -> None:
+def test_how_it_is_quoted(desk: Desk, files: FilesAdapter, monkeypatch: Any, error: Any, said: str) -> None:
     def fails(*_: object) -> None:
         raise error
 
@@ -118,16 +105,16 @@ def test_secrets_of_another_transaction_are_not_told_either(desk: Desk, files: F
         files.write(name, text)
 
     for key, write in (("t-1", save), ("t-2", hide)):
-        with pytest.raises((sqlite3.IntegrityError, ToolRaised)), desk.step(key):
+        with pytest.raises((sqlite3.IntegrityError, errors.ToolRaised)), desk.step(key):
             write("a", "new")
             raise ZeroDivisionError
     assert [SAID in one.note for one in resume(desk.runtime)] == [False, False]
 
 
-@pytest.mark.parametrize("kind", [NotStageable, NotDone, RestUnknown, MisuseError, CountersignError])
-def test_a_refusal_that_names_what_a_call_was_about_is_not_told_where_there_are_secrets(
-    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, kind: type[CountersignError]
-) -> None:
+@pytest.mark.parametrize(
+    "kind", [errors.NotStageable, errors.NotDone, RestUnknown, errors.MisuseError, errors.CountersignError]
+)
+def test_a_refusal_hides_secrets(desk: Desk, files: FilesAdapter, monkeypatch: Any, kind: Any) -> None:
     def refuses(*_: object) -> None:
         raise kind("'4111' leads through a symbolic link")
 
@@ -152,10 +139,8 @@ class Rounds:
         yield Resumed("txn", "t-1", "review", "review", "people are asked")  # type: ignore[arg-type]
 
 
-def test_a_worker_outlasts_a_journal_that_is_away(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(worker, "resume_each", Rounds(None, JournalError("nobody answers"), None))
+def test_a_worker_outlasts_a_journal_that_is_away(desk: Desk, monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setattr(worker, "resume_each", Rounds(None, errors.JournalError("nobody answers"), None))
     heard: list[Resumed] = []
     with caplog.at_level(logging.WARNING):
         asyncio.run(worker.work(desk.runtime, heard.append, every_seconds=0.001))
@@ -164,9 +149,7 @@ def test_a_worker_outlasts_a_journal_that_is_away(
 
 
 @pytest.mark.parametrize("every_seconds", [None, 0.001], ids=["once", "again and again"])
-def test_a_journal_that_was_never_there_ends_it(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, every_seconds: float | None
-) -> None:
-    monkeypatch.setattr(worker, "resume_each", Rounds(JournalError("no journal"), None))
-    with pytest.raises(JournalError, match="no journal"):
+def test_a_journal_that_was_never_there_ends_it(desk: Desk, monkeypatch: Any, every_seconds: Any) -> None:
+    monkeypatch.setattr(worker, "resume_each", Rounds(errors.JournalError("no journal"), None))
+    with pytest.raises(errors.JournalError, match="no journal"):
         asyncio.run(worker.work(desk.runtime, list[Resumed]().append, every_seconds=every_seconds))

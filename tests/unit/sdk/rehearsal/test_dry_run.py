@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import hashlib
 import json
-import os
-import signal
 import sqlite3
-import threading
 from collections.abc import Callable
 from contextlib import closing
 from decimal import Decimal
@@ -129,22 +127,6 @@ def live_writer(desk: Desk, files: FilesAdapter) -> Callable[[str, str | None], 
     return write
 
 
-@pytest.mark.parametrize("mode", ["delete", "wal"])
-def test_scenario_56_holds_in_every_journal_mode_of_sqlite(desk: Desk, tmp_path: Path, mode: str) -> None:
-    notes = notes_database(tmp_path)
-    with closing(sqlite3.connect(notes)) as connection:
-        connection.execute(f"PRAGMA journal_mode={mode}")
-    before = notes.read_bytes()
-    note = note_tool(desk, SQLiteAdapter(notes))
-
-    def fill(_: Transaction) -> None:
-        for n in range(20):  # 4 MB: more than SQLite keeps in memory before it writes pages out
-            note(f"o-{n}", "x" * 200_000)
-
-    run_transaction(fill, key="t-1", dry_run=True, runtime=desk.runtime)
-    assert (notes.read_bytes(), notes_in(notes)) == (before, [])
-
-
 def test_scenario_57_a_denial_does_not_stop_the_body_of_a_dry_run(desk: Desk) -> None:
     desk.service.policy = policy
     refund, after = refund_tool(desk), []
@@ -172,25 +154,6 @@ def test_a_dry_run_of_a_key_that_was_spent_leaves_it_as_it_is(desk: Desk, refund
     assert (real.state, txn.state) == ("settled", "ended")
 
 
-def test_secrets_of_the_reviewed_manifest_are_hidden(desk: Desk) -> None:
-    @tool("login", resource=("Account", "user"), secret=["password"], registry=desk.registry)
-    def login(user: str, password: str) -> None:
-        """Sign in."""
-
-    notes = SQLiteAdapter(notes_database(desk.folder))
-
-    @tool("remember", lane="live", adapter=notes, secret=["/token"], registry=desk.registry)
-    def remember(token: str, at: str) -> None:
-        """Keep a token."""
-
-    desk.publish(login)
-    txn = desk.run((login, "ada", "hunter2"), (remember, "t0ps3cret", "here"), dry_run=True)
-    assert txn.result.effects[0].args == {"user": "ada", "password": "(secret)"}
-    assert txn.result.live[0].args == {"token": "(secret)", "at": "here"}
-    told = f"{txn.result}{txn.result.to_json()}"
-    assert "hunter2" not in told and "t0ps3cret" not in told
-
-
 @pytest.mark.parametrize(
     ("path", "args"),
     [("/v1/evaluations", {"order_id": "o-1", "amount_cents": 100}), ("/v1/tools", "(secret)")],
@@ -204,25 +167,15 @@ def test_where_the_service_is_away_decisions_are_unknown(desk: Desk, path: str, 
     assert one.why is not None
 
 
-def test_a_refusal_of_the_question_itself_is_raised_with_live_work_undone(desk: Desk) -> None:
+def test_a_dry_run_that_ends_by_an_exception_is_undone_and_has_no_result(desk: Desk) -> None:
     notes = notes_database(desk.folder)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    desk.service.agents.clear()
-    txn = desk.run((note, "o-1", "hello"), (refund, "o-1", 100), dry_run=True, raises=ServiceRefused)
-    assert notes_in(notes) == []
-    with pytest.raises(MisuseError, match="ended by an exception"):
-        _ = txn.result
-
-
-def test_a_body_that_raises_is_undone_and_its_exception_goes_on(desk: Desk) -> None:
-    notes = notes_database(desk.folder)
-    note = note_tool(desk, SQLiteAdapter(notes))
-    with pytest.raises(ZeroDivisionError), transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
-        note("o-1", "hello")
-        _ = 1 // 0
-    assert (notes_in(notes), asked_of_policy(desk)) == ([], [])
-    with pytest.raises(MisuseError, match="no result"):
-        _ = txn.result
+    for call, error in (((divmod, 1, 0), ZeroDivisionError), ((refund, "o-1", 100), ServiceRefused)):
+        txn = desk.run((note, "o-1", "hello"), call, dry_run=True, raises=error)
+        assert (notes_in(notes), asked_of_policy(desk)) == ([], [])
+        with pytest.raises(MisuseError, match=r"has no result: .* ended by an exception"):
+            _ = txn.result
+        desk.service.agents.clear()
 
 
 def test_live_work_is_undone_before_the_service_is_asked(desk: Desk) -> None:
@@ -289,47 +242,16 @@ def test_a_dry_run_inside_a_transaction_is_refused(desk: Desk, refund: Any) -> N
     assert desk.done == []
 
 
-def test_a_dry_run_waits_for_no_lease_of_a_real_run_of_its_key(desk: Desk) -> None:
-    refund, found = refund_tool(desk), []
-
-    def rehearse() -> None:
-        dry = desk.run((refund, "o-1", 100), dry_run=True)
-        found.append(dry.result.is_clean)
-
-    with transaction("t-1", runtime=desk.runtime) as real:
+def test_a_dry_run_waits_for_no_lease_of_a_real_run_of_its_key(desk: Desk, refund: Any) -> None:
+    with desk.step() as real:
         refund("o-1", 100)
-        (beside := threading.Thread(target=rehearse)).start()
-        beside.join(5)
-        assert found == [True]
+        dry = contextvars.Context().run(desk.run, (refund, "o-1", 100), dry_run=True)
+        assert dry.result.is_clean
     assert (real.state, len(desk.done)) == ("settled", 1)
 
 
-def test_scenario_56_holds_for_a_dry_run_that_is_killed(desk: Desk, tmp_path: Path) -> None:
-    """kill -9 in the body: nothing is left that anybody sees, the key is free, the next commit tidies the folder."""
-    notes, root = notes_database(tmp_path), tmp_path / "root"
-    root.mkdir()
-    (root / "a.txt").write_text("a")
-    write = live_writer(desk, FilesAdapter(root))
-    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
-    database = notes.read_bytes()
-    child = os.fork()
-    if child == 0:
-        with transaction("t-1", dry_run=True, runtime=desk.runtime):
-            note("o-1", "hello")
-            write("a.txt", "mine")
-            refund("o-1", 100)
-            os.kill(os.getpid(), signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert (notes_in(notes), (root / "a.txt").read_text(), desk.done) == ([], "a", [])
-    assert notes.read_bytes() == database
-    assert not desk.runtime.settings.journal_path.exists()
-    real = desk.run((note, "o-1", "hello"), (write, "a.txt", "mine"), (refund, "o-1", 100))
-    assert (real.state, real.replayed, (root / "a.txt").read_text()) == ("settled", False, "mine")
-    assert list((root / ".countersign").rglob("new")) == []
-
-
 def test_an_async_step_is_rehearsed_on_the_event_loop(desk: Desk) -> None:
-    memory = AgentMemory()
+    memory, refund = AgentMemory(), refund_tool(desk)
 
     @tool("learn", lane="live", adapter=memory.adapter, registry=desk.registry)
     async def learn(fact: str) -> None:
@@ -337,21 +259,12 @@ def test_an_async_step_is_rehearsed_on_the_event_loop(desk: Desk) -> None:
         await asyncio.sleep(0)
         memory.remember(fact)
 
-    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
-    async def send(order_id: str) -> None:
-        """Send it."""
-        desk.act("send", order_id)
-
-    desk.publish(send)
-
     async def step(txn: Transaction) -> None:
         await learn("blue")
-        await send("o-1")
+        refund("o-1", 100)
 
-    async def rehearsed() -> DryRun:
-        return await run_transaction(step, key="t-1", dry_run=True, runtime=desk.runtime)
-
-    found = asyncio.run(rehearsed())
+    trial: Any = run_transaction(step, key="t-1", dry_run=True, runtime=desk.runtime)
+    found = asyncio.run(trial)
     assert [one.decision for one in found.effects] == ["release"]
     assert found.changes[0].changes is not None
     assert [(one.before, one.after is None) for one in found.changes[0].changes] == [(None, False)]

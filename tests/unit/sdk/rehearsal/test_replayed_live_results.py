@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import sqlite3
 from collections import UserDict
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from typing import Any
 
 import pytest
@@ -175,16 +173,6 @@ def test_of_no_answer_nothing_is_missed(desk: Desk, monkeypatch: pytest.MonkeyPa
         assert (found.status, found.unchecked) == ("same", ())
 
 
-def test_a_changed_live_result_in_the_journal_is_refused(desk: Desk, request: pytest.FixtureRequest) -> None:
-    request.node.add_marker(pytest.mark.tampers)
-    look = look_tool(desk, World(0), int)
-    run(desk, look)
-    with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as db:
-        db.execute("UPDATE effects SET result = ? WHERE lane = 'live'", (b"7",))
-    with pytest.raises(JournalError, match="is not as the SDK wrote it"):
-        replay("t-1", lambda _: look(), runtime=desk.runtime)
-
-
 # --------------------------------------------------------------------------------------------- reconstruct
 
 
@@ -209,13 +197,6 @@ def test_scenario_59_a_reconstruction_returns_what_live_tools_returned_in_its_ty
     assert str(one) == "staged call 1 of refund: amount_cents was 250 and is 1"
 
 
-def test_a_live_call_that_is_not_in_the_record_cannot_be_reconstructed(desk: Desk) -> None:
-    look = look_tool(desk, World(1), int)
-    run(desk, look)
-    with pytest.raises(NotRecorded, match=r"live=\{'look': \.\.\.\}"):
-        replay("t-1", lambda _: look("eve"), mode="reconstruct", runtime=desk.runtime)
-
-
 @pytest.mark.parametrize("answer", ["never", dt.datetime(2026, 11, 25, tzinfo=dt.UTC)])
 def test_what_may_be_text_or_a_time_is_reconstructed_as_neither(desk: Desk, answer: object) -> None:
     look = look_tool(desk, World(answer), str | dt.datetime)
@@ -237,12 +218,21 @@ def endless() -> Iterator[int]:
     yield 2
 
 
-@pytest.mark.parametrize("make", [endless, lambda: [endless()], lambda: {"found": iter([1, 2])}, object])
+class Upset(UserDict[str, int]):
+    """One that cannot be looked at."""
+
+    def values(self) -> Any:
+        raise RuntimeError("not now")
+
+
+@pytest.mark.parametrize(
+    "make", [endless, lambda: [endless()], lambda: {"found": iter([1, 2])}, object, Upset]
+)
 def test_what_has_no_json_form_is_left_alone(desk: Desk, make: Callable[[], Any]) -> None:
     look = look_tool(desk, World(make))
     (found,) = run(desk, look)
     inner = found[0] if isinstance(found, list) else found["found"] if isinstance(found, dict) else found
-    assert type(found) is object or list(inner) == [1, 2]
+    assert type(found) in (object, Upset) or list(inner) == [1, 2]
     assert kept(desk) == [None]
     again = replay("t-1", lambda _: look(), runtime=desk.runtime)
     assert (again.status, len(again.unchecked)) == ("same", 1)
@@ -257,19 +247,6 @@ def test_a_result_that_is_too_large_or_would_fill_the_journal_is_not_kept(desk: 
     held = [one for one in kept(desk, "t-2") if one is not None]
     assert 0 < sum(map(len, held)) <= 4 * 1024 * 1024
     assert len(held) < 30
-
-
-class Upset(UserDict[str, int]):
-    """One that cannot be looked at."""
-
-    def values(self) -> Any:
-        raise RuntimeError("not now")
-
-
-def test_a_result_that_raises_when_it_is_written_down_is_returned_all_the_same(desk: Desk) -> None:
-    upset = Upset()
-    assert run(desk, look_tool(desk, World(upset)))[0] is upset
-    assert kept(desk) == [None]
 
 
 def test_a_live_call_that_raised_and_one_that_was_taken_back_leave_no_result(desk: Desk) -> None:

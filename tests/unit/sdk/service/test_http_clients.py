@@ -37,10 +37,6 @@ class Between:
     forger: Face
     forger_url: str
 
-    def set(self, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, self.forger_url if value == "*" else value)
-
 
 @pytest.fixture
 def between(desk: Desk) -> Iterator[Between]:
@@ -57,7 +53,16 @@ def between(desk: Desk) -> Iterator[Between]:
         yield Between(desk, refund, forger, forger_url)
 
 
-def manifest_async(settings: Settings) -> str:
+def settings_of(desk: Desk, **changes: Any) -> Settings:
+    return replace(desk.runtime.settings, url=desk.service.iss, retries=0, **changes)
+
+
+def blocking(settings: Settings) -> str:
+    with Runtime(settings) as runtime:
+        return runtime.client().manifest("refund").tool
+
+
+def awaited(settings: Settings) -> str:
     async def ask() -> str:
         with Runtime(settings) as runtime:
             async with runtime.async_client() as client:
@@ -66,8 +71,8 @@ def manifest_async(settings: Settings) -> str:
     return asyncio.run(ask())
 
 
-def settings_of(desk: Desk, **changes: Any) -> Settings:
-    return replace(desk.runtime.settings, url=desk.service.iss, retries=0, **changes)
+Fetch = Callable[[Settings], str]
+EITHER_WAY = pytest.mark.parametrize("fetch", [blocking, awaited])
 
 
 @pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
@@ -75,85 +80,62 @@ def test_a_proxy_of_the_environment_cannot_forge_a_release(
     between: Between, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = between.desk
-    between.set(monkeypatch, environment)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, between.forger_url if value == "*" else value)
     with Runtime(settings_of(desk), registry=desk.registry) as runtime:
         replace(desk, runtime=runtime).run((between.refund, "o-1", 100), raises=Denied)
-    assert (desk.done, between.forger.log) == ([], [])
+    assert (awaited(settings_of(desk)), desk.done, between.forger.log) == ("refund", [], [])
 
 
-@pytest.mark.parametrize("environment", ENVIRONMENTS.values(), ids=ENVIRONMENTS.keys())
-def test_async_clients_use_no_proxy_of_the_environment(
-    between: Between, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    between.set(monkeypatch, environment)
-
-    assert (manifest_async(settings_of(between.desk)), between.forger.log) == ("refund", [])
+@EITHER_WAY
+def test_plain_http_goes_direct_although_a_proxy_is_set(between: Between, fetch: Fetch) -> None:
+    assert fetch(settings_of(between.desk, https_proxy=between.forger_url)) == "refund"
+    assert between.forger.log == []
 
 
 # -- https -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Secure:
-    """A service behind https, the authority of its certificate, and a proxy."""
-
-    desk: Desk
-    authority: Path
-    proxy: Tunnels
-
-    def manifest(self, **changes: Any) -> str:
-        with Runtime(settings_of(self.desk, **changes)) as runtime:
-            return runtime.client().manifest("refund").tool
-
-    def manifest_async(self, **changes: Any) -> str:
-        return manifest_async(settings_of(self.desk, **changes))
+@pytest.fixture
+def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tunnels]:
+    """A proxy that the environment names."""
+    with tunnelling() as proxy:
+        for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.setenv(name, proxy.url)
+        yield proxy
 
 
 @pytest.fixture
-def secure(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Secure]:
+def authority(desk: Desk, tmp_path: Path) -> Iterator[Path]:
+    """That of the certificate of the desk's service, which is behind https."""
     authority = certificate(tmp_path, "127.0.0.1")
-    with serving(desk.face, authority) as url, tunnelling() as proxy:
+    with serving(desk.face, authority) as url:
         desk.service.iss, desk.service._now = url, time.time
         refund_tool(desk)
-        for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
-            monkeypatch.setenv(name, proxy.url)
-        yield Secure(desk, authority, proxy)
+        yield authority
 
 
-def test_https_goes_direct_unless_a_proxy_is_set(secure: Secure) -> None:
-    assert secure.manifest(ca_file=secure.authority) == "refund"
-    assert (secure.manifest_async(ca_file=secure.authority), secure.proxy.asked) == ("refund", [])
+@EITHER_WAY
+def test_https_uses_no_proxy_but_the_one_of_the_setting(
+    desk: Desk, authority: Path, proxy: Tunnels, fetch: Fetch
+) -> None:
+    assert (fetch(settings_of(desk, ca_file=authority)), proxy.asked) == ("refund", [])
+    assert fetch(settings_of(desk, ca_file=authority, https_proxy=proxy.url)) == "refund"
+    assert set(proxy.asked) == {f"CONNECT {desk.service.iss.removeprefix('https://')}"}
 
 
-def test_https_uses_the_proxy_of_the_setting(secure: Secure) -> None:
-    through = {"ca_file": secure.authority, "https_proxy": secure.proxy.url}
-    there = secure.desk.service.iss.removeprefix("https://")
-    assert (secure.manifest(**through), secure.manifest_async(**through)) == ("refund", "refund")
-    assert set(secure.proxy.asked) == {f"CONNECT {there}"}
-
-
-def test_no_authority_of_the_environment_counts(secure: Secure, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", str(secure.authority))
-    monkeypatch.setenv("SSL_CERT_DIR", str(secure.authority.parent))
+@EITHER_WAY
+def test_no_authority_of_the_environment_counts_and_an_unsound_one_is_named(
+    desk: Desk, authority: Path, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority))
+    monkeypatch.setenv("SSL_CERT_DIR", str(authority.parent))
     with pytest.raises(ServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        secure.manifest()
-    with pytest.raises(ServiceUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
-        secure.manifest_async()
-
-
-def test_a_file_without_certificates_is_named(secure: Secure, tmp_path: Path) -> None:
-    (tmp_path / "empty.pem").write_text("")
+        fetch(settings_of(desk))
+    (desk.folder / "empty.pem").write_text("")
     for name in ("empty.pem", "gone.pem"):
         with pytest.raises(SettingsError, match=f"{name}.*correct COUNTERSIGN_CA_FILE"):
-            secure.manifest(ca_file=tmp_path / name)
-
-
-def test_plain_http_goes_direct_although_a_proxy_is_set(between: Between) -> None:
-    settings = settings_of(between.desk, https_proxy=between.forger_url)
-
-    with Runtime(settings) as runtime:
-        assert runtime.client().manifest("refund").tool == manifest_async(settings) == "refund"
-    assert between.forger.log == []
+            fetch(settings_of(desk, ca_file=desk.folder / name))
 
 
 class Stranger(Quiet):
@@ -171,10 +153,9 @@ class Stranger(Quiet):
     ],
 )
 def test_another_server_is_not_told_as_nobody(desk: Desk, scheme: str, told: str) -> None:
-    with served(Stranger) as url:
+    with served(Stranger) as url, pytest.raises(ServiceUnavailable, match=told):
         desk.service.iss = url.replace("http", scheme, 1)
-        with Runtime(settings_of(desk)) as runtime, pytest.raises(ServiceUnavailable, match=told):
-            runtime.client().manifest("refund")
+        blocking(settings_of(desk))
 
 
 # -- the settings ----------------------------------------------------------------------------------------------------

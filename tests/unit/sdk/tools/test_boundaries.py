@@ -13,14 +13,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    MisuseError,
-    NotStageable,
-    OutcomeUnknown,
-    OutsideTransaction,
-    RegistrationError,
-    current_effect,
-)
+from countersign import current_effect, errors
 from countersign.manifests.reviewed import require_fits
 from countersign.threads import Threaded, ToolTimeoutError
 from countersign.tools.tool import tool_of
@@ -37,7 +30,7 @@ def refund(desk: Desk) -> Any:
 
 def refused(call: Callable[[], Any], match: str | None = None) -> None:
     """Calling this is refused as outside a transaction."""
-    with pytest.raises(OutsideTransaction, match=match):
+    with pytest.raises(errors.OutsideTransaction, match=match):
         call()
 
 
@@ -57,9 +50,9 @@ def test_a_thread_started_inside_is_outside(desk: Desk, refund: Any) -> None:
 
 
 def test_a_transaction_inside_another_is_refused_and_each_is_used_once(desk: Desk) -> None:
-    with desk.step() as txn, pytest.raises(MisuseError, match="inside"), desk.step("t-2"):
+    with desk.step() as txn, pytest.raises(errors.MisuseError, match="inside"), desk.step("t-2"):
         raise AssertionError
-    with pytest.raises(MisuseError, match="used already"), txn:
+    with pytest.raises(errors.MisuseError, match="used already"), txn:
         raise AssertionError
 
 
@@ -95,7 +88,7 @@ def send(desk: Desk) -> Any:
 
 
 async def test_an_async_tool_stages_and_is_awaited_at_commit(desk: Desk, send: Any, refund: Any) -> None:
-    with desk.step("t-0"), pytest.raises(NotStageable, match="async with"):
+    with desk.step("t-0"), pytest.raises(errors.NotStageable, match="async with"):
         await send("o-1")  # refused, and not forgotten
     async with desk.step() as txn:
         placed = await send("o-1")
@@ -108,7 +101,7 @@ async def test_an_async_tool_stages_and_is_awaited_at_commit(desk: Desk, send: A
 @pytest.mark.usefixtures("hurried")
 def test_an_async_tool_that_takes_too_long_is_unknown(desk: Desk, send: Any) -> None:
     """Our own timeout is no failure, whatever the tool says of those."""
-    with pytest.raises(OutcomeUnknown, match="TimeoutError"):
+    with pytest.raises(errors.OutcomeUnknown, match="TimeoutError"):
         asyncio.run(run_async(desk, (send, "o-2")))
 
 
@@ -146,11 +139,11 @@ class Hanging:
         def hang(order_id: str) -> None:
             self.said.append(current_effect().tool)
             self.go_on.wait(20)
-            with contextlib.suppress(OutsideTransaction):
+            with contextlib.suppress(errors.OutsideTransaction):
                 desk.act("hang", order_id)
             try:
                 current_effect()
-            except OutsideTransaction as refused:
+            except errors.OutsideTransaction as refused:
                 self.said.append(str(refused))
 
         self.call = hang, "o-1"
@@ -178,7 +171,9 @@ def hanging_threads() -> list[threading.Thread]:
 def test_scenario_21_a_plain_tool_that_hangs_is_unknown_after_its_timeout(desk: Desk, where: Any) -> None:
     """Our own timeout is no failure, whatever the tool says of those."""
     hang, refund = Hanging(desk, failure_means="not_done"), refund_tool(desk)
-    unknown = fails(desk, OutcomeUnknown, hang.call, (refund, "o-2", 100), match="no answer within 1 s")
+    unknown = fails(
+        desk, errors.OutcomeUnknown, hang.call, (refund, "o-2", 100), match="no answer within 1 s"
+    )
     assert (desk.done, unknown.txn.state) == ([], "unsettled")
     (left,) = hanging_threads()
     assert left.daemon  # so that a program ends although its tool does not
@@ -203,7 +198,7 @@ def test_in_asyncio_a_plain_tool_that_hangs_stops_neither_the_loop_nor_the_progr
             hang.call[0]("o-1")
         other.cancel()
 
-    with pytest.raises(OutcomeUnknown, match="no answer within"):
+    with pytest.raises(errors.OutcomeUnknown, match="no answer within"):
         asyncio.run(body())  # returns although the thread still hangs
     assert len(turns) > 3
     hang.ends()
@@ -238,24 +233,24 @@ def test_a_tool_bound_to_its_callers_thread_says_so(desk: Desk) -> None:
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration("x")])
 def test_whatever_a_tool_raises_in_its_thread_reaches_the_caller(desk: Desk, error: BaseException) -> None:
-    told = OutcomeUnknown if isinstance(error, StopIteration) else type(error)
+    told = errors.OutcomeUnknown if isinstance(error, StopIteration) else type(error)
     notify = failing_tool(desk, error)
     fails(desk, told, (notify, "o-1"))
     assert states(desk) == {"notify#1": "unknown"}
-    fails(desk, OutcomeUnknown, (notify, "o-1"), match="Do not repeat it")  # and it is not fired again
+    fails(desk, errors.OutcomeUnknown, (notify, "o-1"), match="Do not repeat it")  # and it is not fired again
     assert len(desk.done) == 1
 
 
 @pytest.mark.parametrize("tries", [1, 2, 4, None])
 def test_a_tool_says_how_often_it_is_tried(desk: Desk, tries: int | None) -> None:
     notify = failing_tool(desk, ConnectionError("away"), idempotent=True, tries=tries)
-    fails(desk, OutcomeUnknown, (notify, "o-1"))
+    fails(desk, errors.OutcomeUnknown, (notify, "o-1"))
     assert (len(desk.keys), len(set(desk.keys))) == (tries or desk.runtime.settings.idempotent_tries, 1)
 
 
 def test_tries_are_for_tools_whose_reviewed_manifest_says_idempotent(desk: Desk) -> None:
     notify = failing_tool(desk, ConnectionError("away"), tries=2)
-    fails(desk, RegistrationError, (notify, "o-1"), match="tries=2")
+    fails(desk, errors.RegistrationError, (notify, "o-1"), match="tries=2")
     assert desk.done == []
     mine = tool_of(notify)
     require_fits(mine, changed(mine.draft_manifest(), idempotent=True))
@@ -263,7 +258,7 @@ def test_tries_are_for_tools_whose_reviewed_manifest_says_idempotent(desk: Desk)
 
 @pytest.mark.parametrize("tries", [0, -1, 21, "3", 2.0, True])
 def test_what_is_no_sensible_number_of_tries_is_refused(desk: Desk, tries: Any) -> None:
-    with pytest.raises(RegistrationError, match="write a number from 1 to 20"):
+    with pytest.raises(errors.RegistrationError, match="write a number from 1 to 20"):
         failing_tool(desk, ValueError(), tries=tries)
 
 

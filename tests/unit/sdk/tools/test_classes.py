@@ -156,9 +156,7 @@ REFUSED: list[tuple[type, dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("cls", "options", "error", "told"), REFUSED)
-def test_classes_that_cannot_be_kept_are_refused(
-    desk: Desk, cls: type, options: Any, error: type[Exception], told: str
-) -> None:
+def test_an_unfit_class_is_refused(desk: Desk, cls: type, options: Any, error: Any, told: str) -> None:
     with pytest.raises(error, match=told):
         declare(desk, cls, **options)
     assert [*desk.registry] == []

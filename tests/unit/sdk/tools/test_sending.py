@@ -9,17 +9,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    EffectFailed,
-    MisuseError,
-    NotDone,
-    OutcomeUnknown,
-    ProbeAnswer,
-    RestApi,
-    RestUnknown,
-    current_effect,
-    probe,
-)
+from countersign import ProbeAnswer, RestApi, RestUnknown, current_effect, errors, probe
 from tests.fakes.desk import Desk
 from tests.fakes.running import fails, order_tool, run
 from tests.unit.sdk.tools.banks import PATIENCE_S, Bank, charge_tool
@@ -59,7 +49,7 @@ SECOND: dict[str, Callable[[RestApi], Any]] = {
 
 @pytest.mark.parametrize("second", SECOND.values(), ids=SECOND.keys())
 @pytest.mark.parametrize("first", [201, 503, 202])
-def test_what_was_refused_after_a_change_is_unknown(
+def test_a_no_after_a_change_is_unknown(
     desk: Desk, bank: Bank, api: RestApi, first: int, second: Any
 ) -> None:
     def hold_and_capture() -> None:
@@ -68,39 +58,27 @@ def test_what_was_refused_after_a_change_is_unknown(
         second(api)
 
     bank.statuses, bank.status = [first], 422
-    unknown = fails(desk, OutcomeUnknown, several_tool(desk, hold_and_capture))
+    unknown = fails(desk, errors.OutcomeUnknown, several_tool(desk, hold_and_capture))
     assert (unknown.txn.state, type(unknown.error.__cause__)) == ("unsettled", RestUnknown)
     assert re.search("422|not sent", unknown.said)
+    assert isinstance(unknown.error.__cause__.__cause__, errors.NotDone), (
+        "a tool finds the refusal as the cause"
+    )
 
 
 @pytest.mark.parametrize("first", [422, 404, 429])
 def test_what_was_refused_after_nothing_is_not_done(desk: Desk, bank: Bank, api: RestApi, first: int) -> None:
     def one_card_after_the_other() -> None:
-        with contextlib.suppress(NotDone):
+        with contextlib.suppress(errors.NotDone):
             NOBODY.post("/hold")  # never sent
-        with contextlib.suppress(NotDone):
+        with contextlib.suppress(errors.NotDone):
             api.post("/charges", json={"card": 1})
         api.get("/balance")  # only read
         api.post("/charges", json={"card": 2})
 
     bank.statuses, bank.status = [first, 200], first
-    failed = fails(desk, EffectFailed, several_tool(desk, one_card_after_the_other))
+    failed = fails(desk, errors.EffectFailed, several_tool(desk, one_card_after_the_other))
     assert (failed.txn.state, len(bank.asked)) == ("ended", 3)
-
-
-def test_a_tool_finds_the_refusal_as_the_cause(desk: Desk, bank: Bank, api: RestApi) -> None:
-    def hold_capture_or_void() -> None:
-        api.post("/hold")
-        try:
-            api.post("/capture")
-        except RestUnknown as unknown:
-            if isinstance(unknown.__cause__, NotDone):
-                api.post("/void")
-                raise NotDone("the capture was refused, and the hold is void") from unknown
-            raise
-
-    bank.statuses, bank.status = [201, 422], 201
-    fails(desk, EffectFailed, several_tool(desk, hold_capture_or_void), match="the hold is void")
 
 
 def test_a_refusal_in_a_later_try_is_no_word_about_an_earlier(desk: Desk, bank: Bank, api: RestApi) -> None:
@@ -109,12 +87,12 @@ def test_a_refusal_in_a_later_try_is_no_word_about_an_earlier(desk: Desk, bank: 
     def charge_or_declined() -> str:
         try:
             api.post("/charges")
-        except NotDone:
+        except errors.NotDone:
             return "declined"
         return "charged"
 
     bank.statuses, bank.status = [503], 422
-    fails(desk, OutcomeUnknown, several_tool(desk, charge_or_declined, idempotent=True, tries=2))
+    fails(desk, errors.OutcomeUnknown, several_tool(desk, charge_or_declined, idempotent=True, tries=2))
     assert len(bank.asked) == 2
 
 
@@ -142,7 +120,7 @@ def test_an_equal_request_is_the_same_one_again(desk: Desk, bank: Bank, api: Res
     def again() -> None:
         api.post("/hold")
         for _ in range(2):
-            with contextlib.suppress(RestUnknown, NotDone):
+            with contextlib.suppress(RestUnknown, errors.NotDone):
                 api.post("/charges", json={"cents": 1, "card": 7})
 
     bank.statuses = [201, answer, 201]
@@ -184,7 +162,7 @@ def test_two_changes_of_one_call_are_not_under_way_at_once(desk: Desk, bank: Ban
         first.start()
         assert arrived.wait(PATIENCE_S)
         api.get("/balance")  # whoever only reads may
-        with pytest.raises(MisuseError, match="one after the other") as told:
+        with pytest.raises(errors.MisuseError, match="one after the other") as told:
             api.post("/capture")
         refused.append(str(told.value))
         goes_on.set()
@@ -210,7 +188,7 @@ def test_what_is_read_while_a_change_is_under_way_says_nothing(desk: Desk, bank:
 def test_headers_are_not_made_by_a_change_of_their_own(desk: Desk, bank: Bank, api: RestApi) -> None:
     """A token that is renewed now and then would give every other request another key."""
     bearer = RestApi(bank.url, headers=lambda: {"Authorization": api.post("/token").text})
-    fails(desk, OutcomeUnknown, several_tool(desk, lambda: bearer.post("/hold")), match="POST /token")
+    fails(desk, errors.OutcomeUnknown, several_tool(desk, lambda: bearer.post("/hold")), match="POST /token")
     assert bank.asked == []
 
 
@@ -225,7 +203,7 @@ def test_a_compensation_has_keys_and_a_word_of_its_own(desk: Desk, bank: Bank, a
         api.post("/capture")
 
     bank.statuses, bank.status = [201, 201], 422
-    failed = fails(desk, EffectFailed, (book, "o-1"), (charge_tool(desk, api), "o-2", 1))
+    failed = fails(desk, errors.EffectFailed, (book, "o-1"), (charge_tool(desk, api), "o-2", 1))
     (_, held), (_, captured), _, (path, released) = sent_keys(bank)
     key = failed.placed[0].call_key
     assert (held, captured, path) == (key, at_place(key, 2), "/release")
@@ -252,4 +230,4 @@ def test_a_probe_may_ask_for_the_last_of_several_requests(desk: Desk, bank: Bank
 @pytest.mark.parametrize("at", [0, -1])
 def test_there_is_no_request_before_the_first(desk: Desk, at: int) -> None:
     call = several_tool(desk, lambda: current_effect().request_key(at))
-    fails(desk, OutcomeUnknown, call, match="counted from 1")
+    fails(desk, errors.OutcomeUnknown, call, match="counted from 1")

@@ -59,9 +59,7 @@ def onboarding(api: RestApi, exists: Callable[[], bool]) -> Callable[[str], None
 
 
 @pytest.mark.parametrize("process", ["the same", "another"])
-def test_a_try_that_leaves_one_out_keeps_the_other_keys(
-    desk: Desk, bank: Bank, api: RestApi, process: str
-) -> None:
+def test_a_try_that_leaves_one_out_keeps_the_keys(desk: Desk, bank: Bank, api: RestApi, process: str) -> None:
     """Under the first one's key the provider would answer as it did to the first, and nothing would be credited."""
     call = onboard_tool(desk, onboarding(api, lambda: bool(bank.asked)))
     if process == "the same":
@@ -79,9 +77,7 @@ def test_a_try_that_leaves_one_out_keeps_the_other_keys(
 
 
 @pytest.mark.parametrize("process", ["the same", "another"])
-def test_what_is_new_is_not_sent_while_one_is_left_out(
-    desk: Desk, bank: Bank, api: RestApi, process: str
-) -> None:
+def test_a_new_request_waits_for_one_left_out(desk: Desk, bank: Bank, api: RestApi, process: str) -> None:
     """Nobody can tell which of both it is: the one that was sent, with another body, or one that comes after it."""
     refused = list[str]()
 
@@ -128,9 +124,7 @@ def test_what_comes_after_all_of_them_has_the_next_place(desk: Desk, bank: Bank,
 
 
 @pytest.mark.parametrize(("idempotent", "kept"), [(True, [1, 2]), (False, [0, 0])])
-def test_a_request_is_on_the_disk_before_it_is_sent(
-    desk: Desk, bank: Bank, idempotent: bool, kept: list[int]
-) -> None:
+def test_a_request_is_kept_before_sending(desk: Desk, bank: Bank, idempotent: bool, kept: list[int]) -> None:
     on_disk = list[int]()
 
     def look() -> dict[str, str]:

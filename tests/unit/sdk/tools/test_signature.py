@@ -18,15 +18,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from pydantic import BaseModel, Field
 
-from countersign import (
-    MemoryAdapter,
-    NotStageable,
-    PlaceholderUsed,
-    RegistrationError,
-    ToolRegistry,
-    replay,
-    tool,
-)
+from countersign import MemoryAdapter, ToolRegistry, errors, replay, tool
 from countersign.journal import LocalState
 from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.signature import Signature
@@ -99,8 +91,6 @@ PLACED = Placeholder[Any]("other", "0" * 64, "1" * 64)
     ("what", "fn", "value"),
     [
         ("bytes", raw, b"abc"),
-        ("bytes where anything goes", anything, b"abc"),
-        ("bytes in a list", anything, [b"abc"]),
         ("a set", distinct, {"a"}),  # even where its order would happen to match
         ("a frozenset where anything goes", anything, frozenset({"a"})),
         ("a Decimal", priced, Decimal("1.50")),
@@ -109,23 +99,13 @@ PLACED = Placeholder[Any]("other", "0" * 64, "1" * 64)
         ("such a time inside a model", during, Window(begins=TOKYO)),
         ("a time where anything goes", anything, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
         ("a tuple where anything goes", anything, (1, 2)),
-        ("an object", anything, object()),
-        ("not a number", anything, float("nan")),
-        ("an integer no JSON reader keeps", anything, 2**53),
-        ("half a surrogate pair", anything, "\ud800"),
-        ("a key that is no text", anything, {1: 2}),
-        (
-            "a key that Cedar would turn into an entity",
-            anything,
-            {"__entity": {"type": "User", "id": "root"}},
-        ),
         ("a placeholder", anything, PLACED),
         ("a placeholder in a list", listed, [PLACED]),
     ],
 )
 def test_refused_at_staging_with_the_argument_named(what: str, fn: Any, value: object) -> None:
     name, *_ = inspect.signature(fn).parameters
-    with pytest.raises(NotStageable, match=f"'{name}' of 'act'"):
+    with pytest.raises(errors.NotStageable, match=f"'{name}' of 'act'"):
         frozen(fn, *((value, {}) if fn is listed else (value,)))
 
 
@@ -137,14 +117,12 @@ SECRET = 48151623
     [
         lambda: frozen(plain, SECRET),  # the wrong type
         lambda: frozen(plain, "o-1", 5, SECRET),
-        lambda: frozen(anything, {SECRET: "a key"}),  # no JSON
-        lambda: frozen(anything, {"__entity": SECRET}),
         lambda: frozen(plain, f"{SECRET}\ud800", 5),
         lambda: Signature(plain, "act").retype(b'{"order_id":"o-1","amount":"x%d"}' % SECRET),
     ],
 )
 def test_neither_a_refusal_nor_its_trace_quotes_a_value(refuse: Callable[[], object]) -> None:
-    with pytest.raises(NotStageable) as refused:
+    with pytest.raises(errors.NotStageable) as refused:
         refuse()
     held = [refused.value, refused.value.__cause__, refused.value.__context__]
     told = "".join([*traceback.format_exception(refused.value), *map(str, held), *map(repr, held)])
@@ -156,7 +134,7 @@ NO_CALLS: Any = [((), {}), (("o-1", 1, None, 2), {}), (("o-1",), {"colour": 1}),
 
 @pytest.mark.parametrize(("args", "kwargs"), NO_CALLS)
 def test_a_call_that_python_would_refuse_is_refused(args: Any, kwargs: Any) -> None:
-    with pytest.raises(NotStageable, match="cannot be called like this"):
+    with pytest.raises(errors.NotStageable, match="cannot be called like this"):
         frozen(plain, *args, **kwargs)
 
 
@@ -164,7 +142,7 @@ def test_a_call_that_python_would_refuse_is_refused(args: Any, kwargs: Any) -> N
     "args", [b'{"order_id":"o-1","amount":"x"}', b'{"order_id":"o-1","more":1}', b"[]", b"{}"]
 )
 def test_bytes_that_do_not_fit_the_signature_are_refused(args: bytes) -> None:
-    with pytest.raises(NotStageable):
+    with pytest.raises(errors.NotStageable):
         Signature(plain, "act").retype(args)
 
 
@@ -175,14 +153,14 @@ def unnamed(order_id: str, /) -> None: ...
 
 @pytest.mark.parametrize("fn", [variadic, open_ended, unnamed])
 def test_every_argument_needs_a_name(fn: Callable[..., object]) -> None:
-    with pytest.raises(RegistrationError, match="name of its own"):
+    with pytest.raises(errors.RegistrationError, match="name of its own"):
         Signature(fn, "act")
 
 
 def test_annotations_nobody_can_read_are_refused_when_declared() -> None:
     def local(value: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    with pytest.raises(RegistrationError, match="Missing"):
+    with pytest.raises(errors.RegistrationError, match="Missing"):
         Signature(local, "act")
 
 
@@ -249,7 +227,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize(("hint", "kind"), REFUSED.values(), ids=REFUSED)
 def test_text_beside_what_is_text_in_json_is_refused_where_it_is_declared(hint: Any, kind: str) -> None:
     told = f"'look' says that it returns text or a {kind}: .* one of the two"
-    with pytest.raises(RegistrationError, match=told):
+    with pytest.raises(errors.RegistrationError, match=told):
         declared(hint)
 
 
@@ -353,7 +331,7 @@ def why(outcome: str | None, error: str | None = None) -> str:
     placeholder: Placeholder[str] = Placeholder("refund", "e" * 64, "c" * 64)
     if outcome is not None:
         settle(placeholder, outcome, "a result", error)
-    with pytest.raises(PlaceholderUsed) as used:
+    with pytest.raises(errors.PlaceholderUsed) as used:
         _ = placeholder.result
     return str(used.value)
 

@@ -1,4 +1,4 @@
-"""A refund and a note of the test's desk, and the database of the notes."""
+"""A note of the test's desk, and the database of the notes."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from countersign import SQLiteAdapter
-from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
+from tests.fakes.desk import Desk, note_tool, notes_database
 
 
 @pytest.fixture
@@ -17,8 +17,3 @@ def notes(tmp_path: Path) -> Path:
 @pytest.fixture
 def note(desk: Desk, notes: Path) -> Any:
     return note_tool(desk, SQLiteAdapter(notes))
-
-
-@pytest.fixture
-def refund(desk: Desk) -> Any:
-    return refund_tool(desk)

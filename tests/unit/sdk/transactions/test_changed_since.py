@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    EffectFailed,
-    JournalError,
-    OutcomeUnknown,
-    ReleaseLapsed,
-    SQLiteAdapter,
-    resume,
-)
+from countersign import SQLiteAdapter, errors, resume
 from countersign.contract import EffectState
 from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, states
 from tests.fakes.running import Left, fails, refusing_tool, run
@@ -43,13 +35,9 @@ def cut(desk: Desk, calls: Any) -> Callable[[int], None]:
 
     def cut_after(begun: int) -> None:
         with full_after(desk.runtime.journal, begun):
-            fails(desk, (JournalError, OutcomeUnknown), *calls())
+            fails(desk, (errors.JournalError, errors.OutcomeUnknown), *calls())
 
     return cut_after
-
-
-def renamed(desk: Desk, refund: Any) -> None:
-    desk.publish(refund, title="Pay back")
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -77,7 +65,7 @@ OTHERS = {
 def spent(desk: Desk, *calls: Any, match: str = "another list of calls was committed") -> Left:
     """Another process runs the key again, and is refused."""
     with desk.restarted() as later:
-        return fails(later, AlreadyRedeemed, *calls, match=match)
+        return fails(later, errors.AlreadyRedeemed, *calls, match=match)
 
 
 @pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
@@ -85,16 +73,14 @@ def spent(desk: Desk, *calls: Any, match: str = "another list of calls was commi
 def test_another_list_is_refused(desk: Desk, refund: Any, calls: Any, others: Any, changed: bool) -> None:
     run(desk, *calls())
     if changed:
-        renamed(desk, refund)
+        desk.publish(refund, title="Pay back")
     assert "If you mean to act once more, use another key" in spent(desk, *calls(others)).said
     assert len(desk.done) == 3
 
 
 @pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
 @pytest.mark.parametrize("outcome", ["redeemed", "unsettled"])
-def test_unfinished_it_is_told_to_use_no_other_key(
-    desk: Desk, calls: Any, cut: Any, others: list[str], outcome: str
-) -> None:
+def test_unfinished_keeps_the_key(desk: Desk, calls: Any, cut: Any, others: list[str], outcome: str) -> None:
     cut(2)
     if outcome == "unsettled":
         resume(desk.runtime)
@@ -119,7 +105,7 @@ def test_what_was_cut_goes_on_by_the_list_of_then(
     desk.publish(refund, **change)
     with desk.restarted() as later, caplog.at_level(logging.WARNING):
         for _ in range(2):  # unsettled by the second: the same answer
-            fails(later, OutcomeUnknown, *calls(), match="refund#2")
+            fails(later, errors.OutcomeUnknown, *calls(), match="refund#2")
             assert [*states(desk).values()] == ["fired", "unknown", "unused"]
     said = "the manifest of refund has changed since transaction 't-1' was committed"
     assert (said in caplog.text, "the manifest of" in caplog.text) == (bool(change), bool(change))
@@ -129,12 +115,12 @@ def test_what_was_cut_goes_on_by_the_list_of_then(
 @pytest.mark.parametrize("settled", [EffectState.FIRED, EffectState.FAILED])
 def test_what_a_person_settled_is_heard(desk: Desk, refund: Any, calls: Any, cut: Any, settled: Any) -> None:
     cut(3)
-    unknown = fails(desk, OutcomeUnknown, *calls())
-    renamed(desk, refund)
+    unknown = fails(desk, errors.OutcomeUnknown, *calls())
+    desk.publish(refund, title="Pay back")
     desk.service.settle(unknown.txn.txn, unknown.placed[2].effect_id, settled)
     with desk.restarted() as later:
         if settled is EffectState.FAILED:
-            fails(later, EffectFailed, *calls())
+            fails(later, errors.EffectFailed, *calls())
         else:
             first, _, third = run(later, *calls()).placed
             assert first.result["refund_id"] == "r-o-1-100" and third.outcome == "fired"
@@ -146,12 +132,12 @@ def test_what_had_not_begun_begins_if_it_may(desk: Desk, refund: Any, calls: Any
     """The time to fire is renewed, and there the service decides by what its bundle holds now."""
     cut(0)
     assert set(states(desk).values()) == {"redeemed"}
-    renamed(desk, refund)
+    desk.publish(refund, title="Pay back")
     with desk.restarted() as later:
         if by == "recovery":
             (told,) = (one.note for one in resume(later.runtime))
         else:
-            told = fails(later, ReleaseLapsed, *calls()).said
+            told = fails(later, errors.ReleaseLapsed, *calls()).said
     assert "the service did not extend the time to fire. Nothing of this transaction stands" in told
     assert (desk.done, set(states(desk).values())) == ([], {"unused"})
 
@@ -159,7 +145,7 @@ def test_what_had_not_begun_begins_if_it_may(desk: Desk, refund: Any, calls: Any
 def test_what_did_not_end_well_says_how_it_ended(desk: Desk) -> None:
     fail = refusing_tool(desk, name="fail")
     calls = (charge_tools(desk), "o-1", 100), (fail, "o-1")
-    fails(desk, EffectFailed, *calls)
+    fails(desk, errors.EffectFailed, *calls)
     desk.publish(fail, title="Fail again")
     spent(desk, *calls, match="charge#1 compensated, fail#2 failed")
     assert [one[0] for one in desk.done] == ["charge", "void"]

@@ -4,27 +4,15 @@ under the traceback where the step stands and how it goes on.
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import pytest
 
-from countersign import (
-    EffectFailed,
-    JournalError,
-    LeaseLost,
-    MisuseError,
-    NotDone,
-    PlaceholderUsed,
-    SQLiteAdapter,
-    Transaction,
-    TransactionBusy,
-    tracing,
-)
-from countersign.contract import Verdict
-from countersign.journal import Journal
+from countersign import SQLiteAdapter, Transaction, errors, tracing
 from countersign.journal.transactions import Transactions
 from countersign.transactions.intake import Intake
 from countersign.transactions.listing import Listing
@@ -63,19 +51,9 @@ def after_it_is_current(patch: pytest.MonkeyPatch) -> None:
     """The last thing that entering does."""
     from countersign.transactions import transaction as module
 
-    real, left = module.current_transaction, [1]
-
-    class Variable:
-        get = staticmethod(real.get)
-
-        @staticmethod
-        def set(value: Transaction | None) -> None:
-            real.set(value)
-            if value is not None and left:
-                left.clear()
-                raise KeyboardInterrupt
-
-    patch.setattr(module, "current_transaction", Variable)
+    variable = SimpleNamespace(get=module.current_transaction.get, set=module.current_transaction.set)
+    patch.setattr(module, "current_transaction", variable)
+    once(variable, "set", "after")(patch)
 
 
 PLACES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -91,9 +69,8 @@ DONE = {"as it ends", "it has ended"}
 
 @on_both
 @pytest.mark.parametrize("where", PLACES)
-def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str) -> None:
+def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str, refund: Any) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.2))
-    refund = refund_tool(desk)
 
     def step(key: str) -> Transaction:
         return run(desk, (note, key, "hello"), (refund, key, 100), key=key).txn
@@ -108,7 +85,7 @@ def test_it_leaves_nothing_open_and_the_same_key_goes_on(desk: Desk, where: str)
     def elsewhere() -> None:
         try:
             heard.append(step("t-1").state)
-        except TransactionBusy as busy:
+        except errors.TransactionBusy as busy:
             heard.append(busy)
 
     thread = threading.Thread(target=elsewhere)
@@ -124,7 +101,7 @@ def test_a_block_that_is_entered_twice_keeps_what_it_has(desk: Desk, refund: Any
     """It was left as if it were a block inside itself: without a commit, and its thread could begin no other."""
     with desk.step() as txn:
         refund("o-1", 100)
-        with pytest.raises(MisuseError):
+        with pytest.raises(errors.MisuseError):
             txn.__enter__()
     assert (txn.state, len(desk.done)) == ("settled", 1)
 
@@ -148,6 +125,10 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
+def gone(*_: object) -> NoReturn:
+    raise errors.JournalError("the disk is gone")
+
+
 def test_one_in_the_wait_tells_that_people_are_asked(desk: Desk, refund: Any) -> None:
     on_view(desk, interrupt)
     told = notes(fails(desk, KeyboardInterrupt, (refund, "o-1", 90_000), wait=60).error)
@@ -166,13 +147,8 @@ def test_one_of_the_body_needs_no_word_for_nothing_of_it_stands(desk: Desk) -> N
 
 
 def test_an_unreadable_journal_loses_no_interrupt(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.service.policy = lambda *_: Verdict.REVIEW
-
-    def away(*_: Any) -> None:
-        raise JournalError("the disk is gone")
-
     def stop() -> None:
-        monkeypatch.setattr(Transactions, "require", away)
+        monkeypatch.setattr(Transactions, "require", gone)
         raise KeyboardInterrupt
 
     on_view(desk, stop)
@@ -185,52 +161,37 @@ def test_an_unreadable_journal_loses_no_interrupt(desk: Desk, monkeypatch: pytes
 
 
 class Outage:
-    """A journal that can be away."""
+    """A journal that takes so many writes more, and then none."""
 
-    def __init__(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._database, self._monkeypatch = journal.database, monkeypatch
-        self._unit = self._database.unit
-
-    def begin(self, writes: int = 0) -> None:
-        """From now on, or after so many writes more, it takes nothing."""
-        left = [writes]
-
-        @contextmanager
-        def unit(*, durable: bool) -> Iterator[Any]:
-            left[0] -= 1
-            if left[0] < 0:
-                raise JournalError("the disk is full")
-            with self._unit(durable=durable) as real:
-                yield real
-
-        self._monkeypatch.setattr(self._database, "unit", unit)
-
-    def end(self) -> None:
-        self._monkeypatch.setattr(self._database, "unit", self._unit)
+    left = math.inf
 
 
 @pytest.fixture
 def outage(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Outage:
-    return Outage(desk.runtime.journal, monkeypatch)
+    made, database = Outage(), desk.runtime.journal.database
+    real = database.unit
 
+    def unit(*, durable: bool) -> Any:
+        made.left -= 1
+        if made.left < 0:
+            raise errors.JournalError("the disk is full")
+        return real(durable=durable)
 
-def holder(desk: Desk, txn: Transaction) -> object:
-    row = desk.runtime.journal.database.row("SELECT holder FROM transactions WHERE txn = ?", (txn.txn,))
-    assert row is not None
-    return row["holder"]
+    monkeypatch.setattr(database, "unit", unit)
+    return made
 
 
 @pytest.mark.parametrize("writes", [0, 1], ids=["for the whole block's end", "until the body has failed"])
 @on_both
 def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writes: int, refund: Any) -> None:
-    with pytest.raises(JournalError, match="disk is full"), desk.step() as first:
+    with pytest.raises(errors.JournalError, match="disk is full"), desk.step() as first:
         refund("o-1", 100)
-        outage.begin()
+        outage.left = 0
         try:
             refund("o-2", 100)
         finally:
-            outage.begin(writes)
-    outage.end()
+            outage.left = writes
+    outage.left = math.inf
     again = run(desk, (refund, "o-1", 100), (refund, "o-2", 100)).txn
     assert (first.state, again.state, len(desk.done)) == ("settled", "settled", 2)
 
@@ -239,9 +200,6 @@ def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writ
 def unreadable(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Called, the journal cannot be read from the moment that the placeholders are to be told."""
     settle = Listing.settle
-
-    def gone(*_: object) -> NoReturn:
-        raise JournalError("the disk is gone")
 
     def settled(listing: Listing, results: dict[str, object], *, submitted: bool) -> None:
         with monkeypatch.context() as outage:
@@ -269,11 +227,11 @@ def test_of_what_did_not_return_is_said_what_is_known(
     def broken(*_: object) -> NoReturn:
         raise ZeroDivisionError
 
-    calls = (failing_tool(desk, NotDone("no money")), "o-1"), (unreadable,)
+    calls = (failing_tool(desk, errors.NotDone("no money")), "o-1"), (unreadable,)
     if not submitted:
         monkeypatch.setattr(Step, "_plan", broken)
-    left = fails(desk, EffectFailed if submitted else ZeroDivisionError, *calls)
-    with pytest.raises(PlaceholderUsed, match=told):
+    left = fails(desk, errors.EffectFailed if submitted else ZeroDivisionError, *calls)
+    with pytest.raises(errors.PlaceholderUsed, match=told):
         _ = left.placed[0].result
 
 
@@ -283,9 +241,9 @@ def test_what_the_body_raised_is_told_and_live_work_is_undone(desk: Desk, outage
     with pytest.raises(ZeroDivisionError), desk.step():
         note("o-1", "hello")
         refund("o-1", 100)
-        outage.begin()
+        outage.left = 0
         raise ZeroDivisionError
-    outage.end()
+    outage.left = math.inf
     assert (notes_in(desk.folder / "notes.db"), desk.done) == ([], [])
     again = run(desk, (note, "o-1", "hello")).txn
     assert (notes_in(desk.folder / "notes.db"), again.replayed) == ([("o-1", "hello")], False)
@@ -298,17 +256,17 @@ def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage:
     journal.leases._heart._every = 0.01
     with pytest.raises(ZeroDivisionError), desk.step() as txn:
         refund("o-1", 100)
-        outage.begin()
+        outage.left = 0
         raise ZeroDivisionError
-    outage.end()
-    until(lambda: holder(desk, txn) is None)
+    outage.left = math.inf
+    until(lambda: journal.transactions.require(txn.txn).holder is None)
     until(lambda: journal.leases._heart._thread is None)
 
 
 @on_both
 def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk, refund: Any) -> None:
     """A server that forgot what it was told last has no owner either: only what is known is said."""
-    gone = pytest.raises(LeaseLost, match=r"is not this run's any more.*Run it again under its key")
+    gone = pytest.raises(errors.LeaseLost, match=r"is not this run's any more.*Run it again under its key")
     with gone as lost, desk.step() as txn:
         with desk.runtime.journal.database.unit(durable=False) as unit:
             unit.execute("UPDATE transactions SET holder = NULL WHERE txn = ?", (txn.txn,))

@@ -9,26 +9,9 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AgentMemory,
-    Denied,
-    FilesAdapter,
-    JournalError,
-    LiveAdapter,
-    LiveCall,
-    LiveSession,
-    MisuseError,
-    NotStageable,
-    OutsideTransaction,
-    PlaceholderUsed,
-    SavepointLost,
-    SessionLost,
-    SQLiteAdapter,
-    Transaction,
-    tool,
-    transaction,
-)
+from countersign import AgentMemory, FilesAdapter, SQLiteAdapter, Transaction, errors, tool, transaction
 from countersign.adapters.protocol import Savepoint
+from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_in
 
@@ -45,9 +28,7 @@ def rows(desk: Desk, txn: Transaction) -> list[tuple[int, str, str]]:
     return [tuple(row) for row in desk.runtime.journal.database.rows(asked, (txn.txn,))]
 
 
-def test_an_inner_block_that_ends_is_part_of_the_outer(
-    desk: Desk, notes: Any, note: Any, refund: Any
-) -> None:
+def test_an_inner_block_is_part_of_the_outer(desk: Desk, notes: Any, note: Any, refund: Any) -> None:
     with desk.step() as txn:
         refund("o-1", 100)
         with inner(desk) as within:
@@ -61,7 +42,7 @@ def test_an_inner_block_that_ends_is_part_of_the_outer(
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_an_inner_block_that_raises_leaves_nothing_and_the_outer_goes_on(
+def test_an_inner_block_that_raises_leaves_nothing(
     desk: Desk, notes: Path, note: Any, refund: Any, ending: type[BaseException]
 ) -> None:
     for replayed in (False, True):
@@ -78,7 +59,7 @@ def test_an_inner_block_that_raises_leaves_nothing_and_the_outer_goes_on(
         assert notes_in(notes) == [("o-1", "outer"), ("o-3", "outer")]
         assert (first.outcome, kept.outcome, dropped.outcome) == ("fired", "fired", "withdrawn")
         assert (txn.replayed, len(txn.effects)) == (replayed, 2)
-        with pytest.raises(PlaceholderUsed, match="withdrawn"):
+        with pytest.raises(errors.PlaceholderUsed, match="withdrawn"):
             _ = dropped.result
         assert rows(desk, txn)[:8] == [
             *((1, "note", "relisted"), (1, "note", "undone")),
@@ -136,7 +117,7 @@ def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk, refund: Any) -
 
 @pytest.mark.parametrize("denied", [False, True])
 def test_leaving_both_undoes_both(desk: Desk, notes: Path, note: Any, refund: Any, denied: bool) -> None:
-    with pytest.raises(Denied if denied else ValueError), desk.step():
+    with pytest.raises(errors.Denied if denied else ValueError), desk.step():
         note("o-1", "outer")
         with inner(desk):
             refund("o-2", 900_000 if denied else 200)
@@ -160,7 +141,7 @@ async def test_in_asyncio_the_same(desk: Desk, notes: Path, note: Any, refund: A
                 note("o-2", "inner")
                 refund("o-2", 200)
                 await asyncio.sleep(1)
-        with pytest.raises(OutsideTransaction, match="nested transaction"):
+        with pytest.raises(errors.OutsideTransaction, match="nested transaction"):
             await asyncio.create_task(alone())  # a task opens no block in the transaction of another
     assert (desk.done, notes_in(notes)) == ([("refund", "o-1", 100)], [])
 
@@ -184,7 +165,7 @@ def test_an_inner_block_has_nothing_of_its_own(desk: Desk, refund: Any, own: dic
     with desk.step():
         refund("o-1", 100)
         within = transaction(**own, runtime=desk.runtime)
-        with pytest.raises(MisuseError, match="one step is one transaction"), within:
+        with pytest.raises(errors.MisuseError, match="one step is one transaction"), within:
             pytest.fail("it was entered")
     assert desk.done == [("refund", "o-1", 100)]
 
@@ -196,38 +177,11 @@ def test_an_inner_block_of_another_runtime_or_of_a_live_tool_is_refused(desk: De
         with inner(desk):
             pytest.fail("it was entered")
 
-    with desk.step(), pytest.raises(NotStageable, match="part of a block"):
+    with desk.step(), pytest.raises(errors.NotStageable, match="part of a block"):
         nest()
-    told = pytest.raises(MisuseError, match="opened inside")
+    told = pytest.raises(errors.MisuseError, match="opened inside")
     with desk.another_process() as other, desk.step("t-2"), told, transaction(runtime=other):
         pytest.fail("it was entered")
-
-
-class WithoutSavepoints(LiveSession):
-    def effect(self, call: LiveCall) -> Any:
-        raise AssertionError("no effect may run: it could not be taken back")
-
-    def prepare(self, attempt_id: str) -> None: ...
-    def commit(self, attempt_id: str) -> None: ...
-    def undo(self) -> None: ...
-
-
-class Simple(LiveAdapter):
-    name = "simple"
-
-    def begin(self, txn: str) -> LiveSession:
-        return WithoutSavepoints()
-
-    def landed(self, attempt_id: str) -> bool | None:
-        return None
-
-
-def test_an_adapter_without_savepoints_refuses_inside_a_block_before_it_acts(desk: Desk) -> None:
-    @tool("act", lane="live", adapter=Simple(), registry=desk.registry)
-    def act() -> None: ...
-
-    with pytest.raises(NotStageable, match="without savepoints"), desk.step(), inner(desk):
-        act()
 
 
 def test_a_block_that_cannot_be_taken_back_undoes_the_whole(desk: Desk, notes: Path, refund: Any) -> None:
@@ -240,7 +194,7 @@ def test_a_block_that_cannot_be_taken_back_undoes_the_whole(desk: Desk, notes: P
         sqlite3.Connection.set_authorizer(database.connection, None)
         database.connection.execute("RELEASE countersign_block")
 
-    with pytest.raises(SessionLost), desk.step() as txn:
+    with pytest.raises(errors.SessionLost), desk.step() as txn:
         refund("o-1", 100)
         note("o-1", "outer")
         with suppress(Exception), inner(desk):  # a program that goes on regardless
@@ -249,27 +203,16 @@ def test_a_block_that_cannot_be_taken_back_undoes_the_whole(desk: Desk, notes: P
     assert (desk.done, notes_in(notes), txn.state) == ([], [], "ended")
 
 
-class Watched(SQLiteAdapter):
-    """Says who took a block back."""
+def test_a_forked_child_that_leaves_the_block_touches_nothing(
+    desk: Desk, notes: Path, note: Any, refund: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    savepoint, took_back, child = SQLiteSession.savepoint, list[int](), False
 
-    took_back: list[int]
+    def watched(self: SQLiteSession) -> Savepoint:
+        real = savepoint(self)
+        return Savepoint(real.release, lambda: (took_back.append(1), real.rollback()))
 
-    def begin(self, txn: str) -> Any:
-        session = super().begin(txn)
-        savepoint = session.savepoint
-
-        def watched() -> Savepoint:
-            real = savepoint()
-            return Savepoint(real.release, lambda: (self.took_back.append(os.getpid()), real.rollback()))
-
-        session.savepoint = watched  # type: ignore[method-assign]
-        return session
-
-
-def test_a_forked_child_that_leaves_the_block_touches_nothing(desk: Desk, notes: Path, refund: Any) -> None:
-    database = Watched(notes)
-    database.took_back = []
-    note, child = note_tool(desk, database), False
+    monkeypatch.setattr(SQLiteSession, "savepoint", watched)
     try:
         with desk.step():
             refund("o-1", 100)
@@ -286,21 +229,19 @@ def test_a_forked_child_that_leaves_the_block_touches_nothing(desk: Desk, notes:
             raise
     finally:
         if child:
-            os._exit(len(database.took_back))
+            os._exit(len(took_back))
     assert (len(desk.done), notes_in(notes)) == (2, [("o-1", "inner")])
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_a_block_whose_end_is_lost_undoes_all(
-    desk: Desk, refund: Any, monkeypatch: Any, dry_run: bool
-) -> None:
+def test_a_block_of_unknown_end_is_undone(desk: Desk, refund: Any, monkeypatch: Any, dry_run: bool) -> None:
     def lost(*_: Any, **__: Any) -> int:
-        raise JournalError("the disk is full")
+        raise errors.JournalError("the disk is full")
 
-    with pytest.raises(SavepointLost, match="disk is full"), desk.step(dry_run=dry_run):
+    with pytest.raises(errors.SavepointLost, match="disk is full"), desk.step(dry_run=dry_run):
         refund("o-1", 100)
         monkeypatch.setattr(Transactions, "relist", lost)
-        with suppress(LookupError, JournalError), inner(desk):  # a program that goes on regardless
+        with suppress(LookupError, errors.JournalError), inner(desk):  # a program that goes on regardless
             refund("o-2", 200)
             raise LookupError
     assert desk.done == []

@@ -12,16 +12,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    MemoryAdapter,
-    MisuseError,
-    OutsideTransaction,
-    SQLiteAdapter,
-    Transaction,
-    run_transaction,
-    tool,
-    transaction,
-)
+from countersign import MemoryAdapter, SQLiteAdapter, Transaction, errors, run_transaction, tool, transaction
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in
 from tests.fakes.running import order_tool
@@ -72,7 +63,7 @@ async def one_of_two(mail: Any) -> None:
 @NEVER
 @pytest.mark.parametrize("forget", [dropped, kept, one_of_two])
 def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget: Any) -> None:
-    with pytest.raises(MisuseError, match=TOLD):
+    with pytest.raises(errors.MisuseError, match=TOLD):
         in_block(desk, lambda _: forget(mail))
     keep.clear()
     assert (desk.done, asked_of_policy(desk)) == ([], [])
@@ -81,7 +72,7 @@ def test_the_block_says_so_and_its_key_stays_free(desk: Desk, mail: Any, forget:
 
 
 async def test_a_task_that_had_not_begun_is_one_nobody_waited_for(desk: Desk, mail: Any) -> None:
-    with pytest.raises(MisuseError, match=TOLD):
+    with pytest.raises(errors.MisuseError, match=TOLD):
         async with desk.step() as txn:
             with txn.parallel():
                 keep.append(asyncio.ensure_future(mail("o-1")))
@@ -98,9 +89,9 @@ def test_in_a_plain_block_too_and_live_work_is_undone(desk: Desk, tmp_path: Path
         note("o-1", "hello")
         mail("o-1")
 
-    with pytest.raises(MisuseError, match=TOLD):
+    with pytest.raises(errors.MisuseError, match=TOLD):
         asyncio.run(run_transaction(step, key="t-1", runtime=desk.runtime))
-    with pytest.raises(MisuseError, match=TOLD + r", in `async with"), desk.step():
+    with pytest.raises(errors.MisuseError, match=TOLD + r", in `async with"), desk.step():
         note("o-1", "hello")
         mail("o-1")
     assert (notes_in(path), desk.done) == ([], [])
@@ -111,7 +102,7 @@ def test_a_live_one_is_told_as_well_and_each_tool_once(desk: Desk, tmp_path: Pat
     @tool("jot", lane="live", adapter=SQLiteAdapter(notes_database(tmp_path)), registry=desk.registry)
     async def jot(text: str) -> None: ...
 
-    with pytest.raises(MisuseError, match=r"^jot, mail was called"), desk.step():
+    with pytest.raises(errors.MisuseError, match=r"^jot, mail was called"), desk.step():
         jot("a")
         jot("b")
         mail("o-1")
@@ -232,7 +223,7 @@ async def test_a_straggler_does_not_land_in_the_next(desk: Desk, refund: Any, be
         task = await begun(desk, txn, later(go, call))
         with txn.parallel():
             go.set()
-            with pytest.raises(OutsideTransaction, match=REFUSED):
+            with pytest.raises(errors.OutsideTransaction, match=REFUSED):
                 await task
             await asyncio.gather(*(asyncio.to_thread(refund, f"o-{n}", 100) for n in range(2)), add(1))
     assert (sorted(one[1] for one in desk.done), memory.snapshot()["n"]) == (["o-0", "o-1"], 1)
@@ -243,7 +234,7 @@ def test_a_thread_that_goes_on_after_its_block_does_not_land_in_the_next(desk: D
         with txn.parallel():
             kept = contextvars.copy_context()
         with txn.parallel():
-            with pytest.raises(OutsideTransaction, match=REFUSED):
+            with pytest.raises(errors.OutsideTransaction, match=REFUSED):
                 pool.submit(kept.run, refund, "late", 999).result(SECONDS)
             pool.submit(contextvars.copy_context().run, refund, "o-1", 100).result(SECONDS)
     assert desk.done == [("refund", "o-1", 100)]
@@ -280,7 +271,7 @@ async def test_a_task_begun_inside_opens_its_own_afterwards(desk: Desk, refund: 
     async with desk.step():
         task = asyncio.create_task(later(go, own))
         if way != "a dry run":
-            with pytest.raises(MisuseError, match="close the outer one first"):
+            with pytest.raises(errors.MisuseError, match="close the outer one first"):
                 await asyncio.create_task(own())
         refund("o-1", 100)
     go.set()

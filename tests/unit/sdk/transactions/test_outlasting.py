@@ -13,14 +13,7 @@ from countersign.contract.codes import ErrorCode
 from countersign.contract.states import EffectState
 from countersign.contract.wire import TransactionView
 from countersign.transactions.step import Step
-from tests.fakes.desk import (
-    Desk,
-    failing_tool,
-    make_runtime,
-    note_tool,
-    notes_in,
-    refund_tool,
-)
+from tests.fakes.desk import Desk, failing_tool, make_runtime, note_tool, notes_in, refund_tool
 from tests.fakes.running import fails
 from tests.fakes.service import Refused
 from tests.unit.sdk.commit.probed import sleeping
@@ -120,9 +113,7 @@ def test_over_its_quota_who_waits_for_people_hears_whom(desk: Desk, live_step: A
 
 
 @pytest.mark.parametrize("step", ["refunds", "live_step"])
-def test_over_its_quota_it_looks_as_seldom_as_it_is_told(
-    desk: Desk, slept: Any, step: str, request: pytest.FixtureRequest
-) -> None:
+def test_it_obeys_retry_after(desk: Desk, slept: Any, step: str, request: pytest.FixtureRequest) -> None:
     refusing(desk, TOO_MANY, 12, lambda: desk.service.approve(TXN))  # three looks, each tried four times
     waited(desk, request.getfixturevalue(step), 600)
     assert (slept.count(60), desk.done) == (3, LARGE)
@@ -172,10 +163,8 @@ def test_a_worker_that_looks_does_not_end_who_waits(desk: Desk, live_step: Any, 
 def test_who_is_in_the_way_at_the_first_run_is_told_at_once(desk: Desk, refunds: Any) -> None:
     fails(desk, ReviewPending, (refunds, ""))
     settings = replace(desk.runtime.settings, lease_wait_seconds=0.1)
-    with (
-        desk.another_process() as elsewhere,
-        make_runtime(settings, desk.face, desk.registry, desk.clock) as runtime,
-    ):
+    runtime = make_runtime(settings, desk.face, desk.registry, desk.clock)
+    with desk.another_process() as elsewhere, runtime:
         held = elsewhere.journal.leases.acquire(TXN)
         assert not isinstance(held, str)
         with pytest.raises(TransactionBusy):

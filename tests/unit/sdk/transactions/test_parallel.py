@@ -10,23 +10,8 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    JournalError,
-    MisuseError,
-    NotStageable,
-    OutsideTransaction,
-    SavepointLost,
-    SQLiteAdapter,
-    current_effect,
-    transaction,
-)
-from tests.fakes.desk import (
-    Desk,
-    asked_of_policy,
-    note_tool,
-    notes_in,
-    refund_tool,
-)
+from countersign import SQLiteAdapter, current_effect, errors, transaction
+from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_in, refund_tool
 from tests.fakes.running import order_tool, run, run_async
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
@@ -160,29 +145,29 @@ async def test_scenario_13_outside_the_block_a_task_and_a_thread_are_refused(des
     async with desk.step() as txn:
         with pytest.raises(ExceptionGroup) as told:
             await from_tasks(refund, ["o-1"])
-        assert told.group_contains(OutsideTransaction, match=r"txn\.parallel")
-        with pytest.raises(OutsideTransaction, match=r"txn\.parallel"):
+        assert told.group_contains(errors.OutsideTransaction, match=r"txn\.parallel")
+        with pytest.raises(errors.OutsideTransaction, match=r"txn\.parallel"):
             await asyncio.to_thread(refund, "o-1", 100)
         with txn.parallel():
             outlives, outlives_all = (asyncio.create_task(late(one)) for one in (go, ended))
             await from_tasks(refund, ["o-2"])
         go.set()
         for afterwards in (outlives, asyncio.to_thread(refund, "o-1", 100)):
-            with pytest.raises(OutsideTransaction):
+            with pytest.raises(errors.OutsideTransaction):
                 await afterwards
     ended.set()
-    with pytest.raises(OutsideTransaction, match="had ended"):
+    with pytest.raises(errors.OutsideTransaction, match="had ended"):
         await outlives_all
     assert desk.done == [("refund", "o-2", 100)]
 
 
 def test_blocks_inside_the_block_are_refused(desk: Desk) -> None:
     with desk.step() as txn, txn.parallel():
-        with pytest.raises(MisuseError, match="parallel"), txn.parallel():
+        with pytest.raises(errors.MisuseError, match="parallel"), txn.parallel():
             pytest.fail("it was entered")
-        with pytest.raises(MisuseError, match="nested transaction"), transaction(runtime=desk.runtime):
+        with pytest.raises(errors.MisuseError, match="nested transaction"), transaction(runtime=desk.runtime):
             pytest.fail("it was entered")
-    independent = pytest.raises(MisuseError, match="independent")
+    independent = pytest.raises(errors.MisuseError, match="independent")
     with desk.step("t-2", independent=True) as alone, independent, alone.parallel():
         pytest.fail("it was entered")
 
@@ -222,7 +207,7 @@ def test_a_tool_bound_to_one_thread_stands_in_no_parallel_block(desk: Desk) -> N
     refund = refund_tool(desk, own_thread=False)
     with desk.step() as txn:
         refund("o-1", 100)
-        with pytest.raises(NotStageable, match="own_thread=False"), txn.parallel():
+        with pytest.raises(errors.NotStageable, match="own_thread=False"), txn.parallel():
             refund("o-2", 100)
     assert desk.done == [("refund", "o-1", 100)]
 
@@ -231,12 +216,12 @@ def test_calls_that_could_not_be_put_in_order_are_not_committed(desk: Desk, monk
     refund = refund_tool(desk)
 
     def lost(*_: Any, **__: Any) -> int:
-        raise JournalError("the disk is full")
+        raise errors.JournalError("the disk is full")
 
     async def body(_: object) -> None:
         monkeypatch.setattr(desk.runtime.journal.transactions, "relist", lost)
         await from_tasks(refund, [f"o-{n}" for n in range(6)])
 
-    with pytest.raises(SavepointLost, match="disk is full"):
+    with pytest.raises(errors.SavepointLost, match="disk is full"):
         in_block(desk, body)
     assert desk.done == []

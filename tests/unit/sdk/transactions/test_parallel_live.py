@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    MemoryAdapter,
-    NotStageable,
-    OutsideTransaction,
-    SavepointLost,
-    SQLiteAdapter,
-    tool,
-    transaction,
-)
+from countersign import MemoryAdapter, SQLiteAdapter, errors, tool, transaction
 from tests.fakes.desk import Desk, note_tool, notes_in, refund_tool
 from tests.fakes.running import run
 from tests.unit.sdk.transactions.test_parallel import SECONDS, in_block, inside
@@ -63,7 +55,7 @@ def test_a_plain_live_tool_does_not_stop_the_loop_for_one_that_runs_in_it(desk: 
 
     async def blocking() -> None:
         await asyncio.sleep(0)
-        with pytest.raises(NotStageable, match="to_thread"):
+        with pytest.raises(errors.NotStageable, match="to_thread"):
             note("o-1", "hello")
 
     async def body(_: object) -> None:
@@ -87,7 +79,7 @@ def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Des
 
     async def body(_: object) -> None:
         await both("here")
-        with pytest.raises(NotStageable, match="for ever"):
+        with pytest.raises(errors.NotStageable, match="for ever"):
             await both("in a thread")
 
     in_block(desk, body)
@@ -111,7 +103,7 @@ def test_a_task_that_goes_on_after_its_live_effect_is_told_so(desk: Desk, notes:
     async def body(_: object) -> None:
         await begin("x")
         go_on.set()
-        with pytest.raises(NotStageable, match="has started and that goes on after it") as told:
+        with pytest.raises(errors.NotStageable, match="has started and that goes on after it") as told:
             await behind[0]
         assert "for ever" not in str(told.value)
 
@@ -147,14 +139,14 @@ class Moving:
 def test_who_waits_for_a_turn_when_the_block_ends_is_refused(desk: Desk, notes: Path) -> None:
     moving, note = Moving(desk), note_tool(desk, SQLiteAdapter(notes))
     with ThreadPoolExecutor(2) as pool:
-        with pytest.raises(SavepointLost), desk.step() as txn, txn.parallel():
+        with pytest.raises(errors.SavepointLost), desk.step() as txn, txn.parallel():
             under_way = moving.begin(pool)
             waiting = inside(pool, note, "o-1", "late")
             while len(desk.runtime.journal.database.rows("SELECT 1 FROM effects")) < 2:
                 threading.Event().wait(0.001)  # until it is written down and waits
             threading.Event().wait(0.02)
         moving.go_on.set()
-        with pytest.raises(OutsideTransaction, match="waited for its turn"):
+        with pytest.raises(errors.OutsideTransaction, match="waited for its turn"):
             waiting.result(SECONDS)
         under_way.exception(SECONDS)
     assert notes_in(notes) == []
@@ -166,7 +158,7 @@ def test_who_waits_for_a_turn_when_the_block_ends_is_refused(desk: Desk, notes: 
 def test_a_live_effect_that_still_runs_when_its_block_ends_is_not_kept_half(desk: Desk, nested: bool) -> None:
     moving, refund = Moving(desk), refund_tool(desk)
     block = transaction(runtime=desk.runtime) if nested else nullcontext()
-    lost = pytest.raises(SavepointLost, match="still running")
+    lost = pytest.raises(errors.SavepointLost, match="still running")
     with ThreadPoolExecutor(1) as pool, ExitStack() as after_the_end, lost, desk.step() as txn:
         after_the_end.callback(moving.go_on.set)
         refund("o-1", 100)
@@ -190,7 +182,7 @@ def test_nor_is_that_of_a_task_which_was_given_up(desk: Desk) -> None:
         asyncio.create_task(move_later(100))  # noqa: RUF006 - it is given up
         await asyncio.sleep(0.01)
 
-    with pytest.raises(SavepointLost, match="still running"):
+    with pytest.raises(errors.SavepointLost, match="still running"):
         in_block(desk, body)
     record = desk.runtime.journal.transactions.find("t-1")[0]
     assert (memory.snapshot(), record.state) == ({}, "ended")

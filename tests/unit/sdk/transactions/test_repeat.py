@@ -16,25 +16,8 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    AlreadyRedeemed,
-    MisuseError,
-    ReviewPending,
-    ServiceUnavailable,
-    SQLiteAdapter,
-    TransactionBusy,
-    replay,
-    resume,
-    transaction,
-)
-from tests.fakes.desk import (
-    Desk,
-    asked_of_policy,
-    make_runtime,
-    note_tool,
-    notes_in,
-    refund_tool,
-)
+from countersign import SQLiteAdapter, errors, replay, resume, transaction
+from tests.fakes.desk import Desk, asked_of_policy, make_runtime, note_tool, notes_in, refund_tool
 from tests.fakes.running import fails, run, run_async
 from tests.unit.sdk.transactions.test_parallel import in_block
 
@@ -206,7 +189,7 @@ def test_scenario_42_whoever_waited_long_enough_is_told_so_by_type(desk: Desk, r
         impatient = replace(desk, runtime=runtime)
         with first_under_way(desk, refund) as (held, *_):
             told = r"'t-1' is being run by process \d+ on \S+; .*Try again"
-            busy = fails(impatient, TransactionBusy, (refund, "o-1", 100), match=told).error
+            busy = fails(impatient, errors.TransactionBusy, (refund, "o-1", 100), match=told).error
             assert (busy.key, busy.code) == ("t-1", "transaction_busy")
             assert busy.waited == pytest.approx(settings.lease_wait_seconds)
             held.may_end.set()
@@ -275,13 +258,13 @@ def test_the_journal_says_that_it_asked_for_nothing_and_recovery_has_nothing_to_
     assert resume(desk.runtime) == []
     (after,) = desk.runtime.journal.transactions.find("t-1")
     assert after.note == record.note
-    with pytest.raises(MisuseError, match="there is nothing to replay"):
+    with pytest.raises(errors.MisuseError, match="there is nothing to replay"):
         replay("t-1", lambda txn: None, runtime=desk.runtime)
 
 
 def test_what_people_were_asked_is_withdrawn_and_asked_again(desk: Desk, refund: Any) -> None:
     for _ in range(2):
-        txn = fails(desk, ReviewPending, (refund, "o-1", 90_000)).txn.txn
+        txn = fails(desk, errors.ReviewPending, (refund, "o-1", 90_000)).txn.txn
         assert desk.service.latest(txn).state == "review"
         run(desk)
         assert desk.service.latest(txn).state == "ended"
@@ -293,7 +276,7 @@ def test_what_people_were_asked_is_withdrawn_and_asked_again(desk: Desk, refund:
 def test_so_what_got_no_answer(desk: Desk, notes: Any, note: Any, lost: str, asked: bool, live: bool) -> None:
     """The journal does not know whether it arrived."""
     desk.face.faults["/v1/transactions"] = [lost] * 20
-    frozen = fails(desk, ServiceUnavailable, (refund_tool(desk), "o-1", 90_000)).txn
+    frozen = fails(desk, errors.ServiceUnavailable, (refund_tool(desk), "o-1", 90_000)).txn
     desk.face.faults.clear()
     assert (frozen.state, frozen.txn in desk.service.revisions) == ("frozen", asked)
     txn = run(desk, *[note] * live).txn
@@ -306,6 +289,6 @@ def test_so_what_got_no_answer(desk: Desk, notes: Any, note: Any, lost: str, ask
 def test_a_key_spent_before_stays_so(desk: Desk, notes: Path, done: str, request: Any) -> None:
     call = request.getfixturevalue(done)
     run(desk, call)
-    fails(desk, AlreadyRedeemed, match="another list")
+    fails(desk, errors.AlreadyRedeemed, match="another list")
     run(desk, call)
     assert (len(desk.done), len(notes_in(notes))) == ((1, 0) if done == "refund_call" else (0, 1))

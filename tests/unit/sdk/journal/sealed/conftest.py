@@ -30,9 +30,5 @@ def desk(tmp_path: Path, place: JournalPlace, keys: Path, request: pytest.Fixtur
     there = made.runtime.journal.database.is_there()
     made.runtime.close()
     if there:
-        _verified(place, request)
-
-
-def _verified(place: JournalPlace, request: pytest.FixtureRequest) -> None:
-    """Without any key."""
-    assert verify(place).sound is (request.node.get_closest_marker("tampers") is None)
+        # Without any key.
+        assert verify(place).sound is (request.node.get_closest_marker("tampers") is None)

@@ -19,17 +19,9 @@ from countersign import JournalError, JournalSealed, MisuseError
 from countersign.cli.app import app
 from countersign.contract.canonical import canonicalize
 from countersign.contract.keys import encode_base64url
-from countersign.journal import Journal
+from countersign.journal import Journal, sealing
 from countersign.journal.place import JournalPlace
-from countersign.journal.sealing import (
-    HIDDEN,
-    About,
-    inherited,
-    is_sealed,
-    is_told_by,
-    sealed_pointers,
-    shown,
-)
+from countersign.journal.sealing import HIDDEN, About, is_sealed, sealed_pointers, shown
 from countersign.journal.sealing_keys import KeyFile, SealingKey, add_key, read_keys
 
 ABOUT = About("t" * 64, "e" * 64, "args")
@@ -108,9 +100,7 @@ def every_pointer(value: Any, at: str = "") -> Iterator[str]:
 
 @settings(deadline=None)
 @given(value=_JSON, data=st.data())
-def test_any_value_comes_back_whatever_of_it_is_sealed(
-    memory: Journal, value: Any, data: st.DataObject
-) -> None:
+def test_any_value_is_restored_whatever_is_sealed(memory: Journal, value: Any, data: st.DataObject) -> None:
     raw = canonicalize(value)
     chosen = data.draw(st.lists(st.sampled_from(sorted(every_pointer(value)))))
     assert memory.seals.open(ABOUT, sealed(memory, raw, *chosen)) == raw
@@ -184,15 +174,15 @@ REPEATS = ["args:/card", "args:/card/number", "args:/card/number/first", "args:"
 
 @pytest.mark.parametrize("source", [*REPEATS, "args:/cards", "args:/order", 'const:"/card/number"'])
 def test_a_compensation_inherits_what_repeats_a_secret(source: str) -> None:
-    assert inherited({"a/b": source}, ["/card/number"]) == (("/a~1b",) if source in REPEATS else ())
-    assert inherited({"a/b": source}, []) == ()
+    assert sealing.inherited({"a/b": source}, ["/card/number"]) == (("/a~1b",) if source in REPEATS else ())
+    assert sealing.inherited({"a/b": source}, []) == ()
 
 
 def test_a_resource_named_by_a_secret_is_told(memory: Journal) -> None:
-    assert is_told_by(RAW, ["/card"], "4111")
-    assert not is_told_by(RAW, ["/card/cvv"], "4111")
-    assert is_told_by(RAW, ["/amount"], "5")
-    assert not is_told_by(RAW, [], "5")
+    assert sealing.is_told_by(RAW, ["/card"], "4111")
+    assert not sealing.is_told_by(RAW, ["/card/cvv"], "4111")
+    assert sealing.is_told_by(RAW, ["/amount"], "5")
+    assert not sealing.is_told_by(RAW, [], "5")
 
 
 def test_beside_a_journal_file_a_key_is_made_when_needed_for_its_owner_alone(tmp_path: Path) -> None:
@@ -245,9 +235,7 @@ def test_a_journal_that_machines_share_has_no_key_of_its_own(place: JournalPlace
     journal.close()
 
 
-def test_without_the_key_nothing_opens_or_is_sealed(
-    journal: Journal, place: JournalPlace, keys: Path
-) -> None:
+def test_without_the_key_nothing_opens_or_seals(journal: Journal, place: JournalPlace, keys: Path) -> None:
     """Else one host would write what the others cannot read."""
     stored = sealed(journal, RAW, "/card")
     (key,) = read_keys(keys)

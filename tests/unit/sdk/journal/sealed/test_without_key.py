@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from countersign import MemoryAdapter, SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
-from countersign.adapters import LiveCall, LiveSession
+from countersign import SQLiteAdapter, errors, llm_call, replay, resume, tool, transaction
+from countersign.adapters import LiveCall
+from countersign.adapters.sqlite import SQLiteSession
 from countersign.cli.app import app
 from countersign.commit.firing import FireResult
 from countersign.commit.plan import StagedCall
@@ -64,14 +64,6 @@ def test_a_rerun_without_the_key_asks_nobody_and_fires_nothing(desk: Desk, tmp_p
     assert desk.done == [("pay", "o-1", 5, CARD)]
 
 
-def test_a_second_run_without_the_key_reads_no_results(desk: Desk, tmp_path: Path) -> None:
-    pay = paid(desk)
-    poor = without_key(desk, tmp_path)
-    with poor, pytest.raises(JournalSealed), transaction("t-1", runtime=poor):
-        pay("o-1", 5, CARD)
-    assert len(desk.done) == 1
-
-
 def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_path: Path, keys: Path) -> None:
     pay = paid(desk)
     other = tmp_path / "other keys"
@@ -79,14 +71,17 @@ def test_a_replay_without_the_key_or_with_another_is_refused(desk: Desk, tmp_pat
     for path in (tmp_path / "missing", other):
         settings = replace(desk.runtime.settings, journal_key_path=path)
         poor = make_runtime(settings, desk.face, desk.registry, desk.clock)
-        with poor, pytest.raises(JournalSealed, match=read_keys(keys)[0].id):
-            replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=poor)
+        sealed = pytest.raises(JournalSealed, match=read_keys(keys)[0].id)
+        with poor:
+            with sealed:
+                replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=poor)
+            with sealed, transaction("t-1", runtime=poor):  # a second run reads no results either
+                pay("o-1", 5, CARD)
+    assert len(desk.done) == 1
     assert replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=desk.runtime).status == "same"
 
 
-def test_a_replay_takes_the_key_of_the_environment(
-    desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_reads_the_key_setting(desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pay = paid(desk)
     place = desk.runtime.settings.journal_path
     step = lambda _: pay("o-1", 5, CARD)  # noqa: E731
@@ -110,9 +105,7 @@ def test_whoever_reads_needs_no_key(desk: Desk) -> None:
     reader.close()
 
 
-def test_what_is_still_to_be_reported_is_counted_without_the_key_and_sent_only_with_it(
-    desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_reports_are_sent_only_with_key(desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     @tool("void", resource=("Payment", "payment"), registry=desk.registry)
     def void(payment: str) -> None:
         """Take it back."""
@@ -145,33 +138,7 @@ def test_what_is_still_to_be_reported_is_counted_without_the_key_and_sent_only_w
     assert desk.runtime.journal.outbox.pending() == []
 
 
-def test_a_dry_run_does_not_tell_what_would_be_written_with_a_secret(desk: Desk) -> None:
-    notes, other = MemoryAdapter({"old": 1}, name="notes"), MemoryAdapter(name="other")
-
-    @tool("keep", lane="live", adapter=notes, secret=["token"], registry=desk.registry)
-    def keep(name: str, token: str) -> None:
-        """Keep a token, or a name by its token."""
-        notes[name] = token
-
-    @tool("remark", lane="live", adapter=other, registry=desk.registry)
-    def remark(name: str, text: str) -> None:
-        """Keep a remark."""
-        other[name] = text
-
-    with desk.step(dry_run=True) as txn:
-        keep("old", CARD)
-        keep("new", CARD)
-        remark("why", "because")
-    told = {one.adapter: one.changes for one in txn.result.changes}
-    hidden = {(HIDDEN, HIDDEN, HIDDEN), (HIDDEN, None, HIDDEN)}
-    assert {(one.key, one.before, one.after) for one in told["notes"] or ()} == hidden
-    assert [one.after for one in told["other"] or ()] == ["because"]
-    assert CARD not in f"{txn.result}{txn.result!r}{txn.result.to_json()}"
-
-
-def test_show_checks_sealed_rows_with_the_key(
-    desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_show_checks_seals_with_the_key(desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paid(desk)
     place = desk.runtime.settings.journal_path
     named = place.secret if isinstance(place, JournalUrl) else str(place)
@@ -223,32 +190,23 @@ def test_a_staged_call_shows_none_either(desk: Desk) -> None:
     assert CARD not in repr(call)
 
 
-class Stubborn(SQLiteAdapter):
-    """A database that says at the commit what it does not like, with the values, as some do."""
-
-    def begin(self, txn: str) -> LiveSession:
-        session = super().begin(txn)
-
-        def refuse(attempt_id: str) -> None:
-            session.undo()
-            raise ValueError(f"key (card)=({CARD}) is there already")
-
-        session.commit = refuse  # type: ignore[method-assign]
-        return session
+def refuse(session: SQLiteSession, attempt_id: str) -> None:
+    """Say what it does not like, with the values, as some databases do."""
+    session.undo()
+    raise ValueError(f"key (card)=({CARD}) is there already")
 
 
-def remember_tool(desk: Desk, adapter: SQLiteAdapter, **options: Any) -> Callable[[str, str], None]:
-    @tool("remember", lane="live", adapter=adapter, registry=desk.registry, **options)
+def test_recovery_knows_without_a_key_who_was_given_secrets(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SQLiteSession, "commit", refuse)
+    adapter = SQLiteAdapter(notes_database(desk.folder))
+
+    @tool("remember", lane="live", adapter=adapter, secret=["card"], registry=desk.registry)
     def remember(order_id: str, card: str) -> None:
         """Remember something."""
         adapter.connection.execute("INSERT INTO notes VALUES (?, 'ok')", (order_id,))
 
-    return remember
-
-
-def test_recovery_knows_without_a_key_which_adapters_were_given_secrets(desk: Desk, tmp_path: Path) -> None:
-    adapter = Stubborn(notes_database(desk.folder))
-    remember = remember_tool(desk, adapter, secret=["card"])
     with pytest.raises(errors.LiveCommitFailed), desk.step():
         remember("o-1", CARD)
     with without_key(desk, tmp_path) as poor:
@@ -272,9 +230,8 @@ def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk
     assert [row["state"] for row in desk.runtime.journal.spending.calls(9)] == ["done"]
 
 
-def test_only_what_the_service_may_still_take_is_counted_as_unreported(desk: Desk) -> None:
+def test_only_what_the_service_may_still_take_is_counted_as_unreported(desk: Desk, refund: Any) -> None:
     desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
-    refund = refund_tool(desk)
     with desk.step() as txn:
         refund("o-1", 5)
         refund("o-2", 5)
