@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from policy_service.cli import app
 from policy_service.pap.cases import effects, people
 from policy_service.pap.cases.reading import cases_in
+from tests.fakes.cases import one_case, problems
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/policy-cases.md").read_text()
@@ -48,3 +49,7 @@ def test_every_key_a_case_may_have_is_on_the_page(module: object) -> None:
     keys = set(re.findall(r'\.(?:take|need)\(\s*"([a-z_]+)"', source))
     assert len(keys) > 10
     assert [key for key in sorted(keys) if not re.search(rf"\b{key}\b", PAGE)] == []
+
+
+def test_a_key_that_is_not_read_is_refused() -> None:
+    assert problems(one_case("it: a\nexpect: release\nsurprise: 1"))

@@ -1,4 +1,6 @@
-"""The shipped bundle loads without a warning, and its page is true; its cases are run in test_bundles.py."""
+"""The shipped bundle: its cases hold, each policy and each number in it is held by a case, and its page is
+true.
+"""
 
 import re
 import shutil
@@ -6,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.pap.bundle import load_bundle
+from policy_service.pap.bundle import Bundle, load_bundle
+from policy_service.pap.cases.reading import cases_in
+from policy_service.pap.cases.running import Prepared, prepare_cases
+from policy_service.pap.problems import BundleError
 
 FOLDER = Path(__file__).resolve().parents[2] / "policies"
+BUNDLE: Bundle = load_bundle(FOLDER)
+CASES = {prepared.case.it: prepared for prepared in prepare_cases(BUNDLE, cases_in(BUNDLE.source.files))}
 
 
 @pytest.fixture
@@ -20,7 +27,58 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_it_loads_without_a_warning() -> None:
-    assert load_bundle(FOLDER).warnings == ()
+    assert BUNDLE.warnings == ()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_case_holds(case: Prepared) -> None:
+    assert case.ask(BUNDLE.rules).differences == ()
+
+
+def notices(folder: Path) -> list[str]:
+    """The cases that no longer hold in this folder; a folder that does not load is noticed by all."""
+    try:
+        bundle = load_bundle(folder)
+    except BundleError:
+        return list(CASES)
+    cases = prepare_cases(bundle, cases_in(bundle.source.files))
+    return [case.case.it for case in cases if not case.ask(bundle.rules).holds]
+
+
+@pytest.mark.parametrize("policy_id", sorted(BUNDLE.policies))
+def test_some_case_notices_when_the_policy_is_dropped(copy: Path, policy_id: str) -> None:
+    file = copy / BUNDLE.policies[policy_id].file
+    file.write_text(file.read_text().replace(BUNDLE.policies[policy_id].text, ""))
+    assert policy_id not in load_bundle(copy).policies
+    assert notices(copy)
+
+
+EDITS = {
+    "a limit off by one": ("amount_cents > 5000 ", "amount_cents >= 5000 "),
+    "the large limit off by one": ("amount_cents > 500000 ", "amount_cents > 500001 "),
+    "a forbid turned round": ('resource.account_state == "closed"', 'resource.account_state != "closed"'),
+    "one person instead of two": ('@quorum("2")\nforbid (principal, action == Action::"refund"',
+                                  'forbid (principal, action == Action::"refund"'),
+    "a quorum of deletion lost": ('@quorum("2")\n@valid_for', "@valid_for"),
+    "a release that is good for longer": ('@valid_for("30m")\n', ""),
+    "a reason nobody gives": ("@reason\n", ""),
+    "another group": ('@approval("support-lead")', '@approval("cfo")'),
+    "a role left out": ('principal in Role::"support-agent", action == Action::"refund"',
+                        'principal, action == Action::"refund"'),
+    "an unless for a when": ("unless { context.input.to == resource.email }",
+                             "when { context.input.to == resource.email }"),
+    "a gate made a plain forbid": ('@approval("finance")\n@answer_within("4h")\n', ""),
+    "orders that may be open": ("resource.open_orders > 0", "resource.open_orders > 100"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS)
+def test_some_case_notices_a_slip_of_the_pen(copy: Path, before: str, after: str) -> None:
+    file = copy / "support.cedar"
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+    assert notices(copy)
 
 
 def test_the_page_for_authors_speaks_of_what_is_there() -> None:
