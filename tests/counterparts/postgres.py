@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import uuid
@@ -17,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import NullPool, create_engine, make_url, text
+
+from tests.fakes.operated import free_port
 
 WAY_TO_GET = "apt-get install postgresql, or set COUNTERSIGN_TEST_POSTGRES_URL"
 _USER = "nobody"  # when the tests run as root
@@ -47,21 +48,9 @@ def server(*, durable: bool = False) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="countersign-pg-") as home:
         if os.geteuid() == 0:
             shutil.chown(home, _USER)
-        port = _free_port()
+        port = free_port()
         data = f"{home}/data"
-        _run(
-            folder / "initdb",
-            "-D",
-            data,
-            "-U",
-            "countersign",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--locale=C",
-            "-N",
-        )
+        _run(folder / "initdb", "-D", data, *"-U countersign -A trust -E UTF8 --locale=C -N".split())
         options = f"-c listen_addresses=127.0.0.1 -p {port} -k {home} -c max_connections=200"
         options += "" if durable else " -c fsync=off"
         _run(folder / "pg_ctl", "-D", data, "-w", "-l", f"{home}/log", "-o", options, "start")
@@ -90,10 +79,3 @@ def _run(program: Path, *arguments: str) -> None:
     subprocess.run(
         [str(program), *arguments], user=user, cwd="/", check=True, stdout=subprocess.DEVNULL, timeout=60
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -185,10 +185,6 @@ class SlackServer:
         answer = await self._through_page(submission, lambda told: told["t"] in {"view", "view_errors"})
         return Submitted(answer.get("errors") or {}, tuple(answer.get("stack") or await self.modals()))
 
-    async def close_view(self, user: str) -> None:
-        """A person closes the modals; returns when they are closed (the app is told afterwards)."""
-        await self._through_page({"t": "view_close", "user": user}, lambda told: told["t"] == "view")
-
     async def is_connected(self) -> bool:
         """Whether the app holds a Socket Mode connection."""
         apps = (await self._page())["apps"]

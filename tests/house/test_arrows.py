@@ -49,14 +49,8 @@ def test_every_room_on_disk_is_on_the_floor_plan() -> None:
 
 WRONG = {
     "a pure rule reads the clock": ("domain/quorum.py", "import time"),
-    "a pure rule reaches for the database": ("domain/quorum.py", "from policy_service.storage import tables"),
-    "a pure rule reads settings": ("domain/quorum.py", "from policy_service import settings"),
     "the domain draws random ids": ("domain/ids.py", "import secrets"),
     "the decision point reads the database": ("pdp/engine.py", "import policy_service.storage.database.Tx"),
-    "the decision point activates bundles": ("pdp/engine.py", "from policy_service import pap"),
-    "tokens writes its own rows": ("tokens/keys.py", "from policy_service.storage import tables"),
-    "storage calls the audit log": ("storage/unit.py", "from policy_service.audit.log import append"),
-    "an inner room calls a verb": ("audit/log.py", "from policy_service.workflow import submit"),
     "a verb answers HTTP": ("workflow/effects/submit.py", "import policy_service.channels.http.problems"),
     "a vote reads the page it was cast on": (
         "workflow/reviews/vote.py",
@@ -66,9 +60,6 @@ WRONG = {
         "workflow/moves.py",
         "from policy_service.workflow.effects.submit import Submit",
     ),
-    "a sweep speaks HTTP": ("jobs/sweeps.py", "from policy_service.channels import http"),
-    "a channel starts sweeps": ("channels/http/health.py", "from policy_service.jobs import sweeps"),
-    "one channel uses another": ("channels/web/pages.py", "import policy_service.channels.http.problems"),
     "what all channels share uses one of them": (
         "channels/showing/marking.py",
         "from policy_service.channels.web import rendering",
@@ -88,7 +79,6 @@ WRONG = {
         "import typing as t\nif t.TYPE_CHECKING:\n    from policy_service.storage import tables\n",
     ),
     "somebody names the composition root": ("workflow/reviews/vote.py", "import policy_service.app.build"),
-    "somebody names the command line": ("identity/agents.py", "import policy_service.cli"),
     "the service uses the SDK's client": (
         "workflow/reviews/vote.py",
         "from countersign.service.client import Client",
@@ -105,46 +95,15 @@ def test_wrong_service_arrow_is_seen(place: str, source: str, tmp_path: Path) ->
     assert len(wrong_service_arrows(imports_of(tmp_path, "policy_service"))) == 1
 
 
-RIGHT = {
-    "the composition root sees everything": ("app.py", "from policy_service.channels.http import problems"),
-    "the command line uses the SDK": ("cli.py", "import countersign"),
-    "a channel calls a verb": ("channels/http/x.py", "from policy_service.workflow import submit"),
-    "a channel uses what all channels share": (
-        "channels/slack/x.py",
-        "from policy_service.channels.showing import marking",
-    ),
-    "a channel speaks the contract": ("channels/http/x.py", "from countersign.contract import wire"),
-    "a verb opens a unit of work": ("workflow/effects/submit.py", "import policy_service.storage.unit.Tx"),
-    "a page asks the rule of a vote": (
-        "workflow/pages/queue.py",
-        "from policy_service.workflow.reviews.vote import why_not",
-    ),
-    "a verb reads the rows as they are": ("workflow/due/sweep.py", "import policy_service.workflow.records"),
-    "bundles are validated by the engine": ("pap/active.py", "from policy_service.pdp import engine"),
-    "the audit log writes rows": ("audit/log.py", "from ..storage import tables"),
-    "the domain speaks the contract": ("domain/release.py", "import countersign.contract.states.TxnState"),
-    "a room names itself": ("storage/outbox.py", "from policy_service.storage import tables"),
-}
-
-
-@pytest.mark.parametrize(("place", "source"), RIGHT.values(), ids=RIGHT.keys())
-def test_right_service_arrow_is_left_alone(place: str, source: str, tmp_path: Path) -> None:
-    _write(tmp_path / "policy_service" / place, source)
-    assert wrong_service_arrows(imports_of(tmp_path, "policy_service")) == []
-
-
 WRONG_IN_SDK = {
     "the client imports the service": ("service/client.py", "from policy_service.errors import ServiceError"),
-    "the contract imports the service": ("contract/wire.py", "import policy_service"),
     "the contract imports the client": ("contract/wire.py", "from countersign.service.client import Client"),
     "the contract imports its parent": ("contract/wire.py", "from .. import service"),
-    "the journal reads a tool": ("journal/receipts.py", "from countersign.tools.tool import Tool"),
     "a tool knows the step that it is called in": (
         "tools/tool.py",
         "def late():\n    from countersign.transactions.step import Step\n",
     ),
     "the commit knows the block": ("commit/firing.py", "from countersign.transactions import intake"),
-    "a live effect waits for recovery": ("live/work.py", "from ..recovery.forward import Forward"),
     "a neighbour on the same floor": ("integrations/loop.py", "import countersign.rehearsal.replay.replay"),
     "somebody names the command line": ("rehearsal/replay.py", "import countersign.cli.terminal"),
     "a room names the package of all": ("commit/plan.py", "from countersign import transaction"),

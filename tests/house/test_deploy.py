@@ -1,4 +1,4 @@
-"""The image and the compose file pass their linters, and the linters see red where they should."""
+"""The image and the compose file pass their linters, and the linter of the image sees red where it should."""
 
 from __future__ import annotations
 
@@ -86,12 +86,6 @@ def compose_config(file: Path) -> subprocess.CompletedProcess[str]:
 def test_compose_file_is_valid() -> None:
     result = compose_config(DEPLOY / "compose.yaml")
     assert (result.returncode, result.stderr) == (0, "")
-
-
-def test_a_fault_in_the_compose_file_is_seen(tmp_path: Path) -> None:
-    broken = (DEPLOY / "compose.yaml").read_text().replace("read_only: true", "read_only: mostly")
-    (tmp_path / "compose.yaml").write_text(broken)
-    assert compose_config(tmp_path / "compose.yaml").returncode != 0
 
 
 @pytest.mark.parametrize("name", ["init", "countersign"])

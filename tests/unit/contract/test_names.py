@@ -52,11 +52,6 @@ def test_a_name_is_the_labelled_digest_of_its_value(name: str, case: dict[str, A
     assert FUNCTIONS[name](case["value"]) == by_hand == case["digest"]
 
 
-def test_no_two_vectors_share_a_name() -> None:
-    digests = [case["digest"] for name, case in NAMED if name != "tool_digest"]
-    assert len(set(digests)) == len(digests)
-
-
 @pytest.mark.parametrize("case", cases("names/body_digest.json"))
 def test_body_digest_is_sha256_in_base64url(case: dict[str, Any]) -> None:
     assert body_digest(case["body"].encode()) == case["digest"]
@@ -72,26 +67,10 @@ def test_a_manifest_has_one_digest_however_its_defaults_are_written(case: dict[s
 BASE: dict[str, Any] = {"agent": "a", "run_key": "r", "tool": "t", "args": {"x": 1}, "n": 0}
 
 
-PARTS: list[dict[str, Any]] = [
-    *({"agent": "b"}, {"run_key": "s"}, {"tool": "u"}, {"args": {"x": 2}}, {"args": {}}, {"n": 1}),
-]
-
-
-@pytest.mark.parametrize("changed", PARTS)
-def test_each_part_of_a_call_is_in_its_key(changed: dict[str, Any]) -> None:
-    assert call_key(**{**BASE, **changed}) != call_key(**BASE)
-
-
 def test_spelling_of_a_number_is_not_part_of_a_call() -> None:
     assert call_key(**{**BASE, "args": {"x": 1.0}}) == call_key(**BASE)
     first = {name: value for name, value in BASE.items() if name != "n"}
     assert call_key(**first) == call_key(**BASE), "a call is the first unless it says otherwise"
-
-
-def test_order_of_effects_is_part_of_a_transaction() -> None:
-    one, two = "1" * 64, "2" * 64
-    lists = ([one, two], [two, one], [one], [one, two, two], [])
-    assert len({txn_digest(effect_digests=some) for some in lists}) == len(lists)
 
 
 @pytest.mark.parametrize("bad", [{"a": (1,)}, {"a": 2**60}, {"a": float("nan")}, {"\ud800": 1}])

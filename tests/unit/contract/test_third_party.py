@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from countersign.contract import (
     TYP_RELEASE,
@@ -114,10 +113,7 @@ def test_json_test_suite_is_answered_as_recorded() -> None:
     assert (len(tests), len(must_parse), len(must_not)) == (318, 95, 188)
     assert admitted & must_not == set()
     assert must_parse - admitted == REFUSED
-
-
-def test_json_test_suite_where_readers_differ_all_is_refused() -> None:
-    assert not {name for name, raw in _parsing_tests().items() if name.startswith("i_") and _admitted(raw)}
+    assert not {name for name in admitted if name.startswith("i_")}, "where readers differ, all is refused"
 
 
 @pytest.mark.parametrize("fast", [False, True], ids=["openssl", "libsodium"])
@@ -184,9 +180,3 @@ def test_a_key_of_small_order_is_refused(encoded: str, sign_bit: int) -> None:
     raw[31] |= sign_bit
     with pytest.raises(ContractError, match="not a sound point"):
         PublicKey.from_raw(bytes(raw))
-
-
-def test_why_a_key_of_small_order_is_refused() -> None:
-    """The primitive alone accepts, for such a key, a signature nobody made."""
-    neutral = bytes.fromhex(SMALL_ORDER[1])
-    Ed25519PublicKey.from_public_bytes(neutral).verify(neutral + bytes(32), b"anything at all")  # taken

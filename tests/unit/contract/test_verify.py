@@ -136,9 +136,9 @@ def test_a_bad_token_is_refused_at_its_step(kind: Kind, vector: Vector) -> None:
     assert _refusal(kind.check, vector) == (answer["step"], answer["code"], VerificationError.TEXT)
 
 
-def _refusal(check: Check, vector: Vector) -> tuple[int, str, str]:
+def _refusal(check: Check, presented: Any) -> tuple[int, str, str]:
     with pytest.raises(VerificationError) as refused:
-        check(vector)
+        check(presented)
     return refused.value.step, refused.value.code, str(refused.value)
 
 
@@ -195,11 +195,9 @@ def test_no_step_can_be_left_out(kind: Kind, step: Step[Any]) -> None:
 
 
 @EVERY_KIND
-def test_steps_are_numbered_in_order_and_say_why_and_have_faults_of_their_own(kind: Kind) -> None:
+def test_steps_are_numbered_in_order_and_have_faults_of_their_own(kind: Kind) -> None:
     numbers = [step.number for step in kind.steps]
     assert numbers == list(range(1, len(kind.steps) + 1))
-    assert all(step.name and step.why for step in kind.steps)
-    assert len({step.name for step in kind.steps}) == len(kind.steps)
     assert {vector["answer"]["step"] for vector in kind.faults.values()} == set(numbers)
 
 
@@ -240,9 +238,8 @@ def test_time_ends_on_the_second_and_begins_within_the_leeway(
     if good:
         verify_release(vector["token"], at)
     else:
-        with pytest.raises(VerificationError) as refused:
-            verify_release(vector["token"], at)
-        assert refused.value.code == {"exp": "expired", "nbf": "issued_in_future"}[edge]
+        code = {"exp": "expired", "nbf": "issued_in_future"}[edge]
+        assert _refusal(lambda token: verify_release(token, at), vector["token"])[1] == code
 
 
 def _decoded(part: str) -> bytes:
@@ -277,14 +274,21 @@ OTHER_TRANSACTIONS: dict[str, Any] = {
     ("tokens", "effects", "code"), OTHER_TRANSACTIONS.values(), ids=OTHER_TRANSACTIONS.keys()
 )
 def test_no_effect_is_dropped_added_or_reordered(tokens: list[Vector], effects: list[Any], code: str) -> None:
-    with pytest.raises(VerificationError) as refused:
-        verify_transaction([vector["token"] for vector in tokens], effects, keys=KEYS, **KNOWN)
-    assert refused.value.code == code
+    presented = [vector["token"] for vector in tokens]
+    assert (
+        _refusal(lambda given: verify_transaction(given, effects, keys=KEYS, **KNOWN), presented)[1] == code
+    )
 
 
 def test_an_empty_transaction_has_nothing_to_verify() -> None:
     assert verify_transaction([], [], keys=KEYS, **KNOWN) == ()
     assert txn_digest(effect_digests=[]) != txn_digest(effect_digests=[EFFECTS[0].digest])
+
+
+def test_a_refusal_names_the_missing_claim_to_the_log() -> None:
+    with pytest.raises(VerificationError) as refused:
+        check_release(KINDS["release"].faults["missing_exp"])
+    assert "exp" in refused.value.detail
 
 
 def test_nothing_but_the_verifier_makes_a_verified_release() -> None:
@@ -303,27 +307,12 @@ def test_an_expectation_that_makes_no_sense_is_refused(changed: dict[str, Any]) 
         replace(expectation(REFUND), **changed)
 
 
-@pytest.mark.parametrize("leeway", [0, 30])
-def test_the_leeway_may_be_none_or_half_a_minute(leeway: int) -> None:
-    assert replace(expectation(REFUND), leeway=leeway).leeway == leeway
-
-
 @EVERY_KIND
 def test_a_table_without_the_step_that_reads_the_claims_verifies_nothing(kind: Kind) -> None:
     with pytest.raises(AttributeError, match="claims"):
         kind.verify(read(f"{kind.folder}/good/{kind.good}.json"), GATE)
 
 
-def test_a_refusal_tells_outsiders_nothing_and_the_log_everything() -> None:
-    with pytest.raises(VerificationError) as refused:
-        check_release(KINDS["release"].faults["missing_exp"])
-    assert str(refused.value) == VerificationError.TEXT
-    assert (refused.value.step, refused.value.code) == (10, "missing_claim")
-    assert "exp" in refused.value.detail
-
-
 @pytest.mark.parametrize("token", [None, 7, b"a.b.c", ["a"]])
 def test_what_is_not_text_is_no_token(token: Any) -> None:
-    with pytest.raises(VerificationError) as refused:
-        verify_release(token, expectation(REFUND))
-    assert (refused.value.step, refused.value.code) == (1, "not_text")
+    assert _refusal(lambda given: verify_release(given, expectation(REFUND)), token)[:2] == (1, "not_text")

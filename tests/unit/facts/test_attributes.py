@@ -90,22 +90,12 @@ def test_cedar_takes_it_and_prints_it_for_people() -> None:
         assert line in text
 
 
-def test_names_of_tools_need_no_mangling() -> None:
-    odd = ToolShape("billing.pay-out_2", ("a.b-c",), "Account", INPUT)
-    assert '"billing.pay-out_2" in [Action::"a.b-c"]' in str(handle(tools_schema([odd], {})))
-
-
-def test_resource_types_may_have_a_namespace() -> None:
-    shape = ToolShape("pay", (), "Shop::Billing::Account", INPUT)
-    assert "namespace Shop::Billing" in str(handle(tools_schema([shape], {})))
-
-
-def test_a_declared_type_without_a_tool_is_in_it_too() -> None:
-    schema = tools_schema([PAY], {"Other": {"x": parse_attribute_type("Long")}}, ["Other"])
-    assert "entity Other" in str(handle(schema))
-
-
-def test_a_bundle_without_tools_has_a_schema() -> None:
+def test_tools_and_types_keep_their_names_and_none_is_needed() -> None:
+    odd = ToolShape("billing.pay-out_2", ("a.b-c",), "Shop::Billing::Account", INPUT)
+    text = str(handle(tools_schema([odd], {"Other": {"x": parse_attribute_type("Long")}}, ["Other"])))
+    assert '"billing.pay-out_2" in [Action::"a.b-c"]' in text
+    assert "namespace Shop::Billing" in text
+    assert "entity Other" in text, "a declared type without a tool"
     handle(tools_schema([], {}))
 
 

@@ -135,11 +135,6 @@ def test_a_rule_that_reads_the_meter_of_another_tool_does_not_load(folder: Bundl
     assert any("spent" in problem and "rules.cedar" in problem for problem in problems), problems
 
 
-def test_a_rule_that_reads_a_meter_nobody_defines_does_not_load(folder: BundleFolder) -> None:
-    problems = folder.policies(PERMIT_ALL + CAP % "context.history.spent > 5").problems()
-    assert any("spent" in problem for problem in problems), problems
-
-
 def test_a_full_meter_and_the_largest_input_stay_inside_the_engines_numbers(folder: BundleFolder) -> None:
     folder.write("meters.toml", SPENT + CALLS)
     rule = "context.history.spent + context.history.calls + context.input.amount > 1000"

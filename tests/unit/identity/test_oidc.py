@@ -35,7 +35,7 @@ async def test_the_request_asks_for_a_code_with_a_challenge_a_state_and_a_nonce_
         query = parse_qs(url.query)
         assert query["redirect_uri"] == [f"{HERE}/sign-in/acme/callback"]
         assert (query["client_id"], query["scope"]) == ([CLIENT], ["openid profile email"])
-        assert not {"prompt", "max_age"} & query.keys()
+        assert not {"prompt", "max_age"} & query.keys(), "only a fresh sign-in asks for them"
         seen += [query[name][0] for name in ("state", "nonce", "code_challenge")]
         assert departure.note.count(".") == 4, "the note is encrypted"
     assert len(set(seen)) == 6
@@ -263,17 +263,13 @@ async def test_groups_count_only_as_the_settings_say() -> None:
     assert (identity.groups, identity.name) == ({"finance"}, "Maya Okafor")
 
 
-@pytest.mark.parametrize("listed", [["staff"], ["x", "staff"], [7, "staff"], "staff"])
-async def test_members_may_sign_in(listed: object) -> None:
-    browser = Browser(groups_claim="groups", members_of=["staff"], groups={"staff": "finance"})
-    assert (await browser.but(id_token={"groups": listed}).through()).groups == {"finance"}
-
-
-@pytest.mark.parametrize("listed", [["x"], "x staff", {"staff": True}, None])
-async def test_only_members_may_sign_in_where_the_settings_name_them(listed: object) -> None:
+async def test_only_members_may_sign_in_where_the_settings_name_them() -> None:
     """Whoever signs in reads the queue: a provider where anybody has an account must not let anybody in."""
     browser = Browser(groups_claim="groups", members_of=["staff"], groups={"staff": "finance"})
-    assert "none of the groups" in await refusal(browser.but(id_token={"groups": listed}).through())
+    for listed in (["staff"], ["x", "staff"], [7, "staff"], "staff"):
+        assert (await browser.but(id_token={"groups": listed}).through()).groups == {"finance"}
+    for other in (["x"], "x staff", {"staff": True}, None):
+        assert "none of the groups" in await refusal(browser.but(id_token={"groups": other}).through())
 
 
 async def test_a_claim_the_settings_require_is_required() -> None:

@@ -133,12 +133,6 @@ def test_a_tool_called_read_is_refused_for_each_rule_about_reads_would_mean_it(s
     assert problem.startswith("tools/read.json: ") and "'read' is the action group" in problem
 
 
-def test_a_tool_and_a_group_of_one_name_are_refused(starter: BundleFolder) -> None:
-    starter.write("tools/send.json", pay_manifest(tool="send"))
-    starter.write("tools/pay.json", pay_manifest(groups=["send"]))
-    assert starter.problems() == ["tools/send.json: 'send' is a tool and an action group; rename one"]
-
-
 def test_the_actions_of_people_are_those_that_no_tool_may_be_called() -> None:
     assert frozenset(ABOUT) == PEOPLE_ACTIONS
 

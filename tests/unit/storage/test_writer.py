@@ -115,29 +115,34 @@ def test_a_full_disk_in_the_middle_of_a_batch_acknowledges_nothing(db: Database)
     assert words(db) == ["after"]
 
 
-BOMB = "CREATE TRIGGER bomb BEFORE DELETE ON notes BEGIN SELECT RAISE(ROLLBACK, 'boom'); END"
+@pytest.fixture
+def bomb(db: Database) -> Unit:
+    """A unit whose DELETE makes SQLite roll the whole transaction back; one note is there before."""
+    execute(db, "CREATE TRIGGER bomb BEFORE DELETE ON notes BEGIN SELECT RAISE(ROLLBACK, 'boom'); END")
+    execute(db, "INSERT INTO notes (word) VALUES ('there')")
+    return run("DELETE FROM notes")
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_trigger_that_rolls_everything_back_acknowledges_nothing(db: Database, position: int) -> None:
-    execute(db, BOMB)
-    execute(db, "INSERT INTO notes (word) VALUES ('there')")
+def test_a_trigger_that_rolls_everything_back_acknowledges_nothing(
+    db: Database, bomb: Unit, position: int
+) -> None:
     units = [note("a"), note("b")]
-    units.insert(position, run("DELETE FROM notes"))
+    units.insert(position, bomb)
     assert [cause(one) for one in one_batch(db, *units)] == [TransactionLostError] * 3
     db.write_sync(note("after"))
     assert words(db) == ["there", "after"]
 
 
 @pytest.mark.parametrize("writes_on", [True, False])
-def test_a_unit_that_hides_the_lost_transaction_saves_no_batch(db: Database, writes_on: bool) -> None:
+def test_a_unit_that_hides_the_lost_transaction_saves_no_batch(
+    db: Database, bomb: Unit, writes_on: bool
+) -> None:
     """The author caught the error and wrote on: outside any transaction, each statement its own commit."""
-    execute(db, BOMB)
-    execute(db, "INSERT INTO notes (word) VALUES ('there')")
 
     def hide(tx: Tx) -> int:
         with pytest.raises(IntegrityError):
-            run("DELETE FROM notes")(tx)
+            bomb(tx)
         return note("half")(tx) if writes_on else 1
 
     futures = one_batch(db, note("a"), hide, note("b"))

@@ -118,11 +118,6 @@ def test_facts_that_are_written_lie_over_the_files(knowing: BundleFolder, given:
     assert answered.differences == ()
 
 
-def test_a_rule_that_errs_never_counts_as_one_that_forbids(knowing: BundleFolder) -> None:
-    (answered,) = ask(knowing, one_case(f"it: a\n{ERRS}\nexpect: deny\nreasons: [overflows]"))
-    assert "reasons: found [policy_error], expected [overflows]" in answered.differences[0]
-
-
 MISFITS = [
     ("{resource: {stat: open}}", "facts.toml declares no such attribute of Account"),
     ("{resource: {state: 5}}", "facts: state: 5 does not fit: 5 is not a text"),
