@@ -32,7 +32,7 @@ async def signed_in(pages: Pages, request: Request, *, touch: bool = True) -> Se
     """
     session = await pages.session(request, touch=touch)
     if session is None:
-        raise UnauthenticatedError("nobody is signed in here any more")
+        raise UnauthenticatedError("nobody is signed in here any more; sign in again")
     return session
 
 
@@ -56,7 +56,7 @@ async def sent_by(
     form = await read_form(request, required, optional, **limits)
     session = await pages.session(request)
     if session is None:
-        raise UnauthenticatedError(f"{undone}: nobody is signed in here any more")
+        raise UnauthenticatedError(f"{undone}: nobody is signed in here any more; sign in again")
     require_csrf(session, form)
     return session, form
 
