@@ -24,17 +24,19 @@ SECRET = re.compile(
     r"|^(args|body|raw|headers|environ|private)$"
 )
 NEEDS_A_STEP = {"UnauthenticatedError", "StorageUnavailableError", "PoliciesBehindError", "StartError"}
+CODES_WITH_A_STEP = {"bad_token", "expired_token", "use_nonce", "csrf", "superseded", "step_up_required"}
 STEP = re.compile(
-    r"(?i)\b(add|ask|back|call|check|choose|close|copy|give|install|keep|link|lower|makes?|move|name|open|pick|press|put|raise"
-    r"|reinstall|remove|rename|repeat|restart|restore|run|see|send|set|show|sign|start|stop|try|use|wait|write)\b"
+    r"(?i)\b(add|ask|back|call|check|choose|close|confirm|copy|enrol|give|install|keep|link|lower|makes?|move|name|open|pick|press|put|raise|read|redeem"
+    r"|reinstall|remove|rename|repeat|restart|restore|run|see|send|set|show|sign(?!-in)|start|stop|try|use|wait|write)\b"
 )
 
 
 class Refusal(NamedTuple):
-    """One place that makes an error: its class, its text, and the names of the values the text quotes."""
+    """A place that makes an error: its class, code and text, and the names of the values it quotes."""
 
     where: str
     kind: str
+    code: str
     text: str
     quoted: frozenset[str]
 
@@ -65,9 +67,12 @@ def _refusals() -> Iterator[Refusal]:
             if isinstance(node, ast.Call) and node.args and _name(node.func) in KINDS:
                 detail = node.args[0]
                 parts = [each.value for each in ast.walk(detail) if isinstance(each, ast.FormattedValue)]
-                quoted = frozenset(name for part in (detail, *parts) if (name := _name(part)))
+                members = [each.value for each in node.keywords if each.arg != "code"]
+                quoted = frozenset(name for part in (detail, *parts, *members) if (name := _name(part)))
                 where = f"{file.relative_to(ROOT)}:{node.lineno}"
-                yield Refusal(where, _name(node.func) or "", _rendered(detail), quoted)
+                code = next((each.value for each in node.keywords if each.arg == "code"), detail)
+                named = code.value if isinstance(code, ast.Constant) else _name(code)
+                yield Refusal(where, _name(node.func) or "", str(named).lower(), _rendered(detail), quoted)
 
 
 REFUSALS = list(_refusals())
@@ -90,7 +95,7 @@ def test_no_refusal_quotes_a_secret() -> None:
 
 
 def test_refusals_the_caller_can_end_name_the_next_step() -> None:
-    of_the_kinds = [each for each in REFUSALS if each.kind in NEEDS_A_STEP]
+    of_the_kinds = [each for each in REFUSALS if each.kind in NEEDS_A_STEP or each.code in CODES_WITH_A_STEP]
     needing = [
         each for each in of_the_kinds if not each.text.endswith(("<>", "<>)"))
     ]  # a cause has the last word
