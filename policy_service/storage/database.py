@@ -205,7 +205,7 @@ class Database:
             reading = asyncio.get_running_loop().run_in_executor(self._read_threads, self.read_sync, query)
         except RuntimeError as error:
             raise StorageUnavailableError(
-                "the service is stopping; repeat the request under the same key"
+                "the database is closed, the service is stopping; repeat the request under the same key"
             ) from error
         return await reading
 

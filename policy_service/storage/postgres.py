@@ -175,7 +175,7 @@ class PostgresWriter:
             self._threads.submit(self._serve, Waiting(unit, future))
         except RuntimeError as error:
             raise StorageUnavailableError(
-                "the service is stopping; repeat the request under the same key"
+                "the database is closed, the service is stopping; repeat the request under the same key"
             ) from error
 
     def close(self) -> None:

@@ -94,7 +94,7 @@ class SqliteWriter:
         with self._gate:
             if self._closed:
                 raise StorageUnavailableError(
-                    "the service is stopping; repeat the request under the same key"
+                    "the database is closed, the service is stopping; repeat the request under the same key"
                 )
             self._queue.put(Waiting(unit, future))
 
