@@ -32,7 +32,7 @@ async def signed_in(pages: Pages, request: Request, *, touch: bool = True) -> Se
     """
     session = await pages.session(request, touch=touch)
     if session is None:
-        raise UnauthenticatedError("nobody is signed in here any more")
+        raise UnauthenticatedError("nobody is signed in here any more; sign in again")
     return session
 
 
@@ -56,7 +56,7 @@ async def sent_by(
     form = await read_form(request, required, optional, **limits)
     session = await pages.session(request)
     if session is None:
-        raise UnauthenticatedError(f"{undone}: nobody is signed in here any more")
+        raise UnauthenticatedError(f"{undone}: nobody is signed in here any more; sign in again")
     require_csrf(session, form)
     return session, form
 
@@ -110,7 +110,9 @@ def _add_development_link(
         token = request.query_params.get("token", "")
         _require_dev_signin(settings)
         if not 0 < len(token) <= _MAX_TOKEN_CHARS:
-            raise InvalidRequestError("this sign-in link is not complete", code="bad_token")
+            raise InvalidRequestError(
+                "this sign-in link is not complete; open the whole link", code="bad_token"
+            )
         return await pages.draw(request, "sign_in_dev.html", token=token)
 
     @router.post("/sign-in/dev")
@@ -146,11 +148,13 @@ def _cookie(pages: Pages, request: Request) -> str | None:
 def _answer(request: Request) -> dict[str, str]:
     """The provider's answer; a parameter that is there twice has two readings and is refused (RFC 6749, 3.1)."""
     if len(request.url.query) > _MAX_QUERY_CHARS:
-        raise InvalidRequestError("the provider's answer is too long", code="bad_token")
+        raise InvalidRequestError("the provider's answer is too long; sign in again", code="bad_token")
     items = request.query_params.multi_items()
     answer = dict(items)
     if len(answer) != len(items):
-        raise InvalidRequestError("the provider's answer names something twice", code="bad_token")
+        raise InvalidRequestError(
+            "the provider's answer names something twice; sign in again", code="bad_token"
+        )
     return answer
 
 
