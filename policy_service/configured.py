@@ -103,7 +103,7 @@ def config_file(data_dir: Path) -> Path | None:
     named = os.environ.get(f"{ENV_PREFIX}CONFIG")
     if named:
         if not Path(named).is_file():
-            raise StartError(f"{ENV_PREFIX}CONFIG names {named!r}, which is no file")
+            raise StartError(f"{ENV_PREFIX}CONFIG names {named!r}, which is no file; name one that exists")
         return Path(named)
     beside = data_dir.expanduser() / CONFIG_NAME
     return beside if beside.is_file() else None

@@ -387,7 +387,7 @@ def load_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except SettingsError as error:
-        raise StartError(f"settings: {error}; lists and tables in the environment are JSON") from None
+        raise StartError(f"settings: {error}; write lists and tables in the environment as JSON") from None
     except ValidationError as error:
         faults = "; ".join(fault(one) for one in error.errors(include_url=False, include_context=False))
         raise StartError(

@@ -134,7 +134,9 @@ def outside_of(
 
 def _place(found: FactsHost | DirectoryApi, read_secret: Callable[[Path], bytes]) -> Place:
     if found.ca_file is not None and not found.ca_file.is_file():
-        raise StartError(f"{found.url}: ca_file names {str(found.ca_file)!r}, which is no file")
+        raise StartError(
+            f"{found.url}: ca_file names {str(found.ca_file)!r}, which is no file; name one that exists"
+        )
     if found.token_file is not None:
         return Place(found, _token(found, read_secret(found.token_file).decode(errors="replace")))
     if found.token_env is not None:
@@ -146,5 +148,7 @@ def _token(found: FactsHost | DirectoryApi, raw: str) -> str:
     token = raw.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         where = found.token_env or found.token_file
-        raise StartError(f"{found.url}: the token in {where} is empty, or no token: one line of plain ASCII")
+        raise StartError(
+            f"{found.url}: the token in {where} is empty, or no token: write one line of plain ASCII"
+        )
     return token

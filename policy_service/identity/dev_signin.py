@@ -84,7 +84,9 @@ def spend_link(tx: Tx, settings: Settings, token: str) -> SignedIn:
         )
     where = (col(SignInLinkRow.token_hash) == link.token_hash, col(SignInLinkRow.used_at).is_(None))
     if tx.conn.execute(update(SignInLinkRow).where(*where).values(used_at=tx.now)).rowcount != 1:
-        raise InvalidRequestError("this sign-in link was used a moment ago", code=ErrorCode.BAD_TOKEN)
+        raise InvalidRequestError(
+            "this sign-in link was used a moment ago; ask for another", code=ErrorCode.BAD_TOKEN
+        )
     remember(tx, link.iss, link.sub, link.name)
     cookie = open_session(tx, link.iss, link.sub, "dev", max_s=settings.session_max_s, auth_at=tx.now)
     return SignedIn(cookie, settings.session_max_s)

@@ -99,7 +99,9 @@ def require_own_page(site: Site, headers: Mapping[str, str]) -> None:
     if origin is not None and origin != site.origin:
         raise ForbiddenError(f"this form was sent from {origin!r}, not from {site.origin}", code="csrf")
     if fetch_site not in (None, "same-origin"):
-        raise ForbiddenError(f"this form was sent from a {fetch_site!r} page, not from ours", code="csrf")
+        raise ForbiddenError(
+            f"this form was sent from a {fetch_site!r} page; send it from our own", code="csrf"
+        )
     if headers.get("sec-fetch-mode") not in (None, "navigate"):
         raise ForbiddenError("a script sent this form: press the button on the page itself", code="csrf")
 

@@ -164,7 +164,7 @@ class Authenticator:
             raise UnauthenticatedError("API keys are switched off here; enrol a key and send proofs")
         agent = await self._db.read(lambda conn: find_api_key(conn, secret))
         if agent is None:
-            raise UnauthenticatedError("the API key is not known or was revoked")
+            raise UnauthenticatedError("the API key is not known or was revoked; use another")
         return Caller(agent, None, "api_key")
 
     def _refused(self, why: str, kid: str | None) -> UnauthenticatedError:

@@ -178,7 +178,7 @@ def another_cookie(tx: Tx, session: Session) -> str:
     cookie = secrets.token_urlsafe(_BYTES)
     live = (col(SessionRow.id_hash) == session.key, col(SessionRow.revoked_at).is_(None))
     if tx.conn.execute(update(SessionRow).where(*live).values(id_hash=hashed(cookie))).rowcount != 1:
-        raise UnauthenticatedError("nobody is signed in here any more")
+        raise UnauthenticatedError("nobody is signed in here any more; sign in again")
     for row, by in ((PasskeyRow, "created_by"), (PasskeyRow, "removed_by"), (SlackLinkRow, "linked_by")):
         whose = {"iss": session.person.iss, "sub": session.person.sub, by: session.key}
         change(tx.conn, row, whose, {by: hashed(cookie)})

@@ -79,7 +79,7 @@ class TrustedIssuers:
         """
         if not self._keys:
             raise UnauthenticatedError(
-                "no issuer is trusted here to vouch for a key; an operator enrols yours"
+                "no issuer is trusted here to vouch for a key; ask an operator to enrol yours"
             )
 
     async def vouch(self, token: str, jkt: str) -> Voucher:
@@ -99,7 +99,7 @@ class TrustedIssuers:
             name = None if issuer is None else issuer.name
             log.warning("agent_token_refused", issuer=name, why=str(error))
             raise UnauthenticatedError(
-                "the token does not let you bring a key here; the service's log says why",
+                "the token does not let you bring a key here; ask an operator, the service's log says why",
                 code=ErrorCode.BAD_PROOF,
             ) from error
         return voucher

@@ -204,7 +204,9 @@ class Database:
         try:
             reading = asyncio.get_running_loop().run_in_executor(self._read_threads, self.read_sync, query)
         except RuntimeError as error:
-            raise StorageUnavailableError("the database is closed; the service is stopping") from error
+            raise StorageUnavailableError(
+                "the database is closed, the service is stopping; repeat the request under the same key"
+            ) from error
         return await reading
 
     def read_sync(self, query: Query[T]) -> T:

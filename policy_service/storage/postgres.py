@@ -174,7 +174,9 @@ class PostgresWriter:
         try:
             self._threads.submit(self._serve, Waiting(unit, future))
         except RuntimeError as error:
-            raise StorageUnavailableError("the database is closed; the service is stopping") from error
+            raise StorageUnavailableError(
+                "the database is closed, the service is stopping; repeat the request under the same key"
+            ) from error
 
     def close(self) -> None:
         """Finish what waits, then stop."""

@@ -148,7 +148,9 @@ def copy_to(database: Path, file: Path) -> None:
             os.close(handle)
         os.link(part, file)  # unlike a rename it takes nobody's place
     except FileExistsError:
-        raise StartError(f"{file} is there already; a backup is never overwritten") from None
+        raise StartError(
+            f"{file} is there already; a backup is never overwritten, name another file"
+        ) from None
     except OSError as error:
         raise StartError(f"{file} cannot be written: {error.strerror}") from error
     except sqlite3.Error as error:

@@ -93,7 +93,9 @@ class SqliteWriter:
         """
         with self._gate:
             if self._closed:
-                raise StorageUnavailableError("the database is closed; the service is stopping")
+                raise StorageUnavailableError(
+                    "the database is closed, the service is stopping; repeat the request under the same key"
+                )
             self._queue.put(Waiting(unit, future))
 
     def close(self) -> None:

@@ -66,7 +66,7 @@ def read_secret(
         raise StartError(f"{what} {path} is missing; {get}") from None
     except OSError as error:
         raise StartError(
-            f"{what} {path} cannot be read ({error.strerror}); it must be a plain file"
+            f"{what} {path} cannot be read ({error.strerror}); put a plain file there"
         ) from error
     try:
         _require_private(f"{what} {path}", path, os.fstat(handle))
@@ -78,7 +78,7 @@ def read_secret(
 
 def _require_private(named: str, path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise StartError(f"{named} is not a plain file")
+        raise StartError(f"{named} is not a plain file; put one there")
     if status.st_uid != os.geteuid():
         raise StartError(
             f"{named} belongs to user {status.st_uid}, the service runs as {os.geteuid()}; "

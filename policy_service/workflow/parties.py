@@ -64,7 +64,9 @@ def require_acting(tx: Tx, caller: Caller, kind: str = "effect") -> AgentRow:
     """
     agent = agent_behind(tx, caller.agent, kind)
     if not _proves_itself(tx, caller):
-        raise UnauthenticatedError("the key of this request was revoked, or its time is over")
+        raise UnauthenticatedError(
+            "the key of this request was revoked, or its time is over; use another key"
+        )
     return agent
 
 

@@ -94,7 +94,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 async def _no_bundle(request: Request, error: Exception) -> Response:
     return problem(
-        StorageUnavailableError("no valid policies are loaded, so nothing can be decided"), request
+        StorageUnavailableError("no valid policies are loaded, so nothing can be decided; ask again later"),
+        request,
     )
 
 

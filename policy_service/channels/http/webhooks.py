@@ -61,9 +61,7 @@ def require_signed(secret: bytes | None, headers: Mapping[str, str], body: bytes
     else:
         good = _standard(secret, headers, body)
     if not good:
-        raise UnauthenticatedError(
-            "the webhook is not signed with the secret of policies_webhook_secret_file"
-        )
+        raise UnauthenticatedError("sign the webhook with the secret of policies_webhook_secret_file")
 
 
 def _standard(secret: bytes, headers: Mapping[str, str], body: bytes) -> bool:

@@ -123,7 +123,7 @@ async def signed_in(pages: Pages, request: Request, *, touch: bool = True) -> Pa
     """
     session = await pages.session(request, touch=touch)
     if session is None:
-        raise UnauthenticatedError("nobody is signed in here any more")
+        raise UnauthenticatedError("nobody is signed in here any more; sign in again")
     return session
 
 
@@ -148,6 +148,6 @@ async def sent_by(
     form = await read_form(request, {"csrf_token", *required}, optional, **limits)
     session = await pages.session(request)
     if session is None:
-        raise UnauthenticatedError(f"{undone}: nobody is signed in here any more")
+        raise UnauthenticatedError(f"{undone}: nobody is signed in here any more; sign in again")
     require_csrf(session, form)
     return session, form

@@ -45,7 +45,7 @@ async def development_link(pages: Pages, request: Request) -> Response:
     token = request.query_params.get("token", "")
     _require_dev_signin(pages.ctx.settings)
     if not 0 < len(token) <= _MAX_TOKEN_CHARS:
-        raise InvalidRequestError("this sign-in link is not complete", code="bad_token")
+        raise InvalidRequestError("this sign-in link is not complete; open the whole link", code="bad_token")
     return await pages.draw(request, "sign_in_dev.html", token=token)
 
 
@@ -127,11 +127,13 @@ async def sign_out(pages: Pages, request: Request, session: PageSession, form: d
 def _answer(request: Request) -> dict[str, str]:
     """The provider's answer; a parameter that is there twice has two readings and is refused (RFC 6749, 3.1)."""
     if len(request.url.query) > _MAX_QUERY_CHARS:
-        raise InvalidRequestError("the provider's answer is too long", code="bad_token")
+        raise InvalidRequestError("the provider's answer is too long; sign in again", code="bad_token")
     items = request.query_params.multi_items()
     answer = dict(items)
     if len(answer) != len(items):
-        raise InvalidRequestError("the provider's answer names something twice", code="bad_token")
+        raise InvalidRequestError(
+            "the provider's answer names something twice; sign in again", code="bad_token"
+        )
     return answer
 
 

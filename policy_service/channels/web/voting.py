@@ -92,7 +92,7 @@ def _line(value: str) -> dict[str, str]:
 def require_csrf(session: PageSession, fields: Mapping[str, str]) -> None:
     """Raises ForbiddenError unless the form carries this session's own token."""
     if not hmac.compare_digest(fields["csrf_token"].encode(), session.csrf.encode()):
-        raise ForbiddenError("this form is from before you signed in", code="csrf")
+        raise ForbiddenError("this form is from before you signed in; open the page again", code="csrf")
 
 
 def _verdict(value: str) -> Verdict:

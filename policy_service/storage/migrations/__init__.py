@@ -109,7 +109,7 @@ def _as_ours(url: str, done: str) -> Iterator[None]:
         if sqlite.is_damage(cause := getattr(error, "orig", None)):
             raise sqlite.damaged(make_url(url).database, cause) from error
         raise StorageUnavailableError(
-            f"the database could not be {done} ({type(error).__name__}); what failed left nothing"
+            f"the database could not be {done} ({type(error).__name__}); what failed left nothing, run it again"
         ) from error
 
 

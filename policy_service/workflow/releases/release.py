@@ -73,7 +73,7 @@ def require_revision(snapshot: Snapshot, rev: int) -> None:
     """
     if snapshot.transaction.rev != rev:
         raise ConflictError(
-            f"revision {rev} is not in force, revision {snapshot.transaction.rev} is",
+            f"revision {rev} is not in force, revision {snapshot.transaction.rev} is; read the transaction again",
             code=ErrorCode.SUPERSEDED,
             rev=snapshot.transaction.rev,
         )

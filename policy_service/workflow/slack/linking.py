@@ -115,7 +115,7 @@ def _link(tx: Tx, app: SlackApp, secret: str, session: Session) -> Made:
     require_deciding(tx, person.iss, person.sub)
     signed_in = find_one(tx.conn, SessionRow, id_hash=session.key)
     if signed_in is None:
-        raise UnauthenticatedError("nobody is signed in here any more")
+        raise UnauthenticatedError("nobody is signed in here any more; sign in again")
     cookie = another_cookie(tx, session)
     _require_same_email(tx, app, invitation, person.iss, person.sub)
     row = SlackLinkRow(

@@ -111,9 +111,7 @@ async def test_an_invitation_that_is_none_is_refused(here: Workspace, maya: Hold
     maya.visitor = await here.world.person("maya")
     for secret in ("", "x", "%00", "A" * 3_000, old):
         answer = await opened(maya, at(secret))
-        assert answer.status_code == 400
-        assert "No Slack account was linked" in answer.text
-        assert "/countersign link" in told(answer)
+        assert (answer.status_code, "/countersign link" in told(answer)) == (400, True)
         assert (await maya.send("/slack/link", invitation=secret)).status_code == 400
     assert await here.rows() == []
 
@@ -125,7 +123,6 @@ async def test_mallorys_invitation_before_an_approver_is_refused_with_the_reason
     assert "mallory@acme.example" in (await opened(maya, at(secret))).text
     answer = await maya.send("/slack/link", invitation=secret)
     assert answer.status_code == 403
-    assert "No Slack account was linked" in answer.text
     assert "decide in your name" in told(answer)
     assert await here.rows() == []
 

@@ -185,7 +185,7 @@ def prepare(script: Path, bundle: Path | None) -> DevFolder:
         _make_bundle(folder.bundle)
     except OSError as error:
         raise StartError(
-            f"{error.filename!r} cannot be made: {error.strerror}; dev keeps its files beside the script"
+            f"{error.filename!r} cannot be made: {error.strerror}; put the script where dev may write beside it"
         ) from error
     return folder
 

@@ -63,7 +63,7 @@ def _free_port(wanted: int) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise StartError("no port is free on the loopback address")
+    raise StartError("no port is free on the loopback address; stop a program that holds one")
 
 
 async def sit(

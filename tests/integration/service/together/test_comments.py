@@ -91,7 +91,6 @@ async def test_who_may_not_vote_may_not_write_but_for_the_owner_of_the_agent(ban
     for question in (False, True):
         refused = await write(bank.ingrid, review_of(view), "let me in", question=question)
         assert refusal(refused) == (403, "not_eligible")
-        assert "only people in finance decide this" in refused.json()["detail"]
     async with bank.revoked("maya"):
         assert (await write(bank.maya, review_of(view), "one more thing")).status_code in {401, 403}
     answer = await write(bank.jonas, review_of(view), "I asked for this")

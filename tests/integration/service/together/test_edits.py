@@ -100,7 +100,6 @@ async def test_the_whole_list_is_decided_anew_and_the_editor_votes_on_none_of_it
     for place in (0, 1):
         refused = await bank.maya.vote(new, effect=place)
         assert refusal(refused) == (403, "not_eligible")
-        assert "you changed its arguments" in refused.json()["detail"]
     for place in (0, 1):
         assert (await bank.tomas.vote(new, effect=place)).json()["state"] == "met"
     assert (await bank.states(new))[0] == "ready"
