@@ -33,11 +33,11 @@ WHERE: dict[str, Chapter] = _passed(
             tokens.webhook_keys:
         """,
         holders.steps_up: """
-            channels.web.passkey_source: workflow.passkeys.managing: workflow.passkeys.stepping_up:
+            channels.web.passkeys: workflow.passkeys.managing: workflow.passkeys.stepping_up:
         """,
-        visitors.signs_in: "channels.web.source:_open identity.sessions:_end_all",
+        visitors.signs_in: "channels.web.signing_in:_open identity.sessions:_end_all",
         chapters.asks: """
-            channels.web.source:spend identity.sessions:_touch storage.outbox:claim storage.outbox:mark_sent
+            channels.web.signing_in:spend identity.sessions:_touch storage.outbox:claim storage.outbox:mark_sent
             workflow.releases.redeem: workflow.releases.release: workflow.reviews.vote:
         """,
         chapters.starts_over: "jobs.marking:settle_epoch>write_mark#2",

@@ -1,21 +1,22 @@
-"""A real browser before the real pages: Debian's Chromium, driven by Playwright, over a socket on loopback."""
+"""A real browser before the real service on a busy afternoon: Debian's Chromium, driven by Playwright."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-import uvicorn
 from playwright.async_api import Browser, BrowserContext, FloatRect, Page, async_playwright
 
 from tests.counterparts import require
-from tests.fakes.web_queue import Settings, World, create_app, sample_world
+from tests.fakes.afternoon import Afternoon, Args, afternoon, refund
+from tests.fakes.listening import Listening
+
+T = TypeVar("T")
 
 FLAGS = [
     "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -35,14 +36,20 @@ def lands_on(first: FloatRect | None, second: FloatRect | None) -> bool:
 
 @dataclass
 class Site:
-    """The service under a browser: its world, its address, its one browser."""
+    """The service under a browser: its afternoon, its address, its one browser."""
 
-    world: World
-    url: str
+    service: Listening
+    story: Afternoon
     browser: Browser
     contexts: list[BrowserContext] = field(default_factory=list)
 
-    async def visitor(self, *, width: int = 1280, height: int = 880, js: bool = True) -> Page:
+    @property
+    def url(self) -> str:
+        return self.service.url
+
+    async def visitor(
+        self, who: str = "maya", *, width: int = 1280, height: int = 880, js: bool = True
+    ) -> Page:
         """A signed-in person with a window of this size."""
         context = await self.browser.new_context(
             viewport={"width": width, "height": height}, java_script_enabled=js, base_url=self.url,
@@ -50,12 +57,36 @@ class Site:
         )  # fmt: skip
         context.set_default_timeout(TIMEOUT_MS)
         self.contexts.append(context)
-        cookie, _ = self.world.signed_in()
+        cookie = self.story.people[who].visitor.cookie
         await context.add_cookies([{"name": "countersign_dev", "value": cookie, "url": self.url}])
         page = await context.new_page()
         page.on("console", lambda message: _heard.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: _heard.append(f"pageerror: {error}"))
         return page
+
+    async def do(self, work: Callable[[Afternoon], Awaitable[T]]) -> T:
+        """Something that agents or other people do meanwhile."""
+        return await asyncio.to_thread(self.service.do, lambda _: work(self.story))
+
+    async def stage(self, word: str, agent: str, tool: str, args: Args) -> str:
+        """An agent asks; the id of the review."""
+        await self.do(lambda story: story.stage(word, agent, (tool, args)))
+        return self.story.reviews[word]
+
+    async def refund(self, word: str, cents: int = 5_100, memo: str = "") -> str:
+        """The desk asks for a refund; the path of its review."""
+        args = refund(cents, "Dana Whitfield", "4242", "cus_1042", "cancelled", memo)
+        return f"/reviews/{await self.stage(word, 'refund-desk', 'refund', args)}"
+
+    async def told(self, path: str) -> dict[str, Any]:
+        """A review or a task as its API tells it."""
+        answer = await self.do(lambda story: story.people["maya"].visitor.get(f"/v1{path}"))
+        found: dict[str, Any] = answer.json()
+        return found
+
+    async def votes(self, path: str) -> list[tuple[str, str | None]]:
+        """Verdicts and reasons on a review."""
+        return [(vote["verdict"], vote.get("reason")) for vote in (await self.told(path))["votes"]]
 
 
 _heard: list[str] = []
@@ -83,21 +114,16 @@ async def browser() -> AsyncIterator[Browser]:
         await launched.close()
 
 
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Listening, Afternoon]]:
+    """The service of a file's tests."""
+    with afternoon(tmp_path_factory.mktemp("afternoon")) as (service, story):
+        yield service, story
+
+
 @pytest.fixture
-async def site(browser: Browser) -> AsyncIterator[Site]:
-    world = sample_world()
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        config = uvicorn.Config(
-            create_app(world, Settings(url)), log_level="warning", lifespan="off", timeout_graceful_shutdown=2
-        )
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[listening]))
-        site = Site(world, url, browser)
-        yield site
-        for context in site.contexts:
-            await context.close()
-        world.closing = True
-        server.should_exit = True
-        await serving
+async def site(browser: Browser, town: tuple[Listening, Afternoon]) -> AsyncIterator[Site]:
+    site = Site(*town, browser)
+    yield site
+    for context in site.contexts:
+        await context.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from playwright.async_api import Browser, BrowserContext, Page
 
 from tests.e2e.conftest import TIMEOUT_MS
 from tests.e2e.looks import LOOKS, NO_PAGES, ONLY_REFUSED, Look, routes_of
-from tests.fakes.afternoon import Afternoon, afternoon
+from tests.fakes.afternoon import Afternoon
 from tests.fakes.listening import Listening
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
@@ -52,11 +52,11 @@ CRAMPED = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Listening, Afternoon]]:
-    with afternoon(tmp_path_factory.mktemp("afternoon")) as (service, story):
-        service.do(lambda _: story.get_ready_to_be_looked_at())
-        yield service, story
+@pytest.fixture(scope="module", autouse=True)
+def ready(town: tuple[Listening, Afternoon]) -> None:
+    """Every kind of page has something on it."""
+    service, story = town
+    service.do(lambda _: story.get_ready_to_be_looked_at())
 
 
 def test_every_route_of_a_page_is_looked_at_or_named_as_none(town: tuple[Listening, Afternoon]) -> None:

@@ -14,8 +14,9 @@ async def test_hostile_bytes_do_nothing(site: Site, heard: list[str]) -> None:
     page = await site.visitor()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    for path in ("/", "/reviews/rev_hostile"):
-        await page.goto(path)
+    path = f"/reviews/{site.story.reviews['hostile']}"
+    for opened in ("/", path):
+        await page.goto(opened)
         await page.wait_for_timeout(300)
         assert "owned" not in await page.title()
     for fold in await page.locator("details.fold").all():
@@ -24,14 +25,14 @@ async def test_hostile_bytes_do_nothing(site: Site, heard: list[str]) -> None:
     assert "owned" not in await page.title()
     assert all(url.startswith(site.url) for url in asked)
     assert not [url for url in asked if "votes" in url]
-    assert site.world.cast == []
+    assert await site.votes(path) == []
     assert heard == []
 
 
 @pytest.mark.long
 async def test_what_deceives_is_named_where_it_stands(site: Site) -> None:
     page = await site.visitor()
-    await page.goto("/reviews/rev_hostile")
+    await page.goto(f"/reviews/{site.story.reviews['hostile']}")
     await expect(page.get_by_role("heading", name="5 things here can mislead you")).to_be_visible()
     await page.get_by_role("link", name="subject: hidden characters").click()
     row = page.locator("tr:target")
@@ -60,18 +61,18 @@ INJECT = """markup => {
 
 @pytest.mark.long
 async def test_markup_that_got_in_would_find_htmx_deaf(site: Site) -> None:
-    page = await site.visitor()
+    page, path = await site.visitor(), f"/reviews/{site.story.reviews['hostile']}"
     sent: list[str] = []
     page.on("request", lambda request: sent.append(f"{request.method} {request.url}"))
     for why, markup in INJECTED.items():
-        await page.goto("/reviews/rev_hostile")
+        await page.goto(path)
         await page.wait_for_timeout(300)
         sent.clear()
-        await page.evaluate(INJECT, markup.format(url="/reviews/rev_hostile/votes"))
+        await page.evaluate(INJECT, markup.format(url=f"{path}/votes"))
         await page.wait_for_timeout(400)
         assert not [line for line in sent if line.startswith("POST") or "?stream" in line], why
         assert "owned" not in await page.title(), why
-    assert site.world.cast == []
+    assert await site.votes(path) == []
 
 
 @pytest.mark.long
@@ -98,13 +99,13 @@ async def test_inline_scripts_and_markup_sinks_are_refused_by_the_browser(site: 
 @pytest.mark.long
 async def test_another_origin_cannot_post_a_vote(site: Site) -> None:
     """The cookie is Lax and the origin is checked: a foreign page's form does nothing."""
-    page = await site.visitor()
-    await page.goto("/reviews/rev_01KAHV6T3M?full=1")
+    page, path = await site.visitor(), await site.refund("foreign")
+    await page.goto(f"{path}?full=1")
     fields = await page.locator("#approve form").evaluate("form => [...new FormData(form)]")
     inputs = "".join(
         f'<input name="{name}" value="{value}">' for name, value in [*fields, ("verdict", "approve")]
     )
-    action = f"{site.url}/reviews/rev_01KAHV6T3M/votes"
+    action = f"{site.url}{path}/votes"
     await page.route(
         "http://evil.localhost/**",
         lambda route: route.fulfill(
@@ -115,12 +116,12 @@ async def test_another_origin_cannot_post_a_vote(site: Site) -> None:
     await page.goto("http://evil.localhost/")
     await page.get_by_role("button", name="go").click()
     await expect(page.get_by_role("heading", name="Nothing was done")).to_be_visible()
-    assert site.world.cast == []
+    assert await site.votes(path) == []
 
 
 @pytest.mark.long
 async def test_a_padded_value_cannot_push_the_buttons_away(site: Site) -> None:
     page = await site.visitor(width=390, height=844)
-    await page.goto("/reviews/rev_hostile")
+    await page.goto(f"/reviews/{site.story.reviews['hostile']}")
     await expect(page.locator("#deny > summary")).to_be_in_viewport()
     await expect(page.locator("#approve > summary")).to_be_in_viewport()

@@ -21,7 +21,7 @@ from policy_service.workflow.reading.beside import (
     Proof,
 )
 from policy_service.workflow.reading.pieces import ArgRow, Money, Piece
-from policy_service.workflow.reading.queue import BatchLine, QueueRow
+from policy_service.workflow.reading.queue import QueueRow
 from policy_service.workflow.reading.reviews import (
     CommentView,
     EventLine,
@@ -32,7 +32,6 @@ from policy_service.workflow.reading.reviews import (
     VoteView,
 )
 from policy_service.workflow.reading.tasks import TaskPage
-from policy_service.workflow.reviews.shown import BATCH, view_of
 
 NOW = datetime(2026, 11, 19, 14, 26, 12, tzinfo=UTC)
 CYRILLIC_A = "\u0430"
@@ -434,16 +433,6 @@ def row_of(page: ReviewPage) -> QueueRow:
         "alike": f"{page.agent}-{page.tool}" if page.risk == "low" and page.why_not is None else "",
     }
     return QueueRow(**shared(page, QueueRow) | mine)
-
-
-def line_of(page: ReviewPage) -> BatchLine:
-    """The line of a batch that belongs to a page."""
-    row = row_of(page)
-    return BatchLine(
-        page.review_id, page.rev, page.effect_id, page.effect_digest, page.txn_digest, view_of(page, BATCH).digest,
-        page.sentence, page.args,
-        page.canonical, row.amount, page.answer_by, page.opened_at, row.have, row.need,
-    )  # fmt: skip
 
 
 def credit(n: int, **changes: Any) -> ReviewPage:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from policy_service.workflow.reading.reviews import EventLine, Sibling, VoteView
-from policy_service.workflow.reading.tasks import ChoiceView, SettlementView, TaskLine, TaskPage
+from policy_service.workflow.reading.tasks import ChoiceView, TaskPage
 from tests.fakes import reviews
 
 NOT_FIRED = "It is recorded as failed; nothing fired. Nothing of its transaction stands."
@@ -55,25 +54,3 @@ def unknown(task_id: str = "task_01KAHV7Q2D", **changes: Any) -> TaskPage:
         "why_not": None,
     }
     return TaskPage(**reviews.shared(review, TaskPage) | mine | changes)
-
-
-def line_of(page: TaskPage) -> TaskLine:
-    """Its row in the list."""
-    money = [row.money for row in page.args if row.money]
-    mine = {
-        "owner": page.agent_owner,
-        "amount": money[0] if money else None,
-        "can_settle": page.why_not is None,
-    }
-    return TaskLine(**reviews.shared(page, TaskLine) | mine)
-
-
-def settled(page: TaskPage, name: str, answer: str, reason: str, at: datetime) -> TaskPage:
-    """The page after a word."""
-    text = next(choice.text for choice in page.choices if choice.answer == answer)
-    said = SettlementView(text, name, reason, at, "dev")
-    state = {"fired": "fired", "not_fired": "failed"}.get(answer, page.effect_state)
-    return replace(
-        page, state="settled", settled_at=at, effect_state=state, settlement=said,
-        settlements=(*page.settlements, said), choices=(),
-    )  # fmt: skip

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from policy_service.channels.web.pages import Pages
-from policy_service.errors import InternalError, InvalidRequestError, NotFoundError, ServiceError
+from policy_service.errors import InvalidRequestError, NotFoundError, ServiceError
 
 Handler: TypeAlias = Callable[[Request, Exception], Response | Awaitable[Response]]
 
@@ -22,10 +22,8 @@ _PROGRAMS = ("/v1/", "/.well-known/", "/healthz", "/readyz", "/metrics", "/stati
 
 
 def tell_people(app: FastAPI, pages: Pages) -> None:
-    """Put a page in front of the handlers that are installed already."""
-    for kind in (HTTPException, Exception):
-        if (handler := app.exception_handlers.get(kind)) is not None:
-            app.add_exception_handler(kind, _as_page(handler, pages))
+    """Put a page in front of the handler that is installed already."""
+    app.add_exception_handler(HTTPException, _as_page(app.exception_handlers[HTTPException], pages))
 
 
 def _as_page(handler: Handler, pages: Pages) -> Handler:
@@ -49,6 +47,4 @@ def _in_words(request: Request, status: int) -> ServiceError:
         return NotFoundError(f"there is no page {request.url.path!r}")
     if status == 405:
         return InvalidRequestError(f"{request.method} does nothing here", code="method_not_allowed")
-    if status >= 500:
-        return InternalError("the service failed on this page")
     return InvalidRequestError("this request is not one we understand")

@@ -1,72 +1,55 @@
-"""The web channel over ASGI, before a small working world."""
+"""The pages of people: the real service, and samples drawn by its templates."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from typing import Any
 
-import httpx2
 import pytest
+from starlette.requests import Request
 
-from tests.fakes.web_queue import LiveSession, Settings, World, create_app, sample_world
+from policy_service.channels.web.drawing.task_views import task_context
+from policy_service.channels.web.drawing.views import review_context
+from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.workflow.reading.tasks import TaskPage
+from tests.fakes import reviews
+from tests.fakes.log_check import faults_of_log
+from tests.fakes.payments import Payments
+from tests.fakes.world import URL, running
+from tests.integration.service.together.bank import Bank
+from tests.integration.service.together.conftest import bank
 
-SITE = "http://127.0.0.1:8765"
-OWN_PAGE = {"Origin": SITE, "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
-COOKIE = "countersign_dev"
+__all__ = ["bank"]
 
-
-def client_of(world: World, settings: Settings, **cookies: str) -> httpx2.AsyncClient:
-    transport = httpx2.ASGITransport(app=create_app(world, settings))
-    return httpx2.AsyncClient(transport=transport, base_url=settings.public_url, cookies=cookies)
-
-
-def hidden_fields(html: str, verdict: str) -> dict[str, str]:
-    """The fields of the form behind the approve or the deny disclosure."""
-    form = html.split(f'id="{verdict}"')[1].split("</form>")[0]
-    fields = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
-    assert {name for name, _ in fields} == {
-        "csrf_token",
-        "rev",
-        "effect_digest",
-        "txn_digest",
-        "view_digest",
-        "view_parts",
-    }
-    return dict(fields) | {"verdict": verdict}
+OWN_PAGE = {"Origin": URL, "Sec-Fetch-Site": "same-origin", "Sec-Fetch-Mode": "navigate"}
 
 
-@dataclass
-class Visitor:
-    """Somebody with a browser and a session."""
-
-    client: httpx2.AsyncClient
-    session: LiveSession
-    cookie: str
-
-    async def get(self, path: str) -> httpx2.Response:
-        return await self.client.get(path)
-
-    async def form(self, review_id: str, verdict: str) -> dict[str, str]:
-        return hidden_fields((await self.get(f"/reviews/{review_id}?full=1")).text, verdict)
-
-    async def vote(self, review_id: str, fields: dict[str, str], **headers: str) -> httpx2.Response:
-        return await self.client.post(f"/reviews/{review_id}/votes", data=fields, headers=OWN_PAGE | headers)
+@pytest.fixture(scope="module")
+async def bank_of_all(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bank]:
+    """The service of a file's tests."""
+    home = tmp_path_factory.mktemp("web")
+    folder = Payments(home / "bundle")
+    async with running(home / "data", folder.path) as started:
+        yield Bank(started.app, started.settings, started.http, started.clock, folder=folder)
+        assert await started.service.db.read(faults_of_log) == []
 
 
-@pytest.fixture
-def world() -> World:
-    return sample_world()
+async def drawn(bank: Bank, template: str, **context: Any) -> str:
+    """A page of Maya's with sample values on it."""
+    pages: Pages = bank.app.state.pages
+    request = Request({"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []})
+    live = await bank.service.sessions.find(bank.maya.cookie)
+    assert live is not None
+    frame = {"session": PageSession(live, frozenset({"finance"})), "index": 0, "now": reviews.NOW}
+    return bytes((await pages.draw(request, template, **(frame | context))).body).decode()
 
 
-@pytest.fixture
-async def visitor(world: World) -> AsyncIterator[Visitor]:
-    cookie, session = world.signed_in()
-    async with client_of(world, Settings(SITE), **{COOKIE: cookie}) as client:
-        yield Visitor(client, session, cookie)
+async def drawn_review(bank: Bank, page: ReviewPage, *, full: bool = False) -> str:
+    """A sample review."""
+    return await drawn(bank, "review.html", **review_context(page, reviews.NOW, full=full))
 
 
-@pytest.fixture
-async def stranger(world: World) -> AsyncIterator[httpx2.AsyncClient]:
-    async with client_of(world, Settings(SITE)) as client:
-        yield client
+async def drawn_task(bank: Bank, page: TaskPage) -> str:
+    """A sample task."""
+    return await drawn(bank, "task.html", **task_context(page, reviews.NOW))

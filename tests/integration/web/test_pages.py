@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import html as html_module
-import json
 import re
 from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
+from sqlalchemy import func, select
 
+from policy_service.storage.core import table
+from policy_service.storage.plumbing import AuditRow
 from tests.fakes import policies, reviews
 from tests.fakes.pages import holds
-from tests.fakes.web_queue import Settings, World
-from tests.integration.web.conftest import COOKIE, OWN_PAGE, SITE, Visitor, client_of
+from tests.fakes.world import URL
+from tests.integration.service.effects import pay
+from tests.integration.service.stepping_up import Holder, review_of
+from tests.integration.service.together.bank import Bank
+from tests.integration.web.conftest import drawn, drawn_review
 
 pytestmark = pytest.mark.anyio
 
-PAGES = [
-    "/", "/policies?policy=refund-needs-finance", "/reviews/rev_01KAHV6T3M", "/reviews/rev_hostile",
-    "/reviews/rev_01KAHQ2W8B", "/reviews/none",
-]  # fmt: skip
 VENDORED = ["htmx.min.js", "hx-csp.min.js", "hx-sse.min.js"]
+DECEIVING = "\u202e\u202c\u200b\u2066\u2069"
 
 
 class Elements(HTMLParser):
@@ -41,6 +43,18 @@ class Elements(HTMLParser):
         self.text += data
 
 
+async def paths(bank: Bank) -> list[str]:
+    """A page of every kind, among them one of a payment to an account that deceives."""
+    view = await bank.asks()
+    evil = await pay(bank, 500, account="<img src=x onerror=alert(1)>\u202e")
+    bad = (await bank.robot.submit(evil, run_key="evil")).json()
+    queue = f"/?tab=open&review={review_of(bad)}"
+    return [
+        "/", queue, "/policies?policy=large", f"/reviews/{review_of(view)}", f"/reviews/{review_of(bad)}",
+        "/reviews/none",
+    ]  # fmt: skip
+
+
 HEADERS = {
     "cache-control": "no-store", "x-frame-options": "DENY", "x-content-type-options": "nosniff",
     "cross-origin-opener-policy": "same-origin", "referrer-policy": "same-origin",
@@ -52,10 +66,10 @@ CONTENT_SECURITY = {
 }  # fmt: skip
 
 
-async def test_a_signed_in_page_is_kept_nowhere_and_shut(visitor: Visitor) -> None:
-    nonces = set()
-    for path in PAGES:
-        answer = await visitor.get(path)
+async def test_a_signed_in_page_is_kept_nowhere_and_shut(bank: Bank) -> None:
+    nonces, pages = set(), await paths(bank)
+    for path in pages:
+        answer = await bank.maya.get(path)
         assert HEADERS.items() <= dict(answer.headers).items()
         parts = answer.headers["content-security-policy"].split(";")
         policy = dict(part.strip().split(" ", 1) for part in parts)
@@ -69,12 +83,14 @@ async def test_a_signed_in_page_is_kept_nowhere_and_shut(visitor: Visitor) -> No
         assert marked or path != "/"
         assert "Policies at" in answer.text
         nonces.add(nonce)
-    assert len(nonces) == len(PAGES), "a nonce is never used twice"
+    assert len(nonces) == len(pages), "a nonce is never used twice"
 
 
-async def test_nothing_is_inline_and_nothing_comes_from_elsewhere(visitor: Visitor) -> None:
-    for path in (*PAGES, "/sign-in", "/sign-in/dev?token=x", "/queue/live?since=0"):
-        for tag, attrs in Elements((await visitor.get(path)).text).elements:
+async def test_nothing_is_inline_and_nothing_comes_from_elsewhere(bank: Bank) -> None:
+    asked = (*await paths(bank), "/sign-in", "/sign-in/dev?token=x", "/queue/live?since=0")
+    texts = [(await bank.maya.get(path)).text for path in asked]
+    for text in (*texts, await drawn_review(bank, reviews.hostile())):
+        for tag, attrs in Elements(text).elements:
             assert tag not in {"style", "iframe", "object", "embed", "base"}
             assert not [name for name in attrs if name.startswith("on") or name == "style"]
             for name in ("src", "href", "action", "hx-get", "hx-sse:connect"):
@@ -82,46 +98,48 @@ async def test_nothing_is_inline_and_nothing_comes_from_elsewhere(visitor: Visit
                     assert target.startswith(("/", "#")), (tag, name, target)
                     assert not target.startswith("//")
             assert tag != "script" or attrs.get("src"), "an inline script"
-    elements = Elements((await visitor.get("/")).text).elements
-    scripts = [attrs for tag, attrs in elements if tag == "script" and "vendor" in str(attrs["src"])]
+    scripts = [
+        attrs for tag, attrs in Elements(texts[0]).elements
+        if tag == "script" and "vendor" in str(attrs["src"])
+    ]  # fmt: skip
     # Deferred, htmx sets off on a timer and may process the page before hx-csp has registered.
     assert [str(attrs["src"]).rsplit("/", 1)[1] for attrs in scripts] == VENDORED
     assert not [attrs for attrs in scripts if {"defer", "async", "type"} & attrs.keys()]
 
 
-async def test_hostile_bytes_are_text_and_nothing_else(visitor: Visitor) -> None:
+async def test_hostile_bytes_are_text_and_nothing_else(bank: Bank) -> None:
     """I1: no element of the page was made by the agent."""
-    page = Elements((await visitor.get("/reviews/rev_hostile")).text)
+    text = await drawn_review(bank, reviews.hostile())
+    page = Elements(text)
     scripts = [str(attrs["src"]).split("/", 3)[3] for tag, attrs in page.elements if tag == "script"]
     assert set(scripts) == {"keys.js", "live.js", *(f"vendor/{name}" for name in VENDORED)}
     assert not [attrs for tag, attrs in page.elements if tag in {"img", "iframe"} or "hx-post" in attrs]
     holds(page.text, "<script>document.title='owned'</script>", "<button hx-post=")
-    for path in ("/", "/reviews/rev_hostile"):
-        text = (await visitor.get(path)).text
-        holds(text, without="\u202e\u202c\u200b\u2066\u2069")
-    holds(text, "U+202E", "U+000A × 64", "xn--northwind-sttements-1op.example")
+    holds(text, "U+202E", "U+000A × 64", "xn--northwind-sttements-1op.example", without=DECEIVING)
+    pages = await paths(bank)
+    for path in ("/", "/?tab=open&text=%3Cimg+src%3Dx%3E%E2%80%AE%22", *pages[1:5]):
+        holds((await bank.maya.get(path)).text, without=["<img", *DECEIVING])
 
 
-async def test_an_agent_name_tool_title_and_reason_are_untrusted_too(world: World, visitor: Visitor) -> None:
+async def test_an_agent_name_tool_title_and_reason_are_untrusted_too(bank: Bank) -> None:
     evil = "<img src=x>\u202e"
     page = reviews.denied("rev_evil", agent=evil, agent_owner=evil, warnings=(evil,), why_not=evil)
     vote = replace(page.votes[0], person_name=evil, reason=evil)
     gate = replace(page.gates[0], title=evil, doc=evil, cedar_text=evil)
     event = replace(page.timeline[0], text=evil, actor=evil)
     fact = replace(page.facts[0], label=evil, value=evil, source=evil)
-    world.put(
-        replace(
-            page, votes=(vote,), gates=(gate,), timeline=(event,), facts=(fact,), claimed={evil: evil},
-            sentence=(*page.sentence, reviews.value(evil)), finality=evil, key_kid=evil,
-        )
+    page = replace(
+        page, votes=(vote,), gates=(gate,), timeline=(event,), facts=(fact,), claimed={evil: evil},
+        sentence=(*page.sentence, reviews.value(evil)), finality=evil, key_kid=evil,
     )  # fmt: skip
-    text = (await visitor.get("/reviews/rev_evil")).text
+    text = await drawn_review(bank, page)
     holds(text, without=["<img", "\u202e"])
     assert text.count("&lt;img src=x&gt;") > 15
 
 
-async def test_the_sheet_says_what_will_happen(world: World, visitor: Visitor) -> None:
-    text = (await visitor.get("/reviews/rev_01KAHV6T3M")).text
+async def test_the_sheet_says_what_will_happen(bank: Bank) -> None:
+    page = reviews.refund()
+    text = await drawn_review(bank, page)
     heading = text.split("<h1")[1].split("</h1>")[0]
     holds(heading, '<b class=" nowrap">$1,240.00</b>', '<b class="mono nowrap">card_visa_4242</b>')
     holds(
@@ -131,185 +149,159 @@ async def test_the_sheet_says_what_will_happen(world: World, visitor: Visitor) -
     )  # fmt: skip
     assert text.index('id="h-facts"') < text.index('id="h-agent"') < text.index('id="h-claim"')
     shown = text.split('aria-label="Canonical bytes">')[1].split("</pre>")[0]
-    assert html_module.unescape(shown).encode() == world.pages["rev_01KAHV6T3M"].canonical
-    secret = (await visitor.get("/reviews/rev_01KAHX04QE")).text
-    holds(secret, "hidden value, 17 bytes", without=["s3cr3t"])
+    assert unescape(shown).encode() == page.canonical
+    secret = await drawn_review(bank, reviews.deploy())
+    holds(secret, "hidden value, 17 bytes", "Countersign and release", without=["s3cr3t"])
     body = "line of a long letter\n" * 5_000
-    world.put(reviews.with_args(reviews.refund("rev_large"), reviews.arg("body", body, "string")))
-    answer = await visitor.get("/reviews/rev_large")
-    assert answer.status_code == 200
-    holds(answer.text, "First 5 of 5,001 lines. Show all 110,000 bytes")
-    assert answer.text.count("line of a long letter") >= 10_000
+    large = await drawn_review(bank, reviews.with_args(page, reviews.arg("body", body, "string")))
+    holds(large, "First 5 of 5,001 lines. Show all 110,000 bytes")
+    assert large.count("line of a long letter") >= 10_000
+    asks = await drawn_review(bank, reviews.refund(reason_required=True), full=True)
+    form = asks.split('id="approve"')[1].split("</form>")[0]
+    holds(form, 'name="reason" maxlength="4000" required', "This cannot be undone.")
+    holds(await drawn_review(bank, reviews.hostile(), full=True), without=["Countersign and release"])
 
 
-async def test_where_nothing_can_be_pressed_there_is_no_form(world: World, visitor: Visitor) -> None:
-    page = reviews.refund("rev_broken")  # whose rows do not reproduce the bytes
-    world.put(replace(page, canonical=page.canonical.replace(b"124000", b"999000")))
-    for review_id in ("rev_broken", "rev_owner", "rev_denied", "rev_01KAHQ2W8B"):
-        text = (await visitor.get(f"/reviews/{review_id}")).text
+async def test_where_nothing_can_be_pressed_there_is_no_form(bank: Bank) -> None:
+    page = reviews.refund()
+    broken = replace(page, canonical=page.canonical.replace(b"124000", b"999000"))  # not what the rows say
+    owner = reviews.refund(why_not="you own the agent")
+    for shown in (broken, owner, reviews.denied(), reviews.fired()):
+        text = await drawn_review(bank, shown)
         assert "/votes" not in text
-        assert ("Do not decide on this page" in text) is (review_id == "rev_broken")
-        assert ("You cannot vote on this one" in text) is (review_id == "rev_owner")
-    world.put(reviews.deploy("rev_mine", my_verdict="approve"))
-    text = (await visitor.get("/reviews/rev_mine")).text
+        assert ("Do not decide on this page" in text) is (shown is broken)
+        assert ("You cannot vote on this one" in text) is (shown is owner)
+    text = await drawn_review(bank, reviews.deploy(my_verdict="approve"))
     holds(text, 'id="deny"', without=['id="approve"'])  # who approved may still deny
-    answer = await visitor.get("/reviews/%3Cb%3Erev")
+    answer = await bank.maya.get("/reviews/%3Cb%3Erev")
     assert answer.status_code == 404
     holds(answer.text, "There is nothing here", without=["<b>rev"])
 
 
-async def test_the_queue_is_ordered_and_paged_by_key(world: World, visitor: Visitor) -> None:
-    world.page_size = 3
-    first = (await visitor.get("/")).text
-    expires_first = ["rev_01KAHX04QE", "rev_hostile", "rev_01KAHV6T3M"]
-    assert re.findall(r'data-review="(\w+)"', first) == expires_first
-    assert 'href="/?cursor=' not in first
-    following = re.search(r'href="(/\?tab=open&amp;cursor=\w+)"', (await visitor.get("/?tab=open")).text)
-    assert following
-    page = (await visitor.get(html_module.unescape(following[1]))).text
-    assert re.findall(r'data-review="(\w+)"', page) == ["rev_owner"]
-    answer = await visitor.get("/?cursor=../etc")
-    assert (answer.status_code, "Nothing was done" in answer.text) == (400, True)
+async def test_the_form_of_a_comment_offers_what_this_person_may(bank: Bank) -> None:
+    for may_comment, may_ask in ((True, True), (True, False), (False, False)):
+        html = await drawn_review(bank, reviews.talked(may_comment=may_comment, may_ask=may_ask))
+        assert ('value="comment"' in html, 'value="question"' in html) == (may_comment, may_ask)
+        holds(html, "Why the full amount?", without=["<i>Which", "<b>Approved", "\u202e"])
+        assert ("You own the agent" in html) is (may_comment and not may_ask)
+    silent = reviews.talked(comments=(), may_comment=False, may_ask=False)
+    assert 'id="talk"' not in await drawn_review(bank, silent)
 
 
-async def test_an_empty_queue_teaches(world: World, visitor: Visitor) -> None:
-    world.pages.clear()
-    text = (await visitor.get("/")).text
-    assert "Nothing waits for you." in text
+async def test_an_empty_queue_teaches(bank: Bank) -> None:
+    text = (await bank.ingrid.get("/")).text
     program, gate, shell = (Elements(block).text for block in re.findall(r"(?s)<pre.*?</pre>", text))
     compile(program, "my_agent.py", "exec")
     assert 'if __name__ == "__main__":\n    with transaction(key=' in program  # else an import runs it
-    assert '@approval("support-lead")' in gate
+    assert '@approval("legal")' in gate
     assert "/v1/transactions" in shell
-    world.group = None
-    assert '@approval("GROUP")' in Elements((await visitor.get("/")).text).text
 
 
-async def test_without_a_session_nothing_is_shown(world: World) -> None:
-    dead: list[dict[str, str]] = [{}, {COOKIE: "x" * 32}]
-    for cookies in dead:
-        async with client_of(world, Settings(SITE), **cookies) as client:
-            for path in ("/", "/reviews/rev_01KAHV6T3M"):
-                answer = await client.get(path)
-                assert answer.status_code == 303
-                assert answer.headers["location"].startswith("/sign-in")
-                assert "1,240" not in answer.text
-            for path in ("/queue/live?since=0", "/reviews/rev_hostile/live?since=0", "/events"):
-                answer = await client.get(path)
-                assert (answer.status_code, "You are signed out" in answer.text) == (401, True)
+async def test_without_a_session_nothing_is_shown(bank: Bank) -> None:
+    review = f"/reviews/{review_of(await bank.asks())}"
+    for cookie in ("", f"countersign_dev={'x' * 32}"):
+        for path in ("/", review, "/tasks", "/policies"):
+            answer = await bank.http.get(path, headers={"Cookie": cookie})
+            assert (answer.status_code, answer.text) == (303, "")
+            assert answer.headers["location"] == ("/sign-in" if path == "/" else f"/sign-in?next={path}")
+        for path in ("/queue/live?since=0", f"{review}/live?since=0", "/events"):
+            answer = await bank.http.get(path, headers={"Cookie": cookie})
+            assert (answer.status_code, "You are signed out" in answer.text) == (401, True)
 
 
-async def test_another_host_is_421_and_sees_nothing(visitor: Visitor) -> None:
+async def test_another_host_is_421_and_sees_nothing(bank: Bank) -> None:
+    cookie = {"Cookie": f"countersign_dev={bank.maya.cookie}"}
+    port = URL.rpartition(":")[2]
     for path in ("/", "/sign-in/dev?token=x", "/events", "/static/0/keys.js"):
-        for host in ("localhost:8765", "127.0.0.1", "evil.example", "127.0.0.1:8766", ""):
-            answer = await visitor.client.get(path, headers={"Host": host})
+        for host in (f"localhost:{port}", "127.0.0.1", "evil.example", "127.0.0.1:8766", ""):
+            answer = await bank.http.get(path, headers=cookie | {"Host": host})
             assert answer.status_code == 421, (path, host)
-            holds(answer.text, f"Go to {SITE}", without=["Maya"])
+            holds(answer.text, f"Go to {URL}", without=["Maya"])
     forwarded = {
         "X-Forwarded-Host": "evil.example",
         "X-Forwarded-Proto": "https",
         "Forwarded": "host=evil.example",
     }
-    answer = await visitor.client.get("/", headers=forwarded)  # which change nothing
+    answer = await bank.http.get("/", headers=cookie | forwarded)  # which change nothing
     assert (answer.status_code, "evil.example" in answer.text) == (200, False)
 
 
-async def test_no_get_and_no_other_method_changes_anything(world: World, visitor: Visitor) -> None:
+async def test_no_get_and_no_other_method_changes_anything(bank: Bank) -> None:
     """H17: prefetchers and link scanners open everything, with everything in the query."""
-    token = world.link()
-    before = (dict(world.pages), dict(world.sessions), dict(world.links), list(world.events))
-    form = await visitor.form("rev_01KAHV6T3M", "approve")
-    for path in (*PAGES, "/sign-in", "/sign-in/dev", "/sign-out", "/theme", "/reviews/rev_01KAHV6T3M/votes"):
+    view, cookie = await bank.asks(), {"Cookie": f"countersign_dev={bank.maya.cookie}"}
+    review = f"/reviews/{review_of(view)}"
+    link = (await bank.operator("sign-in-link", {"sub": "maya", "name": "Maya"}))["url"].partition("token=")[
+        2
+    ]
+    form = await Holder(bank.maya).form(review_of(view)) | {"csrf_token": bank.maya.csrf, "token": link}
+
+    def lines(conn: Any) -> int:
+        return int(conn.execute(select(func.count()).select_from(table(AuditRow))).scalar_one())
+
+    before = await bank.service.db.read(lines)
+    for path in (
+        "/",
+        "/policies",
+        review,
+        "/sign-in",
+        "/sign-in/dev",
+        "/sign-out",
+        "/theme",
+        f"{review}/votes",
+    ):
         for method in ("GET", "HEAD"):
-            bare = path.split("?")[0]
-            await visitor.client.request(method, bare, params=form | {"token": token})
-    for path in ("/", "/reviews/rev_hostile", "/reviews/rev_hostile/votes", "/sign-out"):
+            await bank.http.request(method, path, params=form, headers=cookie)
+    for path in ("/", review, f"{review}/votes", "/sign-out"):
         for method in ("PUT", "DELETE", "PATCH", "TRACE", "OPTIONS"):
-            assert (await visitor.client.request(method, path)).status_code == 405, (method, path)
-    assert before == (world.pages, world.sessions, world.links, world.events)
-    assert world.cast == []
+            answer = await bank.http.request(method, path, headers=cookie)
+            assert answer.status_code == 405, (method, path)
+    assert await bank.service.db.read(lines) == before
+    assert (await bank.states(view), (await bank.maya.get("/")).status_code) == (["review", "review"], 200)
+    answer = await bank.http.post("/sign-in/dev", data={"token": link}, headers={"Origin": URL})
+    assert answer.status_code == 303, "the link was used up"
+    bank.http.cookies.clear()
 
 
-FORM = {"agent": "desk-agent", "tool": "refund_payment", "args": '{"amount_cents": 5001}'}
+async def test_what_of_the_policies_does_not_load_is_told(bank: Bank) -> None:
+    async def text(page: Any) -> str:
+        form = {"agent": "", "tool": "", "args": ""}
+        return await drawn(bank, "policies.html", page=page, tried=None, form=form, refused="")
 
-
-async def attempt(visitor: Visitor, **changes: str) -> tuple[int, str]:
-    fields = FORM | {"csrf_token": visitor.session.csrf} | changes
-    answer = await visitor.client.post("/policies/try", data=fields, headers=OWN_PAGE)
-    return answer.status_code, answer.text
-
-
-def area(text: str) -> str:
-    return unescape(text.split('id="try-args"')[1].split(">", 1)[1].split("</textarea>")[0])
-
-
-async def test_everything_in_force_is_on_the_page(world: World, visitor: Visitor) -> None:
-    async with client_of(world, Settings(SITE)) as client:
-        answer = await client.get("/policies")
-    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/policies")
-    text = (await visitor.get("/policies")).text
-    ids = [row.policy_id for row in policies.ROWS]
-    holds(text, *ids, policies.COMMIT, "asks for 2 of finance, which has 1", "attachments")
-    holds(
-        (await visitor.get("/policies?policy=never-to-closed-accounts")).text,
-        "Closed accounts get nothing back.",
-        'aria-label="Cedar text of never-to-closed-accounts"',
-    )
-    answer = await visitor.get("/policies?policy=gone")
-    assert answer.status_code == 404
-    holds(answer.text, "The bundle in force holds no policy &#39;gone&#39;.")
-
-
-async def test_what_does_not_load_is_told(world: World, visitor: Visitor) -> None:
-    holds((await visitor.get("/policies")).text, without=["could not be asked about"])
+    page = policies.page()
+    holds(await text(page), without=["could not be asked about"])
     broken = policies.shadow(commit=None, since=None, problems=("a.cedar:1: this is not Cedar",), rows=())
     for shadow, told in (
         (policies.shadow(failed=2), "2 effects could not be asked about"),
         (broken, "It does not load, so nothing is compared with it"),
     ):
-        world.policies = replace(world.policies, shadow=shadow)
-        holds((await visitor.get("/policies")).text, told)
+        holds(await text(replace(page, shadow=shadow)), told)
     problem = "refunds.cedar:12: <script>alert(1)</script>\u202e"
-    force = replace(world.policies.in_force, problems=(problem,), failed_at=world.clock())
-    world.policies = replace(world.policies, shadow=None, events=(), in_force=force)
+    force = replace(page.in_force, problems=(problem,), failed_at=reviews.NOW)
     holds(
-        (await visitor.get("/policies")).text, "A newer bundle does not load", "refunds.cedar:12: &lt;script&gt;",
+        await text(replace(page, shadow=None, events=(), in_force=force)),
+        "A newer bundle does not load", "refunds.cedar:12: &lt;script&gt;",
         without=["In shadow", "<script>alert", "\u202e"],
     )  # fmt: skip
 
 
-async def test_an_effect_is_tried_and_the_form_keeps_what_was_typed(world: World, visitor: Visitor) -> None:
-    status, text = await attempt(visitor)
-    assert status == 200
-    assert world.tried == [("desk-agent", "refund_payment", {"amount_cents": 5001})]
-    holds(text, "Asks 1 of Finance.", "Account state", "{&#34;amount_cents&#34;: 5001}")
-    _, text = await attempt(visitor, args='{"a": "x\u200by",\r\n "b": 1}')
-    assert area(text) == '\n{"a": "x\\u200by",\n "b": 1}'  # a browser takes the first line break for itself
+async def test_the_form_of_a_trial_keeps_what_was_typed_and_takes_nothing_else(bank: Bank) -> None:
+    async def attempt(**changes: str) -> tuple[int, str]:
+        fields = {"agent": bank.robot.name, "tool": "pay", "args": '{"a": "x\u200by",\r\n "b": 1}'}
+        answer = await Holder(bank.maya).send("/policies/try", **(fields | changes))
+        return answer.status_code, answer.text
 
-
-async def test_what_cannot_be_tried_is_said_beside_the_form(world: World, visitor: Visitor) -> None:
+    _, text = await attempt()
+    area = unescape(text.split('id="try-args"')[1].split(">", 1)[1].split("</textarea>")[0])
+    assert area == '\n{"a": "x\\u200by",\n "b": 1}'  # a browser takes the first line break for itself
     for changes, status, said in (
-        ({"args": "{"}, 400, "The arguments are not JSON we take"),
-        ({"args": '{"a": 1, "a": 2}'}, 400, "The arguments are not JSON we take"),
-        ({"agent": "nobody"}, 404, "no agent"),
+        ({"args": '{"a": 1, "a": 2}'}, 400, "arguments are not JSON we take"),
+        ({"csrf_token": "another"}, 403, "Nothing was done"),
+        ({"surprise": "1"}, 400, "no field"),
     ):
-        found, text = await attempt(visitor, **changes)
-        assert (found, said.lower() in text.lower(), "Nothing was asked" in text) == (status, True, True)
-    assert world.tried == [("nobody", "refund_payment", {"amount_cents": 5001})]
-    world.tried.clear()
-    assert (await attempt(visitor, csrf_token="another"))[0] == 403
-    assert (await attempt(visitor, surprise="1"))[0] == 400
-    foreign = {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
-    data = FORM | {"csrf_token": visitor.session.csrf}
-    assert (await visitor.client.post("/policies/try", data=data, headers=foreign)).status_code == 403
-    assert world.tried == []
-
-
-async def test_a_review_is_tried_in_a_variation_without_its_secrets(visitor: Visitor) -> None:
-    review = (await visitor.get("/reviews/rev_01KAHX04QE")).text
-    holds(review, 'href="/policies?try=rev_01KAHX04QE#try"')
-    text = (await visitor.get("/policies?try=rev_01KAHX04QE")).text
-    args = json.loads(area(text))
-    assert (args["traffic_percent"], "deploy_key" in args) == (100, False)
-    holds(text, 'value="ship-bot"', without=["s3cr3t"])
-    assert (await visitor.get("/policies?try=rev_none")).status_code == 404
+        found, text = await attempt(**changes)
+        assert (found, said in text) == (status, True), changes
+    assert (await bank.maya.get("/policies?policy=gone")).status_code == 404
+    assert (await bank.maya.get("/policies?try=rev_none")).status_code == 404
+    review = await bank.maya.get(f"/reviews/{review_of(view := await bank.asks())}")
+    holds(review.text, f'href="/policies?try={review_of(view)}#try"')
+    holds((await bank.maya.get(f"/policies?try={review_of(view)}")).text, f'value="{bank.robot.name}"')

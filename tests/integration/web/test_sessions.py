@@ -5,20 +5,19 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import AsyncIterator
+from pathlib import Path
 
 import httpx2
 import pytest
-from fastapi import FastAPI
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from policy_service.channels.web.assets import load_assets, web_folder
-from policy_service.channels.web.routes import install
 from tests.fakes.pages import holds
-from tests.fakes.web_queue import Settings, World
-from tests.integration.web.conftest import COOKIE, OWN_PAGE, SITE, Visitor, client_of
+from tests.fakes.payments import Payments
+from tests.fakes.world import World, running
+from tests.integration.service.stepping_up import Holder
+from tests.integration.service.together.bank import Bank
+from tests.integration.web.conftest import OWN_PAGE
 
 pytestmark = pytest.mark.anyio
 
@@ -27,104 +26,118 @@ def parts(answer: httpx2.Response) -> set[str]:
     return {part.strip() for part in answer.headers["set-cookie"].split(";")}
 
 
-async def test_opening_the_link_uses_nothing_up(world: World, stranger: httpx2.AsyncClient) -> None:
-    token = world.link()
+async def link(world: World) -> str:
+    """A development link of Maya's."""
+    made = await world.operator("sign-in-link", {"sub": "maya", "name": "Maya"})
+    return str(made["url"].partition("token=")[2])
+
+
+async def test_opening_the_link_uses_nothing_up_and_signing_in_replaces_what_was_there(bank: Bank) -> None:
+    token, http = await link(bank), bank.http
     for _ in range(2):
-        answer = await stranger.get("/sign-in/dev", params={"token": token})
+        answer = await http.get("/sign-in/dev", params={"token": token})
         assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
-    assert token in world.links
-    first = await stranger.post("/sign-in/dev", data={"token": token}, headers=OWN_PAGE)  # the button does
+    old = {
+        "Cookie": f"countersign_dev={bank.maya.cookie}"
+    }  # H3: a planted cookie is not carried over the sign-in
+    first = await http.post("/sign-in/dev", data={"token": token}, headers=OWN_PAGE | old)
     assert (first.status_code, first.headers["location"]) == (303, "/")
-    assert first.headers["set-cookie"].startswith(f"{COOKIE}=")
+    assert first.headers["set-cookie"].startswith("countersign_dev=")
     assert {"HttpOnly", "Path=/", "SameSite=lax"} <= parts(first)
-    holds(first.headers["set-cookie"], without=["Domain", "Secure"])  # http on loopback; the name says dev
-    assert (await stranger.get("/")).status_code == 200
-    second = await stranger.post("/sign-in/dev", data={"token": token}, headers=OWN_PAGE)
+    # http on loopback; the name says dev
+    holds(first.headers["set-cookie"], without=["Domain", "Secure", bank.maya.cookie])
+    assert (await http.get("/")).status_code == 200
+    http.cookies.clear()
+    assert (await bank.maya.get("/")).status_code == 303, "the old session goes on"
+    second = await http.post("/sign-in/dev", data={"token": token}, headers=OWN_PAGE)
     assert (second.status_code, "set-cookie" in second.headers) == (400, False)
     holds(second.text, "You are not signed in")
-
-
-async def test_a_session_that_was_there_before_is_replaced(world: World, visitor: Visitor) -> None:
-    """H3: a planted cookie is not carried over the sign-in."""
-    answer = await visitor.client.post("/sign-in/dev", data={"token": world.link()}, headers=OWN_PAGE)
-    assert visitor.cookie not in answer.headers["set-cookie"]
-
-
-async def test_https_sites_have_host_cookies_and_transport_security(world: World) -> None:
-    site = "https://sign.example"
-    async with client_of(world, Settings(site)) as client:
-        answer = await client.post("/sign-in/dev", data={"token": world.link()}, headers={"Origin": site})
-    assert answer.status_code == 303
-    assert answer.headers["set-cookie"].startswith("__Host-countersign=")
-    assert {"Secure", "HttpOnly", "Path=/", "SameSite=lax"} <= parts(answer)
-    holds(answer.headers["set-cookie"], without=["Domain"])
-    holds(answer.headers["strict-transport-security"], "max-age=63072000")
-
-
-async def test_a_link_that_is_none_opens_nothing(world: World, stranger: httpx2.AsyncClient) -> None:
     for query in ("", "?token=", "?token=" + "x" * 201):
-        assert (await stranger.get(f"/sign-in/dev{query}")).status_code == 400
-    answer = await stranger.get("/sign-in/dev", params={"token": '"><script>1</script>'})
+        assert (await http.get(f"/sign-in/dev{query}")).status_code == 400
+    answer = await http.get("/sign-in/dev", params={"token": '"><script>1</script>'})
     holds(answer.text, without=["<script>1"])
-    async with client_of(world, Settings(SITE, dev_signin=False)) as client:
-        token = world.link()
-        assert (await client.get("/sign-in/dev", params={"token": token})).status_code == 403
-        answer = await client.post("/sign-in/dev", data={"token": token}, headers=OWN_PAGE)
-        assert (answer.status_code, token in world.links) == (403, True)
-        holds((await client.get("/sign-in")).text, "No way in is set up")
+
+
+async def test_https_sites_have_host_cookies_and_without_development_links_there_is_no_way_in(
+    tmp_path: Path,
+) -> None:
+    site, bundle = "https://sign.example", Payments(tmp_path / "bundle").path
+    async with running(tmp_path / "https", bundle, public_url=site, dev_signin=False) as world:
+        answer = await world.http.get("/sign-in")
+        world.app.state.pages.set_session(answered := Response(), "secret")
+    holds(answer.headers["strict-transport-security"], "max-age=63072000")
+    cookie = answered.headers["set-cookie"]
+    holds(
+        cookie,
+        "__Host-countersign=secret;",
+        "Secure",
+        "HttpOnly",
+        "Path=/",
+        "SameSite=lax",
+        without=["Domain"],
+    )
+    async with running(tmp_path / "data", bundle, dev_signin=False) as world:
+        assert (await world.http.get("/sign-in/dev", params={"token": "x"})).status_code == 403
+        answer = await world.http.post("/sign-in/dev", data={"token": "x"}, headers=OWN_PAGE)
+        assert answer.status_code == 403
+        holds((await world.http.get("/sign-in")).text, "No way in is set up")
 
 
 ELSEWHERE = ["//evil.example", "/\\evil.example", "https://evil.example/", "javascript:alert(1)", "/a\nX: y"]
 
 
-async def test_only_a_path_of_ours_is_named_to_come_back_to(stranger: httpx2.AsyncClient) -> None:
+async def test_only_a_path_of_ours_is_named_to_come_back_to(bank: Bank) -> None:
     for target in ("/reviews/rev_1", *ELSEWHERE):
-        text = (await stranger.get("/sign-in", params={"next": target})).text
+        text = (await bank.http.get("/sign-in", params={"next": target})).text
         assert ("You came for" in text) == (target not in ELSEWHERE), target
 
 
-async def test_signing_out_ends_the_session_everywhere(world: World, visitor: Visitor) -> None:
-    forged = {"csrf_token": "x"}
+async def test_signing_out_ends_the_session_everywhere(bank: Bank) -> None:
+    maya, forged = Holder(await bank.person("maya")), {"csrf_token": "x"}
     for path, form in (("/sign-out", forged), ("/theme", forged | {"theme": "dark", "back": "/"})):
-        answer = await visitor.client.post(path, data=form, headers=OWN_PAGE)
+        answer = await maya.send(path, **form)
         assert (answer.status_code, "set-cookie" in answer.headers) == (403, False)
-        assert visitor.cookie in world.sessions
-    form = {"csrf_token": visitor.session.csrf}
-    answer = await visitor.client.post("/sign-out", data=form, headers=OWN_PAGE)
+    assert (await maya.visitor.get("/")).status_code == 200
+    cookie = maya.visitor.cookie
+    answer = await maya.send("/sign-out")
     assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in")
     assert "Max-Age=0" in answer.headers["set-cookie"]
-    assert visitor.cookie not in world.sessions
+    assert await bank.service.sessions.find(cookie) is None
 
 
-async def test_the_theme_is_kept_and_leads_back(visitor: Visitor) -> None:
-    form = {"csrf_token": visitor.session.csrf, "theme": "dark"}
-    for back in (*ELSEWHERE, "/reviews/rev_hostile"):
-        answer = await visitor.client.post("/theme", data=form | {"back": back}, headers=OWN_PAGE)
+async def test_the_theme_is_kept_and_leads_back(bank: Bank) -> None:
+    maya, cookie = Holder(bank.maya), f"countersign_dev={bank.maya.cookie}"
+    for back in (*ELSEWHERE, "/reviews/rev_1"):
+        answer = await maya.send("/theme", theme="dark", back=back)
         assert answer.headers["location"] == ("/" if back in ELSEWHERE else back), back
-    assert '<html lang="en" data-theme="dark">' in (await visitor.get("/")).text
-    odd = form | {"theme": '"><b>', "back": "/"}
-    assert (await visitor.client.post("/theme", data=odd, headers=OWN_PAGE)).status_code == 400
-    visitor.client.cookies.set("countersign_dev_theme", "x onload=1")
-    assert "onload=1" not in (await visitor.get("/")).text
+    kept = answer.headers["set-cookie"].split(";")[0]
+    for theme, drawn in (
+        (kept, '<html lang="en" data-theme="dark">'),
+        ("countersign_dev_theme=x onload=1", "<html"),
+    ):
+        text = (await bank.http.get("/", headers={"Cookie": f"{cookie}; {theme}"})).text
+        holds(text, drawn, without=["onload=1"])
+    assert (await maya.send("/theme", theme='"><b>', back="/")).status_code == 400
+    bank.http.cookies.clear()
 
 
 STATIC = web_folder() / "static"
 VENDOR = STATIC / "vendor"
 
 
-async def test_a_page_names_files_that_are_there_and_may_be_kept(stranger: httpx2.AsyncClient) -> None:
-    page = (await stranger.get("/sign-in")).text
+async def test_a_page_names_files_that_are_there_and_may_be_kept(bank: Bank) -> None:
+    page = (await bank.http.get("/sign-in")).text
     urls = re.findall(r'(?:src|href)="(/static/[^"#]+)', page)
     assert urls
     for url in urls:
-        answer = await stranger.get(url)
+        answer = await bank.http.get(url)
         assert answer.status_code == 200
         assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
 
 
-async def test_what_no_page_names_is_not_there(stranger: httpx2.AsyncClient) -> None:
+async def test_what_no_page_names_is_not_there(bank: Bank) -> None:
     for path in (
         "/static/0000000000000000/keys.js",
         "/static/0/../../pyproject.toml",
@@ -132,7 +145,7 @@ async def test_what_no_page_names_is_not_there(stranger: httpx2.AsyncClient) -> 
         "/static/0/vendor/VENDORED.toml",
         "/static/0//etc/passwd",
     ):
-        assert (await stranger.get(path)).status_code == 404, path
+        assert (await bank.http.get(path)).status_code == 404, path
 
 
 def test_integrity_and_digest_are_those_of_the_bytes() -> None:
@@ -154,47 +167,13 @@ def test_third_party_files_are_what_was_recorded() -> None:
 BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
-@pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx2.AsyncClient]:
-    app = FastAPI(openapi_url=None)
-
-    async def http_error(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return JSONResponse({"code": "not_found"}, error.status_code)
-
-    async def fault(request: Request, error: Exception) -> Response:
-        return JSONResponse({"code": "internal"}, 500)
-
-    app.add_exception_handler(HTTPException, http_error)
-    app.add_exception_handler(Exception, fault)
-
-    @app.get("/breaks")
-    async def breaks() -> None:
-        raise RuntimeError("the secret reason")
-
-    install(app, world, world, world.oversight, world, world, Settings(SITE), world, clock=world.clock)
-    transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
-    async with httpx2.AsyncClient(transport=transport, base_url=SITE) as client:
-        yield client
-
-
-async def test_somebody_lost_gets_a_page_and_a_program_its_problem(client: httpx2.AsyncClient) -> None:
+async def test_somebody_lost_gets_a_page_and_a_program_its_problem(bank: Bank) -> None:
     for path in ("/nowhere", "/reviews", "/reviews/a/b/c", "/%3Cscript%3E1%E2%80%AE"):
-        answer = await client.get(path, headers=BROWSER)
+        answer = await bank.http.get(path, headers=BROWSER)
         assert (answer.status_code, "There is nothing here" in answer.text) == (404, True)
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "<script>1" not in answer.text and "\u202e" not in answer.text
-    assert (await client.get("/nowhere")).json() == {"code": "not_found"}
-    assert (await client.get("/v1/nowhere", headers=BROWSER)).json() == {"code": "not_found"}
-
-
-async def test_a_wrong_method_keeps_its_status(client: httpx2.AsyncClient) -> None:
-    answer = await client.put("/", headers=BROWSER)
-    assert answer.status_code == 405
-    assert "PUT does nothing here" in answer.text
-
-
-async def test_a_fault_is_told_without_its_reason(client: httpx2.AsyncClient) -> None:
-    answer = await client.get("/breaks", headers=BROWSER)
-    assert answer.status_code == 500
-    holds(answer.text, "Nothing was released", without=["secret"])
+    assert (await bank.http.get("/nowhere")).json()["code"] == "not_found"
+    assert (await bank.http.get("/v1/nowhere", headers=BROWSER)).json()["code"] == "not_found"
+    answer = await bank.http.put("/", headers=BROWSER)
+    assert (answer.status_code, "PUT does nothing here" in answer.text) == (405, True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 
 from policy_service.channels.web.agents import bars
 from policy_service.channels.web.audit import as_table
 from policy_service.workflow.pages.searching import LogLine
-from tests.fakes.oversight import line
+from tests.fakes.reviews import NOW
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +19,8 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t", "\r", "\n"])
 async def test_no_cell_is_a_formula(begins: str) -> None:
     async def lines() -> AsyncIterator[LogLine]:
-        yield replace(line(1), agent=f'{begins}cmd|"/c calc"!A1', kind=f"{begins}1")
+        agent = f'{begins}cmd|"/c calc"!A1'
+        yield LogLine(1, NOW, f"{begins}1", "service", "", agent, None, None, b'{"v":1}')
 
     table = b"".join([row async for row in as_table(lines())]).decode()
     (row,) = csv.DictReader(io.StringIO(table, newline=""))
