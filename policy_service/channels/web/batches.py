@@ -4,15 +4,21 @@ transaction.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from fastapi import Request, Response
 
 from countersign.contract.receipt import MAX_EFFECTS
 from countersign.contract.wire import MAX_TEXT_CHARS
+from policy_service.channels.showing.arguments import ArgView, arg_views, same_bytes
+from policy_service.channels.showing.wording import Due, due
 from policy_service.channels.showing.wording import sentence as as_sentence
-from policy_service.channels.web.drawing.batch_views import line_views, part_views
+from policy_service.channels.web.drawing.beside import Part, part_of
 from policy_service.channels.web.drawing.forms import MAX_FORM_BYTES
+from policy_service.channels.web.drawing.queue_views import sentence_warnings
 from policy_service.channels.web.drawing.views import PICKS
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
@@ -21,7 +27,61 @@ from policy_service.errors import ConflictError, InvalidRequestError, ServiceErr
 from policy_service.workflow.pages.alike import MAX_TOGETHER, alike
 from policy_service.workflow.pages.reviews import read_view, review_page
 from policy_service.workflow.pages.whole import whole
+from policy_service.workflow.reading.queue import BatchLine, WholePage, WholePart
+from policy_service.workflow.reading.reviews import Sibling
 from policy_service.workflow.reviews.vote import Ballot, vote
+
+
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """One review of a batch. One with anything in it that deceives or folds has no box: it is decided on its own."""
+
+    line: BatchLine
+    args: tuple[ArgView, ...]
+    due: Due
+    alone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartView:
+    """One effect of a transaction: what this person may decide of it here, or why they may not."""
+
+    part: Part
+    finality: str
+    gates: tuple[str, ...]
+    may: LineView | None
+    why_not_here: str
+
+
+def line_views(lines: Iterable[BatchLine], now: datetime) -> tuple[LineView, ...]:
+    """The lines of a batch."""
+    return tuple(_line(line, now) for line in lines)
+
+
+def part_views(page: WholePage, now: datetime) -> tuple[PartView, ...]:
+    """The effects of a transaction, in their order."""
+    return tuple(_part(part, now) for part in page.parts)
+
+
+def _part(part: WholePart, now: datetime) -> PartView:
+    view = None if part.line is None else _line(part.line, now)
+    odd = view is not None and view.alone
+    return PartView(
+        part_of(Sibling(part.seq, part.sentence, part.state, part.review_id, part.args)),
+        part.finality,
+        part.gates,
+        None if odd else view,
+        "something in it can mislead" if odd else part.why_not_here,
+    )
+
+
+def _line(line: BatchLine, now: datetime) -> LineView:
+    args = arg_views(line)
+    odd = any(arg.findings or arg.value.preview is not None for arg in args) or not same_bytes(line)
+    return LineView(
+        line, args, due(line.opened_at, line.answer_by, now), odd or bool(sentence_warnings(line.sentence))
+    )
+
 
 _WORDS: Final = frozenset({"reason", "pick", "note"})
 _UNDONE: Final = "none of your votes was counted"

@@ -16,7 +16,6 @@ from policy_service.channels.showing.wording import sentence
 from policy_service.channels.streams import Streams
 from policy_service.channels.web.assets import Asset, load_assets, web_folder
 from policy_service.channels.web.drawing.views import change_views
-from policy_service.channels.web.headers import asset_headers, common_headers, page_headers
 from policy_service.channels.web.refusals import words_for
 from policy_service.channels.web.rendering import templates_of
 from policy_service.errors import RETRY_AFTER_S, NotFoundError, ServiceError
@@ -32,6 +31,48 @@ from policy_service.workflow.pages.reviews import review_page
 from policy_service.workflow.pages.tasks import count_open
 from policy_service.workflow.reading.reviews import ReviewPage
 from policy_service.workflow.reviews.voter import Voter, voter_for
+
+# One nonce a response. `Referrer-Policy: same-origin` rather than `no-referrer`, because with the latter browsers send
+# `Origin: null` with a form, and the origin check would refuse our own page.
+_CSP = (
+    "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'; "
+    "require-trusted-types-for 'script'; trusted-types htmx"
+)
+_ALWAYS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "X-Robots-Tag": "noindex, nofollow",
+}
+_TWO_YEARS_SECONDS = 63_072_000
+
+
+def common_headers(site: Site) -> dict[str, str]:
+    """For every answer, static files and event streams included."""
+    if not site.secure:
+        return dict(_ALWAYS)
+    return _ALWAYS | {"Strict-Transport-Security": f"max-age={_TWO_YEARS_SECONDS}"}
+
+
+def page_headers(site: Site, nonce: str) -> dict[str, str]:
+    """For a page or a fragment: its content policy, and kept nowhere."""
+    return common_headers(site) | {
+        "Content-Security-Policy": _CSP.format(nonce=nonce),
+        "Cache-Control": "no-store",
+    }
+
+
+def asset_headers(site: Site) -> dict[str, str]:
+    """For a file named by its digest; its own policy holds when it is opened by itself."""
+    return common_headers(site) | {
+        "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+        "Cache-Control": "public, max-age=31536000, immutable",
+    }
+
 
 T = TypeVar("T")
 

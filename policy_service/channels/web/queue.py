@@ -7,15 +7,15 @@ from typing import Any
 from fastapi import Request, Response
 
 from policy_service.channels.web import live
-from policy_service.channels.web.drawing.filters import (
+from policy_service.channels.web.drawing.queue_views import (
     address,
     chips,
     cleared,
     other_order,
+    queue_groups,
     read_wanted,
     tabs,
 )
-from policy_service.channels.web.drawing.queue_views import queue_groups
 from policy_service.channels.web.drawing.views import review_context
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession

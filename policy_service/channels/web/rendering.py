@@ -5,7 +5,7 @@ an undefined name is an error, never an empty string; only the icons a page used
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
@@ -16,7 +16,30 @@ from markupsafe import Markup, escape
 
 from policy_service.channels.showing import wording
 from policy_service.channels.showing.marking import Marked, Span, mark, plain, typed
-from policy_service.channels.web.drawing.cedar_text import stretches
+
+_TOKEN = re.compile(
+    r"""
+    (?P<c> //[^\n]* )
+  | (?P<s> "(?:[^"\\\n]|\\.)*" )
+  | (?P<a> @[A-Za-z_]\w* )
+  | (?P<d> (?<!\w)\d+(?!\w) )
+  | (?P<k> \b(?:permit|forbid|when|unless|if|then|else|in|has|like|is|true|false)\b )
+    """,
+    re.VERBOSE,
+)
+
+
+def stretches(text: str) -> Iterator[tuple[str, str]]:
+    """(css class or "", text), from the first character to the last."""
+    end = 0
+    for match in _TOKEN.finditer(text):
+        if match.start() > end:
+            yield "", text[end : match.start()]
+        yield match.lastgroup or "", match.group()
+        end = match.end()
+    if end < len(text):
+        yield "", text[end:]
+
 
 _SYMBOL = re.compile(r'<symbol id="(?:i-)?([a-z-]+)".*?</symbol>', re.DOTALL)
 _HIDDEN = Markup(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from policy_service.channels.web.drawing import talk
 from policy_service.channels.web.drawing.beside import weight
 from policy_service.channels.web.drawing.views import changed_since, review_context
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
-from policy_service.errors import ConflictError
+from policy_service.errors import ConflictError, InvalidRequestError
 from policy_service.workflow.pages.reviews import read_view, review_page
 from policy_service.workflow.reading.reviews import VoteResult
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.vote import vote
-from policy_service.workflow.words import closed
+from policy_service.workflow.words import closed, require_short
+
+_WORDS = frozenset({"kind", "text"})
+_KINDS = {"comment": False, "question": True}
 
 routes = PageRoutes()
 
@@ -58,10 +60,23 @@ def _require_in_time(result: VoteResult) -> None:
     )
 
 
-@routes.form("/reviews/{review_id}/comments", talk.FIELDS, undone="your words were not kept")
+@routes.form("/reviews/{review_id}/comments", _WORDS, undone="your words were not kept")
 async def write_comment(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
-    words, question = talk.read_comment(form)
+    words, question = _read_comment(form)
     await comment(pages.ctx, session.voter, Remark(review_id, words, question=question, channel="web"))
     return pages.go(f"/reviews/{review_id}#talk")
+
+
+def _read_comment(fields: dict[str, str]) -> tuple[str, bool]:
+    """The words of a form, and whether they are a question to the agent.
+
+    Raises InvalidRequestError.
+    """
+    if fields["kind"] not in _KINDS:
+        raise InvalidRequestError(f"words are a 'comment' or a 'question', not {fields['kind']!r}")
+    words = fields["text"].replace("\r\n", "\n").strip()
+    if not words:
+        raise InvalidRequestError("these are no words")
+    return require_short(words), _KINDS[fields["kind"]]

@@ -8,9 +8,13 @@ what did not happen.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from inspect import isawaitable
+from typing import TypeAlias
 
 from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
 
 from policy_service.channels.web import (
     agents,
@@ -27,11 +31,13 @@ from policy_service.channels.web import (
     stopping,
     tasks,
 )
-from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
-from policy_service.errors import InvalidRequestError, NotFoundError
+from policy_service.errors import InvalidRequestError, NotFoundError, ServiceError
 
+Handler: TypeAlias = Callable[[Request, Exception], Response | Awaitable[Response]]
+
+_PROGRAMS = ("/v1/", "/.well-known/", "/healthz", "/readyz", "/metrics", "/static/", "/events")
 _SETTING_FOR_S = int(timedelta(days=365).total_seconds())
 
 routes = PageRoutes()
@@ -57,7 +63,7 @@ def install(app: FastAPI, pages: Pages) -> None:
     if pages.ctx.settings.slack is not None:
         app.routes.extend(slack_accounts.routes.routes)
     app.routes.extend(routes.routes)
-    tell_people(app, pages)
+    _tell_people(app, pages)
 
 
 @routes.form("/theme", {"theme", "back"}, undone="nothing was changed")
@@ -96,3 +102,34 @@ async def static(pages: Pages, _: Request, digest: str, name: str) -> Response:
     if found is None:
         raise NotFoundError(f"there is no file {name!r} of that digest")
     return found
+
+
+# The handlers of the API stay in charge: they log and choose the status. Their words are put on a page only where
+# somebody sits before the answer: the request asks for HTML and its path is no program's.
+def _tell_people(app: FastAPI, pages: Pages) -> None:
+    """Put a page in front of the handler that is installed already."""
+    app.add_exception_handler(HTTPException, _as_page(app.exception_handlers[HTTPException], pages))
+
+
+def _as_page(handler: Handler, pages: Pages) -> Handler:
+    async def as_page(request: Request, error: Exception) -> Response:
+        told = handler(request, error)
+        answer = await told if isawaitable(told) else told
+        if not _is_read_by_a_person(request):
+            return answer
+        return await pages.refuse(request, _in_words(request, answer.status_code))
+
+    return as_page
+
+
+def _is_read_by_a_person(request: Request) -> bool:
+    asks = any("text/html" in one for one in request.headers.getlist("accept"))
+    return asks and not request.url.path.startswith(_PROGRAMS)
+
+
+def _in_words(request: Request, status: int) -> ServiceError:
+    if status == 404:
+        return NotFoundError(f"there is no page {request.url.path!r}")
+    if status == 405:
+        return InvalidRequestError(f"{request.method} does nothing here", code="method_not_allowed")
+    return InvalidRequestError("this request is not one we understand")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from policy_service.channels.web.drawing.task_views import task_context
 from policy_service.channels.web.drawing.views import review_context
 from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.channels.web.tasks import task_context
 from policy_service.workflow.reading.reviews import ReviewPage
 from policy_service.workflow.reading.tasks import TaskPage
 from tests.fakes import reviews

@@ -20,12 +20,13 @@ from policy_service.channels.showing.standing import denial, outcome, quorum
 from policy_service.channels.showing.wording import clock, due
 from policy_service.channels.web.drawing.beside import beside_view
 from policy_service.channels.web.drawing.editing import ChangedArg, change_lines
-from policy_service.channels.web.drawing.talk import talked, thread
-from policy_service.workflow.reading.reviews import EventLine, ProposalCard, ReviewPage
+from policy_service.workflow.reading.reviews import CommentView, EventLine, ProposalCard, ReviewPage
 from policy_service.workflow.reviews.shown import WEB, view_of
 
 # The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
 PICKS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
+
+_WHENCE = {"web": "on the web", "api": "over the API"}
 
 # What a timeline line is about, by the word its kind contains: icon, then how its dot is filled.
 _LINE_LOOKS = (
@@ -204,3 +205,33 @@ def changed_since(page: ReviewPage, shown: str) -> str:
         asks_more = before[-2].rpartition(".")[2] != now[-2].rpartition(".")[2]
         return "More people are asked now, load again" if asks_more else "Somebody wrote here, load again"
     return f"A vote came in: {quorum(page).count} now, load again"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One entry of the thread."""
+
+    by: CommentView
+    whence: str
+    text: Folded
+    answer: Folded | None
+
+
+def thread(page: ReviewPage) -> tuple[Said, ...]:
+    """What was said, the oldest first."""
+    return tuple(
+        Said(
+            one,
+            _WHENCE.get(one.channel, one.channel),
+            folded(one.text),
+            None if one.answer is None else folded(one.answer),
+        )
+        for one in page.comments
+    )
+
+
+def talked(page: ReviewPage) -> str:
+    """What others can add to a thread, in one word."""
+    answered = sum(one.answer is not None for one in page.comments)
+    added = sum(bool(gate.added) for gate in page.gates)
+    return f"{len(page.comments)}.{answered}.{added}"

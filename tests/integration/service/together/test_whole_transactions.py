@@ -12,7 +12,7 @@ import pytest
 
 from countersign.contract.receipt import MAX_EFFECTS
 from policy_service.channels.web import batches
-from policy_service.channels.web.drawing.batch_views import part_views
+from policy_service.channels.web.batches import part_views
 from tests.fakes.payments import ANYBODY, PAY, gate
 from tests.fakes.world import URL, Visitor
 from tests.integration.service.effects import mail, pay

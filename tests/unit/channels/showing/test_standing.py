@@ -10,13 +10,13 @@ import pytest
 from countersign.contract import TaskKind
 from policy_service.channels.operator.dev.telling import tell_task
 from policy_service.channels.showing import wording
-from policy_service.channels.showing.questions import question_text
 from policy_service.channels.showing.signing import signing
 from policy_service.channels.showing.standing import denial, outcome, quorum, short_outcome
-from policy_service.channels.web.drawing.cedar_text import stretches
+from policy_service.channels.showing.wording import question_text
 from policy_service.channels.web.drawing.queue_views import queue_groups
-from policy_service.channels.web.drawing.task_views import question
 from policy_service.channels.web.drawing.views import as_shown, changed_since
+from policy_service.channels.web.rendering import stretches
+from policy_service.channels.web.tasks import question
 from policy_service.workflow.reading.queue import Wanted
 from policy_service.workflow.reading.reviews import BreakGlassView, GateView, ReviewPage, RuleChange
 from tests.fakes import reviews

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy_service.channels.showing.standing import quorum
-from policy_service.channels.web.drawing.beside import approving, beside_view
-from policy_service.channels.web.drawing.comparing import CELL_CHARS, Cell, compare
+from policy_service.channels.web.drawing.beside import CELL_CHARS, Cell, approving, beside_view, compare
 from policy_service.channels.web.drawing.views import timeline_line
 from policy_service.channels.web.rendering import shown
 from policy_service.workflow.reading.beside import Beside, Limit, MeterLine, Past
