@@ -8,8 +8,8 @@ import pytest
 from playwright.async_api import expect
 
 from countersign.contract import TaskAnswer
-from policy_service.workflow.oversight.stopping import Target
-from policy_service.workflow.reading.reviews import BreakGlassView, VoteView
+from policy_service.queries.review_models import BreakGlassView, VoteView
+from policy_service.queries.stops import Target
 from tests.e2e.conftest import Site
 from tests.fakes import reviews, tasks
 

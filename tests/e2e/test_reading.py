@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from playwright.async_api import Page, expect
 
-from policy_service.workflow.reading.reviews import VoteView
+from policy_service.queries.review_models import VoteView
 from tests.e2e.conftest import Site
 from tests.fakes import reviews
 

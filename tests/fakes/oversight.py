@@ -6,14 +6,15 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from countersign.contract import canonicalize
 from policy_service.channels.web.ports import Person
+
+from countersign.contract import canonicalize
 from policy_service.errors import ForbiddenError, NotFoundError
-from policy_service.workflow.oversight.stopping import StopPage, Target
-from policy_service.workflow.pages.agents import AgentLine, AgentList, AgentPage, EffectLine, KeyLine
-from policy_service.workflow.pages.alarms import Alarms, StopLine
-from policy_service.workflow.pages.searching import Found, LogLine, LogSearch
-from policy_service.workflow.reading.pieces import Piece
+from policy_service.queries.agents import AgentLine, AgentList, AgentPage, EffectLine, KeyLine
+from policy_service.queries.alarms import Alarms, StopLine
+from policy_service.queries.pieces import Piece
+from policy_service.queries.searching import Found, LogLine, LogSearch
+from policy_service.queries.stops import StopPage, Target
 from tests.fakes.reviews import NOW
 
 DESK = AgentLine("desk-agent", "Maya Okafor", ("support-agent",), NOW - timedelta(days=40), None, NOW)

@@ -14,8 +14,6 @@ from datetime import datetime
 from typing import Any, Never
 
 from fastapi import FastAPI
-
-from countersign.contract import JSON
 from policy_service.channels.web.ports import (
     BallotForm,
     EventBatch,
@@ -26,13 +24,13 @@ from policy_service.channels.web.ports import (
     Session,
     Shown,
 )
+
+from countersign.contract import JSON
 from policy_service.channels.web.routes import install
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.sessions import Notice
-from policy_service.workflow.passkeys.managing import PasskeyPage
-from policy_service.workflow.passkeys.stepping_up import Proof
-from policy_service.workflow.reading.policies import PoliciesPage, TriedEffect
-from policy_service.workflow.reading.queue import (
+from policy_service.queries.policy_models import PoliciesPage, TriedEffect
+from policy_service.queries.queue_models import (
     AlikePage,
     Count,
     QueuePage,
@@ -41,9 +39,11 @@ from policy_service.workflow.reading.queue import (
     TabCounts,
     Wanted,
 )
-from policy_service.workflow.reading.reviews import Ballot, CommentView, ReviewPage, VoteResult, VoteView
-from policy_service.workflow.reading.tasks import OpenTasks, TaskList, TaskPage
-from policy_service.workflow.reviews.shown import BATCH, WEB, folded_args, view_of
+from policy_service.queries.review_models import Ballot, CommentView, ReviewPage, VoteResult, VoteView
+from policy_service.queries.shown import BATCH, WEB, folded_args, view_of
+from policy_service.queries.task_models import OpenTasks, TaskList, TaskPage
+from policy_service.workflow.passkeys.managing import PasskeyPage
+from policy_service.workflow.passkeys.stepping_up import Proof
 from tests.fakes import policies, reviews, tasks
 from tests.fakes.oversight import FakeOversight
 

@@ -24,13 +24,13 @@ from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.errors import NotFoundError
 from policy_service.identity.callers import Caller
+from policy_service.queries.tool_views import tool_view
+from policy_service.queries.view import evaluation_view
 from policy_service.workflow.effects.epochs import epoch_view
 from policy_service.workflow.effects.evaluate import decide_live, evaluate_request
 from policy_service.workflow.releases.redeem import Redeemed, redeem
 from policy_service.workflow.releases.renew import renew
 from policy_service.workflow.releases.report import report
-from policy_service.workflow.told.tool_views import tool_view
-from policy_service.workflow.told.view import evaluation_view
 
 routes = ApiRoutes(prefix="/v1", tags=["redemptions"])
 

@@ -23,14 +23,14 @@ from policy_service.errors import NotFoundError
 from policy_service.identity.callers import Caller
 from policy_service.identity.people import Person
 from policy_service.identity.sessions import Session
+from policy_service.queries import review_views
+from policy_service.queries.reviews import read_view
+from policy_service.queries.voter import voter_for
 from policy_service.workflow.edits.propose import Proposed, propose
-from policy_service.workflow.pages.reviews import read_view
 from policy_service.workflow.proofs.exporting import export
 from policy_service.workflow.reviews import answer as answers
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.reviews.voter import voter_for
-from policy_service.workflow.told import review_views
 
 ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
 Cursor = Query(default=None, max_length=200, description="`next` of the page before.")

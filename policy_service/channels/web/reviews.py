@@ -11,11 +11,11 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
 from policy_service.errors import ConflictError
-from policy_service.workflow.pages.reviews import read_view, review_page
-from policy_service.workflow.reading.reviews import VoteResult
+from policy_service.queries.review_models import VoteResult
+from policy_service.queries.reviews import read_view, review_page
+from policy_service.queries.words import closed
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.vote import vote
-from policy_service.workflow.words import closed
 
 routes = PageRoutes()
 

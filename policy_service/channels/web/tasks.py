@@ -12,9 +12,9 @@ from policy_service.channels.web.drawing.task_views import changed_since, list_c
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.workflow.pages.tasks import task_list, task_page
+from policy_service.queries.tasks import task_list, task_page
+from policy_service.queries.words import require_short
 from policy_service.workflow.tasks.settle import Word, settle
-from policy_service.workflow.words import require_short
 
 PAGE_OF_TASKS = 50
 _EVENTS_COUNTED = 200

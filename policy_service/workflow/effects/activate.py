@@ -20,10 +20,10 @@ import structlog
 from countersign.contract import EffectState
 from policy_service.domain.question import Facts
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.context import Context
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
 from policy_service.workflow.effects.endings import expire_if_over
 from policy_service.workflow.effects.ready import settle_answer

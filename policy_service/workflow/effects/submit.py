@@ -20,11 +20,12 @@ from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import Edits, accepted_in, edits_of
 from policy_service.storage.tables import AgentRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.asking import gather_facts, require_current
 from policy_service.workflow.effects.endings import expire_if_over, expire_if_unanswered
@@ -34,7 +35,6 @@ from policy_service.workflow.effects.revisions import Asked, new_revision
 from policy_service.workflow.effects.stops import require_going
 from policy_service.workflow.moves import Cause, agent_actor, close_open_siblings, move_transaction
 from policy_service.workflow.parties import require_acting
-from policy_service.workflow.records import Snapshot
 
 _SPENT = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
 _OPEN = frozenset({TxnState.REVIEW, TxnState.READY})

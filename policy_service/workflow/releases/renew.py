@@ -17,11 +17,12 @@ from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
 from policy_service.workflow.effects.ready import keep_gates, note_fewer, ready_times
 from policy_service.workflow.effects.stops import require_going
@@ -29,7 +30,6 @@ from policy_service.workflow.metering import be_alone_if_missing
 from policy_service.workflow.moves import Cause, agent_actor, log_about, set_columns
 from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
 from policy_service.workflow.policy_heads import require_known
-from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.mint import receipt_claims
 from policy_service.workflow.releases.redeem import Redeemed, Spent, signed, unknown_at
 

@@ -12,16 +12,16 @@ from functools import partial
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.callers import Caller
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import change
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import CommentRow
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.cases import Case, read_case
 from policy_service.workflow.effects.endings import expire_effect
 from policy_service.workflow.moves import Cause, agent_actor, tell_review
 from policy_service.workflow.parties import require_acting
-from policy_service.workflow.records import Snapshot
 from policy_service.workflow.reviews.comment import over, require_open, require_words
 
 

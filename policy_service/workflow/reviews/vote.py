@@ -32,25 +32,31 @@ from policy_service.domain.quorum import serves
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.passkeys import counting
 from policy_service.pap.bundle import Bundle
+from policy_service.queries.ballots import (
+    standing_of,
+    standing_verdict,
+)
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.changes import stale_review
+from policy_service.queries.context import Context
+from policy_service.queries.openings import count
+from policy_service.queries.review_models import Ballot as Verdict
+from policy_service.queries.review_models import ReviewPage, VoteResult
+from policy_service.queries.shown import SHOWN_TO_PEOPLE, folded_args, views_for
+from policy_service.queries.voter import Voter, probe, why_not
+from policy_service.queries.words import require_short
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import change, insert_unless_taken
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.proof_tables import ViewRow
 from policy_service.storage.tables import VoteRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import (
     ask_again,
-    count,
     gather_facts,
     require_current,
     with_one_bundle,
 )
-from policy_service.workflow.effects.ballots import (
-    standing_of,
-    standing_verdict,
-)
-from policy_service.workflow.effects.cases import Case, read_case
 from policy_service.workflow.effects.endings import deny_by_person, expire_effect
 from policy_service.workflow.effects.ready import settle_answer
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
@@ -64,13 +70,7 @@ from policy_service.workflow.passkeys.stepping_up import (
     prove,
     without_passkey,
 )
-from policy_service.workflow.reading.reviews import Ballot as Verdict
-from policy_service.workflow.reading.reviews import ReviewPage, VoteResult
 from policy_service.workflow.reviews.break_glass import require_openable
-from policy_service.workflow.reviews.changes import stale_review
-from policy_service.workflow.reviews.shown import SHOWN_TO_PEOPLE, folded_args, views_for
-from policy_service.workflow.reviews.voter import Voter, probe, why_not
-from policy_service.workflow.words import require_short
 
 
 @dataclass(frozen=True)

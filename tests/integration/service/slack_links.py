@@ -18,14 +18,14 @@ from policy_service.errors import ServiceError
 from policy_service.identity.people import remember
 from policy_service.identity.sessions import Session, open_session
 from policy_service.identity.slack_links import end_every_slack_link, every_slack_link
+from policy_service.queries import reviews
+from policy_service.queries.review_models import VoteResult
+from policy_service.queries.shown import SLACK, view_of
 from policy_service.slack import SlackApp
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.workflow.pages import reviews
-from policy_service.workflow.reading.reviews import VoteResult
-from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.reviews.vote import Ballot, vote
 from policy_service.workflow.slack.accounts import Account
 from policy_service.workflow.slack.inviting import invite

@@ -18,6 +18,8 @@ from policy_service.audit.log import highest_index
 from policy_service.channels.slack import client
 from policy_service.channels.slack.drawing.message import Pointer
 from policy_service.identity.slack_links import slack_link
+from policy_service.queries.reviews import read_view
+from policy_service.queries.shown import SLACK, view_of
 from policy_service.storage.core import Row, change, find, find_one, table
 from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import AuditRow, OutboxRow
@@ -30,8 +32,6 @@ from policy_service.storage.slack_tables import (
     SlackStandingRow,
 )
 from policy_service.storage.tables import CommentRow, VoteRow
-from policy_service.workflow.pages.reviews import read_view
-from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.slack import mending
 from policy_service.workflow.slack.inviting import invite
 from policy_service.workflow.slack.linking import link

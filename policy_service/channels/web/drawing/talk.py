@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from policy_service.channels.showing.arguments import Folded, folded
 from policy_service.errors import InvalidRequestError
-from policy_service.workflow.reading.reviews import CommentView, ReviewPage
-from policy_service.workflow.words import require_short
+from policy_service.queries.review_models import CommentView, ReviewPage
+from policy_service.queries.words import require_short
 
 FIELDS = frozenset({"kind", "text"})
 _KINDS = {"comment": False, "question": True}

@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import select
 
 from policy_service.errors import ForbiddenError
+from policy_service.queries import reviews
+from policy_service.queries.review_models import VoteResult
+from policy_service.queries.voter import Voter
 from policy_service.storage.core import change, find, table
 from policy_service.storage.tables import AgentRow, TransactionRow, VoteRow
 from policy_service.workflow.edits import accept as accepting
 from policy_service.workflow.edits.accept import accept
-from policy_service.workflow.pages import reviews
-from policy_service.workflow.reading.reviews import VoteResult
 from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.reviews.voter import Voter
 from tests.fakes.payments import GROUPS, gate, person, plain_forbid
 from tests.fakes.world import Agent
 from tests.integration.service.effects import ship
