@@ -84,7 +84,7 @@ def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> Alik
         title=first.review.tool if manifest is None else manifest.title,
         gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in first.gates)),
         finality=finality(first),
-        lines=tuple(batch_line(conn, ctx, voter, bundle, case) for case in same),
+        lines=tuple(batch_line(ctx, bundle, case) for case in same),
         more=len(found) == _LOOKED_AT,
     )
 

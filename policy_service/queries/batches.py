@@ -4,17 +4,14 @@ decided there but on the page of its review.
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
-
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.cases import Case
 from policy_service.queries.context import Context
-from policy_service.queries.describing import arguments, first_money, sentence
+from policy_service.queries.describing import first_money
 from policy_service.queries.openings import count
 from policy_service.queries.queue_models import BatchLine
-from policy_service.queries.reviews import read_view
+from policy_service.queries.reviews import content_of
 from policy_service.queries.shown import BATCH, view_of
-from policy_service.queries.voter import Voter
 
 _MAX_ARG_BYTES = 320  # a page folds longer values; nothing that is folded is decided in a batch
 
@@ -32,11 +29,10 @@ def why_alone(case: Case) -> str:
     return next((why for why, so in reasons.items() if so), "")
 
 
-def batch_line(conn: Connection, ctx: Context, voter: Voter, bundle: Bundle, case: Case) -> BatchLine:
+def batch_line(ctx: Context, bundle: Bundle, case: Case) -> BatchLine:
     """All that is signed of a review, and all that a ballot names."""
     effect, now = case.effect, ctx.clock()
-    page = read_view(conn, ctx, voter, case.review.review_id, now)
-    decision = case.snapshot.decisions[effect.decision_id]
+    content = content_of(bundle, case)
     counted = count(ctx, bundle, case.snapshot, effect, case.agent, case.gates, now)
     return BatchLine(
         review_id=case.review.review_id,
@@ -44,14 +40,14 @@ def batch_line(conn: Connection, ctx: Context, voter: Voter, bundle: Bundle, cas
         effect_id=effect.effect_id,
         effect_digest=effect.effect_digest,
         txn_digest=case.snapshot.transaction.txn_digest,
-        view_digest="" if page is None else view_of(page, BATCH).digest,
-        sentence=sentence(bundle, effect),
-        args=arguments(bundle, effect, decision.unseen),
+        view_digest=view_of(content, BATCH).digest,
+        sentence=content.sentence,
+        args=content.args,
         canonical=effect.args,
         amount=first_money(bundle, effect),
         answer_by=case.review.answer_by,
         opened_at=case.review.opened_at,
         have=sum(min(entry.have, entry.need) for entry in counted.per_gate),
         need=sum(entry.need for entry in counted.per_gate),
-        warned=page is not None and bool(page.warnings),
+        warned=bool(content.warnings),
     )

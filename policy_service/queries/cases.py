@@ -41,13 +41,19 @@ def read_case(conn: Connection, review_id: str) -> Case:
     Raises:
         NotFoundError: there is no such review, or its effect or agent is gone.
     """
-    review = records.review_by_id(conn, review_id)
-    if review is None:
-        raise NotFoundError(f"there is no review {review_id!r}")
+    return case_of(conn, records.require_review(conn, review_id))
+
+
+def case_of(conn: Connection, review: ReviewRow) -> Case:
+    """The case of this review.
+
+    Raises:
+        NotFoundError: its effect or agent is gone.
+    """
     snapshot = records.require(conn, review.txn, review.rev)
     case = _case(review, snapshot, records.agent_of(conn, review.agent))
     if case is None:
-        raise NotFoundError(f"the effect of review {review_id!r} is gone")
+        raise NotFoundError(f"the effect of review {review.review_id!r} is gone")
     return case
 
 

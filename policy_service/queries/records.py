@@ -85,7 +85,10 @@ class Snapshot:
         return self.reviews.get(effect.effect_id)
 
     def proposed_for(self, effect: EffectRow) -> list[ProposalRow]:
-        """The open proposals about an effect at this revision, oldest first."""
+        """The open proposals about an effect at this revision, oldest first; they lapse when its review closes."""
+        review = self.review_of(effect)
+        if review is None or review.state != "open":
+            return []
         named = (effect.effect_id, effect.rev)
         return [row for row in self.proposals if row.state == OPEN and (row.effect_id, row.rev) == named]
 
@@ -295,6 +298,31 @@ def revisions_denied_by_people(conn: Connection, txn: str) -> list[int]:
 def review_by_id(conn: Connection, review_id: str) -> ReviewRow | None:
     """A review by its id."""
     return find_one(conn, ReviewRow, review_id=review_id)
+
+
+def reviewed_effect(conn: Connection, review_id: str) -> EffectRow:
+    """The effect that a review asks about.
+
+    Raises:
+        NotFoundError: there is no such review, or its effect is gone.
+    """
+    review = require_review(conn, review_id)
+    effect = find_one(conn, EffectRow, effect_id=review.effect_id, rev=review.rev)
+    if effect is None:
+        raise NotFoundError(f"the effect of review {review_id!r} is gone")
+    return effect
+
+
+def require_review(conn: Connection, review_id: str) -> ReviewRow:
+    """A review that must be there.
+
+    Raises:
+        NotFoundError: there is none of that id.
+    """
+    review = review_by_id(conn, review_id)
+    if review is None:
+        raise NotFoundError(f"there is no review {review_id!r}")
+    return review
 
 
 def attempt_of(conn: Connection, redeemer: str, attempt_id: str) -> AttemptRow | None:

@@ -173,40 +173,46 @@ class ProposalCard:
 
 
 @dataclass(frozen=True, slots=True)
-class ReviewPage:
-    """Everything one person needs to decide one effect at one revision, and what became of it."""
+class ReviewContent:
+    """What the view digest covers (`shown.py`): everything of a review that a vote on it approves or denies."""
 
     review_id: str
-    effect_id: str
     rev: int
-    state: str
-    txn: str
     txn_digest: str
     effect_digest: str
-    effect_state: str
     sentence: tuple[Piece, ...]
     finality: str  # one sentence: "This cannot be undone."
     risk: Risk
     tool: str
     tool_title: str
     args: tuple[ArgRow, ...]
-    canonical: bytes  # the stored JCS bytes; the args above are decoded from them
     gates: tuple[GateView, ...]
-    votes: tuple[VoteView, ...]
-    answer_by: datetime
-    opened_at: datetime
     agent: str
     agent_owner: str | None
-    agent_roles: tuple[str, ...]
-    key_kid: str | None
     claimed: Mapping[str, object]  # what the agent says about itself; never checked
     facts: tuple[FactLine, ...]
     siblings: tuple[Sibling, ...]  # the other effects of the transaction
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewPage(ReviewContent):
+    """Everything one person needs to decide one effect at one revision, and what became of it."""
+
+    effect_id: str
+    state: str
+    txn: str
+    effect_state: str
+    canonical: bytes  # the stored JCS bytes; the args above are decoded from them
+    votes: tuple[VoteView, ...]
+    answer_by: datetime
+    opened_at: datetime
+    agent_roles: tuple[str, ...]
+    key_kid: str | None
     commit: str
     bundle: str
     timeline: tuple[EventLine, ...]
     why_not: str | None  # why this person cannot vote; None when they can
-    warnings: tuple[str, ...]
     superseded_by: int | None
     seq: int = 1  # place of this effect in its transaction
     undoable: bool = False  # the manifest names a compensation

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from countersign.contract import EffectState
 from countersign.contract.wire import CommentView, ReviewPageView, ReviewView, SiblingView, VoteView
 from countersign.contract.wire import EarlierDenial as EarlierDenialView
+from policy_service.domain.quorum import Tally
 from policy_service.queries.ballots import person_key
 from policy_service.queries.broken import SetApart
 from policy_service.queries.cases import Case, read_case
@@ -19,10 +20,9 @@ from policy_service.queries.effects import args_of, manifest_for
 from policy_service.queries.hiding import without_secrets
 from policy_service.queries.openings import count
 from policy_service.queries.records import Snapshot
-from policy_service.queries.reviews import open_cases, read_view
+from policy_service.queries.reviews import content_of, open_cases
 from policy_service.queries.shown import API, view_of
 from policy_service.queries.view import effect_view, needs, review_url
-from policy_service.queries.voter import Voter
 from policy_service.storage.tables import CommentRow, EffectRow
 
 
@@ -45,26 +45,44 @@ def _readable(ctx: Context, case: Case, denials: Denials) -> ReviewView | None:
     return None
 
 
-async def review(ctx: Context, voter: Voter, review_id: str) -> ReviewView | None:
-    """One review as a program of this person's reads it, or None."""
+async def review(ctx: Context, review_id: str) -> ReviewView:
+    """One review as a program of a person reads it.
 
-    def find(conn: Connection) -> tuple[Case, tuple[EarlierDenial, ...], str] | None:
-        page = read_view(conn, ctx, voter, review_id, ctx.clock())
-        if page is None:
-            return None
+    Raises:
+        NotFoundError: there is no such review.
+    """
+
+    def read(conn: Connection) -> tuple[Case, tuple[EarlierDenial, ...]]:
         case = read_case(conn, review_id)
-        return case, Denials(conn, [case], period_of(ctx)).before(case), view_of(page, API).digest
+        return case, Denials(conn, [case], period_of(ctx)).before(case)
 
-    found = await ctx.db.read(find)
-    return None if found is None else _review(ctx, *found)
+    return _with_digest(ctx, *await ctx.db.read(read))
+
+
+async def review_of(ctx: Context, case: Case, counted: Tally | None = None) -> ReviewView:
+    """The same of a case that was read already, and of its count."""
+    denials = await ctx.db.read(lambda conn: Denials(conn, [case], period_of(ctx)).before(case))
+    return _with_digest(ctx, case, denials, counted)
+
+
+def _with_digest(
+    ctx: Context, case: Case, denials: Sequence[EarlierDenial], counted: Tally | None = None
+) -> ReviewView:
+    view = view_of(content_of(ctx.active.current, case), API)
+    return _review(ctx, case, denials, view.digest, counted)
 
 
 def _review(
-    ctx: Context, case: Case, denials: Sequence[EarlierDenial], view_digest: str | None = None
+    ctx: Context,
+    case: Case,
+    denials: Sequence[EarlierDenial],
+    view_digest: str | None = None,
+    counted: Tally | None = None,
 ) -> ReviewView:
     bundle, now = ctx.active.current, ctx.clock()
     row, effect, snapshot = case.review, case.effect, case.snapshot
-    counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
+    if counted is None:
+        counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     return ReviewView(
         review_id=row.review_id,

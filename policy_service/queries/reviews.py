@@ -7,21 +7,23 @@ vote itself applies.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import datetime
+from types import MappingProxyType
 from typing import cast
 
 from sqlalchemy import Connection
 
-from policy_service.domain.gates import Gate
+from policy_service.domain.gates import Gate, MergedGate
 from policy_service.domain.people import BREAK_GLASS
-from policy_service.domain.quorum import GateTally, Tally
+from policy_service.domain.quorum import Tally
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.queries import records
 from policy_service.queries.ballots import requesters_side, standing_verdict
 from policy_service.queries.beside import Beside, MeterLine, Proof
-from policy_service.queries.cases import Case, read_case, read_cases
+from policy_service.queries.cases import Case, case_of, read_cases
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import read_cursor, write_cursor
 from policy_service.queries.denied_before import Denials, period_of
@@ -40,6 +42,7 @@ from policy_service.queries.review_models import (
     EventLine,
     FactLine,
     GateView,
+    ReviewContent,
     ReviewPage,
     Risk,
     Sibling,
@@ -48,7 +51,7 @@ from policy_service.queries.review_models import (
 from policy_service.queries.rule_changes import changes_of
 from policy_service.queries.signers import Signers, signers_of
 from policy_service.queries.timeline import event_line, person_of
-from policy_service.queries.totals import told_by, totals
+from policy_service.queries.totals import is_meter, totals
 from policy_service.queries.voter import Voter, may_open, opening_step_up, step_up_of, why_not
 from policy_service.storage.core import find_one
 from policy_service.storage.tables import (
@@ -91,71 +94,79 @@ async def review_page(ctx: Context, voter: Voter, review_id: str) -> ReviewPage 
     return await ctx.db.read(lambda conn: read_page(conn, ctx, voter, review_id, now))
 
 
-def read_view(
-    conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
-) -> ReviewPage | None:
-    """Only what `shown` puts into a view: for a vote, which reads again what its person was shown."""
-    return read_page(conn, ctx, voter, review_id, now, whole=False)
-
-
-def read_page(
-    conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime, *, whole: bool = True
-) -> ReviewPage | None:
-    """The same, on a connection. Not ``whole``: without what stands beside the sheet."""
-    if records.review_by_id(conn, review_id) is None:
-        return None
-    bundle, case = ctx.active.current, read_case(conn, review_id)
-    review, effect, snapshot = case.review, case.effect, case.snapshot
+def content_of(
+    bundle: Bundle,
+    case: Case,
+    have: Mapping[str, int] = MappingProxyType({}),
+    signers: Mapping[str, Signers] = MappingProxyType({}),
+) -> ReviewContent:
+    """What the view digest covers. By the key of each gate: how many people it has (``have``), and who could sign."""
+    effect, snapshot = case.effect, case.snapshot
     decision = snapshot.decisions[effect.decision_id]
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
-    counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
-    votes = snapshot.votes_on(effect)
-    meters = totals(bundle, effect, decision)
-    signers = signers_of(conn, ctx, bundle, case, voter, now) if whole else {}
-    barred = why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
-    return ReviewPage(
-        review_id=review.review_id,
-        effect_id=effect.effect_id,
+    return ReviewContent(
+        review_id=case.review.review_id,
         rev=effect.rev,
-        state=review.state,
-        txn=effect.txn,
         txn_digest=snapshot.transaction.txn_digest,
         effect_digest=effect.effect_digest,
-        effect_state=effect.state,
         sentence=sentence(bundle, effect),
         finality=finality(case),
-        risk=cast(Risk, review.risk),
+        risk=cast(Risk, case.review.risk),
         tool=effect.tool,
         tool_title=effect.tool if manifest is None else manifest.title,
         args=arguments(bundle, effect, decision.unseen),
+        gates=_gates(bundle, case, have, signers),
+        agent=effect.agent,
+        agent_owner=owner_name(bundle, case.agent.owner),
+        claimed=dict(snapshot.transaction.claimed),
+        facts=tuple(fact for fact in _facts(decision) if not is_meter(fact.source, bundle, effect, decision)),
+        siblings=siblings_of(bundle, snapshot, effect),
+        warnings=_warnings(bundle, case),
+    )
+
+
+def read_page(
+    conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
+) -> ReviewPage | None:
+    """The same, on a connection."""
+    row = records.review_by_id(conn, review_id)
+    if row is None:
+        return None
+    bundle, case = ctx.active.current, case_of(conn, row)
+    review, effect, snapshot = case.review, case.effect, case.snapshot
+    decision = snapshot.decisions[effect.decision_id]
+    counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
+    votes = snapshot.votes_on(effect)
+    barred = why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
+    have = {entry.gate.key: entry.have for entry in counted.per_gate}
+    content = content_of(bundle, case, have, signers_of(conn, ctx, bundle, case, voter, now))
+    return ReviewPage(
+        **{each.name: getattr(content, each.name) for each in fields(content)},
+        effect_id=effect.effect_id,
+        state=review.state,
+        txn=effect.txn,
+        effect_state=effect.state,
         canonical=effect.args,
-        gates=_gates(bundle, case, counted, signers),
         votes=tuple(vote_view(vote, counted) for vote in votes if vote.verdict != BREAK_GLASS),
         answer_by=review.answer_by,
         opened_at=review.opened_at,
-        agent=effect.agent,
-        agent_owner=owner_name(bundle, case.agent.owner),
         agent_roles=tuple(case.agent.roles),
         key_kid=snapshot.transaction.jkt,
-        claimed=dict(snapshot.transaction.claimed),
-        facts=tuple(fact for fact in _facts(decision) if not told_by(fact.source, meters)),
-        siblings=siblings_of(bundle, snapshot, effect),
         commit=decision.commit,
         bundle=decision.bundle,
-        timeline=timeline_of(conn, bundle, effect) if whole else (),
+        timeline=timeline_of(conn, bundle, effect),
         why_not=barred if review.state == "open" else None,
-        warnings=_warnings(bundle, case),
         superseded_by=snapshot.superseded_by,
         replaced_by="" if snapshot.superseded_by is None else _newest(conn, case),
         seq=effect.seq,
         undoable=effect.compensation is not None,
         reason_required=any(gate.reason for gate in case.gates),
         my_verdict=cast(Ballot | None, standing_verdict(votes, voter.iss, voter.sub)),
-        rule_changes=changes_of(conn, bundle, effect) if whole else (),
-        beside=_beside(conn, bundle, effect, meters) if whole else None,
-        proposals=open_cards(bundle, case, voter) if whole else (),
-        edits=edit_cards(conn, bundle, case, voter) if whole else (),
-        since_staged=since_staged(conn, bundle, case) if whole else (),
+        rule_changes=changes_of(conn, bundle, effect),
+        beside=_beside(conn, bundle, effect, totals(bundle, effect, decision)),
+        proposals=open_cards(bundle, case, voter),
+        edits=edit_cards(conn, bundle, case, voter),
+        since_staged=since_staged(conn, bundle, case),
         may_propose=may_propose(bundle, case, barred),
         comments=tuple(comment_view(one) for one in snapshot.comments_on(effect)),
         may_comment=review.state == "open"
@@ -166,7 +177,7 @@ def read_page(
         break_glass=_break_glass(conn, ctx, bundle, case, counted, voter, now),
         denied_before=tuple(
             DeniedBefore(one.review_id, one.at, one.person_name, one.reason or "", one.differs)
-            for one in (Denials(conn, [case], period_of(ctx)).before(case) if whole else ())
+            for one in Denials(conn, [case], period_of(ctx)).before(case)
         ),
         step_up=step_up_of(conn, ctx, bundle, case, voter, now),
     )
@@ -235,37 +246,42 @@ _MAY_FAIL = "If it fails, the other effects of its transaction go on."
 
 
 def _gates(
-    bundle: Bundle, case: Case, counted: Tally, signers: Mapping[str, Signers]
+    bundle: Bundle, case: Case, have: Mapping[str, int], signers: Mapping[str, Signers]
 ) -> tuple[GateView, ...]:
     fired = {gate.policy_id: gate for gate in case.gates}
     return tuple(
-        _gate_view(bundle, case.review, entry, fired[policy_id], signers.get(entry.gate.key, Signers()))
-        for entry in counted.per_gate
-        for policy_id in dict.fromkeys(entry.gate.gates)
+        _gate_view(
+            bundle, case.review, merged, fired[policy_id], have.get(merged.key, 0), signers.get(merged.key)
+        )
+        for merged in case.asked
+        for policy_id in dict.fromkeys(merged.gates)
     )
 
 
-def _gate_view(bundle: Bundle, review: ReviewRow, entry: GateTally, gate: Gate, signers: Signers) -> GateView:
-    source, since = bundle.describe(gate.policy_id), review.escalated.get(entry.gate.key)
+def _gate_view(
+    bundle: Bundle, review: ReviewRow, merged: MergedGate, gate: Gate, have: int, signers: Signers | None
+) -> GateView:
+    source, since = bundle.describe(gate.policy_id), review.escalated.get(merged.key)
+    could = signers or Signers()
     return GateView(
         policy_id=gate.policy_id,
         title=gate.title or gate.policy_id,
-        groups=_titles(bundle, entry.gate.voters),
-        quorum=entry.need,
-        have=entry.have,
-        step_up=entry.gate.step_up,
-        shared=entry.gate.shared,
+        groups=_titles(bundle, merged.voters),
+        quorum=merged.quorum,
+        have=have,
+        step_up=merged.step_up,
+        shared=merged.shared,
         cedar_text="(no longer in the bundle in force)" if source is None else source.text,
         file="" if source is None else source.file,
         line=0 if source is None else source.line,
         own_quorum=gate.quorum,
         own_step_up=gate.step_up,
         doc="" if source is None else source.doc,
-        could_sign=signers.names,
-        could_sign_more=signers.more,
-        barred=signers.barred,
-        also=_titles(bundle, signers.also),
-        added=_titles(bundle, entry.gate.added - entry.gate.groups),
+        could_sign=could.names,
+        could_sign_more=could.more,
+        barred=could.barred,
+        also=_titles(bundle, could.also),
+        added=_titles(bundle, merged.added - merged.groups),
         added_at=None if since is None else datetime.fromisoformat(since),
     )
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 from countersign.contract import canonicalize
 from countersign.contract.names import labelled_digest
 from policy_service.queries.pieces import Piece
-from policy_service.queries.review_models import GateView, ReviewPage
+from policy_service.queries.review_models import GateView, ReviewContent
 
 VIEW_LABEL: Final = b"countersign/view/v1\n"
 WEB: Final = "web/2"
@@ -101,7 +101,7 @@ class View:
         return digest[:_PART_CHARACTERS]
 
 
-def view_of(page: ReviewPage, renderer: str, *, full: bool = False) -> View:
+def view_of(page: ReviewContent, renderer: str, *, full: bool = False) -> View:
     """A review as a renderer shows it; ``full``: nothing is folded."""
     folded = _folded(page) if renderer == WEB and not full else []
     return View(
@@ -144,7 +144,7 @@ def view_of(page: ReviewPage, renderer: str, *, full: bool = False) -> View:
     )
 
 
-def views_for(page: ReviewPage, channel: str) -> list[View]:
+def views_for(page: ReviewContent, channel: str) -> list[View]:
     """Every rendering a vote of this channel may come from, the usual one first."""
     renderers = RENDERERS.get(channel, (API,))
     folds = [view_of(page, WEB)] if WEB in renderers else []
@@ -160,7 +160,7 @@ def folded_args(view: View) -> list[str]:
     ]
 
 
-def _folded(page: ReviewPage) -> list[str]:
+def _folded(page: ReviewContent) -> list[str]:
     long_args = [f"args/{row.name}" for row in page.args if not row.secret and is_long(row.value_text)]
     return long_args + [f"claimed/{name}" for name, text in page.claimed.items() if is_long(str(text))]
 

@@ -27,9 +27,11 @@ def totals(bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> tuple[Me
     )
 
 
-def told_by(source: str, lines: tuple[MeterLine, ...]) -> bool:
+def is_meter(source: str, bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> bool:
     """Whether a fact is the figure of a meter that has a line of its own."""
-    return source.startswith(_SOURCE) and source.removeprefix(_SOURCE) in {line.name for line in lines}
+    name = source.removeprefix(_SOURCE)
+    known = (meter.name for meter in bundle.meters.get(effect.tool, ()))
+    return source.startswith(_SOURCE) and name in decision.history and name in known
 
 
 def _line(bundle: Bundle, effect: EffectRow, meter: Meter, before: int) -> MeterLine:

@@ -79,7 +79,7 @@ def _part(
         return part
     if why := _why_not_here(conn, ctx, voter, bundle, case, ctx.clock()):
         return replace(part, why_not_here=why)
-    line = batch_line(conn, ctx, voter, bundle, case)
+    line = batch_line(ctx, bundle, case)
     return (
         replace(part, why_not_here="its page warns of something") if line.warned else replace(part, line=line)
     )

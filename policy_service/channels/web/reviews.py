@@ -12,7 +12,7 @@ from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
 from policy_service.errors import ConflictError
 from policy_service.queries.review_models import VoteResult
-from policy_service.queries.reviews import read_view, review_page
+from policy_service.queries.reviews import review_page
 from policy_service.queries.words import closed
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.vote import vote
@@ -42,7 +42,7 @@ async def cast_vote(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
     ballot = read_ballot(session, review_id, form)
-    _require_in_time(await vote(pages.ctx, session.voter, ballot, read_view))
+    _require_in_time(await vote(pages.ctx, session.voter, ballot))
     return pages.go(f"/reviews/{review_id}")
 
 

@@ -22,6 +22,7 @@ from typing import Final
 from countersign.contract import JSON, ErrorCode, load, names
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
 from policy_service.queries.arguments import edited_args
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.changes import stale_review
@@ -64,7 +65,7 @@ async def propose(ctx: Context, voter: Voter, proposed: Proposed) -> ProposalRow
     """
 
     async def under(bundle: Bundle) -> ProposalRow:
-        txn = (await ctx.db.read(lambda conn: read_case(conn, proposed.review_id))).review.txn
+        txn = (await ctx.db.read(lambda conn: records.require_review(conn, proposed.review_id))).txn
         return await ctx.db.write(lambda tx: _propose(tx, ctx, bundle, voter, proposed, txn))
 
     return await with_one_bundle(ctx, under)

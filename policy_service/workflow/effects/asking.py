@@ -206,8 +206,10 @@ def ask_again(
     cause: Cause,
     *,
     caller: Caller | None = None,
+    counted: Tally | None = None,
 ) -> Answer:
-    """Ask about a known effect, record the answer, keep the gates that fired, and count its votes anew.
+    """Ask about a known effect, record the answer, keep the gates that fired, and count its votes: ``counted`` is their
+    count under the gates it had, which holds where no other gate fires.
 
     The effect is not moved; the caller does that with what it learns here. ``caller`` is who wants to spend or renew
     it: policy sees the weaker of the two proofs, so that a rule about API keys holds at the end as at the beginning.
@@ -229,7 +231,8 @@ def ask_again(
     if decision.outcome is not Verdict.DENY and metering.take(tx, bundle, effect, sight.missing):
         set_columns(tx, effect, metered=True)
     gates = () if approved_before(snapshot, effect) else gates_of(effect, decision.gates)
-    counted = count(ctx, bundle, snapshot, effect, agent, gates, tx.now)
+    if counted is None or gates != gates_of(effect):
+        counted = count(ctx, bundle, snapshot, effect, agent, gates, tx.now)
     decision_id = record(tx, snapshot, effect, decision, facts, sight, cause)
     return Answer(decision, decision_id, gates, counted)
 

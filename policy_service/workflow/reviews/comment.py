@@ -20,6 +20,7 @@ from typing import Final
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
 from policy_service.queries.ballots import requesters_side
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context
@@ -67,8 +68,8 @@ async def comment(
         InvalidRequestError: no words, too many of them, too_large, rate_limited.
     """
     text = require_words(remark.text)
-    case = await ctx.db.read(lambda conn: read_case(conn, remark.review_id))
-    if not await ctx.db.write(lambda tx: _comment(tx, ctx, case.review.txn, voter, remark, text, still)):
+    review = await ctx.db.read(lambda conn: records.require_review(conn, remark.review_id))
+    if not await ctx.db.write(lambda tx: _comment(tx, ctx, review.txn, voter, remark, text, still)):
         raise over()
 
 

@@ -37,7 +37,7 @@ def ballot(view: dict[str, Any]) -> Ballot:
 
 
 async def approve(bank: Bank, view: dict[str, Any], name: str, step_up: str | None = None) -> VoteResult:
-    return await vote(bank.service.ctx, voter(name, step_up), ballot(view), reviews.read_page)
+    return await vote(bank.service.ctx, voter(name, step_up), ballot(view))
 
 
 async def kept(bank: Bank, review_id: str) -> list[tuple[str, str | None]]:
@@ -106,7 +106,7 @@ async def test_a_refused_voter_reads_why_groups_are_missing(bank: Bank) -> None:
     ):
         stranger = Voter("https://login.example", "248", "Stranger", "oidc", groups_problem=problem)
         with pytest.raises(ForbiddenError) as refused:
-            await vote(bank.service.ctx, stranger, ballot(view), reviews.read_page)
+            await vote(bank.service.ctx, stranger, ballot(view))
         assert refused.value.detail.endswith(words)
 
 
