@@ -23,8 +23,7 @@ from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.alarms import StopLine, who
 from policy_service.queries.context import Context
-from policy_service.queries.describing import sentence
-from policy_service.queries.pieces import Piece
+from policy_service.queries.effect_text import Piece, sentence
 from policy_service.queries.records import at_revisions, rows
 from policy_service.queries.stops import Target
 from policy_service.storage.core import table

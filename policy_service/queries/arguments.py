@@ -12,8 +12,8 @@ from countersign.contract import JSON, ContractError, admit, canonicalize, point
 from policy_service.domain.question import ArgsRefusedError
 from policy_service.errors import InvalidRequestError, RequestError
 from policy_service.pap.bundle import Bundle
+from policy_service.queries.effect_text import is_hidden
 from policy_service.queries.effects import args_of
-from policy_service.queries.hiding import is_hidden
 from policy_service.storage.tables import EffectRow
 
 

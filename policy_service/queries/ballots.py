@@ -5,20 +5,25 @@ a group leaves the count; groups a token carried were checked for age when the v
 
 The domain refuses before Cedar is asked: the agent's owner is the requester's side and never counts, and neither does
 whoever changed the arguments of anything in the transaction.
+
+Break-glass signatures are evaluated the same way, at every count: policy names who may sign, and nobody by default. The
+requester's side opens nothing, whatever the bundle says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Literal, cast
 
-from policy_service.domain.gates import Gate
-from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.break_glass import Opening, Signature, opening
+from policy_service.domain.gates import Gate, merge
+from policy_service.domain.people import BREAK_GLASS, BREAK_GLASS_ALONE
 from policy_service.domain.question import AgentPrincipal
-from policy_service.domain.quorum import BallotVote
+from policy_service.domain.quorum import BallotVote, Tally, tally
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.approve import Approver, Permission, ReviewFacts, can_approve
+from policy_service.pdp.approve import Approver, Permission, ReviewFacts, can_approve, can_do
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow, VoteRow
@@ -122,3 +127,88 @@ def _ballot(
         step_up=vote.step_up,
         permitted=bool(permitted),
     )
+
+
+def signatures_on(snapshot: Snapshot, effect: EffectRow) -> list[VoteRow]:
+    """Who signed for an opening of this revision, in time and not revoked since."""
+    return [
+        vote
+        for vote in snapshot.votes_on(effect)
+        if vote.verdict == BREAK_GLASS and not vote.late and vote.revoked_at is None
+    ]
+
+
+def opening_of(
+    ctx: Context,
+    bundle: Bundle,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    agent: AgentRow,
+    gates: Sequence[Gate],
+    now: datetime,
+) -> Opening | None:
+    """What the signatures come to now."""
+    signed, review = weighed(ctx, bundle, snapshot, effect, agent, gates, now), snapshot.review_of(effect)
+    if not signed or review is None:
+        return None
+    return opening(merge(gates), signed, excluded=requesters_side(agent, review))
+
+
+def weighed(
+    ctx: Context,
+    bundle: Bundle,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    agent: AgentRow,
+    gates: Sequence[Gate],
+    now: datetime,
+) -> list[Signature]:
+    """The signatures that stand, each with what policy says of its person now."""
+    review, found = snapshot.review_of(effect), list[Signature]()
+    if review is None:
+        return found
+    for vote in signatures_on(snapshot, effect):
+        person = person_key(vote.iss, vote.sub)
+        groups = groups_now(bundle, person, frozenset(vote.groups))
+        may, alone = (
+            is_named(ctx, bundle, agent, review, gates, action, person, groups, vote.assurance, now)
+            for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
+        )
+        found.append(Signature(vote.vote_id, person, vote.step_up, may, alone))
+    return found
+
+
+def is_named(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    review: ReviewRow,
+    gates: Sequence[Gate],
+    action: str,
+    person: str,
+    groups: frozenset[str],
+    assurance: str,
+    now: datetime,
+) -> bool:
+    """Whether policy names this person for it; a bundle that names nobody means nobody."""
+    who = Approver(person, groups, cast(Literal["oidc", "dev"], assurance))
+    what = review_facts(agent, review, gates)
+    return bool(can_do(bundle.rules, action, who, what, now=now, env=ctx.settings.environment))
+
+
+def count(
+    ctx: Context,
+    bundle: Bundle,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    agent: AgentRow,
+    gates: Sequence[Gate],
+    now: datetime,
+) -> Tally:
+    """Count the votes on an effect as they stand now: still in the group, still permitted, stepped up as asked. Beside
+    them stands what was signed in an emergency."""
+    votes = ballots(ctx, bundle, snapshot, effect, agent, now)
+    review = snapshot.review_of(effect)
+    asked = merge(gates, () if review is None else review.escalated)
+    counted = tally(asked, votes, excluded=requesters_side(agent, snapshot.transaction))
+    return replace(counted, opening=opening_of(ctx, bundle, snapshot, effect, agent, gates, now))

@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 from countersign.contract import JSON, ErrorCode, canonicalize, pointer_to
 from policy_service.errors import ConflictError
 from policy_service.queries import records
+from policy_service.queries.effect_text import hidden_text, is_hidden
 from policy_service.queries.effects import args_of
-from policy_service.queries.hiding import hidden_text, is_hidden
 from policy_service.queries.records import Snapshot
 from policy_service.queries.review_models import Change
 from policy_service.storage.tables import EffectRow

@@ -18,10 +18,8 @@ from policy_service.queries.ballots import person_key
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.changes import changes_between
 from policy_service.queries.context import Context
-from policy_service.queries.describing import money_at, properties_of, sentence
+from policy_service.queries.effect_text import Piece, is_hidden, money_at, properties_of, sentence
 from policy_service.queries.effects import args_of, manifest_for
-from policy_service.queries.hiding import is_hidden
-from policy_service.queries.pieces import Piece
 from policy_service.queries.review_models import Change, ProposalCard
 from policy_service.queries.voter import Voter, why_not
 from policy_service.storage.core import find_one

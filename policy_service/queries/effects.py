@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from countersign.contract import (
-    JSON,
-    ToolManifest,
-    load,
-)
+from countersign.contract import JSON, ToolManifest, load
 from policy_service.domain.gates import Gate
 from policy_service.domain.question import AgentPrincipal
 from policy_service.pap.bundle import Bundle

@@ -12,9 +12,10 @@ there. What cannot be read of a review (its rows were damaged) makes its row say
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from sqlalchemy import Connection, Select, func, select
 from sqlalchemy.exc import SQLAlchemyError
@@ -22,23 +23,113 @@ from sqlmodel import col
 
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
-from policy_service.queries.alike import kind_of
-from policy_service.queries.ballots import groups_now
+from policy_service.queries.ballots import count, groups_now
+from policy_service.queries.batches import kind_of
 from policy_service.queries.broken import SetApart
 from policy_service.queries.cases import Case, read_cases
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import read_cursor, write_cursor
-from policy_service.queries.describing import first_money, sentence
+from policy_service.queries.effect_text import Money, Piece, first_money, sentence
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.openings import count
-from policy_service.queries.pieces import Piece
-from policy_service.queries.queue_models import Count, QueuePage, QueueRow, Tab, TabCounts, Wanted
 from policy_service.queries.review_models import Risk
 from policy_service.queries.reviews import owner_name
 from policy_service.queries.voter import Voter, why_not
 from policy_service.storage.asked import Asks
 from policy_service.storage.core import follows, precedes, rows_of, table
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
+
+
+class Tab(StrEnum):
+    """Which reviews: those that wait for this person, all open ones, those of their own agents, settled ones."""
+
+    ME = "me"
+    OPEN = "open"
+    MINE = "mine"
+    DECIDED = "decided"
+
+
+Order: TypeAlias = Literal["due", "newest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a person wants to see. Every filter narrows; an empty one does not."""
+
+    tab: Tab = Tab.ME
+    agent: str = ""
+    tool: str = ""
+    group: str = ""
+    risk: str = ""
+    text: str = ""
+    order: Order = "due"
+
+    @property
+    def filtered(self) -> bool:
+        """Whether anything narrows the tab."""
+        return any((self.agent, self.tool, self.group, self.risk, self.text))
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many, up to a cap."""
+
+    number: int = 0
+    capped: bool = False
+
+    @property
+    def words(self) -> str:
+        """`7`, or `1,000+`."""
+        return f"{self.number:,}{'+' if self.capped else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class TabCounts:
+    """How many reviews stand on each tab, whatever the filters say."""
+
+    me: Count = Count()
+    open: Count = Count()
+    mine: Count = Count()
+    decided: Count = Count()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One review in the list."""
+
+    review_id: str
+    effect_id: str
+    rev: int
+    txn: str
+    tool: str
+    title: str
+    sentence: tuple[Piece, ...]
+    risk: Risk
+    agent: str
+    owner: str | None
+    gates: tuple[str, ...]  # titles, or policy ids where a gate has none
+    amount: Money | None
+    have: int
+    need: int
+    answer_by: datetime
+    opened_at: datetime
+    can_vote: bool
+    state: str = "open"
+    effect_state: str = "review"
+    settled_at: datetime | None = None
+    alike: str = ""  # the kind by which low-risk reviews may be decided together; empty: on its own only
+    opened: bool = False  # by break-glass, without the people its gates ask
+    broken: bool = False  # what is stored of it cannot be read: it is told as such and stops no other row
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """A page of a tab; `next_cursor` is opaque, None at the end."""
+
+    rows: tuple[QueueRow, ...]
+    next_cursor: str | None = None
+    counts: TabCounts = TabCounts()
+    looked_through: int = 0  # how many a filter went through without coming to the end; 0: to the end
+
 
 COUNT_CAP = 1_000  # nobody reads more than this
 DECIDED_CAP = 99  # settled reviews are many and nobody waits for them

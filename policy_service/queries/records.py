@@ -19,7 +19,7 @@ from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.settlement import Part
 from policy_service.errors import NotFoundError
 from policy_service.storage import proposals
-from policy_service.storage.core import Row, change, find, find_one, follows, rows_of, table
+from policy_service.storage.core import Row, find, find_one, follows, rows_of, table
 from policy_service.storage.proposals import OPEN, ProposalRow
 from policy_service.storage.tables import (
     AgentRow,
@@ -281,20 +281,6 @@ def agent_of(conn: Connection, name: str) -> AgentRow | None:
     return find_one(conn, AgentRow, name=name)
 
 
-def revisions_denied_by_people(conn: Connection, txn: str) -> list[int]:
-    """The revisions a person's deny ended, newest first."""
-    effects, votes = table(EffectRow).c, table(VoteRow).c
-    query = (
-        select(effects.rev)
-        .join(table(VoteRow), (votes.effect_id == effects.effect_id) & (votes.rev == effects.rev))
-        .where(effects.txn == txn, effects.state == EffectState.DENIED.value)
-        .where(votes.verdict == "deny", votes.late.is_(False))
-        .distinct()
-        .order_by(effects.rev.desc())
-    )
-    return [rev for (rev,) in conn.execute(query)]
-
-
 def review_by_id(conn: Connection, review_id: str) -> ReviewRow | None:
     """A review by its id."""
     return find_one(conn, ReviewRow, review_id=review_id)
@@ -382,36 +368,3 @@ def spent_effects(conn: Connection, effect_ids: Sequence[str]) -> set[str]:
     """Which of these effects were ever redeemed, at any revision."""
     query = select(col(RedemptionRow.effect_id)).where(col(RedemptionRow.effect_id).in_(effect_ids))
     return {effect_id for (effect_id,) in conn.execute(query)}
-
-
-def set_fire_by(conn: Connection, attempt: AttemptRow, fire_by: datetime) -> None:
-    """The end of an attempt's time to fire, as its newest receipt says."""
-    named = {"redeemer": attempt.redeemer, "attempt_id": attempt.attempt_id}
-    change(conn, AttemptRow, named, {"fire_by": fire_by})
-    attempt.fire_by = fire_by
-
-
-def not_asked(conn: Connection, bundle: str, after: str, limit: int) -> list[tuple[str, str, int]]:
-    """A page of (effect_id, txn, rev), by key, that are open and whose newest decision is of another bundle."""
-    of_effect = (
-        col(DecisionRow.effect_id) == col(EffectRow.effect_id),
-        col(DecisionRow.rev) == col(EffectRow.rev),
-    )
-    newest = (
-        select(col(DecisionRow.bundle))
-        .where(*of_effect)
-        .order_by(col(DecisionRow.decided_at).desc())
-        .limit(1)
-        .scalar_subquery()
-    )
-    query = (
-        select(col(EffectRow.effect_id), col(EffectRow.txn), col(EffectRow.rev))
-        .where(
-            col(EffectRow.state).in_([EffectState.REVIEW.value, EffectState.RELEASED.value]),
-            col(EffectRow.effect_id) > after,
-            newest != bundle,
-        )
-        .order_by(col(EffectRow.effect_id))
-        .limit(limit)
-    )
-    return [(effect_id, txn, rev) for effect_id, txn, rev in conn.execute(query)]

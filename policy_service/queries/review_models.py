@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal, TypeAlias
 
-from policy_service.queries.beside import Beside
-from policy_service.queries.pieces import ArgRow, Money, Piece
+from policy_service.queries.context_panel import Beside
+from policy_service.queries.effect_text import ArgRow, Money, Piece
 
 Risk: TypeAlias = Literal["low", "medium", "high"]
 Ballot: TypeAlias = Literal["approve", "deny", "break_glass"]

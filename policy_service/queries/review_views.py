@@ -11,14 +11,13 @@ from countersign.contract import EffectState
 from countersign.contract.wire import CommentView, ReviewPageView, ReviewView, SiblingView, VoteView
 from countersign.contract.wire import EarlierDenial as EarlierDenialView
 from policy_service.domain.quorum import Tally
-from policy_service.queries.ballots import person_key
+from policy_service.queries.ballots import count, person_key
 from policy_service.queries.broken import SetApart
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context
 from policy_service.queries.denied_before import Denials, EarlierDenial, period_of
+from policy_service.queries.effect_text import without_secrets
 from policy_service.queries.effects import args_of, manifest_for
-from policy_service.queries.hiding import without_secrets
-from policy_service.queries.openings import count
 from policy_service.queries.records import Snapshot
 from policy_service.queries.reviews import content_of, open_cases
 from policy_service.queries.shown import API, view_of

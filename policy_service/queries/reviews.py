@@ -21,18 +21,16 @@ from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.queries import records
-from policy_service.queries.ballots import requesters_side, standing_verdict
-from policy_service.queries.beside import Beside, MeterLine, Proof
+from policy_service.queries.ballots import count, requesters_side, signatures_on, standing_verdict
 from policy_service.queries.cases import Case, case_of, read_cases
 from policy_service.queries.context import Context
+from policy_service.queries.context_panel import Beside, MeterLine, Proof, before_it, is_meter, totals
 from policy_service.queries.cursors import read_cursor, write_cursor
 from policy_service.queries.denied_before import Denials, period_of
-from policy_service.queries.describing import arguments, sentence
 from policy_service.queries.edit_views import edit_cards, may_propose, open_cards, since_staged
+from policy_service.queries.effect_text import arguments, sentence
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.history import of_effect
-from policy_service.queries.openings import count, signatures_on
-from policy_service.queries.past import before_it
+from policy_service.queries.log import of_effect
 from policy_service.queries.records import Snapshot
 from policy_service.queries.review_models import (
     Ballot,
@@ -48,10 +46,8 @@ from policy_service.queries.review_models import (
     Sibling,
     VoteView,
 )
-from policy_service.queries.rule_changes import changes_of
 from policy_service.queries.signers import Signers, signers_of
-from policy_service.queries.timeline import event_line, person_of
-from policy_service.queries.totals import is_meter, totals
+from policy_service.queries.timeline import changes_of, event_line, person_of
 from policy_service.queries.voter import Voter, may_open, opening_step_up, step_up_of, why_not
 from policy_service.storage.core import find_one
 from policy_service.storage.tables import (

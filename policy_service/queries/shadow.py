@@ -1,13 +1,14 @@
-"""What is known of a bundle in shadow: its numbers, and its newest differences."""
+"""What is known of a bundle in shadow: its numbers and its newest differences, and both as the wire's model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal, cast
 
 from sqlalchemy import Connection, select
 
+from countersign.contract.wire import ShadowAnswer, ShadowDifference, ShadowView
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.storage.core import find_one, table
@@ -52,4 +53,36 @@ def _read(conn: Connection, digest: str, limit: int) -> Shadow | None:
         row.since,
         {name: getattr(row, name) for name in names},
         tuple(records.rows(conn, ShadowDifferenceRow, newest)),
+    )
+
+
+async def view(ctx: Context, limit: int) -> ShadowView:
+    """What is in shadow, its numbers, and its newest differences."""
+    if ctx.candidate is None:
+        return ShadowView()
+    status = ctx.candidate.status()
+    problems = () if status.error is None else tuple(str(problem) for problem in status.error.problems)
+    known = None if status.digest is None else await shadow_of(ctx, status.digest, limit)
+    said: dict[str, Any] = {}
+    if known is not None:
+        said = {
+            "since": known.since,
+            "differences": tuple(map(_difference, known.differences)),
+            **known.counts,
+        }
+    return ShadowView(
+        origin=status.origin, digest=status.digest, commit=status.commit, problems=problems, **said
+    )
+
+
+def _difference(row: ShadowDifferenceRow) -> ShadowDifference:
+    return ShadowDifference(
+        effect_id=row.effect_id,
+        rev=row.rev,
+        tool=row.tool,
+        agent=row.agent,
+        at=row.at,
+        way=cast(Literal["looser", "stricter", "other"], row.way),
+        in_force=ShadowAnswer(**row.before),
+        candidate=ShadowAnswer(**row.after),
     )

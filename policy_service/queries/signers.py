@@ -1,13 +1,14 @@
 """Who can still sign each gate of an open review, by name, so that somebody who cannot decide knows whom to ask.
 
-These are people of the gate, and of another gate where a vote that is in can move from there. Named is only whom the
-bundle or a sign-in names; others are counted. Left out are those of the requester's side (told apart: people wonder
-why), those whose approval is in, and those Cedar does not permit.
+Known are the members of groups that can be read without them, and everybody who has signed in. Listed are people of the
+gate, and of another gate where a vote that is in can move from there. Named is only whom the bundle or a sign-in names;
+others are counted. Left out are the requester's side (listed apart), those whose approval is in, and those whom Cedar
+does not permit, for the way they may sign in here, at this hour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -18,11 +19,56 @@ from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.quorum import fillers
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.ballots import ballots, person_key, requesters_side
+from policy_service.queries.ballots import ballots, groups_now, permission, person_key, requesters_side
 from policy_service.queries.cases import Case
 from policy_service.queries.context import Context
-from policy_service.queries.eligible import People, is_permitted
 from policy_service.queries.voter import Voter
+from policy_service.storage.tables import PersonRow
+
+
+class People:
+    """Everybody known here: found once for all gates that ask the same groups."""
+
+    def __init__(self, bundle: Bundle, signed_in: Iterable[PersonRow]) -> None:
+        self.bundle = bundle
+        self._by_token = {person_key(row.iss, row.sub): row for row in signed_in}
+        self._asked: dict[frozenset[str], list[tuple[str, frozenset[str]]]] = {}
+
+    def of(self, asked: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+        """Who is in one of these groups, each with the groups they are in now."""
+        if asked not in self._asked:
+            named = frozenset[str]().union(*(self.bundle.directory.members(group) for group in asked))
+            known = ((person, self._groups(person)) for person in sorted(named | self._by_token.keys()))
+            self._asked[asked] = [(person, groups) for person, groups in known if groups & asked]
+        return self._asked[asked]
+
+    def name_of(self, person: str) -> str | None:
+        """What people call them: by the bundle, or as they signed in. None for somebody known by their key alone,
+        which may be an address of theirs."""
+        row = self._by_token.get(person)
+        signed_in = None if row is None or row.name == row.sub or "@" in row.name else row.name
+        return self.bundle.directory.name_of(person) or signed_in
+
+    def _groups(self, person: str) -> frozenset[str]:
+        row = self._by_token.get(person)
+        if row is None:
+            return groups_now(self.bundle, person)
+        return frozenset() if row.revoked_at else groups_now(self.bundle, person, frozenset(row.groups))
+
+
+def is_permitted(
+    ctx: Context, bundle: Bundle, case: Case, person: str, groups: frozenset[str], now: datetime
+) -> bool:
+    """By whichever way they may sign in here; the hour they would vote at is taken to be now."""
+    ways = (["dev"] if ctx.settings.dev_signin else []) + (["oidc"] if ctx.settings.providers else [])
+    return any(
+        permission(
+            ctx, bundle, case.agent, case.review, case.gates,
+            person=person, groups=groups, assurance=assurance, now=now,
+        )
+        for assurance in ways or ["oidc"]
+    )  # fmt: skip
+
 
 NAMED: Final = 6
 _WEIGHED: Final = 40  # asked Cedar about, for one gate; of a larger group the rest is counted as it stands

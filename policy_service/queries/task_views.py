@@ -6,11 +6,16 @@ from typing import Literal, cast
 
 from countersign.contract.wire import TaskChoice, TaskDetail, TaskPage, TaskView
 from policy_service.queries import records
-from policy_service.queries.choices import choices
 from policy_service.queries.context import Context
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.settlers import why_not_settle
-from policy_service.queries.task_cases import TaskCase, read_task, read_tasks, said_of
+from policy_service.queries.task_cases import (
+    TaskCase,
+    choices,
+    read_task,
+    read_tasks,
+    said_of,
+    why_not_settle,
+)
 from policy_service.queries.view import effect_view, settlement_view
 from policy_service.queries.voter import Voter
 

@@ -14,10 +14,9 @@ from policy_service.domain.quorum import BallotVote, could_serve, serves
 from policy_service.identity.passkeys import counting
 from policy_service.identity.people import Person
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.ballots import groups_now, permission, person_key, requesters_side
+from policy_service.queries.ballots import groups_now, is_named, permission, person_key, requesters_side
 from policy_service.queries.cases import Case
 from policy_service.queries.context import Context
-from policy_service.queries.openings import is_named
 from policy_service.queries.review_models import StepUp
 from policy_service.queries.words import only_for
 from policy_service.storage.tables import AgentRow, ReviewRow

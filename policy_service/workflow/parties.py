@@ -13,7 +13,7 @@ from policy_service.identity.api_keys import has_live_api_key
 from policy_service.identity.callers import Caller
 from policy_service.identity.people import is_revoked
 from policy_service.queries import records
-from policy_service.queries.telling import require_visible
+from policy_service.queries.transactions import require_visible
 from policy_service.storage.alone import act_for
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, TransactionRow

@@ -1,21 +1,28 @@
-"""Webhooks: who is told of which line of the log, and how a receiver takes it.
+"""Webhooks: which receivers get which line of the log, and the delivery of one.
 
 Each receiver has a cursor in the log and a lane in the outbox. Following moves the cursor and writes the messages in
 one unit of work, so an event is neither lost nor written twice, whichever replica follows. A message is what the line
 says in ids and codes; its id is made of the receiver and the index, so a receiver knows a repeat. Several leave at
-once, so order is not promised: the index tells it. One process at a time sends to a receiver, by lease; one that fails
-rests and is then tried with one message at a time.
+once, so order is not promised: the index tells it. One process at a time sends to a receiver, by lease; one that
+fails rests and is then tried with one message at a time.
+
+A delivery is signed, goes to exactly the address that was checked, and is judged by its status alone: 2xx is taken;
+410 means that nobody is there any more; anything else, a redirect too, has failed. The answer's body is not read, so
+neither its size nor its pace matters. The report of a failure quotes neither address nor answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
+import httpx2
 from sqlalchemy import Connection, func, select, update
 
 from countersign.contract import canonicalize
@@ -24,6 +31,7 @@ from policy_service.audit.log import Entry, append, entries_after, highest_index
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import OPERATOR
 from policy_service.queries.context import Context
+from policy_service.reaching import Resolve, UnreachableError, answered, resolve
 from policy_service.settings import Settings
 from policy_service.storage import leases, outbox
 from policy_service.storage.core import change, find_one, insert_unless_taken, table
@@ -31,6 +39,7 @@ from policy_service.storage.database import Tx
 from policy_service.storage.outbox import Message, Retry
 from policy_service.storage.plumbing import OutboxRow, WebhookRow
 from policy_service.storage.types import time_text
+from policy_service.tokens.webhook_keys import WebhookKey, sign_webhook
 from policy_service.webhooks import Webhook
 from policy_service.workflow.moves import SERVICE
 
@@ -248,3 +257,54 @@ def try_again(tx: Tx, settings: Settings, name: str) -> int:
     revived = outbox.try_again(tx, lane_of(name), until)
     append(tx, "webhook_retried", actor=OPERATOR, body={"webhook": name, "messages": revived})
     return revived
+
+
+_GONE: Final = 410
+_BUSY: Final = frozenset({429, 503})  # what may say when to come back (RFC 9110 section 10.2.3)
+
+
+async def deliver(
+    webhook: Webhook,
+    keys: Sequence[WebhookKey],
+    named: str,
+    event: Mapping[str, Any],
+    now: datetime,
+    resolve: Resolve = resolve,
+) -> Answer:
+    """Send one event; what came of it."""
+    body = canonicalize(dict(event))
+    headers = {"Content-Type": "application/json", "User-Agent": "countersign"}
+    headers |= sign_webhook(keys, named, int(now.timestamp()), body)
+    try:
+        async with (
+            asyncio.timeout(webhook.timeout_s),
+            answered("POST", webhook.url, webhook, headers=headers, body=body, resolve=resolve) as response,
+        ):
+            return _judged(response, now)
+    except TimeoutError:
+        return Answer(error=f"no answer within {webhook.timeout_s:g} s")
+    except UnreachableError as error:
+        return Answer(error=str(error))
+    except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+        return Answer(error=type(error).__name__)
+
+
+def _judged(response: httpx2.Response, now: datetime) -> Answer:
+    status = response.status_code
+    if 200 <= status < 300:
+        return Answer(status)
+    rest = _asked_for(response.headers.get("retry-after"), now) if status in _BUSY else None
+    return Answer(status, f"it answered {status}", gone=status == _GONE, rest=rest)
+
+
+def _asked_for(told: str | None, now: datetime) -> timedelta | None:
+    """Seconds or a date; None where it is neither."""
+    if told is None:
+        return None
+    if told.isascii() and told.isdigit():
+        return timedelta(seconds=int(told[:9]))
+    try:
+        until = parsedate_to_datetime(told)
+    except ValueError:
+        return None
+    return (until if until.tzinfo else until.replace(tzinfo=UTC)) - now

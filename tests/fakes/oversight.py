@@ -12,8 +12,8 @@ from countersign.contract import canonicalize
 from policy_service.errors import ForbiddenError, NotFoundError
 from policy_service.queries.agents import AgentLine, AgentList, AgentPage, EffectLine, KeyLine
 from policy_service.queries.alarms import Alarms, StopLine
-from policy_service.queries.pieces import Piece
-from policy_service.queries.searching import Found, LogLine, LogSearch
+from policy_service.queries.effect_text import Piece
+from policy_service.queries.log import Found, LogLine, LogSearch
 from policy_service.queries.stops import StopPage, Target
 from tests.fakes.reviews import NOW
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from policy_service.queries.policy_models import (
+from policy_service.queries.policies import (
     BundleEvent,
     InForce,
     InShadow,

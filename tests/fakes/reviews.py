@@ -11,7 +11,8 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from policy_service.queries.beside import (
+from policy_service.queries.batches import BatchLine
+from policy_service.queries.context_panel import (
     Beside,
     LastApproved,
     Limit,
@@ -20,8 +21,8 @@ from policy_service.queries.beside import (
     PastEffect,
     Proof,
 )
-from policy_service.queries.pieces import ArgRow, Money, Piece
-from policy_service.queries.queue_models import BatchLine, QueueRow
+from policy_service.queries.effect_text import ArgRow, Money, Piece
+from policy_service.queries.queue import QueueRow
 from policy_service.queries.review_models import (
     CommentView,
     EventLine,
@@ -32,7 +33,7 @@ from policy_service.queries.review_models import (
     VoteView,
 )
 from policy_service.queries.shown import BATCH, view_of
-from policy_service.queries.task_models import TaskPage
+from policy_service.queries.tasks import TaskPage
 
 NOW = datetime(2026, 11, 19, 14, 26, 12, tzinfo=UTC)
 CYRILLIC_A = "\u0430"

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from policy_service.queries.review_models import EventLine, Sibling, VoteView
-from policy_service.queries.task_models import ChoiceView, SettlementView, TaskLine, TaskPage
+from policy_service.queries.tasks import ChoiceView, SettlementView, TaskLine, TaskPage
 from tests.fakes import reviews
 
 NOT_FIRED = "It is recorded as failed; nothing fired. Nothing of its transaction stands."

@@ -29,19 +29,12 @@ from countersign.contract import JSON
 from policy_service.channels.web.routes import install
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.sessions import Notice
-from policy_service.queries.policy_models import PoliciesPage, TriedEffect
-from policy_service.queries.queue_models import (
-    AlikePage,
-    Count,
-    QueuePage,
-    QueueRow,
-    Tab,
-    TabCounts,
-    Wanted,
-)
+from policy_service.queries.batches import AlikePage
+from policy_service.queries.policies import PoliciesPage, TriedEffect
+from policy_service.queries.queue import Count, QueuePage, QueueRow, Tab, TabCounts, Wanted
 from policy_service.queries.review_models import Ballot, CommentView, ReviewPage, VoteResult, VoteView
 from policy_service.queries.shown import BATCH, WEB, folded_args, view_of
-from policy_service.queries.task_models import OpenTasks, TaskList, TaskPage
+from policy_service.queries.tasks import OpenTasks, TaskList, TaskPage
 from policy_service.workflow.passkeys.managing import PasskeyPage
 from policy_service.workflow.passkeys.stepping_up import Proof
 from tests.fakes import policies, reviews, tasks

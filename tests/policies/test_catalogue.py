@@ -20,7 +20,7 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.question import AgentPrincipal, Question
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
-from policy_service.queries.describing import sentence
+from policy_service.queries.effect_text import sentence
 from policy_service.workflow.effects.effect_rows import undecided
 from tests.fakes.catalogue import sample, taken_back
 

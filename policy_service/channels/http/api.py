@@ -14,7 +14,7 @@ from policy_service.health import Finding
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.trusted_issuers import TrustedIssuers
 from policy_service.queries.context import Context
-from policy_service.queries.telling import Telling
+from policy_service.queries.transactions import Telling
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from policy_service.channels.showing.findings import Finding
 from policy_service.channels.showing.keys import findings_of_names
 from policy_service.channels.showing.marking import Marked, mark
 from policy_service.channels.showing.wording import counted
-from policy_service.queries.pieces import ArgRow
+from policy_service.queries.effect_text import ArgRow
 from policy_service.queries.shown import FOLD_ABOVE_LINES, is_long, line_count
 
 _PREVIEW_CHARS = 240

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from policy_service.channels.showing.findings import Finding
 from policy_service.channels.showing.lookalikes import twin_of
-from policy_service.queries.pieces import NOT_IN_THE_SCHEMA, ArgRow
+from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow
 
 
 def findings_of_names(rows: Sequence[ArgRow]) -> dict[str, tuple[Finding, ...]]:

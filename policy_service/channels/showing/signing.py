@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from policy_service.channels.showing.wording import counted
-from policy_service.queries.pieces import Money, Piece
+from policy_service.queries.effect_text import Money, Piece
 from policy_service.queries.review_models import ReviewPage
 
 

@@ -30,8 +30,7 @@ from policy_service.channels.slack.payloads import Command
 from policy_service.errors import ForbiddenError, InvalidRequestError, RequestError
 from policy_service.identity.slack_links import slack_link
 from policy_service.queries.context import Context
-from policy_service.queries.queue import queue_page
-from policy_service.queries.queue_models import QueuePage, Wanted
+from policy_service.queries.queue import QueuePage, Wanted, queue_page
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.workflow.effects.trying import try_effect
 from policy_service.workflow.moves import person_actor

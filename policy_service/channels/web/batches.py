@@ -18,9 +18,8 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.voting import BatchForm, batch_fields, line_value, read_batch
 from policy_service.errors import ConflictError, InvalidRequestError, ServiceError
-from policy_service.queries.alike import MAX_TOGETHER, alike
+from policy_service.queries.batches import MAX_TOGETHER, alike, whole
 from policy_service.queries.reviews import review_page
-from policy_service.queries.whole import whole
 from policy_service.workflow.reviews.vote import Ballot, vote
 
 _WORDS: Final = frozenset({"reason", "pick", "note"})

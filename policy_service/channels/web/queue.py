@@ -22,8 +22,7 @@ from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries.ballots import groups_now
 from policy_service.queries.context import Context
-from policy_service.queries.queue import count_waiting, queue_page
-from policy_service.queries.queue_models import Wanted
+from policy_service.queries.queue import Wanted, count_waiting, queue_page
 from policy_service.queries.voter import Voter
 
 PAGE_OF_ROWS = (

@@ -33,9 +33,9 @@ from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.queries.ballots import count
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of, principal_of
-from policy_service.queries.openings import count
 from policy_service.queries.records import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id

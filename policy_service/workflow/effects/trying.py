@@ -16,8 +16,7 @@ from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.context import Context
-from policy_service.queries.policies import row_of
-from policy_service.queries.policy_models import TriedEffect
+from policy_service.queries.policies import TriedEffect, row_of
 from policy_service.queries.review_models import FactLine
 from policy_service.workflow.effects.asking import evaluate, gather_facts, question_about
 from policy_service.workflow.effects.effect_rows import undecided

@@ -21,10 +21,9 @@ from countersign.contract.names import labelled_digest
 from policy_service.domain.break_glass import Signature
 from policy_service.domain.quorum import BallotVote
 from policy_service.queries import records
-from policy_service.queries.ballots import ballots, person_key, requesters_side
+from policy_service.queries.ballots import ballots, count, person_key, requesters_side, weighed
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context
-from policy_service.queries.openings import count, weighed
 from policy_service.storage.core import find, find_one, rows_of, table
 from policy_service.storage.proof_tables import AssertionRow, ViewRow
 from policy_service.storage.stored_json import read_stored

@@ -22,9 +22,9 @@ from countersign.contract import (
     Resource,
 )
 from policy_service.identity.callers import Caller
+from policy_service.queries.ballots import count
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of
-from policy_service.queries.openings import count
 from policy_service.queries.records import Snapshot, agent_of
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow, VoteRow

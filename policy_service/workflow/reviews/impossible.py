@@ -26,8 +26,8 @@ from policy_service.queries.ballots import ballots, requesters_side
 from policy_service.queries.broken import SetApart
 from policy_service.queries.cases import Case, read_case, read_cases
 from policy_service.queries.context import Context
-from policy_service.queries.eligible import People, is_permitted
 from policy_service.queries.records import Snapshot
+from policy_service.queries.signers import People, is_permitted
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx

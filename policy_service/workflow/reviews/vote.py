@@ -30,14 +30,10 @@ from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.passkeys import counting
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
-from policy_service.queries.ballots import (
-    standing_of,
-    standing_verdict,
-)
+from policy_service.queries.ballots import count, standing_of, standing_verdict
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.changes import stale_review
 from policy_service.queries.context import Context
-from policy_service.queries.openings import count
 from policy_service.queries.review_models import Ballot as Verdict
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.reviews import content_of
@@ -50,12 +46,7 @@ from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.proof_tables import ViewRow
 from policy_service.storage.tables import EffectRow, VoteRow
-from policy_service.workflow.effects.asking import (
-    ask_again,
-    gather_facts,
-    require_current,
-    with_one_bundle,
-)
+from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
 from policy_service.workflow.effects.endings import deny_by_person, expire_effect
 from policy_service.workflow.effects.ready import settle_answer
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review

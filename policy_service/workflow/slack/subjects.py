@@ -14,8 +14,7 @@ from policy_service.identity.slack_links import slack_link
 from policy_service.queries import records
 from policy_service.queries.broken import SetApart
 from policy_service.queries.context import Context
-from policy_service.queries.describing import sentence
-from policy_service.queries.pieces import Piece
+from policy_service.queries.effect_text import Piece, sentence
 from policy_service.queries.review_models import EventLine, ReviewPage
 from policy_service.queries.reviews import read_page
 from policy_service.queries.shown import SLACK, view_of

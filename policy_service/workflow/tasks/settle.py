@@ -22,8 +22,7 @@ from policy_service.domain.tasks import ANSWERS, is_about, moves_of
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.queries.settlers import why_not_settle
-from policy_service.queries.task_cases import TaskCase, read_task, said_of
+from policy_service.queries.task_cases import TaskCase, read_task, said_of, why_not_settle
 from policy_service.queries.voter import Voter
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from policy_service.queries import past
-from policy_service.queries.beside import Beside
+from policy_service.queries import context_panel as past
+from policy_service.queries.context_panel import Beside
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.reviews import review_page
 from policy_service.queries.voter import voter_for

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select
 
 from policy_service.channels import streams
 from policy_service.identity.callers import Caller
-from policy_service.queries import history
+from policy_service.queries import log as history
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
 from tests.fakes.pages import holds

@@ -11,9 +11,9 @@ from sqlalchemy import event, select, update
 from sqlmodel import col
 
 from policy_service import metrics
-from policy_service.queries import describing, records
-from policy_service.queries.queue import queue_page
-from policy_service.queries.queue_models import QueuePage, Tab, Wanted
+from policy_service.queries import effect_text as describing
+from policy_service.queries import records
+from policy_service.queries.queue import QueuePage, Tab, Wanted, queue_page
 from policy_service.queries.voter import voter_for
 from policy_service.storage.core import rows_of, table
 from policy_service.storage.tables import EffectRow

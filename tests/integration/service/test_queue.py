@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from policy_service.queries.queue_models import Tab, Wanted
+from policy_service.queries.queue import Tab, Wanted
 from policy_service.storage.asked import AskedRow
 from policy_service.storage.core import table
 from policy_service.workflow.effects.activate import ask_about_open

@@ -14,7 +14,7 @@ import pytest
 from policy_service.channels.web.ports import QueueEvent
 
 from policy_service.channels.web import live
-from policy_service.queries.queue_models import Tab, Wanted
+from policy_service.queries.queue import Tab, Wanted
 from policy_service.queries.shown import BATCH, view_of
 from tests.fakes import reviews
 from tests.fakes.pages import holds

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from policy_service.queries import shown
-from policy_service.queries.pieces import Piece
+from policy_service.queries.effect_text import Piece
 from policy_service.queries.review_models import EventLine, ReviewPage, RuleChange
 from policy_service.queries.shown import API, BATCH, WEB, folded_args, view_of, views_for
 from tests.fakes import reviews

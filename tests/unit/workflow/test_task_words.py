@@ -6,9 +6,8 @@ from typing import Any, TypeVar
 import pytest
 
 from countersign.contract import TaskAnswer
-from policy_service.queries.choices import choices
 from policy_service.queries.records import Snapshot
-from policy_service.queries.task_cases import TaskCase
+from policy_service.queries.task_cases import TaskCase, choices
 from policy_service.storage.tables import AgentRow, EffectRow, Row, TaskRow, TransactionRow
 
 R = TypeVar("R", bound=Row)

@@ -39,7 +39,7 @@ from policy_service.channels.slack.drawing.writing import (
     section,
     when,
 )
-from policy_service.queries.pieces import Piece
+from policy_service.queries.effect_text import Piece
 from policy_service.queries.review_models import ReviewPage
 
 MOST_WARNINGS: Final = 4

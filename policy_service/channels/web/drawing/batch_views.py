@@ -10,7 +10,7 @@ from policy_service.channels.showing.arguments import ArgView, arg_views, same_b
 from policy_service.channels.showing.wording import Due, due
 from policy_service.channels.web.drawing.beside import Part, part_of
 from policy_service.channels.web.drawing.queue_views import sentence_warnings
-from policy_service.queries.queue_models import BatchLine, WholePage, WholePart
+from policy_service.queries.batches import BatchLine, WholePage, WholePart
 from policy_service.queries.review_models import Sibling
 
 

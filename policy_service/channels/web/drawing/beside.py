@@ -11,8 +11,15 @@ from policy_service.channels.showing.signing import approving, siblings_waiting
 from policy_service.channels.showing.wording import clock
 from policy_service.channels.web.drawing.comparing import Comparison, compare
 from policy_service.domain.money import money_text
-from policy_service.queries.beside import Beside, LastApproved, MeterLine, Past, PastEffect, Proof
-from policy_service.queries.pieces import ArgRow
+from policy_service.queries.context_panel import (
+    Beside,
+    LastApproved,
+    MeterLine,
+    Past,
+    PastEffect,
+    Proof,
+)
+from policy_service.queries.effect_text import ArgRow
 from policy_service.queries.review_models import ReviewPage, Sibling
 
 # By state: the word in a list, its icon, how its tag looks.

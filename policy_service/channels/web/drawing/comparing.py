@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from policy_service.channels.showing.marking import Marked, mark
-from policy_service.queries.pieces import ArgRow, Money
+from policy_service.queries.effect_text import ArgRow, Money
 
 CELL_CHARS = 160
 _BEFORE_IT = 30  # characters shown in front of the first difference

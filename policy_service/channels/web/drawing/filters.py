@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from policy_service.errors import InvalidRequestError
-from policy_service.queries.queue_models import Order, QueuePage, Tab, Wanted
+from policy_service.queries.queue import Order, QueuePage, Tab, Wanted
 
 _MAX_CHARS = 200
 # where in the list and in the log, and what stands beside it

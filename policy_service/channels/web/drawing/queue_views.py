@@ -15,8 +15,8 @@ from policy_service.channels.showing.marking import mark
 from policy_service.channels.showing.standing import Outcome, short_outcome
 from policy_service.channels.showing.wording import Due, clock, due
 from policy_service.channels.web.drawing.filters import address
-from policy_service.queries.pieces import Money, Piece
-from policy_service.queries.queue_models import QueueRow, Tab, Wanted
+from policy_service.queries.effect_text import Money, Piece
+from policy_service.queries.queue import QueueRow, Tab, Wanted
 
 ALIKE_FROM = 3  # two rows are read as quickly as one that stands for both
 

@@ -11,7 +11,7 @@ from policy_service.channels.showing.arguments import arg_views, canonical_bytes
 from policy_service.channels.showing.questions import is_doubt, question_text
 from policy_service.channels.showing.wording import span_words
 from policy_service.channels.web.drawing.views import timeline_line, warned
-from policy_service.queries.task_models import TaskLine, TaskList, TaskPage
+from policy_service.queries.tasks import TaskLine, TaskList, TaskPage
 
 
 @dataclass(frozen=True, slots=True)

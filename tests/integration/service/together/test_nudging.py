@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from countersign.contract import ErrorCode
-from policy_service.queries import eligible
+from policy_service.queries import signers as eligible
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import OutboxRow
 from policy_service.workflow.due import sweep

@@ -14,8 +14,7 @@ import pytest
 
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.callers import Caller
-from policy_service.queries.queue import queue_page
-from policy_service.queries.queue_models import Wanted
+from policy_service.queries.queue import Wanted, queue_page
 from policy_service.queries.stops import Target
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline

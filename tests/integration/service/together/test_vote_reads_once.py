@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from policy_service.queries import openings, records
+from policy_service.queries import ballots as openings
+from policy_service.queries import records
 from tests.fakes.payments import gate, plain_forbid
 from tests.integration.service.together.bank import Bank
 

@@ -17,7 +17,7 @@ from policy_service.channels.web.drawing.cedar_text import stretches
 from policy_service.channels.web.drawing.queue_views import queue_groups
 from policy_service.channels.web.drawing.task_views import question
 from policy_service.channels.web.drawing.views import as_shown, changed_since
-from policy_service.queries.queue_models import Wanted
+from policy_service.queries.queue import Wanted
 from policy_service.queries.review_models import BreakGlassView, GateView, ReviewPage, RuleChange
 from tests.fakes import reviews
 

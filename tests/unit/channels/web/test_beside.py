@@ -12,7 +12,7 @@ from policy_service.channels.web.drawing.beside import approving, beside_view
 from policy_service.channels.web.drawing.comparing import CELL_CHARS, Cell, compare
 from policy_service.channels.web.drawing.views import timeline_line
 from policy_service.channels.web.rendering import shown
-from policy_service.queries.beside import Beside, Limit, MeterLine, Past
+from policy_service.queries.context_panel import Beside, Limit, MeterLine, Past
 from policy_service.queries.review_models import EventLine, Sibling
 from tests.fakes.reviews import NOW, arg, hostile, refund, usd
 

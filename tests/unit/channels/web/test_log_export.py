@@ -11,7 +11,7 @@ import pytest
 
 from policy_service.channels.web.agents import bars
 from policy_service.channels.web.audit import as_table
-from policy_service.queries.searching import LogLine
+from policy_service.queries.log import LogLine
 from tests.fakes.oversight import line
 
 pytestmark = pytest.mark.anyio

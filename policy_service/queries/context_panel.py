@@ -1,29 +1,115 @@
-"""What was before: the agent's last approved effect of a kind, and earlier effects like this one with their outcomes.
+"""The context panel of a review: precedents, meters and the redemption, as values and how they are read.
 
-Rules kept here: before means asked earlier than the effect itself, so the page of a settled review keeps telling what
-its voters could see; however much there ever was, so many rows are looked through at most, by an index; and a value
-that is secret in either effect, or by the manifest of today, is hidden in both.
+None of it is signed: it is what the service itself remembers, for people to weigh. Rules: before means asked earlier
+than the effect itself, so the page of a settled review keeps showing what its voters could see. However much there ever
+was, so many rows are looked through at most, by an index. A value that is secret in either effect, or by the manifest
+of today, is hidden in both. The figures of a meter are those the decision saw: its own reservation and every later one
+are left out (design section 4). Nothing is summed again for a page.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, and_, bindparam, or_, select
 
-from countersign.contract import EffectState
+from countersign.contract import EffectState, load, pointer_tokens
 from policy_service.domain.people import BREAK_GLASS
+from policy_service.facts.meters import COUNT, Meter
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.beside import LastApproved, Past, PastEffect
-from policy_service.queries.describing import arguments, sentence
+from policy_service.pdp.limits import limit_of
+from policy_service.queries.effect_text import ArgRow, Piece, arguments, is_hidden, sentence
 from policy_service.queries.effects import manifest_for
 from policy_service.queries.records import among, at_revisions
 from policy_service.storage.core import table
-from policy_service.storage.tables import EffectRow, ReviewRow, VoteRow
+from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
+
+
+@dataclass(frozen=True, slots=True)
+class PastEffect:
+    """An earlier effect and what became of it. `by` and `reason` are of the person who settled it with a no."""
+
+    sentence: tuple[Piece, ...]
+    agent: str
+    asked_at: datetime
+    state: str
+    review_id: str | None = None  # None: nobody was asked
+    by: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The effects of the same tool on the same resource, or to the same recipients, in the days before."""
+
+    days: int
+    resource_type: str
+    to_recipients: bool  # the arguments name recipients
+    counts: Mapping[str, int]  # by state
+    capped: bool  # there are more than were counted
+    rows: tuple[PastEffect, ...]  # the newest of them, newest first
+
+
+@dataclass(frozen=True, slots=True)
+class LastApproved:
+    """The agent's last effect by the same tool that fired, or that people approved, with its arguments."""
+
+    effect: PastEffect
+    args: tuple[ArgRow, ...]
+    approved_by: tuple[str, ...]
+    same_version: bool  # of the tool: its description has not changed since
+    opened_by: tuple[str, ...] = ()  # in an emergency, without the people its gates asked
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The total above which a rule forbids, or asks people, whatever else the effect is like."""
+
+    total: int
+    policy_id: str
+    title: str
+    asks: bool  # people are asked above it; else it is forbidden
+
+
+@dataclass(frozen=True, slots=True)
+class MeterLine:
+    """A meter as it stood when the effect took its part of it."""
+
+    name: str
+    doc: str
+    per: str
+    window: str
+    until: datetime | None  # None: the window rolls
+    before: int
+    this: int | None  # None: it would tell a secret
+    currency: str | None
+    limit: Limit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How the effect was spent."""
+
+    redeemer: str
+    attempt_id: str
+    redeemed_at: datetime
+    jti: str | None
+    fire_by: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """All of it. `last` and `past` are None where there is nothing before it."""
+
+    last: LastApproved | None = None
+    past: Past | None = None
+    meters: tuple[MeterLine, ...] = ()
+    proof: Proof | None = None
+
 
 DAYS: Final = 30
 SHOWN: Final = 5
@@ -186,3 +272,51 @@ def _hidden_alike(bundle: Bundle, effect: EffectRow, then: EffectRow) -> EffectR
     known = manifest_for(bundle, then.tool, then.tool_digest) or bundle.manifests.get(then.tool)
     secret = [*then.secret, *secret_now(bundle, effect)] if known is not None else [""]
     return EffectRow(**vars(then) | {"secret": secret})
+
+
+_SOURCE = "meter "
+
+
+def totals(bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> tuple[MeterLine, ...]:
+    """Every meter of the bundle in force that the decision has seen."""
+    return tuple(
+        _line(bundle, effect, meter, decision.history[meter.name])
+        for meter in bundle.meters.get(effect.tool, ())
+        if meter.name in decision.history
+    )
+
+
+def is_meter(source: str, bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> bool:
+    """Whether a fact is the figure of a meter that has a line of its own."""
+    name = source.removeprefix(_SOURCE)
+    known = (meter.name for meter in bundle.meters.get(effect.tool, ()))
+    return source.startswith(_SOURCE) and name in decision.history and name in known
+
+
+def _line(bundle: Bundle, effect: EffectRow, meter: Meter, before: int) -> MeterLine:
+    hidden = meter.field != COUNT and is_hidden(secret_now(bundle, effect), meter.field)
+    return MeterLine(
+        name=meter.name,
+        doc=meter.doc,
+        per=meter.per,
+        window=meter.window.words,
+        until=meter.window.ends(effect.asked_at),
+        before=before,
+        this=None if hidden else meter.amount(load(effect.args)),
+        currency=meter.currency,
+        limit=_limit(bundle, effect, meter),
+    )
+
+
+def _limit(bundle: Bundle, effect: EffectRow, meter: Meter) -> Limit | None:
+    manifest = bundle.manifests.get(effect.tool)
+    found = limit_of(
+        bundle.policies.values(),
+        meter=meter.name,
+        field=tuple(pointer_tokens(meter.field)),
+        action=effect.tool,
+        groups=frozenset() if manifest is None else frozenset(manifest.groups),
+    )
+    if found is None:
+        return None
+    return Limit(found.total, found.source.id, found.source.title, found.asks)

@@ -1,12 +1,17 @@
 """An effect in words: the sentence and the arguments, both from the stored canonical bytes and the reviewed manifest.
 
-Nothing is shortened and nothing comes from the agent but the values themselves. Where the bundle no longer holds the
-manifest the effect was made with, the words are plain and the arguments stand in canonical order.
+Nothing is shortened, nothing is HTML, and nothing comes from the agent but the values themselves. Where the bundle no
+longer holds the manifest the effect was made with, the words are plain and the arguments stand in canonical order.
+
+A value is hidden when it is a secret, lies inside one, or holds one; its byte count is shown instead. The agent's own
+view is not touched (it sent the value), and the digest binds it all the same.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 from countersign.contract import (
     JSON,
@@ -20,9 +25,67 @@ from countersign.contract import (
 from policy_service.domain.money import is_currency, money_text
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.effects import args_of, manifest_for
-from policy_service.queries.hiding import is_hidden
-from policy_service.queries.pieces import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece
 from policy_service.storage.tables import EffectRow
+
+PieceKind: TypeAlias = Literal["text", "money", "recipient", "value"]
+
+NOT_IN_THE_SCHEMA = "not in the schema"
+"""The type of an argument that the reviewed schema does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """An amount in minor units with its ISO 4217 code, and the one way we print it."""
+
+    minor: int
+    currency: str
+    text: str  # "$1,240.00": symbol and grouping fixed by us, never by the reader's locale
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the sentence: our printed words, or a value filled in from the bytes (`value`)."""
+
+    text: str
+    value: bool = False
+    kind: PieceKind = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class ArgRow:
+    """One argument, in the order of the tool's schema."""
+
+    name: str
+    type_text: str  # "integer, minor units", "one of 3": words from the manifest's schema
+    value_json: str  # the canonical JSON of exactly this value
+    value_text: str  # a string's own characters; for every other type the same as `value_json`
+    money: Money | None = None
+    recipient: bool = False
+    secret: bool = False  # the page then shows the byte count instead of the value
+    unseen: bool = False  # Cedar could not weigh it
+    bytes: int = 0  # UTF-8 length of `value_text`
+
+
+def is_hidden(secret: Sequence[str], pointer: str) -> bool:
+    """Whether showing what stands at ``pointer`` would show a secret."""
+    return any(
+        not one or one == pointer or one.startswith(f"{pointer}/") or pointer.startswith(f"{one}/")
+        for one in secret
+    )
+
+
+def hidden_text(value: JSON) -> str:
+    """What stands in place of a hidden value."""
+    return f"(hidden value, {len(canonicalize(value))} bytes)"
+
+
+def without_secrets(args: Mapping[str, JSON], secret: Sequence[str]) -> dict[str, JSON]:
+    """The arguments with every hidden one replaced by its byte count."""
+    return {
+        name: hidden_text(value) if is_hidden(secret, pointer_to(name)) else value
+        for name, value in args.items()
+    }
+
 
 _CONST = "const:"
 _TYPES = {
