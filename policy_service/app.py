@@ -78,12 +78,12 @@ from policy_service.jobs.watching import Watch
 from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
 from policy_service.pap.shadow import Candidate
+from policy_service.queries.context import Context
 from policy_service.settings import Settings
 from policy_service.storage import leases
 from policy_service.storage.unit import Clock, utc_now
 from policy_service.tokens.keys import read_keys
 from policy_service.tokens.sign import Signer
-from policy_service.workflow.context import Context
 from policy_service.workflow.due import sweep
 from policy_service.workflow.effects.activate import activate, ask_about_open, look_when_asked
 from policy_service.workflow.looking import look

@@ -14,10 +14,10 @@ from sqlalchemy import Connection, func, select
 from countersign.contract import TaskKind
 from policy_service import metrics
 from policy_service.audit.log import highest_index
+from policy_service.queries.stops import Stop, list_stops
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow, OutboxRow
 from policy_service.storage.tables import ReviewRow, TaskRow
-from policy_service.workflow.effects.stops import Stop, list_stops
 
 MOST = 10_000
 _DAY = timedelta(days=1)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import structlog
 
+from policy_service.queries.context import Context
 from policy_service.storage.outbox import Drained, Message, Retry, drain
-from policy_service.workflow.context import Context
 
 log = structlog.get_logger(__name__)
 

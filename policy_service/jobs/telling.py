@@ -14,14 +14,13 @@ import structlog
 
 from policy_service import metrics
 from policy_service.health import Health
+from policy_service.queries.context import Context
 from policy_service.reaching import Resolve, resolve
 from policy_service.settings import Settings
 from policy_service.storage.outbox import Message
 from policy_service.tokens.webhook_keys import WebhookKey, read_webhook_keys
 from policy_service.webhooks import Webhook
-from policy_service.workflow.context import Context
-from policy_service.workflow.told.delivering import deliver
-from policy_service.workflow.told.webhooks import Answer, Standing, follow, note, standing_of, take
+from policy_service.workflow.webhooks import Answer, Standing, deliver, follow, note, standing_of, take
 
 log = structlog.get_logger(__name__)
 

@@ -12,7 +12,7 @@ from policy_service.errors import PoliciesBehindError
 from policy_service.pap.active import Reloaded
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
-from policy_service.workflow.context import Context
+from policy_service.queries.context import Context
 from policy_service.workflow.policy_heads import active_row, is_noted, note_refused, put_in_force, standing_of
 
 log = structlog.get_logger(__name__)

@@ -19,6 +19,7 @@ from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, req
 from policy_service.audit.log import append
 from policy_service.domain.settlement import needs_a_word, stands_for_good, state_of_transaction
 from policy_service.errors import ConflictError
+from policy_service.queries.records import Snapshot
 from policy_service.storage import asked, outbox, proposals
 from policy_service.storage.alone import require_alone
 from policy_service.storage.core import Row, change, insert_row, table
@@ -34,7 +35,6 @@ from policy_service.storage.tables import (
     TransactionRow,
 )
 from policy_service.workflow.metering import give_back_if_over
-from policy_service.workflow.records import Snapshot
 
 
 @dataclass(frozen=True)

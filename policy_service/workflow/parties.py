@@ -7,25 +7,16 @@ Everybody else gets the same answer as for a transaction that does not exist.
 from __future__ import annotations
 
 from countersign.contract import ErrorCode
-from policy_service.errors import ForbiddenError, NotFoundError, UnauthenticatedError
+from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.agents import find_key
 from policy_service.identity.api_keys import has_live_api_key
 from policy_service.identity.callers import Caller
 from policy_service.identity.people import is_revoked
+from policy_service.queries import records
+from policy_service.queries.transactions import require_visible
 from policy_service.storage.alone import act_for
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, TransactionRow
-from policy_service.workflow import records
-
-
-def require_visible(caller: Caller, transaction: TransactionRow) -> None:
-    """Refuse to tell strangers whether a transaction exists.
-
-    Raises:
-        NotFoundError: neither the agent's own nor this party's to redeem.
-    """
-    if caller.agent not in {transaction.agent, transaction.aud}:
-        raise NotFoundError(f"there is no transaction {transaction.txn!r}")
 
 
 def require_own(caller: Caller, transaction: TransactionRow) -> None:

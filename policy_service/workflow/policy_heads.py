@@ -19,10 +19,10 @@ from policy_service.identity.agents import OPERATOR
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import Standing
+from policy_service.queries.context import Context
 from policy_service.storage.core import change, find_one, insert_unless_taken
 from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import PolicyHeadRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.moves import SERVICE
 
 _ACTIVE, _OVERRIDE, _REFUSED = "active", "override", "refused"

@@ -56,7 +56,7 @@ WHERE: dict[str, Chapter] = _passed(
             workflow.due.sweep:_move[UNANSWERED] workflow.due.sweep:_move[UNREPORTED]
             workflow.due.sweep:_move[UNUSED]
         """,
-        visitors.tells: "workflow.told.webhooks:",
+        visitors.tells: "workflow.webhooks:",
         chapters.errs: "workflow.effects.withdraw:",
         pressers.asks_in_slack: """
             workflow.slack.acting:_remember workflow.slack.deliveries:note_in workflow.slack.following:

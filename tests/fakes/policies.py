@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from policy_service.workflow.reading.policies import (
+from policy_service.queries.policies import (
     BundleEvent,
     InForce,
     InShadow,
@@ -16,7 +16,7 @@ from policy_service.workflow.reading.policies import (
     ToolRow,
     TriedEffect,
 )
-from policy_service.workflow.reading.reviews import FactLine
+from policy_service.queries.review_models import FactLine
 from tests.fakes.reviews import NOW, REFUND_GATE, hexed
 
 INGRID = "Ingrid Vik <ingrid@example.com>"

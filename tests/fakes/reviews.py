@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from policy_service.workflow.reading.beside import (
+from policy_service.queries.context_panel import (
     Beside,
     LastApproved,
     Limit,
@@ -20,9 +20,9 @@ from policy_service.workflow.reading.beside import (
     PastEffect,
     Proof,
 )
-from policy_service.workflow.reading.pieces import ArgRow, Money, Piece
-from policy_service.workflow.reading.queue import QueueRow
-from policy_service.workflow.reading.reviews import (
+from policy_service.queries.effect_text import ArgRow, Money, Piece
+from policy_service.queries.queue import QueueRow
+from policy_service.queries.review_models import (
     CommentView,
     EventLine,
     FactLine,
@@ -31,7 +31,7 @@ from policy_service.workflow.reading.reviews import (
     Sibling,
     VoteView,
 )
-from policy_service.workflow.reading.tasks import TaskPage
+from policy_service.queries.tasks import TaskPage
 
 NOW = datetime(2026, 11, 19, 14, 26, 12, tzinfo=UTC)
 CYRILLIC_A = "\u0430"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from policy_service.workflow.reading.reviews import EventLine, Sibling, VoteView
-from policy_service.workflow.reading.tasks import ChoiceView, TaskPage
+from policy_service.queries.review_models import EventLine, Sibling, VoteView
+from policy_service.queries.tasks import ChoiceView, TaskPage
 from tests.fakes import reviews
 
 NOT_FIRED = "It is recorded as failed; nothing fired. Nothing of its transaction stands."

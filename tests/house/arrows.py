@@ -1,6 +1,6 @@
 """The floor plan of design section 10 as data: which room may name which.
 
-    channels, jobs -> workflow -> {pdp, pap, facts, tokens, audit, storage, identity}
+    channels, jobs -> workflow -> queries -> {pdp, pap, facts, tokens, audit, storage, identity}
                    -> domain -> countersign.contract
 
 A room sees every floor below its own, never one above and never its neighbours; inside the braces only
@@ -75,8 +75,9 @@ _VERBS = _INNER | {*INNER_ROOMS}
 # room -> the rooms of the service it may name, besides itself
 MAY_NAME: dict[str, frozenset[str]] = {
     **dict.fromkeys(("app", "cli", "from_settings"), frozenset({"*"})),
-    **dict.fromkeys(("channels", "jobs"), _VERBS | {"workflow"}),
-    "workflow": _VERBS,
+    **dict.fromkeys(("channels", "jobs"), _VERBS | {"workflow", "queries"}),
+    "workflow": _VERBS | {"queries"},
+    "queries": _VERBS,
     **dict.fromkeys(("pdp", "tokens", "storage"), _INNER),
     "pap": _INNER | {"pdp", "facts"},
     **dict.fromkeys(("facts", "audit", "identity"), _INNER | {"storage"}),
@@ -96,7 +97,6 @@ ALL_CHANNELS = frozenset({"requests", "shared_limit", "showing", "streams"})
 # The rooms of `workflow`, lowest first: each names itself, those before it, and the modules beside them.
 VERB_ROOMS = (
     *(
-        "reading",
         "effects",
         "passkeys",
         "reviews",
@@ -105,9 +105,8 @@ VERB_ROOMS = (
         "releases",
         "tasks",
         "trials",
-        "pages",
     ),
-    *("told", "slack", "proofs", "due"),
+    *("slack", "proofs", "due"),
 )
 
 SEES_EVERYTHING = frozenset({"app", "cli"})

@@ -52,9 +52,9 @@ WRONG = {
     "the domain draws random ids": ("domain/ids.py", "import secrets"),
     "the decision point reads the database": ("pdp/engine.py", "import policy_service.storage.database.Tx"),
     "a verb answers HTTP": ("workflow/effects/submit.py", "import policy_service.channels.http.problems"),
-    "a vote reads the page it was cast on": (
-        "workflow/reviews/vote.py",
-        "from policy_service.workflow.pages import reviews",
+    "a query runs a verb": (
+        "queries/reviews.py",
+        "from policy_service.workflow.reviews.vote import vote",
     ),
     "what all verbs stand on names one of them": (
         "workflow/moves.py",

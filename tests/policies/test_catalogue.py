@@ -20,8 +20,8 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.question import AgentPrincipal, Question
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
+from policy_service.queries.effect_text import sentence
 from policy_service.workflow.effects.effect_rows import undecided
-from policy_service.workflow.pages.describing import sentence
 from tests.fakes.catalogue import sample, taken_back
 
 NOW = datetime(2026, 11, 23, 9, 0, tzinfo=UTC)

@@ -18,10 +18,10 @@ from policy_service.channels.slack.drawing.digest import DigestLine, digest
 from policy_service.channels.slack.drawing.home import home
 from policy_service.channels.slack.drawing.message import Drawn, Pointer
 from policy_service.channels.slack.drawing.thread import reply
-from policy_service.workflow.reading import reviews as reading
-from policy_service.workflow.reading.pieces import NOT_IN_THE_SCHEMA, ArgRow, Piece
-from policy_service.workflow.reading.queue import Count, QueuePage, TabCounts
-from policy_service.workflow.reading.reviews import DeniedBefore, EventLine, GateView, ReviewPage, VoteView
+from policy_service.queries import review_models as reading
+from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Piece
+from policy_service.queries.queue import Count, QueuePage, TabCounts
+from policy_service.queries.review_models import DeniedBefore, EventLine, GateView, ReviewPage, VoteView
 from tests.fakes import policies, reviews
 from tests.fakes.blocks import buttons, code, nodes, refused, refused_view
 

@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from policy_service.reaching import is_open
 from policy_service.tokens.webhook_keys import WebhookKey
 from policy_service.webhooks import Webhook
-from policy_service.workflow.told.delivering import deliver
-from policy_service.workflow.told.webhooks import Answer
+from policy_service.workflow.webhooks import Answer, deliver
 from tests.fakes.lookups import certificate
 from tests.fakes.receivers import Receiver, Step
 from tests.unit.tokens.test_webhook_keys import SHARED

@@ -13,8 +13,8 @@ from policy_service.channels.streams import Streams
 from policy_service.health import Finding
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.trusted_issuers import TrustedIssuers
-from policy_service.workflow.context import Context
-from policy_service.workflow.told.telling import Telling
+from policy_service.queries.context import Context
+from policy_service.queries.transactions import Telling
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from policy_service.identity.callers import Caller
 from policy_service.identity.origin import cookie_of, require_host, require_own_page, site_of
 from policy_service.identity.proofs import HOW_TO_PROVE, Authenticator, Presented
 from policy_service.identity.sessions import Session, Sessions
-from policy_service.workflow.context import Context
+from policy_service.queries.context import Context
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 _SMALL_BODY_BYTES = 16_384  # read before its sender is identified; few submissions are larger

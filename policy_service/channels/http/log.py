@@ -18,8 +18,8 @@ from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.bodies import answer
 from policy_service.channels.streams import EVENT_STREAM
 from policy_service.errors import InvalidRequestError
-from policy_service.workflow.pages import history
-from policy_service.workflow.pages.history import Watcher
+from policy_service.queries import log as history
+from policy_service.queries.log import Watcher
 
 After = Query(default=0, ge=0, le=2**53 - 1, description="Rows after this index.")
 Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
 
-from countersign.contract import canonicalize
+from countersign.contract import JSON, canonicalize
 from countersign.contract.wire import (
     AttemptId,
     EpochView,
@@ -24,13 +24,14 @@ from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.errors import NotFoundError
 from policy_service.identity.callers import Caller
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.tools import ToolVersion
+from policy_service.queries.view import evaluation_view
 from policy_service.workflow.effects.epochs import epoch_view
 from policy_service.workflow.effects.evaluate import decide_live, evaluate_request
 from policy_service.workflow.releases.redeem import Redeemed, redeem
 from policy_service.workflow.releases.renew import renew
 from policy_service.workflow.releases.report import report
-from policy_service.workflow.told.tool_views import tool_view
-from policy_service.workflow.told.view import evaluation_view
 
 routes = ApiRoutes(prefix="/v1", tags=["redemptions"])
 
@@ -114,7 +115,7 @@ async def get_tool(
     version = bundle.version(tool, digest or known.digest)
     if version is None:
         raise NotFoundError(f"the active bundle holds {tool!r}, but no version {digest!r} of it")
-    told = tool_view(bundle, version) if full else version.manifest.to_json()
+    told = _tool_view(bundle, version) if full else version.manifest.to_json()
     return Response(canonicalize(told), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
 
 
@@ -125,3 +126,17 @@ async def _told(api: Api, redeemed: Redeemed) -> RedemptionView:
         receipt=redeemed.receipt,
         transaction=await api.telling.transaction(redeemed.snapshot),
     )
+
+
+def _tool_view(bundle: Bundle, version: ToolVersion) -> dict[str, JSON]:
+    """One version of a tool with its unseen fields, and every version of that tool that is in force."""
+    return {
+        "manifest": version.manifest.to_json(),
+        "tool_digest": version.manifest.digest,
+        "unseen": list(version.unseen),
+        "versions": [
+            {"tool_digest": each.manifest.digest, "current": each.label is None, "file": each.file}
+            for each in bundle.tools
+            if each.tool == version.tool
+        ],
+    }

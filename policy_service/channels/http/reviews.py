@@ -21,16 +21,14 @@ from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import JSON_TYPE
 from policy_service.errors import NotFoundError
 from policy_service.identity.callers import Caller
-from policy_service.identity.people import Person
 from policy_service.identity.sessions import Session
+from policy_service.queries import review_views
+from policy_service.queries.voter import voter_for
 from policy_service.workflow.edits.propose import Proposed, propose
-from policy_service.workflow.pages.reviews import read_view
 from policy_service.workflow.proofs.exporting import export
 from policy_service.workflow.reviews import answer as answers
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.reviews.voter import voter_for
-from policy_service.workflow.told import review_views
 
 ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
 Cursor = Query(default=None, max_length=200, description="`next` of the page before.")
@@ -48,9 +46,9 @@ async def list_reviews(
 
 
 @routes.person("GET /reviews/{review_id}", 404)
-async def get_review(api: Api, session: Session, review_id: str = ReviewId) -> ReviewView:
+async def get_review(api: Api, _: Session, review_id: str = ReviewId) -> ReviewView:
     """One review, open or settled."""
-    return await _review(api, session.person, review_id)
+    return await review_views.review(api.ctx, review_id)
 
 
 @routes.get(
@@ -82,8 +80,8 @@ async def cast_vote(api: Api, session: Session, wish: VoteRequest, review_id: st
         channel="api",
         view_digest=wish.view_digest,
     )
-    await vote(api.ctx, voter_for(session.person), ballot, read_view)
-    return await _review(api, session.person, review_id)
+    cast = await vote(api.ctx, voter_for(session.person), ballot)
+    return await review_views.review_of(api.ctx, cast.case, cast.tally)
 
 
 @routes.person("POST /reviews/{review_id}/proposals", 429, status=201)
@@ -101,7 +99,7 @@ async def propose_args(
         channel="api",
     )
     await propose(api.ctx, voter_for(session.person), proposed)
-    return await _review(api, session.person, review_id)
+    return await review_views.review(api.ctx, review_id)
 
 
 @routes.person("POST /reviews/{review_id}/comments", 429)
@@ -111,7 +109,7 @@ async def write_comment(
     """Write a comment, or ask the agent something."""
     remark = Remark(review_id, wish.text, question=wish.question, channel="api")
     await comment(api.ctx, voter_for(session.person), remark)
-    return await _review(api, session.person, review_id)
+    return await review_views.review(api.ctx, review_id)
 
 
 @routes.agent("POST /reviews/{review_id}/answers", 404, 409)
@@ -121,10 +119,3 @@ async def answer_question(
     """Answer a question as the agent whose effect it is about."""
     snapshot = await answers.answer(api.ctx, caller, review_id, wish.question_id, wish.text)
     return await api.telling.transaction(snapshot)
-
-
-async def _review(api: Api, person: Person, review_id: str) -> ReviewView:
-    view = await review_views.review(api.ctx, voter_for(person), review_id)
-    if view is None:
-        raise NotFoundError(f"there is no review {review_id!r}")
-    return view

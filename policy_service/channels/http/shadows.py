@@ -7,7 +7,7 @@ from policy_service.channels.http.api import Api
 from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.reviews import Limit
 from policy_service.identity.sessions import Session
-from policy_service.workflow.told import shadow_views
+from policy_service.queries import shadow as shadow_views
 
 routes = ApiRoutes(prefix="/v1", tags=["policies"])
 

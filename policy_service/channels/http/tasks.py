@@ -12,9 +12,9 @@ from policy_service.channels.http.api import Api
 from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.reviews import Cursor, Limit
 from policy_service.identity.sessions import Session
-from policy_service.workflow.reviews.voter import voter_for
+from policy_service.queries import task_views
+from policy_service.queries.voter import voter_for
 from policy_service.workflow.tasks.settle import Word, settle
-from policy_service.workflow.told import task_views
 
 TaskId = Path(min_length=1, max_length=64, description="The task's id.")
 State = Query(default="open", description="Those still to settle, or those that are settled.")

@@ -22,13 +22,13 @@ from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.errors import InvalidRequestError
 from policy_service.identity.callers import Caller
+from policy_service.queries import transactions as mine
+from policy_service.queries.transactions import wait_for_people, wait_while_in_review
 from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.withdraw import withdraw
 from policy_service.workflow.releases.compensate import compensate
 from policy_service.workflow.releases.release import release
 from policy_service.workflow.releases.submit_and_redeem import submit_and_redeem
-from policy_service.workflow.told import mine
-from policy_service.workflow.told.waiting import wait_for_people, wait_while_in_review
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])", re.ASCII | re.IGNORECASE)
 _KEY_MAX = 255

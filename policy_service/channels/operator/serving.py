@@ -20,8 +20,8 @@ from starlette.applications import Starlette
 
 from policy_service.channels.operator.socket import admin_app, is_embedded, socket_path
 from policy_service.errors import StartError
+from policy_service.queries.context import Context
 from policy_service.settings import Settings
-from policy_service.workflow.context import Context
 
 
 class _Door(uvicorn.Server):

@@ -17,8 +17,7 @@ from policy_service.settings import Settings, load_settings
 from policy_service.storage.types import time_text
 from policy_service.tokens.webhook_keys import make_webhook_key, read_webhook_keys
 from policy_service.webhooks import Webhook
-from policy_service.workflow.told.delivering import deliver
-from policy_service.workflow.told.webhooks import Answer
+from policy_service.workflow.webhooks import Answer, deliver
 
 webhooks_app = typer.Typer(no_args_is_help=True, help="Who is told by webhook, and how they take it.")
 

@@ -15,13 +15,13 @@ from countersign.contract import PublicKey
 from policy_service.channels.operator.people_verbs import OF_PEOPLE
 from policy_service.errors import NotFoundError
 from policy_service.identity import agents, api_keys, dev_signin
+from policy_service.queries.stops import list_stops
 from policy_service.settings import Settings
 from policy_service.storage.database import Tx
 from policy_service.storage.types import time_text
-from policy_service.workflow import policy_heads
+from policy_service.workflow import policy_heads, webhooks
 from policy_service.workflow.effects import stops
 from policy_service.workflow.oversight import revoke
-from policy_service.workflow.told import webhooks
 from policy_service.workflow.trials import recorded
 
 Arguments = dict[str, Any]
@@ -108,7 +108,7 @@ def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "reason": stop.reason,
             "by": stop.by,
         }
-        for stop in stops.list_stops(tx.conn)
+        for stop in list_stops(tx.conn)
     ]
     frozen = [(row, row.frozen_at) for row in agents.frozen_agents(tx.conn) if row.frozen_at is not None]
     return held + [

@@ -17,8 +17,8 @@ from policy_service.channels.showing.findings import Finding
 from policy_service.channels.showing.lookalikes import twin_of
 from policy_service.channels.showing.marking import Marked, mark
 from policy_service.channels.showing.wording import counted
-from policy_service.workflow.reading.pieces import NOT_IN_THE_SCHEMA, ArgRow
-from policy_service.workflow.reviews.shown import FOLD_ABOVE_LINES, is_long, line_count
+from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow
+from policy_service.queries.shown import FOLD_ABOVE_LINES, is_long, line_count
 
 
 def findings_of_names(rows: Sequence[ArgRow]) -> dict[str, tuple[Finding, ...]]:

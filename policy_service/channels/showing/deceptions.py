@@ -14,7 +14,7 @@ from policy_service.channels.showing.lookalikes import (
     is_unseen,
     twin_of,
 )
-from policy_service.workflow.reviews.shown import PADDING
+from policy_service.queries.shown import PADDING
 
 MAX_STACKED_MARKS = 4  # on one letter: Vietnamese needs 2, pointed Hebrew up to 4
 

@@ -17,7 +17,7 @@ from policy_service.channels.showing.lookalikes import (
     name_of,
     twin_of,
 )
-from policy_service.workflow.reviews.shown import PADDING
+from policy_service.queries.shown import PADDING
 
 FindingKind: TypeAlias = Literal["hidden", "padding", "stacked", "lookalike", "userinfo", "markup"]
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from policy_service.channels.showing.wording import counted
-from policy_service.workflow.reading.pieces import Money, Piece
-from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.queries.effect_text import Money, Piece
+from policy_service.queries.review_models import ReviewPage
 
 
 def signing(page: ReviewPage) -> tuple[Piece, ...]:

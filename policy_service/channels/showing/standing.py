@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from policy_service.channels.showing.wording import either
-from policy_service.workflow.reading.reviews import GateView, ReviewPage, VoteView
+from policy_service.queries.review_models import GateView, ReviewPage, VoteView
 
 Tone: TypeAlias = Literal["", "why-good", "why-warn", "why-bad"]
 

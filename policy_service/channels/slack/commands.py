@@ -29,12 +29,11 @@ from policy_service.channels.slack.drawing.message import Drawn
 from policy_service.channels.slack.payloads import Command
 from policy_service.errors import ForbiddenError, InvalidRequestError, RequestError
 from policy_service.identity.slack_links import slack_link
+from policy_service.queries.context import Context
+from policy_service.queries.queue import QueuePage, Wanted, queue_page
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.workflow.context import Context
+from policy_service.workflow.effects.trying import try_effect
 from policy_service.workflow.moves import person_actor
-from policy_service.workflow.pages.queue import queue_page
-from policy_service.workflow.pages.trying import try_effect
-from policy_service.workflow.reading.queue import QueuePage, Wanted
 from policy_service.workflow.slack.accounts import Account, require_member
 from policy_service.workflow.slack.deliveries import delivery_of, first_time
 from policy_service.workflow.slack.inviting import COMMAND, invite

@@ -24,9 +24,9 @@ from policy_service.channels.slack.drawing.message import Drawn, Pointer, block_
 from policy_service.channels.slack.drawing.thread import reply
 from policy_service.channels.slack.places import Places
 from policy_service.errors import StorageUnavailableError
+from policy_service.queries.context import Context
 from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.slack.owing import EPHEMERAL
 from policy_service.workflow.slack.sending import Came, Outcome
 from policy_service.workflow.slack.subjects import CardSubject, DigestSubject, ReplySubject, read_subject

@@ -54,8 +54,8 @@ from policy_service.errors import (
     RequestError,
     ServiceError,
 )
+from policy_service.queries.context import Context
 from policy_service.slack import SlackApp, is_app, is_team
-from policy_service.workflow.context import Context
 from policy_service.workflow.slack.accounts import Account, nobody
 from policy_service.workflow.slack.acting import (
     Does,

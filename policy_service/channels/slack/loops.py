@@ -20,12 +20,12 @@ from policy_service.channels.slack.signature import Signatures
 from policy_service.channels.slack.socket_mode import SocketMode
 from policy_service.health import Health
 from policy_service.http_clients import route_of
+from policy_service.queries.context import Context
 from policy_service.settings import Settings
 from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.outbox import Retry
 from policy_service.storage.slack_tables import SlackPlaceRow, SlackStandingRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.slack.following import follow
 from policy_service.workflow.slack.sending import (
     Came,

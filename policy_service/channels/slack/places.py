@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from policy_service.channels.slack.client import Slack, SlackFault, cursor_after
+from policy_service.queries.context import Context
 from policy_service.storage.slack_tables import SlackPlaceRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.slack.sending import Came, found
 
 _A_PAGE: Final = 1000

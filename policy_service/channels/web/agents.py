@@ -9,8 +9,8 @@ from policy_service.channels.showing.wording import span_words
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import NotFoundError
-from policy_service.workflow.oversight.stopping import Target, stop_page
-from policy_service.workflow.pages.agents import RECENT, agent_list, agent_page
+from policy_service.queries.agents import RECENT, agent_list, agent_page
+from policy_service.queries.stops import Target, stop_page
 
 _PAGE_OF_AGENTS = 50
 _BAR_WIDTH, _BAR_STEP, _TALLEST = 8, 10, 48

@@ -16,7 +16,7 @@ from fastapi import Request, Response
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.workflow.pages.searching import LogLine, LogSearch, as_json, export, search
+from policy_service.queries.log import LogLine, LogSearch, as_json, export, search
 
 _PAGE_OF_LINES: Final = 50
 _TEXTS: Final = ("agent", "about", "kind", "person")

@@ -24,11 +24,9 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.voting import BatchForm, batch_fields, line_value, read_batch
 from policy_service.errors import ConflictError, InvalidRequestError, ServiceError
-from policy_service.workflow.pages.alike import MAX_TOGETHER, alike
-from policy_service.workflow.pages.reviews import read_view, review_page
-from policy_service.workflow.pages.whole import whole
-from policy_service.workflow.reading.queue import BatchLine, WholePage, WholePart
-from policy_service.workflow.reading.reviews import Sibling
+from policy_service.queries.batches import MAX_TOGETHER, BatchLine, WholePage, WholePart, alike, whole
+from policy_service.queries.review_models import Sibling
+from policy_service.queries.reviews import review_page
 from policy_service.workflow.reviews.vote import Ballot, vote
 
 
@@ -188,7 +186,7 @@ async def _decided(
                 named, batch.verdict, int(line["rev"]), line["effect_digest"], line["txn_digest"],
                 batch.reason or None, "web", view_digest=line["view_digest"],
             )  # fmt: skip
-            result = await vote(pages.ctx, session.voter, ballot, read_view)
+            result = await vote(pages.ctx, session.voter, ballot)
             if not result.counted:
                 raise ConflictError(f"it had settled before ({result.state}); your vote changed nothing")
             told.append({"review_id": named, "state": result.state, "refused": ""})

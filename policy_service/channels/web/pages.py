@@ -23,14 +23,14 @@ from policy_service.identity.oidc import SignIn
 from policy_service.identity.origin import Site, cookie_of, local_path, site_of
 from policy_service.identity.people import Person
 from policy_service.identity.sessions import Notice, Session, Sessions
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.ballots import groups_now
-from policy_service.workflow.pages.alarms import alarms
-from policy_service.workflow.pages.policies import Policies
-from policy_service.workflow.pages.reviews import review_page
-from policy_service.workflow.pages.tasks import count_open
-from policy_service.workflow.reading.reviews import ReviewPage
-from policy_service.workflow.reviews.voter import Voter, voter_for
+from policy_service.queries.alarms import alarms
+from policy_service.queries.ballots import groups_now
+from policy_service.queries.context import Context
+from policy_service.queries.policies import Policies
+from policy_service.queries.review_models import ReviewPage
+from policy_service.queries.reviews import review_page
+from policy_service.queries.tasks import count_open
+from policy_service.queries.voter import Voter, voter_for
 
 # One nonce a response. `Referrer-Policy: same-origin` rather than `no-referrer`, because with the latter browsers send
 # `Origin: null` with a form, and the origin check would refuse our own page.

@@ -24,11 +24,11 @@ from policy_service.channels.web.drawing.forms import whole_number
 from policy_service.channels.web.page_routes import PageRoutes, sent_by, signed_in
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import ConflictError, InvalidRequestError, RequestError
+from policy_service.queries.edit_views import EditForm, edit_form, preview, review_after, review_of
+from policy_service.queries.words import require_short
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
 from policy_service.workflow.edits.propose import Proposed, propose
-from policy_service.workflow.pages.edit_views import EditForm, edit_form, preview, review_after, review_of
-from policy_service.workflow.words import require_short
 
 _STAMP = frozenset({"rev", "effect_digest", "txn_digest"})
 _MAX_FIELDS = 2_000  # two for each argument of the largest schema anybody has reviewed, with room

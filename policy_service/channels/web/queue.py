@@ -20,11 +20,10 @@ from policy_service.channels.web.drawing.views import review_context
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.pdp.rules import UNSEEN
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.ballots import groups_now
-from policy_service.workflow.pages.queue import count_waiting, queue_page
-from policy_service.workflow.reading.queue import Wanted
-from policy_service.workflow.reviews.voter import Voter
+from policy_service.queries.ballots import groups_now
+from policy_service.queries.context import Context
+from policy_service.queries.queue import Wanted, count_waiting, queue_page
+from policy_service.queries.voter import Voter
 
 PAGE_OF_ROWS = (
     25  # about a screen on a desktop; the next ones are a link away, and a row costs as much as it shows

@@ -10,11 +10,11 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
 from policy_service.errors import ConflictError, InvalidRequestError
-from policy_service.workflow.pages.reviews import read_view, review_page
-from policy_service.workflow.reading.reviews import VoteResult
+from policy_service.queries.review_models import VoteResult
+from policy_service.queries.reviews import review_page
+from policy_service.queries.words import closed, require_short
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.vote import vote
-from policy_service.workflow.words import closed, require_short
 
 _WORDS = frozenset({"kind", "text"})
 _KINDS = {"comment": False, "question": True}
@@ -44,7 +44,7 @@ async def cast_vote(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
     ballot = read_ballot(session, review_id, form)
-    _require_in_time(await vote(pages.ctx, session.voter, ballot, read_view))
+    _require_in_time(await vote(pages.ctx, session.voter, ballot))
     return pages.go(f"/reviews/{review_id}")
 
 

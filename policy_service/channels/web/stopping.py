@@ -10,8 +10,9 @@ from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError
-from policy_service.workflow.oversight.stopping import Stoppable, Target, start_again, stop, stop_page
-from policy_service.workflow.words import require_short
+from policy_service.queries.stops import Stoppable, Target, stop_page
+from policy_service.queries.words import require_short
+from policy_service.workflow.oversight.stopping import start_again, stop
 
 _FIELDS = frozenset({"what", "reason"})
 _WHAT = ("agent", "tool", "everything")

@@ -20,10 +20,9 @@ from policy_service.channels.web.drawing.views import timeline_line, warned
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.workflow.pages.tasks import task_list, task_page
-from policy_service.workflow.reading.tasks import TaskLine, TaskList, TaskPage
+from policy_service.queries.tasks import TaskLine, TaskList, TaskPage, task_list, task_page
+from policy_service.queries.words import require_short
 from policy_service.workflow.tasks.settle import Word, settle
-from policy_service.workflow.words import require_short
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from policy_service.channels.web.drawing.forms import whole_number
 from policy_service.channels.web.drawing.views import PICKS
 from policy_service.channels.web.pages import PageSession
 from policy_service.errors import ForbiddenError, InvalidRequestError
+from policy_service.queries.review_models import Ballot as Verdict
+from policy_service.queries.words import require_short
 from policy_service.workflow.passkeys.stepping_up import Proof
-from policy_service.workflow.reading.reviews import Ballot as Verdict
 from policy_service.workflow.reviews.vote import Ballot
-from policy_service.workflow.words import require_short
 
 FIELDS = frozenset({"verdict", "rev", "effect_digest", "txn_digest"})
 OPTIONAL = frozenset({"reason", "pick", "seen", "view_digest", "view_parts", "nonce", "credential"})

@@ -21,19 +21,19 @@ from policy_service.identity.logout import forget_logouts
 from policy_service.identity.passkeys import forget_challenges
 from policy_service.identity.sessions import forget_sessions
 from policy_service.identity.slack_links import forget_invitations
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import forget_given_up, forget_sent
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.due import due
 from policy_service.workflow.due.due import Due, Queue
 from policy_service.workflow.effects.endings import expire_effect, expire_if_over
 from policy_service.workflow.effects.idempotency import forget_older
 from policy_service.workflow.effects.standing import compensation_due
 from policy_service.workflow.moves import SERVICE, Cause, follow_effects, move_effect
-from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.report import settle_effect
 from policy_service.workflow.reviews.escalate import escalate_if_due
 from policy_service.workflow.reviews.remind import remind

@@ -17,36 +17,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sqlalchemy import Connection
-
 from countersign.contract import ErrorCode
 from policy_service import tracing
 from policy_service.domain.question import Facts
-from policy_service.errors import ConflictError, ForbiddenError, NotFoundError
+from policy_service.errors import ConflictError, ForbiddenError
 from policy_service.identity.callers import Caller
 from policy_service.identity.people import is_revoked
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.context import Context
+from policy_service.queries.edit_views import require_proposal
+from policy_service.queries.records import Snapshot
+from policy_service.queries.voter import Voter
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import ACCEPTED, OPEN, ProposalRow, edits_of, proposal_by_id
+from policy_service.storage.proposals import ACCEPTED, OPEN, ProposalRow, edits_of
 from policy_service.storage.tables import AgentRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import (
     gather_facts,
     require_current,
     weaker_method,
     with_one_bundle,
 )
-from policy_service.workflow.effects.cases import Case, read_case
 from policy_service.workflow.effects.naming import NamedTransaction, name_edited
 from policy_service.workflow.effects.revisions import Asked, new_revision
 from policy_service.workflow.effects.stops import require_going
 from policy_service.workflow.effects.submit import supersede
 from policy_service.workflow.moves import Cause, agent_actor, move_proposal, person_actor
 from policy_service.workflow.parties import agent_behind, require_acting, require_deciding, require_own
-from policy_service.workflow.records import Snapshot
-from policy_service.workflow.reviews.voter import Voter
 
 
 async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot:
@@ -67,22 +66,6 @@ async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot
         return await ctx.db.write(lambda tx: _accept(tx, ctx, bundle, by, proposal, named, facts))
 
     return await with_one_bundle(ctx, under)
-
-
-def require_proposal(conn: Connection, proposal_id: str) -> ProposalRow:
-    """A proposal that must be there.
-
-    Raises:
-        NotFoundError: there is none of that id.
-    """
-    proposal = proposal_by_id(conn, proposal_id)
-    if proposal is None:
-        raise _no_such(proposal_id)
-    return proposal
-
-
-def _no_such(proposal_id: str) -> NotFoundError:
-    return NotFoundError(f"there is no proposal {proposal_id!r}")
 
 
 def require_known_to(by: Caller | Voter, case: Case) -> None:

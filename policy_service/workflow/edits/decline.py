@@ -6,16 +6,17 @@ The question stays open as it was: nobody's vote is touched.
 from __future__ import annotations
 
 from policy_service.identity.callers import Caller
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.context import Context
+from policy_service.queries.edit_views import require_proposal
+from policy_service.queries.records import Snapshot
+from policy_service.queries.voter import Voter
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import DECLINED, OPEN, ProposalRow
-from policy_service.workflow.context import Context
-from policy_service.workflow.edits.accept import closed, require_answering, require_known_to, require_proposal
-from policy_service.workflow.effects.cases import Case, read_case
+from policy_service.workflow.edits.accept import closed, require_answering, require_known_to
 from policy_service.workflow.moves import Cause, move_proposal, person_actor
 from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.records import Snapshot
-from policy_service.workflow.reviews.voter import Voter
 
 
 async def decline(ctx: Context, by: Caller | Voter, proposal_id: str, answer: str | None) -> Snapshot:

@@ -22,19 +22,20 @@ from typing import Final
 from countersign.contract import JSON, ErrorCode, load, names
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.arguments import edited_args
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.changes import stale_review
+from policy_service.queries.context import Context
+from policy_service.queries.voter import Voter, why_not
 from policy_service.storage import proposals
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
-from policy_service.workflow.context import Context
-from policy_service.workflow.edits.arguments import edited_args
 from policy_service.workflow.effects.asking import require_current, with_one_bundle
-from policy_service.workflow.effects.cases import Case, read_case
 from policy_service.workflow.moves import Cause, insert, move_proposal, person_actor, tell_review
 from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.reviews.changes import stale_review
-from policy_service.workflow.reviews.voter import Voter, why_not
 
 MAX_OF_A_PERSON: Final = 20
 """On one review, whatever became of them: each is a line of its story and a question to the agent's side."""
@@ -64,7 +65,7 @@ async def propose(ctx: Context, voter: Voter, proposed: Proposed) -> ProposalRow
     """
 
     async def under(bundle: Bundle) -> ProposalRow:
-        txn = (await ctx.db.read(lambda conn: read_case(conn, proposed.review_id))).review.txn
+        txn = (await ctx.db.read(lambda conn: records.require_review(conn, proposed.review_id))).txn
         return await ctx.db.write(lambda tx: _propose(tx, ctx, bundle, voter, proposed, txn))
 
     return await with_one_bundle(ctx, under)

@@ -16,14 +16,17 @@ from __future__ import annotations
 import asyncio
 
 import structlog
+from sqlalchemy import Connection, select
+from sqlmodel import col
 
 from countersign.contract import EffectState
 from policy_service.domain.question import Facts
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.context import Context
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
+from policy_service.storage.tables import DecisionRow, EffectRow
 from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
 from policy_service.workflow.effects.endings import expire_if_over
 from policy_service.workflow.effects.ready import settle_answer
@@ -78,7 +81,7 @@ async def _ask_about_open(ctx: Context) -> int:
         return 0
     active.asked_in_full = None  # rules that come back are asked about what came under others meanwhile
     active.asked = active.unasked = 0
-    while page := await ctx.db.read(lambda conn, after=after: records.not_asked(conn, digest, after, 100)):  # type: ignore[misc]
+    while page := await ctx.db.read(lambda conn, after=after: _not_asked(conn, digest, after, 100)):  # type: ignore[misc]
         for effect_id, txn, rev in page:
             try:
                 await _ask_one(ctx, effect_id, txn, rev)
@@ -117,3 +120,29 @@ async def _ask_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:
         expire_if_over(tx, snapshot)  # a valid_for may have become shorter than the time that has passed
 
     await with_one_bundle(ctx, under)
+
+
+def _not_asked(conn: Connection, bundle: str, after: str, limit: int) -> list[tuple[str, str, int]]:
+    """A page of (effect_id, txn, rev), by key, that are open and whose newest decision is of another bundle."""
+    of_effect = (
+        col(DecisionRow.effect_id) == col(EffectRow.effect_id),
+        col(DecisionRow.rev) == col(EffectRow.rev),
+    )
+    newest = (
+        select(col(DecisionRow.bundle))
+        .where(*of_effect)
+        .order_by(col(DecisionRow.decided_at).desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    query = (
+        select(col(EffectRow.effect_id), col(EffectRow.txn), col(EffectRow.rev))
+        .where(
+            col(EffectRow.state).in_([EffectState.REVIEW.value, EffectState.RELEASED.value]),
+            col(EffectRow.effect_id) > after,
+            newest != bundle,
+        )
+        .order_by(col(EffectRow.effect_id))
+        .limit(limit)
+    )
+    return [(effect_id, txn, rev) for effect_id, txn, rev in conn.execute(query)]

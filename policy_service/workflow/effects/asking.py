@@ -14,37 +14,37 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import structlog
 
-from countersign.contract import Effect, ToolManifest, Verdict, load, reads_result
+from countersign.contract import Effect, Verdict, load, reads_result
 from policy_service import metrics
 from policy_service.domain.break_glass import VALID_FOR
 from policy_service.domain.decision import Decision
-from policy_service.domain.gates import Gate, merge
+from policy_service.domain.gates import Gate
 from policy_service.domain.people import BREAK_GLASS
-from policy_service.domain.question import AgentPrincipal, Claimed, Facts, Question
-from policy_service.domain.quorum import Tally, tally
+from policy_service.domain.question import Claimed, Facts, Question
+from policy_service.domain.quorum import Tally
 from policy_service.errors import StorageUnavailableError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.queries.ballots import count
+from policy_service.queries.context import Context
+from policy_service.queries.effects import gates_of, principal_of
+from policy_service.queries.records import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from policy_service.storage.types import time_text
 from policy_service.workflow import metering
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.ballots import ballots, requesters_side
-from policy_service.workflow.effects.openings import opening_of
 from policy_service.workflow.looking import follow
 from policy_service.workflow.moves import SERVICE, Cause, insert, log_about, set_columns
 from policy_service.workflow.policy_heads import BundleBehindError
-from policy_service.workflow.records import Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -112,12 +112,6 @@ def require_current(ctx: Context, bundle: Bundle) -> None:
         raise BundleSwappedError
 
 
-def manifest_for(bundle: Bundle, tool: str, tool_digest: str) -> ToolManifest | None:
-    """The reviewed manifest of exactly this version of a tool, or None when the bundle does not hold it."""
-    version = bundle.version(tool, tool_digest)
-    return None if version is None else version.manifest
-
-
 async def gather_facts(
     bundle: Bundle, effects: Sequence[EffectRow | Effect], now: datetime
 ) -> dict[str, Facts]:
@@ -131,11 +125,6 @@ async def gather_facts(
 
     gathered = await asyncio.gather(*(for_one(effect) for effect in effects))
     return {effect.effect_id: facts for effect, facts in zip(effects, gathered, strict=True)}
-
-
-def principal_of(agent: AgentRow) -> AgentPrincipal:
-    """The agent as policies see it."""
-    return AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams))
 
 
 def question_about(
@@ -217,8 +206,10 @@ def ask_again(
     cause: Cause,
     *,
     caller: Caller | None = None,
+    counted: Tally | None = None,
 ) -> Answer:
-    """Ask about a known effect, record the answer, keep the gates that fired, and count its votes anew.
+    """Ask about a known effect, record the answer, keep the gates that fired, and count its votes: ``counted`` is their
+    count under the gates it had, which holds where no other gate fires.
 
     The effect is not moved; the caller does that with what it learns here. ``caller`` is who wants to spend or renew
     it: policy sees the weaker of the two proofs, so that a rule about API keys holds at the end as at the beginning.
@@ -240,7 +231,8 @@ def ask_again(
     if decision.outcome is not Verdict.DENY and metering.take(tx, bundle, effect, sight.missing):
         set_columns(tx, effect, metered=True)
     gates = () if approved_before(snapshot, effect) else gates_of(effect, decision.gates)
-    counted = count(ctx, bundle, snapshot, effect, agent, gates, tx.now)
+    if counted is None or gates != gates_of(effect):
+        counted = count(ctx, bundle, snapshot, effect, agent, gates, tx.now)
     decision_id = record(tx, snapshot, effect, decision, facts, sight, cause)
     return Answer(decision, decision_id, gates, counted)
 
@@ -263,29 +255,6 @@ def approved_before(snapshot: Snapshot, effect: EffectRow) -> bool:
         return False
     approvals = (vote for vote in snapshot.votes_on(forward) if vote.verdict in _LET_GO)
     return any(not vote.late and vote.revoked_at is None for vote in approvals)
-
-
-def gates_of(effect: EffectRow, fired: Sequence[Gate] = ()) -> tuple[Gate, ...]:
-    """All that ever fired: a gate that fires again in another wording is kept in both, so the stricter one counts."""
-    return tuple(dict.fromkeys([*(Gate.from_json(gate) for gate in effect.gates), *fired]))
-
-
-def count(
-    ctx: Context,
-    bundle: Bundle,
-    snapshot: Snapshot,
-    effect: EffectRow,
-    agent: AgentRow,
-    gates: Sequence[Gate],
-    now: datetime,
-) -> Tally:
-    """Count the votes on an effect as they stand now: still in the group, still permitted, stepped up as asked. Beside
-    them stands what was signed in an emergency."""
-    votes = ballots(ctx, bundle, snapshot, effect, agent, now)
-    review = snapshot.review_of(effect)
-    asked = merge(gates, () if review is None else review.escalated)
-    counted = tally(asked, votes, excluded=requesters_side(agent, snapshot.transaction))
-    return replace(counted, opening=opening_of(ctx, bundle, snapshot, effect, agent, gates, now))
 
 
 def record(

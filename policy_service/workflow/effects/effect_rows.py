@@ -24,9 +24,9 @@ from countersign.contract import (
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.queries.effects import manifest_for
 from policy_service.storage.reservations import resource_digest
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow
-from policy_service.workflow.effects.asking import manifest_for
 
 _UNDECIDED = datetime.min.replace(tzinfo=UTC)
 
@@ -130,24 +130,3 @@ def redemption_of(effect: EffectRow, attempt: AttemptRow, jti: str | None) -> Re
         decision_id=effect.decision_id,
         redeemed_at=attempt.redeemed_at,
     )
-
-
-def args_of(effect: EffectRow) -> dict[str, JSON]:
-    """The arguments, decoded from the stored canonical bytes.
-
-    Raises:
-        TypeError: they are no object, which nothing that was admitted can be.
-    """
-    return args_in(effect.args)
-
-
-def args_in(stored: bytes) -> dict[str, JSON]:
-    """The same, of the bytes alone.
-
-    Raises:
-        TypeError: they are no object.
-    """
-    args = load(stored)
-    if not isinstance(args, dict):
-        raise TypeError("stored args are always an object")
-    return args

@@ -6,11 +6,11 @@ One that ends takes its siblings along. A compensation ends alone, and then its 
 from __future__ import annotations
 
 from countersign.contract import EffectState, TxnState
+from policy_service.queries.records import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.ready import end_around
 from policy_service.workflow.moves import SERVICE, Cause, close_review, move_effect
-from policy_service.workflow.records import Snapshot
 
 
 def deny_by_person(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause) -> None:

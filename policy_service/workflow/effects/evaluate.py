@@ -14,14 +14,15 @@ from policy_service.domain.decision import Decision
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.effects import manifest_for
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow import metering, records
-from policy_service.workflow.context import Context
+from policy_service.workflow import metering
 from policy_service.workflow.effects.asking import (
     evaluate,
     gather_facts,
-    manifest_for,
     question_about,
     require_current,
     with_one_bundle,

@@ -28,10 +28,10 @@ from countersign.contract import (
 from countersign.contract.wire import EvaluationRequest, SubmitRequest, SubmittedEffect
 from policy_service.errors import InvalidRequestError, RequestError
 from policy_service.pap.bundle import Bundle
+from policy_service.queries.effects import manifest_for
+from policy_service.queries.records import Snapshot
 from policy_service.storage.proposals import Edits
-from policy_service.workflow.effects.asking import manifest_for
 from policy_service.workflow.effects.effect_rows import effect_of
-from policy_service.workflow.records import Snapshot
 
 _NO_EDITS: Edits = {}
 _UNKNOWN_RESOURCE = Resource("Unknown", "unknown")  # such an effect is denied; its digest still needs a name

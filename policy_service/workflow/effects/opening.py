@@ -7,14 +7,14 @@ from datetime import datetime
 
 from policy_service.domain.gates import Gate, merge
 from policy_service.pap.bundle import Bundle
+from policy_service.queries.effects import manifest_for
+from policy_service.queries.records import Snapshot
 from policy_service.storage import asked
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.workflow.effects import nudging
-from policy_service.workflow.effects.asking import manifest_for
 from policy_service.workflow.moves import Cause, insert, move_review, tell_review
-from policy_service.workflow.records import Snapshot
 
 _RISK_OF_UNKNOWN = "high"
 

@@ -8,11 +8,13 @@ from countersign.contract import EffectState, TaskKind, TxnState
 from policy_service.domain.break_glass import Opening
 from policy_service.domain.gates import Gate
 from policy_service.pap.bundle import Bundle
+from policy_service.queries.effects import gates_of
+from policy_service.queries.records import Snapshot
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow
 from policy_service.workflow.effects import nudging
-from policy_service.workflow.effects.asking import Answer, gates_of
+from policy_service.workflow.effects.asking import Answer
 from policy_service.workflow.effects.effect_rows import lapses_at
 from policy_service.workflow.effects.opening import answer_by, ask_groups, open_review
 from policy_service.workflow.effects.standing import compensation_failed
@@ -27,7 +29,6 @@ from policy_service.workflow.moves import (
     set_columns,
     tell_review,
 )
-from policy_service.workflow.records import Snapshot
 
 _OWED = TaskKind.BREAK_GLASS_REVIEW.value
 

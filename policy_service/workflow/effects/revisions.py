@@ -14,19 +14,20 @@ from policy_service.audit.log import append
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import Facts
 from policy_service.pap.bundle import Bundle
+from policy_service.queries.context import Context
+from policy_service.queries.effects import gates_of
+from policy_service.queries.records import Snapshot
 from policy_service.storage import proposals
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow, TransactionRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asked import require_room
-from policy_service.workflow.effects.asking import ask_first, gates_of, record
+from policy_service.workflow.effects.asking import ask_first, record
 from policy_service.workflow.effects.effect_rows import decided, undecided
 from policy_service.workflow.effects.naming import NamedTransaction
 from policy_service.workflow.effects.opening import open_review
 from policy_service.workflow.effects.ready import ready_times
 from policy_service.workflow.metering import Sight, be_alone
 from policy_service.workflow.moves import Cause, close_open_siblings, follow_effects, insert, log_about
-from policy_service.workflow.records import Snapshot
 
 _FIRST_STATE = {
     Verdict.RELEASE: EffectState.RELEASED,

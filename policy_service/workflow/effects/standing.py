@@ -6,10 +6,10 @@ Each of these is a task: only a person can settle it, and nobody would be told o
 from __future__ import annotations
 
 from countersign.contract import EffectState, TaskKind
+from policy_service.queries.records import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.moves import Cause, follow_effects, move_effect, open_task
-from policy_service.workflow.records import Snapshot
 
 DUE = TaskKind.COMPENSATION_DUE
 """The kind of task for what fired beside something that did not, could be taken back, and was not."""

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import delete, select
 from sqlmodel import col
 
 from countersign.contract import ErrorCode
 from policy_service.audit.log import append
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.agents import OPERATOR
+from policy_service.queries.stops import EVERYTHING, _of_tool, in_words
 from policy_service.storage.alone import act_for, stop
 from policy_service.storage.core import insert_unless_there, table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import StopRow
 
-EVERYTHING = "everything"
 _STOPS = "*"  # the name units meet under; no agent can have it
 _TOOL = re.compile(r"[^\s]{1,200}\Z")
 _ALL = select(col(StopRow.what))
@@ -79,47 +77,9 @@ def unfreeze_tool(tx: Tx, tool: str | None, reason: str | None = None, *, actor:
     return ended
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """An emergency stop that holds now; ``tool``: None for everything; ``by``: as the log names them."""
-
-    tool: str | None
-    reason: str
-    since: datetime
-    by: str = OPERATOR
-
-    @property
-    def words(self) -> str:
-        """What is stopped, for people."""
-        return in_words(self.tool)
-
-
-def in_words(tool: str | None) -> str:
-    """A tool, or everything, for people."""
-    return EVERYTHING if tool is None else f"the tool {tool!r}"
-
-
-def list_stops(conn: Connection) -> list[Stop]:
-    """Every stop that holds, everything first."""
-    rows = conn.execute(select(*table(StopRow).columns).order_by(col(StopRow.what)))
-    return [
-        Stop(
-            None if row.what == EVERYTHING else row.what.removeprefix(_of_tool("")),
-            row.reason,
-            row.at,
-            row.by,
-        )
-        for row in rows
-    ]
-
-
 def _what(tool: str | None) -> str:
     if tool is None:
         return EVERYTHING
     if not _TOOL.match(tool):
         raise InvalidRequestError(f"{tool!r} cannot be a tool's name")
     return _of_tool(tool)
-
-
-def _of_tool(tool: str) -> str:
-    return f"tool:{tool}"

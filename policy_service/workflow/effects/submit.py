@@ -13,18 +13,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from countersign.contract import ErrorCode, TxnState
+from sqlalchemy import Connection, select
+
+from countersign.contract import EffectState, ErrorCode, TxnState
 from countersign.contract.wire import SubmitRequest
 from policy_service import tracing
 from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
+from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import Edits, accepted_in, edits_of
-from policy_service.storage.tables import AgentRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
+from policy_service.storage.tables import AgentRow, EffectRow, VoteRow
 from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.asking import gather_facts, require_current
 from policy_service.workflow.effects.endings import expire_if_over, expire_if_unanswered
@@ -34,7 +38,6 @@ from policy_service.workflow.effects.revisions import Asked, new_revision
 from policy_service.workflow.effects.stops import require_going
 from policy_service.workflow.moves import Cause, agent_actor, close_open_siblings, move_transaction
 from policy_service.workflow.parties import require_acting
-from policy_service.workflow.records import Snapshot
 
 _SPENT = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
 _OPEN = frozenset({TxnState.REVIEW, TxnState.READY})
@@ -177,8 +180,22 @@ def _calls(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 def _denied_by_person(tx: Tx, named: NamedTransaction) -> Snapshot | None:
     """The revision at which a person denied this very list: another list in between does not wash that off."""
-    for rev in records.revisions_denied_by_people(tx.conn, named.txn):
+    for rev in _denied_by_people(tx.conn, named.txn):
         snapshot = records.require(tx.conn, named.txn, rev)
         if named.calls == _calls(snapshot):
             return snapshot
     return None
+
+
+def _denied_by_people(conn: Connection, txn: str) -> list[int]:
+    """The revisions a person's deny ended, newest first."""
+    effects, votes = table(EffectRow).c, table(VoteRow).c
+    query = (
+        select(effects.rev)
+        .join(table(VoteRow), (votes.effect_id == effects.effect_id) & (votes.rev == effects.rev))
+        .where(effects.txn == txn, effects.state == EffectState.DENIED.value)
+        .where(votes.verdict == "deny", votes.late.is_(False))
+        .distinct()
+        .order_by(effects.rev.desc())
+    )
+    return [rev for (rev,) in conn.execute(query)]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from countersign.contract import ErrorCode, TxnState
 from policy_service.errors import ConflictError
 from policy_service.identity.callers import Caller
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.endings import withdraw_effect
 from policy_service.workflow.moves import Cause, agent_actor
 from policy_service.workflow.parties import require_own
-from policy_service.workflow.records import Snapshot
 
 
 async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -> Snapshot:

@@ -24,14 +24,14 @@ from policy_service.identity.agents import OPERATOR
 from policy_service.identity.dev_signin import spend_every_link
 from policy_service.identity.sessions import end_every_session
 from policy_service.identity.slack_links import end_every_slack_link
+from policy_service.queries import records
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.meta import begin_epoch, read_epoch
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow import records
 from policy_service.workflow.effects.stops import freeze_tool
 from policy_service.workflow.moves import Cause, close_review, follow_effects, move_effect, open_task
-from policy_service.workflow.records import Snapshot
 
 TASK = TaskKind.RESTORED
 """The kind of task for what may have been redeemed in the part of the log that is lost."""

@@ -21,14 +21,14 @@ from policy_service.identity.agents import OPERATOR, freeze, revoke_keys_of
 from policy_service.identity.api_keys import revoke_api_keys
 from policy_service.identity.people import make_room
 from policy_service.identity.sessions import end_sessions_of
+from policy_service.queries import records
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with, stop
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow, PersonRow, VoteRow
-from policy_service.workflow import records
 from policy_service.workflow.effects.endings import revoke_effect as end_revoked
 from policy_service.workflow.moves import Cause
-from policy_service.workflow.records import Snapshot
 
 _LATELY, _NAMES = 1_000, 5  # decisions looked at, commits named: enough for the last few bundles
 _OPEN = (EffectState.REVIEW.value, EffectState.RELEASED.value)

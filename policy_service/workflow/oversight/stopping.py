@@ -13,60 +13,19 @@ Numbered as they run, for both:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Literal, TypeAlias, cast
-
 from countersign.contract import ErrorCode
 from policy_service.domain.people import START_AGAIN, STOP
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
-from policy_service.identity.agents import agent_names, find_agent, freeze, unfreeze
+from policy_service.identity.agents import find_agent, freeze, unfreeze
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.approve import Approver, Permission, StopFacts, can_do
-from policy_service.pdp.rules import UNSEEN
+from policy_service.queries.context import Context
+from policy_service.queries.stops import Target, why_not
+from policy_service.queries.voter import Voter
 from policy_service.storage.database import Tx
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import require_current, with_one_bundle
-from policy_service.workflow.effects.ballots import groups_now
 from policy_service.workflow.effects.stops import freeze_tool, unfreeze_tool
 from policy_service.workflow.moves import person_actor
 from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.reviews.voter import Voter, with_missing_groups
-from policy_service.workflow.words import only_for
-
-Stoppable: TypeAlias = Literal["agent", "tool", "everything"]
-_OFFERED = 200  # agents a form offers by name; any other is typed
-_NAME_THEM = 'permit (principal in Group::"NAME", action == Action::"start_again", resource);'
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What is stopped; ``name`` is empty for everything."""
-
-    what: Stoppable
-    name: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class StopPage:
-    """What can be stopped, and what one person may; where they may not, ``why_not`` and ``why_not_start`` say why."""
-
-    tools: tuple[str, ...]
-    agents: tuple[str, ...]  # the first by name
-    why_not: str | None
-    why_not_start: str | None
-
-
-async def stop_page(ctx: Context, voter: Voter, target: Target) -> StopPage:
-    """For the page of a stop of this."""
-    bundle, now = ctx.active.current, ctx.clock()
-    agents = await ctx.db.read(lambda conn: agent_names(conn, _OFFERED))
-    return StopPage(
-        tools=tuple(sorted(bundle.manifests)),
-        agents=tuple(agents),
-        why_not=why_not(ctx, bundle, voter, STOP, target, now),
-        why_not_start=why_not(ctx, bundle, voter, START_AGAIN, target, now),
-    )
 
 
 async def stop(ctx: Context, voter: Voter, target: Target, reason: str) -> None:
@@ -130,35 +89,3 @@ def _tool(bundle: Bundle, target: Target) -> str | None:
             f"the bundle holds no tool {target.name!r}, so nothing was stopped; it holds {known}"
         )
     return target.name
-
-
-def why_not(
-    ctx: Context, bundle: Bundle, voter: Voter, action: str, target: Target, now: datetime
-) -> str | None:
-    """The sentence that tells this person why they may not stop it, or start it again; None when they may."""
-    groups = groups_now(bundle, voter.key, voter.groups)
-    if not groups:
-        return with_missing_groups(
-            "you are in no group here; ask your administrator to add you to one whose people may do this",
-            voter,
-        )
-    person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
-    what = StopFacts(target.what, target.name)
-    granted = can_do(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
-    if granted is None:
-        return _without_a_rule(bundle, action, groups, voter)
-    return None if granted else _said(granted)
-
-
-def _without_a_rule(bundle: Bundle, action: str, groups: frozenset[str], voter: Voter) -> str | None:
-    if action == START_AGAIN:
-        return f"no policy says who starts again, so an operator does; or name them: {_NAME_THEM}"
-    asked = bundle.rules.asked | {UNSEEN}
-    if groups & asked:
-        return None
-    named = sorted(bundle.directory.title_of(group) for group in asked)
-    return with_missing_groups(only_for(named, "may stop this"), voter)
-
-
-def _said(refused: Permission) -> str:
-    return refused.reason.text if refused.reason is not None else "the policy does not permit you"

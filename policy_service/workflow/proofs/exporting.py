@@ -20,6 +20,10 @@ from countersign.contract.keys import encode_base64url
 from countersign.contract.names import labelled_digest
 from policy_service.domain.break_glass import Signature
 from policy_service.domain.quorum import BallotVote
+from policy_service.queries import records
+from policy_service.queries.ballots import ballots, count, person_key, requesters_side, weighed
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.context import Context
 from policy_service.storage.core import find, find_one, rows_of, table
 from policy_service.storage.proof_tables import AssertionRow, ViewRow
 from policy_service.storage.stored_json import read_stored
@@ -33,12 +37,6 @@ from policy_service.storage.tables import (
 )
 from policy_service.storage.types import time_text
 from policy_service.tokens.sign import TYP_EXPORT
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.asking import count
-from policy_service.workflow.effects.ballots import ballots, person_key, requesters_side
-from policy_service.workflow.effects.cases import Case, read_case
-from policy_service.workflow.effects.openings import weighed
 
 FORMAT: Final = "countersign.review-export/1"
 EXPORT_LABEL: Final = b"countersign/review-export/v1\n"

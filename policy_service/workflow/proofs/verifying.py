@@ -42,10 +42,10 @@ from policy_service.identity.ceremonies import (
     step_up_challenge,
     verify_assertion,
 )
+from policy_service.queries.shown import SHOWN_TO_PEOPLE, View, folded_args
 from policy_service.tokens.sign import TYP_EXPORT
 from policy_service.workflow.passkeys.stepping_up import PASSKEY
 from policy_service.workflow.proofs.exporting import FORMAT, content_digest
-from policy_service.workflow.reviews.shown import SHOWN_TO_PEOPLE, View, folded_args
 
 _MALFORMED = (ContractError, ValueError, LookupError, TypeError, AttributeError)
 _CONTENT = frozenset(

@@ -29,17 +29,17 @@ from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.effects import gates_of, manifest_for
+from policy_service.queries.records import Snapshot, stays
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import (
     approved_before,
     ask_first,
-    gates_of,
     gather_facts,
-    manifest_for,
     record,
     require_current,
     weaker_method,
@@ -54,7 +54,6 @@ from policy_service.workflow.effects.stops import require_going
 from policy_service.workflow.metering import be_alone
 from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect, settle_task
 from policy_service.workflow.parties import require_acting, require_redeemer
-from policy_service.workflow.records import Snapshot, stays
 from policy_service.workflow.releases.mint import Minted, mint
 from policy_service.workflow.releases.release import sign_all
 

@@ -22,12 +22,13 @@ from countersign.contract import (
     Resource,
 )
 from policy_service.identity.callers import Caller
+from policy_service.queries.ballots import count
+from policy_service.queries.context import Context
+from policy_service.queries.effects import gates_of
+from policy_service.queries.records import Snapshot, agent_of
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow, VoteRow
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.asking import count, gates_of
 from policy_service.workflow.moves import Cause, log_about
-from policy_service.workflow.records import Snapshot, agent_of
 
 _JTI_BYTES = 16  # 128 bits: never guessed, never met twice
 

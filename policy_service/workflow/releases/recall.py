@@ -29,9 +29,10 @@ from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, ForbiddenError, NotFoundError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.records import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, TransactionRow
-from policy_service.workflow import records
 from policy_service.workflow.effects.asking import record
 from policy_service.workflow.effects.effect_rows import decided, redemption_of, undecided
 from policy_service.workflow.effects.revisions import log_effect
@@ -49,7 +50,6 @@ from policy_service.workflow.moves import (
     set_columns,
 )
 from policy_service.workflow.oversight.restored import OPEN, TASK, doubt
-from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.receipts_in import Recalled
 
 _FORGOTTEN = Decision(outcome=Verdict.RELEASE, bundle="", commit="")  # by what, nobody knows any more

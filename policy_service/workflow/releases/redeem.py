@@ -24,16 +24,17 @@ from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, InvalidRequestError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.effects import manifest_for
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, AttemptRow, EffectRow, RedemptionRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import (
     ask_again,
     gather_facts,
-    manifest_for,
     require_current,
     with_one_bundle,
 )
@@ -46,7 +47,6 @@ from policy_service.workflow.metering import be_alone_if_missing
 from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect
 from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
 from policy_service.workflow.policy_heads import require_known
-from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.mint import receipt_claims
 from policy_service.workflow.releases.release import not_ready, require_revision
 from policy_service.workflow.releases.tokens_in import read_tokens, require_unexpired

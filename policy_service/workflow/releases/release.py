@@ -12,16 +12,16 @@ from datetime import datetime
 from countersign.contract import EffectState, ErrorCode, TxnState
 from policy_service.errors import ConflictError
 from policy_service.identity.callers import Caller
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.endings import expire_if_over
 from policy_service.workflow.effects.stops import require_going
 from policy_service.workflow.moves import Cause, agent_actor
 from policy_service.workflow.parties import require_acting, require_agent, require_redeemer
-from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.mint import Minted, mint
 
 

@@ -17,11 +17,13 @@ from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
+from policy_service.storage.core import change
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
 from policy_service.workflow.effects.ready import keep_gates, note_fewer, ready_times
 from policy_service.workflow.effects.stops import require_going
@@ -29,7 +31,6 @@ from policy_service.workflow.metering import be_alone_if_missing
 from policy_service.workflow.moves import Cause, agent_actor, log_about, set_columns
 from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
 from policy_service.workflow.policy_heads import require_known
-from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.mint import receipt_claims
 from policy_service.workflow.releases.redeem import Redeemed, Spent, signed, unknown_at
 
@@ -102,7 +103,7 @@ def _renew(
     if not allowed:
         return Spent(records.require(tx.conn, attempt.txn, attempt.rev), None)
     fire_by = tx.now + timedelta(seconds=ctx.settings.fire_window_s)
-    records.set_fire_by(tx.conn, attempt, fire_by)
+    _set_fire_by(tx.conn, attempt, fire_by)
     for effect in effects:
         set_columns(tx, effect, fire_by=fire_by, unknown_at=unknown_at(ctx, bundle, effect, attempt))
         _log(tx, effect, "redemption_renewed", cause, fire_by=int(fire_by.timestamp()))
@@ -167,3 +168,10 @@ def _until(snapshot: Snapshot, effects: Sequence[EffectRow]) -> datetime | None:
 
 def _log(tx: Tx, effect: EffectRow, kind: str, cause: Cause, **detail: Any) -> None:
     log_about(tx, effect, kind, cause.actor, {"attempt_id": effect.redeemed_by, **detail})
+
+
+def _set_fire_by(conn: Connection, attempt: AttemptRow, fire_by: datetime) -> None:
+    """The end of an attempt's time to fire, as its newest receipt says."""
+    named = {"redeemer": attempt.redeemer, "attempt_id": attempt.attempt_id}
+    change(conn, AttemptRow, named, {"fire_by": fire_by})
+    attempt.fire_by = fire_by

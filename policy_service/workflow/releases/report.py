@@ -14,11 +14,12 @@ from countersign.contract import EffectState, Outcome, TaskAnswer, TaskKind, can
 from countersign.contract.wire import ReportedOutcome, ReportRequest
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity.callers import Caller
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.standing import compensation_failed
 from policy_service.workflow.moves import (
     Cause,
@@ -31,7 +32,6 @@ from policy_service.workflow.moves import (
     settle_task,
 )
 from policy_service.workflow.parties import require_redeemer
-from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.recall import recall
 from policy_service.workflow.releases.receipts_in import Recalled, read_recall
 from policy_service.workflow.releases.renew import require_attempt

@@ -13,17 +13,17 @@ from countersign.contract import TxnState
 from countersign.contract.wire import SubmitRequest
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import Edits
 from policy_service.storage.tables import AttemptRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.asking import with_one_bundle
 from policy_service.workflow.effects.submit import EditedError, Submission, Submitted, prepare, submit_in
 from policy_service.workflow.moves import Cause, agent_actor
-from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.mint import Minted, describe, mint
 from policy_service.workflow.releases.redeem import Spent, receipt_of, spend
 from policy_service.workflow.releases.release import sign_all

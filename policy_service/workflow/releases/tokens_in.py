@@ -12,7 +12,7 @@ from datetime import datetime
 from countersign.contract import TYP_RELEASE, ContractError, ErrorCode, ReleaseClaims, open_token
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.callers import Caller
-from policy_service.workflow.context import Context
+from policy_service.queries.context import Context
 
 
 def read_tokens(ctx: Context, caller: Caller, tokens: Sequence[str]) -> list[ReleaseClaims]:

@@ -12,16 +12,17 @@ from functools import partial
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.callers import Caller
+from policy_service.queries import records
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import change
 from policy_service.storage.database import Tx
-from policy_service.storage.tables import CommentRow
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.cases import Case, read_case
+from policy_service.storage.tables import CommentRow, ReviewRow
 from policy_service.workflow.effects.endings import expire_effect
 from policy_service.workflow.moves import Cause, agent_actor, tell_review
 from policy_service.workflow.parties import require_acting
-from policy_service.workflow.records import Snapshot
 from policy_service.workflow.reviews.comment import over, require_open, require_words
 
 
@@ -36,29 +37,20 @@ async def answer(ctx: Context, caller: Caller, review_id: str, question_id: str,
         InvalidRequestError: no words, or too many.
     """
     words = require_words(text)
-    case = await ctx.db.read(lambda conn: read_case(conn, review_id))
-    require_asked(caller, case)
-    unit = partial(_answer, caller=caller, case=case, question_id=question_id, words=words)
+    review = await ctx.db.read(lambda conn: records.require_review(conn, review_id))
+    if caller.agent != review.agent:  # a stranger hears what it would of a review that does not exist
+        raise NotFoundError(f"there is no review {review_id!r}")
+    unit = partial(_answer, caller=caller, review=review, question_id=question_id, words=words)
     if (answered := await ctx.db.write(unit)) is None:
         raise over()
     return answered
 
 
-def require_asked(caller: Caller, case: Case) -> None:
-    """Whose effect it is not hears what it would of a review that does not exist.
-
-    Raises:
-        NotFoundError: another agent's.
-    """
-    if caller.agent != case.review.agent:
-        raise NotFoundError(f"there is no review {case.review.review_id!r}")
-
-
-def _answer(tx: Tx, *, caller: Caller, case: Case, question_id: str, words: str) -> Snapshot | None:
+def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, words: str) -> Snapshot | None:
     """None: the review has expired in this unit, which stands."""
-    tx = alone_with(tx, case.review.txn)
+    tx = alone_with(tx, review.txn)
     require_acting(tx, caller)
-    case = read_case(tx.conn, case.review.review_id)
+    case = read_case(tx.conn, review.review_id)
     question = _question(case, question_id)
     if question.answer == words:
         return case.snapshot

@@ -20,18 +20,19 @@ from typing import Final
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.ballots import requesters_side
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.context import Context
+from policy_service.queries.voter import Voter, why_not
+from policy_service.queries.words import closed, require_short
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import CommentRow
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.ballots import requesters_side
-from policy_service.workflow.effects.cases import Case, read_case
 from policy_service.workflow.effects.endings import expire_effect
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
 from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.reviews.voter import Voter, why_not
-from policy_service.workflow.words import closed, require_short
 
 MAX_ON_A_REVIEW: Final = 100
 """Everybody who opens the review reads all of them, and so does its agent."""
@@ -67,8 +68,8 @@ async def comment(
         InvalidRequestError: no words, too many of them, too_large, rate_limited.
     """
     text = require_words(remark.text)
-    case = await ctx.db.read(lambda conn: read_case(conn, remark.review_id))
-    if not await ctx.db.write(lambda tx: _comment(tx, ctx, case.review.txn, voter, remark, text, still)):
+    review = await ctx.db.read(lambda conn: records.require_review(conn, remark.review_id))
+    if not await ctx.db.write(lambda tx: _comment(tx, ctx, review.txn, voter, remark, text, still)):
         raise over()
 
 

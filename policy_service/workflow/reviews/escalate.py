@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from policy_service.domain.gates import MergedGate, merge
+from policy_service.queries.effects import gates_of
+from policy_service.queries.records import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.storage.types import time_text
-from policy_service.workflow.effects.asking import gates_of
 from policy_service.workflow.effects.endings import expire_effect
 from policy_service.workflow.effects.nudging import escalating
 from policy_service.workflow.effects.opening import ask_groups
 from policy_service.workflow.moves import SERVICE, Cause, set_columns, tell_review
-from policy_service.workflow.records import Snapshot
 
 
 def escalate_if_due(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:

@@ -21,19 +21,19 @@ from countersign.contract import TaskKind
 from policy_service.domain.quorum import BallotVote, GateTally, short_gates, tally
 from policy_service.identity.people import list_people, list_revoked
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.ballots import ballots, requesters_side
+from policy_service.queries.broken import SetApart
+from policy_service.queries.cases import Case, read_case, read_cases
+from policy_service.queries.context import Context
+from policy_service.queries.records import Snapshot
+from policy_service.queries.signers import People, is_permitted
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import ReviewRow, TaskRow
-from policy_service.workflow import records
-from policy_service.workflow.broken import SetApart
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.ballots import ballots, requesters_side
-from policy_service.workflow.effects.cases import Case, read_case, read_cases
 from policy_service.workflow.moves import SERVICE, Cause, open_task, set_columns, settle_task
 from policy_service.workflow.passkeys.stepping_up import PASSKEY
-from policy_service.workflow.records import Snapshot
-from policy_service.workflow.reviews.eligible import People, is_permitted
 from policy_service.workflow.reviews.escalate import escalate
 
 log = structlog.get_logger(__name__)

@@ -5,13 +5,13 @@ One line in the log and one message in the outbox for each reminder; what was mi
 
 from __future__ import annotations
 
+from policy_service.queries.effects import gates_of
+from policy_service.queries.records import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.effects.asking import gates_of
 from policy_service.workflow.effects.endings import expire_effect
 from policy_service.workflow.effects.nudging import next_reminder, remind_every
 from policy_service.workflow.moves import SERVICE, Cause, set_columns, tell_review
-from policy_service.workflow.records import Snapshot
 
 
 def remind(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:

@@ -19,38 +19,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
-
-from sqlalchemy import Connection
 
 from countersign.contract import ErrorCode
 from policy_service.domain.gates import is_stronger
 from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.question import Facts
-from policy_service.domain.quorum import serves
-from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.domain.quorum import Tally, serves
+from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.passkeys import counting
 from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.ballots import count, standing_of, standing_verdict
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.changes import stale_review
+from policy_service.queries.context import Context
+from policy_service.queries.review_models import Ballot as Verdict
+from policy_service.queries.review_models import VoteResult
+from policy_service.queries.reviews import content_of
+from policy_service.queries.shown import SHOWN_TO_PEOPLE, folded_args, views_for
+from policy_service.queries.voter import Voter, probe, why_not
+from policy_service.queries.words import require_short
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import change, insert_unless_taken
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.proof_tables import ViewRow
-from policy_service.storage.tables import VoteRow
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.asking import (
-    ask_again,
-    count,
-    gather_facts,
-    require_current,
-    with_one_bundle,
-)
-from policy_service.workflow.effects.ballots import (
-    standing_of,
-    standing_verdict,
-)
-from policy_service.workflow.effects.cases import Case, read_case
+from policy_service.storage.tables import EffectRow, VoteRow
+from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
 from policy_service.workflow.effects.endings import deny_by_person, expire_effect
 from policy_service.workflow.effects.ready import settle_answer
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
@@ -64,13 +60,7 @@ from policy_service.workflow.passkeys.stepping_up import (
     prove,
     without_passkey,
 )
-from policy_service.workflow.reading.reviews import Ballot as Verdict
-from policy_service.workflow.reading.reviews import ReviewPage, VoteResult
 from policy_service.workflow.reviews.break_glass import require_openable
-from policy_service.workflow.reviews.changes import stale_review
-from policy_service.workflow.reviews.shown import SHOWN_TO_PEOPLE, folded_args, views_for
-from policy_service.workflow.reviews.voter import Voter, probe, why_not
-from policy_service.workflow.words import require_short
 
 
 @dataclass(frozen=True)
@@ -105,15 +95,25 @@ class LateFactsError(Exception):
     """The sources of facts took longer than whoever votes can wait; nothing was cast."""
 
 
-Shows = Callable[[Connection, Context, Voter, str, datetime], ReviewPage | None]
-"""How what a person is shown of a review is read (`reviews.read_view`)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cast(VoteResult):
+    """The result, with the case as it is after the vote, and its count where the vote took one."""
+
+    case: Case
+    tally: Tally | None = None
 
 
 async def vote(
-    ctx: Context, voter: Voter, ballot: Ballot, shows: Shows, *, facts_within_s: float | None = None
-) -> VoteResult:
-    """Cast a vote. ``shows`` reads again what the person was shown, from what is stored now. ``facts_within_s``: how
-    long facts may take where the channel waits for the answer no longer; None where each source's own limit is enough.
+    ctx: Context,
+    voter: Voter,
+    ballot: Ballot,
+    *,
+    still: Callable[[Tx], None] = lambda tx: None,
+    facts_within_s: float | None = None,
+) -> Cast:
+    """Cast a vote. ``still`` refuses in the unit that writes it: the person may not vote by then. ``facts_within_s``:
+    how long facts may take where the channel waits for the answer no longer; None where each source's own limit is
+    enough.
 
     Raises:
         LateFactsError: they took longer than that; nothing was cast.
@@ -130,23 +130,25 @@ async def vote(
 
     until = None if facts_within_s is None else asyncio.get_running_loop().time() + facts_within_s
 
-    async def under(bundle: Bundle) -> VoteResult:
-        case = await ctx.db.read(lambda conn: read_case(conn, ballot.review_id))
-        facts = await _facts(ctx, bundle, case, ballot, until)
+    async def under(bundle: Bundle) -> Cast:
+        effect = await ctx.db.read(lambda conn: records.reviewed_effect(conn, ballot.review_id))
+        facts = await _facts(ctx, bundle, effect, ballot, until)
         return await ctx.db.write(
-            lambda tx: _vote(tx, ctx, bundle, voter, ballot, case.review.txn, facts, shows, proven)
+            lambda tx: _vote(tx, ctx, bundle, voter, ballot, effect.txn, facts, still, proven)
         )
 
     return await with_one_bundle(ctx, under)
 
 
-async def _facts(ctx: Context, bundle: Bundle, case: Case, ballot: Ballot, until: float | None) -> Facts:
+async def _facts(
+    ctx: Context, bundle: Bundle, effect: EffectRow, ballot: Ballot, until: float | None
+) -> Facts:
     """What the policy is asked with; nothing for a deny, which asks no policy and waits for nobody."""
     if ballot.verdict == "deny":
         return Facts(bundle.digest)
     try:
         async with asyncio.timeout_at(until):
-            return (await gather_facts(bundle, [case.effect], ctx.clock()))[case.effect.effect_id]
+            return (await gather_facts(bundle, [effect], ctx.clock()))[effect.effect_id]
     except TimeoutError:
         raise LateFactsError from None
 
@@ -159,16 +161,17 @@ def _vote(
     ballot: Ballot,
     txn: str,
     facts: Facts,
-    shows: Shows,
+    still: Callable[[Tx], None],
     proven: Proven | None,
-) -> VoteResult:
+) -> Cast:
     require_current(ctx, bundle)
     tx = alone_with(tx, txn)
     require_deciding(tx, voter.iss, voter.sub)
     case = read_case(tx.conn, ballot.review_id)
     _require_same_bytes(tx, case, ballot)
     _require_eligible(tx, ctx, bundle, case, voter, ballot)
-    ballot = _require_same_view(tx, case, ballot, shows(tx.conn, ctx, voter, ballot.review_id, tx.now))
+    still(tx)
+    ballot = _require_same_view(tx, bundle, case, ballot)
     cause = Cause(person_actor(voter.iss, voter.sub), BREAK_GLASS if opens(ballot) else "vote")
     if proven is not None:
         note_use(tx, proven)
@@ -179,8 +182,8 @@ def _vote(
         answer = standing_verdict(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
         said = cast is not None if opens(ballot) else answer == ballot.verdict
         _record(tx, case, voter, ballot, cause, proven, late=True)
-        return VoteResult(
-            ballot.review_id, case.review.state, ballot.verdict, counted=False, said_before=said
+        return Cast(
+            ballot.review_id, case.review.state, ballot.verdict, counted=False, said_before=said, case=case
         )
     _require_reason(case, ballot)
     if cast is None:
@@ -188,9 +191,15 @@ def _vote(
     elif is_stronger(voter.step_up, cast.step_up):
         _strengthen(tx, case, cast, voter, cause, proven)
     # also after the same vote again: it may meet by now what it did not meet then
-    _settle(tx, ctx, bundle, case, ballot, facts, cause)
-    return VoteResult(
-        ballot.review_id, case.review.state, ballot.verdict, counted=True, said_before=cast is not None
+    counted = _settle(tx, ctx, bundle, case, ballot, facts, cause)
+    return Cast(
+        ballot.review_id,
+        case.review.state,
+        ballot.verdict,
+        counted=True,
+        said_before=cast is not None,
+        case=case,
+        tally=counted,
     )
 
 
@@ -206,7 +215,7 @@ def _require_same_bytes(tx: Tx, case: Case, ballot: Ballot) -> None:
         raise stale_review(tx.conn, case.snapshot, case.effect, ballot.rev)
 
 
-def _require_same_view(tx: Tx, case: Case, ballot: Ballot, page: ReviewPage | None) -> Ballot:
+def _require_same_view(tx: Tx, bundle: Bundle, case: Case, ballot: Ballot) -> Ballot:
     """The ballot with the view it was cast on, which is stored.
 
     A deny is never refused for what was shown: it releases nothing. One on another view names none.
@@ -215,9 +224,7 @@ def _require_same_view(tx: Tx, case: Case, ballot: Ballot, page: ReviewPage | No
         if ballot.verdict != "deny" and ballot.channel in SHOWN_TO_PEOPLE:
             raise InvalidRequestError("this vote does not say what was read", code=ErrorCode.VIEW_INCOMPLETE)
         return ballot
-    if page is None:
-        raise NotFoundError(f"there is no review {ballot.review_id!r}")
-    views = views_for(page, ballot.channel)
+    views = views_for(content_of(bundle, case), ballot.channel)
     shown = next((view for view in views if view.digest == ballot.view_digest), None)
     if shown is None and ballot.verdict == "deny":
         return replace(ballot, view_digest=None)
@@ -320,11 +327,16 @@ def _by(proven: Proven | None) -> dict[str, Any]:
 
 def _settle(
     tx: Tx, ctx: Context, bundle: Bundle, case: Case, ballot: Ballot, facts: Facts, cause: Cause
-) -> None:
+) -> Tally | None:
+    """Deny, or release what is met by now. What the votes come to then; None after a deny, which counts none."""
     if ballot.verdict == "deny":
         deny_by_person(tx, case.snapshot, case.effect, cause)
-        return
+        return None
     counted = count(ctx, bundle, case.snapshot, case.effect, case.agent, case.gates, tx.now)
     if counted.lets_go:
-        answer = ask_again(tx, ctx, bundle, case.agent, case.snapshot, case.effect, facts, cause)
+        answer = ask_again(
+            tx, ctx, bundle, case.agent, case.snapshot, case.effect, facts, cause, counted=counted
+        )
         settle_answer(tx, bundle, case.snapshot, case.effect, answer, cause)
+        counted = answer.tally
+    return counted

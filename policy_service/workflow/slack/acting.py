@@ -30,22 +30,22 @@ from policy_service.errors import (
     NotFoundError,
     ServiceError,
 )
+from policy_service.queries.context import Context
+from policy_service.queries.review_models import ReviewPage
+from policy_service.queries.reviews import read_page
+from policy_service.queries.shown import SLACK, view_of
+from policy_service.queries.voter import Voter
+from policy_service.queries.words import closed
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
-from policy_service.workflow.context import Context
-from policy_service.workflow.pages.reviews import read_page, read_view
-from policy_service.workflow.reading.reviews import ReviewPage
 from policy_service.workflow.reviews.comment import Remark, comment
-from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.reviews.vote import Ballot, LateFactsError, vote
-from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.slack.accounts import Account, require_member
 from policy_service.workflow.slack.deliveries import note_in
 from policy_service.workflow.slack.owing import owe_answer, owe_card
 from policy_service.workflow.slack.voters import Linked, require_still, voter_of
-from policy_service.workflow.words import closed
 
 CHANNEL: Final = "slack"
 
@@ -214,14 +214,11 @@ async def _vote(ctx: Context, app: SlackApp, press: Press, pressed: Pressed, wit
         view_digest=press.view_digest,
     )
 
-    def shows(
-        conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
-    ) -> ReviewPage | None:
-        _require_still(conn, ctx, app, press, voter, now)
-        return read_view(conn, ctx, voter, review_id, now)
+    def still(tx: Tx) -> None:
+        _require_still(tx.conn, ctx, app, press, voter, tx.now)
 
     try:
-        result = await vote(ctx, voter, ballot, shows, facts_within_s=within_s)
+        result = await vote(ctx, voter, ballot, still=still, facts_within_s=within_s)
     except LateFactsError:
         raise ForbiddenError(_TOO_SLOW) from None
     if result.said_before and press.does == "approve":

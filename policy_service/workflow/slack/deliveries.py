@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 
+from policy_service.queries.context import Context
 from policy_service.storage.core import find_one, insert_unless_taken
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackDeliveryRow
-from policy_service.workflow.context import Context
 
 
 def delivery_of(*parts: str) -> str:

@@ -7,12 +7,12 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from policy_service.errors import ForbiddenError
+from policy_service.queries.cases import Case
+from policy_service.queries.context import Context
+from policy_service.queries.voter import why_not
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.cases import Case
-from policy_service.workflow.reviews.voter import why_not
 from policy_service.workflow.slack.voters import voter_of
 
 

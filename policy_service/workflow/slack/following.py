@@ -23,6 +23,10 @@ from sqlalchemy import Connection, Select, func, select
 
 from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.gates import MergedGate
+from policy_service.queries.broken import SetApart
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.context import Context
+from policy_service.queries.records import among, at_revisions
 from policy_service.slack import SlackApp
 from policy_service.storage.core import change, find_one, insert_row, insert_unless_taken, rows_of, table
 from policy_service.storage.database import Tx
@@ -31,10 +35,6 @@ from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.slack_lanes import WAITS, lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackStandingRow
 from policy_service.storage.tables import ReviewRow
-from policy_service.workflow.broken import SetApart
-from policy_service.workflow.context import Context
-from policy_service.workflow.effects.cases import Case, read_case
-from policy_service.workflow.records import among, at_revisions
 from policy_service.workflow.slack.direct import who_wants
 from policy_service.workflow.slack.owing import CARD, owe_line, want_place
 

@@ -18,12 +18,12 @@ from sqlmodel import col
 from countersign.contract import ErrorCode
 from policy_service.errors import InvalidRequestError
 from policy_service.identity.sessions import hashed
+from policy_service.queries.context import Context
 from policy_service.slack import SlackApp
 from policy_service.storage.alone import stop
 from policy_service.storage.core import find_one, insert_row, table
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackInvitationRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.slack.accounts import Account, require_member
 
 COMMAND: Final = "/countersign link"

@@ -33,6 +33,7 @@ from policy_service.errors import (
 )
 from policy_service.identity.sessions import Session, another_cookie, hashed
 from policy_service.identity.slack_links import every_slack_link, slack_link, slack_links_of
+from policy_service.queries.context import Context
 from policy_service.slack import SlackApp
 from policy_service.storage.alone import stop
 from policy_service.storage.core import change, find_one, insert_row
@@ -40,7 +41,6 @@ from policy_service.storage.credentials import SessionRow
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackInvitationRow, SlackLinkRow
 from policy_service.storage.tables import PersonRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.moves import person_actor
 from policy_service.workflow.parties import require_deciding
 from policy_service.workflow.slack.inviting import COMMAND, alone_with_account, require_live, spend

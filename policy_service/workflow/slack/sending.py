@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select
 
+from policy_service.queries.context import Context
 from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage import leases, outbox
 from policy_service.storage.core import change, find_one, rows_of, table
@@ -30,7 +31,6 @@ from policy_service.storage.outbox import Message, Retry
 from policy_service.storage.plumbing import LeaseRow, OutboxRow
 from policy_service.storage.slack_lanes import WAITS, holds, lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, SlackStandingRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.slack.owing import CARD, EPHEMERAL, REPLY, owe_anew
 
 PACE: Final = timedelta(seconds=1.1)

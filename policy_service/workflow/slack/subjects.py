@@ -11,22 +11,21 @@ from sqlalchemy import Connection
 
 from policy_service.identity.people import is_revoked, names_of
 from policy_service.identity.slack_links import slack_link
+from policy_service.queries import records
+from policy_service.queries.broken import SetApart
+from policy_service.queries.context import Context
+from policy_service.queries.effect_text import Piece, sentence
+from policy_service.queries.review_models import EventLine, ReviewPage
+from policy_service.queries.reviews import read_page
+from policy_service.queries.shown import SLACK, view_of
+from policy_service.queries.timeline import event_line, person_of
+from policy_service.queries.voter import Voter
 from policy_service.storage.core import find, find_one
 from policy_service.storage.outbox import Message
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.slack_tables import SlackCardRow
 from policy_service.storage.stored_json import read_stored
 from policy_service.storage.tables import CommentRow, EffectRow, VoteRow
-from policy_service.workflow import records
-from policy_service.workflow.broken import SetApart
-from policy_service.workflow.context import Context
-from policy_service.workflow.pages.describing import sentence
-from policy_service.workflow.pages.reviews import read_page
-from policy_service.workflow.pages.timeline import event_line, person_of
-from policy_service.workflow.reading.pieces import Piece
-from policy_service.workflow.reading.reviews import EventLine, ReviewPage
-from policy_service.workflow.reviews.shown import SLACK, view_of
-from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.slack.following import SHOWN
 from policy_service.workflow.slack.owing import CARD, REPLY
 

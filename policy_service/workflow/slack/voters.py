@@ -22,12 +22,12 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
 from policy_service.identity.people import find_person
 from policy_service.identity.slack_links import slack_link
+from policy_service.queries.context import Context
+from policy_service.queries.voter import Voter, voter_for
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.tables import PersonRow
-from policy_service.workflow.context import Context
-from policy_service.workflow.reviews.voter import Voter, voter_for
 from policy_service.workflow.slack.inviting import COMMAND
 from policy_service.workflow.slack.linking import Link, link_from
 

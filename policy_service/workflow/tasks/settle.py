@@ -21,10 +21,12 @@ from countersign.contract import EffectState, ErrorCode, TaskAnswer, TaskKind, l
 from policy_service.domain.tasks import ANSWERS, is_about, moves_of
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
+from policy_service.queries.context import Context
+from policy_service.queries.task_cases import TaskCase, read_task, said_of, why_not_settle
+from policy_service.queries.voter import Voter
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.types import time_text
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import require_current, with_one_bundle
 from policy_service.workflow.effects.endings import withdraw_effect
 from policy_service.workflow.moves import (
@@ -37,9 +39,6 @@ from policy_service.workflow.moves import (
 )
 from policy_service.workflow.parties import require_deciding
 from policy_service.workflow.releases.report import settle_effect
-from policy_service.workflow.reviews.voter import Voter
-from policy_service.workflow.tasks.cases import TaskCase, read_task
-from policy_service.workflow.tasks.settlers import why_not_settle
 
 
 @dataclass(frozen=True)
@@ -91,12 +90,6 @@ def _settle(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, word: Word, txn:
         )
     _take(tx, case, voter, word)
     return read_task(tx.conn, word.task_id)
-
-
-def said_of(case: TaskCase) -> dict[str, Any] | None:
-    """What a person said of this task; None while nobody has, and where it settled itself."""
-    task_id = case.task.task_id
-    return next((said for said in case.effect.settlements if said["task_id"] == task_id), None)
 
 
 def _require_same_word(case: TaskCase, voter: Voter, word: Word) -> None:

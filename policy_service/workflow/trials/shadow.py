@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from datetime import timedelta
+from typing import Any, Final
 
 import structlog
 from sqlalchemy import Connection, delete, select
@@ -23,25 +23,24 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.outcomes import asked_of, laxer
 from policy_service.pap.shadow import Candidate
 from policy_service.pdp.engine import decide
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.shadow import Way, _differences
 from policy_service.storage import leases
 from policy_service.storage.core import change, find_one, insert_row, insert_unless_taken, table
 from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import ShadowDifferenceRow, ShadowRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import gather_facts, question_about
 from policy_service.workflow.metering import look_back
 
 log = structlog.get_logger(__name__)
 
-Way = Literal["looser", "stricter", "other"]
 
 _LEASE: Final = "shadow"
 _LEASE_FOR: Final = timedelta(seconds=60)
 _LINES: Final = 500  # of the log, in one look
 _KEPT: Final = 1_000  # differences of one candidate; the counts go on
 _CANDIDATES: Final = 5  # the newest are kept, whoever came before is forgotten
-_differences = table(ShadowDifferenceRow)
 _shadows = table(ShadowRow)
 
 
@@ -206,39 +205,3 @@ def _oldest_kept(conn: Connection, candidate: str) -> int | None:
     mine = select(idx).where(_differences.c.candidate == candidate).order_by(idx.desc())
     found: int | None = conn.execute(mine.offset(_KEPT - 1).limit(1)).scalar_one_or_none()
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Shadow:
-    """What is known of a candidate: its numbers, and the newest differences."""
-
-    candidate: str
-    commit: str
-    since: datetime
-    counts: dict[str, int]
-    differences: tuple[ShadowDifferenceRow, ...]
-
-
-async def shadow_of(ctx: Context, digest: str, limit: int) -> Shadow | None:
-    """What a candidate would have decided otherwise; None where it was never compared."""
-    return await ctx.db.read(lambda conn: _read(conn, digest, limit))
-
-
-def _read(conn: Connection, digest: str, limit: int) -> Shadow | None:
-    row = find_one(conn, ShadowRow, candidate=digest)
-    if row is None:
-        return None
-    names = ("compared", "looser", "stricter", "other", "failed")
-    newest = (
-        select(*_differences.columns)
-        .where(_differences.c.candidate == digest)
-        .order_by(_differences.c.idx.desc())
-        .limit(limit)
-    )
-    return Shadow(
-        row.candidate,
-        row.commit,
-        row.since,
-        {name: getattr(row, name) for name in names},
-        tuple(records.rows(conn, ShadowDifferenceRow, newest)),
-    )

@@ -18,19 +18,19 @@ from policy_service.errors import ServiceError
 from policy_service.identity.people import remember
 from policy_service.identity.sessions import Session, open_session
 from policy_service.identity.slack_links import end_every_slack_link, every_slack_link
+from policy_service.queries.cases import read_case
+from policy_service.queries.review_models import VoteResult
+from policy_service.queries.reviews import content_of
+from policy_service.queries.shown import SLACK, view_of
 from policy_service.slack import SlackApp
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.workflow.pages import reviews
-from policy_service.workflow.reading.reviews import VoteResult
-from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.reviews.vote import Ballot, vote
 from policy_service.workflow.slack.accounts import Account
 from policy_service.workflow.slack.inviting import invite
 from policy_service.workflow.slack.linking import Link, link
-from policy_service.workflow.slack.subjects import ONLOOKER
 from policy_service.workflow.slack.voters import Linked, require_still, voter_of
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log
@@ -137,18 +137,18 @@ class Workspace:
             view_digest=await self._shown(seen["review"]["review_id"]),
         )
 
-        def shows(conn: Any, ctx: Any, voter: Any, review_id: str, now: Any) -> Any:
-            require_still(conn, ctx, self.app, TEAM, user_id, voter, now)
-            return reviews.read_view(conn, ctx, voter, review_id, now)
+        ctx = self.world.service.ctx
 
-        return await vote(self.world.service.ctx, linked.voter, ballot, shows)
+        def still(tx: Tx) -> None:
+            require_still(tx.conn, ctx, self.app, TEAM, user_id, linked.voter, tx.now)
+
+        return await vote(ctx, linked.voter, ballot, still=still)
 
     async def _shown(self, review_id: str) -> str:
         """What a message of that review shows now."""
         ctx = self.world.service.ctx
-        page = await ctx.db.read(lambda conn: reviews.read_view(conn, ctx, ONLOOKER, review_id, ctx.clock()))
-        assert page is not None
-        return view_of(page, SLACK).digest
+        case = await ctx.db.read(lambda conn: read_case(conn, review_id))
+        return view_of(content_of(ctx.active.current, case), SLACK).digest
 
     async def log(self) -> list[tuple[str, str, dict[str, Any]]]:
         """What the log says of accounts: kind, actor, body."""

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from policy_service.workflow.pages import past
-from policy_service.workflow.pages.reviews import review_page
-from policy_service.workflow.reading.beside import Beside
-from policy_service.workflow.reading.reviews import ReviewPage
-from policy_service.workflow.reviews.voter import voter_for
+from policy_service.queries import context_panel as past
+from policy_service.queries.context_panel import Beside
+from policy_service.queries.review_models import ReviewPage
+from policy_service.queries.reviews import review_page
+from policy_service.queries.voter import voter_for
 from tests.fakes.pages import holds
 from tests.fakes.payments import ANYBODY, MAIL, Payments, gate, person
 from tests.fakes.world import Agent, Clock, Visitor, World, running

@@ -25,9 +25,9 @@ from countersign.contract import PrivateKey, make_proof
 from policy_service.channels.web.pages import Pages
 from policy_service.identity.sessions import Sessions
 from policy_service.pap.bundle import Bundle
+from policy_service.queries.transactions import Telling
 from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET
 from policy_service.tokens.sign import Signer
-from policy_service.workflow.told.telling import Telling
 from tests.fakes.canaries import Ears
 from tests.fakes.identity_provider import ISSUER, SECRET, Provider
 from tests.fakes.payments import Payments, gate
@@ -325,7 +325,7 @@ OF_A_LOOP: dict[str, tuple[Any, str]] = {
     "the watch": ("policy_service.jobs.measuring", "highest_index"),
     "the count": ("policy_service.audit.committed", "_facts"),
     "a webhook": ("policy_service.jobs.telling", "deliver"),
-    "a webhook's signature": ("policy_service.workflow.told.delivering", "sign_webhook"),
+    "a webhook's signature": ("policy_service.workflow.webhooks", "sign_webhook"),
 }
 
 

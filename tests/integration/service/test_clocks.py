@@ -14,7 +14,7 @@ import pytest
 
 from policy_service.errors import ServiceError
 from policy_service.identity.callers import Caller
-from policy_service.workflow.context import Context
+from policy_service.queries.context import Context
 from policy_service.workflow.due import sweep
 from policy_service.workflow.releases.redeem import redeem
 from policy_service.workflow.releases.renew import renew

@@ -11,13 +11,12 @@ from sqlalchemy import event, select, update
 from sqlmodel import col
 
 from policy_service import metrics
+from policy_service.queries import effect_text as describing
+from policy_service.queries import records
+from policy_service.queries.queue import QueuePage, Tab, Wanted, queue_page
+from policy_service.queries.voter import voter_for
 from policy_service.storage.core import rows_of, table
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow import records
-from policy_service.workflow.pages import describing
-from policy_service.workflow.pages.queue import queue_page
-from policy_service.workflow.reading.queue import QueuePage, Tab, Wanted
-from policy_service.workflow.reviews.voter import voter_for
 from tests.fakes.pages import holds, words
 from tests.fakes.payments import ANYBODY, Payments, gate, person
 from tests.fakes.world import Agent, Visitor, World

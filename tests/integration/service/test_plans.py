@@ -10,8 +10,8 @@ from urllib.parse import quote
 import pytest
 from sqlalchemy import Engine, event
 
-from policy_service.workflow import records
-from policy_service.workflow.cursors import write_cursor
+from policy_service.queries import records
+from policy_service.queries.cursors import write_cursor
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import SQLITE_IN_SHORT

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
+from policy_service.queries.queue import Tab, Wanted
 from policy_service.storage.asked import AskedRow
 from policy_service.storage.core import table
 from policy_service.workflow.effects.activate import ask_about_open
-from policy_service.workflow.reading.queue import Tab, Wanted
 from tests.fakes.payments import ANYBODY, PAY, Payments, gate, person
 from tests.fakes.world import URL, Agent, Visitor, World
 from tests.integration.service.effects import pay
@@ -139,7 +139,7 @@ async def test_filters_narrow_each_tab(bank: World, folder: Payments, robot: Age
 async def test_a_filter_stops_after_its_window_and_goes_on_from_there(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policy_service.workflow.pages.queue.WINDOW", 2)
+    monkeypatch.setattr("policy_service.queries.queue.WINDOW", 2)
     other = await bank.agent("other")
     await ask(bank, robot, 3)
     [late] = await ask(bank, other, 1)
@@ -178,7 +178,7 @@ async def test_more_reviews_than_a_page_holds_are_paged_and_counted_up_to_a_cap(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """J2: how many there are changes neither the length of a page nor what it costs."""
-    monkeypatch.setattr("policy_service.workflow.pages.queue.COUNT_CAP", 20)
+    monkeypatch.setattr("policy_service.queries.queue.COUNT_CAP", 20)
     await ask(bank, robot, 27)
     maya = await bank.person("maya")
     answer = await maya.get("/")

@@ -15,10 +15,10 @@ from typer.testing import CliRunner, Result
 from countersign.contract import PrivateKey, sign
 from countersign.contract.names import txn_digest
 from policy_service.cli import app
+from policy_service.queries.shown import View
 from policy_service.tokens.sign import TYP_EXPORT
 from policy_service.workflow.proofs.exporting import content_digest
 from policy_service.workflow.proofs.verifying import Given, Report, verify
-from policy_service.workflow.reviews.shown import View
 from tests.fakes.payments import ANYBODY, Payments, gate, person
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import mail, pay

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import event, text
 from structlog.testing import capture_logs
 
-from policy_service.workflow.context import Context
+from policy_service.queries.context import Context
 from policy_service.workflow.due import sweep
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay

@@ -19,7 +19,7 @@ from policy_service.audit.log import highest_index
 from policy_service.storage.core import change, table
 from policy_service.storage.plumbing import AuditRow, LeaseRow, OutboxRow, WebhookRow
 from policy_service.tokens.webhook_keys import make_webhook_key
-from policy_service.workflow.told import webhooks
+from policy_service.workflow import webhooks
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.receivers import Got, Receiver, verify

@@ -18,6 +18,9 @@ from policy_service.audit.log import highest_index
 from policy_service.channels.slack import client
 from policy_service.channels.slack.drawing.message import Pointer
 from policy_service.identity.slack_links import slack_link
+from policy_service.queries.cases import read_case
+from policy_service.queries.reviews import content_of
+from policy_service.queries.shown import SLACK, view_of
 from policy_service.storage.core import Row, change, find, find_one, table
 from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import AuditRow, OutboxRow
@@ -30,13 +33,10 @@ from policy_service.storage.slack_tables import (
     SlackStandingRow,
 )
 from policy_service.storage.tables import CommentRow, VoteRow
-from policy_service.workflow.pages.reviews import read_view
-from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.slack import mending
 from policy_service.workflow.slack.inviting import invite
 from policy_service.workflow.slack.linking import link
 from policy_service.workflow.slack.standing import Standing, standing_of
-from policy_service.workflow.slack.subjects import ONLOOKER
 from tests.counterparts.slack import SlackServer
 from tests.fakes.asgi_server import listening
 from tests.fakes.log_check import faults_of_log
@@ -149,9 +149,8 @@ class Office(Attacks):
         """What a button of its card says as it stands now, or would say where it has none."""
         ctx, row = self.world.service.ctx, await self.card_of(view)
         assert row.review_id is not None
-        page = await ctx.db.read(lambda conn: read_view(conn, ctx, ONLOOKER, row.review_id, ctx.clock()))
-        assert page is not None
-        return Pointer(row.card_id, view_of(page, SLACK).digest).value
+        case = await ctx.db.read(lambda conn: read_case(conn, row.review_id))
+        return Pointer(row.card_id, view_of(content_of(ctx.active.current, case), SLACK).digest).value
 
     async def find(self, model: type[R], **where: Any) -> list[R]:
         """Rows of a table."""

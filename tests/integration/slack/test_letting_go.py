@@ -12,6 +12,7 @@ import pytest
 from policy_service.channels.slack import loops
 from policy_service.channels.slack.courier import Courier
 from policy_service.errors import ConflictError, NotFoundError
+from policy_service.queries.context import Context
 from policy_service.slack import SlackApp
 from policy_service.storage import outbox
 from policy_service.storage.core import Row
@@ -22,7 +23,6 @@ from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.slack_lanes import lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow
 from policy_service.storage.tables import ReviewRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.due.sweep import forget_what_is_over
 from policy_service.workflow.slack import following
 from policy_service.workflow.slack.forgetting import CARDS_KEPT, DELIVERIES_KEPT, forget_slack

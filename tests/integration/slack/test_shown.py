@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from policy_service.channels.slack import desk
+from policy_service.queries.review_models import ReviewPage
 from policy_service.storage.slack_tables import SlackCardRow
-from policy_service.workflow.reading.reviews import ReviewPage
 from policy_service.workflow.slack.linking import set_direct
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_deliveries import Answer

@@ -19,8 +19,7 @@ from policy_service.storage.alone import alone_with
 from policy_service.storage.core import insert_unless_taken
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackDeliveryRow
-from policy_service.workflow.effects import asking
-from policy_service.workflow.pages import trying
+from policy_service.workflow.effects import asking, trying
 from policy_service.workflow.reviews import vote as reviews_vote
 from policy_service.workflow.slack import acting, deliveries, linking
 from policy_service.workflow.slack.owing import MOST_ANSWERS

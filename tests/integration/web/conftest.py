@@ -11,8 +11,8 @@ from starlette.requests import Request
 from policy_service.channels.web.drawing.views import review_context
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.tasks import task_context
-from policy_service.workflow.reading.reviews import ReviewPage
-from policy_service.workflow.reading.tasks import TaskPage
+from policy_service.queries.review_models import ReviewPage
+from policy_service.queries.tasks import TaskPage
 from tests.fakes import reviews
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from countersign.contract import canonicalize
-from policy_service.workflow.reviews.changes import difference
+from policy_service.queries.changes import difference
 from tests.unit.workflow.conftest import effect
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any] | None, list[tuple[str, str, str]]]] = {

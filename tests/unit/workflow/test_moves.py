@@ -9,14 +9,15 @@ from sqlalchemy import Connection, select, text
 
 from countersign.contract import EFFECT_MOVES, EffectState, IllegalMoveError, TaskKind, TxnState
 from policy_service.errors import ConflictError
+from policy_service.queries import records
+from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.plumbing import AuditRow, OutboxRow
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow, TransactionRow
-from policy_service.workflow import moves, records
+from policy_service.workflow import moves
 from policy_service.workflow.moves import Cause, follow_effects, move_effect, move_review, move_transaction
-from policy_service.workflow.records import Snapshot
 from tests.unit.workflow.conftest import TXN
 
 CAUSE = Cause("agent:robot", "test")

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from policy_service.workflow.reading.pieces import Piece
-from policy_service.workflow.reading.reviews import EventLine, ReviewPage, RuleChange
-from policy_service.workflow.reviews import shown
-from policy_service.workflow.reviews.shown import API, BATCH, WEB, folded_args, view_of, views_for
+from policy_service.queries import shown
+from policy_service.queries.effect_text import Piece
+from policy_service.queries.review_models import EventLine, ReviewPage, RuleChange
+from policy_service.queries.shown import API, BATCH, WEB, folded_args, view_of, views_for
 from tests.fakes import reviews
 
 PAGE = reviews.deploy()

@@ -6,10 +6,9 @@ from typing import Any, TypeVar
 import pytest
 
 from countersign.contract import TaskAnswer
+from policy_service.queries.records import Snapshot
+from policy_service.queries.task_cases import TaskCase, choices
 from policy_service.storage.tables import AgentRow, EffectRow, Row, TaskRow, TransactionRow
-from policy_service.workflow.records import Snapshot
-from policy_service.workflow.tasks.cases import TaskCase
-from policy_service.workflow.tasks.words import choices
 
 R = TypeVar("R", bound=Row)
 

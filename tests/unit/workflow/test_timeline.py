@@ -6,9 +6,9 @@ import pytest
 
 from countersign.contract import canonicalize
 from policy_service.pap.bundle import Bundle
+from policy_service.queries.review_models import EventLine
+from policy_service.queries.timeline import event_line
 from policy_service.storage.plumbing import AuditRow
-from policy_service.workflow.pages.timeline import event_line
-from policy_service.workflow.reading.reviews import EventLine
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 
 

@@ -10,7 +10,7 @@ from fastapi import Request
 from policy_service.channels.http.transactions import wanted_wait
 from policy_service.errors import StorageUnavailableError
 from policy_service.pap.bundle import Bundle
-from policy_service.workflow.context import Context
+from policy_service.queries.context import Context
 from policy_service.workflow.effects.asking import BundleSwappedError, require_current, with_one_bundle
 
 

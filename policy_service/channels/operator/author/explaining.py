@@ -28,8 +28,8 @@ from policy_service.pap.changes.calls import (
 )
 from policy_service.pap.changes.explaining import Explanation, explain
 from policy_service.pap.parts import read_parts
+from policy_service.queries.effect_text import is_hidden
 from policy_service.settings import load_settings
-from policy_service.workflow.reading.hiding import is_hidden
 
 What = Annotated[
     str,

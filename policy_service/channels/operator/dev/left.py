@@ -12,7 +12,7 @@ from typing import Final
 
 from countersign.contract import EffectState, TaskAnswer, TxnState
 from policy_service.domain.settlement import Part, did_not_go_through
-from policy_service.workflow.records import Snapshot
+from policy_service.queries.records import Snapshot
 
 _OPEN: Final = frozenset({EffectState.REDEEMED, EffectState.COMPENSATING, EffectState.UNKNOWN})
 

@@ -24,9 +24,9 @@ from policy_service.configured import ENV_PREFIX
 from policy_service.errors import StartError
 from policy_service.identity import agents
 from policy_service.identity.dev_signin import DEV_ISSUER
+from policy_service.queries.context import Context
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.database import Tx
-from policy_service.workflow.context import Context
 
 MakeKey: TypeAlias = Callable[[Path], dict[str, str]]
 _LOOPBACK = "127.0.0.1"

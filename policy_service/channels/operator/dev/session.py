@@ -33,13 +33,12 @@ from policy_service.channels.operator.dev.telling import (
 )
 from policy_service.identity.dev_signin import mint_link
 from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.queries import records
+from policy_service.queries.context import Context
+from policy_service.queries.task_cases import read_task, said_of
+from policy_service.queries.task_views import task_url
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow import records
-from policy_service.workflow.context import Context
 from policy_service.workflow.effects.activate import activate
-from policy_service.workflow.tasks.cases import read_task
-from policy_service.workflow.tasks.settle import said_of
-from policy_service.workflow.told.task_views import task_url
 
 Step = Callable[[], Awaitable[None]]
 _UNNAMED = "unnamed-"  # how the SDK begins a key that nobody named: another run of the script has another one

@@ -21,8 +21,8 @@ from policy_service.channels.slack.drawing.writing import (
     rich,
     section,
 )
-from policy_service.workflow.reading.policies import TriedEffect
-from policy_service.workflow.reading.queue import QueuePage
+from policy_service.queries.policies import TriedEffect
+from policy_service.queries.queue import QueuePage
 
 MOST_ROWS: Final = 10  # an answer is read in passing
 MOST_LINES: Final = 6  # of each kind in the answer to a trial

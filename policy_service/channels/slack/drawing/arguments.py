@@ -18,7 +18,7 @@ from policy_service.channels.showing.marking import mark
 from policy_service.channels.showing.wording import counted
 from policy_service.channels.slack.drawing.message import units
 from policy_service.channels.slack.drawing.writing import visible
-from policy_service.workflow.reading.pieces import ArgRow
+from policy_service.queries.effect_text import ArgRow
 
 MAX_ARGS_CHARACTERS: Final = 1_500  # about two screens of a phone: who has to scroll further reads the page
 MAX_ARGS_LINES: Final = 30

@@ -39,8 +39,8 @@ from policy_service.channels.slack.drawing.writing import (
     section,
     when,
 )
-from policy_service.workflow.reading.pieces import Piece
-from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.queries.effect_text import Piece
+from policy_service.queries.review_models import ReviewPage
 
 MOST_WARNINGS: Final = 4
 MOST_SIBLINGS: Final = 6  # a transaction of more is read on the page

@@ -14,7 +14,7 @@ from policy_service.channels.showing.signing import siblings_waiting, signing, t
 from policy_service.channels.showing.standing import quorum
 from policy_service.channels.slack.drawing.message import Pointer, units
 from policy_service.channels.slack.drawing.writing import Pen, plain
-from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.queries.review_models import ReviewPage
 
 MAX_CONFIRM: Final = 300  # of a confirmation's text: what Slack takes
 MAX_LABEL: Final = 75  # of a button's text

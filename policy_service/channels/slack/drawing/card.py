@@ -20,7 +20,7 @@ from policy_service.channels.slack.drawing.withheld import (
     withheld_from,
 )
 from policy_service.channels.slack.drawing.writing import Pen, bold, escaped, own, rich, section, stamp
-from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.queries.review_models import ReviewPage
 
 __all__ = ["bare_card", "buttons_withheld", "card"]
 

@@ -22,8 +22,8 @@ from policy_service.channels.slack.drawing.writing import (
     section,
     when,
 )
-from policy_service.workflow.reading.pieces import Piece
-from policy_service.workflow.reading.queue import Count
+from policy_service.queries.effect_text import Piece
+from policy_service.queries.queue import Count
 
 
 @dataclass(frozen=True, slots=True)

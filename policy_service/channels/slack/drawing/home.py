@@ -11,7 +11,7 @@ from slack_sdk.models.views import View
 from policy_service.channels.slack.drawing.message import viewed
 from policy_service.channels.slack.drawing.rows import listed, number_waiting, numbered, row_of
 from policy_service.channels.slack.drawing.writing import Pen, bold, own, plain, rich, section, stamp
-from policy_service.workflow.reading.queue import QueuePage
+from policy_service.queries.queue import QueuePage
 
 MOST_NOTE: Final = 400  # characters of a note about Slack itself
 

@@ -14,7 +14,7 @@ from slack_sdk.models.views import View
 from policy_service.channels.slack.drawing.buttons import MAX_CONFIRM, releases, signing_words
 from policy_service.channels.slack.drawing.message import Pointer, viewed
 from policy_service.channels.slack.drawing.writing import WORDS, Pen, own, plain, rich, section
-from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.queries.review_models import ReviewPage
 
 REASON_BLOCK: Final = "reason"
 REASON_ACTION: Final = "words"

@@ -13,7 +13,7 @@ from slack_sdk.models.blocks import RichTextElement
 from policy_service.channels.showing.standing import denial, named, quorum
 from policy_service.channels.showing.wording import counted, either
 from policy_service.channels.slack.drawing.writing import WORDS, Pen, bold, own, quote, section, when
-from policy_service.workflow.reading.reviews import BreakGlassView, GateView, ReviewPage, VoteView
+from policy_service.queries.review_models import BreakGlassView, GateView, ReviewPage, VoteView
 
 MOST_GATES: Final = 4  # more rules than this about one effect are read on the page
 MOST_NAMES: Final = 6

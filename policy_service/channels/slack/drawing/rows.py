@@ -12,7 +12,7 @@ from policy_service.channels.showing.standing import short_outcome
 from policy_service.channels.slack.drawing.buttons import page_url
 from policy_service.channels.slack.drawing.message import characters
 from policy_service.channels.slack.drawing.writing import NAME, VALUE, Pen, link, own, rich, section, when
-from policy_service.workflow.reading.queue import Count, QueuePage, QueueRow
+from policy_service.queries.queue import Count, QueuePage, QueueRow
 
 MAX_LIST_CHARACTERS: Final = 7_500  # of all rows of one list: the frame around it needs the rest
 MOST_ROWS: Final = 20  # who has more waiting works on the web

@@ -7,7 +7,7 @@ from slack_sdk.models.blocks import RichTextElement
 from policy_service.channels.showing.standing import Outcome, outcome
 from policy_service.channels.slack.drawing.people import decided_lines
 from policy_service.channels.slack.drawing.writing import Pen, bold, own, section, when
-from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.queries.review_models import ReviewPage
 
 _TOLD_WITH_WHO = frozenset({"Denied", "Approved", "Released", "Break-glass"})
 """Outcomes that the line of who settled it says already."""

@@ -17,7 +17,7 @@ from policy_service.channels.slack.drawing.writing import (
     section,
     when,
 )
-from policy_service.workflow.reading.reviews import EventLine
+from policy_service.queries.review_models import EventLine
 
 MAX_TOLD = 400  # characters of the line itself
 

@@ -12,7 +12,7 @@ from policy_service.channels.showing.wording import counted
 from policy_service.channels.slack.drawing.body import Body, body_of
 from policy_service.channels.slack.drawing.message import MAX_CHARACTERS
 from policy_service.channels.slack.drawing.settled import state_words
-from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.queries.review_models import ReviewPage
 
 FOOT_CHARACTERS: Final = 2_600  # the buttons: two values, four addresses, what is signed, once more
 MAX_BODY_CHARACTERS: Final = MAX_CHARACTERS - FOOT_CHARACTERS

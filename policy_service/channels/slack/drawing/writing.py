@@ -24,7 +24,7 @@ from slack_sdk.models.blocks import (
 
 from policy_service.channels.showing.marking import Span, mark
 from policy_service.channels.slack.drawing.message import units
-from policy_service.workflow.reading.pieces import Piece
+from policy_service.queries.effect_text import Piece
 
 NAME: Final = 80  # characters of a name, an id, a group: longer ones are cut, and say so
 VALUE: Final = 300  # of one value in a sentence

@@ -19,9 +19,9 @@ from policy_service.channels.showing.deceptions import hidden_positions
 from policy_service.channels.showing.findings import Finding
 from policy_service.channels.showing.marking import Marked, mark, typed
 from policy_service.errors import InvalidRequestError
-from policy_service.workflow.pages.edit_views import EditField, EditForm
-from policy_service.workflow.reading.pieces import Money
-from policy_service.workflow.reading.reviews import Change
+from policy_service.queries.edit_views import EditField, EditForm
+from policy_service.queries.effect_text import Money
+from policy_service.queries.review_models import Change
 
 Shape: TypeAlias = Literal["line", "lines", "integer", "boolean", "choice", "json"]
 

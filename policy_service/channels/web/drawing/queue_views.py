@@ -19,8 +19,8 @@ from policy_service.channels.showing.marking import mark
 from policy_service.channels.showing.standing import Outcome, short_outcome
 from policy_service.channels.showing.wording import Due, clock, due
 from policy_service.errors import InvalidRequestError
-from policy_service.workflow.reading.pieces import Money, Piece
-from policy_service.workflow.reading.queue import Order, QueuePage, QueueRow, Tab, Wanted
+from policy_service.queries.effect_text import Money, Piece
+from policy_service.queries.queue import Order, QueuePage, QueueRow, Tab, Wanted
 
 _MAX_CHARS = 200
 # where in the list and in the log, and what stands beside it

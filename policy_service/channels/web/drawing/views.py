@@ -20,8 +20,8 @@ from policy_service.channels.showing.standing import denial, outcome, quorum
 from policy_service.channels.showing.wording import clock, due
 from policy_service.channels.web.drawing.beside import beside_view
 from policy_service.channels.web.drawing.editing import ChangedArg, change_lines
-from policy_service.workflow.reading.reviews import CommentView, EventLine, ProposalCard, ReviewPage
-from policy_service.workflow.reviews.shown import WEB, view_of
+from policy_service.queries.review_models import CommentView, EventLine, ProposalCard, ReviewPage
+from policy_service.queries.shown import WEB, view_of
 
 # The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
 PICKS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")

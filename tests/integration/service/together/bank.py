@@ -12,9 +12,9 @@ from typing import Any
 import httpx2
 from sqlalchemy import select
 
+from policy_service.queries.voter import Voter
 from policy_service.storage.core import table
 from policy_service.storage.tables import TaskRow
-from policy_service.workflow.reviews.voter import Voter
 from tests.fakes.payments import ANYBODY, PEOPLE, Payments, person
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import pay

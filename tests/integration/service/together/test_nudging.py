@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import select
 
 from countersign.contract import ErrorCode
+from policy_service.queries import signers as eligible
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import OutboxRow
 from policy_service.workflow.due import sweep
-from policy_service.workflow.reviews import eligible, impossible
+from policy_service.workflow.reviews import impossible
 from tests.fakes.payments import GROUPS, gate, person
 from tests.fakes.world import Agent
 from tests.integration.service.effects import mail, pay

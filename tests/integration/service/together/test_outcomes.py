@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from policy_service.workflow.pages.reviews import review_page
+from policy_service.queries.reviews import review_page
 from tests.fakes.payments import MAIL, gate
 from tests.fakes.world import Agent
 from tests.integration.service.effects import call, mail, pay

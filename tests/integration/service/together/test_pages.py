@@ -10,10 +10,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from policy_service.queries.shown import View
 from policy_service.storage.core import find
 from policy_service.storage.proof_tables import ViewRow
 from policy_service.storage.tables import VoteRow
-from policy_service.workflow.reviews.shown import View
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, gate, person, plain_forbid
 from tests.fakes.world import Visitor
 from tests.integration.service.effects import mail, pay

@@ -14,13 +14,13 @@ import pytest
 
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.callers import Caller
+from policy_service.queries.queue import Wanted, queue_page
+from policy_service.queries.stops import Target
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
 from policy_service.workflow.edits.propose import Proposed, propose
 from policy_service.workflow.effects import submit
-from policy_service.workflow.oversight.stopping import Target, start_again, stop
-from policy_service.workflow.pages.queue import queue_page
-from policy_service.workflow.reading.queue import Wanted
+from policy_service.workflow.oversight.stopping import start_again, stop
 from policy_service.workflow.releases import compensate, redeem, renew
 from policy_service.workflow.reviews import vote
 from policy_service.workflow.reviews.answer import answer as answer_question

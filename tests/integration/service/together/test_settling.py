@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from countersign.contract import ARGS_LIMITS, EffectState, ErrorCode, TaskKind
+from policy_service.queries import records
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
-from policy_service.workflow import records
 from policy_service.workflow.moves import Cause, follow_effects, move_effect, open_task
 from tests.fakes.payments import person
 from tests.fakes.world import Agent

@@ -8,14 +8,14 @@ import pytest
 from sqlalchemy import select
 
 from policy_service.errors import ForbiddenError
+from policy_service.queries import reviews
+from policy_service.queries.review_models import VoteResult
+from policy_service.queries.voter import Voter
 from policy_service.storage.core import change, find, table
 from policy_service.storage.tables import AgentRow, TransactionRow, VoteRow
 from policy_service.workflow.edits import accept as accepting
 from policy_service.workflow.edits.accept import accept
-from policy_service.workflow.pages import reviews
-from policy_service.workflow.reading.reviews import VoteResult
 from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.reviews.voter import Voter
 from tests.fakes.payments import GROUPS, gate, person, plain_forbid
 from tests.fakes.world import Agent
 from tests.integration.service.effects import ship
@@ -37,7 +37,7 @@ def ballot(view: dict[str, Any]) -> Ballot:
 
 
 async def approve(bank: Bank, view: dict[str, Any], name: str, step_up: str | None = None) -> VoteResult:
-    return await vote(bank.service.ctx, voter(name, step_up), ballot(view), reviews.read_page)
+    return await vote(bank.service.ctx, voter(name, step_up), ballot(view))
 
 
 async def kept(bank: Bank, review_id: str) -> list[tuple[str, str | None]]:
@@ -106,7 +106,7 @@ async def test_a_refused_voter_reads_why_groups_are_missing(bank: Bank) -> None:
     ):
         stranger = Voter("https://login.example", "248", "Stranger", "oidc", groups_problem=problem)
         with pytest.raises(ForbiddenError) as refused:
-            await vote(bank.service.ctx, stranger, ballot(view), reviews.read_page)
+            await vote(bank.service.ctx, stranger, ballot(view))
         assert refused.value.detail.endswith(words)
 
 

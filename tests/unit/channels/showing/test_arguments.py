@@ -7,8 +7,8 @@ import pytest
 from policy_service.channels.showing.arguments import arg_views, canonical_bytes, folded, same_bytes
 from policy_service.channels.web.drawing.views import warned
 from policy_service.channels.web.rendering import shown
-from policy_service.workflow.reading.pieces import NOT_IN_THE_SCHEMA, ArgRow
-from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow
+from policy_service.queries.review_models import ReviewPage
 from tests.fakes import reviews
 from tests.fakes.reviews import arg
 

@@ -17,8 +17,8 @@ from policy_service.channels.web.drawing.queue_views import queue_groups
 from policy_service.channels.web.drawing.views import as_shown, changed_since
 from policy_service.channels.web.rendering import stretches
 from policy_service.channels.web.tasks import question
-from policy_service.workflow.reading.queue import Wanted
-from policy_service.workflow.reading.reviews import BreakGlassView, GateView, ReviewPage, RuleChange
+from policy_service.queries.queue import Wanted
+from policy_service.queries.review_models import BreakGlassView, GateView, ReviewPage, RuleChange
 from tests.fakes import reviews
 
 NOW = reviews.NOW

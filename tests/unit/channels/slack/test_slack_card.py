@@ -11,9 +11,9 @@ from policy_service.channels.slack.drawing.buttons import MAX_LABEL, deciding
 from policy_service.channels.slack.drawing.card import bare_card, buttons_withheld, card
 from policy_service.channels.slack.drawing.message import Drawn, Pointer
 from policy_service.channels.slack.drawing.people import MOST_GATES
-from policy_service.workflow.reading import reviews as reading
-from policy_service.workflow.reading.pieces import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece
-from policy_service.workflow.reading.reviews import BreakGlassView, ReviewPage, RuleChange, VoteView
+from policy_service.queries import review_models as reading
+from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece
+from policy_service.queries.review_models import BreakGlassView, ReviewPage, RuleChange, VoteView
 from tests.fakes import reviews
 from tests.fakes.blocks import buttons, code, kinds, refused, values, words
 

@@ -13,8 +13,8 @@ from policy_service.channels.slack.drawing.home import home
 from policy_service.channels.slack.drawing.message import Drawn, Pointer
 from policy_service.channels.slack.drawing.modals import approve_modal, ask_modal, deny_modal
 from policy_service.channels.slack.drawing.thread import reply
-from policy_service.workflow.reading.queue import Count, QueuePage, TabCounts
-from policy_service.workflow.reading.reviews import EventLine, ReviewPage
+from policy_service.queries.queue import Count, QueuePage, TabCounts
+from policy_service.queries.review_models import EventLine, ReviewPage
 from tests.fakes import policies, reviews
 from tests.fakes.blocks import buttons, nodes, refused, refused_view, values, words
 

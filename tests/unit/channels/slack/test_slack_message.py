@@ -9,7 +9,7 @@ from policy_service.channels.slack.drawing.arguments import canonical_of
 from policy_service.channels.slack.drawing.card import card
 from policy_service.channels.slack.drawing.message import Drawn, Pointer, block_id, drawn
 from policy_service.channels.slack.drawing.writing import Pen, bold, escaped, own, quote, rich, section
-from policy_service.workflow.reading.reviews import ReviewPage
+from policy_service.queries.review_models import ReviewPage
 from tests.fakes import reviews
 from tests.fakes.blocks import words
 

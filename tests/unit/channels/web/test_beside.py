@@ -11,8 +11,8 @@ from policy_service.channels.showing.standing import quorum
 from policy_service.channels.web.drawing.beside import CELL_CHARS, Cell, approving, beside_view, compare
 from policy_service.channels.web.drawing.views import timeline_line
 from policy_service.channels.web.rendering import shown
-from policy_service.workflow.reading.beside import Beside, Limit, MeterLine, Past
-from policy_service.workflow.reading.reviews import EventLine, Sibling
+from policy_service.queries.context_panel import Beside, Limit, MeterLine, Past
+from policy_service.queries.review_models import EventLine, Sibling
 from tests.fakes.reviews import NOW, arg, hostile, refund, usd
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from policy_service.channels.showing.deceptions import hidden_positions
 from policy_service.channels.showing.marking import typed
 from policy_service.channels.web.drawing.editing import FieldView, field_views, read_fields
-from policy_service.workflow.pages.edit_views import EditField, EditForm
+from policy_service.queries.edit_views import EditField, EditForm
 
 HANGUL_FILLER, VARIANT, OVERRIDE = "\u3164", "\ufe0f", "\u202e"
 

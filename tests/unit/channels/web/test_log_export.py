@@ -10,7 +10,7 @@ import pytest
 
 from policy_service.channels.web.agents import bars
 from policy_service.channels.web.audit import as_table
-from policy_service.workflow.pages.searching import LogLine
+from policy_service.queries.log import LogLine
 from tests.fakes.reviews import NOW
 
 pytestmark = pytest.mark.anyio

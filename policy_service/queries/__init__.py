@@ -1,0 +1,1 @@
+"""One read model of reviews, tasks and transactions."""

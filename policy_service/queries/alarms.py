@@ -1,0 +1,196 @@
+"""What every page says aloud: what is stopped, what was opened in an emergency, and that Slack is silent.
+
+An opening is named until somebody has reviewed it. Whoever waits to be asked in Slack is told to look here.
+
+Asked with every page, so each answer is a few rows of an index of its own: nearly always none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import Connection, select
+from sqlmodel import col
+
+from countersign.contract import TaskKind
+from policy_service.domain.people import BREAK_GLASS
+from policy_service.identity.agents import OPERATOR, frozen_agents
+from policy_service.identity.people import names_of
+from policy_service.pap.bundle import Bundle
+from policy_service.queries.context import Context
+from policy_service.queries.records import at_revisions, rows
+from policy_service.queries.stops import Target, list_stops
+from policy_service.slack import LATE_FAILURES, SlackApp
+from policy_service.storage.core import find_one, table
+from policy_service.storage.slack_lanes import resting
+from policy_service.storage.slack_tables import SlackStandingRow
+from policy_service.storage.tables import ReviewRow, TaskRow, VoteRow
+
+LOUD_FOR: Final = timedelta(hours=24)
+"""How long every page names an opening by two people; one by a single person is named until it is reviewed."""
+
+_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class StopLine:
+    """Something that is stopped: what, since when, by whom and why."""
+
+    target: Target
+    since: datetime
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLine:
+    """An effect that went without the people its gates asked; ``task_id`` where somebody still owes it a review."""
+
+    review_id: str
+    tool: str
+    agent: str
+    at: datetime
+    by: tuple[str, ...]
+    task_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SlackLine:
+    """Slack takes nothing: since when, and by which code of Slack's."""
+
+    since: datetime
+    error: str
+    places: tuple[str, ...] = ()  # only these channels take none; all of Slack where there are none
+
+
+@dataclass(frozen=True, slots=True)
+class Alarms:
+    """All of it."""
+
+    stops: tuple[StopLine, ...] = ()
+    opened: tuple[OpenedLine, ...] = ()
+    slack: SlackLine | None = None
+
+
+async def alarms(ctx: Context) -> Alarms:
+    """What is to be said now."""
+    bundle, now = ctx.active.current, ctx.clock()
+    return await ctx.db.read(lambda conn: read_alarms(conn, bundle, ctx.settings.slack, now))
+
+
+def read_alarms(conn: Connection, bundle: Bundle, slack: SlackApp | None, now: datetime) -> Alarms:
+    """What is to be said at this moment."""
+    return Alarms(tuple(_stops(conn, bundle)), tuple(_opened(conn, now)), _slack(conn, slack))
+
+
+def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
+    row = None if app is None else find_one(conn, SlackStandingRow, team_id=app.team_id)
+    if row is None:
+        return None
+    if row.since is not None and row.failures >= LATE_FAILURES:
+        return SlackLine(row.since, row.last_error or "")
+    return _shut(conn)
+
+
+def _shut(conn: Connection) -> SlackLine | None:
+    """Channels that take nothing while something waits for them."""
+    found = resting(conn, LATE_FAILURES)
+    if not found or found[0].since is None:
+        return None
+    return SlackLine(found[0].since, found[0].last_error or "", tuple(row.place for row in found))
+
+
+def _stops(conn: Connection, bundle: Bundle) -> list[StopLine]:
+    held = [
+        (
+            Target("everything") if stop.tool is None else Target("tool", stop.tool),
+            stop.since,
+            stop.by,
+            stop.reason,
+        )
+        for stop in list_stops(conn)
+    ]
+    held += [
+        (Target("agent", row.name), row.frozen_at, row.frozen_by or "", row.frozen_reason or "")
+        for row in frozen_agents(conn)[:_SHOWN]
+        if row.frozen_at is not None
+    ]
+    names = names_of(conn, {by.removeprefix("person:") for _, _, by, _ in held if by.startswith("person:")})
+    return [StopLine(target, since, who(bundle, by, names), reason) for target, since, by, reason in held]
+
+
+def who(bundle: Bundle, actor: str, names: dict[str, str]) -> str:
+    """An actor of the log, for people."""
+    kind, _, name = actor.partition(":")
+    if kind == "person":
+        return bundle.directory.name_of(name) or names.get(name) or name
+    return "an operator" if actor == OPERATOR else name or kind
+
+
+def _opened(conn: Connection, now: datetime) -> list[OpenedLine]:
+    owed = _owed(conn)
+    lately = (
+        select(*table(ReviewRow).columns)
+        .where(col(ReviewRow.break_glass_at).is_not(None), col(ReviewRow.break_glass_at) > now - LOUD_FOR)
+        .order_by(col(ReviewRow.break_glass_at).desc())
+        .limit(_SHOWN)
+    )
+    found = {review.review_id: review for review in rows(conn, ReviewRow, lately)}
+    reviewed = _reviewed(conn, [review.effect_id for review in found.values()])
+    shown = {key: review for key, review in found.items() if (review.effect_id, review.rev) not in reviewed}
+    shown |= {review.review_id: review for review in _reviews_of(conn, list(owed))}
+    signed = _signed(conn, list(shown))
+    return [
+        OpenedLine(
+            review.review_id,
+            review.tool,
+            review.agent,
+            review.break_glass_at or review.opened_at,
+            tuple(signed.get(review.review_id, ())),
+            owed.get((review.effect_id, review.rev)),
+        )
+        for review in sorted(shown.values(), key=lambda review: review.review_id, reverse=True)
+    ]
+
+
+def _owed(conn: Connection) -> dict[tuple[str, int], str]:
+    """Open reviews-afterwards, by the effect and revision they are about."""
+    query = (
+        select(col(TaskRow.effect_id), col(TaskRow.rev), col(TaskRow.task_id))
+        .where(col(TaskRow.kind) == TaskKind.BREAK_GLASS_REVIEW.value, col(TaskRow.state) == "open")
+        .order_by(col(TaskRow.task_id))
+        .limit(_SHOWN)
+    )
+    return {(effect_id, rev): task_id for effect_id, rev, task_id in conn.execute(query)}
+
+
+def _reviewed(conn: Connection, effect_ids: list[str]) -> set[tuple[str, int]]:
+    query = select(col(TaskRow.effect_id), col(TaskRow.rev)).where(
+        col(TaskRow.effect_id).in_(effect_ids),
+        col(TaskRow.kind) == TaskKind.BREAK_GLASS_REVIEW.value,
+        col(TaskRow.state) != "open",
+    )
+    return {(effect_id, rev) for effect_id, rev in conn.execute(query)} if effect_ids else set()
+
+
+def _reviews_of(conn: Connection, effects: list[tuple[str, int]]) -> list[ReviewRow]:
+    if not effects:
+        return []
+    return at_revisions(conn, ReviewRow, "effect_id", effects)
+
+
+def _signed(conn: Connection, review_ids: list[str]) -> dict[str, list[str]]:
+    if not review_ids:
+        return {}
+    query = (
+        select(col(VoteRow.review_id), col(VoteRow.name))
+        .where(col(VoteRow.review_id).in_(review_ids), col(VoteRow.verdict) == BREAK_GLASS)
+        .where(col(VoteRow.late).is_(False))
+        .order_by(col(VoteRow.vote_id))
+    )
+    found: dict[str, list[str]] = {}
+    for review_id, name in conn.execute(query):
+        found.setdefault(review_id, []).append(name)
+    return found

@@ -1,0 +1,322 @@
+"""The context panel of a review: precedents, meters and the redemption, as values and how they are read.
+
+None of it is signed: it is what the service itself remembers, for people to weigh. Rules: before means asked earlier
+than the effect itself, so the page of a settled review keeps showing what its voters could see. However much there ever
+was, so many rows are looked through at most, by an index. A value that is secret in either effect, or by the manifest
+of today, is hidden in both. The figures of a meter are those the decision saw: its own reservation and every later one
+are left out (design section 4). Nothing is summed again for a page.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection, Select, and_, bindparam, or_, select
+
+from countersign.contract import EffectState, load, pointer_tokens
+from policy_service.domain.people import BREAK_GLASS
+from policy_service.facts.meters import COUNT, Meter
+from policy_service.pap.bundle import Bundle
+from policy_service.pdp.limits import limit_of
+from policy_service.queries.effect_text import ArgRow, Piece, arguments, is_hidden, sentence
+from policy_service.queries.effects import manifest_for
+from policy_service.queries.records import among, at_revisions
+from policy_service.storage.core import table
+from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
+
+
+@dataclass(frozen=True, slots=True)
+class PastEffect:
+    """An earlier effect and what became of it. `by` and `reason` are of the person who settled it with a no."""
+
+    sentence: tuple[Piece, ...]
+    agent: str
+    asked_at: datetime
+    state: str
+    review_id: str | None = None  # None: nobody was asked
+    by: str | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The effects of the same tool on the same resource, or to the same recipients, in the days before."""
+
+    days: int
+    resource_type: str
+    to_recipients: bool  # the arguments name recipients
+    counts: Mapping[str, int]  # by state
+    capped: bool  # there are more than were counted
+    rows: tuple[PastEffect, ...]  # the newest of them, newest first
+
+
+@dataclass(frozen=True, slots=True)
+class LastApproved:
+    """The agent's last effect by the same tool that fired, or that people approved, with its arguments."""
+
+    effect: PastEffect
+    args: tuple[ArgRow, ...]
+    approved_by: tuple[str, ...]
+    same_version: bool  # of the tool: its description has not changed since
+    opened_by: tuple[str, ...] = ()  # in an emergency, without the people its gates asked
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The total above which a rule forbids, or asks people, whatever else the effect is like."""
+
+    total: int
+    policy_id: str
+    title: str
+    asks: bool  # people are asked above it; else it is forbidden
+
+
+@dataclass(frozen=True, slots=True)
+class MeterLine:
+    """A meter as it stood when the effect took its part of it."""
+
+    name: str
+    doc: str
+    per: str
+    window: str
+    until: datetime | None  # None: the window rolls
+    before: int
+    this: int | None  # None: it would tell a secret
+    currency: str | None
+    limit: Limit | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """How the effect was spent."""
+
+    redeemer: str
+    attempt_id: str
+    redeemed_at: datetime
+    jti: str | None
+    fire_by: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """All of it. `last` and `past` are None where there is nothing before it."""
+
+    last: LastApproved | None = None
+    past: Past | None = None
+    meters: tuple[MeterLine, ...] = ()
+    proof: Proof | None = None
+
+
+DAYS: Final = 30
+SHOWN: Final = 5
+COUNTED: Final = 200  # effects like it, at most
+LOOKED_THROUGH: Final = 200  # of the agent's effects of the kind, to find one that was approved
+
+_FIRED: Final = (
+    EffectState.FIRED,
+    EffectState.COMPENSATING,
+    EffectState.COMPENSATED,
+    EffectState.COMPENSATION_FAILED,
+)
+
+_E, _R = table(EffectRow).c, table(ReviewRow).c
+
+
+def _newest_of_kind() -> Select[Any]:
+    newest = (
+        select(_E.effect_id, _E.rev, _E.state, _E.asked_at)
+        .where(_E.agent == bindparam("agent"), _E.tool == bindparam("tool"))
+        .where(_E.asked_at < bindparam("before"), _E.effect_id != bindparam("own"))
+        .order_by(_E.asked_at.desc())
+        .limit(LOOKED_THROUGH)
+        .subquery()
+    )
+    reviewed = and_(_R.effect_id == newest.c.effect_id, _R.rev == newest.c.rev)
+    return (
+        select(newest.c.effect_id, newest.c.rev)
+        .select_from(newest.outerjoin(table(ReviewRow), reviewed))
+        .where(or_(newest.c.state.in_([state.value for state in _FIRED]), _R.state == "met"))
+        .order_by(newest.c.asked_at.desc())
+        .limit(1)
+    )
+
+
+def _like(key: str) -> Select[Any]:
+    return (
+        select(_E.effect_id, _E.rev, _E.state, _E.asked_at)
+        .where(_E.tool == bindparam("tool"), _E[key] == bindparam("key"))
+        .where(_E.asked_at < bindparam("before"), _E.asked_at >= bindparam("since"))
+        .where(_E.effect_id != bindparam("own"))
+        .order_by(_E.asked_at.desc())
+        .limit(COUNTED + 1)
+    )
+
+
+_LAST: Final = _newest_of_kind()
+_BY_RESOURCE: Final = _like("resource_key")
+_BY_RECIPIENTS: Final = _like("recipients_key")
+
+
+@dataclass(frozen=True)
+class _Story:
+    """An earlier effect with its review and the votes on that."""
+
+    effect: EffectRow
+    review: ReviewRow | None
+    votes: tuple[VoteRow, ...]
+
+
+def before_it(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[LastApproved | None, Past | None]:
+    """The last approved of its kind, and what was like it; None for what there is not."""
+    newest = [(row.effect_id, row.rev) for row in conn.execute(_LAST, _asked_by(effect))]
+    like = _found_like(conn, effect)
+    shown = [(row.effect_id, row.rev) for row in like[:SHOWN]]
+    stories = _stories(conn, [*newest, *shown])
+    last = _last(bundle, effect, stories[newest[0]]) if newest else None
+    if not like:
+        return last, None
+    return last, Past(
+        days=DAYS,
+        resource_type=effect.resource_type,
+        to_recipients=effect.recipients_key is not None,
+        counts=Counter(row.state for row in like[:COUNTED]),
+        capped=len(like) > COUNTED,
+        rows=tuple(_past(bundle, effect, stories[key]) for key in shown),
+    )
+
+
+def _asked_by(effect: EffectRow) -> dict[str, Any]:
+    return {"agent": effect.agent, "tool": effect.tool, "before": effect.asked_at, "own": effect.effect_id}
+
+
+def _found_like(conn: Connection, effect: EffectRow) -> list[Any]:
+    """Newest first, each effect once: at its newest revision."""
+    asked = {
+        "tool": effect.tool,
+        "before": effect.asked_at,
+        "since": effect.asked_at - timedelta(days=DAYS),
+        "own": effect.effect_id,
+    }
+    found = list(conn.execute(_BY_RESOURCE, asked | {"key": effect.resource_key}))
+    if effect.recipients_key is not None:
+        found += conn.execute(_BY_RECIPIENTS, asked | {"key": effect.recipients_key})
+    found.sort(key=lambda row: (row.asked_at, row.rev), reverse=True)
+    once: dict[str, Any] = {}
+    for row in found:
+        once.setdefault(row.effect_id, row)
+    return list(once.values())
+
+
+def _stories(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], _Story]:
+    if not wanted:
+        return {}
+    effects = {(row.effect_id, row.rev): row for row in at_revisions(conn, EffectRow, "effect_id", wanted)}
+    reviews = {(row.effect_id, row.rev): row for row in at_revisions(conn, ReviewRow, "effect_id", wanted)}
+    cast = among(conn, VoteRow, table(VoteRow).c.review_id, sorted(r.review_id for r in reviews.values()))
+    votes: dict[str, list[VoteRow]] = {}
+    for vote in sorted(cast, key=lambda vote: vote.vote_id):
+        if not vote.late and vote.revoked_at is None:
+            votes.setdefault(vote.review_id, []).append(vote)
+    found = {}
+    for key in wanted:
+        review = reviews.get(key)
+        of_it = () if review is None else tuple(votes.get(review.review_id, ()))
+        found[key] = _Story(effects[key], review, of_it)
+    return found
+
+
+def _last(bundle: Bundle, effect: EffectRow, story: _Story) -> LastApproved:
+    return LastApproved(
+        effect=_past(bundle, effect, story),
+        args=arguments(bundle, _hidden_alike(bundle, effect, story.effect), []),
+        approved_by=_names(story, "approve"),
+        same_version=story.effect.tool_digest == effect.tool_digest,
+        opened_by=_names(story, BREAK_GLASS)
+        if story.review is not None and story.review.break_glass_at
+        else (),
+    )
+
+
+def _names(story: _Story, verdict: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(vote.name for vote in story.votes if vote.verdict == verdict))
+
+
+def _past(bundle: Bundle, effect: EffectRow, story: _Story) -> PastEffect:
+    denied = next((vote for vote in story.votes if vote.verdict == "deny"), None)
+    if story.effect.state != EffectState.DENIED.value:
+        denied = None
+    return PastEffect(
+        sentence=sentence(bundle, _hidden_alike(bundle, effect, story.effect)),
+        agent=story.effect.agent,
+        asked_at=story.effect.asked_at,
+        state=story.effect.state,
+        review_id=None if story.review is None else story.review.review_id,
+        by=None if denied is None else denied.name,
+        reason="" if denied is None else denied.reason or "",
+    )
+
+
+def secret_now(bundle: Bundle, effect: EffectRow) -> list[str]:
+    """What is secret of an effect by its own day and by the manifest of today."""
+    today = bundle.manifests.get(effect.tool)
+    return [*effect.secret, *(() if today is None else today.secret)]
+
+
+def _hidden_alike(bundle: Bundle, effect: EffectRow, then: EffectRow) -> EffectRow:
+    """The earlier effect, with all that is secret in either of the two hidden. Beside a tool nobody describes any more
+    nothing is shown."""
+    known = manifest_for(bundle, then.tool, then.tool_digest) or bundle.manifests.get(then.tool)
+    secret = [*then.secret, *secret_now(bundle, effect)] if known is not None else [""]
+    return EffectRow(**vars(then) | {"secret": secret})
+
+
+_SOURCE = "meter "
+
+
+def totals(bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> tuple[MeterLine, ...]:
+    """Every meter of the bundle in force that the decision has seen."""
+    return tuple(
+        _line(bundle, effect, meter, decision.history[meter.name])
+        for meter in bundle.meters.get(effect.tool, ())
+        if meter.name in decision.history
+    )
+
+
+def is_meter(source: str, bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> bool:
+    """Whether a fact is the figure of a meter that has a line of its own."""
+    name = source.removeprefix(_SOURCE)
+    known = (meter.name for meter in bundle.meters.get(effect.tool, ()))
+    return source.startswith(_SOURCE) and name in decision.history and name in known
+
+
+def _line(bundle: Bundle, effect: EffectRow, meter: Meter, before: int) -> MeterLine:
+    hidden = meter.field != COUNT and is_hidden(secret_now(bundle, effect), meter.field)
+    return MeterLine(
+        name=meter.name,
+        doc=meter.doc,
+        per=meter.per,
+        window=meter.window.words,
+        until=meter.window.ends(effect.asked_at),
+        before=before,
+        this=None if hidden else meter.amount(load(effect.args)),
+        currency=meter.currency,
+        limit=_limit(bundle, effect, meter),
+    )
+
+
+def _limit(bundle: Bundle, effect: EffectRow, meter: Meter) -> Limit | None:
+    manifest = bundle.manifests.get(effect.tool)
+    found = limit_of(
+        bundle.policies.values(),
+        meter=meter.name,
+        field=tuple(pointer_tokens(meter.field)),
+        action=effect.tool,
+        groups=frozenset() if manifest is None else frozenset(manifest.groups),
+    )
+    if found is None:
+        return None
+    return Limit(found.total, found.source.id, found.source.title, found.asks)

@@ -1,0 +1,381 @@
+"""The policies page: each policy in force as written, how often it decided lately, the shadow, and what happened.
+
+How often is counted over the newest decisions of a week, so many at most, and kept for a minute: a page that is open on
+ten screens reads them once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias, cast
+
+from sqlalchemy import Connection, select
+
+from policy_service.domain.people import APPROVE, BREAK_GLASS, BREAK_GLASS_ALONE, SETTLE, START_AGAIN, STOP
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.cases.holding import Held, held
+from policy_service.pap.source import Written
+from policy_service.pdp.rules import PolicySource
+from policy_service.queries.context import Context
+from policy_service.queries.records import rows
+from policy_service.queries.review_models import FactLine
+from policy_service.queries.shadow import Way, shadow_of
+from policy_service.storage.core import table
+from policy_service.storage.plumbing import ABOUT_BUNDLES, AuditRow, ShadowDifferenceRow
+from policy_service.storage.tables import DecisionRow
+
+EventKind: TypeAlias = Literal["activated", "refused", "allowed"]
+PolicyKind: TypeAlias = Literal[
+    "permit", "forbid", "gate", "approving", "settling", "stopping", "starting", "break-glass"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """The bundle that decides, and what keeps a newer one from doing so."""
+
+    digest: str
+    commit: str
+    origin: str
+    author: str | None
+    subject: str | None  # the first line of its message
+    written_at: datetime | None
+    since: datetime | None
+    tools: int
+    policies: int
+    gates: int
+    head: str | None  # digest of the newest bytes, where they are not these
+    why: str | None  # the newest is not in force: invalid, force_push, ...
+    problems: tuple[str, ...]
+    failed_at: datetime | None
+    warnings: tuple[str, ...]
+    cases: int
+    cases_say: str  # whether they hold, in a few words
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyRow:
+    """One policy of the bundle in force. ``decided``: how often it determined an answer lately. ``cases``: of how many
+    of the bundle's own.
+    """
+
+    policy_id: str
+    title: str
+    kind: PolicyKind
+    asks: str
+    file: str
+    line: int
+    text: str
+    doc: str
+    decided: int
+    cases: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRow:
+    """One tool of the bundle, and what of its arguments no policy can weigh."""
+
+    tool: str
+    title: str
+    risk: str
+    digest: str
+    unseen: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowRow:
+    """An effect about which the candidate differs."""
+
+    tool: str
+    agent: str
+    at: datetime
+    way: Literal["looser", "stricter", "other"]
+    now: str
+    then: str
+    because: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InShadow:
+    """The candidate, its numbers, and the newest differences."""
+
+    origin: str
+    commit: str | None
+    since: datetime | None
+    compared: int
+    looser: int
+    stricter: int
+    other: int
+    failed: int
+    problems: tuple[str, ...]
+    rows: tuple[ShadowRow, ...]
+
+    @property
+    def same(self) -> int:
+        """About how many both bundles say the same."""
+        return self.compared - self.looser - self.stricter - self.other
+
+
+@dataclass(frozen=True, slots=True)
+class BundleEvent:
+    """A commit came into force, was refused, or was allowed by an operator; and what it says of itself, where the
+    source can still read it."""
+
+    at: datetime
+    kind: EventKind
+    commit: str
+    text: str
+    author: str | None = None
+    subject: str | None = None  # the first line of its message
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesPage:
+    """Everything the policies page shows. ``counted`` decisions were looked at, the newest of the last week."""
+
+    in_force: InForce
+    policies: tuple[PolicyRow, ...]
+    tools: tuple[ToolRow, ...]
+    counted: int
+    counted_all: bool
+    shadow: InShadow | None
+    events: tuple[BundleEvent, ...]
+    chosen: PolicyRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class TriedEffect:
+    """What would be decided about a call, without anything being recorded."""
+
+    outcome: Literal["release", "review", "deny"]
+    policies: tuple[PolicyRow, ...]
+    asks: tuple[str, ...]
+    reasons: tuple[str, ...]
+    advice: tuple[str, ...]
+    unseen: tuple[str, ...]
+    facts: tuple[FactLine, ...]
+
+
+_WEEK: Final = timedelta(days=7)
+_COUNTED: Final = 10_000  # decisions; some 50 ms of a reader's time
+_KEPT_FOR: Final = timedelta(minutes=1)
+_DIFFERENCES: Final = 50
+_PEOPLES: Final[dict[str, PolicyKind]] = {
+    APPROVE: "approving",
+    SETTLE: "settling",
+    STOP: "stopping",
+    START_AGAIN: "starting",
+    BREAK_GLASS: "break-glass",
+    BREAK_GLASS_ALONE: "break-glass",
+}
+_EVENTS: Final = 12
+_NO_CASES: Final = Held()
+_TOLD: Final[dict[str, EventKind]] = {
+    "bundle_activated": "activated",
+    "bundle_refused": "refused",
+    "bundle_override": "allowed",
+}
+_WHY: Final = {
+    "force_push": "does not descend from the commit in force",
+    "unsigned": "is not signed by one of those who may",
+    "cases": "does not pass its own cases and those that were in force",
+    "gone": "the branch or tag is not there",
+}
+_decisions, _lines = table(DecisionRow).c, table(AuditRow)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often each policy determined an answer, among so many decisions."""
+
+    at: datetime
+    decided: Counter[str]
+    counted: int
+    all: bool
+
+
+class Policies:
+    """Reads the policies page of one service."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._tally: Tally | None = None
+        self._held: tuple[str, Held] = ("", Held())
+
+    async def page(self, chosen: str | None) -> PoliciesPage:
+        """The page, with one policy in full when it is named and there."""
+        bundle, tally = self._ctx.active.current, await self._counted()
+        cases = await self._cases(bundle)
+        policies = tuple(row_of(bundle, source, tally.decided, cases) for source in bundle.policies.values())
+        return PoliciesPage(
+            in_force=self._in_force(bundle, cases),
+            policies=policies,
+            tools=tuple(_tool(bundle, name) for name in sorted(bundle.manifests)),
+            counted=tally.counted,
+            counted_all=tally.all,
+            shadow=await self._shadow(),
+            events=await self._events(),
+            chosen=next((row for row in policies if row.policy_id == chosen), None),
+        )
+
+    async def _events(self) -> tuple[BundleEvent, ...]:
+        found = await self._ctx.db.read(_events)
+        written = await self._ctx.active.written({event.commit for event in found})
+        return tuple(_by(event, written.get(event.commit)) for event in found)
+
+    async def _counted(self) -> Tally:
+        now = self._ctx.clock()
+        if self._tally is None or not now - _KEPT_FOR < self._tally.at <= now:
+            self._tally = await self._ctx.db.read(lambda conn: _count(conn, now))
+        return self._tally
+
+    async def _cases(self, bundle: Bundle) -> Held:
+        """Run once for each bundle, beside the loop."""
+        if self._held[0] != bundle.digest:
+            self._held = (bundle.digest, await asyncio.to_thread(held, bundle))
+        return self._held[1]
+
+    def _in_force(self, bundle: Bundle, cases: Held) -> InForce:
+        status, written = self._ctx.active.status(), bundle.source.written
+        gates = sum(source.gate is not None for source in bundle.policies.values())
+        return InForce(
+            digest=bundle.digest,
+            commit=bundle.commit,
+            origin=bundle.source.origin,
+            author=None if written is None else written.author,
+            subject=None if written is None else _subject(written),
+            written_at=None if written is None else written.at,
+            since=status.loaded_at,
+            tools=len(bundle.manifests),
+            policies=len(bundle.policies),
+            gates=gates,
+            head=status.head_digest if status.head_digest != bundle.digest else None,
+            why=None if status.error is None else status.error.why,
+            problems=() if status.error is None else tuple(map(str, status.error.problems)),
+            failed_at=status.failed_at,
+            warnings=tuple(map(str, bundle.warnings)),
+            cases=cases.cases,
+            cases_say=_cases_say(cases),
+        )
+
+    async def _shadow(self) -> InShadow | None:
+        if self._ctx.candidate is None:
+            return None
+        status = self._ctx.candidate.status()
+        known = None if status.digest is None else await shadow_of(self._ctx, status.digest, _DIFFERENCES)
+        counts = dict.fromkeys(("compared", "looser", "stricter", "other", "failed"), 0)
+        return InShadow(
+            origin=status.origin,
+            commit=status.commit,
+            since=None if known is None else known.since,
+            problems=() if status.error is None else tuple(map(str, status.error.problems)),
+            rows=() if known is None else tuple(map(_difference, known.differences)),
+            **(counts if known is None else known.counts),
+        )
+
+
+def row_of(bundle: Bundle, source: PolicySource, decided: Counter[str], cases: Held = _NO_CASES) -> PolicyRow:
+    """One policy as the page shows it."""
+    return PolicyRow(
+        policy_id=source.id,
+        title=source.title,
+        kind=kind_of(source),
+        asks=_asks(bundle, source),
+        file=source.file,
+        line=source.line,
+        text=source.text,
+        doc=source.doc,
+        decided=decided[source.id],
+        cases=cases.by_policy.get(source.id, 0),
+    )
+
+
+def _cases_say(cases: Held) -> str:
+    if cases.problem is not None:
+        return f"cases cannot be read: {cases.problem}"
+    if not cases.cases:
+        return "cases: nothing holds these rules"
+    passed = "all pass" if not cases.failing else f"{cases.failing} do not hold"
+    return f"cases, {passed}" + (f", {cases.not_run} need sources and were not run" if cases.not_run else "")
+
+
+def kind_of(source: PolicySource) -> PolicyKind:
+    """What a policy is for."""
+    if source.people_do is not None:
+        return _PEOPLES[source.people_do]
+    return "gate" if source.gate is not None else source.effect
+
+
+def _asks(bundle: Bundle, source: PolicySource) -> str:
+    gate = source.gate
+    if gate is None:
+        return ""
+    who = " or ".join(bundle.directory.title_of(group) for group in sorted(gate.groups))
+    many = f"{gate.quorum} of " if gate.quorum > 1 else ""
+    return many + who + (f", with a {gate.step_up}" if gate.step_up else "")
+
+
+def _tool(bundle: Bundle, name: str) -> ToolRow:
+    manifest = bundle.manifests[name]
+    unseen = tuple(sorted(bundle.rules.tools[name].codec.may_be_unseen))
+    return ToolRow(name, manifest.title, manifest.risk, manifest.digest, unseen)
+
+
+def _difference(row: ShadowDifferenceRow) -> ShadowRow:
+    gone = [name for name in row.before["policies"] if name not in row.after["policies"]]
+    new = [name for name in row.after["policies"] if name not in row.before["policies"]]
+    return ShadowRow(
+        tool=row.tool,
+        agent=row.agent,
+        at=row.at,
+        way=cast(Way, row.way),
+        now=_said(row.before),
+        then=_said(row.after),
+        because=tuple(new or gone),
+    )
+
+
+def _said(answer: dict[str, object]) -> str:
+    asks = answer["asks"]
+    return str(answer["outcome"]) if asks is None else f"{answer['outcome']} by {asks}"
+
+
+def _events(conn: Connection) -> tuple[BundleEvent, ...]:
+    newest = select(*_lines.columns).where(ABOUT_BUNDLES).order_by(_lines.c.audit_id.desc()).limit(_EVENTS)
+    return tuple(_event(row) for row in rows(conn, AuditRow, newest))
+
+
+def _event(row: AuditRow) -> BundleEvent:
+    body = json.loads(row.body)
+    return BundleEvent(row.at, _TOLD[row.kind], str(body.get("commit") or ""), _said_of(body))
+
+
+def _by(event: BundleEvent, written: Written | None) -> BundleEvent:
+    return event if written is None else replace(event, author=written.author, subject=_subject(written))
+
+
+def _subject(written: Written) -> str:
+    return written.message.strip().partition("\n")[0]
+
+
+def _said_of(body: Mapping[str, Any]) -> str:
+    """What a line says beside the commit: an operator's reason, or what was wrong and where."""
+    if "file" in body:
+        return f"does not load: {body['file']}:{body['line'] or 1}"
+    if "why" in body:
+        return _WHY.get(body["why"], str(body["why"]))
+    return str(body.get("override") or body.get("reason") or "")
+
+
+def _count(conn: Connection, now: datetime) -> Tally:
+    # by key, which goes by time: a week is cut off here and not by a scan
+    newest = select(_decisions.policies, _decisions.decided_at).order_by(_decisions.decision_id.desc())
+    within = conn.execute(newest.limit(_COUNTED + 1))
+    found = [policies for policies, at in within if at > now - _WEEK]
+    decided = Counter(policy_id for policies in found[:_COUNTED] for policy_id in policies)
+    return Tally(now, decided, min(len(found), _COUNTED), len(found) <= _COUNTED)

@@ -1,0 +1,393 @@
+"""The queue: the reviews of one tab as one person sees them, a page at a time, by keys that indexes serve.
+
+A person sees every review of the deployment. "Needs me" is found by the groups an open review asks
+(:mod:`policy_service.storage.asked`), less what this person has answered and what their own agents ask; Cedar, which
+only narrows, is asked for the rows of the page alone, and those it refuses are left out there. So the count of that
+tab is exact where Cedar narrows nothing, or where everything fits on one page; else it may be too high, never too low.
+
+A filter goes through so many reviews of its tab by key and no further; the page says so and its cursor goes on from
+there. What cannot be read of a review (its rows were damaged) makes its row say so, and no other row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal, TypeAlias, TypeVar, cast
+
+from sqlalchemy import Connection, Select, func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import col
+
+from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.ballots import count, groups_now
+from policy_service.queries.batches import kind_of
+from policy_service.queries.broken import SetApart
+from policy_service.queries.cases import Case, read_cases
+from policy_service.queries.context import Context
+from policy_service.queries.cursors import read_cursor, write_cursor
+from policy_service.queries.effect_text import Money, Piece, first_money, sentence
+from policy_service.queries.effects import manifest_for
+from policy_service.queries.review_models import Risk
+from policy_service.queries.reviews import owner_name
+from policy_service.queries.voter import Voter, why_not
+from policy_service.storage.asked import Asks
+from policy_service.storage.core import follows, precedes, rows_of, table
+from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
+
+
+class Tab(StrEnum):
+    """Which reviews: those that wait for this person, all open ones, those of their own agents, settled ones."""
+
+    ME = "me"
+    OPEN = "open"
+    MINE = "mine"
+    DECIDED = "decided"
+
+
+Order: TypeAlias = Literal["due", "newest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a person wants to see. Every filter narrows; an empty one does not."""
+
+    tab: Tab = Tab.ME
+    agent: str = ""
+    tool: str = ""
+    group: str = ""
+    risk: str = ""
+    text: str = ""
+    order: Order = "due"
+
+    @property
+    def filtered(self) -> bool:
+        """Whether anything narrows the tab."""
+        return any((self.agent, self.tool, self.group, self.risk, self.text))
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many, up to a cap."""
+
+    number: int = 0
+    capped: bool = False
+
+    @property
+    def words(self) -> str:
+        """`7`, or `1,000+`."""
+        return f"{self.number:,}{'+' if self.capped else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class TabCounts:
+    """How many reviews stand on each tab, whatever the filters say."""
+
+    me: Count = Count()
+    open: Count = Count()
+    mine: Count = Count()
+    decided: Count = Count()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One review in the list."""
+
+    review_id: str
+    effect_id: str
+    rev: int
+    txn: str
+    tool: str
+    title: str
+    sentence: tuple[Piece, ...]
+    risk: Risk
+    agent: str
+    owner: str | None
+    gates: tuple[str, ...]  # titles, or policy ids where a gate has none
+    amount: Money | None
+    have: int
+    need: int
+    answer_by: datetime
+    opened_at: datetime
+    can_vote: bool
+    state: str = "open"
+    effect_state: str = "review"
+    settled_at: datetime | None = None
+    alike: str = ""  # the kind by which low-risk reviews may be decided together; empty: on its own only
+    opened: bool = False  # by break-glass, without the people its gates ask
+    broken: bool = False  # what is stored of it cannot be read: it is told as such and stops no other row
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """A page of a tab; `next_cursor` is opaque, None at the end."""
+
+    rows: tuple[QueueRow, ...]
+    next_cursor: str | None = None
+    counts: TabCounts = TabCounts()
+    looked_through: int = 0  # how many a filter went through without coming to the end; 0: to the end
+
+
+COUNT_CAP = 1_000  # nobody reads more than this
+DECIDED_CAP = 99  # settled reviews are many and nobody waits for them
+WINDOW = 1_000  # reviews a filter goes through for one page
+TEXT_WINDOW = 300  # the same where their sentences have to be made
+_ROUNDS = 3  # pages of "needs me" weighed by Cedar to fill one
+
+_reviews = table(ReviewRow).c
+_Key = tuple[datetime, str]
+_T = TypeVar("_T")
+
+
+async def queue_page(ctx: Context, voter: Voter, wanted: Wanted, cursor: str | None, limit: int) -> QueuePage:
+    """A page of a tab.
+
+    Raises:
+        InvalidRequestError: the cursor is not one of ours.
+    """
+    after, now = read_cursor(cursor), ctx.clock()
+    return await ctx.db.read(lambda conn: _Reader(conn, ctx, voter, wanted, now).page(after, limit))
+
+
+async def count_waiting(ctx: Context, voter: Voter) -> Count:
+    """How many reviews wait for this person, as the tab counts them."""
+    now = ctx.clock()
+    return await ctx.db.read(lambda conn: _Reader(conn, ctx, voter, Wanted(), now).count_me())
+
+
+class _Reader:
+    """One look at the queue, in one connection."""
+
+    def __init__(self, conn: Connection, ctx: Context, voter: Voter, wanted: Wanted, now: datetime) -> None:
+        self._conn, self._ctx, self._voter, self._wanted, self._now = conn, ctx, voter, wanted, now
+        self._bundle: Bundle = ctx.active.current
+        self._groups = groups_now(self._bundle, voter.key, voter.groups)
+        owned = select(col(AgentRow.name)).where(col(AgentRow.owner) == voter.key)
+        self._owned = sorted(conn.execute(owned).scalars())
+
+    def page(self, after: _Key | None, limit: int) -> QueuePage:
+        """The rows after a key, and what stands around them."""
+        rows, following, looked = self._filled(after, limit)
+        counts = self._counts()
+        if self._wanted.tab is Tab.ME and after is None and following is None and not self._wanted.filtered:
+            counts = replace(counts, me=Count(len(rows)))  # all of them were weighed
+        return QueuePage(
+            rows=tuple(rows),
+            next_cursor=None if following is None else write_cursor(*following),
+            counts=counts,
+            looked_through=looked,
+        )
+
+    def _filled(self, after: _Key | None, limit: int) -> tuple[list[QueueRow], _Key | None, int]:
+        """Rows of a page; where to go on, or None at the end; how many a filter went through before it stopped."""
+        rows: list[QueueRow] = []
+        window = limit + 1
+        if self._wanted.filtered:
+            window = TEXT_WINDOW if self._wanted.text else WINDOW
+        for _ in range(_ROUNDS):
+            found = self._found(after, window)
+            kept = self._saying([review for review in found if self._keeps(review)])
+            shown = kept[: limit - len(rows)]
+            rows += self._rows(shown)
+            if len(kept) > len(shown):
+                after = self._key(shown[-1]) if shown else after
+                if len(rows) == limit:
+                    return rows, after, 0
+                continue  # Cedar refused some of them
+            if len(found) < window:
+                return rows, None, 0
+            after = self._key(found[-1])
+            if self._wanted.filtered:
+                return rows, after, window
+        return rows, after, 0
+
+    # -- which reviews ---------------------------------------------------------------------------------------
+
+    def _found(self, after: _Key | None, limit: int) -> list[ReviewRow]:
+        """The next reviews of the tab, before any filter but the group's."""
+        wanted = self._wanted
+        if wanted.tab is Tab.ME or wanted.group:
+            ids = self._asks().page(self._conn, newest=wanted.order == "newest", after=after, limit=limit)
+            rows = {review.review_id: review for review in records.reviews_among(self._conn, ids)}
+            return [rows[review_id] for review_id in ids if review_id in rows]
+        query = select(*_reviews)
+        if wanted.tab is Tab.DECIDED:
+            query = query.where(_reviews.settled_at.is_not(None), *_before(_reviews.settled_at, after))
+            query = query.order_by(_reviews.settled_at.desc(), _reviews.review_id.desc())
+            return self._read(query.limit(limit))
+        query = query.where(_reviews.state == "open")
+        if wanted.tab is Tab.MINE:
+            query = query.where(_reviews.agent.in_(self._owned))
+        if wanted.order == "newest":
+            query = query if after is None else query.where(_reviews.review_id < after[1])
+            return self._read(query.order_by(_reviews.review_id.desc()).limit(limit))
+        query = query.where(*_after(_reviews.answer_by, after))
+        return self._read(query.order_by(_reviews.answer_by, _reviews.review_id).limit(limit))
+
+    def _asks(self) -> Asks:
+        """The open reviews that ask: this person's groups, or the one the filter names."""
+        named = frozenset({self._wanted.group} if self._wanted.group else ())
+        if self._wanted.tab is not Tab.ME:
+            return Asks(named)
+        groups = self._groups & named if named else self._groups
+        return Asks(groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
+
+    def _read(self, query: Select[Any]) -> list[ReviewRow]:
+        return rows_of(ReviewRow, self._conn.execute(query))
+
+    def _keeps(self, review: ReviewRow) -> bool:
+        wanted = self._wanted
+        asked = {"agent": wanted.agent, "tool": wanted.tool, "risk": wanted.risk}
+        if wanted.tab is Tab.MINE and review.agent not in self._owned:
+            return False
+        return all(getattr(review, name) == value for name, value in asked.items() if value)
+
+    def _saying(self, reviews: list[ReviewRow]) -> list[ReviewRow]:
+        """Those whose sentence holds the text, whatever its case; secret values are in no sentence."""
+        if not (text := self._wanted.text.casefold()):
+            return reviews
+        effects = records.small_effects(self._conn, [(review.effect_id, review.rev) for review in reviews])
+        named = {(effect.effect_id, effect.rev): effect for effect in effects}
+        found = ((review, named.get((review.effect_id, review.rev))) for review in reviews)
+        return [
+            review for review, effect in found if effect is not None and text in self._said(review, effect)
+        ]
+
+    def _said(self, review: ReviewRow, effect: EffectRow) -> str:
+        with SetApart(review):
+            return "".join(piece.text for piece in sentence(self._bundle, effect)).casefold()
+        return ""
+
+    def _key(self, review: ReviewRow) -> _Key:
+        if self._wanted.tab is Tab.DECIDED:
+            return review.settled_at or review.opened_at, review.review_id
+        return (review.opened_at if self._wanted.order == "newest" else review.answer_by), review.review_id
+
+    # -- how many --------------------------------------------------------------------------------------------
+
+    def _counts(self) -> TabCounts:
+        is_open = _reviews.state == "open"
+        return TabCounts(
+            me=self.count_me(),
+            open=self._count(COUNT_CAP, is_open),
+            mine=self._count(COUNT_CAP, is_open, _reviews.agent.in_(self._owned)),
+            decided=self._count(DECIDED_CAP, _reviews.settled_at.is_not(None)),
+        )
+
+    def count_me(self) -> Count:
+        """How many wait for this person."""
+        asks = Asks(self._groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
+        return _capped(asks.count(self._conn, COUNT_CAP + 1), COUNT_CAP)
+
+    def _count(self, cap: int, *where: Any) -> Count:
+        some = select(_reviews.review_id).where(*where).limit(cap + 1).subquery()
+        return _capped(self._conn.execute(select(func.count()).select_from(some)).scalar_one(), cap)
+
+    # -- rows ------------------------------------------------------------------------------------------------
+
+    def _rows(self, reviews: Sequence[ReviewRow]) -> list[QueueRow]:
+        cases = self._cases(reviews)
+        answered = records.answered_among(
+            self._conn, self._voter.iss, self._voter.sub, [review.review_id for review in reviews]
+        )
+        rows = (self._row(review, cases.get(review.review_id), answered) for review in reviews)
+        return [row for row in rows if row is not None]
+
+    def _cases(self, reviews: Sequence[ReviewRow]) -> dict[str, Case]:
+        """All of them at once; one by one only where one of them cannot be read."""
+        try:
+            together = read_cases(self._conn, reviews)
+        except SQLAlchemyError:
+            raise
+        except Exception:  # noqa: BLE001 - one of them, which is told when each is read by itself
+            together = [case for one in reviews for case in self._alone(one)]
+        return {case.review.review_id: case for case in together}
+
+    def _alone(self, review: ReviewRow) -> list[Case]:
+        with SetApart(review):
+            return read_cases(self._conn, [review])
+        return []
+
+    def _row(self, review: ReviewRow, case: Case | None, answered: set[str]) -> QueueRow | None:
+        """The row; a broken one where it cannot be described; None where it does not wait for this person."""
+        if case is None:
+            return _broken(review)
+        with SetApart(review):
+            row = self._described(case, answered)
+            return row if row.can_vote or self._wanted.tab is not Tab.ME else None
+        return _broken(review)
+
+    def _described(self, case: Case, answered: set[str]) -> QueueRow:
+        ctx, bundle, now = self._ctx, self._bundle, self._now
+        review, effect, gates = case.review, case.effect, case.gates
+        counted = count(ctx, bundle, case.snapshot, effect, case.agent, gates, now)
+        manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+        waits = (
+            review.state == "open"
+            and review.review_id not in answered
+            and why_not(ctx, bundle, case.agent, review, gates, self._voter, now) is None
+        )
+        return QueueRow(
+            review_id=review.review_id,
+            effect_id=effect.effect_id,
+            rev=effect.rev,
+            txn=effect.txn,
+            tool=effect.tool,
+            title=effect.tool if manifest is None else manifest.title,
+            sentence=sentence(bundle, effect),
+            risk=cast(Risk, review.risk),
+            agent=effect.agent,
+            owner=owner_name(bundle, case.agent.owner),
+            gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in gates)),
+            amount=first_money(bundle, effect),
+            have=sum(min(entry.have, entry.need) for entry in counted.per_gate),
+            need=sum(entry.need for entry in counted.per_gate),
+            answer_by=review.answer_by,
+            opened_at=review.opened_at,
+            can_vote=waits,
+            state=review.state,
+            effect_state=effect.state,
+            settled_at=review.settled_at,
+            alike=kind_of(bundle, case) if waits else "",
+            opened=review.break_glass_at is not None,
+        )
+
+
+def _after(column: Any, key: _Key | None) -> tuple[Any, ...]:
+    return () if key is None else (follows((column, _reviews.review_id), key),)
+
+
+def _before(column: Any, key: _Key | None) -> tuple[Any, ...]:
+    return () if key is None else (precedes((column, _reviews.review_id), key),)
+
+
+def _capped(number: int, cap: int) -> Count:
+    return Count(min(number, cap), number > cap)
+
+
+def _broken(review: ReviewRow) -> QueueRow:
+    return QueueRow(
+        review_id=review.review_id,
+        effect_id=review.effect_id,
+        rev=review.rev,
+        txn=review.txn,
+        tool=review.tool,
+        title=review.tool,
+        sentence=(Piece("This review of "), Piece(review.tool, value=True), Piece(" cannot be read")),
+        risk=cast(Risk, review.risk),
+        agent=review.agent,
+        owner=None,
+        gates=(),
+        amount=None,
+        have=0,
+        need=0,
+        answer_by=review.answer_by,
+        opened_at=review.opened_at,
+        can_vote=False,
+        state=review.state,
+        settled_at=review.settled_at,
+        broken=True,
+    )

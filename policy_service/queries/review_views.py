@@ -1,0 +1,158 @@
+"""Reviews as the wire's read models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, cast
+
+from sqlalchemy import Connection
+
+from countersign.contract import EffectState
+from countersign.contract.wire import CommentView, ReviewPageView, ReviewView, SiblingView, VoteView
+from countersign.contract.wire import EarlierDenial as EarlierDenialView
+from policy_service.domain.quorum import Tally
+from policy_service.queries.ballots import count, person_key
+from policy_service.queries.broken import SetApart
+from policy_service.queries.cases import Case, read_case
+from policy_service.queries.context import Context
+from policy_service.queries.denied_before import Denials, EarlierDenial, period_of
+from policy_service.queries.effect_text import without_secrets
+from policy_service.queries.effects import args_of, manifest_for
+from policy_service.queries.records import Snapshot
+from policy_service.queries.reviews import content_of, open_cases
+from policy_service.queries.shown import API, view_of
+from policy_service.queries.view import effect_view, needs, review_url
+from policy_service.storage.tables import CommentRow, EffectRow
+
+
+async def page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
+    """Open reviews, those that expire first in front.
+
+    Raises:
+        InvalidRequestError: the cursor is not one of ours.
+    """
+    cases, following = await open_cases(ctx, cursor, limit)
+    denials = await ctx.db.read(lambda conn: Denials(conn, cases, period_of(ctx)))
+    views = (_readable(ctx, case, denials) for case in cases)
+    return ReviewPageView(reviews=tuple(view for view in views if view is not None), next=following)
+
+
+def _readable(ctx: Context, case: Case, denials: Denials) -> ReviewView | None:
+    """A review of a list; one that cannot be read is left out, and told."""
+    with SetApart(case.review):
+        return _review(ctx, case, denials.before(case))
+    return None
+
+
+async def review(ctx: Context, review_id: str) -> ReviewView:
+    """One review as a program of a person reads it.
+
+    Raises:
+        NotFoundError: there is no such review.
+    """
+
+    def read(conn: Connection) -> tuple[Case, tuple[EarlierDenial, ...]]:
+        case = read_case(conn, review_id)
+        return case, Denials(conn, [case], period_of(ctx)).before(case)
+
+    return _with_digest(ctx, *await ctx.db.read(read))
+
+
+async def review_of(ctx: Context, case: Case, counted: Tally | None = None) -> ReviewView:
+    """The same of a case that was read already, and of its count."""
+    denials = await ctx.db.read(lambda conn: Denials(conn, [case], period_of(ctx)).before(case))
+    return _with_digest(ctx, case, denials, counted)
+
+
+def _with_digest(
+    ctx: Context, case: Case, denials: Sequence[EarlierDenial], counted: Tally | None = None
+) -> ReviewView:
+    view = view_of(content_of(ctx.active.current, case), API)
+    return _review(ctx, case, denials, view.digest, counted)
+
+
+def _review(
+    ctx: Context,
+    case: Case,
+    denials: Sequence[EarlierDenial],
+    view_digest: str | None = None,
+    counted: Tally | None = None,
+) -> ReviewView:
+    bundle, now = ctx.active.current, ctx.clock()
+    row, effect, snapshot = case.review, case.effect, case.snapshot
+    if counted is None:
+        counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
+    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+    return ReviewView(
+        review_id=row.review_id,
+        txn=row.txn,
+        rev=row.rev,
+        txn_digest=snapshot.transaction.txn_digest,
+        state=row.state,
+        agent=row.agent,
+        opened_at=row.opened_at,
+        answer_by=row.answer_by,
+        url=review_url(ctx, row),
+        title=effect.tool if manifest is None else manifest.title,
+        effect=effect_view(ctx, bundle, case.agent, snapshot, effect, now, counted=counted, for_people=True),
+        needs=needs(counted),
+        owner=case.agent.owner,
+        votes=tuple(
+            VoteView(
+                vote_id=vote.vote_id,
+                person=person_key(vote.iss, vote.sub),
+                verdict=cast(Literal["approve", "deny", "break_glass"], vote.verdict),
+                at=vote.cast_at,
+                counted=counted.counts(vote.vote_id),
+                assurance=cast(Literal["oidc", "dev"], vote.assurance),
+                reason=vote.reason,
+                step_up=vote.step_up,
+                view_digest=vote.view_digest,
+            )
+            for vote in snapshot.votes_on(effect)
+        ),
+        comments=tuple(_comment(one) for one in snapshot.comments_on(effect)),
+        siblings=tuple(_sibling(snapshot, other) for other in snapshot.effects if other is not effect),
+        claimed=dict(snapshot.transaction.claimed),
+        earlier_denials=tuple(
+            EarlierDenialView(
+                review_id=denial.review_id,
+                txn=denial.txn,
+                at=denial.at,
+                person=person_key(denial.iss, denial.sub),
+                reason=denial.reason,
+                differs=denial.differs,
+            )
+            for denial in denials
+        ),
+        view_digest=view_digest,
+    )
+
+
+def _comment(one: CommentRow) -> CommentView:
+    return CommentView(
+        comment_id=one.comment_id,
+        kind=cast(Literal["comment", "question"], one.kind),
+        person=person_key(one.iss, one.sub),
+        name=one.name,
+        for_requester=one.for_requester,
+        text=one.text,
+        at=one.written_at,
+        channel=one.channel,
+        assurance=cast(Literal["oidc", "dev"], one.assurance),
+        answer=one.answer,
+        answered_at=one.answered_at,
+    )
+
+
+def _sibling(snapshot: Snapshot, other: EffectRow) -> SiblingView:
+    review = snapshot.review_of(other)
+    return SiblingView(
+        effect_id=other.effect_id,
+        seq=other.seq,
+        tool=other.tool,
+        effect_digest=other.effect_digest,
+        state=EffectState(other.state),
+        args=without_secrets(args_of(other), other.secret),
+        review_id=None if review is None else review.review_id,
+    )

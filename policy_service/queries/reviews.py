@@ -1,0 +1,350 @@
+"""The review page as a read model, and the wire's pages of open reviews.
+
+A person sees every review of the deployment; whether they may vote, and why not, is worked out by the same rules the
+vote itself applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import datetime
+from types import MappingProxyType
+from typing import cast
+
+from sqlalchemy import Connection
+
+from policy_service.domain.gates import Gate, MergedGate
+from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.quorum import Tally
+from policy_service.identity.people import names_of
+from policy_service.pap.bundle import Bundle
+from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.queries import records
+from policy_service.queries.ballots import count, requesters_side, signatures_on, standing_verdict
+from policy_service.queries.cases import Case, case_of, read_cases
+from policy_service.queries.context import Context
+from policy_service.queries.context_panel import Beside, MeterLine, Proof, before_it, is_meter, totals
+from policy_service.queries.cursors import read_cursor, write_cursor
+from policy_service.queries.denied_before import Denials, period_of
+from policy_service.queries.edit_views import edit_cards, may_propose, open_cards, since_staged
+from policy_service.queries.effect_text import arguments, sentence
+from policy_service.queries.effects import manifest_for
+from policy_service.queries.log import of_effect
+from policy_service.queries.records import Snapshot
+from policy_service.queries.review_models import (
+    Ballot,
+    BreakGlassView,
+    CommentView,
+    DeniedBefore,
+    EventLine,
+    FactLine,
+    GateView,
+    ReviewContent,
+    ReviewPage,
+    Risk,
+    Sibling,
+    VoteView,
+)
+from policy_service.queries.signers import Signers, signers_of
+from policy_service.queries.timeline import changes_of, event_line, person_of
+from policy_service.queries.voter import Voter, may_open, opening_step_up, step_up_of, why_not
+from policy_service.storage.core import find_one
+from policy_service.storage.tables import (
+    CommentRow,
+    DecisionRow,
+    EffectRow,
+    RedemptionRow,
+    ReviewRow,
+    VoteRow,
+)
+
+TIMELINE_LINES = 500  # of the log, on one page; reminders and comments make the longest stories
+
+
+async def open_cases(ctx: Context, cursor: str | None, limit: int) -> tuple[list[Case], str | None]:
+    """The cases of a page of open reviews, and the cursor of the next.
+
+    Raises:
+        InvalidRequestError: the cursor is not one of ours.
+    """
+    after = read_cursor(cursor)
+    return await ctx.db.read(lambda conn: _cases(conn, after, limit))
+
+
+def _cases(conn: Connection, after: tuple[datetime, str] | None, limit: int) -> tuple[list[Case], str | None]:
+    found = records.open_reviews(conn, after=after, limit=limit + 1)
+    shown = found[:limit]
+    following = write_cursor(shown[-1].answer_by, shown[-1].review_id) if len(found) > limit else None
+    return read_cases(conn, shown), following
+
+
+def owner_name(bundle: Bundle, owner: str | None) -> str | None:
+    """The owner as people know them, or the bare key."""
+    return None if owner is None else bundle.directory.name_of(owner) or owner
+
+
+async def review_page(ctx: Context, voter: Voter, review_id: str) -> ReviewPage | None:
+    """One review, open or settled; None when there is no such review."""
+    now = ctx.clock()
+    return await ctx.db.read(lambda conn: read_page(conn, ctx, voter, review_id, now))
+
+
+def content_of(
+    bundle: Bundle,
+    case: Case,
+    have: Mapping[str, int] = MappingProxyType({}),
+    signers: Mapping[str, Signers] = MappingProxyType({}),
+) -> ReviewContent:
+    """What the view digest covers. By the key of each gate: how many people it has (``have``), and who could sign."""
+    effect, snapshot = case.effect, case.snapshot
+    decision = snapshot.decisions[effect.decision_id]
+    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+    return ReviewContent(
+        review_id=case.review.review_id,
+        rev=effect.rev,
+        txn_digest=snapshot.transaction.txn_digest,
+        effect_digest=effect.effect_digest,
+        sentence=sentence(bundle, effect),
+        finality=finality(case),
+        risk=cast(Risk, case.review.risk),
+        tool=effect.tool,
+        tool_title=effect.tool if manifest is None else manifest.title,
+        args=arguments(bundle, effect, decision.unseen),
+        gates=_gates(bundle, case, have, signers),
+        agent=effect.agent,
+        agent_owner=owner_name(bundle, case.agent.owner),
+        claimed=dict(snapshot.transaction.claimed),
+        facts=tuple(fact for fact in _facts(decision) if not is_meter(fact.source, bundle, effect, decision)),
+        siblings=siblings_of(bundle, snapshot, effect),
+        warnings=_warnings(bundle, case),
+    )
+
+
+def read_page(
+    conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
+) -> ReviewPage | None:
+    """The same, on a connection."""
+    row = records.review_by_id(conn, review_id)
+    if row is None:
+        return None
+    bundle, case = ctx.active.current, case_of(conn, row)
+    review, effect, snapshot = case.review, case.effect, case.snapshot
+    decision = snapshot.decisions[effect.decision_id]
+    counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
+    votes = snapshot.votes_on(effect)
+    barred = why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
+    have = {entry.gate.key: entry.have for entry in counted.per_gate}
+    content = content_of(bundle, case, have, signers_of(conn, ctx, bundle, case, voter, now))
+    return ReviewPage(
+        **{each.name: getattr(content, each.name) for each in fields(content)},
+        effect_id=effect.effect_id,
+        state=review.state,
+        txn=effect.txn,
+        effect_state=effect.state,
+        canonical=effect.args,
+        votes=tuple(vote_view(vote, counted) for vote in votes if vote.verdict != BREAK_GLASS),
+        answer_by=review.answer_by,
+        opened_at=review.opened_at,
+        agent_roles=tuple(case.agent.roles),
+        key_kid=snapshot.transaction.jkt,
+        commit=decision.commit,
+        bundle=decision.bundle,
+        timeline=timeline_of(conn, bundle, effect),
+        why_not=barred if review.state == "open" else None,
+        superseded_by=snapshot.superseded_by,
+        replaced_by="" if snapshot.superseded_by is None else _newest(conn, case),
+        seq=effect.seq,
+        undoable=effect.compensation is not None,
+        reason_required=any(gate.reason for gate in case.gates),
+        my_verdict=cast(Ballot | None, standing_verdict(votes, voter.iss, voter.sub)),
+        rule_changes=changes_of(conn, bundle, effect),
+        beside=_beside(conn, bundle, effect, totals(bundle, effect, decision)),
+        proposals=open_cards(bundle, case, voter),
+        edits=edit_cards(conn, bundle, case, voter),
+        since_staged=since_staged(conn, bundle, case),
+        may_propose=may_propose(bundle, case, barred),
+        comments=tuple(comment_view(one) for one in snapshot.comments_on(effect)),
+        may_comment=review.state == "open"
+        and (barred is None or voter.key in requesters_side(case.agent, review)),
+        may_ask=review.state == "open" and barred is None,
+        reminded_at=review.reminded_at,
+        unanswerable=review.unanswerable if review.state == "open" else None,
+        break_glass=_break_glass(conn, ctx, bundle, case, counted, voter, now),
+        denied_before=tuple(
+            DeniedBefore(one.review_id, one.at, one.person_name, one.reason or "", one.differs)
+            for one in Denials(conn, [case], period_of(ctx)).before(case)
+        ),
+        step_up=step_up_of(conn, ctx, bundle, case, voter, now),
+    )
+
+
+def _newest(conn: Connection, case: Case) -> str:
+    """The id of the review that asks about this effect as it stands now."""
+    head = records.require(conn, case.review.txn)
+    stands = head.find(case.effect.effect_id)
+    review = None if stands is None else head.review_of(stands)
+    return "" if review is None else review.review_id
+
+
+def _break_glass(
+    conn: Connection, ctx: Context, bundle: Bundle, case: Case, counted: Tally, voter: Voter, now: datetime
+) -> BreakGlassView | None:
+    """What was signed in an emergency, and whether this person may; None where there is nothing to show."""
+    signed = signatures_on(case.snapshot, case.effect)
+    asked = may_open(ctx, bundle, case, voter.key, voter.groups, voter.assurance, now)
+    may = case.review.state == "open" and asked.why_not is None
+    if not signed and not may:
+        return None
+    return BreakGlassView(
+        signed=tuple(vote_view(vote, counted) for vote in signed),
+        opened_at=case.review.break_glass_at,
+        may=may and all((vote.iss, vote.sub) != (voter.iss, voter.sub) for vote in signed),
+        alone=asked.alone,
+        step_up=opening_step_up(conn, ctx, case, voter, now),
+    )
+
+
+def comment_view(one: CommentRow) -> CommentView:
+    """One comment, as a page shows it."""
+    return CommentView(
+        person_name=one.name,
+        text=one.text,
+        at=one.written_at,
+        channel=one.channel,
+        assurance=one.assurance,
+        question=one.kind == "question",
+        for_requester=one.for_requester,
+        answer=one.answer,
+        answered_at=one.answered_at,
+    )
+
+
+def _beside(conn: Connection, bundle: Bundle, effect: EffectRow, meters: tuple[MeterLine, ...]) -> Beside:
+    last, past = before_it(conn, bundle, effect)
+    spent = find_one(conn, RedemptionRow, effect_id=effect.effect_id, rev=effect.rev)
+    if spent is None:
+        return Beside(last, past, meters)
+    proof = Proof(spent.redeemer, spent.attempt_id, spent.redeemed_at, spent.jti, effect.fire_by)
+    return Beside(last, past, meters, proof)
+
+
+def finality(case: Case) -> str:
+    """Whether it can be taken back, in one sentence; and in a second, where it may fail without stopping the others."""
+    if case.effect.kind == "compensate":
+        return "This takes back what fired before."
+    undo = case.effect.compensation
+    told = "This cannot be undone." if undo is None else f"This can be taken back by {undo['tool']}."
+    return f"{told} {_MAY_FAIL}" if case.effect.may_fail else told
+
+
+_MAY_FAIL = "If it fails, the other effects of its transaction go on."
+
+
+def _gates(
+    bundle: Bundle, case: Case, have: Mapping[str, int], signers: Mapping[str, Signers]
+) -> tuple[GateView, ...]:
+    fired = {gate.policy_id: gate for gate in case.gates}
+    return tuple(
+        _gate_view(
+            bundle, case.review, merged, fired[policy_id], have.get(merged.key, 0), signers.get(merged.key)
+        )
+        for merged in case.asked
+        for policy_id in dict.fromkeys(merged.gates)
+    )
+
+
+def _gate_view(
+    bundle: Bundle, review: ReviewRow, merged: MergedGate, gate: Gate, have: int, signers: Signers | None
+) -> GateView:
+    source, since = bundle.describe(gate.policy_id), review.escalated.get(merged.key)
+    could = signers or Signers()
+    return GateView(
+        policy_id=gate.policy_id,
+        title=gate.title or gate.policy_id,
+        groups=_titles(bundle, merged.voters),
+        quorum=merged.quorum,
+        have=have,
+        step_up=merged.step_up,
+        shared=merged.shared,
+        cedar_text="(no longer in the bundle in force)" if source is None else source.text,
+        file="" if source is None else source.file,
+        line=0 if source is None else source.line,
+        own_quorum=gate.quorum,
+        own_step_up=gate.step_up,
+        doc="" if source is None else source.doc,
+        could_sign=could.names,
+        could_sign_more=could.more,
+        barred=could.barred,
+        also=_titles(bundle, could.also),
+        added=_titles(bundle, merged.added - merged.groups),
+        added_at=None if since is None else datetime.fromisoformat(since),
+    )
+
+
+def _titles(bundle: Bundle, groups: frozenset[str]) -> tuple[str, ...]:
+    return tuple(bundle.directory.title_of(group) for group in sorted(groups))
+
+
+def vote_view(vote: VoteRow, counted: Tally) -> VoteView:
+    """One vote, and whether it matters now."""
+    return VoteView(
+        person_name=vote.name,
+        verdict=cast(Ballot, vote.verdict),
+        reason=vote.reason or "",
+        at=vote.cast_at,
+        counted=counted.counts(vote.vote_id),
+        assurance=vote.assurance,
+        step_up=vote.step_up,
+    )
+
+
+def _facts(decision: DecisionRow) -> tuple[FactLine, ...]:
+    return tuple(
+        FactLine(
+            label=fact["label"],
+            value=fact["value"],
+            source=fact["source"],
+            age=max(
+                decision.decided_at - datetime.fromisoformat(fact["as_of"]),
+                decision.decided_at - decision.decided_at,
+            ),
+        )
+        for fact in decision.facts
+    )
+
+
+def siblings_of(bundle: Bundle, snapshot: Snapshot, of: EffectRow) -> tuple[Sibling, ...]:
+    """The other effects of the transaction."""
+    others = [effect for effect in snapshot.effects if effect.effect_id != of.effect_id]
+    return tuple(
+        Sibling(
+            seq=effect.seq,
+            sentence=sentence(bundle, effect),
+            state=effect.state,
+            review_id=review.review_id if (review := snapshot.review_of(effect)) is not None else None,
+            args=arguments(bundle, effect, snapshot.decisions[effect.decision_id].unseen),
+        )
+        for effect in others
+    )
+
+
+def timeline_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[EventLine, ...]:
+    """What happened to an effect and its transaction, from the log: the newest lines, where there are very many."""
+    rows = of_effect(conn, effect, TIMELINE_LINES)
+    names = names_of(conn, {key for row in rows if (key := person_of(row)) is not None})
+    lines = (event_line(bundle, row, names) for row in rows)
+    return tuple(line for line in lines if line is not None)
+
+
+def _warnings(bundle: Bundle, case: Case) -> tuple[str, ...]:
+    if case.effect.tool not in bundle.manifests and any(g.policy_id == UNKNOWN_TOOL for g in case.gates):
+        return (
+            f"UNKNOWN TOOL. No bundle describes {case.effect.tool}: nobody has reviewed what it does, and no policy "
+            "has weighed these arguments. You are asked because this service runs in dev; elsewhere it is denied.",
+        )
+    if manifest_for(bundle, case.effect.tool, case.effect.tool_digest) is None:
+        return (
+            "The bundle in force no longer holds this version of the tool: it cannot be released as it is.",
+        )
+    return ()

@@ -1,0 +1,121 @@
+"""Who can still sign each gate of an open review, by name, so that somebody who cannot decide knows whom to ask.
+
+Known are the members of groups that can be read without them, and everybody who has signed in. Listed are people of the
+gate, and of another gate where a vote that is in can move from there. Named is only whom the bundle or a sign-in names;
+others are counted. Left out are the requester's side (listed apart), those whose approval is in, and those whom Cedar
+does not permit, for the way they may sign in here, at this hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from sqlalchemy import Connection
+
+from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.quorum import fillers
+from policy_service.identity.people import list_people
+from policy_service.pap.bundle import Bundle
+from policy_service.queries.ballots import ballots, groups_now, permission, person_key, requesters_side
+from policy_service.queries.cases import Case
+from policy_service.queries.context import Context
+from policy_service.queries.voter import Voter
+from policy_service.storage.tables import PersonRow
+
+
+class People:
+    """Everybody known here: found once for all gates that ask the same groups."""
+
+    def __init__(self, bundle: Bundle, signed_in: Iterable[PersonRow]) -> None:
+        self.bundle = bundle
+        self._by_token = {person_key(row.iss, row.sub): row for row in signed_in}
+        self._asked: dict[frozenset[str], list[tuple[str, frozenset[str]]]] = {}
+
+    def of(self, asked: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+        """Who is in one of these groups, each with the groups they are in now."""
+        if asked not in self._asked:
+            named = frozenset[str]().union(*(self.bundle.directory.members(group) for group in asked))
+            known = ((person, self._groups(person)) for person in sorted(named | self._by_token.keys()))
+            self._asked[asked] = [(person, groups) for person, groups in known if groups & asked]
+        return self._asked[asked]
+
+    def name_of(self, person: str) -> str | None:
+        """What people call them: by the bundle, or as they signed in. None for somebody known by their key alone,
+        which may be an address of theirs."""
+        row = self._by_token.get(person)
+        signed_in = None if row is None or row.name == row.sub or "@" in row.name else row.name
+        return self.bundle.directory.name_of(person) or signed_in
+
+    def _groups(self, person: str) -> frozenset[str]:
+        row = self._by_token.get(person)
+        if row is None:
+            return groups_now(self.bundle, person)
+        return frozenset() if row.revoked_at else groups_now(self.bundle, person, frozenset(row.groups))
+
+
+def is_permitted(
+    ctx: Context, bundle: Bundle, case: Case, person: str, groups: frozenset[str], now: datetime
+) -> bool:
+    """By whichever way they may sign in here; the hour they would vote at is taken to be now."""
+    ways = (["dev"] if ctx.settings.dev_signin else []) + (["oidc"] if ctx.settings.providers else [])
+    return any(
+        permission(
+            ctx, bundle, case.agent, case.review, case.gates,
+            person=person, groups=groups, assurance=assurance, now=now,
+        )
+        for assurance in ways or ["oidc"]
+    )  # fmt: skip
+
+
+NAMED: Final = 6
+_WEIGHED: Final = 40  # asked Cedar about, for one gate; of a larger group the rest is counted as it stands
+
+
+@dataclass(frozen=True, slots=True)
+class Signers:
+    """Others than the reader: some by name, how many more there are, and who is in the groups but may not. `also`: the
+    groups of other gates whose people can sign here.
+    """
+
+    names: tuple[str, ...] = ()
+    more: int = 0
+    barred: tuple[str, ...] = ()
+    also: frozenset[str] = frozenset()
+
+
+def signers_of(
+    conn: Connection, ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime
+) -> Mapping[str, Signers]:
+    """By the key of each gate that is short of its quorum; nothing when the review is settled."""
+    if case.review.state != "open":
+        return {}
+    people = People(bundle, list_people(conn))
+    votes = [vote for vote in case.snapshot.votes_on(case.effect) if vote.verdict != BREAK_GLASS]
+    out = {voter.key} | {person_key(v.iss, v.sub) for v in votes if not v.late and v.revoked_at is None}
+    counted = ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
+    excluded = requesters_side(case.agent, case.snapshot.transaction)
+    voters = {gate.key: gate.voters for gate in case.asked}
+    found = {}
+    for key, helping in fillers(case.asked, counted, excluded=excluded).items():
+        groups = frozenset[str]().union(*(voters[each] for each in helping))
+        found[key] = replace(_of_groups(ctx, people, case, out, groups, now), also=groups - voters[key])
+    return found
+
+
+def _of_groups(
+    ctx: Context, people: People, case: Case, out: set[str], asked: frozenset[str], now: datetime
+) -> Signers:
+    side, members = requesters_side(case.agent, case.review), people.of(asked)
+    barred = tuple(name for person, _ in members if person in side - out if (name := people.name_of(person)))
+    left = [(person, groups) for person, groups in members if person not in side | out]
+    left.sort(key=lambda member: people.name_of(member[0]) is None)  # those with a name first
+    weighed = [
+        person
+        for person, groups in left[:_WEIGHED]
+        if is_permitted(ctx, people.bundle, case, person, groups, now)
+    ]
+    names = [name for person in weighed if (name := people.name_of(person))][:NAMED]
+    return Signers(tuple(names), len(weighed) - len(names) + len(left[_WEIGHED:]), barred)

@@ -1,0 +1,133 @@
+"""Emergency stops: which are in force, and who may begin or end one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias, cast
+
+from sqlalchemy import Connection, select
+from sqlmodel import col
+
+from policy_service.domain.people import START_AGAIN, STOP
+from policy_service.identity.agents import OPERATOR, agent_names
+from policy_service.pap.bundle import Bundle
+from policy_service.pdp.approve import Approver, Permission, StopFacts, can_do
+from policy_service.pdp.rules import UNSEEN
+from policy_service.queries.ballots import groups_now
+from policy_service.queries.context import Context
+from policy_service.queries.voter import Voter, with_missing_groups
+from policy_service.queries.words import only_for
+from policy_service.storage.core import table
+from policy_service.storage.tables import StopRow
+
+EVERYTHING = "everything"
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An emergency stop that holds now; ``tool``: None for everything; ``by``: as the log names them."""
+
+    tool: str | None
+    reason: str
+    since: datetime
+    by: str = OPERATOR
+
+    @property
+    def words(self) -> str:
+        """What is stopped, for people."""
+        return in_words(self.tool)
+
+
+def in_words(tool: str | None) -> str:
+    """A tool, or everything, for people."""
+    return EVERYTHING if tool is None else f"the tool {tool!r}"
+
+
+def list_stops(conn: Connection) -> list[Stop]:
+    """Every stop that holds, everything first."""
+    rows = conn.execute(select(*table(StopRow).columns).order_by(col(StopRow.what)))
+    return [
+        Stop(
+            None if row.what == EVERYTHING else row.what.removeprefix(_of_tool("")),
+            row.reason,
+            row.at,
+            row.by,
+        )
+        for row in rows
+    ]
+
+
+def _of_tool(tool: str) -> str:
+    return f"tool:{tool}"
+
+
+Stoppable: TypeAlias = Literal["agent", "tool", "everything"]
+
+
+_OFFERED = 200  # agents a form offers by name; any other is typed
+
+
+_NAME_THEM = 'permit (principal in Group::"NAME", action == Action::"start_again", resource);'
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is stopped; ``name`` is empty for everything."""
+
+    what: Stoppable
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopPage:
+    """What can be stopped, and what one person may; where they may not, ``why_not`` and ``why_not_start`` say why."""
+
+    tools: tuple[str, ...]
+    agents: tuple[str, ...]  # the first by name
+    why_not: str | None
+    why_not_start: str | None
+
+
+async def stop_page(ctx: Context, voter: Voter, target: Target) -> StopPage:
+    """For the page of a stop of this."""
+    bundle, now = ctx.active.current, ctx.clock()
+    agents = await ctx.db.read(lambda conn: agent_names(conn, _OFFERED))
+    return StopPage(
+        tools=tuple(sorted(bundle.manifests)),
+        agents=tuple(agents),
+        why_not=why_not(ctx, bundle, voter, STOP, target, now),
+        why_not_start=why_not(ctx, bundle, voter, START_AGAIN, target, now),
+    )
+
+
+def why_not(
+    ctx: Context, bundle: Bundle, voter: Voter, action: str, target: Target, now: datetime
+) -> str | None:
+    """The sentence that tells this person why they may not stop it, or start it again; None when they may."""
+    groups = groups_now(bundle, voter.key, voter.groups)
+    if not groups:
+        return with_missing_groups(
+            "you are in no group here; ask your administrator to add you to one whose people may do this",
+            voter,
+        )
+    person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
+    what = StopFacts(target.what, target.name)
+    granted = can_do(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
+    if granted is None:
+        return _without_a_rule(bundle, action, groups, voter)
+    return None if granted else _said(granted)
+
+
+def _without_a_rule(bundle: Bundle, action: str, groups: frozenset[str], voter: Voter) -> str | None:
+    if action == START_AGAIN:
+        return f"no policy says who starts again, so an operator does; or name them: {_NAME_THEM}"
+    asked = bundle.rules.asked | {UNSEEN}
+    if groups & asked:
+        return None
+    named = sorted(bundle.directory.title_of(group) for group in asked)
+    return with_missing_groups(only_for(named, "may stop this"), voter)
+
+
+def _said(refused: Permission) -> str:
+    return refused.reason.text if refused.reason is not None else "the policy does not permit you"

@@ -1,0 +1,282 @@
+"""The list of tasks and a task's page: the values, and how they are read.
+
+A person sees every task of the deployment; whether they may settle it, and why not, is determined by the rules the
+settlement itself applies. No value is HTML, nothing is shortened, and text that an agent or a tool wrote arrives
+exactly as it was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from sqlalchemy import Connection, func, select
+from sqlmodel import col
+
+from countersign.contract import TaskAnswer, reads_result
+from policy_service.errors import NotFoundError
+from policy_service.pap.bundle import Bundle
+from policy_service.queries import records
+from policy_service.queries.ballots import count
+from policy_service.queries.context import Context
+from policy_service.queries.effect_text import ArgRow, Money, Piece, arguments, first_money, sentence
+from policy_service.queries.effects import gates_of, manifest_for
+from policy_service.queries.review_models import EventLine, Risk, Sibling, VoteView
+from policy_service.queries.reviews import owner_name, siblings_of, timeline_of, vote_view
+from policy_service.queries.task_cases import (
+    Choice,
+    TaskCase,
+    answer_text,
+    choices,
+    read_task,
+    read_tasks,
+    said_of,
+    why_not_settle,
+)
+from policy_service.queries.voter import Voter
+from policy_service.storage.tables import EffectRow, TaskRow
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementView:
+    """What a person said. `answer` is the sentence they pressed."""
+
+    answer: str
+    person_name: str
+    reason: str
+    at: datetime
+    assurance: str
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """One task in the list."""
+
+    task_id: str
+    kind: str
+    of_compensation: bool
+    text: str
+    sentence: tuple[Piece, ...]
+    tool: str
+    agent: str
+    owner: str | None
+    amount: Money | None
+    opened_at: datetime
+    can_settle: bool
+    settled_at: datetime | None = None
+    settlement: SettlementView | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskList:
+    """A page of tasks, the oldest in front; `next_cursor` is opaque, None at the end."""
+
+    rows: tuple[TaskLine, ...]
+    next_cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTasks:
+    """How many tasks are open, capped."""
+
+    total: int = 0
+    capped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceView:
+    """One answer, what it says, and what it will cause."""
+
+    answer: str
+    text: str
+    follows: str
+    wants_result: tuple[str, ...] = ()  # what the compensation takes from the tool's result
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPage:
+    """Everything one person needs to settle one task, and what became of it."""
+
+    task_id: str
+    kind: str
+    of_compensation: bool
+    state: str
+    text: str
+    opened_at: datetime
+    settled_at: datetime | None
+    effect_id: str
+    rev: int
+    txn: str
+    effect_digest: str
+    effect_state: str
+    call_key: str
+    sentence: tuple[Piece, ...]
+    risk: Risk
+    tool: str
+    args: tuple[ArgRow, ...]
+    canonical: bytes
+    agent: str
+    agent_owner: str | None
+    key_kid: str | None
+    seq: int
+    siblings: tuple[Sibling, ...]
+    takes_back: tuple[Piece, ...]  # of a compensation: the sentence of what it was to take back
+    review_id: str | None
+    votes: tuple[VoteView, ...]  # of those who released it
+    commit: str
+    attempt_id: str | None
+    fire_by: datetime | None
+    error: str | None  # what was reported last, in the words of whoever fired it
+    idempotent: bool | None  # None: the bundle no longer holds the manifest
+    probe: str | None
+    compensation_tool: str | None
+    settlements: tuple[SettlementView, ...]  # of the effect, other tasks' too
+    settlement: SettlementView | None  # of this task
+    choices: tuple[ChoiceView, ...]
+    why_not: str | None
+    timeline: tuple[EventLine, ...]
+
+
+_COUNT_CAP = 99  # the tab says "99+" beyond
+_RESULT = "result:"
+
+
+async def count_open(ctx: Context) -> OpenTasks:
+    """How many tasks wait for somebody."""
+    few = select(col(TaskRow.task_id)).where(col(TaskRow.state) == "open").limit(_COUNT_CAP + 1).subquery()
+    found: int = await ctx.db.read(
+        lambda conn: conn.execute(select(func.count()).select_from(few)).scalar_one()
+    )
+    return OpenTasks(min(found, _COUNT_CAP), found > _COUNT_CAP)
+
+
+async def task_list(ctx: Context, voter: Voter, state: str, cursor: str | None, limit: int) -> TaskList:
+    """A page of tasks in a state, the oldest in front."""
+    now = ctx.clock()
+    return await ctx.db.read(lambda conn: _list(conn, ctx, voter, state, cursor, limit, now))
+
+
+def _list(
+    conn: Connection, ctx: Context, voter: Voter, state: str, cursor: str | None, limit: int, now: datetime
+) -> TaskList:
+    bundle = ctx.active.current
+    found = records.tasks(conn, state=state, after=cursor, limit=limit + 1)
+    shown = found[:limit]
+    return TaskList(
+        rows=tuple(_line(ctx, bundle, case, voter, now) for case in read_tasks(conn, shown)),
+        next_cursor=shown[-1].task_id if len(found) > limit else None,
+    )
+
+
+def _line(ctx: Context, bundle: Bundle, case: TaskCase, voter: Voter, now: datetime) -> TaskLine:
+    task, effect = case.task, case.effect
+    return TaskLine(
+        task_id=task.task_id,
+        kind=task.kind,
+        of_compensation=effect.kind == "compensate",
+        text=task.text,
+        sentence=sentence(bundle, effect),
+        tool=effect.tool,
+        agent=effect.agent,
+        owner=owner_name(bundle, case.agent.owner),
+        amount=first_money(bundle, effect),
+        opened_at=task.opened_at,
+        can_settle=task.state == "open" and why_not_settle(ctx, bundle, case, voter, now) is None,
+        settled_at=task.settled_at,
+        settlement=_said(case, said_of(case)),
+    )
+
+
+async def task_page(ctx: Context, voter: Voter, task_id: str) -> TaskPage | None:
+    """One task, open or settled; None when there is no such task."""
+    now = ctx.clock()
+    try:
+        return await ctx.db.read(lambda conn: _page(conn, ctx, read_task(conn, task_id), voter, now))
+    except NotFoundError:
+        return None
+
+
+def _page(conn: Connection, ctx: Context, case: TaskCase, voter: Voter, now: datetime) -> TaskPage:
+    bundle, task, effect, snapshot = ctx.active.current, case.task, case.effect, case.snapshot
+    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+    decision = snapshot.decisions[effect.decision_id]
+    review = snapshot.review_of(case.forward)
+    of_compensation = effect.kind == "compensate"
+    return TaskPage(
+        task_id=task.task_id,
+        kind=task.kind,
+        of_compensation=of_compensation,
+        state=task.state,
+        text=task.text,
+        opened_at=task.opened_at,
+        settled_at=task.settled_at,
+        effect_id=effect.effect_id,
+        rev=effect.rev,
+        txn=effect.txn,
+        effect_digest=effect.effect_digest,
+        effect_state=effect.state,
+        call_key=effect.call_key,
+        sentence=sentence(bundle, effect),
+        risk=cast(Risk, "high" if manifest is None else manifest.risk),
+        tool=effect.tool,
+        args=arguments(bundle, effect, decision.unseen),
+        canonical=effect.args,
+        agent=effect.agent,
+        agent_owner=owner_name(bundle, case.agent.owner),
+        key_kid=snapshot.transaction.jkt,
+        seq=effect.seq,
+        siblings=siblings_of(bundle, snapshot, case.forward),
+        takes_back=sentence(bundle, case.forward) if of_compensation else (),
+        review_id=None if review is None else review.review_id,
+        votes=_votes(ctx, bundle, case, now),
+        commit=decision.commit,
+        attempt_id=effect.redeemed_by,
+        fire_by=effect.fire_by,
+        error=effect.error,
+        idempotent=None if manifest is None else manifest.idempotent,
+        probe=None if manifest is None else manifest.probe,
+        compensation_tool=_undone_by(effect),
+        settlements=tuple(filter(None, (_said(case, said) for said in effect.settlements))),
+        settlement=_said(case, said_of(case)),
+        choices=tuple(_choice(effect, choice) for choice in choices(case)),
+        why_not=why_not_settle(ctx, bundle, case, voter, now) if task.state == "open" else None,
+        timeline=timeline_of(conn, bundle, effect),
+    )
+
+
+def _undone_by(effect: EffectRow) -> str | None:
+    return None if effect.compensation is None else str(effect.compensation["tool"])
+
+
+def _choice(effect: EffectRow, choice: Choice) -> ChoiceView:
+    return ChoiceView(choice.answer.value, choice.text, choice.follows, _wanted(effect, choice.answer))
+
+
+def _wanted(effect: EffectRow, answer: TaskAnswer) -> tuple[str, ...]:
+    """What of the tool's result its compensation cannot do without."""
+    if answer is not TaskAnswer.FIRED or effect.compensation is None:
+        return ()
+    mapping: Mapping[str, str] = effect.compensation["map"]
+    if not reads_result(mapping):
+        return ()
+    return tuple(source.removeprefix(_RESULT) for source in mapping.values() if source.startswith(_RESULT))
+
+
+def _votes(ctx: Context, bundle: Bundle, case: TaskCase, now: datetime) -> tuple[VoteView, ...]:
+    effect, snapshot = case.forward, case.snapshot
+    counted = count(ctx, bundle, snapshot, effect, case.agent, gates_of(effect), now)
+    return tuple(vote_view(vote, counted) for vote in snapshot.votes_on(effect))
+
+
+def _said(case: TaskCase, said: Mapping[str, Any] | None) -> SettlementView | None:
+    if said is None:
+        return None
+    return SettlementView(
+        answer=answer_text(case, TaskAnswer(said["answer"])),
+        person_name=said["name"],
+        reason=said["reason"],
+        at=datetime.fromisoformat(said["at"]),
+        assurance=said["assurance"],
+    )

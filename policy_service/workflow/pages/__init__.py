@@ -1,1 +1,0 @@
-"""Pages: what is read to fill them, and by which keys."""

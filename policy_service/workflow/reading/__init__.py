@@ -1,1 +1,0 @@
-"""What people read: frozen values, and what is never shown in them."""
