@@ -23,7 +23,7 @@ from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.errors import NotFoundError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.workflow.effects.epochs import epoch_view
 from policy_service.workflow.effects.evaluate import decide_live, evaluate_request
 from policy_service.workflow.releases.redeem import Redeemed, redeem

@@ -21,7 +21,7 @@ from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.errors import InvalidRequestError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.withdraw import withdraw
 from policy_service.workflow.releases.compensate import compensate

@@ -17,10 +17,9 @@ import structlog
 from countersign.contract import EffectState
 from policy_service import metrics
 from policy_service.identity.dev_signin import forget_links
-from policy_service.identity.logout import forget_logouts
 from policy_service.identity.passkeys import forget_challenges
-from policy_service.identity.sessions import forget_sessions
-from policy_service.identity.slack_links import forget_invitations
+from policy_service.identity.people import forget_invitations
+from policy_service.identity.sessions import forget_logouts, forget_sessions
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import forget_given_up, forget_sent
@@ -37,7 +36,7 @@ from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.report import settle_effect
 from policy_service.workflow.reviews.escalate import escalate_if_due
 from policy_service.workflow.reviews.remind import remind
-from policy_service.workflow.slack.forgetting import forget_slack
+from policy_service.workflow.slack.owing import forget_slack
 
 log = structlog.get_logger(__name__)
 

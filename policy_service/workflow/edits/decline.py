@@ -5,7 +5,7 @@ The question stays open as it was: nobody's vote is touched.
 
 from __future__ import annotations
 
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import DECLINED, OPEN, ProposalRow

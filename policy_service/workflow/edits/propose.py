@@ -25,8 +25,8 @@ from policy_service.pap.bundle import Bundle
 from policy_service.storage import proposals
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
 from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
+from policy_service.storage.types import new_id
 from policy_service.workflow.context import Context
 from policy_service.workflow.edits.arguments import edited_args
 from policy_service.workflow.effects.asking import require_current, with_one_bundle

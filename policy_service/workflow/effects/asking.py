@@ -22,21 +22,19 @@ import structlog
 
 from countersign.contract import Effect, ToolManifest, Verdict, load, reads_result
 from policy_service import metrics
-from policy_service.domain.break_glass import VALID_FOR
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.question import AgentPrincipal, Claimed, Facts, Question
-from policy_service.domain.quorum import Tally, tally
+from policy_service.domain.quorum import VALID_FOR, Tally, tally
 from policy_service.errors import StorageUnavailableError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
-from policy_service.storage.types import time_text
+from policy_service.storage.types import new_id, time_text
 from policy_service.workflow import metering
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.ballots import ballots, requesters_side

@@ -5,7 +5,7 @@ from __future__ import annotations
 from countersign.contract import ErrorCode
 from countersign.contract.wire import EpochView, RestoreView
 from policy_service.errors import ConflictError
-from policy_service.storage.meta import restores
+from policy_service.storage.plumbing import restores
 from policy_service.workflow.context import Context
 
 

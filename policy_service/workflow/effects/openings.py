@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal, cast
 
-from policy_service.domain.break_glass import Opening, Signature, opening
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.people import BREAK_GLASS, BREAK_GLASS_ALONE
+from policy_service.domain.quorum import Opening, Signature, opening
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.approve import Approver, can_do
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, VoteRow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from countersign.contract import ErrorCode, TxnState
 from policy_service.errors import ConflictError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.workflow import records

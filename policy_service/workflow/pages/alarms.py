@@ -21,8 +21,7 @@ from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage.core import find_one, table
-from policy_service.storage.slack_lanes import resting
-from policy_service.storage.slack_tables import SlackStandingRow
+from policy_service.storage.slack_tables import SlackStandingRow, resting
 from policy_service.storage.tables import ReviewRow, TaskRow, VoteRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.stops import list_stops

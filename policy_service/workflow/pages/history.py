@@ -12,11 +12,11 @@ from sqlalchemy import Connection, or_, select
 
 from countersign.contract import wire
 from policy_service.audit.feed import EVERYTHING, Event, of_party
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.stored_json import read_stored
 from policy_service.storage.tables import EffectRow, TransactionRow
+from policy_service.storage.types import read_stored
 from policy_service.workflow.context import Context
 from policy_service.workflow.records import rows
 

@@ -20,7 +20,7 @@ from policy_service.errors import InvalidRequestError
 from policy_service.identity.people import names_of
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.stored_json import read_stored
+from policy_service.storage.types import read_stored
 from policy_service.workflow.context import Context
 from policy_service.workflow.pages.alarms import who
 from policy_service.workflow.records import rows

@@ -7,7 +7,7 @@ from typing import Any
 
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.stored_json import read_stored
+from policy_service.storage.types import read_stored
 from policy_service.workflow.reading.reviews import EventLine
 
 _Body = Mapping[str, Any]

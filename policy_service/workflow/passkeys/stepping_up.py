@@ -51,7 +51,7 @@ from policy_service.identity.sessions import Session
 from policy_service.settings import Settings
 from policy_service.storage.core import insert_row
 from policy_service.storage.database import Tx
-from policy_service.storage.proof_tables import AssertionRow, PasskeyRow
+from policy_service.storage.plumbing import AssertionRow, PasskeyRow
 from policy_service.workflow.context import Context
 
 PASSKEY = "passkey"

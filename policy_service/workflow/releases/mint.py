@@ -21,7 +21,7 @@ from countersign.contract import (
     ReleaseClaims,
     Resource,
 )
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow, VoteRow
 from policy_service.workflow.context import Context

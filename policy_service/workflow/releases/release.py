@@ -11,7 +11,7 @@ from datetime import datetime
 
 from countersign.contract import EffectState, ErrorCode, TxnState
 from policy_service.errors import ConflictError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow

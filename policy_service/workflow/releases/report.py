@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from countersign.contract import EffectState, Outcome, TaskAnswer, TaskKind, can_move, canonicalize
 from countersign.contract.wire import ReportedOutcome, ReportRequest
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow

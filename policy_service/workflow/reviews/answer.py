@@ -11,7 +11,7 @@ from functools import partial
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, NotFoundError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import change
 from policy_service.storage.database import Tx

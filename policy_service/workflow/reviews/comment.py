@@ -22,8 +22,8 @@ from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestE
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
 from policy_service.storage.tables import CommentRow
+from policy_service.storage.types import new_id
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.ballots import requesters_side
 from policy_service.workflow.effects.cases import Case, read_case

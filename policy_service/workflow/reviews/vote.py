@@ -35,9 +35,9 @@ from policy_service.pap.bundle import Bundle
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import change, insert_unless_taken
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
-from policy_service.storage.proof_tables import ViewRow
+from policy_service.storage.plumbing import ViewRow
 from policy_service.storage.tables import VoteRow
+from policy_service.storage.types import new_id
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import (
     ask_again,

@@ -8,7 +8,7 @@ A link is no session, so every doubt that would end one is asked anew, in this o
 4. their provider has not ended all their sessions since they last signed in;
 5. they have signed in on the web lately.
 
-Whether the account is still a member's is Slack's to say (`accounts.require_member`), and is asked of Slack.
+Whether the account is still a member's is Slack's to say (`linking.require_member`), and is asked of Slack.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from sqlalchemy import Connection
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
-from policy_service.identity.people import find_person
-from policy_service.identity.slack_links import slack_link
+from policy_service.identity.people import find_person, slack_link
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.tables import PersonRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.reviews.voter import Voter, voter_for
-from policy_service.workflow.slack.inviting import COMMAND
-from policy_service.workflow.slack.linking import Link, link_from
+from policy_service.workflow.slack.linking import COMMAND, Link, link_from
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from countersign.contract import EffectState, TaskAnswer, TaskKind, TxnState
-from policy_service.domain.settlement import Part, did_not_go_through, stands_for_good, state_of_transaction
-from policy_service.domain.tasks import ANSWERS, moves_of
+from policy_service.domain.settlement import (
+    ANSWERS,
+    Part,
+    did_not_go_through,
+    moves_of,
+    stands_for_good,
+    state_of_transaction,
+)
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.tasks.cases import TaskCase
 

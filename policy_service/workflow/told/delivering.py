@@ -15,9 +15,9 @@ from typing import Any, Final
 import httpx2
 
 from countersign.contract import canonicalize
-from policy_service.reaching import Resolve, UnreachableError, answered, resolve
-from policy_service.tokens.webhook_keys import WebhookKey, sign_webhook
-from policy_service.webhooks import Webhook
+from policy_service.http_clients import Resolve, UnreachableError, answered, resolve
+from policy_service.remote_hosts import Webhook
+from policy_service.tokens.keys import WebhookKey, sign_webhook
 from policy_service.workflow.told.webhooks import Answer
 
 _GONE: Final = 410

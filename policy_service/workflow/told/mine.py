@@ -13,7 +13,7 @@ from sqlalchemy import Column, Connection, Select, select
 
 from countersign.contract import TxnState
 from countersign.contract.wire import TransactionLine, TransactionPage
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.storage.core import precedes, table
 from policy_service.storage.tables import TransactionRow
 from policy_service.storage.types import time_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from countersign.contract.wire import EffectView, TransactionView
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.storage.tables import AgentRow, EffectRow
 from policy_service.workflow import records
 from policy_service.workflow.context import Context

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from countersign.contract import TxnState
 from policy_service import metrics
 from policy_service.audit.feed import of_transaction
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.workflow import records
 from policy_service.workflow.context import Context
 from policy_service.workflow.parties import require_visible

@@ -17,9 +17,8 @@ from sqlalchemy.orm import aliased
 from sqlmodel import col
 
 from countersign.contract import pointer_to
-from policy_service.storage.ids import first_id
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, TransactionRow
-from policy_service.storage.types import time_text
+from policy_service.storage.types import first_id, time_text
 from policy_service.workflow.reading.hiding import is_hidden, without_secrets
 
 MAX_CALLS: Final = 50_000

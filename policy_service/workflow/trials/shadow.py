@@ -23,7 +23,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.outcomes import asked_of, laxer
 from policy_service.pap.shadow import Candidate
 from policy_service.pdp.engine import decide
-from policy_service.storage import leases
+from policy_service.storage import alone
 from policy_service.storage.core import change, find_one, insert_row, insert_unless_taken, table
 from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import ShadowDifferenceRow, ShadowRow
@@ -78,7 +78,7 @@ async def follow(ctx: Context, candidate: Candidate, holder: str) -> int:
 
 def _begin(tx: Tx, bundle: Bundle, holder: str) -> ShadowRow | None:
     """How far this candidate was compared; None while another process shadows."""
-    if leases.acquire(tx, _LEASE, holder, _LEASE_FOR) is None:
+    if alone.acquire(tx, _LEASE, holder, _LEASE_FOR) is None:
         return None
     known = find_one(tx.conn, ShadowRow, candidate=bundle.digest)
     if known is not None:

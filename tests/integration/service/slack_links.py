@@ -14,10 +14,10 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import func, select
 
+from policy_service.channels.slack.subjects import ONLOOKER
 from policy_service.errors import ServiceError
-from policy_service.identity.people import remember
+from policy_service.identity.people import end_every_slack_link, every_slack_link, remember
 from policy_service.identity.sessions import Session, open_session
-from policy_service.identity.slack_links import end_every_slack_link, every_slack_link
 from policy_service.slack import SlackApp
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
@@ -27,10 +27,7 @@ from policy_service.workflow.pages import reviews
 from policy_service.workflow.reading.reviews import VoteResult
 from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.slack.accounts import Account
-from policy_service.workflow.slack.inviting import invite
-from policy_service.workflow.slack.linking import Link, link
-from policy_service.workflow.slack.subjects import ONLOOKER
+from policy_service.workflow.slack.linking import Account, Link, invite, link
 from policy_service.workflow.slack.voters import Linked, require_still, voter_of
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log

@@ -10,7 +10,7 @@ from policy_service.channels.showing.marking import Marked, mark
 from policy_service.channels.showing.signing import approving, siblings_waiting
 from policy_service.channels.showing.wording import clock
 from policy_service.channels.web.drawing.comparing import Comparison, compare
-from policy_service.domain.money import money_text
+from policy_service.domain.values import money_text
 from policy_service.workflow.reading.beside import Beside, LastApproved, MeterLine, Past, PastEffect, Proof
 from policy_service.workflow.reading.pieces import ArgRow
 from policy_service.workflow.reading.reviews import ReviewPage, Sibling

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from policy_service.storage.core import find
-from policy_service.storage.proof_tables import ViewRow
+from policy_service.storage.plumbing import ViewRow
 from policy_service.storage.tables import VoteRow
 from policy_service.workflow.reviews.shown import View
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, gate, person, plain_forbid

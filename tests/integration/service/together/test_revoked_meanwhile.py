@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from policy_service.errors import ForbiddenError, UnauthenticatedError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
 from policy_service.workflow.edits.propose import Proposed, propose

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from policy_service.identity.people import is_revoked, names_of
-from policy_service.identity.slack_links import slack_link
+from policy_service.channels.slack.following import SHOWN
+from policy_service.identity.people import is_revoked, names_of, slack_link
 from policy_service.storage.core import find, find_one
 from policy_service.storage.outbox import Message
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.slack_tables import SlackCardRow
-from policy_service.storage.stored_json import read_stored
 from policy_service.storage.tables import CommentRow, EffectRow, VoteRow
+from policy_service.storage.types import read_stored
 from policy_service.workflow import records
 from policy_service.workflow.broken import SetApart
 from policy_service.workflow.context import Context
@@ -27,7 +27,6 @@ from policy_service.workflow.reading.pieces import Piece
 from policy_service.workflow.reading.reviews import EventLine, ReviewPage
 from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.reviews.voter import Voter
-from policy_service.workflow.slack.following import SHOWN
 from policy_service.workflow.slack.owing import CARD, REPLY
 
 ONLOOKER: Final = Voter("", "", "", "oidc")
