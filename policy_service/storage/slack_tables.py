@@ -45,6 +45,11 @@ class SlackLinkRow(Row, table=True):
     # their provider ended all their sessions; it rests until they sign in again
     signed_out_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
+    @property
+    def person(self) -> str:
+        """``iss|sub``: whose it is."""
+        return f"{self.iss}|{self.sub}"
+
 
 class SlackInvitationRow(Row, table=True):
     """A link that only one account was shown, and that joins it to whoever opens it and says so, once."""

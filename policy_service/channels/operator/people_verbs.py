@@ -86,7 +86,7 @@ def _list_slack_links(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "direct": link.direct,
             "linked_at": time_text(link.linked_at),
         }
-        for link in linking.every_link(tx.conn)
+        for link in people.every_slack_link(tx.conn)
     ]
 
 

@@ -166,7 +166,7 @@ class Commands:
         row = await self._link_of(account)
         if row is None:
             raise ForbiddenError(f"this Slack account is nobody's yet; link it to yours: {COMMAND}")
-        actor, whose = person_actor(row.iss, row.sub), f"{row.iss}|{row.sub}"
+        actor, whose = person_actor(row.iss, row.sub), row.person
         await unlink(self._ctx, account.team_id, account.user_id, actor=actor, whose=whose)
 
     async def _link_of(self, account: Account) -> SlackLinkRow | None:

@@ -46,7 +46,7 @@ from policy_service.errors import (
     NotFoundError,
     UnauthenticatedError,
 )
-from policy_service.identity.people import every_slack_link, slack_link, slack_links_of
+from policy_service.identity.people import slack_link, slack_links_of
 from policy_service.identity.sessions import Session, another_cookie, hashed
 from policy_service.slack import SlackApp
 from policy_service.storage.alone import stop
@@ -205,47 +205,16 @@ def alone_with_account(tx: Tx, team_id: str, user_id: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A Slack account that is a person's."""
-
-    team_id: str
-    user_id: str
-    account: str
-    person: str  # "iss|sub"
-    assurance: str
-    direct: bool  # asked in direct messages too
-    linked_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class Made:
     """A link, and what its session goes by from now on: the cookie's value, once."""
 
-    link: Link
+    link: SlackLinkRow
     cookie: str
 
 
-def link_from(row: SlackLinkRow) -> Link:
-    """A row as a value."""
-    return Link(
-        row.team_id,
-        row.user_id,
-        row.account,
-        f"{row.iss}|{row.sub}",
-        row.assurance,
-        row.direct,
-        row.linked_at,
-    )
-
-
-async def links_of(ctx: Context, iss: str, sub: str) -> tuple[Link, ...]:
+async def links_of(ctx: Context, iss: str, sub: str) -> list[SlackLinkRow]:
     """The accounts of a person, oldest link first."""
-    return tuple(map(link_from, await ctx.db.read(lambda conn: slack_links_of(conn, iss, sub))))
-
-
-def every_link(conn: Connection) -> tuple[Link, ...]:
-    """All of them, for an operator."""
-    return tuple(map(link_from, every_slack_link(conn)))
+    return await ctx.db.read(lambda conn: slack_links_of(conn, iss, sub))
 
 
 # -- linking ---------------------------------------------------------------------------------------------------------
@@ -290,7 +259,7 @@ def _link(tx: Tx, app: SlackApp, secret: str, session: Session) -> Made:
     renewed = _keep(tx, row)
     body = {"team": row.team_id, "user": row.user_id, "assurance": row.assurance, "renewed": renewed}
     append(tx, "slack_linked", actor=person_actor(row.iss, row.sub), body=body)
-    return Made(link_from(row), cookie)
+    return Made(row, cookie)
 
 
 def _require_same_email(tx: Tx, app: SlackApp, invitation: SlackInvitationRow, iss: str, sub: str) -> None:
@@ -349,12 +318,12 @@ def unlink_in(
     """
     alone_with_account(tx, team_id, user_id)
     row = slack_link(tx.conn, team_id, user_id)
-    if row is None or whose not in {None, f"{row.iss}|{row.sub}"}:
+    if row is None or whose not in {None, row.person}:
         return None
-    stop(tx, f"{row.iss}|{row.sub}")
+    stop(tx, row.person)
     account = (col(SlackLinkRow.team_id) == team_id, col(SlackLinkRow.user_id) == user_id)
     tx.conn.execute(delete(SlackLinkRow).where(*account))
-    body = {"team": team_id, "user": user_id, "person": f"{row.iss}|{row.sub}"}
+    body = {"team": team_id, "user": user_id, "person": row.person}
     append(tx, "slack_unlinked", actor=actor, body=body if reason is None else body | {"reason": reason})
     return body["person"]
 
@@ -373,7 +342,7 @@ async def set_direct(
 def _set_direct(tx: Tx, team_id: str, user_id: str, wanted: bool, whose: str | None) -> None:
     alone_with_account(tx, team_id, user_id)
     row = slack_link(tx.conn, team_id, user_id)
-    if row is None or whose not in {None, f"{row.iss}|{row.sub}"}:
+    if row is None or whose not in {None, row.person}:
         raise NotFoundError(f"the Slack account {user_id!r} is not linked; link it with {COMMAND}")
     if row.direct == wanted:
         return

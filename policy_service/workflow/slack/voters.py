@@ -27,7 +27,7 @@ from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.tables import PersonRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.reviews.voter import Voter, voter_for
-from policy_service.workflow.slack.linking import COMMAND, Link, link_from
+from policy_service.workflow.slack.linking import COMMAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Linked:
     """Whoever decides through an account. ``stale_groups``: their token named groups, too long ago to count."""
 
     voter: Voter
-    link: Link
+    link: SlackLinkRow
     stale_groups: bool
     groups_at: datetime | None  # when their token last named any
 
@@ -57,7 +57,7 @@ def voter_of(
         raise _refused("an operator of this deployment has taken you out of its decisions")
     _require_vouched_for(ctx, row)
     _require_signed_in(ctx, app, row, seen.last_seen_at, now)
-    return Linked(voter_for(person), link_from(row), bool(seen.groups) and not person.groups, seen.groups_at)
+    return Linked(voter_for(person), row, bool(seen.groups) and not person.groups, seen.groups_at)
 
 
 def require_still(

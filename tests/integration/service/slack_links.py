@@ -27,7 +27,7 @@ from policy_service.workflow.pages import reviews
 from policy_service.workflow.reading.reviews import VoteResult
 from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.slack.linking import Account, Link, invite, link
+from policy_service.workflow.slack.linking import Account, invite, link
 from policy_service.workflow.slack.voters import Linked, require_still, voter_of
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log
@@ -107,11 +107,11 @@ class Workspace:
         assert session is not None
         return session
 
-    async def take(self, secret: str, session: Session) -> Link:
+    async def take(self, secret: str, session: Session) -> SlackLinkRow:
         """Answer an invitation."""
         return (await link(self.world.service.ctx, self.app, secret, session)).link
 
-    async def linked(self, who: Account, session: Session) -> Link:
+    async def linked(self, who: Account, session: Session) -> SlackLinkRow:
         """Be invited and answer."""
         return await self.take(await self.invited(who), session)
 
