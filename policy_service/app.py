@@ -57,7 +57,7 @@ from policy_service.channels.http.api import Api
 from policy_service.channels.http.gate import Gate
 from policy_service.channels.http.single_headers import SingleHeaders
 from policy_service.channels.operator.socket import embedded_lock, open_database
-from policy_service.channels.slack import routes as slack_routes
+from policy_service.channels.slack import transports as slack_routes
 from policy_service.channels.slack.loops import SlackChannel
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.pages import Pages
@@ -65,25 +65,22 @@ from policy_service.errors import StartError
 from policy_service.facts.outside import Outside, outside_of
 from policy_service.health import Health
 from policy_service.http_clients import route_of
-from policy_service.identity.nonces import Nonces
+from policy_service.identity.external_jwt import TrustedIssuers
 from policy_service.identity.oidc import SignIn
-from policy_service.identity.proofs import Authenticator
+from policy_service.identity.proofs import Authenticator, Nonces
 from policy_service.identity.sessions import Sessions
-from policy_service.identity.trusted_issuers import TrustedIssuers
 from policy_service.jobs.marking import EpochMark, settle_epoch
 from policy_service.jobs.scheduler import Job, Scheduler
-from policy_service.jobs.sending import send_outbox
-from policy_service.jobs.telling import Telling
+from policy_service.jobs.sending import Telling, send_outbox
 from policy_service.jobs.watching import Watch
 from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
 from policy_service.pap.shadow import Candidate
 from policy_service.queries.context import Context
 from policy_service.settings import Settings
-from policy_service.storage import leases
+from policy_service.storage import alone
 from policy_service.storage.unit import Clock, utc_now
-from policy_service.tokens.keys import read_keys
-from policy_service.tokens.sign import Signer
+from policy_service.tokens.keys import Signer, read_keys
 from policy_service.workflow.due import sweep
 from policy_service.workflow.effects.activate import activate, ask_about_open, look_when_asked
 from policy_service.workflow.looking import look
@@ -294,7 +291,7 @@ class Service:
     async def _finish_log(self) -> None:
         try:
             await self.sequencer.number()
-            await self.db.write(lambda tx: leases.release(tx, LEASE, self._holder))
+            await self.db.write(lambda tx: alone.release(tx, LEASE, self._holder))
             self.mark.reached(await self.db.read(highest_index))
         finally:
             await self.mark.write()

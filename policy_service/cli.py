@@ -48,14 +48,16 @@ from policy_service.slack import SlackApp
 from policy_service.tokens.epoch import Mark
 from policy_service.tokens.files import create_secret
 from policy_service.tokens.keys import make_keys
-from policy_service.workflow.slack.trials import Trial
+from policy_service.workflow.slack.admin import Trial
 
 if TYPE_CHECKING:
     import uvicorn
 
 
 def _slack_trial(app: SlackApp, place: str, route: Route) -> Coroutine[Any, Any, Trial]:
-    from policy_service.channels.slack.trying import trial  # with Slack's SDK, which no other verb waits for
+    from policy_service.channels.slack.credentials import (
+        trial,  # with Slack's SDK, which no other verb waits for
+    )
 
     return trial(app, place, route)
 

@@ -34,9 +34,8 @@ from policy_service.configured import (
 )
 from policy_service.errors import StartError
 from policy_service.issuers import SignInProvider, TrustedIssuer, require_distinct
-from policy_service.lookups import DirectoryApi, FactsHost
+from policy_service.remote_hosts import DirectoryApi, FactsHost, Webhook
 from policy_service.slack import SlackApp
-from policy_service.webhooks import Webhook
 
 _POSTGRESQL = "postgresql+psycopg"
 

@@ -18,8 +18,8 @@ from sqlalchemy import select
 
 from policy_service import metrics, tracing
 from policy_service.storage.core import table
-from policy_service.storage.ids import made_at
 from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.types import made_at
 from policy_service.storage.unit import Line, Tx
 
 _audit = table(AuditRow).c

@@ -30,7 +30,7 @@ from sqlalchemy import (
 
 from policy_service.audit.log import highest_index
 from policy_service.health import Signal
-from policy_service.storage import leases
+from policy_service.storage import alone
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.plumbing import AuditRow
@@ -117,7 +117,7 @@ class Sequencer:
             return
 
     def _assign(self, tx: Tx) -> tuple[int, int]:
-        if leases.acquire(tx, LEASE, self._holder, self._pace.lease) is None:
+        if alone.acquire(tx, LEASE, self._holder, self._pace.lease) is None:
             return 0, 0
         highest = highest_index(tx.conn)
         numbering = _numbering(tx.conn.dialect.name)

@@ -4,21 +4,142 @@ Rules kept here: unknown members are refused; every attribute has exactly one so
 be missing; a source that is asked only for some tools, or may find nothing, gives optional attributes only. A
 query is one SELECT with the five binds we know; a lookup has a plain address and
 a bounded time. What the file promises, `sources.py` enforces on every read.
+
+Types of entity attributes, as facts.toml declares them, and the code that writes looked-up values in them.
+
+Rules kept here: a value is never coerced into something else (a text is no number, 2 is no Bool); a missing
+value is an error unless the type says `?`. Bool takes SQLite's 0 and 1 because SQLite has no other; a set may
+come as JSON text because SQL has no sets.
+
+The rows of a bundle's fact files, held against what facts.toml declares, before the bundle is in force.
+
+A row that does not fit would deny every call about its entity for as long as the bundle stands; so it is an author's
+mistake to be told of at once, and not a doubt to be met at a decision.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from itertools import islice
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from countersign.contract import BUILT_IN_TYPES
-from policy_service.domain.durations import parse_duration
-from policy_service.facts.attributes import AttributeType, parse_attribute_type
-from policy_service.lookups import require_plain_address
+from policy_service.domain.values import datetime_value, decimal_value, parse_duration
+from policy_service.remote_hosts import require_plain_address
+
+_INT64: Final = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeType:
+    """One declared type. `optional`: the attribute may be missing, and policy must ask `has` first."""
+
+    name: str
+    cedar_type: Mapping[str, Any]
+    optional: bool
+    _write: Callable[[Any], Any]
+
+    def encode(self, value: object) -> Any:
+        """The value in Cedar's JSON.
+
+        Raises:
+            ValueError: the value is not of this type.
+        """
+        return self._write(value)
+
+    def as_optional(self) -> AttributeType:
+        """The same type for an attribute that is only there for some tools."""
+        return AttributeType(self.name, self.cedar_type, True, self._write)
+
+
+def parse_attribute_type(text: str) -> AttributeType:
+    """The type that facts.toml names.
+
+    Raises:
+        ValueError: there is no such type.
+    """
+    name = text.removesuffix("?")
+    if name not in _TYPES:
+        raise ValueError(
+            f"{text!r} is not an attribute type; known are {', '.join(_TYPES)}, each with ? when optional"
+        )
+    cedar_type, write = _TYPES[name]
+    return AttributeType(name, cedar_type, text.endswith("?"), write)
+
+
+def moment_of(value: object) -> datetime:
+    """A time as sources give it: an aware datetime, RFC 3339 text, or seconds since 1970.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return datetime.fromtimestamp(value, UTC)
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(moment, datetime) or moment.tzinfo is None:
+        raise ValueError(f"{value!r} is not a time with a zone; write it like 2026-01-31T12:00:00Z")
+    return moment
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise _not(value, "a text")
+    return value
+
+
+def _long(value: object) -> int:
+    if type(value) is not int or not -_INT64 <= value < _INT64:
+        raise _not(value, "a whole number of 64 bits")
+    return value
+
+
+def _bool(value: object) -> bool:
+    if type(value) is bool or (type(value) is int and value in (0, 1)):
+        return bool(value)
+    raise _not(value, "true or false")
+
+
+def _decimal(value: object) -> dict[str, Any]:
+    # A float is taken by its shortest digits, the ones a person would read; more than four places are refused.
+    if isinstance(value, bool) or not isinstance(value, Decimal | int | float | str):
+        raise _not(value, "a decimal")
+    try:
+        return decimal_value(Decimal(value if isinstance(value, Decimal | int | str) else repr(value)))
+    except InvalidOperation as error:
+        raise _not(value, "a decimal") from error
+
+
+def _datetime(value: object) -> dict[str, Any]:
+    return datetime_value(moment_of(value))
+
+
+def _set_of_strings(value: object) -> list[str]:
+    items = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(items, list):
+        raise _not(value, "a list of texts")
+    return [_string(item) for item in items]
+
+
+def _not(value: object, expected: str) -> ValueError:
+    return ValueError(f"{value!r} is not {expected}")
+
+
+_TYPES: Final[Mapping[str, tuple[Mapping[str, Any], Callable[[Any], Any]]]] = {
+    "String": ({"type": "String"}, _string),
+    "Long": ({"type": "Long"}, _long),
+    "Bool": ({"type": "Boolean"}, _bool),
+    "decimal": ({"type": "Extension", "name": "decimal"}, _decimal),
+    "datetime": ({"type": "Extension", "name": "datetime"}, _datetime),
+    "Set<String>": ({"type": "Set", "element": {"type": "String"}}, _set_of_strings),
+}
+
 
 AGENT: Final = "Agent"
 
@@ -233,3 +354,36 @@ def _require_one_source(entity: str, name: str, sources: list[SourceSpec]) -> No
                 raise ValueError(
                     f"attribute {name!r} of {entity!r} comes from {source.name!r} and {other.name!r}; keep one"
                 )
+
+
+_TOLD: Final = 20
+"""Problems named for one file: who generated it wrongly need not read 10,000 lines of it."""
+
+
+def row_problems(config: FactsConfig, spec: SourceSpec, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What is wrong with the rows of one source, each with the row and the attribute it is about; the first few."""
+    found = (f"row {key!r}: {said}" for key, row in rows.items() for said in _wrong(config, spec, row))
+    return list(islice(found, _TOLD))
+
+
+def _wrong(config: FactsConfig, spec: SourceSpec, row: Mapping[str, Any]) -> Iterator[str]:
+    names = config.given_by(spec)
+    known = {*names, *([spec.as_of] if spec.as_of is not None else [])}
+    if strange := sorted(row.keys() - known):
+        yield f"{strange[0]!r} is no attribute that source {spec.name!r} gives; known are {', '.join(sorted(known))}"
+    if spec.as_of is not None:
+        yield from _fits(spec.as_of, lambda: moment_of(row.get(str(spec.as_of))))
+    declared = config.entities[spec.entity].attributes
+    for name in names:
+        kind, value = declared[name], row.get(name)
+        if value is not None:
+            yield from _fits(name, lambda kind=kind, value=value: kind.encode(value))
+        elif not kind.optional:
+            yield f"{name!r} is missing; facts.toml declares it without `?`"
+
+
+def _fits(name: str, read: Any) -> Iterator[str]:
+    try:
+        read()
+    except (ValueError, ArithmeticError, OSError) as error:  # a time beyond all bounds is no ValueError
+        yield f"{name!r}: {error}"

@@ -6,20 +6,273 @@ value; an enum is a String that JSON Schema checks. What Cedar cannot weigh (nul
 scalars, maps with free keys, unions of types, plain numbers) stays out of `input` and is named as unseen when
 the args carry it. Values become typed Cedar JSON only by this code, so an argument like `{"__extn": ...}` can
 never turn into a value of its own choosing.
+
+From a JSON Schema node to a Cedar type and the code that writes values of it: the table behind
+`context.input`.
+
+The type follows from the manifest alone, so that a rule means the same for every call. A node that is not in
+the table has no type and its field is unseen. Maps and tuples, plain numbers, null, unions and untyped nodes
+are not in the table on purpose: Cedar has no float, no null and no union, and a Set loses order and repeats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, Protocol, TypeAlias
 
 import referencing
 from jsonschema.exceptions import ValidationError
 
-from countersign.contract import JSON, ToolManifest, pointer_tokens
+from countersign.contract import JSON, MAX_SAFE_INTEGER, ToolManifest, pointer_tokens
 from countersign.contract.json_schema import require_json_schema, validator_of
+from countersign.contract.schemas import MAX_SCHEMA_NODES
 from policy_service.domain.question import ArgsRefusedError, Encoded
-from policy_service.facts.cedar_types import RecordField, TypeReader
+from policy_service.domain.values import MAX_DECIMAL_PLACES, decimal_places, decimal_value
+
+Schema: TypeAlias = Mapping[str, Any]
+Path: TypeAlias = tuple[str, ...]
+
+
+class FieldType(Protocol):
+    """A Cedar type, and how a JSON value that fits the schema is written in it."""
+
+    @property
+    def cedar_type(self) -> Mapping[str, Any]:
+        """The type in Cedar's JSON schema format."""
+
+    def encode(self, value: JSON, path: Path, unseen: list[str]) -> Any:
+        """The value in Cedar's JSON, adding the names of unseen fields it carries to `unseen`."""
+
+    def unseen_names(self, path: Path) -> Iterator[str]:
+        """Names of the fields below that would be unseen if a value carried them."""
+
+
+class _Scalar(ABC):
+    """A type without anything below it."""
+
+    def __init__(self, cedar_type: Mapping[str, Any]) -> None:
+        self.cedar_type = cedar_type
+
+    @abstractmethod
+    def encode(self, value: JSON, path: Path, unseen: list[str]) -> Any: ...
+
+    def unseen_names(self, path: Path) -> Iterator[str]:
+        return iter(())
+
+
+class _TextField(_Scalar):
+    def __init__(self) -> None:
+        super().__init__({"type": "String"})
+
+    def encode(self, value: JSON, path: Path, unseen: list[str]) -> str:
+        if type(value) is not str:
+            raise _refused(path, value, "text")
+        return value
+
+
+class _BoolField(_Scalar):
+    def __init__(self) -> None:
+        super().__init__({"type": "Boolean"})
+
+    def encode(self, value: JSON, path: Path, unseen: list[str]) -> bool:
+        if type(value) is not bool:
+            raise _refused(path, value, "true or false")
+        return value
+
+
+class _LongField(_Scalar):
+    """Bounded by what JSON carries exactly; rules that multiply can still leave 64 bits, which the engine
+    reports.
+    """
+
+    def __init__(self) -> None:
+        super().__init__({"type": "Long"})
+
+    def encode(self, value: JSON, path: Path, unseen: list[str]) -> int:
+        if type(value) is not int or abs(value) > MAX_SAFE_INTEGER:
+            raise _refused(path, value, f"a whole number within +-{MAX_SAFE_INTEGER}")
+        return value
+
+
+class _DecimalField(_Scalar):
+    def __init__(self) -> None:
+        super().__init__({"type": "Extension", "name": "decimal"})
+
+    def encode(self, value: JSON, path: Path, unseen: list[str]) -> dict[str, Any]:
+        if type(value) is not int and type(value) is not float:
+            raise _refused(path, value, "a number")
+        try:
+            return decimal_value(Decimal(repr(value)))
+        except ValueError as error:
+            raise ArgsRefusedError(f"{_name(path)}: {error}") from error
+
+
+class _SetField:
+    def __init__(self, element: _Scalar) -> None:
+        self.cedar_type = {"type": "Set", "element": element.cedar_type}
+        self._element = element
+
+    def encode(self, value: JSON, path: Path, unseen: list[str]) -> list[Any]:
+        if type(value) is not list:
+            raise _refused(path, value, "a list")
+        return [self._element.encode(item, path, unseen) for item in value]
+
+    def unseen_names(self, path: Path) -> Iterator[str]:
+        return iter(())
+
+
+@dataclass(frozen=True)
+class _Member:
+    type: FieldType | None
+    required: bool
+
+
+class RecordField:
+    """An object of declared properties, each visible or unseen."""
+
+    def __init__(self, members: Mapping[str, _Member]) -> None:
+        self._members = members
+        self.cedar_type: Mapping[str, Any] = {
+            "type": "Record",
+            "attributes": {
+                name: {**member.type.cedar_type, "required": member.required}
+                for name, member in members.items()
+                if member.type is not None
+            },
+        }
+
+    def encode(self, value: JSON, path: Path, unseen: list[str]) -> dict[str, Any]:
+        """The record of the visible properties this value carries.
+
+        Raises:
+            ArgsRefusedError: the value is no object, or carries an undeclared property.
+        """
+        if not isinstance(value, dict):
+            raise _refused(path, value, "an object")
+        record: dict[str, Any] = {}
+        for name, item in value.items():
+            member = self._members.get(name)
+            if member is None:
+                raise ArgsRefusedError(f"{_name((*path, name))}: is not in the manifest; leave it out")
+            if member.type is None:
+                unseen.append(_name((*path, name)))
+            else:
+                record[name] = member.type.encode(item, (*path, name), unseen)
+        return record
+
+    def unseen_names(self, path: Path) -> Iterator[str]:
+        """Names of the unseen properties, here and below."""
+        for name, member in self._members.items():
+            if member.type is None:
+                yield _name((*path, name))
+            else:
+                yield from member.type.unseen_names((*path, name))
+
+
+class TypeReader:
+    """Reads the types of one schema document. A reference to something it is already inside of ends as
+    unseen.
+    """
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._inside: list[str] = []
+        self._budget = MAX_SCHEMA_NODES
+
+    def record_of(self, node: Schema) -> RecordField:
+        """The record type of an object schema with declared properties only.
+
+        Raises:
+            ValueError: references unfold the schema beyond any size a person could review.
+        """
+        required = frozenset(node.get("required", ()))
+        properties: Mapping[str, Any] = node.get("properties", {})
+        return RecordField(
+            {name: _Member(self._type_of(child), name in required) for name, child in properties.items()}
+        )
+
+    def _type_of(self, node: Any) -> FieldType | None:
+        self._budget -= 1
+        if self._budget < 0:
+            raise ValueError(
+                f"args unfold to more than {MAX_SCHEMA_NODES} schema nodes; use fewer references"
+            )
+        if not isinstance(node, dict):
+            return None
+        return self._referenced(node) if "$ref" in node else self._plain(node)
+
+    def _referenced(self, node: Schema) -> FieldType | None:
+        reference = str(node["$ref"])
+        if reference in self._inside or not _BESIDE_REF.issuperset(node):
+            return None
+        self._inside.append(reference)
+        try:
+            return self._type_of(_target(reference, self._root))
+        finally:
+            self._inside.pop()
+
+    def _plain(self, node: Schema) -> FieldType | None:
+        match _kind(node):
+            case "string":
+                return _TextField()
+            case "boolean":
+                return _BoolField()
+            case "integer":
+                return _LongField()
+            case "number" if _is_decimal(node):
+                return _DecimalField()
+            case "array" if node.get("uniqueItems") is True and "prefixItems" not in node:
+                element = self._type_of(node.get("items"))
+                return _SetField(element) if isinstance(element, _Scalar) else None
+            case "object" if node.get("additionalProperties") is False and "patternProperties" not in node:
+                return self.record_of(node)
+        return None
+
+
+def _kind(node: Schema) -> str | None:
+    """The one JSON type every value of this node has, as far as the node says so by itself."""
+    kind = node.get("type")
+    if isinstance(kind, list):
+        return str(kind[0]) if len(kind) == 1 else None
+    if kind is not None:
+        return str(kind)
+    values: Sequence[Any] = [node["const"]] if "const" in node else node.get("enum", ())
+    kinds = {_SCALARS.get(type(value)) for value in values}
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+_SCALARS: Final = {str: "string", bool: "boolean", int: "integer"}
+
+
+def _is_decimal(node: Schema) -> bool:
+    """A number is a decimal when the manifest says so: by format, or by a step of at most four places."""
+    step = node.get("multipleOf")
+    if step is None:
+        return bool(node.get("format") == "decimal")
+    return decimal_places(Decimal(repr(step))) <= MAX_DECIMAL_PLACES
+
+
+_BESIDE_REF: Final = frozenset({"$ref", "title", "description", "default", "examples", "deprecated"})
+
+
+def _target(reference: str, root: Schema) -> Any:
+    node: Any = root
+    for token in reference.removeprefix("#").split("/")[1:]:
+        step = token.replace("~1", "/").replace("~0", "~")
+        node = node.get(step) if isinstance(node, dict) else None
+    return node
+
+
+def _name(path: Path) -> str:
+    return "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
+
+
+def _refused(path: Path, value: JSON, expected: str) -> ArgsRefusedError:
+    return ArgsRefusedError(f"{_name(path) or 'args'}: {type(value).__name__} is not {expected}")
+
 
 MAX_ERRORS: Final = 3
 """How many of the problems with one call's args are told; the rest follow from these or come next time."""

@@ -23,10 +23,8 @@ import structlog
 from countersign.contract import Resource
 from policy_service import metrics
 from policy_service.domain.question import FactAge, Facts, ShownFact
-from policy_service.facts.attributes import AttributeType, moment_of
-from policy_service.facts.config import AGENT, FactsConfig, SourceSpec
-from policy_service.facts.http import HttpReader
-from policy_service.facts.sql import SourceFailedError, SqlReader
+from policy_service.facts.config import AGENT, AttributeType, FactsConfig, SourceSpec, moment_of
+from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader
 from policy_service.health import Health
 
 log = structlog.get_logger(__name__)

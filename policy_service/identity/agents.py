@@ -3,30 +3,59 @@
 Rules: a name is enrolled once; a key is enrolled by an operator or brought by a token for a while; it belongs to one
 party for ever, so the key of one can never become another's; a revoked key proves nothing from that moment on; a frozen
 party begins nothing. All of it is logged.
+
+API keys: a weaker kind of proof for trials on loopback. Stored hashed; a random 256-bit secret needs no salt.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, bindparam, func, select, true, update
 from sqlmodel import col
 
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
-from policy_service.identity.callers import Voucher
 from policy_service.storage.alone import act_for, stop
 from policy_service.storage.core import insert_unless_there, table
-from policy_service.storage.credentials import AgentKeyRow
+from policy_service.storage.credentials import AgentKeyRow, ApiKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.logbook import append
 from policy_service.storage.tables import AgentRow
 from policy_service.storage.types import time_text
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An enrolled agent or executor, and how it proved itself.
+
+    ``jkt`` is the thumbprint of the key that signed the proof; None for an API key, whose releases are bound to none.
+    """
+
+    agent: str
+    jkt: str | None
+    method: Literal["key", "api_key"] = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class Voucher:
+    """What a token says for an agent: whose key may be brought, who says so, and until when."""
+
+    agent: str
+    issuer: str  # its name in the settings
+    trust: str  # those settings as they are, in a digest
+    issued_at: datetime
+    subject: str
+    until: datetime
+    jkt: str | None  # the only key it may bring, where the token is bound to one
+
 
 _MOST_BROUGHT = 256  # of one agent by one issuer at a time: its replicas, and some restarts of each
 OPERATOR = "operator"  # whoever has the command line of the service's own host
@@ -276,3 +305,63 @@ def _public_key(x: str) -> PublicKey:
 
 def _columns(model: type[AgentRow] | type[AgentKeyRow]) -> list[Any]:
     return list(table(model).columns)
+
+
+_PREFIX = "csk_"
+_BYTES = 32
+
+
+def make_api_key(tx: Tx, agent: str) -> str:
+    """A new key for an enrolled agent; this is the only time it is seen.
+
+    Raises:
+        NotFoundError: no such agent.
+    """
+    _require_enrolled(tx, agent)
+    secret = _PREFIX + secrets.token_urlsafe(_BYTES)
+    row = {"key_hash": _hash(secret), "agent": agent, "created_at": tx.now}
+    tx.conn.execute(table(ApiKeyRow).insert().values(row))
+    append(tx, "api_key_made", actor=OPERATOR, agent=agent, body={"agent": agent, "key": _hash(secret)[:12]})
+    return secret
+
+
+def find_api_key(conn: Connection, secret: str) -> str | None:
+    """The agent of a live key."""
+    if not secret.startswith(_PREFIX):
+        return None
+    query = select(col(ApiKeyRow.agent)).where(
+        col(ApiKeyRow.key_hash) == _hash(secret), col(ApiKeyRow.revoked_at).is_(None)
+    )
+    return conn.execute(query).scalar()
+
+
+def revoke_api_keys(tx: Tx, agent: str) -> int:
+    """End every key of an agent; how many were live.
+
+    Raises:
+        NotFoundError: no such agent.
+    """
+    _require_enrolled(tx, agent)
+    stop(tx, agent)
+    where = (col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None))
+    ended = tx.conn.execute(update(ApiKeyRow).where(*where).values(revoked_at=tx.now)).rowcount
+    if ended:
+        append(tx, "api_keys_revoked", actor=OPERATOR, agent=agent, body={"agent": agent, "keys": ended})
+    return ended
+
+
+def has_live_api_key(conn: Connection, agent: str) -> bool:
+    """Whether an agent has any key that was not revoked."""
+    query = select(col(ApiKeyRow.agent)).where(
+        col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None)
+    )
+    return conn.execute(query).first() is not None
+
+
+def _require_enrolled(tx: Tx, agent: str) -> None:
+    if find_agent(tx.conn, agent) is None:
+        raise NotFoundError(f"the agent {agent!r} is not enrolled; policy-service agent enroll {agent}")
+
+
+def _hash(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

@@ -42,7 +42,7 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.health import Health
 from policy_service.http_clients import DIRECT, Route
-from policy_service.identity import github
+from policy_service.identity import oauth
 from policy_service.identity.claims import (
     LONGEST,
     counting_groups,
@@ -51,11 +51,10 @@ from policy_service.identity.claims import (
     name_in,
     require_member,
 )
-from policy_service.identity.code_exchange import exchange, quoted
-from policy_service.identity.foreign_tokens import UntrustedTokenError, text_claim, verify
+from policy_service.identity.external_jwt import UntrustedTokenError, text_claim, verify
 from policy_service.identity.issuer_keys import IssuerKeys, bounded, issuer_client
-from policy_service.identity.logout import TYPES, Logout, read_logout
-from policy_service.identity.userinfo import UserInfo, read_userinfo
+from policy_service.identity.oauth import UserInfo, exchange, quoted, read_userinfo
+from policy_service.identity.sessions import TYPES, Logout, read_logout
 from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
@@ -202,7 +201,7 @@ class SignIn:
     async def _identify(self, provider: SignInProvider, code: str, note: _Note) -> Identity:
         tokens = await self._exchange(provider, code, note)
         if provider.kind == "github":
-            who = await github.identify(self._client, provider, tokens["access_token"])
+            who = await oauth.identify(self._client, provider, tokens["access_token"])
             listed = listed_groups(provider, [who.claims])
             require_member(provider, listed)
             groups, problem = counting_groups(provider, listed)
@@ -301,7 +300,7 @@ class SignIn:
     async def _require_issuer(self, provider: SignInProvider, query: Mapping[str, str]) -> None:
         named = query.get("iss")
         if provider.kind == "github":
-            own, always = provider.issuer + github.ISS_PATH, False  # older servers send none
+            own, always = provider.issuer + oauth.ISS_PATH, False  # older servers send none
         else:
             metadata = await self._keys[provider.name].metadata()
             own = provider.issuer
@@ -314,7 +313,7 @@ class SignIn:
 
     async def _endpoint(self, provider: SignInProvider, which: str) -> str:
         if provider.kind == "github":
-            return github.endpoint(provider, which)
+            return oauth.endpoint(provider, which)
         keys = self._keys[provider.name]
         return keys.published(await keys.metadata(), which)
 

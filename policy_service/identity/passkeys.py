@@ -26,9 +26,9 @@ from policy_service.identity.sessions import Session
 from policy_service.storage.core import change, find, find_one, insert_row, insert_unless_taken, table
 from policy_service.storage.credentials import SessionRow
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
 from policy_service.storage.logbook import append
-from policy_service.storage.proof_tables import ChallengeRow, PasskeyRow
+from policy_service.storage.plumbing import ChallengeRow, PasskeyRow
+from policy_service.storage.types import new_id
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ import structlog
 from policy_service.audit.log import highest_index
 from policy_service.health import Signal
 from policy_service.storage.database import Database
-from policy_service.storage.meta import first_epoch
+from policy_service.storage.plumbing import first_epoch
 from policy_service.tokens.epoch import Mark, read_mark, require_no_log, require_not_behind, write_mark
 
 log = structlog.get_logger(__name__)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final
 
-from policy_service.domain.durations import parse_duration
 from policy_service.domain.gates import STEP_UPS, Gate
+from policy_service.domain.values import parse_duration
 from policy_service.pap.problems import Problem
 from policy_service.pap.scan import Statement
 from policy_service.pdp.rules import UNKNOWN_TOOL, UNSEEN

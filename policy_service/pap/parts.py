@@ -15,15 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from countersign.contract import Lane, Limits, ToolManifest, load
-from policy_service.facts.config import FactsConfig, SourceSpec, parse_facts_config
+from policy_service.facts.config import FactsConfig, SourceSpec, parse_facts_config, row_problems
 from policy_service.facts.groups import Directory, parse_groups
-from policy_service.facts.http import HttpReader
 from policy_service.facts.manifests import InputCodec
 from policy_service.facts.meters import Meter, by_tool, read_meters
 from policy_service.facts.outside import Outside
-from policy_service.facts.rows import row_problems
+from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
-from policy_service.facts.sql import SourceFailedError, SqlReader
 from policy_service.pap.files import MAX_FILE_BYTES
 from policy_service.pap.problems import Problem, unreadable
 from policy_service.pap.tools import ToolVersion, read_tools

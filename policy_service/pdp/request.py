@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from countersign.contract import Resource
-from policy_service.domain.cedar_values import datetime_value
 from policy_service.domain.question import Claimed, Encoded, Question
+from policy_service.domain.values import datetime_value
 from policy_service.pdp.cedar import Request, entity, uid
 from policy_service.pdp.rules import Rules, ToolRules
 

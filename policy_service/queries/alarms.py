@@ -24,8 +24,7 @@ from policy_service.queries.records import at_revisions, rows
 from policy_service.queries.stops import Target, list_stops
 from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage.core import find_one, table
-from policy_service.storage.slack_lanes import resting
-from policy_service.storage.slack_tables import SlackStandingRow
+from policy_service.storage.slack_tables import SlackStandingRow, resting
 from policy_service.storage.tables import ReviewRow, TaskRow, VoteRow
 
 LOUD_FOR: Final = timedelta(hours=24)

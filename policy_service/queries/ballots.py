@@ -17,11 +17,10 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Literal, cast
 
-from policy_service.domain.break_glass import Opening, Signature, opening
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.people import BREAK_GLASS, BREAK_GLASS_ALONE
 from policy_service.domain.question import AgentPrincipal
-from policy_service.domain.quorum import BallotVote, Tally, tally
+from policy_service.domain.quorum import BallotVote, Opening, Signature, Tally, opening, tally
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.approve import Approver, Permission, ReviewFacts, can_approve, can_do
 from policy_service.queries.context import Context

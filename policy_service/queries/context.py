@@ -12,7 +12,7 @@ from policy_service.pap.shadow import Candidate
 from policy_service.settings import Settings
 from policy_service.storage.database import Database
 from policy_service.storage.unit import Clock, utc_now
-from policy_service.tokens.sign import Signer
+from policy_service.tokens.keys import Signer
 
 
 class Looks:

@@ -22,7 +22,7 @@ from countersign.contract import (
     pointer_to,
     resolve_pointer,
 )
-from policy_service.domain.money import is_currency, money_text
+from policy_service.domain.values import is_currency, money_text
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.effects import args_of, manifest_for
 from policy_service.storage.tables import EffectRow

@@ -18,15 +18,15 @@ from countersign.contract import canonicalize, wire
 from policy_service.audit.feed import EVERYTHING, Event, of_party
 from policy_service.audit.log import Entry, record
 from policy_service.errors import InvalidRequestError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.identity.people import names_of
 from policy_service.queries.alarms import who
 from policy_service.queries.context import Context
 from policy_service.queries.records import rows
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.stored_json import read_stored
 from policy_service.storage.tables import EffectRow, TransactionRow
+from policy_service.storage.types import read_stored
 
 _LOOKED_THROUGH = 2_000  # lines of a page; that many look-ups by key are a few milliseconds
 

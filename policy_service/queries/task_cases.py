@@ -22,8 +22,14 @@ from countersign.contract import EffectState, TaskAnswer, TaskKind, TxnState
 from policy_service.domain.gates import Gate
 from policy_service.domain.people import SETTLE
 from policy_service.domain.question import AgentPrincipal
-from policy_service.domain.settlement import Part, did_not_go_through, stands_for_good, state_of_transaction
-from policy_service.domain.tasks import ANSWERS, moves_of
+from policy_service.domain.settlement import (
+    ANSWERS,
+    Part,
+    did_not_go_through,
+    moves_of,
+    stands_for_good,
+    state_of_transaction,
+)
 from policy_service.errors import NotFoundError
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.approve import Approver, TaskFacts, can_do

@@ -18,8 +18,8 @@ from policy_service.pap.bundle import Bundle
 from policy_service.queries.review_models import EventLine, RuleChange
 from policy_service.storage.core import find
 from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.stored_json import read_stored
 from policy_service.storage.tables import DecisionRow, EffectRow
+from policy_service.storage.types import read_stored
 
 _Body = Mapping[str, Any]
 

@@ -19,7 +19,7 @@ from countersign.contract.wire import EffectView, TransactionLine, TransactionPa
 from policy_service import metrics
 from policy_service.audit.feed import of_transaction
 from policy_service.errors import NotFoundError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.cursors import read_cursor

@@ -26,8 +26,18 @@ from sqlalchemy.exc import SQLAlchemyError
 from policy_service import metrics
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage import postgres, sqlite
-from policy_service.storage.told import Listener, Told
-from policy_service.storage.unit import Clock, Query, T, Tx, Unit, as_storage_error, require_plain, utc_now
+from policy_service.storage.unit import (
+    Clock,
+    Listener,
+    Query,
+    T,
+    Told,
+    Tx,
+    Unit,
+    as_storage_error,
+    require_plain,
+    utc_now,
+)
 from policy_service.storage.writer import SqliteWriter
 
 __all__ = ["Database", "StorageLimits", "Tx"]

@@ -19,8 +19,8 @@ from sqlalchemy import Update, delete, insert, select, update
 from policy_service import metrics
 from policy_service.storage.core import insert_unless_taken, table
 from policy_service.storage.database import Database
-from policy_service.storage.ids import new_id
 from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.types import new_id
 from policy_service.storage.unit import Tx
 
 log = structlog.get_logger(__name__)

@@ -2,18 +2,24 @@
 shadows, facts of the database.
 
 What the protocol is about stands in ``tables.py``. Of the log only the sequencer changes a row, once, to number it.
+
+The meta table holds facts the database keeps about itself: its epoch, and for each epoch that a restore began, what was
+lost before it. ``tokens/epoch.py`` compares it with the mark outside; nothing here decides whether a database may be
+used.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
-from sqlalchemy import BigInteger, CheckConstraint, Index, LargeBinary, text
-from sqlmodel import Field
+from sqlalchemy import BigInteger, CheckConstraint, Connection, Index, LargeBinary, select, text
+from sqlmodel import Field, col
 
-from policy_service.storage.core import Row
-from policy_service.storage.types import Json, UtcDateTime
+from policy_service.storage.core import Row, change, insert_row, table
+from policy_service.storage.types import Json, UtcDateTime, time_text
+from policy_service.storage.unit import Tx
 
 ABOUT_BUNDLES: Final = text("kind IN ('bundle_activated', 'bundle_refused', 'bundle_override')")
 """Lines of the log about which policies are in force: some among millions, so they have an index of their own."""
@@ -169,3 +175,116 @@ class PolicyHeadRow(Row, table=True):
     seq: int = 1
     reason: str | None = None
     at: datetime = Field(sa_type=UtcDateTime)
+
+
+class PasskeyRow(Row, table=True):
+    """One passkey of a person. What was removed stays: votes were proved with it, and it is never enrolled again."""
+
+    __tablename__: ClassVar[Any] = "passkeys"
+    __table_args__ = (Index("ix_passkeys_person", "iss", "sub"),)
+
+    passkey_id: str = Field(primary_key=True)
+    credential_id: str = Field(unique=True)  # base64url, as the browser says it
+    key_digest: str = Field(unique=True)  # SHA-256 of the public key
+    public_key: bytes = Field(sa_type=LargeBinary)  # COSE
+    iss: str
+    sub: str
+    name: str
+    sign_count: int
+    vouched_by: str | None = None  # the older passkey that vouched; None: a fresh sign-in alone
+    created_by: str  # the session it was enrolled in, by its hash
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    counts_from: datetime = Field(sa_type=UtcDateTime)
+    last_used_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    removed_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    removed_by: str | None = None  # the session's hash, or "operator"
+
+
+class ChallengeRow(Row, table=True):
+    """One question a passkey is to answer, once: enrol, vouch for a change, or sign a vote."""
+
+    __tablename__: ClassVar[Any] = "challenges"
+    __table_args__ = (
+        CheckConstraint("purpose IN ('enrol', 'vouch', 'vote')", name="purpose_known"),
+        Index("ix_challenges_over", "expires_at"),
+    )
+
+    nonce_hash: str = Field(primary_key=True)
+    purpose: str
+    iss: str
+    sub: str
+    session: str  # its hash: another session of the same person cannot answer
+    about: dict[str, Any] = Field(sa_type=Json)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    expires_at: datetime = Field(sa_type=UtcDateTime)
+    used_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class AssertionRow(Row, table=True):
+    """What a passkey signed for one vote: enough to verify it without this database."""
+
+    __tablename__: ClassVar[Any] = "assertions"
+    __table_args__ = (Index("ix_assertions_passkey", "passkey_id"),)
+
+    vote_id: str = Field(primary_key=True, foreign_key="votes.vote_id")
+    passkey_id: str = Field(foreign_key="passkeys.passkey_id")
+    credential_id: str
+    public_key: bytes = Field(sa_type=LargeBinary)
+    authenticator_data: bytes = Field(sa_type=LargeBinary)
+    client_data: bytes = Field(sa_type=LargeBinary)
+    signature: bytes = Field(sa_type=LargeBinary)
+    signed: dict[str, Any] = Field(sa_type=Json)  # the members of the challenge
+    made_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class ViewRow(Row, table=True):
+    """What some vote's person was shown, in canonical bytes."""
+
+    __tablename__: ClassVar[Any] = "views"
+
+    view_digest: str = Field(primary_key=True, min_length=64, max_length=64)
+    material: bytes = Field(sa_type=LargeBinary)
+
+
+_EPOCH = "epoch"
+_LOST_AFTER = "lost_after:"
+_FIRST = 1
+_ALL = select(*table(MetaRow).columns).where(col(MetaRow.name).startswith(_LOST_AFTER))
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """An epoch that a restore began, and from when on things may have been forgotten."""
+
+    epoch: int
+    lost_after: datetime
+
+
+def read_epoch(conn: Connection) -> int | None:
+    """The incarnation of this database; None before its first start."""
+    found = conn.execute(select(col(MetaRow.value)).where(col(MetaRow.name) == _EPOCH)).scalar()
+    return None if found is None else int(found)
+
+
+def first_epoch(tx: Tx) -> int:
+    """The epoch, begun here if there is none."""
+    found = read_epoch(tx.conn)
+    if found is None:
+        insert_row(tx.conn, MetaRow(name=_EPOCH, value=str(_FIRST)))
+    return found or _FIRST
+
+
+def begin_epoch(tx: Tx, epoch: int, lost_after: datetime) -> None:
+    """This database goes on as another incarnation: what came after ``lost_after`` may be forgotten."""
+    first_epoch(tx)
+    change(tx.conn, MetaRow, {"name": _EPOCH}, {"value": str(epoch)})
+    insert_row(tx.conn, MetaRow(name=f"{_LOST_AFTER}{epoch}", value=time_text(lost_after)))
+
+
+def restores(conn: Connection) -> list[Restore]:
+    """Every restore this database has been through, by epoch."""
+    found = [
+        Restore(int(row.name.removeprefix(_LOST_AFTER)), datetime.fromisoformat(row.value))
+        for row in conn.execute(_ALL)
+    ]
+    return sorted(found, key=lambda restore: restore.epoch)

@@ -7,12 +7,22 @@ and spent once; a review has one message in a place; a delivery of Slack is acte
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from sqlalchemy import BigInteger, CheckConstraint, Index, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ColumnElement,
+    Connection,
+    Index,
+    Select,
+    UniqueConstraint,
+    select,
+)
 from sqlmodel import Field
 
-from policy_service.storage.core import Row
+from policy_service.storage.core import Row, rows_of, table
+from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.types import UtcDateTime
 
 
@@ -34,6 +44,11 @@ class SlackLinkRow(Row, table=True):
     linked_by: str  # the session it was linked in, as a digest; the person's others are told
     # their provider ended all their sessions; it rests until they sign in again
     signed_out_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+    @property
+    def person(self) -> str:
+        """``iss|sub``: whose it is."""
+        return f"{self.iss}|{self.sub}"
 
 
 class SlackInvitationRow(Row, table=True):
@@ -111,3 +126,35 @@ class SlackDeliveryRow(Row, table=True):
 
     delivery: str = Field(primary_key=True)
     at: datetime = Field(sa_type=UtcDateTime, index=True)
+
+
+_PREFIX: Final = "slack "
+_NAMED: Final = 20
+"""Places that are named where several take nothing."""
+
+_outbox, _places = table(OutboxRow).c, table(SlackPlaceRow)
+
+WAITS: Final = _outbox.state == "waiting"
+
+
+def lane_of(place: str) -> str:
+    """The lane of a place."""
+    return _PREFIX + place
+
+
+def lanes() -> Select[tuple[str]]:
+    """The lanes of all places. By name, so that the index of lanes serves: what begins alike does not stand together
+    in every collation."""
+    return select(_PREFIX + _places.c.place)
+
+
+def holds(*such: ColumnElement[bool]) -> ColumnElement[bool]:
+    """In a query over places: whether the place's lane holds such a message."""
+    return select(_outbox.outbox_id).where(_outbox.lane == _PREFIX + _places.c.place, *such).exists()
+
+
+def resting(conn: Connection, failures: int = 1) -> tuple[SlackPlaceRow, ...]:
+    """Places that failed so often in a row and have something waiting, those that failed first before the others."""
+    failed = (_places.c.failures >= failures, _places.c.since.is_not(None), holds(WAITS))
+    query = select(*_places.columns).where(*failed).order_by(_places.c.since, _places.c.place)
+    return tuple(rows_of(SlackPlaceRow, conn.execute(query.limit(_NAMED))))

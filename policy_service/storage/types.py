@@ -7,17 +7,26 @@
 * ``Json`` is for what only this service reads, and is text on both engines: PostgreSQL's ``jsonb`` refuses the
   U+0000 that a reason may quote from somebody's args. Bytes that were voted on are never stored as JSON.
 * Text holds no U+0000: PostgreSQL cannot store it, SQLite can, and the answer must not depend on the engine.
+
+Ids for things that are not named by a digest: time-ordered, so that pages and indexes go by key.
+
+``new_id("rev", now)`` is ``rev_`` and 26 characters of Crockford base32: 48 bits of milliseconds, then 80 random bits
+(the layout of a ULID). Order within one millisecond is not promised and nothing relies on it.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, DateTime, Engine, String, event
+import sqlalchemy
+from sqlalchemy import DateTime, Engine, String, event
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from countersign.contract import JSON
 from policy_service.errors import InvalidRequestError
 
 TIME_TEXT_LENGTH = 27  # characters of 2026-11-21T22:00:00.123456Z
@@ -64,7 +73,7 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 # None is SQL NULL, not the JSON word null: one absent value, not two.
-Json = JSON(none_as_null=True)
+Json = sqlalchemy.JSON(none_as_null=True)
 
 
 def refuse_nul(engine: Engine) -> None:
@@ -79,3 +88,41 @@ def _require_no_nul(
         for value in row.values() if isinstance(row, dict) else row:
             if type(value) is str and "\0" in value:
                 raise InvalidRequestError("text may not hold U+0000 (NUL); leave it out")
+
+
+def read_stored(raw: bytes) -> JSON:
+    """The value of canonical bytes from our own tables.
+
+    No limit of admission applies: an audit body or a view is made here, and may hold more than one request could.
+    """
+    value: JSON = json.loads(raw)
+    return value
+
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_RANDOM_BITS = 80
+_LENGTH = 26
+
+
+def new_id(prefix: str, now: datetime) -> str:
+    """A fresh id that says its kind and sorts by time of making."""
+    number = (int(now.timestamp() * 1000) << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
+    return f"{prefix}_{_encode(number)}"
+
+
+def first_id(prefix: str, at: datetime) -> str:
+    """What every id of that kind made at this moment or later is not less than."""
+    return f"{prefix}_{_encode(int(at.timestamp() * 1000) << _RANDOM_BITS)}"
+
+
+def made_at(made: str) -> datetime:
+    """When an id of :func:`new_id` was made, to the millisecond."""
+    number = 0
+    for digit in made.rpartition("_")[2]:
+        number = number * 32 + _ALPHABET.index(digit)
+    return datetime.fromtimestamp((number >> _RANDOM_BITS) / 1000, UTC)
+
+
+def _encode(number: int) -> str:
+    digits = [_ALPHABET[(number >> (5 * place)) & 31] for place in range(_LENGTH)]
+    return "".join(reversed(digits))

@@ -22,8 +22,8 @@ from typing import Final
 from sqlalchemy import Connection
 
 from countersign.contract import ENDED_UNSPENT, EffectState, load
-from policy_service.domain.money import money_text
 from policy_service.domain.question import Facts, ShownFact
+from policy_service.domain.values import money_text
 from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.storage import reservations

@@ -24,7 +24,6 @@ from policy_service.storage import asked, outbox, proposals
 from policy_service.storage.alone import require_alone
 from policy_service.storage.core import Row, change, insert_row, table
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
 from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
 from policy_service.storage.tables import (
     AttemptRow,
@@ -34,6 +33,7 @@ from policy_service.storage.tables import (
     TaskRow,
     TransactionRow,
 )
+from policy_service.storage.types import new_id
 from policy_service.workflow.metering import give_back_if_over
 
 

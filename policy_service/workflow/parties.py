@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, UnauthenticatedError
-from policy_service.identity.agents import find_key
-from policy_service.identity.api_keys import has_live_api_key
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller, find_key, has_live_api_key
 from policy_service.identity.people import is_revoked
 from policy_service.queries import records
 from policy_service.queries.transactions import require_visible

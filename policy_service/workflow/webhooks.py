@@ -29,18 +29,18 @@ from countersign.contract import canonicalize
 from policy_service.audit.committed import MAY_LEAVE
 from policy_service.audit.log import Entry, append, entries_after, highest_index
 from policy_service.errors import NotFoundError
+from policy_service.http_clients import Resolve, UnreachableError, answered, resolve
 from policy_service.identity.agents import OPERATOR
 from policy_service.queries.context import Context
-from policy_service.reaching import Resolve, UnreachableError, answered, resolve
+from policy_service.remote_hosts import Webhook
 from policy_service.settings import Settings
-from policy_service.storage import leases, outbox
+from policy_service.storage import alone, outbox
 from policy_service.storage.core import change, find_one, insert_unless_taken, table
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import Message, Retry
 from policy_service.storage.plumbing import OutboxRow, WebhookRow
 from policy_service.storage.types import time_text
-from policy_service.tokens.webhook_keys import WebhookKey, sign_webhook
-from policy_service.webhooks import Webhook
+from policy_service.tokens.keys import WebhookKey, sign_webhook
 from policy_service.workflow.moves import SERVICE
 
 _LINES: Final = 500  # of the log, in one look
@@ -173,7 +173,7 @@ def _is_awake(row: WebhookRow | None, now: datetime) -> bool:
 
 
 def _claim(tx: Tx, name: str, holder: str) -> list[Message]:
-    if leases.acquire(tx, lane_of(name), holder, _LEASE) is None:
+    if alone.acquire(tx, lane_of(name), holder, _LEASE) is None:
         return []
     row = find_one(tx.conn, WebhookRow, name=name)
     if row is None or not _is_awake(row, tx.now):

@@ -105,7 +105,7 @@ class _Watched:
 def watch_service(passing: Passing) -> None:
     """Put the points of the service into this process."""
     from policy_service.storage import database, postgres, writer
-    from policy_service.storage.told import Told
+    from policy_service.storage.unit import Told
 
     sites = _by_file(points.service_sites())
 

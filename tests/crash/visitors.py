@@ -13,12 +13,11 @@ from sqlalchemy import Connection, select
 
 from countersign.contract import PrivateKey, make_proof
 from examples.person import Form, Person, _Forms
+from policy_service.remote_hosts import Webhook
 from policy_service.storage.core import table
 from policy_service.storage.credentials import SessionRow
 from policy_service.storage.plumbing import AuditRow, WebhookRow
-from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S
-from policy_service.tokens.webhook_keys import make_webhook_key, read_webhook_keys
-from policy_service.webhooks import Webhook
+from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S, make_webhook_key, read_webhook_keys
 from tests.counterparts import node
 from tests.crash.agent import AGENT
 from tests.crash.chapters import happened, open_reviews

@@ -30,7 +30,7 @@ WHERE: dict[str, Chapter] = _passed(
         visitors.sets_up: """
             channels.operator.socket:open_database>migrate cli:_make_key>create_secret
             jobs.marking:first_epoch jobs.marking:settle_epoch>write_mark#1 tokens.files: tokens.keys:
-            tokens.webhook_keys:
+            tokens.keys:
         """,
         holders.steps_up: """
             channels.web.passkeys: workflow.passkeys.managing: workflow.passkeys.stepping_up:
@@ -59,13 +59,13 @@ WHERE: dict[str, Chapter] = _passed(
         visitors.tells: "workflow.webhooks:",
         chapters.errs: "workflow.effects.withdraw:",
         pressers.asks_in_slack: """
-            workflow.slack.acting:_remember workflow.slack.deliveries:note_in workflow.slack.following:
-            workflow.slack.sending:_note workflow.slack.sending:_take workflow.slack.sending:acquire
-            workflow.slack.sending:change
+            workflow.slack.acting:_remember workflow.slack.owing:note_in channels.slack.following:
+            channels.slack.sending:_note channels.slack.sending:_take channels.slack.sending:acquire
+            channels.slack.sending:change
         """,
         pressers.is_let_in_no_more: """
-            workflow.slack.sending:release workflow.slack.sending:_slack_failed
-            workflow.slack.sending:_answered
+            channels.slack.sending:release channels.slack.sending:_slack_failed
+            channels.slack.sending:_answered
         """,
     }
 )
@@ -88,7 +88,7 @@ NEVER = {
     "channels.operator.restoring:go_on_above": _RESTORED,
     "jobs.watching:?": "it looks whether a unit comes back, and what that one writes nobody reads",
     "channels.http.signing_out:obey": "only an identity provider sends it; it is one unit, and is sent again",
-    "workflow.slack.inviting:_invite": _BY_SLACK,
+    "workflow.slack.linking:_invite": _BY_SLACK,
     "workflow.slack.linking:_link": _BY_SLACK,
     "workflow.slack.linking:unlink_in": _BY_SLACK,
     "workflow.slack.linking:_set_direct": _BY_SLACK,

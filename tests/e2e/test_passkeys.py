@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from policy_service.storage.core import find
-from policy_service.storage.proof_tables import AssertionRow
+from policy_service.storage.plumbing import AssertionRow
 from tests.counterparts import node
 from tests.e2e.conftest import TIMEOUT_MS
 from tests.e2e.test_signing_in import sign_in

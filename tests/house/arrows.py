@@ -5,9 +5,9 @@
 
 A room sees every floor below its own, never one above and never its neighbours; inside the braces only
 `pap -> pdp, facts` and `facts, audit, identity -> storage`. `app.py` and `cli.py` see everything and nobody
-sees them; `from_settings.py` is a part of `app.py`. `settings.py`, `configured.py`, `issuers.py`, `lookups.py`,
-`webhooks.py`, `slack.py`, `http_clients.py`, `reaching.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py`
-are the ground that everybody but the domain may stand on.
+sees them; `from_settings.py` is a part of `app.py`. `settings.py`, `configured.py`, `issuers.py`, `remote_hosts.py`,
+`slack.py`, `http_clients.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py` are the ground that everybody
+but the domain may stand on.
 
 The SDK is a house of floors (`SDK_FLOORS`): contract, errors, journal and tools below; the step of an agent, its commit
 and its recovery above; commands on top.
@@ -67,7 +67,7 @@ SDK_UPWARD = {
 
 INNER_ROOMS = ("pdp", "pap", "facts", "tokens", "audit", "storage", "identity")
 GROUND = frozenset(
-    "settings configured issuers lookups webhooks slack http_clients reaching errors metrics health tracing".split()
+    "settings configured issuers remote_hosts slack http_clients errors metrics health tracing".split()
 )
 
 _INNER = GROUND | {"domain"}
@@ -82,11 +82,10 @@ MAY_NAME: dict[str, frozenset[str]] = {
     "pap": _INNER | {"pdp", "facts"},
     **dict.fromkeys(("facts", "audit", "identity"), _INNER | {"storage"}),
     **dict.fromkeys(("domain", "issuers", "logs", "metrics", "sampling"), frozenset[str]()),
-    "settings": frozenset({"configured", "domain", "errors", "issuers", "lookups", "slack", "webhooks"}),
+    "settings": frozenset({"configured", "domain", "errors", "issuers", "remote_hosts", "slack"}),
     **dict.fromkeys(("configured", "http_clients"), frozenset({"errors"})),
-    **dict.fromkeys(("lookups", "slack"), frozenset({"issuers"})),
-    "webhooks": frozenset({"issuers", "reaching"}),
-    "reaching": frozenset({"http_clients"}),
+    "slack": frozenset({"issuers"}),
+    "remote_hosts": frozenset({"issuers", "http_clients"}),
     "health": frozenset({"metrics"}),
     "tracing": frozenset({"errors", "http_clients", "sampling"}),
     "errors": frozenset({"domain"}),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
 from policy_service.identity.claims import claim_at, counting_groups, listed_groups, readable
-from policy_service.identity.key_sets import read_keys
+from policy_service.identity.issuer_keys import read_keys
 from policy_service.issuers import SignInProvider
 
 ACME = SignInProvider.model_validate(

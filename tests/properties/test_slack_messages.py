@@ -12,12 +12,17 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from policy_service.channels.slack.drawing import answers, modals
-from policy_service.channels.slack.drawing.card import bare_card, buttons_withheld, card
-from policy_service.channels.slack.drawing.digest import DigestLine, digest
-from policy_service.channels.slack.drawing.home import home
-from policy_service.channels.slack.drawing.message import Drawn, Pointer
-from policy_service.channels.slack.drawing.thread import reply
+from policy_service.channels.slack.drawing import views
+from policy_service.channels.slack.drawing.blocks import Drawn, Pointer
+from policy_service.channels.slack.drawing.card import (
+    DigestLine,
+    bare_card,
+    buttons_withheld,
+    card,
+    digest,
+    reply,
+)
+from policy_service.channels.slack.drawing.views import home
 from policy_service.queries import review_models as reading
 from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Piece
 from policy_service.queries.queue import Count, QueuePage, TabCounts
@@ -205,7 +210,7 @@ def test_what_is_plain_is_shown_exactly_and_can_be_decided(values: list[Any], se
 @settings(max_examples=2_000 if LONG else 30)
 @given(heads())
 def test_a_form_keeps_the_limits(page: ReviewPage) -> None:
-    for form in (modals.deny_modal, modals.ask_modal, modals.approve_modal):
+    for form in (views.deny_modal, views.ask_modal, views.approve_modal):
         view = form(page, POINTER)
         assert refused_view(view) == []
         assert view["private_metadata"] == POINTER.value
@@ -224,7 +229,7 @@ def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
     require_sound(digest(lines, more, digest_id="d" * 40, outbox_id="o", public_url=URL, now=NOW))
     queue = QueuePage(tuple(reviews.row_of(page) for page in some), None, TabCounts(me=Count(more, capped)))
-    require_sound(answers.my_reviews(queue, public_url=URL))
+    require_sound(views.my_reviews(queue, public_url=URL))
     name = some[0].agent if some else None
     view = home(queue, name=name, direct=capped, public_url=URL, now=NOW, slack_note=name)
     assert refused_view(view) == []
@@ -235,7 +240,7 @@ def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped
 def test_an_answer_keeps_the_limits(
     text: str, unseen: tuple[str, ...], told: tuple[str, ...], outcome: Any
 ) -> None:
-    require_sound(answers.refusal(text, url=URL))
-    require_sound(answers.said(text))
+    require_sound(views.refusal(text, url=URL))
+    require_sound(views.said(text))
     tried = policies.tried(outcome=outcome, unseen=unseen, asks=told, reasons=told, advice=told)
-    require_sound(answers.simulated(tried))
+    require_sound(views.simulated(tried))

@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from policy_service.channels.slack.client import Slack, SlackFault
-from policy_service.channels.slack.socket_mode import SocketMode
+from policy_service.channels.slack.transports import SocketMode
 from policy_service.errors import StartError
 from policy_service.health import Health
 from policy_service.http_clients import Route, route_of, span_exporter

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from policy_service.errors import StartError
-from policy_service.lookups import DirectoryApi, FactsHost
+from policy_service.remote_hosts import DirectoryApi, FactsHost
 from policy_service.settings import load_settings
 
 HOST = {"url": "https://facts.example/accounts"}

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from policy_service.reaching import is_open
-from policy_service.tokens.webhook_keys import WebhookKey
-from policy_service.webhooks import Webhook
+from policy_service.http_clients import is_open
+from policy_service.remote_hosts import Webhook
+from policy_service.tokens.keys import WebhookKey
 from policy_service.workflow.webhooks import Answer, deliver
 from tests.fakes.lookups import certificate
 from tests.fakes.receivers import Receiver, Step

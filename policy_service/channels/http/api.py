@@ -11,8 +11,8 @@ from fastapi import Request
 from policy_service.channels.http.gate import Gate
 from policy_service.channels.streams import Streams
 from policy_service.health import Finding
+from policy_service.identity.external_jwt import TrustedIssuers
 from policy_service.identity.oidc import SignIn
-from policy_service.identity.trusted_issuers import TrustedIssuers
 from policy_service.queries.context import Context
 from policy_service.queries.transactions import Telling
 

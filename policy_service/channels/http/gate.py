@@ -16,7 +16,7 @@ from policy_service.channels.http.bodies import require_json
 from policy_service.channels.http.paces import Paces
 from policy_service.channels.requests import declared_length, read_body, read_unidentified_body
 from policy_service.errors import ForbiddenError, UnauthenticatedError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.identity.origin import cookie_of, require_host, require_own_page, site_of
 from policy_service.identity.proofs import HOW_TO_PROVE, Authenticator, Presented
 from policy_service.identity.sessions import Session, Sessions

@@ -7,7 +7,7 @@ from fastapi import Path
 from countersign.contract.wire import AcceptRequest, DeclineRequest, TransactionView
 from policy_service.channels.http.api import Api
 from policy_service.channels.http.api_routes import ApiRoutes
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
 

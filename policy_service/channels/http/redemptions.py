@@ -23,7 +23,7 @@ from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.errors import NotFoundError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.tools import ToolVersion
 from policy_service.queries.view import evaluation_view

@@ -15,8 +15,8 @@ from fastapi.responses import JSONResponse
 from policy_service.channels.http.api import api_of
 from policy_service.channels.requests import media_type, read_unidentified_body
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.identity.foreign_tokens import MAX_CHARS, UntrustedTokenError
-from policy_service.identity.logout import obey
+from policy_service.identity.external_jwt import MAX_CHARS, UntrustedTokenError
+from policy_service.identity.sessions import obey
 
 log = structlog.get_logger(__name__)
 

@@ -38,7 +38,7 @@ SINGLE: Final = frozenset(
     }
 )
 """Every header that the service reads, but for lists (Accept, Cookie, Prefer), which may be several fields, and Slack's
-signature, of which a second one is no signature at all (`slack/signature.py`).
+signature, of which a second one is no signature at all (`slack/payloads.py`).
 """
 
 

@@ -21,7 +21,7 @@ from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.errors import InvalidRequestError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries import transactions as mine
 from policy_service.queries.transactions import wait_for_people, wait_while_in_review
 from policy_service.workflow.effects import idempotency

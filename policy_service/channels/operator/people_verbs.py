@@ -11,12 +11,12 @@ from policy_service.settings import Settings
 from policy_service.slack import EVENTS_PATH, SlackApp
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
-from policy_service.storage.proof_tables import PasskeyRow
+from policy_service.storage.plumbing import PasskeyRow
 from policy_service.storage.types import time_text
 from policy_service.workflow.oversight import revoke
 from policy_service.workflow.passkeys import lost as lost_passkeys
-from policy_service.workflow.slack import linking, mending
-from policy_service.workflow.slack.standing import standing_of
+from policy_service.workflow.slack import admin, linking
+from policy_service.workflow.slack.admin import standing_of
 
 Arguments = dict[str, Any]
 
@@ -86,7 +86,7 @@ def _list_slack_links(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "direct": link.direct,
             "linked_at": time_text(link.linked_at),
         }
-        for link in linking.every_link(tx.conn)
+        for link in people.every_slack_link(tx.conn)
     ]
 
 
@@ -120,11 +120,11 @@ def _slack_status(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _retry_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"messages": mending.try_again(tx, _slack(settings))}
+    return {"messages": admin.try_again(tx, _slack(settings))}
 
 
 def _drop_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    done = mending.drop(tx, _slack(settings), args["place"], args["reason"])
+    done = admin.drop(tx, _slack(settings), args["place"], args["reason"])
     return {"place": args["place"], "messages": done.messages, "cards": done.cards}
 
 

@@ -15,7 +15,7 @@ from policy_service.errors import InvalidRequestError, NotFoundError, StartError
 from policy_service.http_clients import Route, route_of
 from policy_service.settings import Settings, load_settings
 from policy_service.slack import SlackApp, require_place
-from policy_service.workflow.slack.trials import Trial
+from policy_service.workflow.slack.admin import Trial
 
 slack_app = typer.Typer(
     no_args_is_help=True, help="How Slack stands, and the accounts of people there: docs/slack.md."

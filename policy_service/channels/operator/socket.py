@@ -32,9 +32,8 @@ from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import socket_client
 from policy_service.settings import Settings
 from policy_service.storage.database import Database, StorageLimits
-from policy_service.storage.lockfile import ProcessLock, lock_path
 from policy_service.storage.migrations import is_empty, migrate
-from policy_service.storage.sqlite import is_missing
+from policy_service.storage.sqlite import ProcessLock, is_missing, lock_path
 from policy_service.storage.unit import Clock
 
 _SOCKET = "admin.sock"

@@ -13,10 +13,10 @@ import typer
 from policy_service.channels.operator.socket import run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import NotFoundError, StartError
+from policy_service.remote_hosts import Webhook
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.types import time_text
-from policy_service.tokens.webhook_keys import make_webhook_key, read_webhook_keys
-from policy_service.webhooks import Webhook
+from policy_service.tokens.keys import make_webhook_key, read_webhook_keys
 from policy_service.workflow.webhooks import Answer, deliver
 
 webhooks_app = typer.Typer(no_args_is_help=True, help="Who is told by webhook, and how they take it.")

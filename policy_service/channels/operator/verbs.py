@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from countersign.contract import PublicKey
 from policy_service.channels.operator.people_verbs import OF_PEOPLE
 from policy_service.errors import NotFoundError
-from policy_service.identity import agents, api_keys, dev_signin
+from policy_service.identity import agents, dev_signin
 from policy_service.queries.stops import list_stops
 from policy_service.settings import Settings
 from policy_service.storage.database import Tx
@@ -77,12 +77,12 @@ def _api_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
         raise NotFoundError(
             "API keys are switched off; start the service with COUNTERSIGN_API_KEYS=true on loopback"
         )
-    return {"api_key": api_keys.make_api_key(tx, args["name"])}
+    return {"api_key": agents.make_api_key(tx, args["name"])}
 
 
 def _revoke_api_keys(tx: Tx, settings: Settings, args: Arguments) -> Any:
     # Also where API keys are switched off: they must not come to life again when somebody switches them on.
-    return {"agent": args["name"], "revoked": api_keys.revoke_api_keys(tx, args["name"])}
+    return {"agent": args["name"], "revoked": agents.revoke_api_keys(tx, args["name"])}
 
 
 def _freeze(tx: Tx, settings: Settings, args: Arguments) -> Any:

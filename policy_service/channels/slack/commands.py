@@ -16,7 +16,9 @@ import structlog
 from countersign.contract import JSON, AdmissionError, load
 from policy_service.channels.showing.wording import sentence
 from policy_service.channels.slack.client import INLINE_S, Slack, SlackFault
-from policy_service.channels.slack.drawing.answers import (
+from policy_service.channels.slack.drawing.blocks import Drawn
+from policy_service.channels.slack.drawing.views import (
+    home,
     link_offer,
     my_reviews,
     refusal,
@@ -24,20 +26,16 @@ from policy_service.channels.slack.drawing.answers import (
     simulated,
     usage,
 )
-from policy_service.channels.slack.drawing.home import home
-from policy_service.channels.slack.drawing.message import Drawn
 from policy_service.channels.slack.payloads import Command
 from policy_service.errors import ForbiddenError, InvalidRequestError, RequestError
-from policy_service.identity.slack_links import slack_link
+from policy_service.identity.people import slack_link
 from policy_service.queries.context import Context
 from policy_service.queries.queue import QueuePage, Wanted, queue_page
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.workflow.effects.trying import try_effect
 from policy_service.workflow.moves import person_actor
-from policy_service.workflow.slack.accounts import Account, require_member
-from policy_service.workflow.slack.deliveries import delivery_of, first_time
-from policy_service.workflow.slack.inviting import COMMAND, invite
-from policy_service.workflow.slack.linking import set_direct, unlink
+from policy_service.workflow.slack.linking import COMMAND, Account, invite, require_member, set_direct, unlink
+from policy_service.workflow.slack.owing import delivery_of, first_time
 from policy_service.workflow.slack.voters import Linked, voter_of
 
 log = structlog.get_logger(__name__)
@@ -167,7 +165,7 @@ class Commands:
         row = await self._link_of(account)
         if row is None:
             raise ForbiddenError(f"this Slack account is nobody's yet; link it to yours: {COMMAND}")
-        actor, whose = person_actor(row.iss, row.sub), f"{row.iss}|{row.sub}"
+        actor, whose = person_actor(row.iss, row.sub), row.person
         await unlink(self._ctx, account.team_id, account.user_id, actor=actor, whose=whose)
 
     async def _link_of(self, account: Account) -> SlackLinkRow | None:

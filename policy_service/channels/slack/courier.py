@@ -4,6 +4,8 @@ Posting has no key that would make it the same twice, so a message that may have
 by the name of its first block and by its metadata, which both say which row of the outbox it was. Where that cannot be
 looked up, it waits. Changing a message may be repeated: it shows what stands. What is said is read and drawn now, and
 what a message says already is not sent again.
+
+Which channel of Slack's a place is: found once, so that a channel that is renamed stays the same.
 """
 
 from __future__ import annotations
@@ -17,19 +19,69 @@ import structlog
 from slack_sdk.errors import SlackObjectFormationError
 
 from policy_service.channels.slack.client import OF_A_THREAD, Slack, SlackFault, cursor_after
-from policy_service.channels.slack.drawing.answers import refusal
-from policy_service.channels.slack.drawing.card import bare_card, card
-from policy_service.channels.slack.drawing.digest import DigestLine, digest
-from policy_service.channels.slack.drawing.message import Drawn, Pointer, block_id
-from policy_service.channels.slack.drawing.thread import reply
-from policy_service.channels.slack.places import Places
+from policy_service.channels.slack.drawing.blocks import Drawn, Pointer, block_id
+from policy_service.channels.slack.drawing.card import bare_card, card, digest, reply
+from policy_service.channels.slack.drawing.views import refusal
+from policy_service.channels.slack.sending import Came, Outcome, found
+from policy_service.channels.slack.subjects import CardSubject, DigestSubject, ReplySubject, read_subject
 from policy_service.errors import StorageUnavailableError
 from policy_service.queries.context import Context
 from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
 from policy_service.workflow.slack.owing import EPHEMERAL
-from policy_service.workflow.slack.sending import Came, Outcome
-from policy_service.workflow.slack.subjects import CardSubject, DigestSubject, ReplySubject, read_subject
+
+_CHANNELS_A_PAGE: Final = 1000
+_CHANNEL_PAGES: Final = 50
+
+
+class Places:
+    """Finds channels as Slack names them."""
+
+    def __init__(self, ctx: Context, slack: Slack) -> None:
+        self._ctx, self._slack = ctx, slack
+
+    async def channel_of(self, place: SlackPlaceRow) -> str:
+        """Slack's own id of a place.
+
+        Raises:
+            SlackFault: there is none that the app can see, or Slack does not say.
+        """
+        if place.channel is not None:
+            return place.channel
+        channel = await self._look_up(place.place)
+        await found(self._ctx, place.place, channel)
+        return channel
+
+    async def _look_up(self, place: str) -> str:
+        if place.startswith(("U", "W")):
+            opened = await self._slack.call("conversations.open", users=place)
+            return str(opened["channel"]["id"])
+        return await channel_named(self._slack, place.removeprefix("#")) if place.startswith("#") else place
+
+
+async def channel_named(slack: Slack, name: str) -> str:
+    """The channel of this name, without its ``#``, among those the app can see.
+
+    Raises:
+        SlackFault: there is none, or Slack does not say.
+    """
+    cursor: str | None = None
+    for _ in range(_CHANNEL_PAGES):
+        answer = await slack.call(
+            "conversations.list",
+            types="public_channel,private_channel",
+            exclude_archived="true",
+            limit=_CHANNELS_A_PAGE,
+            cursor=cursor,
+        )
+        for channel in answer["channels"]:
+            if channel.get("name") == name:
+                return str(channel["id"])
+        cursor = cursor_after(answer)
+        if cursor is None:
+            break
+    raise SlackFault(Came.PLACE, "channel_not_found", unsent=True)
+
 
 log = structlog.get_logger(__name__)
 
@@ -113,13 +165,15 @@ class Courier:
             return await self._send(place, message, subject.card, bare)
 
     def _drawn(self, message: Message, subject: CardSubject | DigestSubject) -> Drawn:
-        outbox_id, now = message.outbox_id, self._ctx.clock()
+        row, at = subject.card, self._ctx.clock()
         if isinstance(subject, CardSubject):
-            pointer = Pointer(subject.card.card_id, subject.view_digest)
-            return card(subject.page, pointer=pointer, outbox_id=outbox_id, public_url=self._url, now=now)
-        lines = [DigestLine(one.review_id, one.sentence, one.state, one.answer_by) for one in subject.lines]
+            pointer = Pointer(row.card_id, subject.view_digest)
+            return card(
+                subject.page, pointer=pointer, outbox_id=message.outbox_id, public_url=self._url, now=at
+            )
         return digest(
-            lines, subject.more, digest_id=subject.card.card_id, outbox_id=outbox_id, public_url=self._url, now=now
+            subject.lines, subject.more,
+            digest_id=row.card_id, outbox_id=message.outbox_id, public_url=self._url, now=at,
         )  # fmt: skip
 
     def _bare(self, message: Message, subject: CardSubject) -> Drawn:

@@ -24,17 +24,18 @@ import structlog
 from policy_service.channels.showing.wording import sentence
 from policy_service.channels.slack.client import INLINE_S, Slack, SlackFault
 from policy_service.channels.slack.commands import Commands, as_answer
-from policy_service.channels.slack.drawing.answers import said, under_field
-from policy_service.channels.slack.drawing.message import Pointer
-from policy_service.channels.slack.drawing.modals import (
+from policy_service.channels.slack.drawing.blocks import Pointer
+from policy_service.channels.slack.drawing.card import buttons_withheld
+from policy_service.channels.slack.drawing.views import (
     REASON_ACTION,
     REASON_BLOCK,
     approve_modal,
     ask_modal,
     deny_modal,
     notice_modal,
+    said,
+    under_field,
 )
-from policy_service.channels.slack.drawing.withheld import buttons_withheld
 from policy_service.channels.slack.payloads import (
     Action,
     Challenge,
@@ -42,21 +43,15 @@ from policy_service.channels.slack.payloads import (
     Delivery,
     Happened,
     Interaction,
+    NotOursError,
     Other,
     View,
     is_text,
 )
-from policy_service.channels.slack.refusals import NotOursError
-from policy_service.errors import (
-    ForbiddenError,
-    InternalError,
-    NotFoundError,
-    RequestError,
-    ServiceError,
-)
+from policy_service.channels.slack.sending import lost
+from policy_service.errors import ForbiddenError, InternalError, NotFoundError, RequestError, ServiceError
 from policy_service.queries.context import Context
 from policy_service.slack import SlackApp, is_app, is_team
-from policy_service.workflow.slack.accounts import Account, nobody
 from policy_service.workflow.slack.acting import (
     Does,
     Press,
@@ -68,8 +63,8 @@ from policy_service.workflow.slack.acting import (
     require_words,
     sentence_of,
 )
-from policy_service.workflow.slack.deliveries import delivery_of, first_time, is_known
-from policy_service.workflow.slack.sending import lost
+from policy_service.workflow.slack.linking import Account, nobody
+from policy_service.workflow.slack.owing import delivery_of, first_time, is_known
 
 log = structlog.get_logger(__name__)
 

@@ -16,8 +16,10 @@ from policy_service.channels.slack import credentials
 from policy_service.channels.slack.client import Slack
 from policy_service.channels.slack.courier import Courier
 from policy_service.channels.slack.desk import Desk
-from policy_service.channels.slack.signature import Signatures
-from policy_service.channels.slack.socket_mode import SocketMode
+from policy_service.channels.slack.following import follow
+from policy_service.channels.slack.payloads import Signatures
+from policy_service.channels.slack.sending import Came, answered, due_places, leads, let_go, note, take
+from policy_service.channels.slack.transports import SocketMode
 from policy_service.health import Health
 from policy_service.http_clients import route_of
 from policy_service.queries.context import Context
@@ -26,17 +28,7 @@ from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.outbox import Retry
 from policy_service.storage.slack_tables import SlackPlaceRow, SlackStandingRow
-from policy_service.workflow.slack.following import follow
-from policy_service.workflow.slack.sending import (
-    Came,
-    answered,
-    due_places,
-    leads,
-    let_go,
-    note,
-    take,
-)
-from policy_service.workflow.slack.standing import Standing, standing_of
+from policy_service.workflow.slack.admin import Standing, standing_of
 
 log = structlog.get_logger(__name__)
 

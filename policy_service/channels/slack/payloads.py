@@ -1,18 +1,39 @@
 """What Slack delivers, as far as we read it. Everything else in it is ignored, and what we read is typed.
 
 Whose it is stands in it: the team, the app and the user. None of it says who may do what.
+
+Whether a delivery is Slack's: its signature over the raw bytes, not older than five minutes.
+
+Numbered as they run; whatever goes wrong in any of them is a refusal:
+
+1. there is one signature and one time, no more;
+2. the time is a whole number, at most five minutes from ours either way;
+3. the signature is that of this time and exactly these bytes by our secret, compared in constant time.
+
+Deliveries that are refused: each is counted, and what did not hold is told in the log, for the operator alone.
+
+Whoever sent it reads no more than that it was refused. Anybody may send some, so each check has one line in ten seconds
+at most, which says how many more there were since the one before; nothing of what was sent is in it, but for the ids of
+the workspace and the app where the signature held.
 """
 
 from __future__ import annotations
 
 import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl
 
+import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from slack_sdk.signature import Clock, SignatureVerifier
 
+from policy_service import metrics
 from policy_service.channels.requests import media_type
-from policy_service.errors import InvalidRequestError
+from policy_service.errors import InvalidRequestError, ServiceError, UnauthenticatedError
 
 FORM: Final = "application/x-www-form-urlencoded"
 _MOST_FIELDS: Final = 100
@@ -205,3 +226,83 @@ def _of(given: Any) -> Delivery:
 
 def _unreadable() -> InvalidRequestError:
     return InvalidRequestError("this is no delivery of Slack")
+
+
+log = structlog.get_logger(__name__)
+
+EVERY_S: Final = 10.0
+"""Between two lines about the same check."""
+
+
+class NotOursError(UnauthenticatedError):
+    """It is not Slack's, or not for this app. ``check`` is what did not hold; ``told`` is for the log."""
+
+    def __init__(self, detail: str, check: str, **told: str) -> None:
+        super().__init__(detail)
+        self.check, self.told = check, told
+
+
+class Refusals:
+    """Those of one way by which deliveries come."""
+
+    def __init__(self, way: str) -> None:
+        self._way = way
+        self._said: dict[str, float] = {}  # by check, of which there are a few
+        self._more: Counter[str] = Counter()
+
+    def note(self, refusal: ServiceError) -> None:
+        """Count it, and tell it unless there was a line about such a one just now."""
+        metrics.SLACK_DELIVERIES.labels(self._way, "refused").inc()
+        check = refusal.check if isinstance(refusal, NotOursError) else "content"
+        now, said = time.monotonic(), self._said.get(check)
+        if said is not None and now - said < EVERY_S:
+            self._more[check] += 1
+            return
+        self._said[check] = now
+        told = refusal.told if isinstance(refusal, NotOursError) else {}
+        log.warning(
+            "slack_delivery_refused",
+            way=self._way,
+            code=refusal.code.value,
+            check=check,
+            more=self._more.pop(check, 0),
+            **told,
+        )
+
+
+SIGNATURE: Final = "x-slack-signature"
+TIMESTAMP: Final = "x-slack-request-timestamp"
+WINDOW_S: Final = 300
+
+Check = Literal["signature", "time"]
+
+
+class _OurClock(Clock):
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now().timestamp()
+
+
+class Signatures:
+    """Checks by one secret."""
+
+    def __init__(self, secret: str, now: Callable[[], datetime]) -> None:
+        self._clock = _OurClock(now)
+        self._verifier = SignatureVerifier(secret, self._clock)
+
+    def failed(self, body: bytes, headers: Sequence[tuple[str, str]]) -> Check | None:
+        """Which check says that this delivery is not Slack's; None where it is. Never raises."""
+        given = {name: [v for n, v in headers if n.lower() == name] for name in (SIGNATURE, TIMESTAMP)}
+        if any(len(values) != 1 for values in given.values()):
+            return "signature"
+        [signature], [timestamp] = given[SIGNATURE], given[TIMESTAMP]
+        if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
+            return "time"
+        try:
+            if abs(self._clock.now() - int(timestamp)) > WINDOW_S:
+                return "time"
+            return None if self._verifier.is_valid(body, timestamp, signature) else "signature"
+        except Exception:  # noqa: BLE001  doubt is a refusal, whatever the doubt is about
+            return "signature"

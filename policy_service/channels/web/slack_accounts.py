@@ -16,7 +16,7 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.workflow.moves import person_actor
-from policy_service.workflow.slack import inviting, linking
+from policy_service.workflow.slack import linking
 
 _UNLINKED, _UNDONE = "no Slack account was linked", "nothing was changed"
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
@@ -31,7 +31,7 @@ routes = PageRoutes()
 async def show_accounts(pages: Pages, request: Request, session: PageSession) -> Response:
     person = session.person
     found = await linking.links_of(pages.ctx, person.iss, person.sub)
-    return await pages.draw(request, "slack.html", session=session, accounts=found, command=inviting.COMMAND)
+    return await pages.draw(request, "slack.html", session=session, accounts=found, command=linking.COMMAND)
 
 
 @routes.form("/slack/unlink", {"team_id", "user_id"}, undone=_UNDONE)
@@ -63,10 +63,10 @@ async def show_invitation(pages: Pages, request: Request) -> Response:
     if session is None:
         return pages.go("/sign-in?next=/slack/link")
     secret = pages.cookie(request, kept) or ""
-    found = await inviting.invitation_of(pages.ctx, secret)
+    found = await linking.invitation_of(pages.ctx, secret)
     if found is None:
         raise InvalidRequestError(
-            f"this link is unknown, was used or is too old; ask Slack for another: {inviting.COMMAND}",
+            f"this link is unknown, was used or is too old; ask Slack for another: {linking.COMMAND}",
             code="bad_token",
         )
     return await pages.draw(request, "slack_link.html", session=session, found=found, secret=secret)

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
-from policy_service.domain.durations import parse_duration
-from policy_service.facts.attributes import moment_of
+from policy_service.domain.values import parse_duration
+from policy_service.facts.config import moment_of
 from policy_service.pap.cases.yaml import Table
 from policy_service.pap.problems import Problem
 

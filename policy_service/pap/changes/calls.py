@@ -17,8 +17,7 @@ from typing import Any, Final
 from countersign.contract import ContractError, canonicalize
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import AgentPrincipal, CallMethod, Claimed, Facts, Question
-from policy_service.facts.attributes import moment_of
-from policy_service.facts.config import AGENT
+from policy_service.facts.config import AGENT, moment_of
 from policy_service.facts.meters import MAX_TOTAL
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.parts import Parts

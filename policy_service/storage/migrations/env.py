@@ -8,16 +8,6 @@ from alembic import context
 from sqlalchemy import JSON
 from sqlmodel import AutoString, SQLModel
 
-from policy_service.storage import (  # noqa: F401  they declare what the metadata holds
-    asked,
-    credentials,
-    plumbing,
-    proof_tables,
-    proposals,
-    reservations,
-    slack_tables,
-    tables,
-)
 from policy_service.storage.types import UtcDateTime
 
 

@@ -17,10 +17,9 @@ import structlog
 from countersign.contract import EffectState
 from policy_service import metrics
 from policy_service.identity.dev_signin import forget_links
-from policy_service.identity.logout import forget_logouts
 from policy_service.identity.passkeys import forget_challenges
-from policy_service.identity.sessions import forget_sessions
-from policy_service.identity.slack_links import forget_invitations
+from policy_service.identity.people import forget_invitations
+from policy_service.identity.sessions import forget_logouts, forget_sessions
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
@@ -37,7 +36,7 @@ from policy_service.workflow.moves import SERVICE, Cause, follow_effects, move_e
 from policy_service.workflow.releases.report import settle_effect
 from policy_service.workflow.reviews.escalate import escalate_if_due
 from policy_service.workflow.reviews.remind import remind
-from policy_service.workflow.slack.forgetting import forget_slack
+from policy_service.workflow.slack.owing import forget_slack
 
 log = structlog.get_logger(__name__)
 

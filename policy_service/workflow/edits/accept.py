@@ -21,7 +21,7 @@ from countersign.contract import ErrorCode
 from policy_service import tracing
 from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, ForbiddenError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.identity.people import is_revoked
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records

@@ -5,7 +5,7 @@ The question stays open as it was: nobody's vote is touched.
 
 from __future__ import annotations
 
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context
 from policy_service.queries.edit_views import require_proposal

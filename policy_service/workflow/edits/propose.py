@@ -31,8 +31,8 @@ from policy_service.queries.voter import Voter, why_not
 from policy_service.storage import proposals
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
 from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
+from policy_service.storage.types import new_id
 from policy_service.workflow.effects.asking import require_current, with_one_bundle
 from policy_service.workflow.moves import Cause, insert, move_proposal, person_actor, tell_review
 from policy_service.workflow.parties import require_deciding

@@ -22,14 +22,13 @@ import structlog
 
 from countersign.contract import Effect, Verdict, load, reads_result
 from policy_service import metrics
-from policy_service.domain.break_glass import VALID_FOR
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate
 from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.question import Claimed, Facts, Question
-from policy_service.domain.quorum import Tally
+from policy_service.domain.quorum import VALID_FOR, Tally
 from policy_service.errors import StorageUnavailableError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import UNKNOWN_TOOL
@@ -38,9 +37,8 @@ from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of, principal_of
 from policy_service.queries.records import Snapshot
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
-from policy_service.storage.types import time_text
+from policy_service.storage.types import new_id, time_text
 from policy_service.workflow import metering
 from policy_service.workflow.looking import follow
 from policy_service.workflow.moves import SERVICE, Cause, insert, log_about, set_columns

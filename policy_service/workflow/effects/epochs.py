@@ -6,7 +6,7 @@ from countersign.contract import ErrorCode
 from countersign.contract.wire import EpochView, RestoreView
 from policy_service.errors import ConflictError
 from policy_service.queries.context import Context
-from policy_service.storage.meta import restores
+from policy_service.storage.plumbing import restores
 
 
 async def epoch_view(ctx: Context) -> EpochView:

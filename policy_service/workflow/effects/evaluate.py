@@ -12,7 +12,7 @@ from countersign.contract.manifest import Lane
 from countersign.contract.wire import EvaluationRequest, SubmitRequest
 from policy_service.domain.decision import Decision
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.context import Context

@@ -11,8 +11,8 @@ from policy_service.queries.effects import manifest_for
 from policy_service.queries.records import Snapshot
 from policy_service.storage import asked
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
 from policy_service.storage.tables import EffectRow, ReviewRow
+from policy_service.storage.types import new_id
 from policy_service.workflow.effects import nudging
 from policy_service.workflow.moves import Cause, insert, move_review, tell_review
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from countersign.contract import EffectState, TaskKind, TxnState
-from policy_service.domain.break_glass import Opening
 from policy_service.domain.gates import Gate
+from policy_service.domain.quorum import Opening
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.effects import gates_of
 from policy_service.queries.records import Snapshot

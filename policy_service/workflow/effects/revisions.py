@@ -2,6 +2,11 @@
 
 Made by a submission, and by a change of arguments that was accepted. Whoever changed arguments that are now in force is
 named on the revision and votes on none of its effects.
+
+How much an agent may have people asked at once: people's attention is what an agent in a loop uses up first.
+
+Counted in the database, in the unit of work that would ask, by one such unit of an agent at a time: so it is exact on
+any number of replicas. Questions that new policies ask again count, and are never refused: they are not the agent's.
 """
 
 from __future__ import annotations
@@ -9,18 +14,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from countersign.contract import EffectState, TxnState, Verdict
+from sqlalchemy import func, literal_column, select
+from sqlmodel import col
+
+from countersign.contract import EffectState, ErrorCode, TxnState, Verdict
 from policy_service.audit.log import append
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import Facts
+from policy_service.errors import QuotaError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of
 from policy_service.queries.records import Snapshot
+from policy_service.settings import Settings
 from policy_service.storage import proposals
+from policy_service.storage.alone import ask_alone
+from policy_service.storage.core import table
 from policy_service.storage.database import Tx
-from policy_service.storage.tables import AgentRow, EffectRow, TransactionRow
-from policy_service.workflow.effects.asked import require_room
+from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow
 from policy_service.workflow.effects.asking import ask_first, record
 from policy_service.workflow.effects.effect_rows import decided, undecided
 from policy_service.workflow.effects.naming import NamedTransaction
@@ -28,6 +39,32 @@ from policy_service.workflow.effects.opening import open_review
 from policy_service.workflow.effects.ready import ready_times
 from policy_service.workflow.metering import Sight, be_alone
 from policy_service.workflow.moves import Cause, close_open_siblings, follow_effects, insert, log_about
+
+_RETRY_S = 60  # people answer in minutes, if not in hours
+# The state is written out, for a partial index serves no parameter.
+_OPEN = select(func.count()).select_from(table(ReviewRow)).where(literal_column("reviews.state = 'open'"))
+
+
+def require_room(tx: Tx, settings: Settings, agent: str) -> None:
+    """Refuse what has just been asked when it is more than the agent may have open; the whole unit is then undone.
+
+    Raises:
+        QuotaError: too_many_open.
+    """
+    most = settings.open_reviews_per_agent
+    ask_alone(tx, agent)
+    asked = tx.conn.execute(_OPEN.where(col(ReviewRow.agent) == agent)).scalar_one()
+    if asked <= most:
+        return
+    raise QuotaError(
+        f"{agent!r} may have {most} questions before people at once, and this would make it {asked}; nothing of it was "
+        "taken. Withdraw some, or wait until people have answered",
+        code=ErrorCode.TOO_MANY_OPEN,
+        setting="open_reviews_per_agent",
+        limit=most,
+        retry_after_seconds=_RETRY_S,
+    )
+
 
 _FIRST_STATE = {
     Verdict.RELEASE: EffectState.RELEASED,

@@ -20,7 +20,7 @@ from countersign.contract.wire import SubmitRequest
 from policy_service import tracing
 from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.context import Context

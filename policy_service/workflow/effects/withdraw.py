@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from countersign.contract import ErrorCode, TxnState
 from policy_service.errors import ConflictError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot

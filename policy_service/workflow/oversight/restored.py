@@ -22,13 +22,13 @@ from countersign.contract import EffectState, TaskKind
 from policy_service.audit.log import append_above, newest
 from policy_service.identity.agents import OPERATOR
 from policy_service.identity.dev_signin import spend_every_link
+from policy_service.identity.people import end_every_slack_link
 from policy_service.identity.sessions import end_every_session
-from policy_service.identity.slack_links import end_every_slack_link
 from policy_service.queries import records
 from policy_service.queries.records import Snapshot
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
-from policy_service.storage.meta import begin_epoch, read_epoch
+from policy_service.storage.plumbing import begin_epoch, read_epoch
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.stops import freeze_tool
 from policy_service.workflow.moves import Cause, close_review, follow_effects, move_effect, open_task

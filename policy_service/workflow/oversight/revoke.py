@@ -17,8 +17,7 @@ from sqlmodel import col
 from countersign.contract import EffectState
 from policy_service.audit.log import append
 from policy_service.errors import ConflictError, NotFoundError
-from policy_service.identity.agents import OPERATOR, freeze, revoke_keys_of
-from policy_service.identity.api_keys import revoke_api_keys
+from policy_service.identity.agents import OPERATOR, freeze, revoke_api_keys, revoke_keys_of
 from policy_service.identity.people import make_room
 from policy_service.identity.sessions import end_sessions_of
 from policy_service.queries import records

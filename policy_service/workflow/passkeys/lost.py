@@ -20,7 +20,7 @@ from policy_service.identity.passkeys import passkeys_of, remove
 from policy_service.storage.alone import stop
 from policy_service.storage.core import find_one
 from policy_service.storage.database import Tx
-from policy_service.storage.proof_tables import AssertionRow, PasskeyRow
+from policy_service.storage.plumbing import AssertionRow, PasskeyRow
 from policy_service.storage.tables import VoteRow
 
 

@@ -34,7 +34,7 @@ from policy_service.identity.passkeys import Spent, again, challenge_of, issue, 
 from policy_service.identity.sessions import Session, another_cookie, hashed
 from policy_service.queries.context import Context
 from policy_service.storage.database import Tx
-from policy_service.storage.proof_tables import PasskeyRow
+from policy_service.storage.plumbing import PasskeyRow
 from policy_service.workflow.moves import person_actor
 from policy_service.workflow.passkeys.stepping_up import party_of
 

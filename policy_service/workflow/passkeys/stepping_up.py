@@ -52,7 +52,7 @@ from policy_service.queries.context import Context
 from policy_service.settings import Settings
 from policy_service.storage.core import insert_row
 from policy_service.storage.database import Tx
-from policy_service.storage.proof_tables import AssertionRow, PasskeyRow
+from policy_service.storage.plumbing import AssertionRow, PasskeyRow
 
 PASSKEY = "passkey"
 

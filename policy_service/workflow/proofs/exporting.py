@@ -18,15 +18,13 @@ from sqlmodel import col
 from countersign.contract import canonicalize
 from countersign.contract.keys import encode_base64url
 from countersign.contract.names import labelled_digest
-from policy_service.domain.break_glass import Signature
-from policy_service.domain.quorum import BallotVote
+from policy_service.domain.quorum import BallotVote, Signature
 from policy_service.queries import records
 from policy_service.queries.ballots import ballots, count, person_key, requesters_side, weighed
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context
 from policy_service.storage.core import find, find_one, rows_of, table
-from policy_service.storage.proof_tables import AssertionRow, ViewRow
-from policy_service.storage.stored_json import read_stored
+from policy_service.storage.plumbing import AssertionRow, ViewRow
 from policy_service.storage.tables import (
     AttemptRow,
     DecisionRow,
@@ -35,8 +33,8 @@ from policy_service.storage.tables import (
     TransactionRow,
     VoteRow,
 )
-from policy_service.storage.types import time_text
-from policy_service.tokens.sign import TYP_EXPORT
+from policy_service.storage.types import read_stored, time_text
+from policy_service.tokens.keys import TYP_EXPORT
 
 FORMAT: Final = "countersign.review-export/1"
 EXPORT_LABEL: Final = b"countersign/review-export/v1\n"

@@ -30,10 +30,9 @@ from countersign.contract import ContractError, Effect, KeySet, PublicKey, Verif
 from countersign.contract.effect import Compensation, Resource
 from countersign.contract.keys import decode_base64url
 from countersign.contract.names import txn_digest
-from policy_service.domain.break_glass import Signature, opening
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.people import BREAK_GLASS
-from policy_service.domain.quorum import BallotVote, Tally, tally
+from policy_service.domain.quorum import BallotVote, Signature, Tally, opening, tally
 from policy_service.identity.ceremonies import (
     Assertion,
     Party,
@@ -43,7 +42,7 @@ from policy_service.identity.ceremonies import (
     verify_assertion,
 )
 from policy_service.queries.shown import SHOWN_TO_PEOPLE, View, folded_args
-from policy_service.tokens.sign import TYP_EXPORT
+from policy_service.tokens.keys import TYP_EXPORT
 from policy_service.workflow.passkeys.stepping_up import PASSKEY
 from policy_service.workflow.proofs.exporting import FORMAT, content_digest
 

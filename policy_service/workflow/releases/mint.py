@@ -21,7 +21,7 @@ from countersign.contract import (
     ReleaseClaims,
     Resource,
 )
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries.ballots import count
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of

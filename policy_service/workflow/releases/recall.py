@@ -27,7 +27,7 @@ from policy_service.audit.log import append
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, ForbiddenError, NotFoundError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.records import Snapshot

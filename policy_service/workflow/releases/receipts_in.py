@@ -22,7 +22,7 @@ from countersign.contract import (
 )
 from countersign.contract.wire import Recall, RecalledEffect
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries.context import Context
 
 

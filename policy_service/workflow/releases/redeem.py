@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from countersign.contract import EffectState, ErrorCode, ReceiptClaims, ReleaseClaims
 from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, InvalidRequestError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.context import Context

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from countersign.contract import EffectState, ErrorCode
 from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, NotFoundError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.context import Context

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from countersign.contract import EffectState, Outcome, TaskAnswer, TaskKind, can_move, canonicalize
 from countersign.contract.wire import ReportedOutcome, ReportRequest
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot

@@ -11,7 +11,7 @@ from functools import partial
 
 from countersign.contract import TxnState
 from countersign.contract.wire import SubmitRequest
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.context import Context

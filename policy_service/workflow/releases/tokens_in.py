@@ -11,7 +11,7 @@ from datetime import datetime
 
 from countersign.contract import TYP_RELEASE, ContractError, ErrorCode, ReleaseClaims, open_token
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries.context import Context
 
 

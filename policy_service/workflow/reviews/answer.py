@@ -11,7 +11,7 @@ from functools import partial
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, NotFoundError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries import records
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context

@@ -28,8 +28,8 @@ from policy_service.queries.voter import Voter, why_not
 from policy_service.queries.words import closed, require_short
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
 from policy_service.storage.tables import CommentRow
+from policy_service.storage.types import new_id
 from policy_service.workflow.effects.endings import expire_effect
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
 from policy_service.workflow.parties import require_deciding

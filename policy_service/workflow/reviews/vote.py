@@ -43,9 +43,9 @@ from policy_service.queries.words import require_short
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import change, insert_unless_taken
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
-from policy_service.storage.proof_tables import ViewRow
+from policy_service.storage.plumbing import ViewRow
 from policy_service.storage.tables import EffectRow, VoteRow
+from policy_service.storage.types import new_id
 from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
 from policy_service.workflow.effects.endings import deny_by_person, expire_effect
 from policy_service.workflow.effects.ready import settle_answer

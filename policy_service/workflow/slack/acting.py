@@ -42,9 +42,8 @@ from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.vote import Ballot, LateFactsError, vote
-from policy_service.workflow.slack.accounts import Account, require_member
-from policy_service.workflow.slack.deliveries import note_in
-from policy_service.workflow.slack.owing import owe_answer, owe_card
+from policy_service.workflow.slack.linking import Account, require_member
+from policy_service.workflow.slack.owing import note_in, owe_answer, owe_card
 from policy_service.workflow.slack.voters import Linked, require_still, voter_of
 
 CHANNEL: Final = "slack"

@@ -13,12 +13,26 @@ The rules, against somebody who would decide in another's name:
 
 A unit is alone with the account before it acts for its person, so that two answers to one invitation, or to two, come
 one after the other.
+
+Inviting: a secret that only one account is shown, and that joins it to whoever uses it.
+
+Rules kept here: 256 random bits, stored hashed, over after minutes, spent by one conditional statement, and the only
+one of its account: a newer one ends it. None of it is a line in the log: whoever can write in Slack could fill the log
+with them.
+
+What Slack says of an account, and which kinds of account are asked nothing.
+
+Only a full member of the app's own workspace is ever linked or heard: a guest is somebody else's employee, a bot is
+nobody, and a channel shared with another company holds people whom this one's administrators cannot switch off. What
+is read here decides who is refused, never who somebody is: names and addresses are their owner's to change.
 """
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import Connection, delete
 from sqlmodel import col
@@ -28,66 +42,179 @@ from policy_service.audit.log import append
 from policy_service.errors import (
     ConflictError,
     ForbiddenError,
+    InvalidRequestError,
     NotFoundError,
     UnauthenticatedError,
 )
+from policy_service.identity.people import slack_link, slack_links_of
 from policy_service.identity.sessions import Session, another_cookie, hashed
-from policy_service.identity.slack_links import every_slack_link, slack_link, slack_links_of
 from policy_service.queries.context import Context
 from policy_service.slack import SlackApp
 from policy_service.storage.alone import stop
-from policy_service.storage.core import change, find_one, insert_row
+from policy_service.storage.core import change, find_one, insert_row, table
 from policy_service.storage.credentials import SessionRow
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackInvitationRow, SlackLinkRow
 from policy_service.storage.tables import PersonRow
 from policy_service.workflow.moves import person_actor
 from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.slack.inviting import COMMAND, alone_with_account, require_live, spend
+
+COMMAND: Final = "/countersign link"
+"""What somebody writes in Slack to be shown an invitation."""
+
+_BYTES = 32
+_LONGEST_NAME = 80  # characters, as Slack itself allows
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """A Slack account that is a person's."""
+class Account:
+    """An account as the workspace describes it now."""
+
+    team_id: str
+    user_id: str
+    name: str
+    email: str | None  # None: Slack does not tell this app
+    deleted: bool
+    bot: bool
+    guest: bool  # of one channel or of several
+    stranger: bool  # seen through a shared channel
+
+
+def nobody(team_id: str, user_id: str) -> Account:
+    """An account that Slack was not asked about: enough to tell it why not, and never to let it act."""
+    return Account(team_id, user_id, user_id, None, deleted=False, bot=False, guest=False, stranger=True)
+
+
+def require_member(app: SlackApp, account: Account) -> None:
+    """Refuse every account that is no full member's of this workspace.
+
+    Raises:
+        ForbiddenError: not_eligible.
+    """
+    if (why := _why_not(app, account)) is not None:
+        raise ForbiddenError(why, code=ErrorCode.NOT_ELIGIBLE)
+
+
+def _why_not(app: SlackApp, account: Account) -> str | None:
+    if account.stranger or account.team_id != app.team_id:
+        return (
+            "this Slack account is of another workspace, which a shared channel does not change; sign in on the web "
+            "if you are to decide here"
+        )
+    if account.deleted:
+        return "this Slack account is deactivated, so it decides nothing"
+    if account.bot:
+        return "this Slack account is an app's; only people decide"
+    if account.guest:
+        return "this Slack account is a guest's, and guests decide nothing through Slack; use the web"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """A live invitation, as the page names it that asks whether to take it."""
 
     team_id: str
     user_id: str
     account: str
-    person: str  # "iss|sub"
-    assurance: str
-    direct: bool  # asked in direct messages too
-    linked_at: datetime
+    email: str | None
+    expires_at: datetime
+
+
+async def invite(ctx: Context, app: SlackApp, account: Account) -> str:
+    """The address that joins this account to whoever opens it signed in; to be shown to this account alone.
+
+    Raises:
+        ForbiddenError: not_eligible; it is no full member's of the workspace.
+    """
+    require_member(app, account)
+    secret = secrets.token_urlsafe(_BYTES)
+    await ctx.db.write(lambda tx: _invite(tx, app, account, secret))
+    return f"{ctx.settings.public_url}/slack/link?invitation={secret}"
+
+
+def _invite(tx: Tx, app: SlackApp, account: Account, secret: str) -> None:
+    alone_with_account(tx, account.team_id, account.user_id)
+    older = (
+        col(SlackInvitationRow.team_id) == account.team_id,
+        col(SlackInvitationRow.user_id) == account.user_id,
+    )
+    tx.conn.execute(delete(SlackInvitationRow).where(*older))
+    row = SlackInvitationRow(
+        secret_hash=hashed(secret),
+        team_id=account.team_id,
+        user_id=account.user_id,
+        account=account.name[:_LONGEST_NAME] or account.user_id,
+        email=account.email or None,
+        created_at=tx.now,
+        expires_at=tx.now + timedelta(minutes=app.link_minutes),
+    )
+    insert_row(tx.conn, row)
+
+
+async def invitation_of(ctx: Context, secret: str) -> Invitation | None:
+    """A live invitation, or None for one that is unknown, used, replaced or too old. Changes nothing."""
+    row = await ctx.db.read(lambda conn: _invitation(conn, secret))
+    if row is None or row.used_at is not None or ctx.clock() >= row.expires_at:
+        return None
+    return Invitation(row.team_id, row.user_id, row.account, row.email, row.expires_at)
+
+
+def _invitation(conn: Connection, secret: str) -> SlackInvitationRow | None:
+    return find_one(conn, SlackInvitationRow, secret_hash=hashed(secret))
+
+
+def require_live(tx: Tx, app: SlackApp, secret: str) -> SlackInvitationRow:
+    """The invitation of this secret, while it is not over. Whether it was used before, `spend` finds.
+
+    Raises:
+        InvalidRequestError: bad_token (unknown or replaced), expired_token.
+    """
+    row = _invitation(tx.conn, secret)
+    if row is None or row.team_id != app.team_id:
+        raise _no_invitation()
+    if tx.now >= row.expires_at:
+        raise InvalidRequestError(
+            f"this link is too old; ask Slack for another: {COMMAND}", code=ErrorCode.EXPIRED_TOKEN
+        )
+    return row
+
+
+def spend(tx: Tx, invitation: SlackInvitationRow) -> None:
+    """Use it: one conditional statement decides between two at once, and against one that was replaced.
+
+    Raises:
+        InvalidRequestError: bad_token; somebody used or replaced it a moment ago.
+    """
+    own = col(SlackInvitationRow.secret_hash) == invitation.secret_hash
+    spent = table(SlackInvitationRow).update().where(own, col(SlackInvitationRow.used_at).is_(None))
+    if tx.conn.execute(spent.values(used_at=tx.now)).rowcount != 1:
+        raise _no_invitation()
+
+
+def _no_invitation() -> InvalidRequestError:
+    return InvalidRequestError(
+        f"this link is unknown, was used, or a newer one took its place; ask Slack for another: {COMMAND}",
+        code=ErrorCode.BAD_TOKEN,
+    )
+
+
+def alone_with_account(tx: Tx, team_id: str, user_id: str) -> None:
+    """Of the units that change what an account is, one runs at a time. Asked for before its person is acted for."""
+    stop(tx, f"slack {team_id} {user_id}")
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
     """A link, and what its session goes by from now on: the cookie's value, once."""
 
-    link: Link
+    link: SlackLinkRow
     cookie: str
 
 
-def link_from(row: SlackLinkRow) -> Link:
-    """A row as a value."""
-    return Link(
-        row.team_id,
-        row.user_id,
-        row.account,
-        f"{row.iss}|{row.sub}",
-        row.assurance,
-        row.direct,
-        row.linked_at,
-    )
-
-
-async def links_of(ctx: Context, iss: str, sub: str) -> tuple[Link, ...]:
+async def links_of(ctx: Context, iss: str, sub: str) -> list[SlackLinkRow]:
     """The accounts of a person, oldest link first."""
-    return tuple(map(link_from, await ctx.db.read(lambda conn: slack_links_of(conn, iss, sub))))
-
-
-def every_link(conn: Connection) -> tuple[Link, ...]:
-    """All of them, for an operator."""
-    return tuple(map(link_from, every_slack_link(conn)))
+    return await ctx.db.read(lambda conn: slack_links_of(conn, iss, sub))
 
 
 # -- linking ---------------------------------------------------------------------------------------------------------
@@ -132,7 +259,7 @@ def _link(tx: Tx, app: SlackApp, secret: str, session: Session) -> Made:
     renewed = _keep(tx, row)
     body = {"team": row.team_id, "user": row.user_id, "assurance": row.assurance, "renewed": renewed}
     append(tx, "slack_linked", actor=person_actor(row.iss, row.sub), body=body)
-    return Made(link_from(row), cookie)
+    return Made(row, cookie)
 
 
 def _require_same_email(tx: Tx, app: SlackApp, invitation: SlackInvitationRow, iss: str, sub: str) -> None:
@@ -191,12 +318,12 @@ def unlink_in(
     """
     alone_with_account(tx, team_id, user_id)
     row = slack_link(tx.conn, team_id, user_id)
-    if row is None or whose not in {None, f"{row.iss}|{row.sub}"}:
+    if row is None or whose not in {None, row.person}:
         return None
-    stop(tx, f"{row.iss}|{row.sub}")
+    stop(tx, row.person)
     account = (col(SlackLinkRow.team_id) == team_id, col(SlackLinkRow.user_id) == user_id)
     tx.conn.execute(delete(SlackLinkRow).where(*account))
-    body = {"team": team_id, "user": user_id, "person": f"{row.iss}|{row.sub}"}
+    body = {"team": team_id, "user": user_id, "person": row.person}
     append(tx, "slack_unlinked", actor=actor, body=body if reason is None else body | {"reason": reason})
     return body["person"]
 
@@ -215,7 +342,7 @@ async def set_direct(
 def _set_direct(tx: Tx, team_id: str, user_id: str, wanted: bool, whose: str | None) -> None:
     alone_with_account(tx, team_id, user_id)
     row = slack_link(tx.conn, team_id, user_id)
-    if row is None or whose not in {None, f"{row.iss}|{row.sub}"}:
+    if row is None or whose not in {None, row.person}:
         raise NotFoundError(f"the Slack account {user_id!r} is not linked; link it with {COMMAND}")
     if row.direct == wanted:
         return

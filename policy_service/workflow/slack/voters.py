@@ -8,7 +8,7 @@ A link is no session, so every doubt that would end one is asked anew, in this o
 4. their provider has not ended all their sessions since they last signed in;
 5. they have signed in on the web lately.
 
-Whether the account is still a member's is Slack's to say (`accounts.require_member`), and is asked of Slack.
+Whether the account is still a member's is Slack's to say (`linking.require_member`), and is asked of Slack.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from sqlalchemy import Connection
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
-from policy_service.identity.people import find_person
-from policy_service.identity.slack_links import slack_link
+from policy_service.identity.people import find_person, slack_link
 from policy_service.queries.context import Context
 from policy_service.queries.voter import Voter, voter_for
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.tables import PersonRow
-from policy_service.workflow.slack.inviting import COMMAND
-from policy_service.workflow.slack.linking import Link, link_from
+from policy_service.workflow.slack.linking import COMMAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Linked:
     """Whoever decides through an account. ``stale_groups``: their token named groups, too long ago to count."""
 
     voter: Voter
-    link: Link
+    link: SlackLinkRow
     stale_groups: bool
     groups_at: datetime | None  # when their token last named any
 
@@ -59,7 +57,7 @@ def voter_of(
         raise _refused("an operator of this deployment has taken you out of its decisions")
     _require_vouched_for(ctx, row)
     _require_signed_in(ctx, app, row, seen.last_seen_at, now)
-    return Linked(voter_for(person), link_from(row), bool(seen.groups) and not person.groups, seen.groups_at)
+    return Linked(voter_for(person), row, bool(seen.groups) and not person.groups, seen.groups_at)
 
 
 def require_still(

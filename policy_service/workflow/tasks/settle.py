@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from countersign.contract import EffectState, ErrorCode, TaskAnswer, TaskKind, load
-from policy_service.domain.tasks import ANSWERS, is_about, moves_of
+from policy_service.domain.settlement import ANSWERS, is_about, moves_of
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context

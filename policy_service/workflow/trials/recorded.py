@@ -18,9 +18,8 @@ from sqlmodel import col
 
 from countersign.contract import pointer_to
 from policy_service.queries.effect_text import is_hidden, without_secrets
-from policy_service.storage.ids import first_id
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, TransactionRow
-from policy_service.storage.types import time_text
+from policy_service.storage.types import first_id, time_text
 
 MAX_CALLS: Final = 50_000
 """The newest ones; a longer record is taken in several pieces."""

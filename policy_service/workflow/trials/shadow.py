@@ -26,7 +26,7 @@ from policy_service.pdp.engine import decide
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.shadow import Way, _differences
-from policy_service.storage import leases
+from policy_service.storage import alone
 from policy_service.storage.core import change, find_one, insert_row, insert_unless_taken, table
 from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import ShadowDifferenceRow, ShadowRow
@@ -77,7 +77,7 @@ async def follow(ctx: Context, candidate: Candidate, holder: str) -> int:
 
 def _begin(tx: Tx, bundle: Bundle, holder: str) -> ShadowRow | None:
     """How far this candidate was compared; None while another process shadows."""
-    if leases.acquire(tx, _LEASE, holder, _LEASE_FOR) is None:
+    if alone.acquire(tx, _LEASE, holder, _LEASE_FOR) is None:
         return None
     known = find_one(tx.conn, ShadowRow, candidate=bundle.digest)
     if known is not None:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from policy_service.identity.issuer_keys import IssuerKeys, bounded, issuer_client
-from policy_service.identity.logout import EVENT
 from policy_service.identity.people import remember
-from policy_service.identity.sessions import open_session
+from policy_service.identity.sessions import EVENT, open_session
 from policy_service.workflow.due import sweep
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET, Provider
 from tests.fakes.world import SUPPORT_BUNDLE, World, running

@@ -15,9 +15,8 @@ import pytest
 from sqlalchemy import func, select
 
 from policy_service.errors import ServiceError
-from policy_service.identity.people import remember
+from policy_service.identity.people import end_every_slack_link, every_slack_link, remember
 from policy_service.identity.sessions import Session, open_session
-from policy_service.identity.slack_links import end_every_slack_link, every_slack_link
 from policy_service.queries.cases import read_case
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.reviews import content_of
@@ -28,9 +27,7 @@ from policy_service.storage.database import Tx
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.slack.accounts import Account
-from policy_service.workflow.slack.inviting import invite
-from policy_service.workflow.slack.linking import Link, link
+from policy_service.workflow.slack.linking import Account, invite, link
 from policy_service.workflow.slack.voters import Linked, require_still, voter_of
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log
@@ -110,11 +107,11 @@ class Workspace:
         assert session is not None
         return session
 
-    async def take(self, secret: str, session: Session) -> Link:
+    async def take(self, secret: str, session: Session) -> SlackLinkRow:
         """Answer an invitation."""
         return (await link(self.world.service.ctx, self.app, secret, session)).link
 
-    async def linked(self, who: Account, session: Session) -> Link:
+    async def linked(self, who: Account, session: Session) -> SlackLinkRow:
         """Be invited and answer."""
         return await self.take(await self.invited(who), session)
 

@@ -26,8 +26,7 @@ from policy_service.channels.web.pages import Pages
 from policy_service.identity.sessions import Sessions
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.transactions import Telling
-from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET
-from policy_service.tokens.sign import Signer
+from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET, Signer
 from tests.fakes.canaries import Ears
 from tests.fakes.identity_provider import ISSUER, SECRET, Provider
 from tests.fakes.payments import Payments, gate
@@ -94,7 +93,7 @@ async def scene(
         ears.plant(name, value)
     hook = {"name": "billing", "url": "https://hooks.example/canary", "secret_files": [hook_file]}
     more = {"providers": [CORP], "api_keys": True, "metrics_token_file": token_file, "webhooks": [hook]}
-    monkeypatch.setattr("policy_service.reaching._address", _public)
+    monkeypatch.setattr("policy_service.http_clients._address", _public)
     with ears.open():
         async with running(tmp_path / "data", folder.path, **more) as world:
             provider.now = int(world.clock().timestamp())
@@ -322,9 +321,9 @@ OF_A_LOOP: dict[str, tuple[Any, str]] = {
     "the outbox": ("policy_service.storage.outbox", "claim"),
     "the sequencer": ("policy_service.audit.sequencer", "_has_unnumbered"),
     "the feed": ("policy_service.audit.feed", "entries_after"),
-    "the watch": ("policy_service.jobs.measuring", "highest_index"),
+    "the watch": ("policy_service.jobs.watching", "highest_index"),
     "the count": ("policy_service.audit.committed", "_facts"),
-    "a webhook": ("policy_service.jobs.telling", "deliver"),
+    "a webhook": ("policy_service.jobs.sending", "deliver"),
     "a webhook's signature": ("policy_service.workflow.webhooks", "sign_webhook"),
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from policy_service.errors import ServiceError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries.context import Context
 from policy_service.workflow.due import sweep
 from policy_service.workflow.releases.redeem import redeem

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, select
 
 from policy_service.channels import streams
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries import log as history
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow

@@ -24,8 +24,7 @@ from policy_service.channels.operator.listing import agent_text
 from policy_service.channels.operator.socket import embedded_lock
 from policy_service.cli import _welcome, app
 from policy_service.errors import StartError
-from policy_service.identity.agents import bring_key
-from policy_service.identity.callers import Voucher
+from policy_service.identity.agents import Voucher, bring_key
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow

@@ -19,7 +19,7 @@ from policy_service.audit.log import entries_after, highest_index
 from policy_service.channels.operator import restoring
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.identity.slack_links import every_slack_link
+from policy_service.identity.people import every_slack_link
 from policy_service.storage.core import insert_row, table
 from policy_service.storage.database import Database
 from policy_service.storage.plumbing import AuditRow

@@ -16,7 +16,7 @@ from countersign.contract import PrivateKey, sign
 from countersign.contract.names import txn_digest
 from policy_service.cli import app
 from policy_service.queries.shown import View
-from policy_service.tokens.sign import TYP_EXPORT
+from policy_service.tokens.keys import TYP_EXPORT
 from policy_service.workflow.proofs.exporting import content_digest
 from policy_service.workflow.proofs.verifying import Given, Report, verify
 from tests.fakes.payments import ANYBODY, Payments, gate, person

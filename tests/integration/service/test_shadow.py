@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from policy_service.facts.sql import SqlReader
+from policy_service.facts.readers import SqlReader
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.trials import shadow

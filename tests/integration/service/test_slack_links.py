@@ -17,14 +17,13 @@ from policy_service.errors import (
     UnauthenticatedError,
 )  # fmt: skip
 from policy_service.identity.dev_signin import DEV_ISSUER
+from policy_service.identity.people import end_every_slack_link
 from policy_service.identity.sessions import another_cookie, end_sessions_of
-from policy_service.identity.slack_links import end_every_slack_link
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find
 from policy_service.storage.slack_tables import SlackInvitationRow
 from policy_service.workflow.due import sweep
-from policy_service.workflow.slack.inviting import invitation_of, invite
-from policy_service.workflow.slack.linking import links_of, set_direct, unlink
+from policy_service.workflow.slack.linking import invitation_of, invite, links_of, set_direct, unlink
 from tests.fakes.payments import person
 from tests.fakes.slack_accounts import APP, OTHER_TEAM, TEAM, account, app_settings
 from tests.integration.service.slack_links import MALLORY, MAYA, Workspace, refused

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from policy_service.errors import ForbiddenError
-from policy_service.identity.logout import Logout, obey
+from policy_service.identity.sessions import Logout, obey
 from policy_service.slack import SlackApp
 from policy_service.workflow.slack.linking import unlink
 from tests.fakes.identity_provider import ISSUER

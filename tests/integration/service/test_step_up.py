@@ -14,8 +14,7 @@ from webauthn.helpers import base64url_to_bytes
 
 from policy_service.identity.ceremonies import SIGNED, step_up_challenge
 from policy_service.storage.core import find, table
-from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.proof_tables import AssertionRow, PasskeyRow
+from policy_service.storage.plumbing import AssertionRow, AuditRow, PasskeyRow
 from policy_service.storage.tables import VoteRow
 from tests.fakes.authenticator import UP, UV, Passkey
 from tests.fakes.log_check import faults_of_log

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack import client, loops
-from policy_service.workflow.slack import owing, sending
-from policy_service.workflow.slack.sending import PACE
+from policy_service.channels.slack import client, loops, sending
+from policy_service.channels.slack.sending import PACE
+from policy_service.workflow.slack import owing
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import SlackFaults, failing_slack

@@ -16,8 +16,8 @@ from sqlalchemy import Connection, delete, select
 
 from policy_service.audit.log import highest_index
 from policy_service.channels.slack import client
-from policy_service.channels.slack.drawing.message import Pointer
-from policy_service.identity.slack_links import slack_link
+from policy_service.channels.slack.drawing.blocks import Pointer
+from policy_service.identity.people import slack_link
 from policy_service.queries.cases import read_case
 from policy_service.queries.reviews import content_of
 from policy_service.queries.shown import SLACK, view_of
@@ -33,10 +33,9 @@ from policy_service.storage.slack_tables import (
     SlackStandingRow,
 )
 from policy_service.storage.tables import CommentRow, VoteRow
-from policy_service.workflow.slack import mending
-from policy_service.workflow.slack.inviting import invite
-from policy_service.workflow.slack.linking import link
-from policy_service.workflow.slack.standing import Standing, standing_of
+from policy_service.workflow.slack import admin
+from policy_service.workflow.slack.admin import Standing, standing_of
+from policy_service.workflow.slack.linking import invite, link
 from tests.counterparts.slack import SlackServer
 from tests.fakes.asgi_server import listening
 from tests.fakes.log_check import faults_of_log
@@ -195,7 +194,7 @@ class Office(Attacks):
 
     async def retried(self) -> int:
         """What `slack retry` does; how many messages that were."""
-        return await self.world.service.db.write(lambda tx: mending.try_again(tx, self.app))
+        return await self.world.service.db.write(lambda tx: admin.try_again(tx, self.app))
 
     async def finding(self) -> str:
         """What /readyz says is wrong with Slack as of now, and since when; nothing where all is well."""

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack import loops
+from policy_service.channels.slack import following, loops
 from policy_service.channels.slack.courier import Courier
+from policy_service.channels.slack.sending import Outcome
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.queries.context import Context
 from policy_service.slack import SlackApp
@@ -20,16 +21,19 @@ from policy_service.storage.database import Tx
 from policy_service.storage.logbook import append
 from policy_service.storage.outbox import Message
 from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_lanes import lane_of
-from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow
+from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow, lane_of
 from policy_service.storage.tables import ReviewRow
 from policy_service.workflow.due.sweep import forget_what_is_over
-from policy_service.workflow.slack import following
-from policy_service.workflow.slack.forgetting import CARDS_KEPT, DELIVERIES_KEPT, forget_slack
+from policy_service.workflow.slack.admin import Dropped, drop
 from policy_service.workflow.slack.linking import set_direct
-from policy_service.workflow.slack.mending import Dropped, drop
-from policy_service.workflow.slack.owing import CARD, OFFERED_FOR, want_place
-from policy_service.workflow.slack.sending import Outcome
+from policy_service.workflow.slack.owing import (
+    CARD,
+    CARDS_KEPT,
+    DELIVERIES_KEPT,
+    OFFERED_FOR,
+    forget_slack,
+    want_place,
+)
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_faults import CutAfter, CutBefore, NotOk
 from tests.integration.slack.conftest import OpenOffice

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from policy_service import metrics
-from policy_service.channels.slack import loops, socket_mode
+from policy_service.channels.slack import loops, transports
 from tests.counterparts.slack import SECRET
 from tests.fakes.slack_deliveries import signed
 from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, Status
@@ -150,8 +150,8 @@ async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes
 ) -> None:
     """A service that listens by Socket Mode alone, and whose Slack connects nobody from the start."""
     slack_and_faults[1].on.always(OPEN, AWAY[code])
-    monkeypatch.setattr(socket_mode, "CONNECT_S", 0.3)
-    monkeypatch.setattr(socket_mode, "_LONGEST_PAUSE_S", 0.1)
+    monkeypatch.setattr(transports, "CONNECT_S", 0.3)
+    monkeypatch.setattr(transports, "_LONGEST_PAUSE_S", 0.1)
     with capture_logs() as told:
         async with open_office(ways=("app",)) as office:
 
@@ -169,10 +169,10 @@ async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes
 async def test_slack_may_ask_us_to_wait(open_office: OpenOffice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the SDK or we were about to connect anew."""
     slept: list[float] = []
-    clients: list[socket_mode._Client] = []
+    clients: list[transports._Client] = []
     kept = asyncio.sleep
 
-    class Kept(socket_mode._Client):
+    class Kept(transports._Client):
         """A client that the test finds again."""
 
         async def connect(self) -> None:
@@ -183,11 +183,11 @@ async def test_slack_may_ask_us_to_wait(open_office: OpenOffice, monkeypatch: py
         slept.append(seconds)
         await kept(min(seconds, 0.05))
 
-    monkeypatch.setattr(socket_mode, "_LOOK_S", 0.05)
-    monkeypatch.setattr(socket_mode, "_Client", Kept)
+    monkeypatch.setattr(transports, "_LOOK_S", 0.05)
+    monkeypatch.setattr(transports, "_Client", Kept)
     async with open_office(ways=("app",)) as office:
         await connected(office)
-        monkeypatch.setattr(socket_mode.asyncio, "sleep", sleep)
+        monkeypatch.setattr(transports.asyncio, "sleep", sleep)
         office.faults.calls.clear()
         office.faults.on.next(OPEN, Status(429, 77), Status(429, 78))
         session = clients[-1].current_session  # the connection that is up is closed under the service

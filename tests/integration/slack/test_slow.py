@@ -21,7 +21,7 @@ from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackDeliveryRow
 from policy_service.workflow.effects import asking, trying
 from policy_service.workflow.reviews import vote as reviews_vote
-from policy_service.workflow.slack import acting, deliveries, linking
+from policy_service.workflow.slack import acting, linking, owing
 from policy_service.workflow.slack.owing import MOST_ANSWERS
 from tests.fakes.slack_deliveries import Answer, Json, Kind
 from tests.fakes.slack_faults import Hang, Status
@@ -47,7 +47,7 @@ async def test_no_200_leaves_before_it_is_durable(office: Office, monkeypatch: p
         return insert_unless_taken(tx.conn, SlackDeliveryRow(delivery=delivery, at=tx.now))
 
     monkeypatch.setattr(acting, "note_in", held)
-    monkeypatch.setattr(deliveries, "note_in", held)
+    monkeypatch.setattr(owing, "note_in", held)
     under_way = asyncio.create_task(office.deliver(office.press(dana, card)))
     try:
         assert await asyncio.to_thread(reached.wait, 30)

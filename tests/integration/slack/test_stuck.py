@@ -9,13 +9,12 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from policy_service.channels.slack import courier
 from policy_service.channels.slack.courier import TRIES_IN_THE_DARK
+from policy_service.channels.slack.sending import LATE_FAILURES
 from policy_service.storage import outbox
 from policy_service.storage.core import change
 from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_lanes import lane_of
-from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
+from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, lane_of
 from policy_service.workflow.slack.owing import CARD, OFFERED_FOR
-from policy_service.workflow.slack.sending import LATE_FAILURES
 from tests.fakes.slack_faults import CutAfter, Fault, NotOk
 from tests.integration.slack.office import APPROVALS, POST, UPDATE, Office, until, words
 

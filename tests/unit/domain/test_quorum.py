@@ -4,9 +4,17 @@ from typing import Any
 
 import pytest
 
-from policy_service.domain.break_glass import Opening, Signature, opening
 from policy_service.domain.gates import Gate, MergedGate, merge
-from policy_service.domain.quorum import BallotVote, Tally, fillers, short_gates, tally
+from policy_service.domain.quorum import (
+    BallotVote,
+    Opening,
+    Signature,
+    Tally,
+    fillers,
+    opening,
+    short_gates,
+    tally,
+)
 
 SPECIAL: dict[str, dict[str, Any]] = {"shared": {"shared": True}, "passkey": {"step_up": "passkey"}}
 

@@ -3,7 +3,7 @@
 from itertools import pairwise, product
 
 from countersign.contract import EffectState, TaskAnswer, TaskKind, can_move
-from policy_service.domain.tasks import ANSWERS, is_about, moves_of
+from policy_service.domain.settlement import ANSWERS, is_about, moves_of
 
 
 def test_every_kind_of_task_can_be_answered_and_every_answer_is_somebodys() -> None:

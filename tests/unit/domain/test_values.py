@@ -7,9 +7,13 @@ from decimal import Decimal
 import cedarpy
 import pytest
 
-from policy_service.domain.cedar_values import datetime_value, decimal_value
-from policy_service.domain.durations import parse_duration
-from policy_service.domain.money import is_currency, money_text
+from policy_service.domain.values import (
+    datetime_value,
+    decimal_value,
+    is_currency,
+    money_text,
+    parse_duration,
+)
 
 TEXTS = {
     (124_000, "USD"): "$1,240.00",

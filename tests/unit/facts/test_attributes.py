@@ -8,7 +8,7 @@ from typing import Any
 import cedarpy
 import pytest
 
-from policy_service.facts.attributes import moment_of, parse_attribute_type
+from policy_service.facts.config import moment_of, parse_attribute_type
 from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
 
 AT = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

@@ -12,12 +12,12 @@ import pytest
 
 from countersign.contract import Resource
 from policy_service.domain.question import Facts
-from policy_service.facts.calling import Place
 from policy_service.facts.outside import Outside
-from policy_service.lookups import FactsHost
+from policy_service.facts.readers import Place
 from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import FolderSource
+from policy_service.remote_hosts import FactsHost
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 from tests.fakes.lookups import NAME, Asked, Host, certificate
 

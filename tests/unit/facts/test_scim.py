@@ -8,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from policy_service.facts.calling import Place
-from policy_service.facts.outside import DirectoryReader
-from policy_service.facts.scim import read_groups
-from policy_service.facts.sql import SourceFailedError
+from policy_service.facts.outside import DirectoryReader, read_groups
+from policy_service.facts.readers import Place, SourceFailedError
 from policy_service.health import Health
-from policy_service.lookups import DirectoryApi
+from policy_service.remote_hosts import DirectoryApi
 from tests.fakes.lookups import Host, Scim
 from tests.unit.storage.databases import Clock
 

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-from policy_service.facts.sql import SourceFailedError, SqlReader
+from policy_service.facts.readers import SourceFailedError, SqlReader
 from tests.counterparts import postgres, require
 
 SECOND: Final = timedelta(seconds=1)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from policy_service.facts.windows import parse_window
+from policy_service.facts.meters import parse_window
 
 
 def at(text: str) -> datetime:

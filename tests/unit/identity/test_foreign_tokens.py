@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from policy_service.identity.foreign_tokens import UntrustedTokenError, peek
+from policy_service.identity.external_jwt import UntrustedTokenError, peek
 from tests.fakes.identity_provider import ABSENT
 from tests.unit.identity.signing_in import Browser, refused_because
 

@@ -9,8 +9,8 @@ import pytest
 
 from policy_service.errors import WorldError
 from policy_service.identity.claims import counting_groups, listed_groups
-from policy_service.identity.foreign_tokens import UntrustedTokenError
-from policy_service.identity.github import Account, identify
+from policy_service.identity.external_jwt import UntrustedTokenError
+from policy_service.identity.oauth import Account, identify
 from policy_service.issuers import SignInProvider
 
 pytestmark = pytest.mark.anyio

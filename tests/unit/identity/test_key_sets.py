@@ -12,8 +12,7 @@ from joserfc.jwk import ECKey, OKPKey, RSAKey
 from structlog.testing import capture_logs
 
 from policy_service.errors import StartError
-from policy_service.identity.issuer_keys import IssuerKeys
-from policy_service.identity.key_sets import read_keys
+from policy_service.identity.issuer_keys import IssuerKeys, read_keys
 from tests.fakes.identity_provider import ABSENT, Provider
 from tests.unit.identity.signing_in import Browser, refusal, refused_because
 

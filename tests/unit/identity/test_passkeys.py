@@ -20,11 +20,11 @@ from policy_service.identity.ceremonies import (
     step_up_challenge,
     verify_assertion,
 )
-from policy_service.identity.nonces import Nonces
 from policy_service.identity.passkeys import Spent, require_for, used
+from policy_service.identity.proofs import Nonces
 from policy_service.storage.core import find_one, insert_row
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.proof_tables import PasskeyRow
+from policy_service.storage.plumbing import PasskeyRow
 from tests.fakes.authenticator import Passkey
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)

@@ -16,10 +16,8 @@ from countersign.contract import PrivateKey, make_proof, sign
 from countersign.contract.keys import decode_base64url, encode_base64url
 from policy_service.errors import UnauthenticatedError
 from policy_service.identity import agents
-from policy_service.identity.api_keys import make_api_key, revoke_api_keys
-from policy_service.identity.callers import Caller
-from policy_service.identity.nonces import Nonces
-from policy_service.identity.proofs import Authenticator, Presented
+from policy_service.identity.agents import Caller, make_api_key, revoke_api_keys
+from policy_service.identity.proofs import Authenticator, Nonces, Presented
 from policy_service.storage.database import Database
 from tests.unit.identity.parties import START, Clock, lines, settings
 

@@ -14,14 +14,13 @@ from pathlib import Path
 import pytest
 
 from policy_service.errors import StartError
-from policy_service.storage.lockfile import ProcessLock, lock_path
-from policy_service.storage.sqlite import copy_to
+from policy_service.storage.sqlite import ProcessLock, copy_to, lock_path
 from tests.house.repository import ROOT
 
 HOLD = """
 import sys
 from pathlib import Path
-from policy_service.storage.lockfile import ProcessLock
+from policy_service.storage.sqlite import ProcessLock
 lock = ProcessLock(Path(sys.argv[1])).acquire()
 print("held", flush=True)
 sys.stdin.read()

@@ -9,8 +9,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, insert, select
 from sqlalchemy.exc import StatementError
 
 from policy_service.storage.database import Database
-from policy_service.storage.ids import first_id, new_id
-from policy_service.storage.types import TIME_TEXT_LENGTH, Json, UtcDateTime, time_text
+from policy_service.storage.types import TIME_TEXT_LENGTH, Json, UtcDateTime, first_id, new_id, time_text
 from tests.unit.storage.databases import column
 
 COLUMNS = (Column("n", Integer, primary_key=True), Column("at", UtcDateTime), Column("doc", Json))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from policy_service.errors import StartError
-from policy_service.tokens.webhook_keys import WebhookKey, make_webhook_key, read_webhook_keys, sign_webhook
+from policy_service.tokens.keys import WebhookKey, make_webhook_key, read_webhook_keys, sign_webhook
 from tests.fakes.receivers import verify
 
 # The published vectors of Standard Webhooks, symmetric and asymmetric.

@@ -11,8 +11,7 @@ import typer
 from policy_service.channels.operator.author.checking import BundleName
 from policy_service.channels.operator.author.naming import bundle_named
 from policy_service.channels.operator.speaking import sentences
-from policy_service.facts.cedar_schema import schema_text
-from policy_service.facts.schema import approval_schema
+from policy_service.facts.schema import approval_schema, schema_text
 from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.compile import bundle_schema
 

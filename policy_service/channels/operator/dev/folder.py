@@ -21,7 +21,7 @@ from countersign.contract import KeySet
 from policy_service.configured import ENV_PREFIX
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.storage.lockfile import InUseError
+from policy_service.storage.sqlite import InUseError
 
 _STATE: Final = ".countersign"
 _LONGEST_SOCKET: Final = 107  # bytes of a Unix socket's address on Linux

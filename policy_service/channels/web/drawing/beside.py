@@ -9,7 +9,7 @@ from policy_service.channels.showing.arguments import Folded, folded
 from policy_service.channels.showing.marking import Marked, mark
 from policy_service.channels.showing.signing import approving, siblings_waiting
 from policy_service.channels.showing.wording import clock
-from policy_service.domain.money import money_text
+from policy_service.domain.values import money_text
 from policy_service.queries.context_panel import Beside, LastApproved, MeterLine, Past, PastEffect, Proof
 from policy_service.queries.effect_text import ArgRow, Money
 from policy_service.queries.review_models import ReviewPage, Sibling

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from policy_service.errors import ForbiddenError, UnauthenticatedError
-from policy_service.identity.callers import Caller
+from policy_service.identity.agents import Caller
 from policy_service.queries.queue import Wanted, queue_page
 from policy_service.queries.stops import Target
 from policy_service.workflow.edits.accept import accept

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack.drawing.arguments import MAX_ARGS_CHARACTERS, MAX_ARGS_LINES, laid_out
+from policy_service.channels.slack.drawing.blocks import Drawn, Pointer
+from policy_service.channels.slack.drawing.body import MAX_ARGS_CHARACTERS, MAX_ARGS_LINES, laid_out
 from policy_service.channels.slack.drawing.buttons import MAX_LABEL, deciding
 from policy_service.channels.slack.drawing.card import bare_card, buttons_withheld, card
-from policy_service.channels.slack.drawing.message import Drawn, Pointer
 from policy_service.channels.slack.drawing.people import MOST_GATES
 from policy_service.queries import review_models as reading
 from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece

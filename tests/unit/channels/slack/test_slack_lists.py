@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack.drawing import answers
-from policy_service.channels.slack.drawing.answers import MOST_UNDER_FIELD, my_reviews, under_field
-from policy_service.channels.slack.drawing.digest import DigestLine, digest
-from policy_service.channels.slack.drawing.home import home
-from policy_service.channels.slack.drawing.message import Drawn, Pointer
-from policy_service.channels.slack.drawing.modals import approve_modal, ask_modal, deny_modal
-from policy_service.channels.slack.drawing.thread import reply
+from policy_service.channels.slack.drawing import views
+from policy_service.channels.slack.drawing.blocks import Drawn, Pointer
+from policy_service.channels.slack.drawing.card import DigestLine, digest, reply
+from policy_service.channels.slack.drawing.views import (
+    MOST_UNDER_FIELD,
+    approve_modal,
+    ask_modal,
+    deny_modal,
+    home,
+    my_reviews,
+    under_field,
+)
 from policy_service.queries.queue import Count, QueuePage, TabCounts
 from policy_service.queries.review_models import EventLine, ReviewPage
 from tests.fakes import policies, reviews
@@ -195,19 +200,19 @@ def test_somebody_who_decides_nothing_here_sees_why_and_no_dead_end(linked: bool
 
 
 def test_a_refusal_says_why_in_its_own_words_and_where_to_go() -> None:
-    message = answers.refusal("nobody decides <!channel>: you are not in finance", url="https://c.example/x")
+    message = views.refusal("nobody decides <!channel>: you are not in finance", url="https://c.example/x")
     assert checked(message).startswith("Nobody decides <!channel>: you are not in finance.")
     assert message.text == "Nobody decides &lt;!channel&gt;: you are not in finance."
     assert buttons(message.blocks)["open"]["url"] == "https://c.example/x"
-    assert buttons(answers.refusal("no", url=None).blocks) == {}
+    assert buttons(views.refusal("no", url=None).blocks) == {}
 
 
 def test_the_answers_to_a_command() -> None:
     assert "7 reviews wait for you." in checked(my_reviews(QUEUE, public_url=URL))
     assert checked(my_reviews(QueuePage(()), public_url=URL)) == "Nothing waits for you."
-    assert "works once, and for 10 minutes." in checked(answers.link_offer("https://c.example/link", 10))
-    assert "/countersign simulate <agent> <tool>" in checked(answers.usage())
-    assert checked(answers.said("done <!here>")) == "Done <!here>."
+    assert "works once, and for 10 minutes." in checked(views.link_offer("https://c.example/link", 10))
+    assert "/countersign simulate <agent> <tool>" in checked(views.usage())
+    assert checked(views.said("done <!here>")) == "Done <!here>."
 
 
 TRIED = [
@@ -219,14 +224,14 @@ TRIED = [
 
 @pytest.mark.parametrize(("outcome", "begins"), TRIED)
 def test_a_trial_says_what_would_be_decided_and_that_nothing_was(outcome: Any, begins: str) -> None:
-    told = checked(answers.simulated(policies.tried(outcome=outcome)))
+    told = checked(views.simulated(policies.tried(outcome=outcome)))
     assert told.startswith(begins)
     assert "Nothing was recorded and nothing fires." in told
 
 
 def test_a_trial_with_many_reasons_counts_the_rest() -> None:
     tried = policies.tried(reasons=tuple(f"r{i}" for i in range(9)), policies=policies.tried().policies * 8)
-    told = checked(answers.simulated(tried))
+    told = checked(views.simulated(tried))
     assert "3 more reasons." in told
     assert "2 more policies." in told
 

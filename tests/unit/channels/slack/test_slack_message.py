@@ -5,10 +5,21 @@ from dataclasses import replace
 import pytest
 from slack_sdk.models.blocks import DividerBlock
 
-from policy_service.channels.slack.drawing.arguments import canonical_of
+from policy_service.channels.slack.drawing.blocks import (
+    Drawn,
+    Pen,
+    Pointer,
+    block_id,
+    bold,
+    drawn,
+    escaped,
+    own,
+    quote,
+    rich,
+    section,
+)
+from policy_service.channels.slack.drawing.body import canonical_of
 from policy_service.channels.slack.drawing.card import card
-from policy_service.channels.slack.drawing.message import Drawn, Pointer, block_id, drawn
-from policy_service.channels.slack.drawing.writing import Pen, bold, escaped, own, quote, rich, section
 from policy_service.queries.review_models import ReviewPage
 from tests.fakes import reviews
 from tests.fakes.blocks import words

@@ -4,8 +4,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from policy_service import metrics
-from policy_service.channels.slack import refusals
-from policy_service.channels.slack.refusals import NotOursError, Refusals
+from policy_service.channels.slack import payloads
+from policy_service.channels.slack.payloads import NotOursError, Refusals
 from policy_service.errors import InvalidRequestError
 
 
@@ -16,14 +16,14 @@ def counted() -> float:
 
 def test_a_flood_is_one_line_a_check_and_every_one_of_it_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1_000.0]
-    monkeypatch.setattr(refusals.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(payloads.time, "monotonic", lambda: now[0])
     kept, before = Refusals("http"), counted()
     with capture_logs() as told:
         for _ in range(1_000):
             kept.note(NotOursError("not signed", "signature"))
         kept.note(NotOursError("of another", "team_or_app", team_id="T0RIVAL"))
         kept.note(InvalidRequestError("unreadable"))
-        now[0] += refusals.EVERY_S
+        now[0] += payloads.EVERY_S
         kept.note(NotOursError("not signed", "signature"))
     assert [(one["check"], one["code"], one["more"], one.get("team_id")) for one in told] == [
         ("signature", "unauthenticated", 0, None),

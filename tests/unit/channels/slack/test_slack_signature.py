@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_service.channels.slack.signature import Signatures
+from policy_service.channels.slack.payloads import Signatures
 
 SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # the form of Slack's own, and nobody's
 NOW: Final = datetime(2026, 11, 19, 17, 7, tzinfo=UTC)

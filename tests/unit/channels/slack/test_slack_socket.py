@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from policy_service import metrics
 from policy_service.channels.slack.client import SlackFault
 from policy_service.channels.slack.desk import After, Answer
-from policy_service.channels.slack.socket_mode import SocketMode
+from policy_service.channels.slack.sending import Came
+from policy_service.channels.slack.transports import SocketMode
 from policy_service.health import Health
 from policy_service.slack import SlackApp
-from policy_service.workflow.slack.sending import Came
 from tests.fakes.operated import free_port
 
 pytestmark = pytest.mark.anyio
@@ -120,7 +120,7 @@ async def test_what_is_under_way_ends_with_the_service(monkeypatch: pytest.Monke
             ended.set()
 
     mode, client = socket(after), Client()
-    monkeypatch.setattr("policy_service.channels.slack.socket_mode._ENDING_S", 0.05)
+    monkeypatch.setattr("policy_service.channels.slack.transports._ENDING_S", 0.05)
     monkeypatch.setattr(mode, "_client", lambda: client)
     running = asyncio.create_task(mode.run())
     await mode._listen(cast(Any, client), GIVEN)

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 
 from policy_service.channels.slack.client import Slack, SlackFault
+from policy_service.channels.slack.sending import Came
 from policy_service.slack import SlackApp
-from policy_service.workflow.slack.sending import Came
 from tests.fakes.operated import free_port
 
 pytestmark = pytest.mark.anyio

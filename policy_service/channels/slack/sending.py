@@ -24,13 +24,19 @@ from sqlalchemy import Connection, select
 
 from policy_service.queries.context import Context
 from policy_service.slack import LATE_FAILURES, SlackApp
-from policy_service.storage import leases, outbox
+from policy_service.storage import alone, outbox
 from policy_service.storage.core import change, find_one, rows_of, table
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import Message, Retry
 from policy_service.storage.plumbing import LeaseRow, OutboxRow
-from policy_service.storage.slack_lanes import WAITS, holds, lane_of
-from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, SlackStandingRow
+from policy_service.storage.slack_tables import (
+    WAITS,
+    SlackCardRow,
+    SlackPlaceRow,
+    SlackStandingRow,
+    holds,
+    lane_of,
+)
 from policy_service.workflow.slack.owing import CARD, EPHEMERAL, REPLY, owe_anew
 
 PACE: Final = timedelta(seconds=1.1)
@@ -101,7 +107,7 @@ async def take(ctx: Context, place: str, holder: str) -> Message | None:
 
 
 def _take(tx: Tx, place: str, holder: str) -> Message | None:
-    if leases.acquire(tx, _LEASE, holder, _LEASE_FOR) is None:
+    if alone.acquire(tx, _LEASE, holder, _LEASE_FOR) is None:
         return None
     lane = lane_of(place)
     outbox.drop_late(tx, lane, EPHEMERAL)
@@ -111,12 +117,12 @@ def _take(tx: Tx, place: str, holder: str) -> Message | None:
 
 async def leads(ctx: Context, holder: str) -> bool:
     """Whether this process is the one that sends; asked once for all places of a round."""
-    return await ctx.db.write(lambda tx: leases.acquire(tx, _LEASE, holder, _LEASE_FOR) is not None)
+    return await ctx.db.write(lambda tx: alone.acquire(tx, _LEASE, holder, _LEASE_FOR) is not None)
 
 
 async def let_go(ctx: Context, holder: str) -> None:
     """This process sends no more; another one need not wait for the end of the lease."""
-    await ctx.db.write(lambda tx: leases.release(tx, _LEASE, holder))
+    await ctx.db.write(lambda tx: alone.release(tx, _LEASE, holder))
 
 
 async def found(ctx: Context, place: str, channel: str) -> None:

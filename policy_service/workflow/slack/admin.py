@@ -1,11 +1,12 @@
-"""What an operator does about Slack: try again what rests, or give a place up."""
+"""Slack for operators: its status, the result of a trial, retrying what rests, and giving up a place."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import Connection, delete, exists, select
+from sqlalchemy import ColumnElement, Connection, delete, exists, func, select
 
 from policy_service.audit.log import append
 from policy_service.errors import ConflictError, NotFoundError
@@ -14,14 +15,91 @@ from policy_service.slack import SlackApp
 from policy_service.storage import outbox
 from policy_service.storage.core import change, find_one, rows_of, table
 from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_lanes import WAITS, holds, lane_of
-from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, SlackStandingRow
+from policy_service.storage.slack_tables import (
+    WAITS,
+    SlackCardRow,
+    SlackPlaceRow,
+    SlackStandingRow,
+    holds,
+    lane_of,
+    lanes,
+    resting,
+)
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.unit import Tx
-from policy_service.workflow.slack.following import ASKED_NOWHERE
-from policy_service.workflow.slack.owing import EPHEMERAL, OFFERED_FOR
+from policy_service.workflow.slack.owing import ASKED_NOWHERE, EPHEMERAL, OFFERED_FOR
 
-_outbox, _cards, _places = table(OutboxRow), table(SlackCardRow), table(SlackPlaceRow)
+SAID_FOR: Final = timedelta(days=1)
+"""How long what was set aside is said aloud: nothing mends it, and the log has it for ever."""
+
+_MOST: Final = 10_000  # counted
+
+_outbox = table(OutboxRow)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How Slack takes what it is sent."""
+
+    waiting: int
+    dead: int  # lately, but for answers to a press, which are worth nothing later
+    oldest: datetime | None
+    failures: int
+    last_error: str | None
+    since: datetime | None
+    not_before: datetime | None
+    resting: tuple[SlackPlaceRow, ...]  # places that failed the last time, and have something waiting
+
+
+def standing_of(conn: Connection, app: SlackApp, now: datetime) -> Standing | None:
+    """How it stands; None before the service has met the app."""
+    row = find_one(conn, SlackStandingRow, team_id=app.team_id)
+    if row is None:
+        return None
+    waiting, oldest = _count(conn, WAITS)
+    dead, _ = _count(
+        conn, _outbox.c.state == "dead", _outbox.c.kind != EPHEMERAL, _outbox.c.next_at >= now - SAID_FOR
+    )
+    return Standing(
+        waiting=waiting,
+        dead=dead,
+        oldest=oldest,
+        failures=row.failures,
+        last_error=row.last_error,
+        since=row.since,
+        not_before=row.not_before,
+        resting=resting(conn),
+    )
+
+
+def _count(conn: Connection, *where: ColumnElement[bool]) -> tuple[int, datetime | None]:
+    some = select(_outbox.c.created_at.label("since")).where(_outbox.c.lane.in_(lanes()), *where)
+    since = some.order_by(_outbox.c.created_at).limit(_MOST).subquery()
+    count, oldest = conn.execute(select(func.count(), func.min(since.c.since))).one()
+    return count, oldest
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A call that Slack did not take: its method, the code, and what to do about it."""
+
+    method: str
+    error: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What came of it. ``socket_mode`` is None where the settings do not have it."""
+
+    team_id: str | None
+    bot_user: str | None
+    posted: bool
+    socket_mode: bool | None
+    failures: tuple[Failure, ...]
+
+
+_cards, _places = table(SlackCardRow), table(SlackPlaceRow)
 
 _AWAKE: Final[dict[str, object]] = {"failures": 0, "last_error": None, "not_before": None}
 """Since when it has failed stays, until something has really left: an operator who tries in vain still sees it."""

@@ -1,4 +1,8 @@
-"""Deliveries over Socket Mode: for a service that Slack cannot reach.
+"""How Slack's deliveries arrive: one HTTP route, or Socket Mode.
+
+Whatever is not signed by Slack, or is of another workspace or app, is 401 and nothing more is said; the log has why.
+Slack is told that it arrived when what it asks for is durable; what cannot be made durable is an error there, and is
+pressed again.
 
 The connection is ours, opened with the app's own token, so nothing in it is signed. What comes through it is taken by
 the same desk as over HTTP and acknowledged as there; what was not is delivered again. A connection that is lost is
@@ -13,22 +17,68 @@ import logging
 from typing import Final
 
 import structlog
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
+from starlette.background import BackgroundTask
 
 from policy_service import metrics
-from policy_service.channels.slack.client import QUIET, WENT_WRONG, SlackFault, fault_of, web_client
+from policy_service.channels.requests import read_unidentified_body
+from policy_service.channels.slack.client import QUIET, WENT_WRONG, SlackFault, code_of, fault_of, web_client
 from policy_service.channels.slack.desk import After, Answer, Desk
-from policy_service.channels.slack.payloads import read_envelope
-from policy_service.channels.slack.refusals import Refusals
-from policy_service.channels.slack.trouble import code_of
+from policy_service.channels.slack.payloads import (
+    NotOursError,
+    Refusals,
+    Signatures,
+    read_body,
+    read_envelope,
+)
+from policy_service.channels.slack.sending import LONGEST_REST, Came
 from policy_service.errors import RequestError
 from policy_service.health import Health
 from policy_service.http_clients import DIRECT, Route, slack_socket
-from policy_service.slack import SlackApp
-from policy_service.workflow.slack.sending import LONGEST_REST, Came
+from policy_service.slack import EVENTS_PATH, SlackApp
+
+_MOST_BYTES = 512 * 1024  # a form with the longest message in it is a tenth of that
+
+
+def router(desk: Desk, signatures: Signatures) -> APIRouter:
+    """The route."""
+    routes = APIRouter(include_in_schema=False)
+
+    refusals = Refusals("http")
+
+    @routes.post(EVENTS_PATH)
+    async def events(request: Request) -> Response:
+        try:
+            body = await read_unidentified_body(request, _MOST_BYTES)
+            check = signatures.failed(body, request.headers.items())
+            if check is not None:
+                raise NotOursError("this is not signed by Slack", check)
+            answer = await desk.take(read_body(body, request.headers.get("content-type", "")))
+        except RequestError as refusal:
+            refusals.note(refusal)
+            raise
+        metrics.SLACK_DELIVERIES.labels("http", "taken").inc()
+        return _as_response(answer)
+
+    return routes
+
+
+def _as_response(answer: Answer) -> Response:
+    after = None if answer.after is None else BackgroundTask(_afterwards, answer.after)
+    if answer.body is None:
+        return Response(status_code=200, background=after)
+    return JSONResponse(answer.body, background=after)
+
+
+async def _afterwards(after: After) -> None:
+    """Starlette runs a lambda in a thread, and then nobody awaits the coroutine it answers."""
+    await after()
+
 
 log = structlog.get_logger(__name__)
 

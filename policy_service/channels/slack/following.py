@@ -11,37 +11,65 @@ whichever replica follows. Rules:
 - what was asked in a place alone that an operator gave up is asked elsewhere.
 
 What is said is read when it is sent: a message here holds ids. An app that was never heard of is told from now on.
+
+Who is asked in a direct message: those who said that they want to be, and could decide it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, Select, func, select
 
 from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.gates import MergedGate
+from policy_service.errors import ForbiddenError
 from policy_service.queries.broken import SetApart
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context
 from policy_service.queries.records import among, at_revisions
+from policy_service.queries.voter import why_not
 from policy_service.slack import SlackApp
-from policy_service.storage.core import change, find_one, insert_row, insert_unless_taken, rows_of, table
+from policy_service.storage.core import (
+    change,
+    find,
+    find_one,
+    insert_row,
+    insert_unless_taken,
+    rows_of,
+    table,
+)
 from policy_service.storage.database import Tx
-from policy_service.storage.ids import new_id
 from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_lanes import WAITS, lane_of
-from policy_service.storage.slack_tables import SlackCardRow, SlackStandingRow
+from policy_service.storage.slack_tables import WAITS, SlackCardRow, SlackLinkRow, SlackStandingRow, lane_of
 from policy_service.storage.tables import ReviewRow
-from policy_service.workflow.slack.direct import who_wants
-from policy_service.workflow.slack.owing import CARD, owe_line, want_place
+from policy_service.storage.types import new_id
+from policy_service.workflow.slack.owing import ASKED_NOWHERE, CARD, owe_line, want_place
+from policy_service.workflow.slack.voters import voter_of
+
+
+def who_wants(conn: Connection, ctx: Context, app: SlackApp, case: Case, now: datetime) -> list[str]:
+    """The accounts, by id."""
+    wanting = find(conn, SlackLinkRow, team_id=app.team_id, direct=True)
+    return sorted(row.user_id for row in wanting if _could_decide(conn, ctx, app, case, row, now))
+
+
+def _could_decide(
+    conn: Connection, ctx: Context, app: SlackApp, case: Case, row: SlackLinkRow, now: datetime
+) -> bool:
+    try:
+        linked = voter_of(conn, ctx, app, row.team_id, row.user_id, now)
+    except ForbiddenError:
+        return False
+    bundle = ctx.active.current
+    return why_not(ctx, bundle, case.agent, case.review, case.gates, linked.voter, now) is None
+
 
 _LINES: Final = 200  # of the log, in one look
 _MESSAGES: Final = 300  # that one unit may make owed
-ASKED_NOWHERE: Final = "slack_asked_nowhere"
-"""The kind of the line about a review whose only place an operator gave up (`mending.drop`)."""
 
 _ASKING: Final = frozenset(
     {

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from policy_service.identity.people import is_revoked, names_of
-from policy_service.identity.slack_links import slack_link
+from policy_service.channels.slack.drawing.card import DigestLine
+from policy_service.channels.slack.following import SHOWN
+from policy_service.identity.people import is_revoked, names_of, slack_link
 from policy_service.queries import records
 from policy_service.queries.broken import SetApart
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import Piece, sentence
+from policy_service.queries.effect_text import sentence
 from policy_service.queries.review_models import EventLine, ReviewPage
 from policy_service.queries.reviews import read_page
 from policy_service.queries.shown import SLACK, view_of
@@ -24,9 +25,8 @@ from policy_service.storage.core import find, find_one
 from policy_service.storage.outbox import Message
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.slack_tables import SlackCardRow
-from policy_service.storage.stored_json import read_stored
 from policy_service.storage.tables import CommentRow, EffectRow, VoteRow
-from policy_service.workflow.slack.following import SHOWN
+from policy_service.storage.types import read_stored
 from policy_service.workflow.slack.owing import CARD, REPLY
 
 ONLOOKER: Final = Voter("", "", "", "oidc")
@@ -48,21 +48,11 @@ class CardSubject:
 
 
 @dataclass(frozen=True, slots=True)
-class DigestEntry:
-    """One review of a digest."""
-
-    review_id: str
-    sentence: tuple[Piece, ...]
-    state: str
-    answer_by: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class DigestSubject:
     """Reviews that share a message, those that wait first; of very many, ``more`` of these are left to the queue."""
 
     card: SlackCardRow
-    lines: tuple[DigestEntry, ...]
+    lines: tuple[DigestLine, ...]
     more: int
 
 
@@ -125,7 +115,7 @@ def _digest(conn: Connection, ctx: Context, card: SlackCardRow) -> DigestSubject
         with SetApart(review):
             effect = effects[review.effect_id, review.rev]
             said = sentence(ctx.active.current, effect)
-            lines.append(DigestEntry(review.review_id, said, review.state, review.answer_by))
+            lines.append(DigestLine(review.review_id, said, review.state, review.answer_by))
     more = sum(review.state == "open" for review in rest)
     return DigestSubject(card, tuple(lines), more) if lines else None
 
