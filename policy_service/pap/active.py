@@ -16,11 +16,11 @@ from typing import Final
 
 from policy_service.facts.outside import DirectoryReader, Outside
 from policy_service.health import Signal
-from policy_service.pap.apart import Cases, EndedError, Preparer
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.guarding import Guarded
 from policy_service.pap.problems import BundleError, Problem, Why
 from policy_service.pap.source import BundleFiles, BundleSource, Standing, Written
+from policy_service.pap.subprocess_loader import Cases, EndedError, Preparer
 
 Accept = Callable[[Bundle], Awaitable[bool]]
 """Asked before a bundle comes into force: records that for all replicas, or says that another was first."""

@@ -22,8 +22,7 @@ from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import Policy
 from policy_service.pap.tools import ToolVersion
-from policy_service.pdp.rules import PeopleRules, PolicySource, Rules, ToolRules
-from policy_service.pdp.slices import may_match, policy_set
+from policy_service.pdp.rules import PeopleRules, PolicySource, Rules, ToolRules, may_match, policy_set
 
 
 def shape_of(version: ToolVersion, meters: Sequence[Meter] = ()) -> ToolShape:

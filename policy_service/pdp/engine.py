@@ -10,6 +10,14 @@ The steps, numbered as in the code; each that fails is a deny, and nothing after
 5. what guards and gates say is put together by one table
 6. what Cedar cannot weigh asks people, unless one satisfied permit names every such field present
 
+The table of step 5:
+
+guards (permits, plain forbids) | gates fired | outcome
+any error in either             |             | policy_error: a deny, and an alarm
+deny                            | any         | deny: a gate never turns a plain forbid into a question
+allow                           | none        | release
+allow                           | some        | review: every gate that fired must be met
+
 Pure: no clock, no IO. For bad input it answers and never raises. The cost is one engine call on prepared
 handles, and a second where a gate fired.
 """
@@ -17,15 +25,24 @@ handles, and a second where a gate fired.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cedarpy import Entities
 
 from countersign.contract import ContractError, Resource, Verdict
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
 from policy_service.domain.question import ArgsRefusedError, Encoded, Question
 from policy_service.pdp import reasons
-from policy_service.pdp.cedar import entities_of
-from policy_service.pdp.outcome import Outcome, ask_rules
-from policy_service.pdp.request import entities_for, missing_facts, request_for
+from policy_service.pdp.cedar import (
+    Answer,
+    Request,
+    ask,
+    entities_for,
+    entities_of,
+    missing_facts,
+    request_for,
+)
 from policy_service.pdp.rules import (
     DEV,
     UNKNOWN_TOOL,
@@ -35,6 +52,40 @@ from policy_service.pdp.rules import (
     Rules,
     ToolRules,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict, and which policies determined it."""
+
+    verdict: Verdict
+    determining: frozenset[str]
+    fired: frozenset[str] = frozenset()
+    errors: tuple[str, ...] = ()
+
+
+def outcome_of(guards: Answer, fired: frozenset[str]) -> Outcome:
+    """Put together what the guards say and which gates fired."""
+    if guards.errors:
+        return Outcome(Verdict.DENY, frozenset(), errors=guards.errors)
+    if not guards.allowed:
+        return Outcome(Verdict.DENY, guards.reasons)
+    if not fired:
+        return Outcome(Verdict.RELEASE, guards.reasons)
+    return Outcome(Verdict.REVIEW, guards.reasons | fired, fired=fired)
+
+
+def ask_rules(tool: ToolRules, request: Request, entities: Entities) -> Outcome:
+    """Ask guards and gates, in one engine call where one tells both apart.
+
+    Asked together they name every forbid that is satisfied, gates and plain ones, and every error. Only the
+    permits stay hidden when a gate fires, and then the guards are asked again by themselves.
+    """
+    together = ask(tool.everything, request, entities, tool.schema)
+    fired = together.reasons & tool.gates
+    if together.errors or not fired:
+        return outcome_of(together, frozenset())
+    return outcome_of(ask(tool.guards, request, entities, tool.schema), fired)
 
 
 def decide(rules: Rules, question: Question) -> Decision:

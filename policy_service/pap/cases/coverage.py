@@ -16,14 +16,11 @@ from countersign.contract import ContractError
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import ArgsRefusedError, Question
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.cases.comparing import determining
-from policy_service.pap.cases.running import Answered, Prepared
+from policy_service.pap.cases.running import Answered, Prepared, determining
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policies import Policy, read_policies
-from policy_service.pdp.cedar import Answer, ask, entities_of
-from policy_service.pdp.request import entities_for, missing_facts, request_for
-from policy_service.pdp.rules import Rules, ToolRules
-from policy_service.pdp.slices import may_match, policy_set
+from policy_service.pdp.cedar import Answer, ask, entities_for, entities_of, missing_facts, request_for
+from policy_service.pdp.rules import Rules, ToolRules, may_match, policy_set
 
 _HELD, _NOT_HELD, _ERRED = range(3)
 

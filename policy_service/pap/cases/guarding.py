@@ -1,23 +1,25 @@
-"""The cases that guard an activation: a candidate passes its own and those of the bundle in force, or stays out.
+"""Run the cases that guard an activation, and count how many cases a bundle has and which policies they cover.
 
-Rules kept here: a case of the bundle in force that the candidate answers more strictly than expected opens nothing, so
-it keeps nothing out; one that the bundle in force does not pass either says nothing of the candidate; one that needs a
-database or a host is not run, and counted, because nothing that guards may wait for somebody else. A deleted case is
-still a case of the bundle in force: whoever deletes a rule and its case together is refused.
+Rules kept here: a candidate passes its own cases and those of the bundle in force. A case of the bundle in force that
+the candidate answers more strictly than expected opens nothing, so it does not block; neither does one that the bundle
+in force fails too. One that needs a database or a host is not run, but counted, because an activation and a page wait
+for nothing else. A deleted case is still a case of the bundle in force: deleting a rule and its case together is
+refused.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from policy_service.domain.decision import Decision
 from policy_service.facts.config import AGENT
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.case import AnyCase, Case
-from policy_service.pap.cases.failing import Failure, failure_of
 from policy_service.pap.cases.reading import cases_in
-from policy_service.pap.cases.running import prepare_cases
+from policy_service.pap.cases.running import Failure, determining, failure_of, prepare_cases
 from policy_service.pap.problems import BundleError, Problem, Why
 
 MAX_TOLD: Final = 50
@@ -117,3 +119,31 @@ def _bounded(problems: Sequence[Problem]) -> list[Problem]:
     if more := len(problems) - len(told):
         told.append(Problem("cases", None, f"and {more} more; `policy-service test` tells all", "cases"))
     return told
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The cases of a bundle. ``by_policy``: how many of them each policy determines."""
+
+    cases: int = 0
+    failing: int = 0
+    not_run: int = 0
+    by_policy: Mapping[str, int] = field(default_factory=dict)
+    problem: str | None = None  # why none could be run
+
+
+def held(bundle: Bundle) -> Held:
+    """Run a bundle's own cases. Blocks, for about half a millisecond a case."""
+    try:
+        cases = cases_in(bundle.source.files)
+        asked = [case for case in cases if not needs_others(bundle, case)]
+        answers = [case.ask(bundle.rules) for case in prepare_cases(bundle, asked)]
+    except BundleError as error:
+        return Held(problem=str(error.problems[0]))
+    said = (determining(each.answer) for each in answers if isinstance(each.answer, Decision))
+    return Held(
+        cases=len(cases),
+        failing=sum(not each.holds for each in answers),
+        not_run=len(cases) - len(asked),
+        by_policy=Counter(name for names in said for name in names),
+    )

@@ -10,14 +10,11 @@ from typing import Any, Final
 from countersign.contract import Verdict
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
-from policy_service.pap.changes.findings import Finding, Way
-from policy_service.pap.changes.outcomes import Laxer, asked_of, laxer, stricter
+from policy_service.pap.changes.findings import Finding, Laxer, Way, asked_of, laxer, stricter
+from policy_service.pap.changes.partition import Half, State, meaning
 from policy_service.pap.changes.paths import PEOPLE, Path, told
 from policy_service.pap.changes.regions import Pair, Tried, try_tool
-from policy_service.pap.changes.samples import sample, settled
-from policy_service.pap.changes.sides import ABSENT, Side
-from policy_service.pap.changes.slices_of_both import meaning
-from policy_service.pap.changes.states import Half, State
+from policy_service.pap.changes.sides import ABSENT, Side, sample, settled
 from policy_service.pdp.cedar import ask
 from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE
 

@@ -26,7 +26,7 @@ from policy_service.pap.changes.trying import values_to_try
 from policy_service.pap.parts import read_parts
 from policy_service.pdp.cedar import Request, ask
 from policy_service.pdp.engine import decide
-from policy_service.pdp.slices import policy_set
+from policy_service.pdp.rules import policy_set
 
 MAX_TRIED: Final = 3_000
 """Changed calls that are decided while looking for one that is released."""

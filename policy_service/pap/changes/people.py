@@ -1,7 +1,9 @@
 """Who may do what people do here (approve, settle, stop, break the glass): rules tried like those about tools.
 
 Rules kept here: a bundle without rules about approving narrows nothing, so dropping the last one lets everybody of the
-asked groups answer; a bundle that begins or ceases to say who does something else is told in any case.
+asked groups answer; a bundle that begins or ceases to say who does something else is always reported. A rule about
+people names gates by id and risks by word, so a gate of a named id that changed, and any other risk, may let somebody
+answer whom those rules kept out.
 """
 
 from __future__ import annotations
@@ -25,11 +27,12 @@ from policy_service.domain.people import (
 from policy_service.domain.question import AgentPrincipal
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.findings import Finding, Way
+from policy_service.pap.changes.partition import meaning, only_stricter
 from policy_service.pap.changes.paths import Path
 from policy_service.pap.changes.reading import Read, read_policy
 from policy_service.pap.changes.sides import ABSENT, BASE_NOW
-from policy_service.pap.changes.slices_of_both import only_stricter
 from policy_service.pap.changes.trying import ENVIRONMENTS, FRESH, fresh_text, moments_to_try, sets_to_try
+from policy_service.pap.changes.versions import Versions
 from policy_service.pdp.approve import Approver, ReviewFacts, StopFacts, TaskFacts, can_approve, can_do
 from policy_service.pdp.rules import PeopleRules
 
@@ -217,3 +220,58 @@ def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
     task = TaskFacts(**about, kind=values.get(("fact", "kind"), "unknown"))
     what = task if ABOUT[action] == "Task" else ReviewFacts(**about)
     return bool(can_do(bundle.rules, action, who, what, now=now, env=env))
+
+
+_GATES, _RISK = ("fact", "gates"), ("fact", "risk")
+
+
+def answer_findings(before: Bundle, after: Bundle, versions: Iterable[Versions]) -> Iterator[Finding]:
+    """What of a review changed that a rule about people reads."""
+    read = _read_of_people((before, after))
+    named = _named_gates(read)
+    for name in sorted(before.policies.keys() | after.policies.keys()):
+        old, new = before.policies.get(name), after.policies.get(name)
+        held = [each for each in (old, new) if each is not None]
+        asks = any(each.gate is not None for each in held)
+        if not asks or (named is not None and name not in named):
+            continue
+        if old is not None and new is not None and meaning(old) == meaning(new):
+            continue
+        words = f"the gate {name} changed, and rules about who answers read `resource.gates`"
+        content = [None if each is None else str(meaning(each)) for each in (old, new)]
+        files = frozenset(each.file for each in held)
+        lines = tuple(f"in {each.place}" for each in held)
+        yield Finding(Way.LOOSENING, "gate-id", name, words, lines, (name,), content, files)
+    if _RISK in read.literals:
+        yield from _risks(versions)
+
+
+def _risks(versions: Iterable[Versions]) -> Iterator[Finding]:
+    for pair in versions:
+        if pair.before is None or pair.after is None:
+            continue
+        old, new = pair.before.manifest.risk, pair.after.manifest.risk
+        if old is not new:
+            words = f"the risk {old} becomes {new}, and rules about who answers read `resource.risk`"
+            yield Finding(Way.LOOSENING, "risk-read", pair.name, words, files=pair.files)
+
+
+def _read_of_people(bundles: tuple[Bundle, Bundle]) -> Read:
+    read = Read()
+    for bundle in bundles:
+        for rules in bundle.rules.people.values():
+            for tree in rules.policies.to_pst().static_policies.values():
+                read.add(read_policy(tree))
+    return read
+
+
+def _named_gates(read: Read) -> frozenset[Any] | None:
+    """The gates that rules about people name; None where they may mean any."""
+    literals = read.literals.get(_GATES)
+    if literals is None:
+        return frozenset()
+    if frozenset() in literals or any("resource.gates" in why for why in read.inexact):
+        return None
+    return frozenset(
+        each for value in literals for each in (value if isinstance(value, frozenset) else (value,))
+    )

@@ -15,8 +15,7 @@ from typing import Any, Final
 
 from cedarpy import pst
 
-from policy_service.pap.changes.linear import Linear, linear_of
-from policy_service.pap.changes.paths import CONSTANT, OPAQUE, PEOPLE, Path, path_of, told
+from policy_service.pap.changes.paths import CONSTANT, OPAQUE, PEOPLE, Linear, Path, linear_of, path_of, told
 
 _COMPARES: Final = frozenset(
     {"eq", "not_eq", "less", "less_eq", "greater", "greater_eq"}

@@ -13,11 +13,9 @@ from itertools import combinations, islice, product
 from typing import Any, Final
 
 from policy_service.facts.config import AGENT
-from policy_service.pap.changes.linear import Linear
-from policy_service.pap.changes.paths import PEOPLE, Path
+from policy_service.pap.changes.paths import PEOPLE, Linear, Path
 from policy_service.pap.changes.reading import InGroup, Later, Read, TimeOfDay
-from policy_service.pap.changes.samples import TRIED, sample, settled
-from policy_service.pap.changes.sides import ABSENT, BASE_NOW, Side
+from policy_service.pap.changes.sides import ABSENT, BASE_NOW, TRIED, Side, sample, settled
 
 FRESH: Final = "something-else"
 """What a text is that no rule names: written on with letters until none does (`fresh_text`)."""

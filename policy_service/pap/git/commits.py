@@ -8,6 +8,7 @@ LICENSE, hidden files, other bundles) is ignored here. Blobs are taken as they a
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,14 +18,13 @@ from typing import Final
 from dulwich.objectspec import parse_commit
 from dulwich.repo import Repo
 
-from policy_service.pap.files import (
+from policy_service.pap.folder_reader import (
     FOLDERS,
     MAX_BUNDLE_BYTES,
     MAX_FILE_BYTES,
     MAX_FILES,
     OTHER_BUNDLES,
     belongs,
-    bundle_digest,
 )
 from policy_service.pap.git.objects import (
     BLOB,
@@ -32,12 +32,13 @@ from policy_service.pap.git.objects import (
     MAX_COMMIT_BYTES,
     MAX_TREE_BYTES,
     TREE,
+    MissingObjectError,
     ObjectError,
     Objects,
     open_repository,
 )
 from policy_service.pap.problems import BundleError, Problem
-from policy_service.pap.source import BundleFiles, Written
+from policy_service.pap.source import BundleFiles, Written, bundle_digest
 
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
 _FILES: Final = frozenset({0o100644, 0o100755, 0o100664})
@@ -286,3 +287,30 @@ def _read(objects: Objects, entries: list[_Entry]) -> tuple[dict[str, bytes], li
                 Problem(entry.name, None, "a pointer to Git LFS and not the file; commit the file itself")
             )
     return files, problems
+
+
+MAX_COMMITS: Final = 200_000
+
+
+def descends(objects: Objects, head: str, accepted: str) -> bool:
+    """Whether ``accepted`` is ``head`` or one of its ancestors; a history that ends early is not followed further.
+
+    Raises:
+        ObjectError: the history is damaged or longer than is followed.
+    """
+    seen, waiting = {head}, deque([head])
+    while waiting:
+        name = waiting.popleft()
+        if name == accepted:
+            return True
+        try:
+            parents = commit_at(objects, name).parents
+        except MissingObjectError:
+            if name == head:
+                raise
+            continue  # a shallow repository: what lies beyond is not known, and so not descended from
+        waiting.extend(parent for parent in parents if parent not in seen)
+        seen.update(parents)
+        if len(seen) > MAX_COMMITS:
+            raise ObjectError(f"{accepted} is not among the last {MAX_COMMITS} commits of {head}")
+    return False

@@ -14,8 +14,7 @@ import pytest
 from countersign.manifests.drafting import manifest_json
 from countersign.tools.registry import ToolRegistry
 from countersign.tools.tool import tool
-from policy_service.channels.operator.dev.drafts import Tools, merge
-from policy_service.channels.operator.dev.folder import GROUPS, DevFolder, prepare, write_env
+from policy_service.channels.operator.dev.folder import GROUPS, DevFolder, Tools, merge, prepare, write_env
 from policy_service.channels.operator.dev.serving import dev_settings, operators_variables
 from policy_service.channels.operator.dev.telling import tell_unused
 from policy_service.errors import StartError

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from policy_service.channels.operator.author.naming import bundle_named
-from policy_service.channels.operator.author.recorded import read_recorded, said_of_bad_lines
+from policy_service.channels.operator.author.naming import bundle_named, read_recorded, said_of_bad_lines
 from policy_service.channels.operator.speaking import AsJson, problem_told, say, sentences, visible
 from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.changes.comparing import Report, compare

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from policy_service.channels.operator.author.naming import bundle_named
-from policy_service.channels.operator.author.recorded import read_recorded, said_of_bad_lines
+from policy_service.channels.operator.author.naming import bundle_named, read_recorded, said_of_bad_lines
 from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
 from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.changes.findings import Way

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from policy_service.pap.cases import mutating
-from policy_service.pap.cases.acknowledging import acknowledged_in, unacknowledged
 from policy_service.pap.cases.mutants import Mutant, mutants_of
-from policy_service.pap.cases.mutating import Mutation, mutate
+from policy_service.pap.cases.mutating import Mutation, acknowledged_in, mutate, unacknowledged
 from policy_service.pap.cases.running import prepare_cases
-from policy_service.pap.files import is_bundle_file
+from policy_service.pap.folder_reader import is_bundle_file
 from policy_service.pap.policies import read_policies
 from policy_service.pap.problems import BundleError
 from tests.fakes.bundles import BundleFolder

@@ -1,26 +1,62 @@
-"""`policy-service restored`: take over a database that came back from a backup, so that nothing fires twice.
+"""`policy-service backup FILE` and `policy-service restored`: copy the embedded database; take over one that came back.
 
-Refuses: a database that has forgotten nothing its mark knows of (unless told that it did), one that another process of
-ours is connected to, a mark that is older than the database, keys without a mark. With ``--dry-run`` it only tells.
+The keys are never in a backup, and it is refused where the keys are: both together can sign what was never decided.
 
-Order: the mark outside first, so that no service starts on the old epoch any more; then the open transactions one by
-one; then the epoch in the database, with the line that says what is lost. Stopped anywhere, it is repeated whole.
+`restored` refuses a database that has forgotten nothing its mark knows of (unless told that it did), one that another
+process of ours is connected to, a mark that is older than the database, keys without a mark. Order: the mark outside
+first, so that no service starts on the old epoch any more; then the open transactions one by one; then the epoch in the
+database, with the line that says what is lost. Stopped anywhere, it is repeated whole.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from sqlalchemy import make_url
 
-from policy_service.channels.operator.socket import existing_database
+from policy_service.channels.operator.socket import existing_database, is_embedded
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import StartError
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.database import Database
+from policy_service.storage.sqlite import copy_to
 from policy_service.storage.types import time_text
 from policy_service.tokens.epoch import Mark, is_behind, read_mark, write_mark
 from policy_service.workflow.oversight.restored import Standing, doubt_transaction, go_on_above, standing
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(help="Where to; there must be no such file yet.")],
+    as_json: AsJson = False,
+) -> None:
+    """Copy the embedded database to a file, as one snapshot; the service may run meanwhile."""
+    with sentences():
+        settings = load_settings()
+        copy_to(_database(settings), _apart_from_keys(settings, file))
+        say({"file": str(file), "bytes": file.stat().st_size}, as_json, f"copied the database to {file}")
+
+
+def _database(settings: Settings) -> Path:
+    url = make_url(settings.database_url)
+    if not is_embedded(settings) or not url.database:
+        raise StartError("this database is a server's: use pg_dump or a base backup, as docs/backup.md says")
+    path = Path(url.database)
+    if not path.is_file():
+        raise StartError(f"there is no database {path} yet; run: policy-service init")
+    return path
+
+
+def _apart_from_keys(settings: Settings, file: Path) -> Path:
+    keys = settings.key_dir.resolve()
+    if keys in file.resolve().parents:
+        raise StartError(
+            f"{file} lies in the folder of the keys: whoever holds both can sign what was never decided; back up the "
+            "keys to another place"
+        )
+    return file
+
 
 _CHECK = (
     "agents and keys enrolled since are unknown, and keys revoked since prove things again: policy-service agent list",
