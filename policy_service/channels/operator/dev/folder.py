@@ -36,54 +36,8 @@ _LONGEST_SOCKET: Final = 107  # bytes of a Unix socket's address on Linux
 # A name of our own stands last, because some shells want at least one.
 _FORGET: Final = f"unset $(env | sed -n 's/^\\({ENV_PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p') {ENV_PREFIX}URL\n"
 
-STARTER: Final = """\
-// What the agent may do. Edit and save: `policy-service dev` takes it up at once, and says what is wrong if it cannot.
-// Three kinds of rule: a permit allows, a forbid refuses, and a forbid with @approval (a gate) waits for people.
-
-@id("agents-may-ask")
-@doc("Whatever no rule below holds back goes through.")
-permit (principal, action, resource);
-
-@id("writes-need-a-person")
-@title("Everything that changes something asks a person")
-@doc("A tool is a read only if its manifest says so: groups=[\\"read\\"] in @tool(...). Every other one is a write.")
-@approval("developers")
-forbid (principal, action, resource)
-unless { action in Action::"read" };
-
-// The next rule you may want: let small amounts go by themselves. Put it in place of the gate above.
-//
-// @id("refunds-above-50-need-a-person") @approval("developers") @answer_within("4h")
-// forbid (principal, action == Action::"refund", resource)
-// when { context.input.amount_cents > 5000 };
-//
-// A tool with lane="live" and ask="live" asks these rules before it runs and cannot wait for people: take it out of the
-// gate, like the reads.   unless { action in Action::"read" || action == Action::"set_status" };
-//
-// And one that nobody can approve away:
-//
-// @id("never-to-strangers") @doc("Mail goes to example.com only. Ask for another address.")
-// forbid (principal, action == Action::"send_mail", resource)
-// unless { context.input.to like "*@example.com" };
-"""
-
-GROUPS: Final = """\
-# Who is in which group. A person is "issuer|subject"; these sign in by the link that the terminal prints.
-
-[people.me]
-id = {person}
-name = {name}
-
-[groups.developers]
-title = "Developers"
-members = ["me"]
-
-# Asked when a call carries something policy cannot weigh (a list of objects, a map, a null), and in dev about tools
-# that have no manifest.
-[groups.unseen]
-title = "Whoever looks at what policy cannot weigh"
-members = ["me"]
-"""
+STARTER: Final = Path(__file__).with_name("starter")
+"""The templates of a first policy and its groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +161,11 @@ def _make_bundle(bundle: Path) -> None:
     (bundle / "tools").mkdir(parents=True, exist_ok=True)
     if any(bundle.glob("*.cedar")):
         return
-    (bundle / "starter.cedar").write_text(STARTER)
+    (bundle / "starter.cedar").write_bytes((STARTER / "starter.cedar").read_bytes())
     if not (bundle / "groups.toml").exists():
         name = me()
-        text = GROUPS.format(person=json.dumps(f"{DEV_ISSUER}|{name}"), name=json.dumps(name))
+        text = (STARTER / "groups.template").read_text()
+        text = text.format(person=json.dumps(f"{DEV_ISSUER}|{name}"), name=json.dumps(name))
         (bundle / "groups.toml").write_text(text)
 
 
