@@ -7,7 +7,7 @@ there (two attributes against each other, arithmetic, `like`) is named in ``inex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -65,6 +65,14 @@ def read_policy(tree: pst.Template) -> Read:
     _scope(tree.resource, ("resource",), read)
     for clause in tree.clauses:
         _visit(clause.expr, read)
+    return read
+
+
+def read_all(trees: Iterable[pst.Template]) -> Read:
+    """Everything these policies look at."""
+    read = Read()
+    for tree in trees:
+        read.add(read_policy(tree))
     return read
 
 

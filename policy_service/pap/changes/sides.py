@@ -239,52 +239,72 @@ class Side:
 
     def question(self, base: dict[str, Any], values: Assignment) -> Question:
         """The call as the engine is asked about it."""
-        owner, behalf = values.get(("owner",), ABSENT), values.get(("on_behalf_of",), ABSENT)
-        return Question(
+        facts = Facts(
+            self.bundle.digest,
+            resource=self._required(self.manifest.resource.type),
+            agent=self._required(AGENT),
+        )
+        agent = AgentPrincipal("some-agent")
+        plain = Question(agent, self.tool, self.manifest.digest, base, facts, BASE_NOW)
+        return self.changed(plain, values)
+
+    def changed(self, question: Question, values: Assignment) -> Question:
+        """The question with these values, everything else as it was.
+
+        Raises:
+            ValueError: a value is not of the declared type.
+        """
+        agent, facts = question.agent, question.facts
+        owner = values.get(("owner",), agent.owner)
+        behalf = values.get(("on_behalf_of",), question.on_behalf_of)
+        claimed = {name: None if each == ABSENT else each for name, each in _at(values, "claimed").items()}
+        return replace(
+            question,
             agent=AgentPrincipal(
-                values.get(("agent",), "some-agent"),
+                values.get(("agent",), agent.name),
                 None if owner == ABSENT else owner,
-                frozenset(path[1] for path, value in values.items() if path[0] == "role" and value is True),
-                frozenset(path[1] for path, value in values.items() if path[0] == "team" and value is True),
+                _switched(agent.roles, _at(values, "role")),
+                _switched(agent.teams, _at(values, "team")),
             ),
-            tool=self.tool,
-            tool_digest=self.manifest.digest,
-            args=args_of(self.manifest.args, base, values),
-            facts=self._facts(values),
-            now=values.get(("now",), BASE_NOW),
-            env=values.get(("env",), "production"),
-            txn_size=values.get(("txn",), 1),
-            claimed=Claimed(**{n: each for n, each in _under(values, "claimed").items() if n in _CLAIMED}),
+            args=args_of(
+                self.manifest.args, question.args if isinstance(question.args, dict) else {}, values
+            ),
+            facts=replace(
+                facts,
+                resource=self._facts(facts.resource, self.manifest.resource.type, _at(values, "fact")),
+                agent=self._facts(facts.agent, AGENT, _at(values, "agentfact")),
+            ),
+            now=values.get(("now",), question.now),
+            env=values.get(("env",), question.env),
+            txn_size=values.get(("txn",), question.txn_size),
+            claimed=replace(question.claimed, **{n: each for n, each in claimed.items() if n in _CLAIMED}),
             on_behalf_of=None if behalf == ABSENT else behalf,
-            method=values.get(("proof",), "key"),
-            history=_under(values, "history"),
+            method=values.get(("proof",), question.method),
+            history={**question.history, **_at(values, "history")},
         )
 
     def decided(self, base: dict[str, Any], values: Assignment) -> Decision:
         """The bundle's decision on this call, as live calls are decided."""
         return decide(self.bundle.rules, self.question(base, values))
 
-    def _facts(self, values: Assignment) -> Facts:
-        return Facts(
-            self.bundle.digest,
-            resource=self._attributes(self.manifest.resource.type, "fact", values),
-            agent=self._attributes(AGENT, "agentfact", values),
-        )
-
-    def _attributes(self, entity: str, head: str, values: Assignment) -> dict[str, Any]:
+    def _required(self, entity: str) -> dict[str, Any]:
+        """A plain value of every attribute that is always there."""
         types = self.config.attribute_types(entity)
-        given = _under(values, head)
-        absent = {path[1] for path, value in values.items() if path[0] == head and value == ABSENT}
-        known = {
-            name: given.get(name, _BASE_FACTS[kind.name])
-            for name, kind in types.items()
-            if name in given or (not kind.optional and name not in absent)
-        }
-        return {name: types[name].encode(value) for name, value in known.items()}
+        return {n: kind.encode(_BASE_FACTS[kind.name]) for n, kind in types.items() if not kind.optional}
+
+    def _facts(self, known: Mapping[str, Any], entity: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        types = self.config.attribute_types(entity)
+        kept = {name: value for name, value in known.items() if name not in given}
+        there = {name: value for name, value in given.items() if name in types and value != ABSENT}
+        return kept | {name: types[name].encode(value) for name, value in there.items()}
 
 
-def _under(values: Assignment, head: str) -> dict[str, Any]:
-    return {path[1]: value for path, value in values.items() if path[0] == head and value != ABSENT}
+def _at(values: Assignment, head: str) -> dict[str, Any]:
+    return {path[1]: value for path, value in values.items() if path[0] == head}
+
+
+def _switched(names: frozenset[str], given: Mapping[str, Any]) -> frozenset[str]:
+    return (names - given.keys()) | {name for name, value in given.items() if value is True}
 
 
 def args_of(schema: Mapping[str, Any], base: dict[str, Any], values: Assignment) -> JSON:
