@@ -11,7 +11,7 @@ rule: a quorum that is no number is refused (design section 4, "Annotations").
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Final, cast
@@ -337,3 +337,30 @@ def _people_problems(policy: Policy) -> list[Problem]:
         message = f'nobody is asked about Action::"{action}"; drop @approval'
         return [policy.statement.problem(message, "approval")]
     return []
+
+
+def expressions(node: pst.Expr) -> Iterator[pst.Expr]:
+    """This expression and all below it."""
+    yield node
+    for child in children(node):
+        yield from expressions(child)
+
+
+def children(node: pst.Expr) -> tuple[pst.Expr, ...]:
+    """The expressions directly below."""
+    match node:
+        case pst.UnaryOp(arg=arg):
+            return (arg,)
+        case pst.BinaryOp(left=left, right=right):
+            return (left, right)
+        case pst.GetAttr(base=base) | pst.HasAttr(base=base) | pst.Like(base=base):
+            return (base,)
+        case pst.Is(base=base, in_expr=inside):
+            return (base,) if inside is None else (base, inside)
+        case pst.IfThenElse(cond=cond, then_expr=then, else_expr=other):
+            return (cond, then, other)
+        case pst.Set(elements=elements):
+            return tuple(elements)
+        case pst.Record(fields=fields):
+            return tuple(fields.values())
+    return ()

@@ -14,7 +14,8 @@ from policy_service.pap.changes.findings import Finding, Laxer, Way, asked_of, l
 from policy_service.pap.changes.partition import Half, State, meaning
 from policy_service.pap.changes.paths import PEOPLE, Path, told
 from policy_service.pap.changes.regions import Pair, Tried, try_tool
-from policy_service.pap.changes.sides import ABSENT, Side, sample, settled
+from policy_service.pap.changes.sides import ABSENT, Side, sample
+from policy_service.pap.tools import schema_node
 from policy_service.pdp.cedar import ask
 from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE
 
@@ -120,7 +121,7 @@ def _unseen_value(pair: Pair, path: Path) -> Any:
     for side in (side for side in pair if side is not None):
         node: Any = side.manifest.args
         for step in path[1:]:
-            node = settled(node, side.manifest.args).get("properties", {}).get(step)
+            node = schema_node(node, side.manifest.args).get("properties", {}).get(step)
         if node is not None:
             return sample(node, side.manifest.args)
     return "x"

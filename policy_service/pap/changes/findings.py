@@ -19,6 +19,7 @@ from typing import Any, Final
 from countersign.contract import Verdict
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import MergedGate, is_stronger, merge
+from policy_service.pap.cases.running import STRICTNESS
 
 _ID_DIGITS: Final = 12
 
@@ -56,17 +57,9 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The finding for machines."""
-        return {
-            "id": self.id,
-            "way": self.way.value,
-            "kind": self.kind,
-            "subject": self.subject,
-            "sentence": self.sentence,
-            "lines": list(self.lines),
-            "policies": list(self.policies),
-            "files": sorted(self.files),
-            "example": self.example,
-        }
+        names = ("kind", "subject", "sentence", "lines", "policies", "example")
+        told = {name: getattr(self, name) for name in names}
+        return {"id": self.id, "way": self.way.value, **told, "files": sorted(self.files)}
 
     def to_text(self) -> str:
         """The finding for people, its lines indented below it."""
@@ -76,12 +69,20 @@ class Finding:
         )
 
 
+def exact(value: Any) -> str:
+    """A value to compare: Python calls `1` and `true` equal, and JSON does not."""
+    return json.dumps(value, sort_keys=True)
+
+
+def short(value: Any, most: int = 120) -> str:
+    """A value as JSON, cut where it is longer."""
+    text = exact(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def of_way(findings: Iterable[Finding], way: Way) -> list[Finding]:
     """Those that go this way, in order, each once."""
     return list({finding.id: finding for finding in findings if finding.way is way}.values())
-
-
-STRICTNESS: Final = {Verdict.RELEASE: 0, Verdict.REVIEW: 1, Verdict.DENY: 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.paths import Path
 from policy_service.pap.parts import Parts
-from policy_service.pap.tools import ToolVersion
+from policy_service.pap.tools import MAX_SCHEMA_DEPTH, ToolVersion, schema_node
 from policy_service.pdp.cedar import Request, entities_for, entities_of, request_for
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import ToolRules, policy_set
@@ -46,31 +46,10 @@ TRIED: Final = (
 )
 """Texts that patterns of everyday arguments take."""
 
-_MAX_DEPTH: Final = 12
-
-
-def settled(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The node itself, or what it refers to within the document."""
-    for _ in range(_MAX_DEPTH):
-        if not isinstance(node, Mapping):
-            return {}
-        if "$ref" not in node:
-            return node
-        node = _target(str(node["$ref"]), root)
-    return {}
-
-
-def _target(reference: str, root: Mapping[str, Any]) -> Any:
-    node: Any = root
-    for token in reference.removeprefix("#").split("/")[1:]:
-        step = token.replace("~1", "/").replace("~0", "~")
-        node = node.get(step) if isinstance(node, Mapping) else None
-    return node
-
 
 def sample(node: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
     """A small value of this node; whether it really fits is for the codec to say."""
-    schema = settled(node, root)
+    schema = schema_node(node, root)
     for key in ("examples", "enum"):
         if schema.get(key):
             return schema[key][0]
@@ -81,7 +60,7 @@ def sample(node: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
             return sample(schema[key][0], root, depth + 1)
     kind = schema.get("type")
     kind = kind[0] if isinstance(kind, list) and kind else kind
-    if depth > _MAX_DEPTH:
+    if depth > MAX_SCHEMA_DEPTH:
         return None
     return _of_kind(kind, schema, root, depth)
 
@@ -324,7 +303,7 @@ def args_of(schema: Mapping[str, Any], base: dict[str, Any], values: Assignment)
 def _put(schema: Mapping[str, Any], args: dict[str, Any], steps: Path, value: Any) -> None:
     node: Any = schema
     for step in steps[:-1]:
-        node = settled(node, schema).get("properties", {}).get(step, {})
+        node = schema_node(node, schema).get("properties", {}).get(step, {})
         inner = args.get(step)
         if not isinstance(inner, dict):
             if value == ABSENT:

@@ -9,7 +9,6 @@ gone is stricter only where a call about it is then denied; every change of a me
 
 from __future__ import annotations
 
-import json
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
@@ -21,10 +20,10 @@ from policy_service.facts.config import FactsConfig, SourceSpec
 from policy_service.facts.groups import Directory
 from policy_service.facts.meters import Meter
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.findings import Finding, Way
+from policy_service.pap.changes.findings import Finding, Way, exact, short
 from policy_service.pap.changes.paths import path_of
-from policy_service.pap.changes.reading import below
 from policy_service.pap.parts import Parts
+from policy_service.pap.policies import expressions
 
 _OWN_GROUPS = (("agent",),)
 """In a rule about tools the principal is an agent: its groups are of its key, not of groups.toml."""
@@ -68,7 +67,7 @@ def _in(expr: Any, holds: bool | None, ignored: tuple[Any, ...]) -> Iterator[tup
 
 
 def _named(expr: Any) -> list[str]:
-    entities = [each.value for each in below(expr) if isinstance(each, pst.EntityLit)]
+    entities = [each.value for each in expressions(expr) if isinstance(each, pst.EntityLit)]
     return [entity.id for entity in entities if _is_group(entity)]
 
 
@@ -114,14 +113,12 @@ def _directory_findings(
         old, new = before.elsewhere.get(group), after.elsewhere.get(group)
         if old == new:
             continue
+        way = Way.LOOSENING if new is not None or opened.get(group) else Way.LOOK
+        instead = f", not of {old!r}" if old is not None else ""
+        words = f"its people are those of the directory's {new!r}{instead}"
         if new is None:
             words = f"its people are no longer those of the directory's {old!r}"
-            way = Way.LOOSENING if opened.get(group) else Way.LOOK
-            yield _group_finding(way, "directory-group", group, words)
-        else:
-            instead = f", not of {old!r}" if old is not None else ""
-            words = f"its people are those of the directory's {new!r}{instead}"
-            yield _group_finding(Way.LOOSENING, "directory-group", group, words)
+        yield _group_finding(way, "directory-group", group, words)
 
 
 def _titles(before: Directory, after: Directory) -> Iterator[Finding]:
@@ -130,13 +127,8 @@ def _titles(before: Directory, after: Directory) -> Iterator[Finding]:
     for group in sorted(known.keys() & titles.keys()):
         old, new = known[group], titles[group]
         if old != new:
-            taken = {
-                _seen(name)
-                for each in (known, titles)
-                for g, t in each.items()
-                if g != group
-                for name in (g, t)
-            }
+            pairs = (pair for each in (known, titles) for pair in each.items() if pair[0] != group)
+            taken = {_seen(name) for pair in pairs for name in pair}
             words = f"the title {old!r} becomes {new!r}"
             yield _renamed("group-title", group, words, "group", _seen(new) in taken)
 
@@ -147,21 +139,15 @@ def _names(before: Directory, after: Directory) -> Iterator[Finding]:
         if old == new:
             continue
         words = f"{person} is called {new!r}, before {old!r}" if new else f"{person} has no name any more"
-        others = {
-            _seen(name)
-            for people in (before.people, after.people)
-            for other, name in people.items()
-            if other != person
-        }
+        pairs = (*before.people.items(), *after.people.items())
+        others = {_seen(name) for other, name in pairs if other != person}
         yield _renamed("person-name", person, words, "person", new is not None and _seen(new) in others)
 
 
 def _renamed(kind: str, subject: str, words: str, whose: str, is_taken: bool) -> Finding:
     if is_taken:
-        return _group_finding(
-            Way.LOOSENING, kind, subject, f"{words}: the name of another {whose}, before or after"
-        )
-    return _group_finding(Way.LOOK, kind, subject, words)
+        words = f"{words}: the name of another {whose}, before or after"
+    return _group_finding(Way.LOOSENING if is_taken else Way.LOOK, kind, subject, words)
 
 
 def _seen(name: str) -> str:
@@ -187,21 +173,14 @@ def fact_findings(before: Parts, after: Parts) -> Iterator[Finding]:
     old = {source.name: source for source in before.config.source}
     new = {source.name: source for source in after.config.source}
     for name in sorted(old.keys() | new.keys()):
-        if name not in old:
-            yield _finding(
-                Way.LOOSENING, "fact-source", name, f"a new source for {new[name].entity}", "facts.toml"
-            )
-        elif name not in new:
-            yield _finding(Way.LOOSENING, "fact-source", name, "the source is gone", "facts.toml")
-        else:
+        if name in old and name in new:
             yield from _source(old[name], new[name])
+            continue
+        words = "the source is gone" if name in old else f"a new source for {new[name].entity}"
+        yield _finding(Way.LOOSENING, "fact-source", name, words, "facts.toml")
+    sources = [*before.config.source, *after.config.source]
     for file in sorted(before.rows.keys() | after.rows.keys()):
-        may_miss = any(
-            source.optional
-            for parts in (before, after)
-            for source in parts.config.source
-            if source.file == file
-        )
+        may_miss = any(source.optional for source in sources if source.file == file)
         yield from _rows(file, before.rows.get(file, {}), after.rows.get(file, {}), may_miss)
 
 
@@ -236,39 +215,24 @@ def _rows(
     file: str, before: Mapping[str, Any], after: Mapping[str, Any], may_miss: bool
 ) -> Iterator[Finding]:
     keys = sorted(before.keys() | after.keys())
-    changed = [key for key in keys if _whole(before.get(key)) != _whole(after.get(key))]
+    changed = [key for key in keys if exact(before.get(key)) != exact(after.get(key))]
     gone = Way.LOOSENING if may_miss else Way.TIGHTENING
     for key in changed[:_MAX_ROWS]:
         if key not in after:
-            what = (
-                "a source of this file is optional, so calls about it are decided without it"
-                if may_miss
-                else "calls about it are denied"
-            )
-            words = f"the row is gone: {what}"
+            words = "the row is gone: calls about it are denied"
+            if may_miss:
+                words = "the row is gone: a source of this file is optional, so calls about it are decided without it"
             yield _finding(gone, "fact-row", f"{file} {key}", words, file, before[key])
             continue
-        words = (
-            f"{_json(before.get(key))} becomes {_json(after[key])}"
-            if key in before
-            else f"a new row {_json(after[key])}"
-        )
+        words = f"a new row {short(after[key], 200)}"
+        if key in before:
+            words = f"{short(before[key], 200)} becomes {short(after[key], 200)}"
         content = [before.get(key), after[key]]
         yield _finding(Way.LOOSENING, "fact-row", f"{file} {key}", words, file, content)
     if rest := changed[_MAX_ROWS:]:
         both = {key: [before.get(key), after.get(key)] for key in rest}
         way = Way.LOOSENING if any(key in after for key in rest) else gone
         yield _finding(way, "fact-rows", file, f"{len(rest)} more rows differ", file, both)
-
-
-def _whole(value: Any) -> str:
-    """A row to compare: Python calls `1` and `true` equal, and policy does not."""
-    return json.dumps(value, sort_keys=True)
-
-
-def _json(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 def meter_findings(before: Parts, after: Parts) -> Iterator[Finding]:

@@ -8,17 +8,17 @@ by narrowing; words for lists are to be looked at; a member that is not named he
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.contract import ToolManifest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.findings import Finding, Way
+from policy_service.pap.changes.findings import Finding, Way, exact, short
 from policy_service.pap.tools import ToolVersion
 
 _RISKS: Final = ("low", "medium", "high")
+_STRICTER: Final = {"recheck": True, "ask": "live", "on_exhausted": "transaction", "idempotent": False}
 _WORDS: Final = frozenset({"title", "description"})
 # `secret` and `money` change what people see: always a loosening
 _KEPT_LISTS: Final = frozenset({"recipients"})
@@ -42,7 +42,7 @@ def manifest_changes(
     theirs: dict[str, Any] = new.model_dump(mode="json")
     for name in sorted(mine.keys() | theirs.keys()):
         before, after = mine.get(name), theirs.get(name)
-        if _exact(before) == _exact(after):
+        if exact(before) == exact(after):
             continue
         if name == "args":
             changes = list(dict.fromkeys(_schema(before, after, "args")))
@@ -51,7 +51,7 @@ def manifest_changes(
                     yield _member_finding(way, subject, "manifest-args", told, files, [before, after])
             continue
         way = _way(name, before, after, is_settled)
-        words = f"{name} {_short(before)} becomes {_short(after)}"
+        words = f"{name} {_shown(before)} becomes {_shown(after)}"
         yield _member_finding(way, subject, f"manifest-{name}", words, files, [before, after])
 
 
@@ -61,29 +61,22 @@ def _way(name: str, before: Any, after: Any, is_settled: bool) -> Way:
     if name in _KEPT_LISTS:
         lost = [each for each in before if each not in after]
         return Way.LOOSENING if lost else Way.LOOK
-    if name == "risk":
-        return Way.TIGHTENING if _RISKS.index(after) > _RISKS.index(before) else Way.LOOSENING
-    if name == "timeout_seconds":
-        return Way.TIGHTENING if after < before else Way.LOOSENING
-    if name == "recheck" and after is True:
-        return Way.TIGHTENING
-    if name == "ask" and after == "live":
-        return Way.TIGHTENING
-    if name == "on_exhausted" and after == "transaction":
-        return Way.TIGHTENING
-    if name == "idempotent" and after is False:
-        return Way.TIGHTENING
-    return Way.LOOSENING
+    stricter = (
+        (name == "risk" and _RISKS.index(after) > _RISKS.index(before))
+        or (name == "timeout_seconds" and after < before)
+        or (name in _STRICTER and after == _STRICTER[name])
+    )
+    return Way.TIGHTENING if stricter else Way.LOOSENING
 
 
 def _schema(before: Any, after: Any, place: str) -> Iterator[Change]:
     """How one schema node differs: narrowing what is known to narrow, words for words, else a loosening."""
     if not isinstance(before, dict) or not isinstance(after, dict):
-        yield Way.LOOSENING, f"{place} {_short(before)} becomes {_short(after)}"
+        yield Way.LOOSENING, f"{place} {_shown(before)} becomes {_shown(after)}"
         return
     for key in sorted(before.keys() | after.keys()):
         mine, theirs = before.get(key), after.get(key)
-        if _exact(mine) == _exact(theirs) and (key in before) is (key in after):
+        if exact(mine) == exact(theirs) and (key in before) is (key in after):
             continue
         if key in ("properties", "$defs") and isinstance(mine, dict) and isinstance(theirs, dict):
             yield from _properties(mine, theirs, f"{place}.{key}")
@@ -99,12 +92,12 @@ def _properties(before: dict[str, Any], after: dict[str, Any], place: str) -> It
             yield Way.LOOSENING, f"{place}.{name} is new: agents may send it"
         elif name not in after:
             yield Way.TIGHTENING, f"{place}.{name} is gone"
-        elif _exact(before[name]) != _exact(after[name]):
+        elif exact(before[name]) != exact(after[name]):
             yield from _schema(before[name], after[name], f"{place}.{name}")
 
 
 def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change:
-    words = f"{place}.{key} {_short(before)} becomes {_short(after)}"
+    words = f"{place}.{key} {_shown(before)} becomes {_shown(after)}"
     if key in _WORDS_IN_ARGS:
         return Way.LOOK, words
     # policy may begin to see the field
@@ -118,7 +111,7 @@ def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change
             key == "enum"
             and isinstance(after, list)
             and isinstance(before, list)
-            and {_exact(v) for v in after} <= {_exact(v) for v in before}
+            and {exact(v) for v in after} <= {exact(v) for v in before}
         )
         or (key == "required" and isinstance(after, list) and set(before or ()) <= set(after))
     )
@@ -129,14 +122,8 @@ def _is_more(one: Any, other: Any) -> bool:
     return isinstance(one, int | float) and isinstance(other, int | float) and one > other
 
 
-def _exact(value: Any) -> str:
-    """A value to compare: Python calls `1` and `true` equal, and JSON does not."""
-    return json.dumps(value, sort_keys=True)
-
-
-def _short(value: Any) -> str:
-    text = "(nothing)" if value is None else json.dumps(value, sort_keys=True)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+def _shown(value: Any) -> str:
+    return "(nothing)" if value is None else short(value)
 
 
 def _member_finding(

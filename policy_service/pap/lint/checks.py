@@ -30,7 +30,7 @@ from policy_service.pap.lint.proofs import (
     truth,
 )
 from policy_service.pap.parts import Parts
-from policy_service.pap.policies import Policy
+from policy_service.pap.policies import Policy, children, expressions
 from policy_service.pap.problems import Level, Problem
 from policy_service.pdp.rules import may_match
 
@@ -102,33 +102,6 @@ def subjects_of(parts: Parts, policies: Mapping[str, Policy]) -> tuple[Subject, 
                 yield domain
 
     return tuple(Subject(policy, tuple(about(policy))) for policy in policies.values())
-
-
-def expressions(node: pst.Expr) -> Iterator[pst.Expr]:
-    """This expression and all below it."""
-    yield node
-    for child in children(node):
-        yield from expressions(child)
-
-
-def children(node: pst.Expr) -> tuple[pst.Expr, ...]:
-    """The expressions directly below."""
-    match node:
-        case pst.UnaryOp(arg=arg):
-            return (arg,)
-        case pst.BinaryOp(left=left, right=right):
-            return (left, right)
-        case pst.GetAttr(base=base) | pst.HasAttr(base=base) | pst.Like(base=base):
-            return (base,)
-        case pst.Is(base=base, in_expr=inside):
-            return (base,) if inside is None else (base, inside)
-        case pst.IfThenElse(cond=cond, then_expr=then, else_expr=other):
-            return (cond, then, other)
-        case pst.Set(elements=elements):
-            return tuple(elements)
-        case pst.Record(fields=fields):
-            return tuple(fields.values())
-    return ()
 
 
 MAX_PAIRS: Final = 20_000

@@ -20,7 +20,7 @@ from policy_service.facts.config import FactsConfig
 from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.facts.schema import approval_schema
 from policy_service.pap.compile import schema_json, shape_of
-from policy_service.pap.tools import ToolVersion
+from policy_service.pap.tools import MAX_SCHEMA_DEPTH, ToolVersion, schema_node
 
 Path: TypeAlias = tuple[str, ...]
 Interval: TypeAlias = tuple[int, int]
@@ -166,21 +166,12 @@ class _Inputs:
 
     def _fields(self, node: Mapping[str, Any], path: Path, depth: int) -> Iterator[tuple[Path, Any]]:
         properties = node.get("properties")
-        if not isinstance(properties, dict) or depth > _MAX_DEPTH:
+        if not isinstance(properties, dict) or depth > MAX_SCHEMA_DEPTH:
             return
         for name, child in properties.items():
-            if (found := self._resolved(child)) is not None:
-                yield (*path, name), found
-                yield from self._fields(found, (*path, name), depth + 1)
-
-    def _resolved(self, node: Any) -> Mapping[str, Any] | None:
-        for _ in range(_MAX_DEPTH):
-            if not isinstance(node, dict):
-                return None
-            if "$ref" not in node:
-                return node
-            node = _target(str(node["$ref"]), self._root)
-        return None
+            found = schema_node(child, self._root)
+            yield (*path, name), found
+            yield from self._fields(found, (*path, name), depth + 1)
 
     def _read(self, path: Path, node: Mapping[str, Any]) -> None:
         values = [node["const"]] if "const" in node else node.get("enum")
@@ -192,17 +183,6 @@ class _Inputs:
                 self.bools[path] = values[0]
         if kind in ("integer", ["integer"]) or (values and all(type(value) is int for value in values)):
             self.longs[path] = _bounds(node, values if isinstance(values, list) else None)
-
-
-_MAX_DEPTH: Final = 16
-
-
-def _target(reference: str, root: Any) -> Any:
-    node = root
-    for token in reference.removeprefix("#").split("/")[1:]:
-        step = token.replace("~1", "/").replace("~0", "~")
-        node = node.get(step) if isinstance(node, dict) else None
-    return node
 
 
 def _bounds(node: Mapping[str, Any], values: list[Any] | None) -> Interval:
