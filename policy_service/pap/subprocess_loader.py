@@ -28,7 +28,7 @@ from typing import Any, Final
 from cedarpy import policies_to_json_str, pst
 
 from policy_service.facts.outside import Outside
-from policy_service.pap.bundle import Bundle, assemble, prepare_bundle
+from policy_service.pap.bundle import Bundle, assemble
 from policy_service.pap.cases.guarding import Guarded, guard
 from policy_service.pap.checking import Checked, check_files
 from policy_service.pap.compile import WrittenSet, WrittenTool, engine_set
@@ -104,7 +104,8 @@ def answers(task: Task) -> Iterator[tuple[str, Any]]:
     try:
         checked = check_files(task.files, allowed_outside=task.allowed_outside)
         if task.guarded:
-            yield "guarded", _guarded(task, checked)
+            active = None if task.active is None else _files(task.active)
+            yield "guarded", guard(assemble(_files(task.files), checked, None), active)
     except BundleError as error:
         yield "refused", (error.why, error.problems)
         return
@@ -121,13 +122,6 @@ def answers(task: Task) -> Iterator[tuple[str, Any]]:
     none: tuple[WrittenTool, ...] = ()
     parts = replace(checked.parts, tools=())
     yield "rest", replace(checked, parts=parts, policies={}, tools=none, people=people)
-
-
-def _guarded(task: Task, checked: Checked) -> Guarded:
-    def active() -> Bundle | None:
-        return None if task.active is None else prepare_bundle(_files(task.active))
-
-    return guard(assemble(_files(task.files), checked, None), task.active, active)
 
 
 def _files(files: Mapping[str, bytes]) -> BundleFiles:
@@ -239,7 +233,7 @@ class Preparer:
             if cases is None:
                 return bundle, None
             try:
-                return bundle, guarded(bundle, cases)
+                return bundle, guard(bundle, cases.active)
             except BundleError:
                 bundle.close()
                 raise
@@ -293,20 +287,6 @@ class Preparer:
             return process
 
 
-def guarded(bundle: Bundle, cases: Cases) -> Guarded:
-    """Run the cases here.
-
-    Raises:
-        CasesError: which do not hold.
-    """
-    active = cases.active
-    return guard(
-        bundle,
-        None if active is None else active.files,
-        lambda: None if active is None else prepare_bundle(active),
-    )
-
-
 def _ended(why: str) -> EndedError:
     return EndedError([Problem("bundle", None, f"the bundle could not be read: {why}")])
 
@@ -337,45 +317,27 @@ def _others_first() -> Iterator[None]:
     """Within it, threads give way sooner and nothing is collected: a collection stands still with every thread, for as
     long as all that the service holds is large.
     """
-    with _COUNT:
-        _COUNT.enter()
+    with _Switches.lock:
+        if _Switches.preparing == 0:
+            _Switches.before = sys.getswitchinterval(), gc.isenabled()
+            sys.setswitchinterval(min(_SWITCH_S, sys.getswitchinterval()))
+            gc.disable()
+        _Switches.preparing += 1
     try:
         yield
     finally:
-        with _COUNT:
-            _COUNT.leave()
+        with _Switches.lock:
+            _Switches.preparing -= 1
+            if _Switches.preparing == 0:
+                interval, collecting = _Switches.before
+                sys.setswitchinterval(interval)
+                if collecting:
+                    gc.enable()
 
 
-class _GivingWay:
+class _Switches:
     """How many threads prepare: the interpreter's switches are the whole process's, so the last one sets them back."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._before = 0.0
-        self._collecting = True
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def enter(self) -> None:
-        """One more."""
-        if self._threads == 0:
-            self._before, self._collecting = sys.getswitchinterval(), gc.isenabled()
-            sys.setswitchinterval(min(_SWITCH_S, self._before))
-            gc.disable()
-        self._threads += 1
-
-    def leave(self) -> None:
-        """One less."""
-        self._threads -= 1
-        if self._threads == 0:
-            sys.setswitchinterval(self._before)
-            if self._collecting:
-                gc.enable()
-
-
-_COUNT: Final = _GivingWay()
+    lock = threading.Lock()
+    preparing = 0
+    before = (0.0, True)

@@ -10,17 +10,18 @@ refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from policy_service.domain.decision import Decision
 from policy_service.facts.config import AGENT
-from policy_service.pap.bundle import Bundle
+from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.cases.case import AnyCase, Case
 from policy_service.pap.cases.reading import cases_in
 from policy_service.pap.cases.running import Failure, determining, failure_of, prepare_cases
 from policy_service.pap.problems import BundleError, Problem, Why
+from policy_service.pap.source import BundleFiles
 
 MAX_TOLD: Final = 50
 """Failing cases that are told one by one; the rest is a number."""
@@ -40,17 +41,15 @@ class CasesError(BundleError):
     why: Why = "cases"
 
 
-def guard(
-    candidate: Bundle, active_files: Mapping[str, bytes] | None, active: Callable[[], Bundle | None]
-) -> Guarded:
+def guard(candidate: Bundle, active: BundleFiles | None) -> Guarded:
     """Run both bundles' cases in the candidate. Blocks, for about half a millisecond a case.
 
-    ``active`` makes the bundle in force, where a case of its own fails and somebody has to know whether it ever held.
+    The bundle in force is prepared only where a case of its own fails: it may never have held.
 
     Raises:
         CasesError: which do not hold, and where they are written.
     """
-    own, theirs = _read(candidate.source.files), _in_force(active_files)
+    own, theirs = _read(candidate.source.files), _in_force(active)
     failing, run, not_run = _failing(candidate, own)
     problems = [_problem(case, failure, "a case of its own") for case, failure in failing]
     told = {case.it for case, _ in failing}
@@ -72,10 +71,10 @@ def _read(files: Mapping[str, bytes]) -> list[AnyCase]:
         raise CasesError(_bounded(error.problems)) from error
 
 
-def _in_force(files: Mapping[str, bytes] | None) -> list[AnyCase]:
+def _in_force(active: BundleFiles | None) -> list[AnyCase]:
     """Those of the bundle in force; it may have come into force when nobody asked whether its cases can be read."""
     try:
-        return [] if files is None else cases_in(files)
+        return [] if active is None else cases_in(active.files)
     except BundleError:
         return []
 
@@ -101,12 +100,11 @@ def needs_others(bundle: Bundle, case: AnyCase) -> bool:
     return any(source.file is None for source in sources)
 
 
-def _held_before(opened: Failing, active: Callable[[], Bundle | None]) -> Failing:
+def _held_before(opened: Failing, active: BundleFiles | None) -> Failing:
     """Those that the bundle in force passes."""
-    before = active() if opened else None
-    if before is None:
+    if not opened or active is None:
         return opened
-    never = {case.it for case, _ in _failing(before, [case for case, _ in opened])[0]}
+    never = {case.it for case, _ in _failing(prepare_bundle(active), [case for case, _ in opened])[0]}
     return [(case, failure) for case, failure in opened if case.it not in never]
 
 

@@ -15,6 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from dulwich.errors import ObjectFormatException
+from dulwich.objects import parse_tree
 from dulwich.objectspec import parse_commit
 from dulwich.repo import Repo
 
@@ -213,26 +215,17 @@ def _entries(objects: Objects, tree: str, place: str) -> list[_Entry]:
         BundleError: a name leads elsewhere or stands twice.
         ObjectError: the tree cannot be read.
     """
-    raw, at, found = objects.read(tree, TREE, MAX_TREE_BYTES), 0, {}
-    width = len(tree) // 2
-    while at < len(raw):
-        mode_end = raw.find(b" ", at)
-        name_end = raw.find(b"\0", mode_end)
-        if mode_end < 0 or name_end < 0 or name_end + 1 + width > len(raw):
-            raise ObjectError(f"the tree {tree} is damaged")
-        name, sha = _name(raw[mode_end + 1 : name_end], place), raw[name_end + 1 : name_end + 1 + width]
+    raw, found = objects.read(tree, TREE, MAX_TREE_BYTES), {}
+    try:
+        lines = list(parse_tree(raw, len(tree) // 2))
+    except (ValueError, ObjectFormatException):
+        raise ObjectError(f"the tree {tree} is damaged") from None
+    for raw_name, mode, sha in lines:
+        name = _name(raw_name, place)
         if name in found:
             raise BundleError([Problem(place + name, None, "this name stands twice in its folder")])
-        found[name] = _Entry(place + name, _mode(raw[at:mode_end], tree), sha.hex())
-        at = name_end + 1 + width
+        found[name] = _Entry(place + name, mode, sha.decode())
     return [found[name] for name in sorted(found)]
-
-
-def _mode(text: bytes, tree: str) -> int:
-    try:
-        return int(text, 8)
-    except ValueError:
-        raise ObjectError(f"the tree {tree} is damaged") from None
 
 
 def _name(raw: bytes, place: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from policy_service.channels.operator.author.naming import bundle_named, read_recorded, said_of_bad_lines
-from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.changes.findings import Way
 from policy_service.pap.changes.replaying import (
@@ -50,7 +50,7 @@ def replay_calls(
             "bad_lines": [{"line": each.number, "why": each.why} for each in bad]
         }
         lines = [*said_of_bad_lines(bad), *_text(first, counted(first), differences, against)]
-        say(value, as_json, "\n".join("\n".join(map(visible, line.split("\n"))) for line in lines))
+        say(value, as_json, "\n".join(lines))
         if bad:
             raise typer.Exit(1)
 

@@ -13,7 +13,7 @@ import typer
 
 from policy_service.channels.operator.author.checking import BundleName
 from policy_service.channels.operator.author.naming import bundle_named
-from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import StartError
 from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.cases.coverage import Covered, coverage_of, table
@@ -118,7 +118,7 @@ def _test(name: str | None, mutate_rules: bool, coverage: bool, junit: Path | No
     wrong = [each for each in answered if not each.holds]
     passed = bool(answered) and not wrong and (tried is None or tried.passed)
     lines = _lines(answered, wrong, covered if coverage else (), tried)
-    say(_json(passed, loaded, answered, covered, tried), as_json, "\n".join(_visible(lines)))
+    say(_json(passed, loaded, answered, covered, tried), as_json, "\n".join(lines))
     if not passed:
         raise typer.Exit(1)
 
@@ -144,11 +144,6 @@ def _write(file: Path, report: bytes) -> None:
         raise StartError(
             f"{str(file)!r} cannot be written: {error.strerror}; name another --junit FILE"
         ) from error
-
-
-def _visible(lines: list[str]) -> list[str]:
-    """Each line with nothing in it that moves the cursor."""
-    return [visible(part) for line in lines for part in line.split("\n")]
 
 
 def _lines(
