@@ -20,8 +20,8 @@ from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
 from policy_service.channels.operator import backup, people, signing_keys, slack, stopping, telling, verifying
+from policy_service.channels.operator.author import add_author_verbs
 from policy_service.channels.operator.author.naming import bundle_of
-from policy_service.channels.operator.author.verbs import add_author_verbs
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.configured import ENV_PREFIX, without_password

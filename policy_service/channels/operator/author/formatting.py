@@ -13,8 +13,8 @@ import typer
 from policy_service.channels.operator.author.checking import BundleName
 from policy_service.channels.operator.author.naming import bundle_named
 from policy_service.channels.operator.speaking import AsJson, say, sentences
-from policy_service.pap.formatting import format_file
 from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.scan import format_file
 
 Check = Annotated[
     bool, typer.Option("--check", help="Write nothing; show what would change and end with status 1.")

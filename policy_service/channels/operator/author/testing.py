@@ -16,16 +16,18 @@ from policy_service.channels.operator.author.naming import bundle_named
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import StartError
 from policy_service.pap.bundle import Bundle, prepare_bundle
-from policy_service.pap.cases.coverage import Covered, coverage_of, table
-from policy_service.pap.cases.mutants import Mutant
-from policy_service.pap.cases.mutating import (
+from policy_service.pap.cases.coverage import (
+    Covered,
     Mutation,
     acknowledged_in,
     counted,
+    coverage_of,
     mutate,
     noticing,
+    table,
     unacknowledged,
 )
+from policy_service.pap.cases.mutants import Mutant
 from policy_service.pap.cases.reading import cases_in
 from policy_service.pap.cases.running import Answered, Prepared, prepare_cases
 from policy_service.pap.problems import Problem
