@@ -21,6 +21,7 @@ from policy_service.facts.outside import Outside
 from policy_service.pap.compile import (
     WrittenSet,
     WrittenTool,
+    about_people,
     approving_schema,
     schema_json,
     schema_of,
@@ -250,13 +251,9 @@ def check_files(
         parts=parts,
         policies={name: policy.source for name, policy in policies.items()},
         tools=tools,
-        people={action: _about(policies, action) for action in ABOUT},
+        people={action: about_people(policies, action) for action in ABOUT},
         warnings=tuple(warnings_about(parts, policies, allowed_outside=known)),
     )
-
-
-def _about(policies: Mapping[str, Policy], action: str) -> WrittenSet:
-    return {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
 
 
 def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:

@@ -182,10 +182,11 @@ def _always(config: FactsConfig, entity: str) -> frozenset[str]:
 
 def people_rules(policies: Mapping[str, Policy]) -> dict[str, PeopleRules]:
     """The rules about what people do, by what it is; nothing where there is none."""
-    return _all_people_rules({action: _about(policies, action) for action in ABOUT})
+    return _all_people_rules({action: about_people(policies, action) for action in ABOUT})
 
 
-def _about(policies: Mapping[str, Policy], action: str) -> WrittenSet:
+def about_people(policies: Mapping[str, Policy], action: str) -> WrittenSet:
+    """The policies about one thing people do."""
     return {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
 
 

@@ -69,8 +69,7 @@ class Unpacking:
         kind, value = piece
         if kind == "refused":
             why, problems = value
-            self.refused = BundleError(problems)
-            self.refused.why = why
+            self.refused = BundleError(problems, why)
         elif kind == "guarded":
             self.guarded = value
         elif kind == "rest":

@@ -151,21 +151,6 @@ def _unlink_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"team": args["team"], "user": args["user"], "person": was}
 
 
-_OF_PEOPLE: dict[str, Verb] = {
-    "passkey-list": _list_passkeys,
-    "passkey-revoke": _revoke_passkey,
-    "passkeys-reset": _reset_passkeys,
-    "people-list": _list_people,
-    "reinstate-approver": _reinstate_approver,
-    "revoke-approver": _revoke_approver,
-    "slack-drop": _drop_slack,
-    "slack-links": _list_slack_links,
-    "slack-retry": _retry_slack,
-    "slack-status": _slack_status,
-    "slack-unlink": _unlink_slack,
-}
-
-
 def _enroll(tx: Tx, settings: Settings, args: Arguments) -> Any:
     agents.enroll(
         tx, args["name"], owner=args.get("owner"), roles=args.get("roles", ()), teams=args.get("teams", ())
@@ -345,7 +330,6 @@ def _recorded_call(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 VERBS: dict[str, Verb] = {
-    **_OF_PEOPLE,
     "agent-enroll": _enroll,
     "agent-key-add": _add_key,
     "agent-key-revoke": _revoke_key,
@@ -354,16 +338,27 @@ VERBS: dict[str, Verb] = {
     "api-key-revoke": _revoke_api_keys,
     "freeze": _freeze,
     "go-on": _go_on,
+    "passkey-list": _list_passkeys,
+    "passkey-revoke": _revoke_passkey,
+    "passkeys-reset": _reset_passkeys,
+    "people-list": _list_people,
     "policies-accept": _accept_policies,
     "recorded-call": _recorded_call,
     "recorded-calls": _recorded_calls,
+    "reinstate-approver": _reinstate_approver,
     "revoke-agent": _revoke_agent,
+    "revoke-approver": _revoke_approver,
     "revoke-commit": _revoke_commit,
     "revoke-effect": _revoke_effect,
     "revoke-effect-if-open": _revoke_effect_if_open,
     "revoke-transaction": _revoke_transaction,
     "revoke-transaction-if-open": _revoke_if_open,
     "sign-in-link": _sign_in_link,
+    "slack-drop": _drop_slack,
+    "slack-links": _list_slack_links,
+    "slack-retry": _retry_slack,
+    "slack-status": _slack_status,
+    "slack-unlink": _unlink_slack,
     "stop": _stop,
     "stop-list": _list_stops,
     "unfreeze": _unfreeze,

@@ -10,6 +10,7 @@ from typing import Any, Final
 from countersign.contract import Verdict
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
+from policy_service.domain.question import Question
 from policy_service.pap.changes.findings import Finding, Laxer, Way, asked_of, laxer, stricter
 from policy_service.pap.changes.partition import Half, State, meaning
 from policy_service.pap.changes.paths import PEOPLE, Path, told
@@ -205,14 +206,19 @@ def _outcome_lines(shown: Shown) -> Iterator[str]:
 
 def call_text(shown: Shown) -> str:
     """The call in one line: args, then who and what else the rules look at."""
+    question = _question(shown)
+    beside = [f"{told(path)} = {_value_text(path, value)}" for path, value in _beside(shown)]
+    return "; ".join([f"{question.tool} {json.dumps(question.args, sort_keys=True)}", *beside])
+
+
+def _question(shown: Shown) -> Question:
     side = next(side for side in reversed(shown.pair) if side is not None)
-    question = side.question(shown.base, shown.values)
-    beside = [
-        f"{told(path)} = {_value_text(path, value)}"
-        for path, value in sorted(shown.values.items())
-        if path[0] != "input"
-    ]
-    return "; ".join([f"{side.tool} {json.dumps(question.args, sort_keys=True)}", *beside])
+    return side.question(shown.base, shown.values)
+
+
+def _beside(shown: Shown) -> list[tuple[Path, Any]]:
+    """What the rules look at beside the args."""
+    return [(path, value) for path, value in sorted(shown.values.items()) if path[0] != "input"]
 
 
 def _value_text(path: Path, value: Any) -> str:
@@ -222,11 +228,9 @@ def _value_text(path: Path, value: Any) -> str:
 
 
 def _example(shown: Shown) -> dict[str, Any]:
-    side = next(side for side in reversed(shown.pair) if side is not None)
-    question = side.question(shown.base, shown.values)
+    question = _question(shown)
     beside = {
         told(path): "(absent)" if value == ABSENT else value if isinstance(value, bool | int) else str(value)
-        for path, value in sorted(shown.values.items())
-        if path[0] != "input"
+        for path, value in _beside(shown)
     }
-    return {"tool": side.tool, "args": question.args, "with": beside}
+    return {"tool": question.tool, "args": question.args, "with": beside}

@@ -82,7 +82,7 @@ def cases(expr: pst.Expr, holds: bool = True) -> Cases:
     return (frozenset({Atom(expr, holds)}),)
 
 
-def _comparison(op: str, left: pst.Expr, right: pst.Expr, holds: bool) -> Cases:
+def _comparison(op: pst.BinaryOpName, left: pst.Expr, right: pst.Expr, holds: bool) -> Cases:
     if op in _MIRRORED:
         return cases(pst.BinaryOp(_MIRRORED[op], right, left), holds)
     if op == "not_eq":
@@ -97,12 +97,7 @@ def _comparison(op: str, left: pst.Expr, right: pst.Expr, holds: bool) -> Cases:
             return cases(left, right.value is holds)
     elif op in _OPPOSITE and not holds:
         return cases(pst.BinaryOp(_OPPOSITE[op], right, left), True)
-    return (frozenset({Atom(pst.BinaryOp(_named(op), left, right), holds)}),)
-
-
-def _named(op: str) -> pst.BinaryOpName:
-    name: pst.BinaryOpName = op  # type: ignore[assignment]  # it was one before it was matched
-    return name
+    return (frozenset({Atom(pst.BinaryOp(op, left, right), holds)}),)
 
 
 def _ordered(left: pst.Expr, right: pst.Expr) -> tuple[pst.Expr, pst.Expr]:

@@ -39,7 +39,7 @@ from policy_service.storage.tables import EffectRow
 from policy_service.workflow import records
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.activate import activate
-from policy_service.workflow.tasks.cases import read_task
+from policy_service.workflow.tasks.cases import TaskCase, read_task
 from policy_service.workflow.tasks.settle import said_of
 from policy_service.workflow.told.task_views import task_url
 
@@ -112,11 +112,9 @@ class Session:
 
     async def run(self) -> None:
         """Until the person has had enough, or this is cancelled."""
-        follow, watch = asyncio.create_task(self._follow()), asyncio.create_task(self._watch())
-        work = asyncio.create_task(self._work())
+        steps = (self._follow(), self._watch(), self._work(), self._over.wait())
+        tasks = [asyncio.create_task(step) for step in steps]
         listen_for_keys(self._key)
-        over = asyncio.create_task(self._over.wait())
-        tasks = (follow, watch, work, over)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -280,7 +278,7 @@ class Session:
             tell_unknown(tool, where)
 
     async def _tell_task(self, task_id: str) -> None:
-        case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))
+        case = await self._task(task_id)
         undoing = case.effect.compensates is not None
         tell_task(case.effect.tool, case.kind, task_url(self._ctx, task_id), of_compensation=undoing)
 
@@ -311,14 +309,14 @@ class Session:
 
     async def _hear_word(self, task_id: str) -> None:
         """A task is over: by a person's word the script goes on, for one that settled itself nobody has to."""
-        case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))
+        case = await self._task(task_id)
         said = said_of(case)
         if said is not None and said["answer"] in HEARD_BY_AGENTS:
             self._todo.put_nowait(lambda: self._go_on(case.task.txn, SETTLED))
 
     async def _hear_task(self, task_id: str) -> None:
         """Ask the person; but what the script's next run takes back only once that has had its chance."""
-        case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))
+        case = await self._task(task_id)
         if case.kind is TaskKind.COMPENSATION_DUE and case.agent.name == self._folder.agent:
             self._in_a_moment(lambda: self._take_back(task_id))
         else:
@@ -332,7 +330,7 @@ class Session:
             await self._tell_task(task_id)
 
     async def _is_open(self, task_id: str) -> bool:
-        return (await self._ctx.db.read(lambda conn: read_task(conn, task_id))).task.state == "open"
+        return (await self._task(task_id)).task.state == "open"
 
     async def _go_on(self, txn: str, said: str) -> None:
         """People have let it go, or settled it: the script goes on by itself, or runs again, or it is resumed."""
@@ -365,6 +363,9 @@ class Session:
 
     def _in_a_moment(self, step: Step) -> None:
         asyncio.get_running_loop().call_later(_A_MOMENT_S, lambda: self._todo.put_nowait(step))
+
+    async def _task(self, task_id: str) -> TaskCase:
+        return await self._ctx.db.read(lambda conn: read_task(conn, task_id))
 
     async def _snapshot(self, txn: str) -> records.Snapshot:
         return await self._ctx.db.read(lambda conn: records.require(conn, txn))
