@@ -1,4 +1,8 @@
-"""Operator verbs about people: who there is, who decides no more, their passkeys, their Slack accounts."""
+"""Operator verbs: what the owner of the data folder may do to it.
+
+Each is one unit of work with its line in the log, the same whether it arrives through the socket of a running service
+or is run by the command line itself.
+"""
 
 from __future__ import annotations
 
