@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -265,16 +265,9 @@ class Covered:
 
     def to_json(self) -> dict[str, Any]:
         """One row, for programs."""
-        return {
-            "policy": self.policy,
-            "place": self.place,
-            "kind": self.kind,
-            "determined": self.determined,
-            "held": self.held,
-            "not_held": self.not_held,
-            "erred": self.erred,
-            "gap": self.gap,
-        }
+        told = asdict(self)
+        del told["conditional"]
+        return told | {"gap": self.gap}
 
 
 def coverage_of(

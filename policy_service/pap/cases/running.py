@@ -46,18 +46,10 @@ def decision_differences(expected: Expected, decision: Decision) -> Iterator[str
         "valid_for": decision.valid_for,
         "answer_within": min((gate.answer_within for gate in merged), default=None),
     }
-    wanted: dict[str, Any] = {
-        "expect": expected.outcome,
-        "gates": expected.gates,
-        "reasons": expected.reasons,
-        "errors": expected.errors,
-        "step_up": expected.step_up,
-        "valid_for": expected.valid_for,
-        "answer_within": expected.answer_within,
-    }
-    for name, value in wanted.items():
-        if value is not None and found[name] != value:
-            yield f"{name}: found {shown(found[name])}, expected {shown(value)}{_why(name, decision)}"
+    for name, value in found.items():
+        wanted = expected.outcome if name == "expect" else getattr(expected, name)
+        if wanted is not None and wanted != value:
+            yield f"{name}: found {shown(value)}, expected {shown(wanted)}{_why(name, decision)}"
     yield from _need_differences(expected, merged)
     if missing := expected.policies.difference(determining(decision)):
         yield f"policies: found {shown(determining(decision))}, expected also {shown(missing)}"

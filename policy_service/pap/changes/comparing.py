@@ -206,12 +206,16 @@ def _unproved(
         old, new = (None if side is None else side.bundle.policies.get(name) for side in pair)
         if only_stricter(old if name in _trees(pair[0]) else None, new if name in _trees(pair[1]) else None):
             continue
-        files = frozenset(policy.file for policy in (old, new) if policy is not None)
+        files = _files(old, new)
         words = f"the rule {name} changed, and no made-up call shows which way: it cannot be tried in full"
         if is_tried:
             words = f"the rule {name} changed beside others that loosen, and by itself it may let more through too"
         content = [None if policy is None else str(meaning(policy)) for policy in (old, new)]
         yield Finding(Way.LOOSENING, "unproved", tool, words, _where(old, new), (name,), content, files)
+
+
+def _files(old: PolicySource | None, new: PolicySource | None) -> frozenset[str]:
+    return frozenset(policy.file for policy in (old, new) if policy is not None)
 
 
 def _trees(side: Side | None) -> Any:
@@ -228,7 +232,7 @@ def _texts(before: Bundle, after: Bundle, findings: list[Finding]) -> Iterator[F
     shown = {name for finding in findings for name in finding.policies}
     for name in [*before.policies, *(name for name in after.policies if name not in before.policies)]:
         old, new = before.policies.get(name), after.policies.get(name)
-        files = frozenset(policy.file for policy in (old, new) if policy is not None)
+        files = _files(old, new)
         differs = old is None or new is None or meaning(old) != meaning(new)
         if differs and name not in shown:
             what = "is new" if old is None else "is gone" if new is None else "changed"
