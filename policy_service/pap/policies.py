@@ -28,18 +28,7 @@ from policy_service.slack import require_place
 
 ANYWHERE: Final = frozenset({"id", "title", "doc"})
 ON_A_GATE: Final = frozenset(
-    {
-        "approval",
-        "quorum",
-        "step_up",
-        "shared",
-        "answer_within",
-        "valid_for",
-        "channel",
-        "remind",
-        "escalate",
-        "reason",
-    }
+    "approval quorum step_up shared answer_within valid_for channel remind escalate reason".split()
 )
 ON_A_PERMIT: Final = frozenset({"unseen"})
 MAX_QUORUM: Final = 50

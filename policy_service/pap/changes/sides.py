@@ -30,20 +30,7 @@ from policy_service.pdp.cedar import Request, entities_for, entities_of, request
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import ToolRules, policy_set
 
-TRIED: Final = (
-    "x",
-    "a",
-    "A",
-    "1",
-    "a1",
-    "A1",
-    "ABC",
-    "abc123",
-    "ABC123",
-    "2026-01-14",
-    "12:00",
-    "a@example.com",
-)
+TRIED: Final = tuple("x a A 1 a1 A1 ABC abc123 ABC123 2026-01-14 12:00 a@example.com".split())
 """Texts that patterns of everyday arguments take."""
 
 
