@@ -19,20 +19,9 @@ import typer
 from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
-from policy_service.channels.operator import (
-    backing_up,
-    governing,
-    listing,
-    passkeys,
-    restoring,
-    signing_keys,
-    slack,
-    stopping,
-    telling,
-    verifying,
-)
+from policy_service.channels.operator import backup, people, signing_keys, slack, stopping, telling, verifying
+from policy_service.channels.operator.author import add_author_verbs
 from policy_service.channels.operator.author.naming import bundle_of
-from policy_service.channels.operator.author.verbs import add_author_verbs
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.configured import ENV_PREFIX, without_password
@@ -76,20 +65,20 @@ app.add_typer(stopping.freeze_app, name="freeze")
 app.add_typer(stopping.unfreeze_app, name="unfreeze")
 app.add_typer(stopping.revoke_app, name="revoke")
 app.add_typer(stopping.reinstate_app, name="reinstate")
-app.add_typer(passkeys.passkeys_app, name="passkeys")
+app.add_typer(people.passkeys_app, name="passkeys")
 app.add_typer(slack.slack_app, name="slack")
 slack.add_test(_slack_trial)
 signing_keys.add_commands(app)
-app.add_typer(governing.policies_app, name="policies")
+app.add_typer(stopping.policies_app, name="policies")
 app.add_typer(telling.webhooks_app, name="webhooks")
 agent_app.add_typer(key_app, name="key")
 key_app.command("revoke", context_settings=stopping.KEY_IDS)(stopping.revoke_key)
-agent_app.command("list")(listing.agents)
-app.command("people")(listing.people)
+agent_app.command("list")(people.agents)
+app.command("people")(people.people)
 add_author_verbs(app)
 app.command("verify-review")(verifying.verify_review)
-app.command("backup")(backing_up.backup)
-app.command("restored")(restoring.restored)
+app.command("backup")(backup.backup)
+app.command("restored")(backup.restored)
 
 _OWN_LOGS = frozenset({"serve", "dev"})
 

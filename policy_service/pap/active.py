@@ -9,18 +9,18 @@ shown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from policy_service.facts.outside import DirectoryReader, Outside
 from policy_service.health import Signal
-from policy_service.pap.apart import Cases, EndedError, Preparer
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.guarding import Guarded
 from policy_service.pap.problems import BundleError, Problem, Why
 from policy_service.pap.source import BundleFiles, BundleSource, Standing, Written
+from policy_service.pap.subprocess_loader import Cases, EndedError, Preparer
 
 Accept = Callable[[Bundle], Awaitable[bool]]
 """Asked before a bundle comes into force: records that for all replicas, or says that another was first."""
@@ -167,7 +167,7 @@ class ActiveBundle:
                 bundle = await asyncio.to_thread(self._load_accepted)
                 changed = bundle is not None and await self._swap(bundle)
             except BundleError as second:
-                error = UnreadableError([*error.problems, *second.problems], error.why)
+                error = BundleError([*error.problems, *second.problems], error.why)
         self._failed_at = self._failed_at or self._clock()  # since when it does not load
         self._error = error
         self._signal.bad(self._wrong(error))
@@ -314,20 +314,12 @@ _Asked = tuple[str, bool, str | None]
 """A commit, whether it had to pass cases, and the digest of the bundle whose cases they were beside its own."""
 
 
-class UnreadableError(BundleError):
-    """What is wrong with the newest bytes and, after a start, with those that stand."""
-
-    def __init__(self, problems: Iterable[Problem], why: Why) -> None:
-        super().__init__(problems)
-        self.why = why
-
-
 def _with_advice(error: BundleError, found: BundleFiles) -> BundleError:
     """Who means to loosen rules says so, as for a rewritten history."""
     if error.why != "cases" or found.folder is not None:
         return error
     advice = f'if that is meant: policy-service policies accept {found.commit} --reason "..."'
-    return UnreadableError([*error.problems, Problem("cases", None, advice, "cases")], error.why)
+    return BundleError([*error.problems, Problem("cases", None, advice, "cases")], error.why)
 
 
 _IN_WORDS: Final[dict[Why, str]] = {

@@ -1,20 +1,27 @@
-"""Checking a bundle's bytes: everything that takes long or could end a process, and none of what only a service has.
+"""Check a bundle's bytes: every fault, with suggestions for misspelt names, and warnings about what looks wrong.
 
-Rules kept here: what is checked is told as plain values, which another process can send: engine objects are made of
+Rules kept here: the result is plain values, which another process can send: engine objects are made from
 them afterwards (`bundle.py`), in one place and the same way wherever the checking was done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import Any, Final
 
-from policy_service.domain.people import ABOUT
+from cedarpy import pst
+
+from countersign.contract import manifest_file
+from policy_service.domain.people import ABOUT, APPROVE, SETTLE, STOP
 from policy_service.facts.outside import Outside
-from policy_service.pap.checks import warnings_about
 from policy_service.pap.compile import (
     WrittenSet,
     WrittenTool,
+    about_people,
     approving_schema,
     schema_json,
     schema_of,
@@ -24,10 +31,187 @@ from policy_service.pap.compile import (
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import MAX_OF_ONE_TOOL, Policy, read_policies, validate
 from policy_service.pap.problems import BundleError, Problem
-from policy_service.pap.suggesting import suggested
 from policy_service.pap.tools import ToolVersion
-from policy_service.pdp.rules import PolicySource
-from policy_service.pdp.slices import may_match
+from policy_service.pdp.rules import UNSEEN, PolicySource, may_match
+
+
+def warnings_about(
+    parts: Parts, policies: Mapping[str, Policy], *, allowed_outside: bool = False
+) -> Iterator[Problem]:
+    """Every suspicion about this bundle; ``allowed_outside`` where a service's allowlist was held against it."""
+    for policy in policies.values():
+        yield from _named("quorum-cannot-be-met", _too_few_people(parts, policy))
+        yield from _named("reminders", _reminders(policy))
+        yield from _named("unknown-unseen", _unknown_unseen(parts, policy))
+    if not allowed_outside:
+        # No fault of the bundle's, and nothing its author could write would mend it.
+        for problem in _asks_outside(parts):
+            yield problem.as_finding("asks-outside", "note")
+    yield from _named("nobody-sees-unseen", _nobody_looks_at_unseen(parts))
+    yield from _named("tool-without-permit", _tools_without_permit(parts, policies))
+    yield from _named("nobody-may-approve", _nobody_may_approve(policies))
+    yield from _named("nobody-may-settle", _only_forbids(policies, SETTLE, "settle a task"))
+    yield from _named("nobody-may-stop", _only_forbids(policies, STOP, "stop anything"))
+
+
+def _named(code: str, found: Iterable[Problem]) -> Iterator[Problem]:
+    return (problem.as_finding(code) for problem in found)
+
+
+def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:
+    gate = policy.source.gate
+    if gate is None:
+        return
+    people = frozenset[str]().union(
+        *(parts.directory.members(group) for group in gate.groups | gate.escalate)
+    )
+    asked_elsewhere = (gate.groups | gate.escalate) & parts.directory.elsewhere.keys()
+    if len(people) < gate.quorum and not asked_elsewhere:
+        asked = "|".join(sorted(gate.groups))
+        message = f"asks for {gate.quorum} of {asked}, which has {len(people)}; nobody can ever meet it"
+        yield policy.statement.problem(message, "approval")
+
+
+_TOO_OFTEN = timedelta(minutes=1)
+
+
+def _reminders(policy: Policy) -> Iterator[Problem]:
+    """Reminders nobody would get, or nobody would read."""
+    gate = policy.source.gate
+    if gate is None or gate.remind is None:
+        return
+    if gate.remind >= gate.answer_within:
+        yield policy.statement.problem("reminds after the time to answer is over: it never does", "remind")
+    if gate.remind < _TOO_OFTEN:
+        yield policy.statement.problem("reminds more often than once a minute; nobody reads that", "remind")
+
+
+def _unknown_unseen(parts: Parts, policy: Policy) -> Iterator[Problem]:
+    possible = frozenset[str]().union(
+        *(
+            version.unseen
+            for version in parts.tools
+            if may_match(policy.tree, version.tool, version.manifest.groups)
+        )
+    )
+    for name in sorted(policy.source.unseen - possible):
+        yield policy.statement.problem(
+            f"@unseen names {name!r}, which no tool here has as an unseen field", "unseen"
+        )
+
+
+def _asks_outside(parts: Parts) -> Iterator[Problem]:
+    for source in parts.config.source:
+        if source.url is not None:
+            message = f"source {source.name!r} asks {source.url}: a service that loads it needs that in [[facts_http]]"
+            yield Problem("facts.toml", None, message)
+    if parts.directory.elsewhere:
+        names = ", ".join(sorted(parts.directory.elsewhere))
+        message = f"{names}: a service that loads this must have a [directory] with these groups"
+        yield Problem("groups.toml", None, message)
+
+
+def _nobody_looks_at_unseen(parts: Parts) -> Iterator[Problem]:
+    if UNSEEN in parts.directory.groups:
+        return
+    for version in parts.tools:
+        if fields := ", ".join(version.unseen):
+            message = (
+                f"{fields}: policy cannot weigh this, and there is no group {UNSEEN!r} whose people could"
+            )
+            yield Problem(version.file, None, message)
+
+
+def _tools_without_permit(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
+    permits = [
+        policy for policy in policies.values() if policy.source.effect == "permit" and not policy.about_people
+    ]
+    for tool, manifest in parts.manifests.items():
+        if not any(may_match(permit.tree, tool, manifest.groups) for permit in permits):
+            nobody = "no permit names this tool, so every call is denied"
+            yield Problem(f"tools/{manifest_file(tool)}", None, nobody)
+
+
+def _nobody_may_approve(policies: Mapping[str, Policy]) -> Iterator[Problem]:
+    """Without rules about approving everybody in the group may; the first such rule makes plain Cedar decide."""
+    about = [policy for policy in policies.values() if APPROVE in policy.about_people]
+    if not about or all(policy.source.gate is None for policy in policies.values()):
+        return
+    if all(policy.source.effect == "forbid" for policy in about):
+        message = 'there is no permit for Action::"approve" beside it, so nobody may approve anything'
+        yield about[0].statement.problem(message)
+    for policy in about:
+        if policy.source.effect == "forbid" and _holds_for_everybody(policy.tree):
+            yield policy.statement.problem("nobody may approve anything: this holds for everybody, always")
+
+
+def _only_forbids(policies: Mapping[str, Policy], action: str, doing: str) -> Iterator[Problem]:
+    """The first rule about this makes plain Cedar decide who may, as above."""
+    about = [policy for policy in policies.values() if action in policy.about_people]
+    if about and all(policy.source.effect == "forbid" for policy in about):
+        message = f'there is no permit for Action::"{action}" beside it, so nobody may {doing}'
+        yield about[0].statement.problem(message)
+
+
+def _holds_for_everybody(tree: pst.Template) -> bool:
+    # About approving, a principal is always a User and a resource a Review: naming the type narrows nothing.
+    scopes = (tree.principal, tree.resource)
+    return not tree.clauses and all(isinstance(scope, pst.ScopeAny | pst.ScopeIs) for scope in scopes)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What a schema knows, by what it is."""
+
+    attributes: frozenset[str]
+    actions: frozenset[str]
+    types: frozenset[str]
+
+
+_UNKNOWN: Final[tuple[tuple[re.Pattern[str], Callable[[Names], frozenset[str]]], ...]] = (
+    (re.compile(r"attribute `([^`]+)` .*not found"), lambda names: names.attributes),
+    (re.compile(r'unrecognized action `Action::"([^"]+)"`'), lambda names: names.actions),
+    (re.compile(r"unrecognized entity type `([^`]+)`"), lambda names: names.types),
+)
+_METERS: Final = "history."
+
+
+def suggested(problems: Iterable[Problem], schema: Mapping[str, Any]) -> list[Problem]:
+    """The same problems; those about an unknown name say which one is near, or where such names come from."""
+    names = _names(schema)
+    return [replace(problem, message=problem.message + _hint(problem.message, names)) for problem in problems]
+
+
+def _hint(message: str, names: Names) -> str:
+    for pattern, known_of in _UNKNOWN:
+        found = pattern.search(message)
+        if found is None:
+            continue
+        word = found.group(1)
+        close = get_close_matches(word.rpartition(".")[2], known_of(names), n=1)
+        if close:
+            return f"; did you mean {close[0]!r}?"
+        if word.startswith(_METERS):
+            return "; meters.toml names the meters of each tool"
+    return ""
+
+
+def _names(schema: Mapping[str, Any]) -> Names:
+    (space,) = schema.values()
+    return Names(
+        frozenset(_attributes(space)),
+        frozenset(space.get("actions", ())),
+        frozenset(space.get("entityTypes", ())),
+    )
+
+
+def _attributes(part: Any) -> Iterator[str]:
+    """Every attribute's name, however deep."""
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            if key == "attributes" and isinstance(value, Mapping):
+                yield from value
+            yield from _attributes(value)
 
 
 @dataclass(frozen=True)
@@ -67,13 +251,9 @@ def check_files(
         parts=parts,
         policies={name: policy.source for name, policy in policies.items()},
         tools=tools,
-        people={action: _about(policies, action) for action in ABOUT},
+        people={action: about_people(policies, action) for action in ABOUT},
         warnings=tuple(warnings_about(parts, policies, allowed_outside=known)),
     )
-
-
-def _about(policies: Mapping[str, Policy], action: str) -> WrittenSet:
-    return {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
 
 
 def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:

@@ -22,8 +22,7 @@ from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import Policy
 from policy_service.pap.tools import ToolVersion
-from policy_service.pdp.rules import PeopleRules, PolicySource, Rules, ToolRules
-from policy_service.pdp.slices import may_match, policy_set
+from policy_service.pdp.rules import PeopleRules, PolicySource, Rules, ToolRules, may_match, policy_set
 
 
 def shape_of(version: ToolVersion, meters: Sequence[Meter] = ()) -> ToolShape:
@@ -183,10 +182,11 @@ def _always(config: FactsConfig, entity: str) -> frozenset[str]:
 
 def people_rules(policies: Mapping[str, Policy]) -> dict[str, PeopleRules]:
     """The rules about what people do, by what it is; nothing where there is none."""
-    return _all_people_rules({action: _about(policies, action) for action in ABOUT})
+    return _all_people_rules({action: about_people(policies, action) for action in ABOUT})
 
 
-def _about(policies: Mapping[str, Policy], action: str) -> WrittenSet:
+def about_people(policies: Mapping[str, Policy], action: str) -> WrittenSet:
+    """The policies about one thing people do."""
     return {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
 
 

@@ -22,7 +22,7 @@ from policy_service.facts.meters import Meter, by_tool, read_meters
 from policy_service.facts.outside import Outside
 from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
-from policy_service.pap.files import MAX_FILE_BYTES
+from policy_service.pap.folder_reader import MAX_FILE_BYTES
 from policy_service.pap.problems import Problem, unreadable
 from policy_service.pap.tools import ToolVersion, read_tools
 

@@ -1,26 +1,197 @@
-"""The policy files of a bundle: parsed one statement at a time, named by our own ids, checked against the
-schema.
+"""The policy files of a bundle: parsed one statement at a time, their annotations read, checked against the schema.
 
 Rules kept here: every policy has a unique `@id`, and that id is what the engine's reasons and errors carry; a
 template is refused (nothing links it, so it would be a rule that never applies); a policy about what people do
 (approving, settling, stopping) is about nothing else and asks no people; the generated schema validates each one,
-strictly.
+strictly. `id`, `title`, `doc` may be on any policy; the annotations of a gate only on a forbid with `@approval`,
+`@unseen` only on a permit; anything else, also a misspelt one, is a problem with its line. A mistake never weakens a
+rule: a quorum that is no number is refused (design section 4, "Annotations").
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from typing import Any, Final, cast
 
 from cedarpy import Schema, policies_to_pst, pst, validate_policies
 
 from countersign.contract.manifest import PEOPLE_ACTIONS
-from policy_service.pap.annotations import read_annotations
+from policy_service.domain.gates import STEP_UPS, Gate
+from policy_service.domain.values import parse_duration
 from policy_service.pap.problems import Problem
 from policy_service.pap.scan import Statement, hidden_characters, scan
-from policy_service.pdp.rules import PolicySource
-from policy_service.pdp.slices import actions_named
+from policy_service.pdp.rules import UNKNOWN_TOOL, UNSEEN, PolicySource, actions_named
+from policy_service.slack import require_place
+
+ANYWHERE: Final = frozenset({"id", "title", "doc"})
+ON_A_GATE: Final = frozenset(
+    "approval quorum step_up shared answer_within valid_for channel remind escalate reason".split()
+)
+ON_A_PERMIT: Final = frozenset({"unseen"})
+MAX_QUORUM: Final = 50
+"""More people than that never agree on one effect within any deadline; a larger number is a slip."""
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_QUORUM: Final = re.compile(r"[0-9]{1,4}\Z")
+_MAX_TEXT: Final = 2_000  # characters of a title or doc: it is shown beside the decision
+
+
+@dataclass(frozen=True, slots=True)
+class Annotations:
+    """What the annotations of one policy say; `problems` when they may not."""
+
+    id: str | None
+    gate: Gate | None = None
+    unseen: frozenset[str] = frozenset()
+    problems: tuple[Problem, ...] = ()
+
+
+@dataclass
+class _Lint:
+    statement: Statement
+    annotations: Mapping[str, str]
+    problems: list[Problem] = field(default_factory=list)
+
+    def refuse(self, name: str, message: str) -> None:
+        self.problems.append(self.statement.problem(message, name))
+
+    def value(self, name: str, read: Callable[[str], Any], default: Any = None) -> Any:
+        """The annotation's value as `read` makes it, or the default; a problem where it cannot be read."""
+        if name not in self.annotations:
+            return default
+        try:
+            return read(self.annotations[name])
+        except ValueError as error:
+            self.refuse(name, f"@{name}: {error}")
+            return default
+
+
+def read_annotations(
+    statement: Statement, effect: str, annotations: Mapping[str, str], groups: frozenset[str]
+) -> Annotations:
+    """Lint one policy's annotations; `groups` are the groups that exist."""
+    lint = _Lint(statement, annotations)
+    policy_id = _id(lint)
+    _places(lint, effect)
+    for name in ("title", "doc"):
+        lint.value(name, _shown_text)
+    gate = None
+    if effect == "forbid" and "approval" in annotations:
+        gate = _gate(lint, policy_id or "?", groups)
+    unseen = lint.value("unseen", _names, frozenset()) if effect == "permit" else frozenset()
+    return Annotations(policy_id, gate if not lint.problems else None, unseen, tuple(lint.problems))
+
+
+def _id(lint: _Lint) -> str | None:
+    policy_id = lint.annotations.get("id")
+    if not policy_id:
+        lint.refuse("id", 'every policy needs an id; write @id("what-it-says") above it')
+        return None
+    if not _ID.match(policy_id):
+        lint.refuse(
+            "id", f"@id {policy_id!r} may hold letters, digits, dot, dash and underscore, 100 at most"
+        )
+        return None
+    if policy_id in {UNSEEN, UNKNOWN_TOOL}:
+        lint.refuse("id", f"@id {policy_id!r} is the built-in gate's; call yours something else")
+    return policy_id
+
+
+def _places(lint: _Lint, effect: str) -> None:
+    is_gate = effect == "forbid" and "approval" in lint.annotations
+    for name in lint.annotations:
+        if (
+            name in ANYWHERE
+            or (name in ON_A_GATE and is_gate)
+            or (name in ON_A_PERMIT and effect == "permit")
+        ):
+            continue
+        lint.refuse(name, _misplaced(name, effect))
+
+
+def _misplaced(name: str, effect: str) -> str:
+    if name in ON_A_GATE and effect == "permit":
+        return f"@{name} belongs on a gate, which is a forbid; write `forbid (...) when {{ people must agree }};`"
+    if name in ON_A_GATE:
+        return f'@{name} belongs on a gate; add @approval("group"), or drop it from this plain forbid'
+    if name in ON_A_PERMIT:
+        return f"@{name} belongs on a permit; a {effect} cannot say that fields need no weighing"
+    close = get_close_matches(name, ANYWHERE | ON_A_GATE | ON_A_PERMIT, n=1)
+    hint = (
+        f"did you mean @{close[0]}?"
+        if close
+        else f"known are {', '.join(sorted(ANYWHERE | ON_A_GATE | ON_A_PERMIT))}"
+    )
+    return f"@{name} is not an annotation we know; {hint}"
+
+
+def _gate(lint: _Lint, policy_id: str, groups: frozenset[str]) -> Gate | None:
+    def existing(text: str) -> frozenset[str]:
+        return _groups(text, groups)
+
+    asked = lint.value("approval", existing)
+    fields: dict[str, Any] = {
+        "quorum": lint.value("quorum", _quorum),
+        "step_up": lint.value("step_up", _step_up),
+        "shared": lint.value("shared", _flag),
+        "answer_within": lint.value("answer_within", parse_duration),
+        "valid_for": lint.value("valid_for", parse_duration),
+        "reason": lint.value("reason", _flag),
+        "channel": lint.value("channel", require_place),
+        "remind": lint.value("remind", parse_duration),
+        "escalate": lint.value("escalate", existing),
+        "title": lint.annotations.get("title"),
+    }
+    if lint.problems:
+        return None
+    return Gate(policy_id, asked, **{name: value for name, value in fields.items() if value is not None})
+
+
+def _groups(text: str, known: frozenset[str]) -> frozenset[str]:
+    names = [name.strip() for name in text.split("|")]
+    for name in names:
+        if not name:
+            raise ValueError(f'{text!r} names no group; write one, or several like "finance|cfo"')
+        if name not in known:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"add [groups.{name}] to groups.toml"
+            raise ValueError(f"there is no group {name!r}; {hint}")
+    return frozenset(names)
+
+
+def _quorum(text: str) -> int:
+    if not _QUORUM.match(text) or not 1 <= int(text) <= MAX_QUORUM:
+        raise ValueError(f"{text!r} is not a number of people from 1 to {MAX_QUORUM}")
+    return int(text)
+
+
+def _step_up(text: str) -> str:
+    if text not in STEP_UPS:
+        raise ValueError(f"{text!r} is not a way to step up; known are {', '.join(STEP_UPS)}")
+    return text
+
+
+def _flag(text: str) -> bool:
+    if text not in ("", "true"):
+        raise ValueError(f"{text!r} says nothing here; write it bare, or leave it out for no")
+    return True
+
+
+def _names(text: str) -> frozenset[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ValueError(f'{text!r} names no field; write the fields like "items,note"')
+    return frozenset(names)
+
+
+def _shown_text(text: str) -> str:
+    if not text.strip() or len(text) > _MAX_TEXT:
+        raise ValueError(f"write 1 to {_MAX_TEXT} characters")
+    return text
+
 
 MAX_POLICIES: Final = 10_000
 """Of a whole bundle: what it takes to load grows with them, at a millisecond or two each."""
@@ -155,3 +326,30 @@ def _people_problems(policy: Policy) -> list[Problem]:
         message = f'nobody is asked about Action::"{action}"; drop @approval'
         return [policy.statement.problem(message, "approval")]
     return []
+
+
+def expressions(node: pst.Expr) -> Iterator[pst.Expr]:
+    """This expression and all below it."""
+    yield node
+    for child in children(node):
+        yield from expressions(child)
+
+
+def children(node: pst.Expr) -> tuple[pst.Expr, ...]:
+    """The expressions directly below."""
+    match node:
+        case pst.UnaryOp(arg=arg):
+            return (arg,)
+        case pst.BinaryOp(left=left, right=right):
+            return (left, right)
+        case pst.GetAttr(base=base) | pst.HasAttr(base=base) | pst.Like(base=base):
+            return (base,)
+        case pst.Is(base=base, in_expr=inside):
+            return (base,) if inside is None else (base, inside)
+        case pst.IfThenElse(cond=cond, then_expr=then, else_expr=other):
+            return (cond, then, other)
+        case pst.Set(elements=elements):
+            return tuple(elements)
+        case pst.Record(fields=fields):
+            return tuple(fields.values())
+    return ()

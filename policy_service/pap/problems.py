@@ -46,12 +46,13 @@ def unreadable(file: str, error: Exception) -> Problem:
 
 
 class BundleError(Exception):
-    """A bundle that may not become active. The text is one line for each problem."""
+    """A bundle that may not become active, and why. The text is one line for each problem."""
 
     why: Why = "invalid"
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[Problem], why: Why | None = None) -> None:
         self.problems = tuple(problems)
+        self.why = why or self.why
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
@@ -59,5 +60,4 @@ class HeadError(BundleError):
     """A head that may not follow the commit in force, or that cannot be had at all; the bundle in it may be good."""
 
     def __init__(self, origin: str, message: str, why: Why) -> None:
-        super().__init__([Problem(origin, None, message)])
-        self.why = why
+        super().__init__([Problem(origin, None, message)], why)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from policy_service.facts.outside import Outside
 from policy_service.health import Signal
-from policy_service.pap.apart import Preparer
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import BundleSource
+from policy_service.pap.subprocess_loader import Preparer
 
 
 @dataclass(frozen=True, slots=True)

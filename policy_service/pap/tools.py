@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from countersign.contract import ContractError, ToolManifest, load_manifest, manifest_file
 from policy_service.facts.manifests import InputCodec
@@ -19,6 +19,9 @@ from policy_service.pap.problems import Problem, unreadable
 
 MAX_VERSIONS: Final = 8
 """Manifests of one tool in force at once: every rule is validated against each, and each must be kept in mind."""
+
+MAX_SCHEMA_DEPTH: Final = 16
+"""References, and objects within each other, that are followed in a manifest's JSON Schema."""
 
 _FOLDER: Final = "tools/"
 _LABEL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
@@ -95,3 +98,18 @@ def _version_problems(read: Iterable[ToolVersion]) -> list[Problem]:
         if count > MAX_VERSIONS
     ]
     return problems
+
+
+def schema_node(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A node of a manifest's JSON Schema, or what it refers to within the document; empty for what is no object."""
+    for _ in range(MAX_SCHEMA_DEPTH):
+        if not isinstance(node, Mapping):
+            break
+        if "$ref" not in node:
+            return node
+        found: Any = root
+        for token in str(node["$ref"]).removeprefix("#").split("/")[1:]:
+            step = token.replace("~1", "/").replace("~0", "~")
+            found = found.get(step) if isinstance(found, Mapping) else None
+        node = found
+    return {}

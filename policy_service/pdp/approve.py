@@ -17,8 +17,7 @@ from policy_service.domain.decision import Reason
 from policy_service.domain.people import ABOUT, APPROVE
 from policy_service.domain.question import AgentPrincipal
 from policy_service.domain.values import datetime_value
-from policy_service.pdp.cedar import Answer, Request, ask, entities_of, entity, uid
-from policy_service.pdp.request import person_entity
+from policy_service.pdp.cedar import Answer, Request, ask, entities_of, entity, person_entity, uid
 from policy_service.pdp.rules import PeopleRules, Rules
 
 

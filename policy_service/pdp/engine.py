@@ -10,22 +10,44 @@ The steps, numbered as in the code; each that fails is a deny, and nothing after
 5. what guards and gates say is put together by one table
 6. what Cedar cannot weigh asks people, unless one satisfied permit names every such field present
 
+The table of step 5:
+
+guards (permits, plain forbids) | gates fired | outcome
+any error in either             |             | policy_error: a deny, and an alarm
+deny                            | any         | deny: a gate never turns a plain forbid into a question
+allow                           | none        | release
+allow                           | some        | review: every gate that fired must be met
+
+Values of args are quoted in a reason only where the manifest's own check does it; what the engine said in an error goes
+to the operator, not there; text an author wrote (`@doc`, `@title`) is passed on as it is.
+
 Pure: no clock, no IO. For bad input it answers and never raises. The cost is one engine call on prepared
 handles, and a second where a gate fired.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
 
-from countersign.contract import ContractError, Resource, Verdict
+from cedarpy import Entities
+
+from countersign.contract import ContractError, DenyCode, Resource, Verdict, manifest_file
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
 from policy_service.domain.question import ArgsRefusedError, Encoded, Question
-from policy_service.pdp import reasons
-from policy_service.pdp.cedar import entities_of
-from policy_service.pdp.outcome import Outcome, ask_rules
-from policy_service.pdp.request import entities_for, missing_facts, request_for
+from policy_service.pdp.cedar import (
+    Answer,
+    Request,
+    ask,
+    entities_for,
+    entities_of,
+    failed_policies,
+    missing_facts,
+    request_for,
+)
 from policy_service.pdp.rules import (
     DEV,
     UNKNOWN_TOOL,
@@ -37,6 +59,40 @@ from policy_service.pdp.rules import (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict, and which policies determined it."""
+
+    verdict: Verdict
+    determining: frozenset[str]
+    fired: frozenset[str] = frozenset()
+    errors: tuple[str, ...] = ()
+
+
+def outcome_of(guards: Answer, fired: frozenset[str]) -> Outcome:
+    """Put together what the guards say and which gates fired."""
+    if guards.errors:
+        return Outcome(Verdict.DENY, frozenset(), errors=guards.errors)
+    if not guards.allowed:
+        return Outcome(Verdict.DENY, guards.reasons)
+    if not fired:
+        return Outcome(Verdict.RELEASE, guards.reasons)
+    return Outcome(Verdict.REVIEW, guards.reasons | fired, fired=fired)
+
+
+def ask_rules(tool: ToolRules, request: Request, entities: Entities) -> Outcome:
+    """Ask guards and gates, in one engine call where one tells both apart.
+
+    Asked together they name every forbid that is satisfied, gates and plain ones, and every error. Only the
+    permits stay hidden when a gate fires, and then the guards are asked again by themselves.
+    """
+    together = ask(tool.everything, request, entities, tool.schema)
+    fired = together.reasons & tool.gates
+    if together.errors or not fired:
+        return outcome_of(together, frozenset())
+    return outcome_of(ask(tool.guards, request, entities, tool.schema), fired)
+
+
 def decide(rules: Rules, question: Question) -> Decision:
     """The decision of these rules on this question."""
     current = rules.tools.get(question.tool)  # step 1
@@ -44,15 +100,15 @@ def decide(rules: Rules, question: Question) -> Decision:
         return _unknown(rules, question)
     tool = rules.versions.get((question.tool, question.tool_digest))
     if tool is None:
-        return _deny(rules, (reasons.tool_changed(question, current.manifest.digest),))
+        return _deny(rules, (tool_changed(question, current.manifest.digest),))
     try:  # step 2
         encoded = tool.codec.encode(question.args)
         resource = tool.manifest.resource_of(question.args)
     except (ArgsRefusedError, ContractError) as error:
-        return _deny(rules, (reasons.invalid_args(question, str(error)),))
+        return _deny(rules, (invalid_args(question, str(error)),))
     if problem := _facts_problem(rules, question, tool):  # step 3
         alarms = () if question.facts.alarm is None else (question.facts.alarm,)
-        return _deny(rules, (reasons.facts_unavailable(problem),), unseen=encoded.unseen, alarms=alarms)
+        return _deny(rules, (facts_unavailable(problem),), unseen=encoded.unseen, alarms=alarms)
     outcome = _ask(rules, question, tool, resource, encoded)  # steps 4 and 5
     if outcome.verdict is Verdict.DENY:
         return _denied(rules, question, tool, resource, outcome, encoded.unseen)
@@ -69,8 +125,8 @@ def _unknown(rules: Rules, question: Question) -> Decision:
             gates=(UNKNOWN_TOOL_GATE,),
         )
     if question.redecided:
-        return _deny(rules, (reasons.tool_changed(question, None),))
-    return _deny(rules, (reasons.unknown_tool(question),))
+        return _deny(rules, (tool_changed(question, None),))
+    return _deny(rules, (unknown_tool(question),))
 
 
 def _facts_problem(rules: Rules, question: Question, tool: ToolRules) -> str | None:
@@ -100,7 +156,7 @@ def _granted(rules: Rules, outcome: Outcome, unseen: tuple[str, ...]) -> Decisio
     # INVARIANT: a gate that fired is never lost on the way to the people it asks
     if len(gates) != len(outcome.fired):
         errors = (f"gates fired that these rules do not hold: {sorted(outcome.fired)}",)
-        return _deny(rules, reasons.policy_errors(rules, errors), unseen=unseen, alarms=errors)
+        return _deny(rules, policy_errors(rules, errors), unseen=unseen, alarms=errors)
     if unseen and not _named_by_a_permit(rules, determining, unseen):
         gates, determining = (*gates, UNSEEN_GATE), (*determining, UNSEEN)
     return Decision(
@@ -128,13 +184,11 @@ def _denied(
     unseen: tuple[str, ...],
 ) -> Decision:
     if outcome.errors:
-        return _deny(
-            rules, reasons.policy_errors(rules, outcome.errors), unseen=unseen, alarms=outcome.errors
-        )
+        return _deny(rules, policy_errors(rules, outcome.errors), unseen=unseen, alarms=outcome.errors)
     forbids = rules.in_order(outcome.determining)
     if forbids:
-        return _deny(rules, reasons.forbidden(rules, forbids), policies=forbids, unseen=unseen)
-    return _deny(rules, (reasons.no_permit(question, rules, tool, resource),), unseen=unseen)
+        return _deny(rules, forbidden(rules, forbids), policies=forbids, unseen=unseen)
+    return _deny(rules, (no_permit(question, rules, tool, resource),), unseen=unseen)
 
 
 def _deny(
@@ -154,3 +208,114 @@ def _deny(
         unseen=unseen,
         alarms=alarms,
     )
+
+
+_SHOWN = 12  # digits of a digest, enough to tell two manifests apart by eye
+
+
+def unknown_tool(question: Question) -> Reason:
+    """The bundle has never heard of it."""
+    tool = question.tool
+    return Reason(
+        DenyCode.UNKNOWN_TOOL.value,
+        f"the active bundle holds no tool {tool!r}, so nothing permits it",
+        advice="draft its manifest with `countersign tools export --tools MODULE`, have it reviewed as "
+        f"tools/{manifest_file(tool)}, and add a permit; until then do not stage it again",
+    )
+
+
+def tool_changed(question: Question, reviewed: str | None) -> Reason:
+    """The tool is not, or no longer, the one this effect was staged for."""
+    tool = question.tool
+    now = f"is {reviewed[:_SHOWN]}" if reviewed is not None else "is gone"
+    mend = (
+        f"put the reviewed manifest (GET {_route(tool)}) in place of "
+        f"tools/{manifest_file(tool)} beside your code, "
+        "check that the call still means what you want, and stage it anew"
+        if reviewed is not None
+        else f"if it should be there, the policy's owner puts tools/{manifest_file(tool)} back into the bundle "
+        "(`countersign tools export --tools MODULE` drafts it); then stage the call anew"
+    )
+    return Reason(
+        DenyCode.TOOL_CHANGED.value,
+        f"this effect was staged for the manifest {question.tool_digest[:_SHOWN]} of {question.tool!r}; "
+        f"the active one {now}",
+        advice=mend,
+    )
+
+
+def invalid_args(question: Question, problem: str) -> Reason:
+    """The args do not fit the reviewed manifest."""
+    return Reason(
+        DenyCode.INVALID_ARGS.value,
+        problem,
+        advice=f"correct the arguments and stage the call anew: tools/{manifest_file(question.tool)} of the bundle "
+        f"says what it takes (GET {_route(question.tool)})",
+    )
+
+
+def facts_unavailable(problem: str) -> Reason:
+    """A fact the decision needs is not to be had."""
+    return Reason(
+        DenyCode.FACTS_UNAVAILABLE.value,
+        problem,
+        advice="check the ids in the arguments; if they are right, the source of that fact in the bundle's facts.toml "
+        "has to answer first (the service's log says what failed); then stage the call again",
+    )
+
+
+def policy_errors(rules: Rules, errors: Sequence[str]) -> tuple[Reason, ...]:
+    """The policy could not be evaluated. One reason for each policy that is known to have failed."""
+    failed = rules.in_order(failed_policies(errors))
+    return tuple(_policy_error(rules, policy_id) for policy_id in failed) or (_policy_error(rules, None),)
+
+
+def _policy_error(rules: Rules, policy_id: str | None) -> Reason:
+    place = "it" if policy_id is None else rules.policies[policy_id].place
+    which = "the policy" if policy_id is None else f"policy {policy_id!r} ({place})"
+    return Reason(
+        DenyCode.POLICY_ERROR.value,
+        f"{which} could not be evaluated for these arguments, and doubt is a no",
+        policy=policy_id,
+        advice=f"the policy's owner has to mend {place} (the service's log says what failed, `policy-service check` "
+        "whether it loads); the same arguments will be denied until then",
+    )
+
+
+def forbidden(rules: Rules, policy_ids: Sequence[str]) -> tuple[Reason, ...]:
+    """Plain forbids: nobody can lift them by approving."""
+    return tuple(
+        Reason(
+            DenyCode.FORBIDDEN_BY_POLICY.value,
+            policy.doc or policy.title,
+            policy=policy.id,
+            advice=f"no approval lifts {policy.id!r}; only its owner can make it a question, with "
+            f'`@approval("...")` at {policy.place}',
+        )
+        for policy in (rules.policies[policy_id] for policy_id in policy_ids)
+    )
+
+
+def no_permit(question: Question, rules: Rules, tool: ToolRules, resource: Resource) -> Reason:
+    """Nothing permits it; says which permits were looked at, and the line that would."""
+    agent, name = question.agent, question.tool
+    permits = ", ".join(f"{permit} ({rules.policies[permit].place})" for permit in tool.permits)
+    looked_at = (
+        f"the permits for this tool do not cover it: {permits}"
+        if permits
+        else "there is no permit for this tool"
+    )
+    line = f"permit (principal == Agent::{_quoted(agent.name)}, action == Action::{_quoted(name)}, resource);"
+    return Reason(
+        DenyCode.NO_PERMIT.value,
+        f"nothing permits agent {agent.name!r} to {name} on {resource.type} {resource.id!r}; {looked_at}",
+        advice=f'if it should, the policy\'s owner can add `@id("...") {line}`',
+    )
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _route(tool: str) -> str:
+    return f"/v1/tools/{quote(tool, safe='')}"

@@ -1,18 +1,18 @@
-"""What a bundle decides with, prepared once: for each tool its codec, its schema and its two sets of
-policies.
+"""The policies a bundle decides with: for each tool its codec, its schema and its two sets of policies.
 
 Rules kept here: guards are the permits and plain forbids, gates the forbids that ask people, and the two are
 never mixed; a tool's sets hold exactly the policies whose action can match it, so leaving the others out
-changes no answer.
+changes no answer. That is exact: Cedar evaluates the scope before the conditions. The action hierarchy must be the
+schema's own, so such a set belongs to one bundle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
-from cedarpy import PolicySet, Schema
+from cedarpy import PolicySet, Schema, pst
 
 from countersign.contract import JSON, ToolManifest
 from policy_service.domain.gates import Gate
@@ -126,3 +126,29 @@ class Rules:
         """These ids in the order of the files, so that equal questions give equal answers."""
         known = {policy_id for policy_id in policy_ids if policy_id in self.places}
         return tuple(sorted(known, key=self.places.__getitem__))
+
+
+def actions_named(policy: pst.Template) -> frozenset[str] | None:
+    """Ids of the actions and groups in a policy's scope; None when it is open to every action."""
+    match policy.action:
+        case pst.ActionEq(entity=entity):
+            return frozenset({entity.id})
+        case pst.ActionIn(entities=entities):
+            return frozenset(entity.id for entity in entities)
+    return None
+
+
+def may_match(policy: pst.Template, action: str, groups: Iterable[str]) -> bool:
+    """Whether this policy's action scope can match that action, itself or through one of its groups."""
+    match policy.action:
+        case pst.ActionEq(entity=entity):
+            return bool(entity.id == action)
+        case pst.ActionIn(entities=entities):
+            reachable = {action, *groups}
+            return any(entity.id in reachable for entity in entities)
+    return True
+
+
+def policy_set(policies: Mapping[str, pst.Template]) -> PolicySet:
+    """A handle over these policies, whose reasons and errors then carry our ids."""
+    return PolicySet.from_pst(pst.PolicySet(templates={}, static_policies=dict(policies), template_links=()))

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, select
 
 from policy_service.domain.people import APPROVE, BREAK_GLASS, BREAK_GLASS_ALONE, SETTLE, START_AGAIN, STOP
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.cases.holding import Held, held
+from policy_service.pap.cases.guarding import Held, held
 from policy_service.pap.source import Written
 from policy_service.pdp.rules import PolicySource
 from policy_service.queries.context import Context

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from policy_service.pap.apart import Preparer
 from policy_service.pap.bundle import Bundle
+from policy_service.pap.subprocess_loader import Preparer
 from policy_service.pdp.engine import decide
 from tests.bench.deciding import PAYMENT, generated, question_about
 from tests.bench.measuring import P50, TIME, Case, Group, Row, Sample, cpu_case

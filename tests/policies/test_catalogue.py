@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 from countersign.catalogue.reading import Entry, catalogue
 from countersign.contract import JSON, Effect, Verdict, canonicalize, manifest_file, resolve_pointer
 from countersign.manifests.drafting import manifest_json
-from policy_service.channels.operator.dev.folder import GROUPS as DEV_GROUPS
-from policy_service.channels.operator.dev.folder import STARTER as DEV_RULES
+from policy_service.channels.operator.dev.folder import STARTER as DEV_TEMPLATES
 from policy_service.cli import app
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import AgentPrincipal, Question
@@ -59,8 +58,9 @@ def starter(starter_folder: Path) -> Bundle:
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """What `policy-service dev` writes beside a script, with the same."""
     folder = _with_the_catalogue(tmp_path_factory.mktemp("dev"))
-    (folder / "starter.cedar").write_text(DEV_RULES)
-    (folder / "groups.toml").write_text(DEV_GROUPS.format(person='"urn:test|me"', name='"Me"'))
+    (folder / "starter.cedar").write_bytes((DEV_TEMPLATES / "starter.cedar").read_bytes())
+    groups = (DEV_TEMPLATES / "groups.template").read_text()
+    (folder / "groups.toml").write_text(groups.format(person='"urn:test|me"', name='"Me"'))
     return load_bundle(folder)
 
 

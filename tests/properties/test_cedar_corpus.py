@@ -10,7 +10,7 @@ import json
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,10 +18,11 @@ import pytest
 from cedarpy import PolicySet, Schema, validate_policies
 
 from countersign.contract import AdmissionError, Verdict, load
-from policy_service.pap.plain import decide_plain, load_plain
 from policy_service.pap.policies import read_policies
+from policy_service.pap.problems import BundleError
 from policy_service.pap.scan import scan
-from policy_service.pdp.cedar import Request
+from policy_service.pdp.cedar import Request, ask, entities_of
+from policy_service.pdp.engine import Outcome, outcome_of
 from tests.counterparts import require
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -51,6 +52,20 @@ def corpus() -> Iterator[dict[str, str]]:
             for member in tar.getmembers()
             if member.name in of_these
         }
+
+
+def load_plain(name: str, text: str) -> PolicySet:
+    """Policies with the engine's positional ids (`policy0`, ...), as the corpus names them."""
+    _, problems = scan(name, text)
+    if problems:
+        raise BundleError(problems)
+    return PolicySet.from_str(text)
+
+
+def decide_plain(
+    policies: PolicySet, request: Request, entities: Sequence[Mapping[str, Any]], schema: Schema
+) -> Outcome:
+    return outcome_of(ask(policies, request, entities_of(entities, schema), schema), frozenset())
 
 
 def requests_of(corpus: dict[str, str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

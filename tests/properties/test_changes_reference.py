@@ -14,8 +14,7 @@ import pytest
 
 from policy_service.domain.question import AgentPrincipal, Facts
 from policy_service.pap.changes.comparing import compare
-from policy_service.pap.changes.findings import Way
-from policy_service.pap.changes.outcomes import laxer
+from policy_service.pap.changes.findings import Way, laxer
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import BundleFolder, pay_manifest
 from tests.fakes.random_rules import FACTS, LIMITS, TOOLS, random_folder, random_policies

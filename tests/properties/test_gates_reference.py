@@ -21,11 +21,11 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.question import Question
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.compile import schema_json, shape_of
-from policy_service.pap.files import read_files
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policies import read_policies
+from policy_service.pap.source import read_files
+from policy_service.pdp.cedar import entities_for, request_for
 from policy_service.pdp.engine import decide
-from policy_service.pdp.request import entities_for, request_for
 from tests.fakes.bundles import BundleFolder
 from tests.fakes.random_rules import CASES, random_folder, random_questions
 

@@ -14,8 +14,7 @@ from countersign.contract import JSON, ToolManifest
 from policy_service.facts.config import FactsConfig
 from policy_service.facts.manifests import InputCodec
 from policy_service.pap.lint.domains import Domain, domain_of
-from policy_service.pap.lint.logic import TooManyCasesError, cases, condition_of
-from policy_service.pap.lint.proofs import impossible
+from policy_service.pap.lint.proofs import TooManyCasesError, cases, condition_of, impossible
 from policy_service.pap.tools import ToolVersion
 from tests.fakes.bundles import pay_manifest
 

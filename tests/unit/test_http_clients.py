@@ -19,7 +19,7 @@ from policy_service.errors import StartError
 from policy_service.health import Health
 from policy_service.http_clients import Route, route_of, span_exporter
 from policy_service.identity.issuer_keys import bounded, get_json, issuer_client
-from policy_service.pap.git.mirror import Mirror
+from policy_service.pap.git.following import Mirror
 from policy_service.pap.git.remotes import place_of
 from policy_service.pap.problems import HeadError
 from policy_service.settings import Settings

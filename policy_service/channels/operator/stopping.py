@@ -1,8 +1,8 @@
-"""Stopping things from the command line: freeze, unfreeze, revoke, reinstate.
+"""Decisions of the operator with a reason: freeze, unfreeze, revoke, reinstate, and accept a commit of the policies.
 
 A freeze takes nothing away and ends; a revocation is for good. What takes several transactions goes one by one and can
-be repeated: what has ended meanwhile is passed over. Every answer names the database it was done in: who is in a hurry
-may be in the wrong folder.
+be repeated: what has ended meanwhile is passed over. Every answer names the database it was done in, because the
+operator may be in the wrong folder.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import typer
 from policy_service.channels.operator.author.naming import bundle_of
 from policy_service.channels.operator.socket import place_of, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
+from policy_service.errors import StartError
 from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.settings import load_settings
@@ -215,3 +216,26 @@ def _each(kind: str, name: str, ids: list[str], reason: str) -> int:
 
 def _say(done: dict[str, Any], as_json: bool, text: str) -> None:
     say(done, as_json, f"{text}\n(in the database {done['database']})")
+
+
+policies_app = typer.Typer(no_args_is_help=True, help="The policies this service follows.")
+
+
+@policies_app.command("accept")
+def accept(
+    commit: Annotated[str, typer.Argument(help="The commit in full, as the refusal names it.")],
+    reason: Annotated[str, typer.Option(help="Why, in your words; it stays in the log.", prompt=True)],
+    as_json: AsJson = False,
+) -> None:
+    """Let a rewritten or rewound branch come into force, once and for this commit only."""
+    with sentences():
+        settings = load_settings()
+        if not settings.policies_repository:
+            raise StartError("policies_repository is not set: a folder has no history to keep to")
+        done = {**run_verb(settings, "policies-accept", {"commit": commit, "reason": reason})}
+        done["database"] = place_of(settings)
+        text = (
+            f"{commit} comes into force at the next look, if the branch is there by then, it loads and is signed as "
+            f"asked for\n(in the database {done['database']})"
+        )
+        say(done, as_json, text)

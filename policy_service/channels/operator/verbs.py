@@ -1,4 +1,4 @@
-"""Operator verbs: what whoever holds the data folder may do to it.
+"""Operator verbs: what the owner of the data folder may do to it.
 
 Each is one unit of work with its line in the log, the same whether it arrives through the socket of a running service
 or is run by the command line itself.
@@ -12,20 +12,147 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from countersign.contract import PublicKey
-from policy_service.channels.operator.people_verbs import OF_PEOPLE
-from policy_service.errors import NotFoundError
-from policy_service.identity import agents, dev_signin
+from policy_service.errors import InvalidRequestError, NotFoundError
+from policy_service.identity import agents, dev_signin, people
 from policy_service.queries.stops import list_stops
 from policy_service.settings import Settings
+from policy_service.slack import EVENTS_PATH, SlackApp
+from policy_service.storage.core import find
 from policy_service.storage.database import Tx
+from policy_service.storage.plumbing import PasskeyRow
 from policy_service.storage.types import time_text
 from policy_service.workflow import policy_heads, webhooks
 from policy_service.workflow.effects import stops
 from policy_service.workflow.oversight import revoke
+from policy_service.workflow.passkeys import lost as lost_passkeys
+from policy_service.workflow.slack import admin, linking
+from policy_service.workflow.slack.admin import standing_of
 from policy_service.workflow.trials import recorded
 
 Arguments = dict[str, Any]
 Verb = Callable[[Tx, Settings, Arguments], Any]
+
+
+def _revoke_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    iss, _, sub = args["person"].partition("|")  # a subject may hold one too (Auth0), an issuer may not
+    if not iss or not sub:
+        raise InvalidRequestError(f"{args['person']!r} is not a person; write ISSUER|SUBJECT")
+    known = people.is_known(tx.conn, iss, sub)
+    votes = revoke.revoke_approver(tx, iss, sub, args["reason"])
+    return {"person": args["person"], "votes": votes, "known": known}
+
+
+def _reinstate_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    iss, _, sub = args["person"].partition("|")  # a subject may hold one too (Auth0), an issuer may not
+    revoke.reinstate_approver(tx, iss, sub, args.get("reason"))
+    return {"person": args["person"]}
+
+
+def _list_people(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return [
+        {
+            "person": f"{row.iss}|{row.sub}",
+            "name": row.name,
+            "groups": row.groups,
+            "last_seen_at": time_text(row.last_seen_at),
+            "revoked": row.revoked_at is not None,
+        }
+        for row in people.list_people(tx.conn)
+    ]
+
+
+def _list_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return [
+        {
+            "passkey_id": row.passkey_id,
+            "person": f"{row.iss}|{row.sub}",
+            "name": row.name,
+            "key": row.key_digest,
+            "created_at": time_text(row.created_at),
+            "counts_from": time_text(row.counts_from),
+            "last_used_at": None if row.last_used_at is None else time_text(row.last_used_at),
+            "removed_at": None if row.removed_at is None else time_text(row.removed_at),
+        }
+        for row in sorted(find(tx.conn, PasskeyRow), key=lambda row: row.passkey_id)
+    ]
+
+
+def _revoke_passkey(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    done = lost_passkeys.revoke_passkey(tx, args["passkey_id"], args["reason"])
+    return {"passkey_id": args["passkey_id"], "votes": done.votes, "vouched_for": list(done.passkeys[1:])}
+
+
+def _reset_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    iss, _, sub = args["person"].partition("|")
+    return {"person": args["person"], "removed": lost_passkeys.reset_passkeys(tx, iss, sub, args["reason"])}
+
+
+def _list_slack_links(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return [
+        {
+            "team": link.team_id,
+            "user": link.user_id,
+            "account": link.account,
+            "person": link.person,
+            "assurance": link.assurance,
+            "direct": link.direct,
+            "linked_at": time_text(link.linked_at),
+        }
+        for link in people.every_slack_link(tx.conn)
+    ]
+
+
+def _slack_status(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    if settings.slack is None:
+        return {"configured": False, "met": False}
+    http = settings.slack.signing_secret_file is not None
+    ways = {
+        "http": f"{settings.public_url}{EVENTS_PATH}" if http else None,
+        "socket_mode": settings.slack.app_token_file is not None,
+    }
+    found = standing_of(tx.conn, settings.slack, tx.now)
+    if found is None:
+        return {"configured": True, "met": False, "deliveries": ways}
+    resting = [
+        {"place": row.place, "error": row.last_error, "since": time_text(row.since or tx.now)}
+        for row in found.resting
+    ]
+    return {
+        "configured": True,
+        "met": True,
+        "deliveries": ways,
+        "team": settings.slack.team_id,
+        "waiting": found.waiting,
+        "set_aside": found.dead,
+        "failures": found.failures,
+        "last_error": found.last_error,
+        "since": None if found.since is None else time_text(found.since),
+        "resting": resting,
+    }
+
+
+def _retry_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return {"messages": admin.try_again(tx, _slack(settings))}
+
+
+def _drop_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    done = admin.drop(tx, _slack(settings), args["place"], args["reason"])
+    return {"place": args["place"], "messages": done.messages, "cards": done.cards}
+
+
+def _slack(settings: Settings) -> SlackApp:
+    if settings.slack is None:
+        raise NotFoundError("the settings have no [slack]; see deploy/slack/README.md")
+    return settings.slack
+
+
+def _unlink_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    was = linking.unlink_in(tx, args["team"], args["user"], actor=agents.OPERATOR, reason=args["reason"])
+    if was is None:
+        raise NotFoundError(
+            f"the account {args['user']!r} of {args['team']!r} is nobody's; `policy-service slack links` lists them"
+        )
+    return {"team": args["team"], "user": args["user"], "person": was}
 
 
 def _enroll(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -207,7 +334,6 @@ def _recorded_call(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 VERBS: dict[str, Verb] = {
-    **OF_PEOPLE,
     "agent-enroll": _enroll,
     "agent-key-add": _add_key,
     "agent-key-revoke": _revoke_key,
@@ -216,16 +342,27 @@ VERBS: dict[str, Verb] = {
     "api-key-revoke": _revoke_api_keys,
     "freeze": _freeze,
     "go-on": _go_on,
+    "passkey-list": _list_passkeys,
+    "passkey-revoke": _revoke_passkey,
+    "passkeys-reset": _reset_passkeys,
+    "people-list": _list_people,
     "policies-accept": _accept_policies,
     "recorded-call": _recorded_call,
     "recorded-calls": _recorded_calls,
+    "reinstate-approver": _reinstate_approver,
     "revoke-agent": _revoke_agent,
+    "revoke-approver": _revoke_approver,
     "revoke-commit": _revoke_commit,
     "revoke-effect": _revoke_effect,
     "revoke-effect-if-open": _revoke_effect_if_open,
     "revoke-transaction": _revoke_transaction,
     "revoke-transaction-if-open": _revoke_if_open,
     "sign-in-link": _sign_in_link,
+    "slack-drop": _drop_slack,
+    "slack-links": _list_slack_links,
+    "slack-retry": _retry_slack,
+    "slack-status": _slack_status,
+    "slack-unlink": _unlink_slack,
     "stop": _stop,
     "stop-list": _list_stops,
     "unfreeze": _unfreeze,

@@ -1,24 +1,27 @@
-"""The cases that guard an activation: a candidate passes its own and those of the bundle in force, or stays out.
+"""Run the cases that guard an activation, and count how many cases a bundle has and which policies they cover.
 
-Rules kept here: a case of the bundle in force that the candidate answers more strictly than expected opens nothing, so
-it keeps nothing out; one that the bundle in force does not pass either says nothing of the candidate; one that needs a
-database or a host is not run, and counted, because nothing that guards may wait for somebody else. A deleted case is
-still a case of the bundle in force: whoever deletes a rule and its case together is refused.
+Rules kept here: a candidate passes its own cases and those of the bundle in force. A case of the bundle in force that
+the candidate answers more strictly than expected opens nothing, so it does not block; neither does one that the bundle
+in force fails too. One that needs a database or a host is not run, but counted, because an activation and a page wait
+for nothing else. A deleted case is still a case of the bundle in force: deleting a rule and its case together is
+refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from policy_service.domain.decision import Decision
 from policy_service.facts.config import AGENT
-from policy_service.pap.bundle import Bundle
+from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.cases.case import AnyCase, Case
-from policy_service.pap.cases.failing import Failure, failure_of
 from policy_service.pap.cases.reading import cases_in
-from policy_service.pap.cases.running import prepare_cases
+from policy_service.pap.cases.running import Failure, determining, failure_of, prepare_cases
 from policy_service.pap.problems import BundleError, Problem, Why
+from policy_service.pap.source import BundleFiles
 
 MAX_TOLD: Final = 50
 """Failing cases that are told one by one; the rest is a number."""
@@ -38,17 +41,15 @@ class CasesError(BundleError):
     why: Why = "cases"
 
 
-def guard(
-    candidate: Bundle, active_files: Mapping[str, bytes] | None, active: Callable[[], Bundle | None]
-) -> Guarded:
+def guard(candidate: Bundle, active: BundleFiles | None) -> Guarded:
     """Run both bundles' cases in the candidate. Blocks, for about half a millisecond a case.
 
-    ``active`` makes the bundle in force, where a case of its own fails and somebody has to know whether it ever held.
+    The bundle in force is prepared only where a case of its own fails: it may never have held.
 
     Raises:
         CasesError: which do not hold, and where they are written.
     """
-    own, theirs = _read(candidate.source.files), _in_force(active_files)
+    own, theirs = _read(candidate.source.files), _in_force(active)
     failing, run, not_run = _failing(candidate, own)
     problems = [_problem(case, failure, "a case of its own") for case, failure in failing]
     told = {case.it for case, _ in failing}
@@ -70,10 +71,10 @@ def _read(files: Mapping[str, bytes]) -> list[AnyCase]:
         raise CasesError(_bounded(error.problems)) from error
 
 
-def _in_force(files: Mapping[str, bytes] | None) -> list[AnyCase]:
+def _in_force(active: BundleFiles | None) -> list[AnyCase]:
     """Those of the bundle in force; it may have come into force when nobody asked whether its cases can be read."""
     try:
-        return [] if files is None else cases_in(files)
+        return [] if active is None else cases_in(active.files)
     except BundleError:
         return []
 
@@ -99,12 +100,11 @@ def needs_others(bundle: Bundle, case: AnyCase) -> bool:
     return any(source.file is None for source in sources)
 
 
-def _held_before(opened: Failing, active: Callable[[], Bundle | None]) -> Failing:
+def _held_before(opened: Failing, active: BundleFiles | None) -> Failing:
     """Those that the bundle in force passes."""
-    before = active() if opened else None
-    if before is None:
+    if not opened or active is None:
         return opened
-    never = {case.it for case, _ in _failing(before, [case for case, _ in opened])[0]}
+    never = {case.it for case, _ in _failing(prepare_bundle(active), [case for case, _ in opened])[0]}
     return [(case, failure) for case, failure in opened if case.it not in never]
 
 
@@ -117,3 +117,31 @@ def _bounded(problems: Sequence[Problem]) -> list[Problem]:
     if more := len(problems) - len(told):
         told.append(Problem("cases", None, f"and {more} more; `policy-service test` tells all", "cases"))
     return told
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The cases of a bundle. ``by_policy``: how many of them each policy determines."""
+
+    cases: int = 0
+    failing: int = 0
+    not_run: int = 0
+    by_policy: Mapping[str, int] = field(default_factory=dict)
+    problem: str | None = None  # why none could be run
+
+
+def held(bundle: Bundle) -> Held:
+    """Run a bundle's own cases. Blocks, for about half a millisecond a case."""
+    try:
+        cases = cases_in(bundle.source.files)
+        asked = [case for case in cases if not needs_others(bundle, case)]
+        answers = [case.ask(bundle.rules) for case in prepare_cases(bundle, asked)]
+    except BundleError as error:
+        return Held(problem=str(error.problems[0]))
+    said = (determining(each.answer) for each in answers if isinstance(each.answer, Decision))
+    return Held(
+        cases=len(cases),
+        failing=sum(not each.holds for each in answers),
+        not_run=len(cases) - len(asked),
+        by_policy=Counter(name for names in said for name in names),
+    )

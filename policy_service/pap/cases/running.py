@@ -1,24 +1,25 @@
-"""Runs cases: each one a question to the bundle's own rules, by the very code that decides in the service.
+"""Run cases: ask each one of the bundle's own rules, by the code that decides in the service, and compare the answer.
 
-Rules kept here: facts an author wrote are typed as facts.toml declares them and lie over the bundle's files, and then
-no database and no address is asked; nothing here reads the clock.
+Rules kept here: written facts are typed as facts.toml declares them and override the bundle's files, and then
+no database and no address is asked; nothing here reads the clock. Only what was written is compared, and that exactly
+(`policies` alone may be a part); a policy that could not be evaluated never counts as one that forbade.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
-from countersign.contract import ContractError, Resource
+from countersign.contract import ContractError, DenyCode, Resource
 from policy_service.domain.decision import Decision
+from policy_service.domain.gates import MergedGate, is_stronger, merge
 from policy_service.domain.people import ABOUT, APPROVE
 from policy_service.domain.question import Facts, Question
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.cases.case import AnyCase, Case, PeopleCase
-from policy_service.pap.cases.comparing import decision_differences, permission_differences
+from policy_service.pap.cases.case import AnyCase, Asked, Case, Expected, PeopleCase
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pdp.approve import (
     Approver,
@@ -31,6 +32,113 @@ from policy_service.pdp.approve import (
 )
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import Rules
+
+
+def decision_differences(expected: Expected, decision: Decision) -> Iterator[str]:
+    """Each thing that is not as expected; nothing when the case holds."""
+    merged = merge(decision.gates)
+    found: dict[str, Any] = {
+        "expect": decision.outcome.value,
+        "gates": frozenset(gate.policy_id for gate in decision.gates),
+        "reasons": _reasons(decision),
+        "errors": _erring(decision),
+        "step_up": _strongest(merged),
+        "valid_for": decision.valid_for,
+        "answer_within": min((gate.answer_within for gate in merged), default=None),
+    }
+    for name, value in found.items():
+        wanted = expected.outcome if name == "expect" else getattr(expected, name)
+        if wanted is not None and wanted != value:
+            yield f"{name}: found {shown(value)}, expected {shown(wanted)}{_why(name, decision)}"
+    yield from _need_differences(expected, merged)
+    if missing := expected.policies.difference(determining(decision)):
+        yield f"policies: found {shown(determining(decision))}, expected also {shown(missing)}"
+
+
+def permission_differences(case: PeopleCase, permission: Permission) -> Iterator[str]:
+    """The same for one about people."""
+    words = {True: "allowed", False: "refused"}
+    if permission.alarms:
+        yield f"the rules could not be evaluated: {'; '.join(permission.alarms)}"
+    elif permission.granted is not case.allowed:
+        by = f" by {shown(permission.policies)}" if permission.policies else ""
+        yield f"expect: found {words[permission.granted]}{by}, expected {words[case.allowed]}"
+    if missing := case.policies.difference(permission.policies):
+        yield f"policies: found {shown(permission.policies)}, expected also {shown(missing)}"
+
+
+def determining(decision: Decision) -> frozenset[str]:
+    """The policies that made it so: permits and gates, forbids, or those that erred."""
+    return frozenset(decision.policies) | _erring(decision)
+
+
+def shown(value: Any) -> str:
+    """A value as it would be written in the file."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, frozenset | tuple | list):
+        return f"[{', '.join(sorted(value))}]"
+    return str(value)
+
+
+def _reasons(decision: Decision) -> frozenset[str]:
+    # An erring policy is told by its code, never by its id: it would look like one that forbade.
+    error = DenyCode.POLICY_ERROR.value
+    return frozenset(
+        reason.code if reason.code == error else reason.policy or reason.code for reason in decision.reasons
+    )
+
+
+def _erring(decision: Decision) -> frozenset[str]:
+    error = DenyCode.POLICY_ERROR.value
+    return frozenset(reason.policy for reason in decision.reasons if reason.code == error and reason.policy)
+
+
+def _why(name: str, decision: Decision) -> str:
+    """What the engine or a source said: these are the author's own values."""
+    if name not in {"expect", "reasons"} or not decision.reasons:
+        return ""
+    return f" ({'; '.join(decision.alarms) or decision.reasons[0].text})"
+
+
+def _strongest(merged: Iterable[MergedGate]) -> str | None:
+    strongest: str | None = None
+    for gate in merged:
+        if is_stronger(gate.step_up, strongest):
+            strongest = gate.step_up
+    return strongest
+
+
+def _need_differences(expected: Expected, merged: tuple[MergedGate, ...]) -> Iterator[str]:
+    if expected.needs is None:
+        return
+    found = {gate.key: gate for gate in merged}
+    for key in [*found, *(key for key in expected.needs if key not in found)]:
+        gate, wanted = found.get(key), expected.needs.get(key)
+        if gate is None:
+            yield f"needs: found nothing of {key}, expected {_told(wanted)}"
+        elif wanted is None:
+            yield f"needs: found {gate.quorum} of {key}, expected nobody"
+        elif (asked := _need_of(gate) if isinstance(wanted, Asked) else gate.quorum) != wanted:
+            yield f"needs: {key}: found {_told(asked)}, expected {_told(wanted)}"
+
+
+def _need_of(gate: MergedGate) -> Asked:
+    return Asked(gate.quorum, gate.step_up, gate.reason, gate.shared, gate.answer_within)
+
+
+def _told(asked: int | Asked | None) -> str:
+    if not isinstance(asked, Asked):
+        return str(asked)
+    extra = [
+        f"people: {asked.people}",
+        *([f"step_up: {asked.step_up}"] if asked.step_up else []),
+        *(["reason: true"] if asked.reason else []),
+        *(["shared: true"] if asked.shared else []),
+        f"answer_within: {asked.answer_within}",
+    ]
+    return f"{{{', '.join(extra)}}}"
+
 
 _NO_TOOL = "0" * 64
 
@@ -191,3 +299,23 @@ def _asked(rules: Rules, case: PeopleCase) -> dict[str, Any]:
 
 def _risk(rules: Rules, tool: str) -> str:
     return rules.tools[tool].manifest.risk if tool in rules.tools else "high"
+
+
+STRICTNESS: Final = {"release": 0, "review": 1, "deny": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a case does not hold; ``stricter`` when the answer is a stricter one."""
+
+    words: str
+    stricter: bool = False
+
+
+def failure_of(answered: Answered) -> Failure:
+    """What is wrong with an answer that is not the expected one."""
+    words, case, answer = "; ".join(answered.differences), answered.case, answered.answer
+    if isinstance(case, Case) and isinstance(answer, Decision):
+        stricter = STRICTNESS[answer.outcome.value] > STRICTNESS[case.expected.outcome]
+        return Failure(words, stricter)
+    return Failure(words, isinstance(case, PeopleCase) and case.allowed)

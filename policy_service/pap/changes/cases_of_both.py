@@ -12,11 +12,10 @@ from dataclasses import replace
 
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.case import AnyCase, Case, PeopleCase
-from policy_service.pap.cases.failing import STRICTNESS, Failure, failure_of
 from policy_service.pap.cases.reading import cases_in
-from policy_service.pap.cases.running import prepare_cases
+from policy_service.pap.cases.running import STRICTNESS, Failure, failure_of, prepare_cases
 from policy_service.pap.changes.findings import Finding, Way
-from policy_service.pap.files import MUTANTS_FILE
+from policy_service.pap.folder_reader import MUTANTS_FILE
 from policy_service.pap.problems import BundleError
 
 Cases = dict[str, AnyCase]

@@ -1,7 +1,8 @@
-"""Two bundles side by side: everything that changed, which way it goes, and how thoroughly it was looked at.
+"""Compare two bundles: everything that changed, which way it goes, and how thoroughly it was looked at.
 
 Rules kept here: every file that differs is accounted for, by a finding or as the same in meaning; a changed rule whose
-effect could not be shown either way is a loosening, unless a change of its kind can only make things stricter.
+effect could not be shown either way is a loosening, unless a change of its kind can only make things stricter. Files
+mean the same only when what is read from them is equal; one that is not read here must be equal as JSON.
 """
 
 from __future__ import annotations
@@ -10,24 +11,82 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from countersign.contract import ContractError, load
+from policy_service.facts.groups import Directory
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.alone import never_laxer
-from policy_service.pap.changes.answers import answer_findings
-from policy_service.pap.changes.cases_of_both import case_findings
+from policy_service.pap.changes.cases_of_both import case_findings, same_cases
 from policy_service.pap.changes.differences import tool_findings
 from policy_service.pap.changes.findings import Finding, Way, of_way
-from policy_service.pap.changes.groups_read import opened_by_leaving
-from policy_service.pap.changes.people import people_findings
-from policy_service.pap.changes.regions import Pair, Tried
-from policy_service.pap.changes.same_files import means_the_same
+from policy_service.pap.changes.partition import meaning, only_stricter, same_ground, same_policy
+from policy_service.pap.changes.people import answer_findings, people_findings
+from policy_service.pap.changes.regions import Pair, Tried, never_laxer
 from policy_service.pap.changes.sides import Side
-from policy_service.pap.changes.slices_of_both import meaning, only_stricter, same_ground, same_policy
-from policy_service.pap.changes.structure import fact_findings, meter_findings
+from policy_service.pap.changes.structure import (
+    fact_findings,
+    group_findings,
+    meter_findings,
+    meters_of,
+    opened_by_leaving,
+)
 from policy_service.pap.changes.versions import Versions, version_findings, versions_of_both
-from policy_service.pap.changes.who import group_findings
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import PolicySource
+
+
+def means_the_same(name: str, bundles: tuple[Bundle, Bundle], parts: tuple[Parts, Parts]) -> bool:
+    """Whether both bundles read the same from this file."""
+    before, after = bundles
+    mine, theirs = parts
+    if name == "groups.toml":
+        return bool(_people(mine.directory) == _people(theirs.directory))
+    if name == "facts.toml":
+        return bool(mine.config == theirs.config)
+    if name == "meters.toml":
+        return meters_of(mine) == meters_of(theirs)
+    if name.endswith(".cedar"):
+        return _same_policies(name, before, after)
+    if name.startswith("tools/"):
+        return bool(_manifest(name, before) == _manifest(name, after))
+    if name.startswith("facts/"):
+        return name in before.source.files and name in after.source.files and _same_json(name, bundles)
+    return name.startswith("cases/") and same_cases(name, before.source.files, after.source.files)
+
+
+def _people(directory: Directory) -> Any:
+    groups = {group: (directory.members(group), directory.title_of(group)) for group in directory.groups}
+    return groups, directory.people, directory.elsewhere
+
+
+def _manifest(name: str, bundle: Bundle) -> Any:
+    return next((each.manifest.digest for each in bundle.tools if each.file == name), None)
+
+
+def _same_policies(name: str, before: Bundle, after: Bundle) -> bool:
+    """Also where a rule moved to another file: what counts is that both bundles hold it."""
+    held = {each.id for bundle in (before, after) for each in bundle.policies.values() if each.file == name}
+    for policy_id in held:
+        old, new = before.policies.get(policy_id), after.policies.get(policy_id)
+        if old is None or new is None or meaning(old) != meaning(new) or old.annotations != new.annotations:
+            return False
+    return True
+
+
+def _same_json(name: str, bundles: tuple[Bundle, Bundle]) -> bool:
+    try:
+        before, after = (_typed(load(bundle.source.files[name])) for bundle in bundles)
+    except (ContractError, ValueError):
+        return False
+    return bool(before == after)
+
+
+def _typed(value: Any) -> Any:
+    """A number or truth with its type beside it: Python calls `1` and `true` equal, and policy does not."""
+    if isinstance(value, dict):
+        return {key: _typed(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_typed(each) for each in value]
+    return (type(value), value)
 
 
 @dataclass(frozen=True)
@@ -147,12 +206,16 @@ def _unproved(
         old, new = (None if side is None else side.bundle.policies.get(name) for side in pair)
         if only_stricter(old if name in _trees(pair[0]) else None, new if name in _trees(pair[1]) else None):
             continue
-        files = frozenset(policy.file for policy in (old, new) if policy is not None)
+        files = _files(old, new)
         words = f"the rule {name} changed, and no made-up call shows which way: it cannot be tried in full"
         if is_tried:
             words = f"the rule {name} changed beside others that loosen, and by itself it may let more through too"
         content = [None if policy is None else str(meaning(policy)) for policy in (old, new)]
         yield Finding(Way.LOOSENING, "unproved", tool, words, _where(old, new), (name,), content, files)
+
+
+def _files(old: PolicySource | None, new: PolicySource | None) -> frozenset[str]:
+    return frozenset(policy.file for policy in (old, new) if policy is not None)
 
 
 def _trees(side: Side | None) -> Any:
@@ -169,7 +232,7 @@ def _texts(before: Bundle, after: Bundle, findings: list[Finding]) -> Iterator[F
     shown = {name for finding in findings for name in finding.policies}
     for name in [*before.policies, *(name for name in after.policies if name not in before.policies)]:
         old, new = before.policies.get(name), after.policies.get(name)
-        files = frozenset(policy.file for policy in (old, new) if policy is not None)
+        files = _files(old, new)
         differs = old is None or new is None or meaning(old) != meaning(new)
         if differs and name not in shown:
             what = "is new" if old is None else "is gone" if new is None else "changed"

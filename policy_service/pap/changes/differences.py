@@ -10,14 +10,13 @@ from typing import Any, Final
 from countersign.contract import Verdict
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
-from policy_service.pap.changes.findings import Finding, Way
-from policy_service.pap.changes.outcomes import Laxer, asked_of, laxer, stricter
+from policy_service.domain.question import Question
+from policy_service.pap.changes.findings import Finding, Laxer, Way, asked_of, laxer, stricter
+from policy_service.pap.changes.partition import Half, State, meaning
 from policy_service.pap.changes.paths import PEOPLE, Path, told
 from policy_service.pap.changes.regions import Pair, Tried, try_tool
-from policy_service.pap.changes.samples import sample, settled
-from policy_service.pap.changes.sides import ABSENT, Side
-from policy_service.pap.changes.slices_of_both import meaning
-from policy_service.pap.changes.states import Half, State
+from policy_service.pap.changes.sides import ABSENT, Side, sample
+from policy_service.pap.tools import schema_node
 from policy_service.pdp.cedar import ask
 from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE
 
@@ -123,7 +122,7 @@ def _unseen_value(pair: Pair, path: Path) -> Any:
     for side in (side for side in pair if side is not None):
         node: Any = side.manifest.args
         for step in path[1:]:
-            node = settled(node, side.manifest.args).get("properties", {}).get(step)
+            node = schema_node(node, side.manifest.args).get("properties", {}).get(step)
         if node is not None:
             return sample(node, side.manifest.args)
     return "x"
@@ -207,14 +206,19 @@ def _outcome_lines(shown: Shown) -> Iterator[str]:
 
 def call_text(shown: Shown) -> str:
     """The call in one line: args, then who and what else the rules look at."""
+    question = _question(shown)
+    beside = [f"{told(path)} = {_value_text(path, value)}" for path, value in _beside(shown)]
+    return "; ".join([f"{question.tool} {json.dumps(question.args, sort_keys=True)}", *beside])
+
+
+def _question(shown: Shown) -> Question:
     side = next(side for side in reversed(shown.pair) if side is not None)
-    question = side.question(shown.base, shown.values)
-    beside = [
-        f"{told(path)} = {_value_text(path, value)}"
-        for path, value in sorted(shown.values.items())
-        if path[0] != "input"
-    ]
-    return "; ".join([f"{side.tool} {json.dumps(question.args, sort_keys=True)}", *beside])
+    return side.question(shown.base, shown.values)
+
+
+def _beside(shown: Shown) -> list[tuple[Path, Any]]:
+    """What the rules look at beside the args."""
+    return [(path, value) for path, value in sorted(shown.values.items()) if path[0] != "input"]
 
 
 def _value_text(path: Path, value: Any) -> str:
@@ -224,11 +228,9 @@ def _value_text(path: Path, value: Any) -> str:
 
 
 def _example(shown: Shown) -> dict[str, Any]:
-    side = next(side for side in reversed(shown.pair) if side is not None)
-    question = side.question(shown.base, shown.values)
+    question = _question(shown)
     beside = {
         told(path): "(absent)" if value == ABSENT else value if isinstance(value, bool | int) else str(value)
-        for path, value in sorted(shown.values.items())
-        if path[0] != "input"
+        for path, value in _beside(shown)
     }
-    return {"tool": side.tool, "args": question.args, "with": beside}
+    return {"tool": question.tool, "args": question.args, "with": beside}

@@ -8,25 +8,26 @@ an argument the manifest calls secret is told; what an agent could change itself
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import combinations
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations, product
 from typing import Any, Final
 
-from cedarpy import Entities, PolicySet, pst
+from cedarpy import Entities, pst
 
 from countersign.contract import Verdict, pointer_to
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import merge
 from policy_service.domain.question import Question
 from policy_service.pap.bundle import Bundle
+from policy_service.pap.cases.mutants import written
 from policy_service.pap.changes.paths import Path, told
-from policy_service.pap.changes.reading import Read, read_policy
-from policy_service.pap.changes.sides import ABSENT, Side, args_of
+from policy_service.pap.changes.reading import Read, read_all
+from policy_service.pap.changes.sides import ABSENT, Side
 from policy_service.pap.changes.trying import values_to_try
 from policy_service.pap.parts import read_parts
 from policy_service.pdp.cedar import Request, ask
 from policy_service.pdp.engine import decide
-from policy_service.pdp.slices import policy_set
+from policy_service.pdp.rules import policy_set
 
 MAX_TRIED: Final = 3_000
 """Changed calls that are decided while looking for one that is released."""
@@ -69,17 +70,7 @@ class Explanation:
             "decided_by": list(decision.policies),
             "bundle": decision.bundle,
             "commit": decision.commit,
-            "policies": [
-                {
-                    "id": one.id,
-                    "effect": one.effect,
-                    "place": one.place,
-                    "held": one.held,
-                    "failed": one.failed,
-                    "text": one.text,
-                }
-                for one in self.policies
-            ],
+            "policies": [asdict(one) for one in self.policies],
             "reasons": [reason.to_json() for reason in decision.reasons],
             "unseen": list(decision.unseen),
             "read": dict(self.read),
@@ -89,7 +80,7 @@ class Explanation:
         }
 
 
-def explain(bundle: Bundle, question: Question, hides: Hides, *, changes: bool = True) -> Explanation:
+def explain(bundle: Bundle, question: Question, hides: Hides) -> Explanation:
     """Explain what this bundle decides on a question. ``hides`` says whether a pointer is secret."""
     decision = decide(bundle.rules, question)
     version = bundle.rules.versions.get((question.tool, question.tool_digest))
@@ -99,26 +90,20 @@ def explain(bundle: Bundle, question: Question, hides: Hides, *, changes: bool =
     bundle = replace(bundle, rules=replace(bundle.rules, tools=tools))
     side = Side(bundle, read_parts(bundle.source.files)[0], question.tool)
     asked = side.asked_as(question)
-    policies = tuple(_policies(side, asked)) if asked is not None else ()
-    read = Read()
-    for tree in side.trees.values():
-        read.add(read_policy(tree))
-    search = (
-        _Search(side, question, read, hides) if changes and decision.outcome is not Verdict.RELEASE else None
-    )
-    release = tuple(search.by_agent()) if search else ()
-    beside = tuple(search.by_world()) if search else ()
-    if search and not release and not beside:
-        beside = tuple(search.by_both())
-    return Explanation(
+    read = read_all(side.trees.values())
+    told = Explanation(
         decision,
-        policies,
+        tuple(_policies(side, asked)) if asked is not None else (),
         dict(_looked_at(side, question, read, hides)),
         tuple(_gate_words(bundle, gate) for gate in merge(decision.gates)),
-        release,
-        beside,
-        search.count if search else 0,
     )
+    if decision.outcome is Verdict.RELEASE:
+        return told
+    search = _Search(side, question, read, hides)
+    release, beside = search.by_agent(), search.by_world()
+    if not release and not beside:
+        beside = search.by_both()
+    return replace(told, release=tuple(release), beside=tuple(beside), searched=search.count)
 
 
 def _gate_words(bundle: Bundle, gate: Any) -> str:
@@ -183,15 +168,7 @@ def _split(expr: pst.Expr) -> Iterator[pst.Expr]:
 
 
 def _text_of(clause: pst.Clause) -> str:
-    template = pst.Template(
-        id="one", effect="permit", principal=pst.ScopeAny(), action=pst.ScopeAny(), resource=pst.ScopeAny(),
-        clauses=(clause,),
-        annotations={},
-    )  # fmt: skip
-    text = " ".join(str(PolicySet.from_pst(pst.PolicySet({}, {"one": template}, ()))).split())
-    word = "when" if isinstance(clause, pst.When) else "unless"
-    inside = text[text.find("{") + 1 : text.rfind("}")].strip()
-    return f"{word} {{ {inside} }}"
+    return f"{'when' if isinstance(clause, pst.When) else 'unless'} {{ {written(clause.expr)} }}"
 
 
 def _looked_at(side: Side, question: Question, read: Read, hides: Hides) -> Iterator[tuple[str, str]]:
@@ -295,7 +272,7 @@ class _Search:
     def _best(self, chosen: tuple[Path, ...]) -> dict[Path, Any] | None:
         """The released change nearest to the call as it is."""
         found: list[tuple[float, dict[Path, Any]]] = []
-        for values in _products([self._values[path] for path in chosen]):
+        for values in product(*(self._values[path] for path in chosen)):
             if self.count >= MAX_TRIED:
                 break
             self.count += 1
@@ -312,7 +289,7 @@ class _Search:
     def _decided(self, change: Mapping[Path, Any]) -> Verdict:
         question = self._question
         try:
-            return decide(self._side.bundle.rules, changed(self._side, question, change)).outcome
+            return decide(self._side.bundle.rules, self._side.changed(question, change)).outcome
         except ValueError:  # a value the declared type does not take: no such call
             return Verdict.DENY
 
@@ -324,57 +301,3 @@ class _Search:
         if path[0] in ("role", "team"):
             return told(path) if value else f"not {told(path)}"
         return f"{told(path)} = {value!r}"
-
-
-def _products(columns: Sequence[Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-    if len(columns) == 1:
-        yield from ((value,) for value in columns[0])
-        return
-    for value in columns[0]:
-        for rest in _products(columns[1:]):
-            yield (value, *rest)
-
-
-def changed(side: Side, question: Question, change: Mapping[Path, Any]) -> Question:
-    """The question with some values changed, everything else as it was.
-
-    Raises:
-        ValueError: a value is not of the declared type.
-    """
-    args = question.args if isinstance(question.args, dict) else {}
-    made = side.question(args, change)
-    heads = {path[0] for path in change}
-    facts = question.facts
-    agent = question.agent
-    keep: dict[str, Any] = {"args": args_of(side.manifest.args, args, change)}
-    for head, name in (("fact", "resource"), ("agentfact", "agent")):
-        names = [path[1] for path in change if path[0] == head]
-        mine = {key: value for key, value in getattr(facts, name).items() if key not in names}
-        theirs = {key: value for key, value in getattr(made.facts, name).items() if key in names}
-        facts = (
-            replace(facts, resource=mine | theirs)
-            if name == "resource"
-            else replace(facts, agent=mine | theirs)
-        )
-    for path, value in change.items():
-        if path[0] in ("role", "team"):
-            field_name = f"{path[0]}s"
-            names_now = getattr(agent, field_name) - {path[1]}
-            agent = replace(agent, **{field_name: names_now | {path[1]} if value is True else names_now})
-    if "owner" in heads:
-        agent = replace(agent, owner=made.agent.owner)
-    if "agent" in heads:
-        agent = replace(agent, name=made.agent.name)
-    for head, name in {
-        "now": "now",
-        "env": "env",
-        "txn": "txn_size",
-        "on_behalf_of": "on_behalf_of",
-        "proof": "method",
-    }.items():
-        if head in heads:
-            keep[name] = getattr(made, name)
-    for name in ("claimed", "history"):
-        if name in heads and hasattr(made, name):
-            keep[name] = getattr(made, name)
-    return replace(question, facts=facts, agent=agent, **keep)

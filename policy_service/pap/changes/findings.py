@@ -1,17 +1,25 @@
-"""What a comparison says: one finding for each change, which way it goes, and the id an author acknowledges it by.
+"""Findings of a comparison, and how one decision is laxer than another on the same call.
 
-Rules kept here: an id is the digest of everything the finding says, so an acknowledgement never covers a change that
-was made after it; what nobody can classify is a loosening.
+Rules kept here: an id is the digest of everything the finding says, so an acknowledgement never covers a later
+change; what cannot be classified is a loosening. Deny is stricter than review, review than release; a question to the
+same groups is laxer with a lower quorum, a weaker step-up, longer times, no reason, more sharing or wider escalation; a
+question to other groups is laxer unless groups were only taken away; every question of the first decision needs one of
+its own in the second.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
+
+from countersign.contract import Verdict
+from policy_service.domain.decision import Decision
+from policy_service.domain.gates import MergedGate, is_stronger, merge
+from policy_service.pap.cases.running import STRICTNESS
 
 _ID_DIGITS: Final = 12
 
@@ -49,17 +57,9 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """The finding for machines."""
-        return {
-            "id": self.id,
-            "way": self.way.value,
-            "kind": self.kind,
-            "subject": self.subject,
-            "sentence": self.sentence,
-            "lines": list(self.lines),
-            "policies": list(self.policies),
-            "files": sorted(self.files),
-            "example": self.example,
-        }
+        names = ("kind", "subject", "sentence", "lines", "policies", "example")
+        told = {name: getattr(self, name) for name in names}
+        return {"id": self.id, "way": self.way.value, **told, "files": sorted(self.files)}
 
     def to_text(self) -> str:
         """The finding for people, its lines indented below it."""
@@ -69,6 +69,120 @@ class Finding:
         )
 
 
+def exact(value: Any) -> str:
+    """A value to compare: Python calls `1` and `true` equal, and JSON does not."""
+    return json.dumps(value, sort_keys=True)
+
+
+def short(value: Any, most: int = 120) -> str:
+    """A value as JSON, cut where it is longer."""
+    text = exact(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def of_way(findings: Iterable[Finding], way: Way) -> list[Finding]:
     """Those that go this way, in order, each once."""
     return list({finding.id: finding for finding in findings if finding.way is way}.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Laxer:
+    """One way in which the second decision is laxer; ``kind`` is one word, ``words`` a few."""
+
+    kind: str
+    words: str
+
+
+def laxer(before: Decision, after: Decision) -> list[Laxer]:
+    """Everything in which ``after`` asks less than ``before``; empty when it asks as much or more."""
+    if STRICTNESS[after.outcome] < STRICTNESS[before.outcome]:
+        return [Laxer(f"{before.outcome}-to-{after.outcome}", f"{before.outcome} becomes {after.outcome}")]
+    if after.outcome is not Verdict.REVIEW or before.outcome is not Verdict.REVIEW:
+        return []
+    found = _gates(merge(before.gates), merge(after.gates))
+    if after.valid_for > before.valid_for:
+        found.append(
+            Laxer("valid_for", f"a release is valid for {after.valid_for} instead of {before.valid_for}")
+        )
+    return list(dict.fromkeys(found))
+
+
+def stricter(before: Decision, after: Decision) -> list[Laxer]:
+    """Everything in which ``after`` asks more than ``before``, in its own words."""
+    if before.outcome is not after.outcome:
+        words = f"{before.outcome} becomes {after.outcome}"
+        return [Laxer(f"{before.outcome}-to-{after.outcome}", words)] if laxer(after, before) else []
+    return [Laxer(each.kind, f"more is asked ({each.kind})") for each in laxer(after, before)]
+
+
+def asked_of(decision: Decision) -> str:
+    """Whom a review asks, in words."""
+    return " and ".join(_gate_words(gate) for gate in merge(decision.gates)) or "nobody"
+
+
+def _gate_words(gate: MergedGate) -> str:
+    extras = [gate.step_up] if gate.step_up else []
+    extras += ["shared"] if gate.shared else []
+    extras += ["with a reason"] if gate.reason else []
+    return " ".join([str(gate.quorum), "of", gate.key, *(f"({extra})" for extra in extras)])
+
+
+def _gates(before: Sequence[MergedGate], after: Sequence[MergedGate]) -> list[Laxer]:
+    served = _served(before, after)
+    found: list[Laxer] = []
+    for gate in before:
+        partner = served.get(gate.key)
+        if partner is None:
+            what = ", ".join(_gate_words(each) for each in after)
+            found.append(Laxer("groups", f"{_gate_words(gate)} are not asked any more, only {what}"))
+        else:
+            found += _weaker(gate, partner)
+    return found
+
+
+def _served(before: Sequence[MergedGate], after: Sequence[MergedGate]) -> dict[str, MergedGate]:
+    """For each earlier question the later one that stands for it: no later one stands for two."""
+    taken: dict[str, str] = {}  # later key -> earlier key
+    for gate in sorted(before, key=lambda one: one.key not in {each.key for each in after}):
+        _place(gate, before, after, taken, set())
+    by_key = {gate.key: gate for gate in after}
+    return {earlier: by_key[later] for later, earlier in taken.items()}
+
+
+def _place(
+    gate: MergedGate,
+    before: Sequence[MergedGate],
+    after: Sequence[MergedGate],
+    taken: dict[str, str],
+    tried: set[str],
+) -> bool:
+    """One step of a bipartite matching; the question of the very same groups is tried first."""
+    fitting = [each for each in after if each.groups <= gate.groups]
+    for later in sorted(fitting, key=lambda each: each.key != gate.key):
+        if later.key in tried:
+            continue
+        tried.add(later.key)
+        holder = next((each for each in before if each.key == taken.get(later.key)), None)
+        if holder is None or _place(holder, before, after, taken, tried):
+            taken[later.key] = gate.key
+            return True
+    return False
+
+
+def _weaker(gate: MergedGate, now: MergedGate) -> list[Laxer]:
+    who, found = gate.key, []
+    if now.quorum < gate.quorum:
+        found.append(Laxer("quorum", f"{now.quorum} instead of {gate.quorum} of {who} are enough"))
+    if is_stronger(gate.step_up, now.step_up):
+        found.append(Laxer("step_up", f"{who} need not step up by {gate.step_up}"))
+    if now.answer_within > gate.answer_within:
+        found.append(
+            Laxer("answer_within", f"{who} are asked for {now.answer_within}, not {gate.answer_within}")
+        )
+    if gate.reason and not now.reason:
+        found.append(Laxer("reason", f"{who} need not give a reason"))
+    if now.shared and not gate.shared:
+        found.append(Laxer("shared", f"a vote for {who} serves other questions too"))
+    if wider := now.escalate - gate.escalate:
+        found.append(Laxer("escalate", f"escalation adds {', '.join(sorted(wider))} to {who}"))
+    return found

@@ -1,7 +1,9 @@
 """Who may do what people do here (approve, settle, stop, break the glass): rules tried like those about tools.
 
 Rules kept here: a bundle without rules about approving narrows nothing, so dropping the last one lets everybody of the
-asked groups answer; a bundle that begins or ceases to say who does something else is told in any case.
+asked groups answer; a bundle that begins or ceases to say who does something else is always reported. A rule about
+people names gates by id and risks by word, so a gate of a named id that changed, and any other risk, may let somebody
+answer whom those rules kept out.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from dataclasses import replace
 from itertools import islice, product
 from math import prod
 from typing import Any, Final
+
+from cedarpy import pst
 
 from policy_service.domain.people import (
     ABOUT,
@@ -25,11 +29,12 @@ from policy_service.domain.people import (
 from policy_service.domain.question import AgentPrincipal
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.findings import Finding, Way
+from policy_service.pap.changes.partition import meaning, only_stricter
 from policy_service.pap.changes.paths import Path
-from policy_service.pap.changes.reading import Read, read_policy
+from policy_service.pap.changes.reading import Read, members_of, read_all
 from policy_service.pap.changes.sides import ABSENT, BASE_NOW
-from policy_service.pap.changes.slices_of_both import only_stricter
 from policy_service.pap.changes.trying import ENVIRONMENTS, FRESH, fresh_text, moments_to_try, sets_to_try
+from policy_service.pap.changes.versions import Versions
 from policy_service.pdp.approve import Approver, ReviewFacts, StopFacts, TaskFacts, can_approve, can_do
 from policy_service.pdp.rules import PeopleRules
 
@@ -70,65 +75,57 @@ def people_findings(before: Bundle, after: Bundle) -> list[Finding]:
 def _about(
     action: str, pair: tuple[PeopleRules | None, PeopleRules | None], before: Bundle, after: Bundle
 ) -> Iterator[Finding]:
-    texts = [_texts(bundle, rules) for bundle, rules in zip((before, after), pair, strict=True)]
+    texts = [_texts(rules) for rules in pair]
     if texts[0] == texts[1]:
         return
     names = sorted({name for text in texts for name in text if texts[0].get(name) != texts[1].get(name)})
     files = frozenset(
         policy.file for bundle in (before, after) for name in names if (policy := bundle.policies.get(name))
     )
+    subject, may_kind = f'Action::"{action}"', f"who-may-{action}"
+
+    def finding(way: Way, kind: str, words: str, *lines: str) -> Finding:
+        return Finding(way, kind, subject, words, lines, tuple(names), texts, files)
+
     if pair[0] is None or pair[1] is None:
         way, words = (_BEGUN if pair[0] is None else _ENDED)[action]
-        yield Finding(way, f"who-may-{action}", f'Action::"{action}"', words, (), tuple(names), texts, files)
+        yield finding(way, may_kind, words)
         return
     found: dict[Way, Finding] = {}
     count = 0
     read = _read(pair)
     for values in _assignments(read):
         count += 1
-        may = [_may(bundle, action, values) for bundle in (before, after)]
-        if may[0] is may[1]:
+        might, may = (_may(bundle, action, values) for bundle in (before, after))
+        way = Way.LOOSENING if may else Way.TIGHTENING
+        if might is may or way in found:
             continue
-        way = Way.LOOSENING if may[1] else Way.TIGHTENING
         words = (
-            f"somebody may {action} who might not before" if may[1] else f"somebody may not {action} any more"
+            f"somebody may {action} who might not before" if may else f"somebody may not {action} any more"
         )
         example = ", ".join(f"{'.'.join(path)} = {value}" for path, value in sorted(values.items()))
-        finding = Finding(
-            way,
-            f"who-may-{action}",
-            f'Action::"{action}"',
-            words,
-            (f"for example: {example}",),
-            tuple(names),
-            texts,
-            files,
-        )
-        found.setdefault(way, finding)
+        found[way] = finding(way, may_kind, words, f"for example: {example}")
     yield from found.values()
     changed = [tuple(bundle.policies.get(name) for bundle in (before, after)) for name in names]
     open_question = _why_unproved(read)
     if Way.LOOSENING not in found and open_question and not all(only_stricter(*each) for each in changed):
         words = f"the rules changed, and {count} made-up questions show no loosening: {open_question}"
-        yield Finding(Way.LOOSENING, "unproved", f'Action::"{action}"', words, (), tuple(names), texts, files)
+        yield finding(Way.LOOSENING, "unproved", words)
     elif not found:
         words = f"the rules changed; {count} made-up questions are answered as before"
-        yield Finding(
-            Way.LOOK, f"who-may-{action}", f'Action::"{action}"', words, (), tuple(names), texts, files
-        )
+        yield finding(Way.LOOK, may_kind, words)
 
 
-def _texts(bundle: Bundle, rules: PeopleRules | None) -> dict[str, str]:
-    trees = {} if rules is None else rules.policies.to_pst().static_policies
-    return {name: str(replace(tree, annotations={})) for name, tree in trees.items()}
+def _texts(rules: PeopleRules | None) -> dict[str, str]:
+    return {name: str(replace(tree, annotations={})) for name, tree in _trees(rules).items()}
+
+
+def _trees(rules: PeopleRules | None) -> Mapping[str, pst.Template]:
+    return {} if rules is None else dict(rules.policies.to_pst().static_policies)
 
 
 def _read(pair: Iterable[PeopleRules | None]) -> Read:
-    read = Read()
-    for rules in pair:
-        for tree in {} if rules is None else rules.policies.to_pst().static_policies.values():
-            read.add(read_policy(tree))
-    return read
+    return read_all(tree for rules in pair for tree in _trees(rules).values())
 
 
 def _columns(read: Read) -> dict[Path, list[Any]]:
@@ -140,13 +137,9 @@ def _why_unproved(read: Read) -> str:
     why = list(read.inexact)
     if (size := prod(len(column) for column in _columns(read).values())) > _MAX_TRIED:
         why.append(f"{size} combinations, {_MAX_TRIED} of them tried")
-    if len(_members(read.literals.get(("fact", "gates"), set()))) > _MAX_GATES:
+    if len(members_of(read.literals.get(("fact", "gates"), set()))) > _MAX_GATES:
         why.append("a set compared with many members")
     return "; ".join(why)
-
-
-def _members(literals: set[Any]) -> set[Any]:
-    return {each for value in literals for each in (value if isinstance(value, frozenset) else (value,))}
 
 
 def _assignments(read: Read) -> Iterator[dict[Path, Any]]:
@@ -182,38 +175,71 @@ def _values(path: Path, literals: set[Any], read: Read) -> list[Any]:
 
 
 def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
-    groups = frozenset(path[1] for path, value in values.items() if path[0] == "team" and value is True)
-    who = Approver(values.get(("agent",), "someone|else"), groups, values.get(("assurance",), "oidc"))
+    def held(head: str) -> frozenset[str]:
+        return frozenset(path[1] for path, value in values.items() if path[0] == head and value is True)
+
+    who = Approver(values.get(("agent",), "someone|else"), held("team"), values.get(("assurance",), "oidc"))
+    now, env = values.get(("now",), BASE_NOW), values.get(("env",), "production")
     if ABOUT[action] == "Stop":
         stop = StopFacts(values.get(("fact", "what"), "agent"), values.get(("fact", "name"), FRESH))
-        return bool(
-            can_do(
-                bundle.rules,
-                action,
-                who,
-                stop,
-                now=values.get(("now",), BASE_NOW),
-                env=values.get(("env",), "production"),
-            )
-        )
+        return bool(can_do(bundle.rules, action, who, stop, now=now, env=env))
     owner = values.get(("fact", "agent", "owner"), ABSENT)
-    agent = AgentPrincipal(
-        values.get(("fact", "agent"), "some-agent"),
-        None if owner == ABSENT else owner,
-        frozenset(path[1] for path, value in values.items() if path[0] == "agent-role" and value is True),
-        frozenset(path[1] for path, value in values.items() if path[0] == "agent-team" and value is True),
-    )
+    name = values.get(("fact", "agent"), "some-agent")
+    owned_by = None if owner == ABSENT else owner
     about: dict[str, Any] = {
         "review_id": values.get(("resource",), "r1"),
-        "agent": agent,
+        "agent": AgentPrincipal(name, owned_by, held("agent-role"), held("agent-team")),
         "tool": values.get(("fact", "tool"), FRESH),
         "risk": values.get(("fact", "risk"), "medium"),
         "gates": frozenset(values.get(("fact", "gates"), ())),
         "opened_at": values.get(("fact", "opened_at"), BASE_NOW),
     }
-    now, env = values.get(("now",), BASE_NOW), values.get(("env",), "production")
     if action == APPROVE:
         return bool(can_approve(bundle.rules, who, ReviewFacts(**about), now=now, env=env))
     task = TaskFacts(**about, kind=values.get(("fact", "kind"), "unknown"))
     what = task if ABOUT[action] == "Task" else ReviewFacts(**about)
     return bool(can_do(bundle.rules, action, who, what, now=now, env=env))
+
+
+_GATES, _RISK = ("fact", "gates"), ("fact", "risk")
+
+
+def answer_findings(before: Bundle, after: Bundle, versions: Iterable[Versions]) -> Iterator[Finding]:
+    """What of a review changed that a rule about people reads."""
+    read = _read(rules for bundle in (before, after) for rules in bundle.rules.people.values())
+    named = _named_gates(read)
+    for name in sorted(before.policies.keys() | after.policies.keys()):
+        old, new = before.policies.get(name), after.policies.get(name)
+        held = [each for each in (old, new) if each is not None]
+        asks = any(each.gate is not None for each in held)
+        if not asks or (named is not None and name not in named):
+            continue
+        if old is not None and new is not None and meaning(old) == meaning(new):
+            continue
+        words = f"the gate {name} changed, and rules about who answers read `resource.gates`"
+        content = [None if each is None else str(meaning(each)) for each in (old, new)]
+        files = frozenset(each.file for each in held)
+        lines = tuple(f"in {each.place}" for each in held)
+        yield Finding(Way.LOOSENING, "gate-id", name, words, lines, (name,), content, files)
+    if _RISK in read.literals:
+        yield from _risks(versions)
+
+
+def _risks(versions: Iterable[Versions]) -> Iterator[Finding]:
+    for pair in versions:
+        if pair.before is None or pair.after is None:
+            continue
+        old, new = pair.before.manifest.risk, pair.after.manifest.risk
+        if old is not new:
+            words = f"the risk {old} becomes {new}, and rules about who answers read `resource.risk`"
+            yield Finding(Way.LOOSENING, "risk-read", pair.name, words, files=pair.files)
+
+
+def _named_gates(read: Read) -> frozenset[Any] | None:
+    """The gates that rules about people name; None where they may mean any."""
+    literals = read.literals.get(_GATES)
+    if literals is None:
+        return frozenset()
+    if frozenset() in literals or any("resource.gates" in why for why in read.inexact):
+        return None
+    return frozenset(members_of(literals))

@@ -7,7 +7,8 @@ there (two attributes against each other, arithmetic, `like`) is named in ``inex
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
@@ -15,14 +16,15 @@ from typing import Any, Final
 
 from cedarpy import pst
 
-from policy_service.pap.changes.linear import Linear, linear_of
-from policy_service.pap.changes.paths import CONSTANT, OPAQUE, PEOPLE, Path, path_of, told
+from policy_service.pap.changes.paths import CONSTANT, OPAQUE, PEOPLE, Linear, Path, linear_of, path_of, told
+from policy_service.pap.policies import children, expressions
 
 _COMPARES: Final = frozenset(
     {"eq", "not_eq", "less", "less_eq", "greater", "greater_eq"}
     | {"decimal_less_than", "decimal_less_eq", "decimal_greater", "decimal_greater_eq"}
 )
 _MEMBERS: Final = frozenset({"contains", "contains_all", "contains_any"})
+_DURATION: Final = re.compile(r"(-?)(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?")
 _TIMES: Final = frozenset({"to_date", "to_time"})
 
 
@@ -67,6 +69,19 @@ def read_policy(tree: pst.Template) -> Read:
     for clause in tree.clauses:
         _visit(clause.expr, read)
     return read
+
+
+def read_all(trees: Iterable[pst.Template]) -> Read:
+    """Everything these policies look at."""
+    read = Read()
+    for tree in trees:
+        read.add(read_policy(tree))
+    return read
+
+
+def members_of(literals: Iterable[Any]) -> set[Any]:
+    """What is compared with, sets by their members."""
+    return {each for value in literals for each in (value if isinstance(value, frozenset) else (value,))}
 
 
 def _scope(constraint: Any, path: Path, read: Read) -> None:
@@ -266,8 +281,8 @@ def _everything(expr: pst.Expr, why: str, read: Read) -> None:
     """All paths below, each with all literals below: tried, not proved."""
     if names := sorted({told(path) for path in _paths(expr)}):
         read.doubt(f"{why} ({', '.join(names)})")
-    values = [value for value in map(constant_of, below(expr)) if value is not None]
-    entities = [each.value for each in below(expr) if isinstance(each, pst.EntityLit)]
+    values = [value for value in map(constant_of, expressions(expr)) if value is not None]
+    entities = [each.value for each in expressions(expr) if isinstance(each, pst.EntityLit)]
     for path in _paths(expr):
         read.see(path, *values)
         for entity in entities:
@@ -279,34 +294,8 @@ def _paths(expr: pst.Expr) -> Iterator[Path]:
     if path is not None:
         yield path
         return
-    for child in _children(expr):
+    for child in children(expr):
         yield from _paths(child)
-
-
-def below(expr: pst.Expr) -> Iterator[pst.Expr]:
-    """The expression and everything in it."""
-    yield expr
-    for child in _children(expr):
-        yield from below(child)
-
-
-def _children(expr: pst.Expr) -> list[pst.Expr]:
-    match expr:
-        case pst.UnaryOp(arg=arg):
-            return [arg]
-        case pst.BinaryOp(left=left, right=right):
-            return [left, right]
-        case pst.GetAttr(base=base) | pst.HasAttr(base=base) | pst.Like(base=base):
-            return [base]
-        case pst.Is(base=base, in_expr=inside):
-            return [base] if inside is None else [base, inside]
-        case pst.IfThenElse(cond=cond, then_expr=then, else_expr=other):
-            return [cond, then, other]
-        case pst.Set(elements=elements):
-            return list(elements)
-        case pst.Record(fields=fields):
-            return list(fields.values())
-    return []
 
 
 def constant_of(expr: pst.Expr) -> Any:
@@ -332,32 +321,16 @@ def _typed(op: str, text: str) -> Any:
         if op == "duration":
             return _duration(text)
         moment = datetime.fromisoformat(text)
-    except (ValueError, KeyError, InvalidOperation, OverflowError):
+    except (ValueError, InvalidOperation, OverflowError):
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _duration(text: str) -> timedelta:
     """Cedar's own spelling of a duration, with milliseconds and a sign."""
-    sign, rest, total, digits = (-1 if text.startswith("-") else 1), text.lstrip("-"), timedelta(), ""
-    units = {
-        "d": timedelta(days=1),
-        "h": timedelta(hours=1),
-        "m": timedelta(minutes=1),
-        "s": timedelta(seconds=1),
-    }
-    milliseconds, rest = _split_milliseconds(rest)
-    for char in rest:
-        if char.isdigit():
-            digits += char
-        else:
-            total, digits = total + int(digits) * units[char], ""
-    return sign * (total + milliseconds)
-
-
-def _split_milliseconds(text: str) -> tuple[timedelta, str]:
-    if not text.endswith("ms"):
-        return timedelta(), text
-    head = text.removesuffix("ms")
-    kept = head.rstrip("0123456789")
-    return timedelta(milliseconds=int(head[len(kept) :] or 0)), kept
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    days, hours, minutes, seconds, ms = (int(part or 0) for part in found.groups()[1:])
+    total = timedelta(days, seconds, hours=hours, minutes=minutes, milliseconds=ms)
+    return -total if found[1] else total

@@ -1,7 +1,9 @@
 """What a tool's rules permit after a change that they did not permit before, by trying the literals of both bundles.
 
 Rules kept here: each tool is tried by itself and says whether everything was tried ("exhaustive") or a part
-("sampled", with why); each difference is shown by one call, decided by both bundles as live calls are decided.
+("sampled", with why); each difference is shown by one call, decided by both bundles as live calls are decided. One call
+shows one difference, so beside a rule that was shown to loosen, another changed rule counts as stricter only when it
+was tried alone and in full; a rule that asks or permits otherwise does not.
 """
 
 from __future__ import annotations
@@ -15,11 +17,19 @@ from typing import Any, Final
 
 from cedarpy import PolicySet
 
+from policy_service.pap.changes.partition import (
+    Half,
+    Part,
+    State,
+    part_of,
+    parts_of,
+    same_ground,
+    same_policy,
+    together,
+)
 from policy_service.pap.changes.paths import Path
 from policy_service.pap.changes.reading import Read, read_policy
 from policy_service.pap.changes.sides import ABSENT, Side
-from policy_service.pap.changes.slices_of_both import Part, part_of, parts_of, same_ground, same_policy
-from policy_service.pap.changes.states import Half, State, together
 from policy_service.pap.changes.trying import is_whole, kind_of, literals_at, values_to_try
 from policy_service.pdp.cedar import ask
 
@@ -205,3 +215,31 @@ def _half(side: Side | None, policies: PolicySet, base: dict[str, Any], values: 
     gates = answer.reasons & side.rules.gates
     plain = any(known[name].effect == "forbid" for name in answer.reasons - gates)
     return Half(permits, plain, gates)
+
+
+def never_laxer(name: str, pair: Pair, bases: list[dict[str, Any]]) -> bool:
+    """Whether a rule of both sides holds back all that it held back, or permits nothing more; False in doubt."""
+    before, after = pair
+    if before is None or after is None or name not in before.trees or name not in after.trees or not bases:
+        return False
+    old, new = before.bundle.policies[name], after.bundle.policies[name]
+    if (old.effect, old.gate, old.unseen) != (new.effect, new.gate, new.unseen):
+        return False
+    read = Read()
+    for side in (before, after):
+        read.add(read_policy(side.trees[name]))
+    for base in bases:
+        answers = all_answers(name, pair, read, base)
+        if answers is None or any(_is_laxer(old.effect, one, other) for one, other in answers):
+            return False
+    return True
+
+
+def _is_laxer(effect: str, before: Half, after: Half) -> bool:
+    if after.refused:
+        return False
+    if before.refused:
+        return True
+    if effect == "permit":
+        return bool(after.permits) and not before.permits
+    return bool(before.forbidden or before.gates) and not (after.forbidden or after.gates)

@@ -16,8 +16,7 @@ from typing import Any, Final
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.calls import Call, decided, digest_of, missing_meters, reads_hidden
-from policy_service.pap.changes.findings import Finding, Way
-from policy_service.pap.changes.outcomes import asked_of, laxer, stricter
+from policy_service.pap.changes.findings import Finding, Way, asked_of, laxer, stricter
 from policy_service.pap.changes.paths import Path
 from policy_service.pap.changes.reading import read_policy
 from policy_service.pap.parts import read_parts

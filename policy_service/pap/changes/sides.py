@@ -18,19 +18,91 @@ from typing import Any, Final
 from cedarpy import Entities, PolicySet, pst
 
 from countersign.contract import JSON, ContractError, Resource, ToolManifest, pointer_tokens
+from countersign.contract.patterns import found_by
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import AgentPrincipal, ArgsRefusedError, Claimed, Encoded, Facts, Question
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.paths import Path
-from policy_service.pap.changes.samples import sample, settled
 from policy_service.pap.parts import Parts
-from policy_service.pap.tools import ToolVersion
-from policy_service.pdp.cedar import Request, entities_of
+from policy_service.pap.tools import MAX_SCHEMA_DEPTH, ToolVersion, schema_node
+from policy_service.pdp.cedar import Request, entities_for, entities_of, request_for
 from policy_service.pdp.engine import decide
-from policy_service.pdp.request import entities_for, request_for
-from policy_service.pdp.rules import ToolRules
-from policy_service.pdp.slices import policy_set
+from policy_service.pdp.rules import ToolRules, policy_set
+
+TRIED: Final = tuple("x a A 1 a1 A1 ABC abc123 ABC123 2026-01-14 12:00 a@example.com".split())
+"""Texts that patterns of everyday arguments take."""
+
+
+def sample(node: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+    """A small value of this node; whether it really fits is for the codec to say."""
+    schema = schema_node(node, root)
+    for key in ("examples", "enum"):
+        if schema.get(key):
+            return schema[key][0]
+    if "const" in schema or "default" in schema:
+        return schema.get("const", schema.get("default"))
+    for key in ("anyOf", "oneOf"):
+        if schema.get(key):
+            return sample(schema[key][0], root, depth + 1)
+    kind = schema.get("type")
+    kind = kind[0] if isinstance(kind, list) and kind else kind
+    if depth > MAX_SCHEMA_DEPTH:
+        return None
+    return _of_kind(kind, schema, root, depth)
+
+
+def _of_kind(kind: Any, schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> Any:
+    match kind:
+        case "object":
+            properties = schema.get("properties", {})
+            return {
+                name: sample(properties.get(name, {}), root, depth + 1) for name in schema.get("required", ())
+            }
+        case "array":
+            item = schema.get("items", {})
+            return [
+                _varied(sample(item, root, depth + 1), index) for index in range(schema.get("minItems", 0))
+            ]
+        case "string":
+            return _text(schema)
+        case "integer" | "number":
+            return _number(schema)
+        case "boolean":
+            return False
+        case "null":
+            return None
+    return "x"
+
+
+def _varied(value: Any, index: int) -> Any:
+    if isinstance(value, str) and index:
+        return f"{value}{index}"
+    return value + index if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _text(schema: Mapping[str, Any]) -> str:
+    least, most, pattern = schema.get("minLength", 0), schema.get("maxLength"), schema.get("pattern")
+    tried = [text if len(text) >= least else text + "x" * (least - len(text)) for text in TRIED]
+    if most is not None:
+        tried = [text for text in tried if len(text) <= most] or [""]
+    if pattern is None:
+        return tried[0]
+    try:
+        return next(filter(found_by(pattern), tried), tried[0])
+    except ContractError:  # no bundle with it is ever in force
+        return tried[0]
+
+
+def _number(schema: Mapping[str, Any]) -> Any:
+    step = schema.get("multipleOf", 1)
+    least = schema.get("minimum", schema.get("exclusiveMinimum"))
+    most = schema.get("maximum", schema.get("exclusiveMaximum"))
+    if least is not None:
+        start = least + (step if "exclusiveMinimum" in schema else 0)
+        return start if start % step == 0 else (start // step + 1) * step
+    return step if most is None or most >= step else (most // step) * step
+
 
 ABSENT: Final = "\N{NULL}absent"
 """Stands for "not there" in an assignment; no JSON text of ours holds it."""
@@ -133,52 +205,72 @@ class Side:
 
     def question(self, base: dict[str, Any], values: Assignment) -> Question:
         """The call as the engine is asked about it."""
-        owner, behalf = values.get(("owner",), ABSENT), values.get(("on_behalf_of",), ABSENT)
-        return Question(
+        facts = Facts(
+            self.bundle.digest,
+            resource=self._required(self.manifest.resource.type),
+            agent=self._required(AGENT),
+        )
+        agent = AgentPrincipal("some-agent")
+        plain = Question(agent, self.tool, self.manifest.digest, base, facts, BASE_NOW)
+        return self.changed(plain, values)
+
+    def changed(self, question: Question, values: Assignment) -> Question:
+        """The question with these values, everything else as it was.
+
+        Raises:
+            ValueError: a value is not of the declared type.
+        """
+        agent, facts = question.agent, question.facts
+        owner = values.get(("owner",), agent.owner)
+        behalf = values.get(("on_behalf_of",), question.on_behalf_of)
+        claimed = {name: None if each == ABSENT else each for name, each in _at(values, "claimed").items()}
+        return replace(
+            question,
             agent=AgentPrincipal(
-                values.get(("agent",), "some-agent"),
+                values.get(("agent",), agent.name),
                 None if owner == ABSENT else owner,
-                frozenset(path[1] for path, value in values.items() if path[0] == "role" and value is True),
-                frozenset(path[1] for path, value in values.items() if path[0] == "team" and value is True),
+                _switched(agent.roles, _at(values, "role")),
+                _switched(agent.teams, _at(values, "team")),
             ),
-            tool=self.tool,
-            tool_digest=self.manifest.digest,
-            args=args_of(self.manifest.args, base, values),
-            facts=self._facts(values),
-            now=values.get(("now",), BASE_NOW),
-            env=values.get(("env",), "production"),
-            txn_size=values.get(("txn",), 1),
-            claimed=Claimed(**{n: each for n, each in _under(values, "claimed").items() if n in _CLAIMED}),
+            args=args_of(
+                self.manifest.args, question.args if isinstance(question.args, dict) else {}, values
+            ),
+            facts=replace(
+                facts,
+                resource=self._facts(facts.resource, self.manifest.resource.type, _at(values, "fact")),
+                agent=self._facts(facts.agent, AGENT, _at(values, "agentfact")),
+            ),
+            now=values.get(("now",), question.now),
+            env=values.get(("env",), question.env),
+            txn_size=values.get(("txn",), question.txn_size),
+            claimed=replace(question.claimed, **{n: each for n, each in claimed.items() if n in _CLAIMED}),
             on_behalf_of=None if behalf == ABSENT else behalf,
-            method=values.get(("proof",), "key"),
-            history=_under(values, "history"),
+            method=values.get(("proof",), question.method),
+            history={**question.history, **_at(values, "history")},
         )
 
     def decided(self, base: dict[str, Any], values: Assignment) -> Decision:
         """The bundle's decision on this call, as live calls are decided."""
         return decide(self.bundle.rules, self.question(base, values))
 
-    def _facts(self, values: Assignment) -> Facts:
-        return Facts(
-            self.bundle.digest,
-            resource=self._attributes(self.manifest.resource.type, "fact", values),
-            agent=self._attributes(AGENT, "agentfact", values),
-        )
-
-    def _attributes(self, entity: str, head: str, values: Assignment) -> dict[str, Any]:
+    def _required(self, entity: str) -> dict[str, Any]:
+        """A plain value of every attribute that is always there."""
         types = self.config.attribute_types(entity)
-        given = _under(values, head)
-        absent = {path[1] for path, value in values.items() if path[0] == head and value == ABSENT}
-        known = {
-            name: given.get(name, _BASE_FACTS[kind.name])
-            for name, kind in types.items()
-            if name in given or (not kind.optional and name not in absent)
-        }
-        return {name: types[name].encode(value) for name, value in known.items()}
+        return {n: kind.encode(_BASE_FACTS[kind.name]) for n, kind in types.items() if not kind.optional}
+
+    def _facts(self, known: Mapping[str, Any], entity: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        types = self.config.attribute_types(entity)
+        kept = {name: value for name, value in known.items() if name not in given}
+        there = {name: value for name, value in given.items() if name in types and value != ABSENT}
+        return kept | {name: types[name].encode(value) for name, value in there.items()}
 
 
-def _under(values: Assignment, head: str) -> dict[str, Any]:
-    return {path[1]: value for path, value in values.items() if path[0] == head and value != ABSENT}
+def _at(values: Assignment, head: str) -> dict[str, Any]:
+    return {path[1]: value for path, value in values.items() if path[0] == head}
+
+
+def _switched(names: frozenset[str], given: Mapping[str, Any]) -> frozenset[str]:
+    return (names - given.keys()) | {name for name, value in given.items() if value is True}
 
 
 def args_of(schema: Mapping[str, Any], base: dict[str, Any], values: Assignment) -> JSON:
@@ -198,7 +290,7 @@ def args_of(schema: Mapping[str, Any], base: dict[str, Any], values: Assignment)
 def _put(schema: Mapping[str, Any], args: dict[str, Any], steps: Path, value: Any) -> None:
     node: Any = schema
     for step in steps[:-1]:
-        node = settled(node, schema).get("properties", {}).get(step, {})
+        node = schema_node(node, schema).get("properties", {}).get(step, {})
         inner = args.get(step)
         if not isinstance(inner, dict):
             if value == ABSENT:

@@ -13,11 +13,10 @@ from itertools import combinations, islice, product
 from typing import Any, Final
 
 from policy_service.facts.config import AGENT
-from policy_service.pap.changes.linear import Linear
-from policy_service.pap.changes.paths import PEOPLE, Path
-from policy_service.pap.changes.reading import InGroup, Later, Read, TimeOfDay
-from policy_service.pap.changes.samples import TRIED, sample, settled
-from policy_service.pap.changes.sides import ABSENT, BASE_NOW, Side
+from policy_service.pap.changes.paths import PEOPLE, Linear, Path
+from policy_service.pap.changes.reading import InGroup, Later, Read, TimeOfDay, members_of
+from policy_service.pap.changes.sides import ABSENT, BASE_NOW, TRIED, Side, sample
+from policy_service.pap.tools import schema_node
 
 FRESH: Final = "something-else"
 """What a text is that no rule names: written on with letters until none does (`fresh_text`)."""
@@ -112,7 +111,7 @@ def _node(side: Side, path: Path) -> Mapping[str, Any]:
     root = side.manifest.args
     node: Mapping[str, Any] = root
     for step in path[1:]:
-        node = settled(settled(node, root).get("properties", {}).get(step), root)
+        node = schema_node(schema_node(node, root).get("properties", {}).get(step), root)
     return node
 
 
@@ -180,19 +179,13 @@ def moments_to_try(literals: Iterable[Any]) -> list[datetime]:
 
 def sets_to_try(literals: Iterable[Any]) -> list[list[Any]]:
     """Sets of the named members, with and without one that is not named."""
-    members: set[Any] = set()
-    for value in literals:
-        members |= (
-            value if isinstance(value, frozenset) else {value} if isinstance(value, str | int) else set()
-        )
+    members: set[Any] = {value for value in members_of(literals) if isinstance(value, str | int)}
     ordered = sorted(members, key=lambda each: (str(type(each)), str(each)))
     sizes = range(len(ordered) + 1) if len(ordered) <= _MAX_SUBSETS_OF else (0, 1, 2, len(ordered))
     chosen = [list(each) for size in sizes for each in combinations(ordered, size)]
-    fresh: Any = (
-        max(members) + 1
-        if members and all(isinstance(each, int) for each in members)
-        else fresh_text(members)
-    )
+    fresh: Any = fresh_text(members)
+    if members and all(isinstance(each, int) for each in members):
+        fresh = max(members) + 1
     return [*chosen, *([*each, fresh] for each in chosen)]
 
 
@@ -200,8 +193,7 @@ def is_whole(path: Path, literals: set[Any], sides: Sequence[Side]) -> bool:
     """Whether `values_to_try` has one of every region at this path: not for sets with many literals."""
     if kind_of(path, sides) != "Set<String>":
         return True
-    members = {each for value in literals for each in (value if isinstance(value, frozenset) else (value,))}
-    return len(members) <= _MAX_SUBSETS_OF
+    return len(members_of(literals)) <= _MAX_SUBSETS_OF
 
 
 def _people(literals: set[Any], sides: Sequence[Side], *, absent: bool) -> list[Any]:

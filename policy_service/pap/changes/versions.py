@@ -1,18 +1,136 @@
-"""Which version of a tool on one side stands against which on the other, since agents may submit under each in force.
+"""What changes in the tools: which versions are in force, and each manifest member by member.
 
-Rules kept here: every version in force after is held against one in force before: the same manifest, else the file of
-the same name, else the current one; so no version comes into force without its rules being tried.
+Rules kept here: every version in force after is compared with one in force before: the same manifest, else the file of
+the same name, else the current one; so no version comes into force without its rules being tried. What the agent may
+send, who enforces, what is hidden, what people read and what happens twice are loosenings when they change other than
+by narrowing; words for lists are to be looked at; a member that is not named here is a loosening.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Final
 
+from countersign.contract import ToolManifest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.findings import Finding, Way
-from policy_service.pap.changes.manifests import manifest_changes
+from policy_service.pap.changes.findings import Finding, Way, exact, short
 from policy_service.pap.tools import ToolVersion
+
+_RISKS: Final = ("low", "medium", "high")
+_STRICTER: Final = {"recheck": True, "ask": "live", "on_exhausted": "transaction", "idempotent": False}
+_WORDS: Final = frozenset({"title", "description"})
+# `secret` and `money` change what people see: always a loosening
+_KEPT_LISTS: Final = frozenset({"recipients"})
+_WORDS_IN_ARGS: Final = frozenset(
+    {"title", "description", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
+)
+_AT_LEAST: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
+_AT_MOST: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
+_NARROWS_WHEN_ADDED: Final = (
+    _AT_LEAST | _AT_MOST | {"enum", "const", "pattern", "multipleOf", "uniqueItems", "allOf", "not"}
+)
+
+Change = tuple[Way, str]
+
+
+def manifest_changes(
+    old: ToolManifest, new: ToolManifest, subject: str, files: frozenset[str], is_settled: bool
+) -> Iterator[Finding]:
+    """What changed. ``is_settled`` says that everything its rules can tell apart was tried."""
+    mine: dict[str, Any] = old.model_dump(mode="json")
+    theirs: dict[str, Any] = new.model_dump(mode="json")
+    for name in sorted(mine.keys() | theirs.keys()):
+        before, after = mine.get(name), theirs.get(name)
+        if exact(before) == exact(after):
+            continue
+        if name == "args":
+            changes = list(dict.fromkeys(_schema(before, after, "args")))
+            for way in Way:
+                if told := "; ".join(text for each, text in changes if each is way):
+                    yield _member_finding(way, subject, "manifest-args", told, files, [before, after])
+            continue
+        way = _way(name, before, after, is_settled)
+        words = f"{name} {_shown(before)} becomes {_shown(after)}"
+        yield _member_finding(way, subject, f"manifest-{name}", words, files, [before, after])
+
+
+def _way(name: str, before: Any, after: Any, is_settled: bool) -> Way:
+    if name in _WORDS or (name == "groups" and is_settled):
+        return Way.LOOK
+    if name in _KEPT_LISTS:
+        lost = [each for each in before if each not in after]
+        return Way.LOOSENING if lost else Way.LOOK
+    stricter = (
+        (name == "risk" and _RISKS.index(after) > _RISKS.index(before))
+        or (name == "timeout_seconds" and after < before)
+        or (name in _STRICTER and after == _STRICTER[name])
+    )
+    return Way.TIGHTENING if stricter else Way.LOOSENING
+
+
+def _schema(before: Any, after: Any, place: str) -> Iterator[Change]:
+    """How one schema node differs: narrowing what is known to narrow, words for words, else a loosening."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        yield Way.LOOSENING, f"{place} {_shown(before)} becomes {_shown(after)}"
+        return
+    for key in sorted(before.keys() | after.keys()):
+        mine, theirs = before.get(key), after.get(key)
+        if exact(mine) == exact(theirs) and (key in before) is (key in after):
+            continue
+        if key in ("properties", "$defs") and isinstance(mine, dict) and isinstance(theirs, dict):
+            yield from _properties(mine, theirs, f"{place}.{key}")
+        elif key in ("items", "additionalProperties") and isinstance(mine, dict) and isinstance(theirs, dict):
+            yield from _schema(mine, theirs, f"{place}.{key}")
+        else:
+            yield _keyword(key, mine, theirs, place, before.get("type"))
+
+
+def _properties(before: dict[str, Any], after: dict[str, Any], place: str) -> Iterator[Change]:
+    for name in sorted(before.keys() | after.keys()):
+        if name not in before:
+            yield Way.LOOSENING, f"{place}.{name} is new: agents may send it"
+        elif name not in after:
+            yield Way.TIGHTENING, f"{place}.{name} is gone"
+        elif exact(before[name]) != exact(after[name]):
+            yield from _schema(before[name], after[name], f"{place}.{name}")
+
+
+def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change:
+    words = f"{place}.{key} {_shown(before)} becomes {_shown(after)}"
+    if key in _WORDS_IN_ARGS:
+        return Way.LOOK, words
+    # policy may begin to see the field
+    shows_it = key == "uniqueItems" or (key == "multipleOf" and kind == "number")
+    if before is None and key in _NARROWS_WHEN_ADDED and kind is not None and not shows_it:
+        return Way.TIGHTENING, words
+    narrower = (
+        (key in _AT_LEAST and _is_more(after, before))
+        or (key in _AT_MOST and _is_more(before, after))
+        or (
+            key == "enum"
+            and isinstance(after, list)
+            and isinstance(before, list)
+            and {exact(v) for v in after} <= {exact(v) for v in before}
+        )
+        or (key == "required" and isinstance(after, list) and set(before or ()) <= set(after))
+    )
+    return (Way.TIGHTENING if narrower else Way.LOOSENING), words
+
+
+def _is_more(one: Any, other: Any) -> bool:
+    return isinstance(one, int | float) and isinstance(other, int | float) and one > other
+
+
+def _shown(value: Any) -> str:
+    return "(nothing)" if value is None else short(value)
+
+
+def _member_finding(
+    way: Way, subject: str, kind: str, words: str, files: frozenset[str], content: list[Any]
+) -> Finding:
+    lines = tuple(f"in {file}" for file in sorted(files))
+    return Finding(way, kind, subject, words, lines, content=content, files=files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,23 +8,25 @@ LICENSE, hidden files, other bundles) is ignored here. Blobs are taken as they a
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from dulwich.errors import ObjectFormatException
+from dulwich.objects import parse_tree
 from dulwich.objectspec import parse_commit
 from dulwich.repo import Repo
 
-from policy_service.pap.files import (
+from policy_service.pap.folder_reader import (
     FOLDERS,
     MAX_BUNDLE_BYTES,
     MAX_FILE_BYTES,
     MAX_FILES,
     OTHER_BUNDLES,
     belongs,
-    bundle_digest,
 )
 from policy_service.pap.git.objects import (
     BLOB,
@@ -32,12 +34,13 @@ from policy_service.pap.git.objects import (
     MAX_COMMIT_BYTES,
     MAX_TREE_BYTES,
     TREE,
+    MissingObjectError,
     ObjectError,
     Objects,
     open_repository,
 )
 from policy_service.pap.problems import BundleError, Problem
-from policy_service.pap.source import BundleFiles, Written
+from policy_service.pap.source import BundleFiles, Written, bundle_digest
 
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
 _FILES: Final = frozenset({0o100644, 0o100755, 0o100664})
@@ -212,26 +215,17 @@ def _entries(objects: Objects, tree: str, place: str) -> list[_Entry]:
         BundleError: a name leads elsewhere or stands twice.
         ObjectError: the tree cannot be read.
     """
-    raw, at, found = objects.read(tree, TREE, MAX_TREE_BYTES), 0, {}
-    width = len(tree) // 2
-    while at < len(raw):
-        mode_end = raw.find(b" ", at)
-        name_end = raw.find(b"\0", mode_end)
-        if mode_end < 0 or name_end < 0 or name_end + 1 + width > len(raw):
-            raise ObjectError(f"the tree {tree} is damaged")
-        name, sha = _name(raw[mode_end + 1 : name_end], place), raw[name_end + 1 : name_end + 1 + width]
+    raw, found = objects.read(tree, TREE, MAX_TREE_BYTES), {}
+    try:
+        lines = list(parse_tree(raw, len(tree) // 2))
+    except (ValueError, ObjectFormatException):
+        raise ObjectError(f"the tree {tree} is damaged") from None
+    for raw_name, mode, sha in lines:
+        name = _name(raw_name, place)
         if name in found:
             raise BundleError([Problem(place + name, None, "this name stands twice in its folder")])
-        found[name] = _Entry(place + name, _mode(raw[at:mode_end], tree), sha.hex())
-        at = name_end + 1 + width
+        found[name] = _Entry(place + name, mode, sha.decode())
     return [found[name] for name in sorted(found)]
-
-
-def _mode(text: bytes, tree: str) -> int:
-    try:
-        return int(text, 8)
-    except ValueError:
-        raise ObjectError(f"the tree {tree} is damaged") from None
 
 
 def _name(raw: bytes, place: str) -> str:
@@ -286,3 +280,30 @@ def _read(objects: Objects, entries: list[_Entry]) -> tuple[dict[str, bytes], li
                 Problem(entry.name, None, "a pointer to Git LFS and not the file; commit the file itself")
             )
     return files, problems
+
+
+MAX_COMMITS: Final = 200_000
+
+
+def descends(objects: Objects, head: str, accepted: str) -> bool:
+    """Whether ``accepted`` is ``head`` or one of its ancestors; a history that ends early is not followed further.
+
+    Raises:
+        ObjectError: the history is damaged or longer than is followed.
+    """
+    seen, waiting = {head}, deque([head])
+    while waiting:
+        name = waiting.popleft()
+        if name == accepted:
+            return True
+        try:
+            parents = commit_at(objects, name).parents
+        except MissingObjectError:
+            if name == head:
+                raise
+            continue  # a shallow repository: what lies beyond is not known, and so not descended from
+        waiting.extend(parent for parent in parents if parent not in seen)
+        seen.update(parents)
+        if len(seen) > MAX_COMMITS:
+            raise ObjectError(f"{accepted} is not among the last {MAX_COMMITS} commits of {head}")
+    return False

@@ -20,7 +20,7 @@ from policy_service.facts.config import FactsConfig
 from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.facts.schema import approval_schema
 from policy_service.pap.compile import schema_json, shape_of
-from policy_service.pap.tools import ToolVersion
+from policy_service.pap.tools import MAX_SCHEMA_DEPTH, ToolVersion, schema_node
 
 Path: TypeAlias = tuple[str, ...]
 Interval: TypeAlias = tuple[int, int]
@@ -166,21 +166,12 @@ class _Inputs:
 
     def _fields(self, node: Mapping[str, Any], path: Path, depth: int) -> Iterator[tuple[Path, Any]]:
         properties = node.get("properties")
-        if not isinstance(properties, dict) or depth > _MAX_DEPTH:
+        if not isinstance(properties, dict) or depth > MAX_SCHEMA_DEPTH:
             return
         for name, child in properties.items():
-            if (found := self._resolved(child)) is not None:
-                yield (*path, name), found
-                yield from self._fields(found, (*path, name), depth + 1)
-
-    def _resolved(self, node: Any) -> Mapping[str, Any] | None:
-        for _ in range(_MAX_DEPTH):
-            if not isinstance(node, dict):
-                return None
-            if "$ref" not in node:
-                return node
-            node = _target(str(node["$ref"]), self._root)
-        return None
+            found = schema_node(child, self._root)
+            yield (*path, name), found
+            yield from self._fields(found, (*path, name), depth + 1)
 
     def _read(self, path: Path, node: Mapping[str, Any]) -> None:
         values = [node["const"]] if "const" in node else node.get("enum")
@@ -192,17 +183,6 @@ class _Inputs:
                 self.bools[path] = values[0]
         if kind in ("integer", ["integer"]) or (values and all(type(value) is int for value in values)):
             self.longs[path] = _bounds(node, values if isinstance(values, list) else None)
-
-
-_MAX_DEPTH: Final = 16
-
-
-def _target(reference: str, root: Any) -> Any:
-    node = root
-    for token in reference.removeprefix("#").split("/")[1:]:
-        step = token.replace("~1", "/").replace("~0", "~")
-        node = node.get(step) if isinstance(node, dict) else None
-    return node
 
 
 def _bounds(node: Mapping[str, Any], values: list[Any] | None) -> Interval:
@@ -222,3 +202,49 @@ def _bounds(node: Mapping[str, Any], values: list[Any] | None) -> Interval:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+_TO_LONG: Final = frozenset({"to_milliseconds", "to_seconds", "to_minutes", "to_hours", "to_days"})
+
+Narrowed = Mapping[pst.Expr, Interval]
+"""Bounds that hold where an expression stands, because of what was asked before it."""
+
+
+def interval(expr: pst.Expr, domain: Domain, narrowed: Narrowed) -> Interval | None:
+    """The bounds of a Long before any overflow is refused; None for what is no Long or unknown."""
+    found = _plain(expr, domain, narrowed)
+    known = narrowed.get(expr)
+    if found is None or known is None:
+        return found or known
+    return max(found[0], known[0]), min(found[1], known[1])
+
+
+def _plain(expr: pst.Expr, domain: Domain, narrowed: Narrowed) -> Interval | None:
+    match expr:
+        case pst.LongLit(value=value):
+            return value, value
+        case pst.UnaryOp(op="neg", arg=arg):
+            inner = interval(arg, domain, narrowed)
+            return None if inner is None else (-inner[1], -inner[0])
+        case pst.UnaryOp(op=op) if op in _TO_LONG:
+            return INT64
+        case pst.BinaryOp(op="add" | "sub" | "mul" as op, left=left, right=right):
+            one, other = interval(left, domain, narrowed), interval(right, domain, narrowed)
+            return None if one is None or other is None else _arithmetic(op, one, other)
+        case pst.IfThenElse(then_expr=then, else_expr=other_expr):
+            one, other = interval(then, domain, narrowed), interval(other_expr, domain, narrowed)
+            return None if one is None or other is None else (min(one[0], other[0]), max(one[1], other[1]))
+    path = path_of(expr)
+    if path is None:
+        return None
+    kind = domain.type_of(path)
+    return domain.longs.get(path, INT64) if kind is not None and kind.get("type") == "Long" else None
+
+
+def _arithmetic(op: str, one: Interval, other: Interval) -> Interval:
+    if op == "add":
+        return one[0] + other[0], one[1] + other[1]
+    if op == "sub":
+        return one[0] - other[1], one[1] - other[0]
+    products = [left * right for left in one for right in other]
+    return min(products), max(products)

@@ -1,24 +1,93 @@
-"""All lints over one bundle that has been checked.
+"""All lints over one bundle that has been checked, less the findings its author has acknowledged.
 
 Rules kept here: a finding never keeps a bundle from becoming active, so a lint may think longer than activation may; it
-is for authors and their continuous integration. Every finding has a stable code (policies/README.md lists them).
+is for authors and their continuous integration. Every finding has a stable code (policies/README.md lists them). An
+acknowledgement (`// countersign: allow CODE -- why`) is a comment above its policy, names one finding and says
+why; one without a reason acknowledges nothing, and one whose finding is gone is a finding itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
-from policy_service.pap.checks import warnings_about
-from policy_service.pap.lint.acknowledged import without_acknowledged
-from policy_service.pap.lint.matching import given_up, never_matching, outside_the_schema, shadowed
-from policy_service.pap.lint.missing import missing_entities
-from policy_service.pap.lint.overflow import overflowing
-from policy_service.pap.lint.subject import Subject, subjects_of
-from policy_service.pap.lint.windows import short_windows
-from policy_service.pap.lint.wording import empty_groups, mixed_alphabets, patterns
+from policy_service.pap.checking import warnings_about
+from policy_service.pap.lint.checks import (
+    Subject,
+    empty_groups,
+    given_up,
+    missing_entities,
+    mixed_alphabets,
+    never_matching,
+    outside_the_schema,
+    overflowing,
+    patterns,
+    shadowed,
+    short_windows,
+    subjects_of,
+)
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import Policy, read_policies
 from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.scan import Statement, comments
+
+_ALLOW: Final = re.compile(r"//\s*countersign\s*:\s*allow\b\s*(?P<code>[a-z-]*)\s*(?:--\s*(?P<why>.*\S))?")
+_FORM: Final = "write `// countersign: allow CODE -- why`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    file: str
+    line: int
+    first: int
+    last: int
+    code: str
+    why: str
+
+    def covers(self, finding: Problem) -> bool:
+        return (
+            bool(self.why and self.code)
+            and (finding.file, finding.code) == (self.file, self.code)
+            and finding.line is not None
+            and self.first <= finding.line <= self.last
+        )
+
+
+def without_acknowledged(
+    findings: Sequence[Problem], files: Mapping[str, bytes], policies: Mapping[str, Policy]
+) -> list[Problem]:
+    """The findings nobody has acknowledged, and what is wrong with the acknowledgements."""
+    allowed = list(_allowed(files, [policy.statement for policy in policies.values()]))
+    left = [finding for finding in findings if not any(one.covers(finding) for one in allowed)]
+    return [*left, *_useless(allowed, findings)]
+
+
+def _allowed(files: Mapping[str, bytes], statements: Iterable[Statement]) -> Iterator[_Allowed]:
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for statement in statements:
+        span = statement.line, statement.line + statement.text.count("\n")
+        spans.setdefault(statement.file, []).append(span)
+    for file, raw in files.items():
+        if not file.endswith(".cedar"):
+            continue
+        for line, comment in comments(raw.decode("utf-8")):
+            if (match := _ALLOW.match(comment)) is not None:
+                first, last = next((s for s in sorted(spans.get(file, ())) if s[1] >= line), (0, 0))
+                yield _Allowed(file, line, first, last, match["code"], match["why"] or "")
+
+
+def _useless(allowed: Iterable[_Allowed], findings: Sequence[Problem]) -> Iterator[Problem]:
+    for one in allowed:
+        where = Problem(one.file, one.line, "")
+        if not one.why or not one.code:
+            yield Problem(where.file, where.line, f"acknowledges nothing; {_FORM}").as_finding(
+                "bad-acknowledgement"
+            )
+        elif not any(one.covers(finding) for finding in findings):
+            message = f"the policy below it has no finding {one.code!r} (any more); take the line away"
+            yield Problem(where.file, where.line, message).as_finding("bad-acknowledgement")
 
 
 def findings_about(files: Mapping[str, bytes]) -> tuple[Problem, ...]:

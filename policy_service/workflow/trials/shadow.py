@@ -20,7 +20,7 @@ from sqlalchemy import Connection, delete, select
 from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.outcomes import asked_of, laxer
+from policy_service.pap.changes.findings import asked_of, laxer
 from policy_service.pap.shadow import Candidate
 from policy_service.pdp.engine import decide
 from policy_service.queries import records

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.channels.operator.dev.drafts import merge, read_tools
-from policy_service.channels.operator.dev.folder import prepare
+from policy_service.channels.operator.dev.folder import merge, prepare, read_tools
 from tests.fakes import warm
 from tests.house.documents import all_blocks
 from tests.house.repository import ROOT

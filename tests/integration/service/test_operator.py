@@ -19,8 +19,8 @@ from sqlalchemy import create_engine, select
 from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
-from policy_service.channels.operator import listing, stopping
-from policy_service.channels.operator.listing import agent_text
+from policy_service.channels.operator import people, stopping
+from policy_service.channels.operator.people import agent_text
 from policy_service.channels.operator.socket import embedded_lock
 from policy_service.cli import _welcome, app
 from policy_service.errors import StartError
@@ -330,11 +330,11 @@ ESCAPES = "\x1b[2K\x1b]0;owned\x07\x9b1A\u202e"
 
 def test_no_list_and_no_refusal_moves_a_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
     row = {"person": "idp|m", "name": "Maya\x1b[2K\r  REVOKED", "groups": ["a\nb"], "revoked": False}
-    monkeypatch.setattr(listing, "run_verb", lambda *_: [row])
+    monkeypatch.setattr(people, "run_verb", lambda *_: [row])
     assert verb({}, "people") == (0, r"idp|m  Maya\x1b[2K\r  REVOKED  a\nb")
     key = {"kid": "k", "revoked": False, "until": None, "issuer": ESCAPES, "revoked_at": None, "over": False}
     of = {"owner": ESCAPES, "roles": [ESCAPES], "teams": [], "frozen": False, "keys": [key]}
-    monkeypatch.setattr(listing, "run_verb", lambda *_: [{"agent": f"a{ESCAPES}\nb", **of}])
+    monkeypatch.setattr(people, "run_verb", lambda *_: [{"agent": f"a{ESCAPES}\nb", **of}])
     for words in ("agent list", "agent list --json"):
         text = said({}, words)
         assert text.isascii() and not {"\x1b", "\x07", "\x9b"} & set(text)
@@ -343,5 +343,5 @@ def test_no_list_and_no_refusal_moves_a_cursor(monkeypatch: pytest.MonkeyPatch) 
     def refuse(*_: object) -> None:
         raise StartError(f"no agent {ESCAPES}")
 
-    monkeypatch.setattr(listing, "run_verb", refuse)
+    monkeypatch.setattr(people, "run_verb", refuse)
     assert verb({}, "agent", "list") == (1, r"policy-service: no agent \x1b[2K\x1b]0;owned\x07\x9b1A\u202e")

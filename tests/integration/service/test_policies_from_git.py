@@ -21,8 +21,8 @@ from policy_service.channels.http.webhooks import require_usable
 from policy_service.cli import app
 from policy_service.errors import InvalidRequestError, StartError
 from policy_service.pap.git import following as follower
-from policy_service.pap.git import mirror as mirrors
-from policy_service.pap.git.history import descends
+from policy_service.pap.git import following as mirrors
+from policy_service.pap.git.commits import descends
 from policy_service.pap.git.objects import Objects
 from policy_service.pap.git.remotes import place_of
 from policy_service.pap.problems import HeadError

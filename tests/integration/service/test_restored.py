@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from policy_service.audit.feed import of_transaction
 from policy_service.audit.log import entries_after, highest_index
-from policy_service.channels.operator import restoring
+from policy_service.channels.operator import backup
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.identity.people import every_slack_link
@@ -199,7 +199,7 @@ def dies_after(vault: Vault, monkeypatch: pytest.MonkeyPatch, steps: int) -> Non
         return run
 
     with monkeypatch.context() as patch:
-        patch.setattr(restoring, "write_mark", counted(restoring.write_mark))
+        patch.setattr(backup, "write_mark", counted(backup.write_mark))
         patch.setattr(Database, "write_sync", counted(Database.write_sync))
         with pytest.raises(Died):
             vault.verb(*REASON)

@@ -14,8 +14,7 @@ import pytest
 from countersign.manifests.drafting import manifest_json
 from countersign.tools.registry import ToolRegistry
 from countersign.tools.tool import tool
-from policy_service.channels.operator.dev.drafts import Tools, merge
-from policy_service.channels.operator.dev.folder import GROUPS, DevFolder, prepare, write_env
+from policy_service.channels.operator.dev.folder import STARTER, DevFolder, Tools, merge, prepare, write_env
 from policy_service.channels.operator.dev.serving import dev_settings, operators_variables
 from policy_service.channels.operator.dev.telling import tell_unused
 from policy_service.errors import StartError
@@ -109,7 +108,9 @@ def test_a_folder_that_has_policies_keeps_them(tmp_path: Path) -> None:
 def test_the_agent_is_named_after_the_file(tmp_path: Path) -> None:
     names = {"my_agent.py": "my_agent", "_mein Agent!.py": "mein-Agent", "äö.py": "agent"}
     assert {file: DevFolder(tmp_path / file, tmp_path).agent for file in names} == names
-    assert GROUPS.format(person='"a"', name='"b"').count("[groups.developers]") == 1, "no name breaks out"
+    assert (STARTER / "groups.template").read_text().format(person='"a"', name='"b"').count(
+        "[groups.developers]"
+    ) == 1, "no name breaks out"
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from countersign.contract import EffectState, TxnState
-from policy_service.channels.operator.dev.left import is_left
+from policy_service.channels.operator.dev.session import is_left
 from policy_service.domain.settlement import Part
 
 E, T = EffectState, TxnState

@@ -5,8 +5,7 @@ from itertools import product
 
 import pytest
 
-from policy_service.pap.annotations import ANYWHERE, ON_A_GATE, ON_A_PERMIT
-from policy_service.pap.policies import Policy, read_policies
+from policy_service.pap.policies import ANYWHERE, ON_A_GATE, ON_A_PERMIT, Policy, read_policies
 from policy_service.pdp.rules import PolicySource
 
 GROUPS = frozenset({"finance", "cfo"})

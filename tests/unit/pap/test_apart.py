@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.pap import apart
-from policy_service.pap.apart import Cases, EndedError, Preparer
+from policy_service.pap import subprocess_loader
 from policy_service.pap.cases.guarding import CasesError
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import BundleSource, FolderSource
+from policy_service.pap.subprocess_loader import Cases, EndedError, Preparer
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder, pay_manifest
 
@@ -96,7 +96,9 @@ def test_cases_are_run_where_they_are_asked_for(folder: BundleFolder, small_byte
 
 def entered(monkeypatch: pytest.MonkeyPatch, instead: str) -> None:
     """Let the process do something else than read the bundle."""
-    monkeypatch.setattr(apart, "_BEGIN", f"import os, signal, sys, time; sys.stdin.buffer.read(); {instead}")
+    monkeypatch.setattr(
+        subprocess_loader, "_BEGIN", f"import os, signal, sys, time; sys.stdin.buffer.read(); {instead}"
+    )
 
 
 def test_a_process_that_does_not_answer_is_a_bundle_that_is_refused(
@@ -128,7 +130,9 @@ def test_a_text_may_end_the_parser_only_there(folder: BundleFolder, monkeypatch:
     uncounted = (
         "import policy_service.pap.scan as s; s.MAX_NESTING = s.MAX_CHAIN = 10**9; from policy_service"
     )
-    monkeypatch.setattr(apart, "_BEGIN", apart._BEGIN.replace("from policy_service", uncounted, 1))
+    monkeypatch.setattr(
+        subprocess_loader, "_BEGIN", subprocess_loader._BEGIN.replace("from policy_service", uncounted, 1)
+    )
     refused(folder, r"ended \((SIGSEGV|SIGABRT)\)")
 
 
@@ -153,7 +157,7 @@ def test_closing_ends_what_is_being_read(folder: BundleFolder, monkeypatch: pyte
 
 def test_the_process_is_bounded() -> None:
     bounded = (
-        "from policy_service.pap.reading_apart import _bound; import resource as r; _bound(7); "
+        "from policy_service.pap.subprocess_loader import _bound; import resource as r; _bound(7); "
         "print(*(r.getrlimit(one)[0] for one in (r.RLIMIT_AS, r.RLIMIT_CPU, r.RLIMIT_CORE)))"
     )
     said = subprocess.run([sys.executable, "-c", bounded], capture_output=True, text=True, check=True)

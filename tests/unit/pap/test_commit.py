@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from policy_service.pap.commit import commit_of
-from policy_service.pap.files import bundle_digest, read_files
+from policy_service.pap.source import bundle_digest, commit_of, read_files
 from tests.fakes.repository import Repository, git
 
 

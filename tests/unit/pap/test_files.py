@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from policy_service.pap import folder_reader
-from policy_service.pap.files import MAX_FILE_BYTES, FolderReader, bundle_digest, is_bundle_file, read_files
+from policy_service.pap.folder_reader import MAX_FILE_BYTES, is_bundle_file
 from policy_service.pap.problems import BundleError, HeadError
+from policy_service.pap.source import FolderReader, bundle_digest, read_files
 
 
 def put(folder: Path, name: str, raw: bytes = b"x") -> None:

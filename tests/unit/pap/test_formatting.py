@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from cedarpy import policies_to_pst
 
-from policy_service.pap import formatting
-from policy_service.pap.formatting import format_file
+from policy_service.pap import scan
 from policy_service.pap.problems import BundleError
-from policy_service.pap.scan import comments
+from policy_service.pap.scan import comments, format_file
 
 MESSY = """\
 // The head.
@@ -87,7 +86,7 @@ SPOILED = {
 
 @pytest.mark.parametrize(("old", "new"), SPOILED.values(), ids=SPOILED)
 def test_a_statement_that_would_change_is_left(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
-    monkeypatch.setattr(formatting, "format_policies", lambda text, width, indent: text.replace(old, new))
+    monkeypatch.setattr(scan, "format_policies", lambda text, width, indent: text.replace(old, new))
     text = (
         '// head\n@id("a") forbid (principal, action, resource) when { context.input.amount > 5 // mine\n};\n'
     )

@@ -8,9 +8,8 @@ import pytest
 
 from policy_service.channels.operator.author.naming import bundle_named
 from policy_service.pap.bundle import prepare_bundle
-from policy_service.pap.files import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES
-from policy_service.pap.git.commits import commit_at, read_commit
-from policy_service.pap.git.history import descends
+from policy_service.pap.folder_reader import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES
+from policy_service.pap.git.commits import commit_at, descends, read_commit
 from policy_service.pap.git.objects import BLOB, ObjectError, Objects, open_repository
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import FolderSource

@@ -16,10 +16,10 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import pytest
 
 from policy_service.errors import StartError
-from policy_service.pap.git import mirror as mirrors
-from policy_service.pap.git import packs
-from policy_service.pap.git.mirror import Mirror
-from policy_service.pap.git.packs import PackError, require_bounded
+from policy_service.pap.git import following as mirrors
+from policy_service.pap.git import objects
+from policy_service.pap.git.following import Mirror
+from policy_service.pap.git.objects import PackError, require_bounded
 from policy_service.pap.git.remotes import place_of
 from policy_service.pap.problems import HeadError
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder
@@ -234,7 +234,7 @@ def test_a_history_that_is_too_large_is_not_copied(
 def test_a_small_pack_with_a_large_object_is_not_unpacked(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packs, "MAX_OBJECT_BYTES", 1_000_000)
+    monkeypatch.setattr(objects, "MAX_OBJECT_BYTES", 1_000_000)
     repository.write("facts/a.json", b" " * 1_000_001).commit()
     copy = mirror(tmp_path, str(repository.path))
     with pytest.raises(HeadError, match="an object of 1000001 bytes; 1000000 is the limit"):

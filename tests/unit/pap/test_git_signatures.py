@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from policy_service.pap.git.signatures import SignatureError
-from policy_service.pap.git.signers import SignersError, read_signers, require_signed
+from policy_service.pap.git.signatures import SignatureError, SignersError, read_signers, require_signed
 from tests.fakes.repository import Key, Repository
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)

@@ -18,9 +18,8 @@ from cedarpy import Entities
 
 from countersign.contract import Resource, Verdict
 from policy_service.domain.question import Facts
-from policy_service.pdp.cedar import Answer, ask, entities_of, failed_policies
-from policy_service.pdp.outcome import outcome_of
-from policy_service.pdp.request import entities_for, request_for
+from policy_service.pdp.cedar import Answer, ask, entities_for, entities_of, failed_policies, request_for
+from policy_service.pdp.engine import outcome_of
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest
 
 FACTS = facts_of("Account", "facts/s.json", limit="Long")

@@ -1,14 +1,18 @@
-"""``policy-service check``: is this bundle valid, and what about it looks wrong?"""
+"""``policy-service check`` and ``schema``: whether a bundle is valid and looks right, and its Cedar schema."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from policy_service.channels.operator.author.naming import bundle_named
 from policy_service.channels.operator.speaking import AsJson, problem_told, say, sentences
+from policy_service.facts.schema import approval_schema, schema_text
 from policy_service.pap.bundle import prepare_bundle
+from policy_service.pap.compile import bundle_schema
 from policy_service.pap.lint.run import findings_about
 from policy_service.pap.problems import BundleError
 
@@ -53,3 +57,31 @@ def check(bundle: BundleName = None, strict: Strict = False, as_json: AsJson = F
         say(done, as_json, "\n".join(lines))
         if strict and warned:
             raise typer.Exit(1)
+
+
+AsJsonSchema = Annotated[bool, typer.Option("--json", help="Cedar's JSON form instead of its human syntax.")]
+Out = Annotated[Path | None, typer.Option(help="File to write; else it is printed.")]
+People = Annotated[
+    bool,
+    typer.Option("--people", help="The schema of what people do (approve, settle) instead of the tools'."),
+]
+
+
+def schema(
+    bundle: BundleName = None, people: People = False, as_json: AsJsonSchema = False, out: Out = None
+) -> None:
+    """Write the schema that every rule of a bundle is validated against."""
+    with sentences(as_json):
+        prepared = prepare_bundle(bundle_named(bundle))
+        prepared.close()
+        made: dict[str, Any] = approval_schema() if people else bundle_schema(prepared.source.files)
+    text = json.dumps(made, indent=2) + "\n" if as_json else schema_text(made)
+    if out is None:
+        typer.echo(text, nl=False)
+        return
+    try:
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        typer.echo(f"policy-service: {str(out)!r} cannot be written: {error.strerror}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(f"wrote {out}")

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from policy_service.channels.operator.author.naming import bundle_named
-from policy_service.channels.operator.author.recorded import read_recorded, said_of_bad_lines
-from policy_service.channels.operator.speaking import AsJson, problem_told, say, sentences, visible
+from policy_service.channels.operator.author.naming import bundle_named, read_recorded, said_of_bad_lines
+from policy_service.channels.operator.speaking import AsJson, problem_told, say, sentences
 from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.changes.comparing import Report, compare
 from policy_service.pap.changes.findings import Finding, Way
@@ -47,17 +46,12 @@ def diff(old: Old, new: New, ack: Acknowledged = None, calls: Calls = None, as_j
         )
         value = _json(report, asked, unused, len(recorded)) | {
             "not_replayable": unknown,
-            "bad_lines": [vars_of(each) for each in bad],
+            "bad_lines": [{"line": each.number, "why": each.why} for each in bad],
         }
         replayed = [] if calls is None else [_replayed(len(recorded), unknown)]
         say(value, as_json, "\n".join([*said_of_bad_lines(bad), *_text(report, asked, unused, replayed)]))
         if asked or bad:
             raise typer.Exit(1)
-
-
-def vars_of(bad: Any) -> dict[str, Any]:
-    """A bad line for machines."""
-    return {"line": bad.number, "why": bad.why}
 
 
 def _prepared(name: str, as_json: bool) -> Bundle:
@@ -123,9 +117,7 @@ def _text(report: Report, asked: list[Finding], unused: list[str], replayed: lis
         )
     else:
         lines.append("no loosening" if not counted else f"{counted} loosenings, all acknowledged")
-    return [
-        visible(line) if "\n" not in line else "\n".join(map(visible, line.split("\n"))) for line in lines
-    ]
+    return lines
 
 
 def _told(finding: Finding, way: Way, open_ids: set[str]) -> str:

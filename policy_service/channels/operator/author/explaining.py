@@ -14,7 +14,7 @@ import typer
 
 from policy_service.channels.operator.author.naming import bundle_named
 from policy_service.channels.operator.socket import run_verb
-from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.domain.decision import Decision
 from policy_service.errors import InvalidRequestError
 from policy_service.pap.bundle import Bundle, prepare_bundle
@@ -71,7 +71,7 @@ def explain_call(
             "meters_not_known": unknown,
         }
         lines = [*_then(told.decision, call), *_text(told, call, unknown)]
-        say(value, as_json, "\n".join("\n".join(map(visible, line.split("\n"))) for line in lines))
+        say(value, as_json, "\n".join(lines))
 
 
 def _explained(call: Call, bundle: Bundle, with_secrets: bool) -> Explanation:

@@ -12,9 +12,9 @@ import typer
 
 from policy_service.channels.operator.author.checking import BundleName
 from policy_service.channels.operator.author.naming import bundle_named
-from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
-from policy_service.pap.formatting import format_file
+from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.scan import format_file
 
 Check = Annotated[
     bool, typer.Option("--check", help="Write nothing; show what would change and end with status 1.")
@@ -60,14 +60,10 @@ def fmt(bundle: BundleName = None, check: Check = False, as_json: AsJson = False
 def _lines(changed: dict[str, tuple[str, str]], count: int, left: list[Problem], *, check: bool) -> list[str]:
     lines = [str(one) for one in left]
     if check:
-        lines += [visible_diff(_diff(name, *texts)) for name, texts in changed.items()]
+        shown = "\n".join(_diff(name, *texts) for name, texts in changed.items())
+        lines += [line.rstrip("\r") for line in shown.split("\n")] if changed else []
     done = "would be laid out anew" if check else "laid out anew"
     return [*lines, f"{len(changed)} of {count} policy files {done}"]
-
-
-def visible_diff(diff: str) -> str:
-    """A diff for a terminal: what a file holds must not move the reader's cursor."""
-    return "\n".join(visible(line.rstrip("\r")) for line in diff.split("\n"))
 
 
 def _diff(name: str, before: str, after: str) -> str:

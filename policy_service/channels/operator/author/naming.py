@@ -1,11 +1,15 @@
-"""Which bundle an author means: a folder, one of its commits, or the one of the settings."""
+"""Which bundle an author means (a folder, a commit, or the one of the settings), and files of recorded calls."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from policy_service.errors import InvalidRequestError
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.changes.calls import BadLine, Call, read_calls, without_strange_meters
 from policy_service.pap.git.commits import read_commit
-from policy_service.pap.git.mirror import ACTIVE, mirror_path
+from policy_service.pap.git.following import ACTIVE, mirror_path
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
 from policy_service.settings import Settings, load_settings
@@ -51,3 +55,25 @@ def _at_revision(folder: Path, revision: str) -> BundleFiles:
 
 def _is_bare(folder: Path) -> bool:
     return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
+
+
+def read_recorded(file: Path, bundles: Sequence[Bundle]) -> tuple[list[Call], list[BadLine]]:
+    """The calls of a file for these bundles, and the lines that are none.
+
+    Raises:
+        InvalidRequestError: there is no such file.
+    """
+    try:
+        with file.open("rb") as lines:
+            calls, bad = read_calls(lines)
+    except OSError as error:
+        raise InvalidRequestError(
+            f"{file} cannot be read: {error.strerror}; name a file of JSON lines"
+        ) from None
+    calls, strange = without_strange_meters(calls, bundles)
+    return calls, sorted([*bad, *strange], key=lambda each: each.number)
+
+
+def said_of_bad_lines(bad: Sequence[BadLine]) -> list[str]:
+    """Each bad line by its number."""
+    return [f"line {each.number} is no call and was left out: {each.why}" for each in bad]

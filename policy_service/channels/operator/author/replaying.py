@@ -1,16 +1,17 @@
-"""``policy-service replay FILE``: what recorded calls come to under a bundle, and under another one."""
+"""``policy-service calls`` and ``replay FILE``: recorded calls of the last days, and their outcome under a bundle."""
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from policy_service.channels.operator.author.naming import bundle_named
-from policy_service.channels.operator.author.recorded import read_recorded, said_of_bad_lines
-from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.channels.operator.author.naming import bundle_named, read_recorded, said_of_bad_lines
+from policy_service.channels.operator.socket import run_verb
+from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.changes.findings import Way
 from policy_service.pap.changes.replaying import (
@@ -22,6 +23,24 @@ from policy_service.pap.changes.replaying import (
     differing,
     replay,
 )
+from policy_service.settings import load_settings
+
+Days = Annotated[int, typer.Option("--days", min=1, max=3650, help="How far back.")]
+WithSecrets = Annotated[
+    bool,
+    typer.Option("--with-secrets", help="Keep arguments that the manifest calls secret; guard the file."),
+]
+
+
+def calls(days: Days = 7, with_secrets: WithSecrets = False) -> None:
+    """Print what agents submitted in the last days, one JSON object a line, and change nothing.
+
+    Without --with-secrets secret arguments are replaced, and a replay says where a rule would have read one.
+    """
+    with sentences():
+        for call in run_verb(load_settings(), "recorded-calls", {"days": days, "with_secrets": with_secrets}):
+            typer.echo(json.dumps(call, sort_keys=True))
+
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="Recorded calls, one JSON object a line.")]
 BundleName = Annotated[
@@ -51,7 +70,7 @@ def replay_calls(
             "bad_lines": [{"line": each.number, "why": each.why} for each in bad]
         }
         lines = [*said_of_bad_lines(bad), *_text(first, counted(first), differences, against)]
-        say(value, as_json, "\n".join("\n".join(map(visible, line.split("\n"))) for line in lines))
+        say(value, as_json, "\n".join(lines))
         if bad:
             raise typer.Exit(1)
 

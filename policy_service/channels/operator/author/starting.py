@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from policy_service.channels.operator.author.starter import STARTER
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import StartError
+
+STARTER: Final = (
+    "README.md",
+    "rules.cedar",
+    "groups.toml",
+    "facts.toml",
+    "facts/customers.json",
+    "tools/read_history.json",
+    "tools/send_message.json",
+    "cases/rules.yaml",
+    ".github/workflows/policies.yml",
+)
+"""The files of the starter bundle; their templates are in ``starter/``, where `.github` has no dot."""
 
 Folder = Annotated[
     Path, typer.Argument(metavar="FOLDER", help="Where to write it: a new or an empty folder.")
 ]
+_TEMPLATES: Final = Path(__file__).with_name("starter")
 _OF_GIT = {".git"}  # of a repository just made; everything else is somebody's
 
 
@@ -22,10 +35,10 @@ def new(folder: Folder, as_json: AsJson = False) -> None:
     with sentences():
         _require_empty(folder)
         try:
-            for name, text in STARTER.items():
+            for name in STARTER:
                 file = folder / name
                 file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_text(text, encoding="utf-8")
+                file.write_bytes((_TEMPLATES / name.removeprefix(".")).read_bytes())
         except OSError as error:
             raise StartError(
                 f"{str(error.filename)!r} cannot be written: {error.strerror}; name another folder"

@@ -1,26 +1,76 @@
-"""``policy-service test``: do the cases hold, what do they cover, and would they notice a slip in a rule?"""
+"""``policy-service test``: run the cases, report coverage and JUnit XML, and check that each mutant is noticed."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
+from xml.etree import ElementTree as Xml
 
 import typer
 
 from policy_service.channels.operator.author.checking import BundleName
 from policy_service.channels.operator.author.naming import bundle_named
-from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import StartError
 from policy_service.pap.bundle import Bundle, prepare_bundle
-from policy_service.pap.cases.acknowledging import acknowledged_in, unacknowledged
-from policy_service.pap.cases.coverage import Covered, coverage_of, table
-from policy_service.pap.cases.junit import junit as junit_of
+from policy_service.pap.cases.coverage import (
+    Covered,
+    Mutation,
+    acknowledged_in,
+    counted,
+    coverage_of,
+    mutate,
+    noticing,
+    table,
+    unacknowledged,
+)
 from policy_service.pap.cases.mutants import Mutant
-from policy_service.pap.cases.mutating import Mutation, counted, mutate, noticing
 from policy_service.pap.cases.reading import cases_in
 from policy_service.pap.cases.running import Answered, Prepared, prepare_cases
 from policy_service.pap.problems import Problem
+
+_NOT_IN_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit_report(answered: Sequence[Answered]) -> bytes:
+    """One suite for each file of cases, one test case for each case. What XML cannot hold is shown as U+FFFD."""
+    root = Xml.Element("testsuites", tests=str(len(answered)), failures=str(_failures(answered)))
+    for file in dict.fromkeys(each.case.file for each in answered):
+        of_file = [each for each in answered if each.case.file == file]
+        suite = Xml.SubElement(
+            root,
+            "testsuite",
+            name=_xml(file),
+            tests=str(len(of_file)),
+            failures=str(_failures(of_file)),
+            errors="0",
+        )
+        for each in of_file:
+            _test_case(suite, each)
+    Xml.indent(root)
+    return bytes(Xml.tostring(root, encoding="utf-8", xml_declaration=True))
+
+
+def _test_case(suite: Xml.Element, answered: Answered) -> None:
+    case = answered.case
+    test = Xml.SubElement(suite, "testcase", name=_xml(case.it), classname=_xml(case.file))
+    test.set("file", _xml(case.file))
+    test.set("line", str(case.line))
+    if not answered.holds:
+        failure = Xml.SubElement(test, "failure", message=_xml(answered.differences[0]))
+        failure.text = _xml("\n".join((case.place, *answered.differences)))
+
+
+def _failures(answered: Sequence[Answered]) -> int:
+    return sum(not each.holds for each in answered)
+
+
+def _xml(text: str) -> str:
+    return _NOT_IN_XML.sub("\ufffd", text)
+
 
 WithMutants = Annotated[
     bool,
@@ -66,11 +116,11 @@ def _test(name: str | None, mutate_rules: bool, coverage: bool, junit: Path | No
         loaded.close()
     if junit is not None:
         _require_apart(junit, loaded)
-        _write(junit, junit_of(answered))
+        _write(junit, junit_report(answered))
     wrong = [each for each in answered if not each.holds]
     passed = bool(answered) and not wrong and (tried is None or tried.passed)
     lines = _lines(answered, wrong, covered if coverage else (), tried)
-    say(_json(passed, loaded, answered, covered, tried), as_json, "\n".join(_visible(lines)))
+    say(_json(passed, loaded, answered, covered, tried), as_json, "\n".join(lines))
     if not passed:
         raise typer.Exit(1)
 
@@ -96,11 +146,6 @@ def _write(file: Path, report: bytes) -> None:
         raise StartError(
             f"{str(file)!r} cannot be written: {error.strerror}; name another --junit FILE"
         ) from error
-
-
-def _visible(lines: list[str]) -> list[str]:
-    """Each line with nothing in it that moves the cursor."""
-    return [visible(part) for line in lines for part in line.split("\n")]
 
 
 def _lines(

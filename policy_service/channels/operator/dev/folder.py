@@ -1,23 +1,30 @@
-"""What lies beside the script: `.countersign/` with everything of this machine, `policies/` with what people write.
+"""The files beside the script: `.countersign/` for this machine, `policies/` with its manifests; and who saved what.
 
 Rules: made only where missing; `.countersign/` keeps itself out of git and belongs to this user alone; a starter policy
-is written only into a folder that has no policy yet.
+is written only into a folder that has no policy yet. The script is imported by the SDK's own command in a process of
+its own. A manifest that people have edited is never written; one that is still as it was drafted follows the code; a
+tool that cannot be described keeps everything as it is. A save is reported once two looks agree, so that an editor that
+writes in two steps is not read in between.
 """
 
 from __future__ import annotations
 
+import asyncio
+import difflib
 import getpass
 import json
+import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
-from countersign.contract import KeySet
+from countersign.contract import ContractError, KeySet, load_manifest, manifest_file
+from policy_service.channels.operator.dev import programs
 from policy_service.configured import ENV_PREFIX
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
@@ -29,54 +36,8 @@ _LONGEST_SOCKET: Final = 107  # bytes of a Unix socket's address on Linux
 # A name of our own stands last, because some shells want at least one.
 _FORGET: Final = f"unset $(env | sed -n 's/^\\({ENV_PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p') {ENV_PREFIX}URL\n"
 
-STARTER: Final = """\
-// What the agent may do. Edit and save: `policy-service dev` takes it up at once, and says what is wrong if it cannot.
-// Three kinds of rule: a permit allows, a forbid refuses, and a forbid with @approval (a gate) waits for people.
-
-@id("agents-may-ask")
-@doc("Whatever no rule below holds back goes through.")
-permit (principal, action, resource);
-
-@id("writes-need-a-person")
-@title("Everything that changes something asks a person")
-@doc("A tool is a read only if its manifest says so: groups=[\\"read\\"] in @tool(...). Every other one is a write.")
-@approval("developers")
-forbid (principal, action, resource)
-unless { action in Action::"read" };
-
-// The next rule you may want: let small amounts go by themselves. Put it in place of the gate above.
-//
-// @id("refunds-above-50-need-a-person") @approval("developers") @answer_within("4h")
-// forbid (principal, action == Action::"refund", resource)
-// when { context.input.amount_cents > 5000 };
-//
-// A tool with lane="live" and ask="live" asks these rules before it runs and cannot wait for people: take it out of the
-// gate, like the reads.   unless { action in Action::"read" || action == Action::"set_status" };
-//
-// And one that nobody can approve away:
-//
-// @id("never-to-strangers") @doc("Mail goes to example.com only. Ask for another address.")
-// forbid (principal, action == Action::"send_mail", resource)
-// unless { context.input.to like "*@example.com" };
-"""
-
-GROUPS: Final = """\
-# Who is in which group. A person is "issuer|subject"; these sign in by the link that the terminal prints.
-
-[people.me]
-id = {person}
-name = {name}
-
-[groups.developers]
-title = "Developers"
-members = ["me"]
-
-# Asked when a call carries something policy cannot weigh (a list of objects, a map, a null), and in dev about tools
-# that have no manifest.
-[groups.unseen]
-title = "Whoever looks at what policy cannot weigh"
-members = ["me"]
-"""
+STARTER: Final = Path(__file__).with_name("starter")
+"""The templates of a first policy and its groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +161,11 @@ def _make_bundle(bundle: Path) -> None:
     (bundle / "tools").mkdir(parents=True, exist_ok=True)
     if any(bundle.glob("*.cedar")):
         return
-    (bundle / "starter.cedar").write_text(STARTER)
+    (bundle / "starter.cedar").write_bytes((STARTER / "starter.cedar").read_bytes())
     if not (bundle / "groups.toml").exists():
         name = me()
-        text = GROUPS.format(person=json.dumps(f"{DEV_ISSUER}|{name}"), name=json.dumps(name))
+        text = (STARTER / "groups.template").read_text()
+        text = text.format(person=json.dumps(f"{DEV_ISSUER}|{name}"), name=json.dumps(name))
         (bundle / "groups.toml").write_text(text)
 
 
@@ -223,3 +185,157 @@ def write_env(folder: DevFolder, variables: Mapping[str, str]) -> None:
     """A file for `. .countersign/env` in another terminal: what that holds of another service is forgotten there."""
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
     folder.env.write_text(_FORGET + "".join(lines))
+
+
+_SECONDS = 60.0  # to import a script with everything it imports, on a busy machine
+
+
+class ToolsError(Exception):
+    """The script's tools are not to be had; the text says what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What the code declares: the draft of every tool's manifest, what a tool names and nothing defines, and the files
+    that were imported for it.
+    """
+
+    drafts: Mapping[str, str]
+    reads: frozenset[str]
+    files: tuple[Path, ...]
+    missing: tuple[str, ...] = ()
+
+
+async def read_tools(script: Path, env: Mapping[str, str]) -> Tools:
+    """Import the script and ask what its tools are.
+
+    Raises:
+        ToolsError: it cannot be imported, has no tools, or one of them cannot be described.
+    """
+    words = ("-m", "countersign.cli", "tools", "list", "--tools", str(script), "--json")
+    try:
+        code, out, err = await programs.read(words, env, seconds=_SECONDS)
+    except TimeoutError:
+        raise ToolsError(
+            f"importing {script.name} took longer than {_SECONDS:.0f} s and was ended; put what it does below "
+            '`if __name__ == "__main__":`'
+        ) from None
+    if code != 0:
+        told = err.replace(f"{script.parent}{os.sep}", "").strip().splitlines()
+        raise ToolsError(
+            told[-1].removeprefix("misuse: ") if told else f"its import ended with status {code}"
+        )
+    told = json.loads(out)
+    if problems := [tool["problem"] for tool in told["tools"] if tool["problem"]]:
+        raise ToolsError("\n".join(problems))
+    return Tools(
+        {tool["tool"]: tool["draft"] for tool in told["tools"]},
+        frozenset(tool["tool"] for tool in told["tools"] if tool["kind"] == "read"),
+        tuple(Path(file) for file in told["files"]),
+        tuple(f"{tool['tool']}: {lacking}" for tool in told["tools"] for lacking in tool.get("missing", ())),
+    )
+
+
+def merge(folder: DevFolder, tools: Tools) -> list[str]:
+    """Bring the bundle's manifests up to the code, and say what was done or is to be done."""
+    said = [line for name, draft in tools.drafts.items() for line in _merge_one(folder, tools, name, draft)]
+    return [*said, *tools.missing, *_gone(folder, tools)]
+
+
+def _merge_one(folder: DevFolder, tools: Tools, name: str, draft: str) -> Iterator[str]:
+    file = manifest_file(name)
+    place, seen = folder.bundle / "tools" / file, folder.drafts / file
+    before = seen.read_text() if seen.exists() else None
+    now = place.read_text() if place.exists() else None
+    kind = "a read" if name in tools.reads else "a write"
+    if now is None:
+        place.write_text(draft)
+        yield f"drafted {folder.shown(place)} ({kind}); read it before you rely on it: it is what people will approve"
+    elif now == before != draft:
+        place.write_text(draft)
+        yield f"{folder.shown(place)} follows the code again ({kind})"
+    elif before not in {None, draft} and not _same(now, draft):
+        yield f"{folder.shown(place)} was edited by you and is left alone, but its tool has changed:"
+        yield from _diff(before or "", draft)
+        yield f"change it the same way, or delete it and save {folder.script.name}: then it is drafted anew"
+    seen.write_text(draft)
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return load_manifest(one.encode()).digest == load_manifest(other.encode()).digest
+    except ContractError:
+        return False
+
+
+def _diff(before: str, after: str) -> Iterator[str]:
+    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), n=1, lineterm="")
+    return (f"    {line}" for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def _gone(folder: DevFolder, tools: Tools) -> Iterator[str]:
+    """Drafts of tools this script once had and has no longer, each told once."""
+    files = {manifest_file(name) for name in tools.drafts}
+    for seen in sorted(folder.drafts.glob("*.json")):
+        place = folder.bundle / "tools" / seen.name
+        if seen.name in files:
+            continue
+        if place.exists():
+            yield f"{folder.shown(place)}: {folder.script.name} has no such tool any more; delete it if nobody has"
+        seen.unlink()
+
+
+_EVERY_S = 0.25
+Look: TypeAlias = dict[Path, tuple[int, int] | None]
+"""When each file was changed and how long it is; None for one that is not there."""
+
+
+async def saves(folder: Path, files: Callable[[], Iterable[Path]]) -> AsyncIterator[set[Path]]:
+    """What was changed, made or deleted since the last time: any file of a bundle's folder, and these files.
+
+    A file that was not looked at before has not been changed since.
+    """
+    before = _look(folder, files())
+    while True:
+        await asyncio.sleep(_EVERY_S)
+        now = _look(folder, files())
+        if now == before or not await _settled(folder, files, now):
+            continue
+        changed = {path for path in now.keys() & before.keys() if now[path] != before[path]}
+        changed |= {path for path in now.keys() ^ before.keys() if path.is_relative_to(folder)}
+        before = now
+        if changed:
+            yield changed
+
+
+async def _settled(folder: Path, files: Callable[[], Iterable[Path]], now: Look) -> bool:
+    await asyncio.sleep(_EVERY_S / 2)
+    return _look(folder, files()) == now
+
+
+def _look(folder: Path, files: Iterable[Path]) -> Look:
+    return {path: _stat(path) for path in (*_in_bundle(folder), *files)}
+
+
+def _stat(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None  # deleted, or between an editor's two steps
+    return found.st_mtime_ns, found.st_size
+
+
+def _in_bundle(folder: Path) -> Iterator[Path]:
+    """The files of a bundle's folder and one below, where bundles keep theirs; hidden files are nobody's rules."""
+    for path in _entries(folder):
+        if path.is_dir():
+            yield from (inner for inner in _entries(path) if inner.is_file())
+        else:
+            yield path
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if not path.name.startswith(".")]
+    except OSError:
+        return []

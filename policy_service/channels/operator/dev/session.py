@@ -1,8 +1,10 @@
-"""One sitting of a developer: what happens at a save, at a key, when people are asked and when they have answered.
+"""One session of a developer: what happens at a save, at a key, when people are asked and when they have answered.
 
 One thing at a time, in the order it came: a save that arrives while the script is being imported waits for that. Rules:
 the service stays up whatever the script or the policies do; an error of theirs is shown, and the next save is waited
-for; when the sitting ends, the script ends first, while the service still answers what it undoes.
+for; when the session ends, the script ends first, while the service still answers what it compensates. What was
+approved is pending until it is spent; what fired beside something that did not is pending until it is compensated, but
+not while an outcome is open or its compensation waits for people.
 """
 
 from __future__ import annotations
@@ -13,14 +15,13 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
-from countersign.contract import TaskKind, TxnState, Verdict, manifest_file
+from countersign.contract import EffectState, TaskAnswer, TaskKind, TxnState, Verdict, manifest_file
 from policy_service.audit.feed import Event
 from policy_service.channels.operator.dev import programs
-from policy_service.channels.operator.dev.drafts import Tools, ToolsError, merge, read_tools
-from policy_service.channels.operator.dev.folder import DevFolder
-from policy_service.channels.operator.dev.left import ANOTHER_RUN, APPROVED, HEARD_BY_AGENTS, SETTLED, is_left
-from policy_service.channels.operator.dev.saves import saves
+from policy_service.channels.operator.dev.folder import DevFolder, Tools, ToolsError, merge, read_tools, saves
 from policy_service.channels.operator.dev.telling import (
     KEYS,
     ended,
@@ -31,14 +32,47 @@ from policy_service.channels.operator.dev.telling import (
     tell_task,
     tell_unknown,
 )
+from policy_service.domain.settlement import did_not_go_through
 from policy_service.identity.dev_signin import mint_link
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.queries import records
 from policy_service.queries.context import Context
-from policy_service.queries.task_cases import read_task, said_of
+from policy_service.queries.task_cases import TaskCase, read_task, said_of
 from policy_service.queries.task_views import task_url
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.activate import activate
+
+_OPEN: Final = frozenset({EffectState.REDEEMED, EffectState.COMPENSATING, EffectState.UNKNOWN})
+
+APPROVED: Final = "approved"
+SETTLED: Final = "settled"
+ANOTHER_RUN: Final[Mapping[str, str]] = MappingProxyType(
+    {APPROVED: "another run would ask again", SETTLED: "another run would do it all again"}
+)
+"""What people have said, and why a step without a key is not run again for it."""
+
+HEARD_BY_AGENTS: Final = frozenset(
+    {TaskAnswer.FIRED, TaskAnswer.NOT_FIRED, TaskAnswer.COMPENSATED, TaskAnswer.LEFT_STANDING}
+)
+"""The answers that an agent goes on from; the others move nothing, or end the transaction unspent."""
+
+
+def is_left(snapshot: records.Snapshot) -> bool:
+    """Whether its agent has something to spend or to take back."""
+    if snapshot.transaction.state == TxnState.READY.value:
+        return True
+    if any(undo.state == EffectState.RELEASED.value for undo in snapshot.compensations):
+        return True
+    parts = snapshot.parts()
+    return (
+        did_not_go_through(parts)
+        and any(
+            part.state is EffectState.FIRED and part.can_compensate and not part.left_standing
+            for part in parts
+        )
+        and not any(part.state in _OPEN for part in parts)
+    )
+
 
 Step = Callable[[], Awaitable[None]]
 _UNNAMED = "unnamed-"  # how the SDK begins a key that nobody named: another run of the script has another one
@@ -66,10 +100,7 @@ class Session:
         arguments: Sequence[str],
         env: Mapping[str, str],
     ) -> None:
-        self._ctx = ctx
-        self._folder = folder
-        self._person = person
-        self._env = env
+        self._ctx, self._folder, self._person, self._env = ctx, folder, person, env
         self._todo: asyncio.Queue[Step] = asyncio.Queue()
         words = (programs.RUNNER, str(folder.script), *arguments)
         self._script = programs.Script(words, env, self._ended)
@@ -80,11 +111,9 @@ class Session:
 
     async def run(self) -> None:
         """Until the person has had enough, or this is cancelled."""
-        follow, watch = asyncio.create_task(self._follow()), asyncio.create_task(self._watch())
-        work = asyncio.create_task(self._work())
+        steps = (self._follow(), self._watch(), self._work(), self._over.wait())
+        tasks = [asyncio.create_task(step) for step in steps]
         listen_for_keys(self._key)
-        over = asyncio.create_task(self._over.wait())
-        tasks = (follow, watch, work, over)
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -248,7 +277,7 @@ class Session:
             tell_unknown(tool, where)
 
     async def _tell_task(self, task_id: str) -> None:
-        case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))
+        case = await self._task(task_id)
         undoing = case.effect.compensates is not None
         tell_task(case.effect.tool, case.kind, task_url(self._ctx, task_id), of_compensation=undoing)
 
@@ -279,14 +308,14 @@ class Session:
 
     async def _hear_word(self, task_id: str) -> None:
         """A task is over: by a person's word the script goes on, for one that settled itself nobody has to."""
-        case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))
+        case = await self._task(task_id)
         said = said_of(case)
         if said is not None and said["answer"] in HEARD_BY_AGENTS:
             self._todo.put_nowait(lambda: self._go_on(case.task.txn, SETTLED))
 
     async def _hear_task(self, task_id: str) -> None:
         """Ask the person; but what the script's next run takes back only once that has had its chance."""
-        case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))
+        case = await self._task(task_id)
         if case.kind is TaskKind.COMPENSATION_DUE and case.agent.name == self._folder.agent:
             self._in_a_moment(lambda: self._take_back(task_id))
         else:
@@ -300,7 +329,7 @@ class Session:
             await self._tell_task(task_id)
 
     async def _is_open(self, task_id: str) -> bool:
-        return (await self._ctx.db.read(lambda conn: read_task(conn, task_id))).task.state == "open"
+        return (await self._task(task_id)).task.state == "open"
 
     async def _go_on(self, txn: str, said: str) -> None:
         """People have let it go, or settled it: the script goes on by itself, or runs again, or it is resumed."""
@@ -333,6 +362,9 @@ class Session:
 
     def _in_a_moment(self, step: Step) -> None:
         asyncio.get_running_loop().call_later(_A_MOMENT_S, lambda: self._todo.put_nowait(step))
+
+    async def _task(self, task_id: str) -> TaskCase:
+        return await self._ctx.db.read(lambda conn: read_task(conn, task_id))
 
     async def _snapshot(self, txn: str) -> records.Snapshot:
         return await self._ctx.db.read(lambda conn: records.require(conn, txn))

@@ -3,8 +3,8 @@
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
+from policy_service.channels.operator.author.testing import junit_report
 from policy_service.pap.cases.coverage import Covered, coverage_of, table
-from policy_service.pap.cases.junit import junit
 from policy_service.pap.cases.running import prepare_cases
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder
 from tests.fakes.cases import HEAD, ask, read, small_bundle
@@ -66,7 +66,7 @@ def test_calls_that_never_reach_the_rules_count_for_nothing(tmp_path: Path) -> N
 
 def test_each_file_is_a_suite_and_each_case_a_test(tmp_path: Path) -> None:
     text = f"{HEAD}  - {{it: holds, expect: release}}\n  - {{it: does not, expect: deny, reasons: [no_permit]}}\n"
-    root = Xml.fromstring(junit(ask(small_bundle(tmp_path), text)))
+    root = Xml.fromstring(junit_report(ask(small_bundle(tmp_path), text)))
     assert root.attrib == {"tests": "2", "failures": "1"}
     (suite,) = root
     assert suite.attrib == {"name": "cases/a.yaml", "tests": "2", "failures": "1", "errors": "0"}
@@ -75,11 +75,11 @@ def test_each_file_is_a_suite_and_each_case_a_test(tmp_path: Path) -> None:
     (failure,) = bad
     assert failure.get("message") == "expect: found release, expected deny"
     assert str(failure.text).splitlines()[0] == "cases/a.yaml:9"
-    assert Xml.fromstring(junit([])).attrib == {"tests": "0", "failures": "0"}
+    assert Xml.fromstring(junit_report([])).attrib == {"tests": "0", "failures": "0"}
 
 
 def test_the_name_of_a_case_cannot_break_out_of_the_report(tmp_path: Path) -> None:
     name = '\\"]]><!-- & <case> \\u0001 \\ufffe'
     answered = ask(small_bundle(tmp_path), f'{HEAD}  - it: "{name}"\n    expect: release\n')
-    (test,) = Xml.fromstring(junit(answered)).iter("testcase")
+    (test,) = Xml.fromstring(junit_report(answered)).iter("testcase")
     assert str(test.get("name")).startswith('"]]><!-- & <case> \ufffd')

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.pap.cases import mutating
-from policy_service.pap.cases.acknowledging import acknowledged_in, unacknowledged
+from policy_service.pap.cases import coverage
+from policy_service.pap.cases.coverage import Mutation, acknowledged_in, mutate, unacknowledged
 from policy_service.pap.cases.mutants import Mutant, mutants_of
-from policy_service.pap.cases.mutating import Mutation, mutate
 from policy_service.pap.cases.running import prepare_cases
-from policy_service.pap.files import is_bundle_file
+from policy_service.pap.folder_reader import is_bundle_file
 from policy_service.pap.policies import read_policies
 from policy_service.pap.problems import BundleError
 from tests.fakes.bundles import BundleFolder
@@ -130,7 +129,7 @@ def test_a_rule_that_its_own_schema_refuses_is_told(tmp_path: Path, monkeypatch:
     """Otherwise each of its mutants would be counted as refused, and none as a survivor."""
     folder = small_bundle(tmp_path)
     folder.load()
-    monkeypatch.setattr(mutating, "shapes_in", lambda parts: [])
+    monkeypatch.setattr(coverage, "shapes_in", lambda parts: [])
     with pytest.raises(ValueError, match="fits its bundle's schema no longer"):
         run(folder, ALL_CASES)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from policy_service.pap.cases.yaml import MAX_DEPTH, MAX_VALUES, YamlError, read_yaml
-from policy_service.pap.files import MAX_FILE_BYTES
+from policy_service.pap.cases.fields import MAX_DEPTH, MAX_VALUES, YamlError, read_yaml
+from policy_service.pap.folder_reader import MAX_FILE_BYTES
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{now}: &{now} [{', '.join([f'*{before}'] * 10)}]\n"

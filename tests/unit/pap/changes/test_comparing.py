@@ -11,8 +11,7 @@ from countersign.contract import ToolManifest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pap.changes.comparing import Report, compare
 from policy_service.pap.changes.findings import Way
-from policy_service.pap.changes.manifests import manifest_changes
-from policy_service.pap.changes.versions import version_findings, versions_of_both
+from policy_service.pap.changes.versions import manifest_changes, version_findings, versions_of_both
 from tests.fakes.bundles import GROUPS, PERMIT_ALL, SPENT, BundleFolder, facts_of, pay_args, pay_manifest
 
 Change = Callable[[BundleFolder], BundleFolder]

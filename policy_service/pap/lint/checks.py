@@ -1,0 +1,370 @@
+"""The lints of one policy: it never matches, is shadowed, overflows, names missing entities, or reads misleadingly.
+
+Rules kept here: bounds of arithmetic are those of the manifest's JSON Schema, of the contract's whole numbers for other
+arguments, and of 64 bits for facts; a condition to the left, in an earlier clause or in `if` narrows them. The engine
+is given the agent, the resource and the people of the call and no other entity: reading an attribute of another one
+errs, which denies the call; `has` and `in` are false.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from typing import Final
+
+from cedarpy import pst
+
+from policy_service.pap.lint.domains import INT64, Domain, Narrowed, domain_of, interval, people_domain
+from policy_service.pap.lint.proofs import (
+    MAX_CASES,
+    Case,
+    Cases,
+    TooManyCasesError,
+    cases,
+    condition_of,
+    impossible,
+    narrowed_by,
+    truth,
+)
+from policy_service.pap.parts import Parts
+from policy_service.pap.policies import Policy, children, expressions
+from policy_service.pap.problems import Level, Problem
+from policy_service.pdp.rules import may_match
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy and the domains of the actions its scope can match; a domain for each version of a tool."""
+
+    policy: Policy
+    domains: tuple[Domain, ...]
+
+    @cached_property
+    def condition(self) -> pst.Expr:
+        """Scope and clauses as one condition."""
+        return condition_of(self.policy.tree)
+
+    @cached_property
+    def cases(self) -> Cases | None:
+        """When it holds; None when there are too many cases to look at."""
+        return self._cases(holds=True)
+
+    @cached_property
+    def other_cases(self) -> Cases | None:
+        """When it does not hold; None when there are too many cases to look at."""
+        return self._cases(holds=False)
+
+    def possible(self, domain: Domain) -> tuple[Case, ...]:
+        """The cases of which nobody can prove that they never happen."""
+        return tuple(case for case in self.cases or () if not impossible(case, domain))
+
+    @property
+    def about_people(self) -> bool:
+        """Whether it is about what people do."""
+        return bool(self.policy.about_people)
+
+    @property
+    def kind(self) -> str:
+        """Permit, forbid or gate, as texts for people call it."""
+        return "gate" if self.policy.source.gate is not None else self.policy.source.effect
+
+    def finding(
+        self, code: str, message: str, level: Level = "warning", annotation: str | None = None
+    ) -> Problem:
+        """Something to say about this policy."""
+        told = f"{self.policy.source.id}: {message}"
+        return self.policy.statement.problem(told, annotation).as_finding(code, level)
+
+    def _cases(self, *, holds: bool) -> Cases | None:
+        try:
+            return cases(self.condition, holds)
+        except TooManyCasesError:
+            return None
+
+
+def subjects_of(parts: Parts, policies: Mapping[str, Policy]) -> tuple[Subject, ...]:
+    """Every policy with what is known about its calls."""
+    domains = [
+        (version, domain_of(version, parts.config, parts.meters.get(version.tool, ())))
+        for version in parts.tools
+    ]
+    people = {action: people_domain(action) for policy in policies.values() for action in policy.about_people}
+
+    def about(policy: Policy) -> Iterator[Domain]:
+        if policy.about_people:
+            yield from (people[action] for action in sorted(policy.about_people))
+            return
+        for version, domain in domains:
+            if may_match(policy.tree, version.tool, version.manifest.groups):
+                yield domain
+
+    return tuple(Subject(policy, tuple(about(policy))) for policy in policies.values())
+
+
+MAX_PAIRS: Final = 20_000
+"""Pairs of rules that are compared; a bundle with more gets a note instead of an hour of proofs."""
+
+_COMPARES: Final = frozenset({"eq", "less", "less_eq", "greater", "greater_eq"})
+
+
+def never_matching(subject: Subject) -> Iterator[Problem]:
+    """A rule that no call can ever satisfy."""
+    if subject.cases is not None and not any(subject.possible(domain) for domain in subject.domains):
+        what = "it asks nobody" if subject.kind == "gate" else f"this {subject.kind} does nothing"
+        yield subject.finding(
+            "never-matches",
+            f"no call can satisfy all of its conditions, so {what}; look for conditions that exclude each other, or "
+            "values the tool's manifest does not allow",
+        )
+
+
+def outside_the_schema(subject: Subject) -> Iterator[Problem]:
+    """A comparison with a value that no call can have, in a rule that may hold for another reason."""
+    if subject.cases is not None and not any(subject.possible(domain) for domain in subject.domains):
+        return
+    for expr in dict.fromkeys(expressions(subject.condition)):
+        if _is_comparison(expr) and subject.domains and _never_true(subject, expr):
+            yield subject.finding(
+                "outside-schema",
+                f"{_shown(expr)} is false for every call: the manifest's enum, minimum and maximum allow no such value",
+            )
+
+
+def shadowed(subjects: Sequence[Subject]) -> Iterator[Problem]:
+    """Gates and permits that another rule makes void: whenever they hold a plain forbid holds as well."""
+    forbids = [
+        one
+        for one in subjects
+        if one.kind == "forbid" and not one.about_people and one.other_cases is not None
+    ]
+    void = [one for one in subjects if one.kind in {"gate", "permit"} and not one.about_people and one.cases]
+    if len(forbids) * len(void) > MAX_PAIRS:
+        message = (
+            f"{len(void)} permits and gates beside {len(forbids)} forbids are too many to compare each with each; "
+            "shadowed ones are not looked for"
+        )
+        yield Problem("*.cedar", None, message).as_finding("not-looked-at", "note")
+        return
+    for subject in void:
+        first = next((forbid for forbid in forbids if _implies(subject, forbid)), None)
+        if first is not None and any(subject.possible(domain) for domain in subject.domains):
+            what = "asks about" if subject.kind == "gate" else "permits"
+            yield subject.finding(
+                "shadowed",
+                f"every call it {what} is refused by {first.policy.source.id} ({first.policy.source.place}), a plain "
+                "forbid; drop one of the two, or narrow the forbid",
+            )
+
+
+def given_up(subject: Subject) -> Iterator[Problem]:
+    """A condition that was not looked at whole."""
+    if subject.cases is None:
+        yield subject.finding(
+            "not-looked-at",
+            f"its condition has more than {MAX_CASES} cases, so contradictions in it are not looked for; "
+            "split the policy",
+            "note",
+        )
+
+
+def _implies(subject: Subject, forbid: Subject) -> bool:
+    """Whether the forbid holds, or errs, for every call for which this rule holds."""
+    covered = set(map(id, forbid.domains))
+    return all(
+        id(domain) in covered
+        and all(
+            impossible(case | other, domain)
+            for case in subject.possible(domain)
+            for other in forbid.other_cases or ()
+        )
+        for domain in subject.domains
+    )
+
+
+def _is_comparison(expr: pst.Expr) -> bool:
+    """Whether a person wrote it to compare something with a literal."""
+    literal = (pst.StringLit, pst.LongLit)
+    return (
+        isinstance(expr, pst.BinaryOp)
+        and expr.op in _COMPARES
+        and (isinstance(expr.left, literal) != isinstance(expr.right, literal))
+    )
+
+
+def _never_true(subject: Subject, expr: pst.Expr) -> bool:
+    """Whether it is false in every domain in which the other atoms leave the rule possible."""
+    (case,) = cases(expr)
+    return all(truth(atom.expr, domain) is (not atom.holds) for domain in subject.domains for atom in case)
+
+
+_SIGNS: Final = {"eq": "==", "less": "<", "less_eq": "<=", "greater": ">", "greater_eq": ">="}
+
+
+def _shown(expr: pst.Expr) -> str:
+    match expr:
+        case pst.BinaryOp(op=op, left=left, right=right) if op in _SIGNS:
+            return f"{_shown(left)} {_SIGNS[op]} {_shown(right)}"
+        case pst.GetAttr(base=base, attr=attr):
+            return f"{_shown(base)}.{attr}"
+        case pst.Var(name=name):
+            return name
+        case pst.StringLit(value=text):
+            return repr(text)
+        case pst.LongLit(value=number):
+            return str(number)
+    return "(...)"
+
+
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*"}
+
+
+def overflowing(subject: Subject) -> Iterator[Problem]:
+    """The first operation of a rule that can overflow, for some version of some tool."""
+    for domain in subject.domains:
+        found = next(_walk(subject.condition, domain, {}), None)
+        if found is not None:
+            yield subject.finding(
+                "overflow",
+                f"{found} can leave 64 bits for {domain.action!r}, and then every such call is denied; give the "
+                "arguments a minimum and maximum in the manifest, or ask for a bound before (`x < 1000000 && ...`)",
+            )
+            return
+
+
+def _walk(expr: pst.Expr, domain: Domain, narrowed: Narrowed) -> Iterator[str]:
+    match expr:
+        case pst.BinaryOp(op="and" | "or" as op, left=left, right=right):
+            yield from _walk(left, domain, narrowed)
+            yield from _walk(right, domain, _after(left, op == "and", domain, narrowed))
+            return
+        case pst.IfThenElse(cond=cond, then_expr=then, else_expr=other):
+            yield from _walk(cond, domain, narrowed)
+            yield from _walk(then, domain, _after(cond, True, domain, narrowed))
+            yield from _walk(other, domain, _after(cond, False, domain, narrowed))
+            return
+    for child in children(expr):
+        yield from _walk(child, domain, narrowed)
+    if isinstance(expr, pst.BinaryOp) and expr.op in _ARITHMETIC and _leaves(expr, domain, narrowed):
+        yield f"`{_ARITHMETIC[expr.op]}`"
+    elif isinstance(expr, pst.UnaryOp) and expr.op == "neg" and _leaves(expr, domain, narrowed):
+        yield "`-` of a fact"
+
+
+def _leaves(expr: pst.Expr, domain: Domain, narrowed: Narrowed) -> bool:
+    bounds = interval(expr, domain, narrowed)
+    return bounds is not None and (bounds[0] < INT64[0] or bounds[1] > INT64[1])
+
+
+def _after(asked: pst.Expr, holds: bool, domain: Domain, narrowed: Narrowed) -> Narrowed:
+    """The bounds where this has been asked and answered so."""
+    try:
+        found = [narrowed_by(case, domain) for case in cases(asked, holds)]
+    except TooManyCasesError:
+        return narrowed
+    if not found:
+        return narrowed
+    shared = set(found[0]).intersection(*found[1:])
+    hull = {
+        expr: (min(bounds[expr][0] for bounds in found), max(bounds[expr][1] for bounds in found))
+        for expr in shared
+    }
+    merged = dict(narrowed)
+    for expr, (low, high) in hull.items():
+        known = merged.get(expr, INT64)
+        merged[expr] = max(low, known[0]), min(high, known[1])
+    return merged
+
+
+def missing_entities(subject: Subject) -> Iterator[Problem]:
+    """Every entity a rule names and asks something of."""
+    for expr in dict.fromkeys(expressions(subject.condition)):
+        named = _asked(expr)
+        if named is not None and str(named.type) != "Action":
+            yield subject.finding(
+                "missing-entity",
+                f"it asks something of {named}, and only the call's own agent, resource and people are known then; "
+                "read the fact from `resource` or `principal`, or compare those with it",
+            )
+
+
+def _asked(expr: pst.Expr) -> pst.EntityUid | None:
+    match expr:
+        case pst.GetAttr(base=pst.EntityLit(value=uid)) | pst.HasAttr(base=pst.EntityLit(value=uid)):
+            return uid
+        case pst.BinaryOp(op="in" | "get_tag" | "has_tag", left=pst.EntityLit(value=uid)):
+            return uid
+    return None
+
+
+SHORTEST: Final = timedelta(minutes=5)
+
+
+def short_windows(subject: Subject) -> Iterator[Problem]:
+    """A gate whose question expires before people have seen it denies, whatever they would have said."""
+    gate = subject.policy.source.gate
+    if gate is not None and gate.answer_within < SHORTEST:
+        yield subject.finding(
+            "short-window",
+            f"people have {int(gate.answer_within.total_seconds())} s to answer, at night too, and what nobody answers "
+            "expires; give them 5 minutes at least, or write a plain forbid",
+        )
+
+
+_ALPHABETS: Final = frozenset(
+    {"LATIN", "CYRILLIC", "GREEK", "ARMENIAN", "CHEROKEE", "FULLWIDTH", "MATHEMATICAL"}
+)
+
+
+def patterns(subject: Subject) -> Iterator[Problem]:
+    """`like` without a `*` is `==` in disguise: whoever wrote it meant the beginning or a part."""
+    for expr in dict.fromkeys(expressions(subject.condition)):
+        if isinstance(expr, pst.Like) and not any(isinstance(one, pst.Wildcard) for one in expr.pattern):
+            text = "".join(one.value for one in expr.pattern if isinstance(one, pst.Char))
+            yield subject.finding(
+                "like-without-wildcard", f"like {text!r} has no *, so it means ==; write == or add a *"
+            )
+
+
+def mixed_alphabets(subject: Subject) -> Iterator[Problem]:
+    """A word of letters of two alphabets looks like another word and equals no word anybody types."""
+    for text in dict.fromkeys(_texts(subject)):
+        for word in text.split():
+            if len(found := _alphabets(word)) > 1:
+                yield subject.finding(
+                    "mixed-alphabets",
+                    f"{word!a} mixes {' and '.join(sorted(name.title() for name in found))} letters, so it equals no "
+                    "word that looks like it; type it anew",
+                )
+
+
+def empty_groups(parts: Parts, subject: Subject) -> Iterator[Problem]:
+    """A gate may ask several groups; one of them without people is a name nobody answers to. Who is in a directory's
+    group is not known here.
+    """
+    gate = subject.policy.source.gate
+    if gate is None:
+        return
+    for annotation, groups in (("approval", gate.groups), ("escalate", gate.escalate)):
+        for group in sorted(groups):
+            if group not in parts.directory.elsewhere and not parts.directory.members(group):
+                message = f"@{annotation} names {group!r}, which has no members in groups.toml"
+                yield subject.finding("empty-group", message, "warning", annotation)
+
+
+def _texts(subject: Subject) -> Iterator[str]:
+    for expr in expressions(subject.condition):
+        if isinstance(expr, pst.StringLit):
+            yield expr.value
+        elif isinstance(expr, pst.EntityLit):
+            yield expr.value.id
+        elif isinstance(expr, pst.Like):
+            yield "".join(one.value if isinstance(one, pst.Char) else " " for one in expr.pattern)
+
+
+def _alphabets(word: str) -> frozenset[str]:
+    letters = [char for char in word if char.isalpha()]
+    names = {unicodedata.name(char, "").partition(" ")[0] for char in letters}
+    return frozenset(names & _ALPHABETS)
