@@ -31,11 +31,10 @@ from countersign.cli.terminal import (
 from countersign.errors import MisuseError, SettingsError
 from countersign.journal.counting import count
 from countersign.journal.damage import Verified
-from countersign.journal.exporting import Form, exported
 from countersign.journal.place import default_key_path
+from countersign.journal.reading import Wanted, moment
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.searching import Wanted, moment
-from countersign.journal.telling import DAMAGED, description_of, summary_of, visible
+from countersign.journal.telling import DAMAGED, Form, description_of, exported, summary_of, visible
 from countersign.journal.verifying import verify
 from countersign.settings import JOURNAL_KEY_VARIABLE, journal_key_path_from_env
 
