@@ -65,7 +65,8 @@ from .states import (
     can_move,
     require_move,
 )
-from .verify import STEPS, Expectation, Step, VerifiedRelease, verify_release, verify_transaction
+from .steps import Step
+from .verify import STEPS, Expectation, VerifiedRelease, verify_release, verify_transaction
 
 __all__ = [
     "ARGS_LIMITS",
