@@ -170,6 +170,7 @@ def _watched_call(
 def watch_agent(passing: Passing) -> None:
     """Put the points of the SDK into this process."""
     from countersign.journal.database import Database
+    from countersign.journal.leases import Leases
     from countersign.live.work import LiveWork
     from countersign.service.client import Service
     from countersign.waiting import AsyncWaits, SyncWaits
@@ -177,10 +178,15 @@ def watch_agent(passing: Passing) -> None:
     sites = _by_file(points.agent_sites())
     unit = Database.unit
 
+    through = Leases.unit.__wrapped__.__code__  # type: ignore[attr-defined]
+
     def watched_unit(self: Any, *, durable: bool) -> Any:
-        point = _name(sites, sys._getframe(1))
+        frame = sys._getframe(1)
+        if frame.f_code is through and frame.f_back is not None:  # past contextlib, to who begins the unit
+            frame = frame.f_back.f_back or frame
+        point = _name(sites, frame)
         if point is None:
-            passing("unnamed", sys._getframe(1).f_code.co_qualname)
+            passing("unnamed", frame.f_code.co_qualname)
         return _journaled(unit(self, durable=durable), point or "?", passing)
 
     Database.unit = watched_unit  # type: ignore[method-assign,assignment]

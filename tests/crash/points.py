@@ -4,7 +4,7 @@ Nothing is built into the product for this. A point is a call in the source, fou
 the module it stands in and the function it runs:
 
 * service: each unit of work (`db.write`, `db.write_sync`), and each durable act on files (`DURABLE`);
-* agent: each journal transaction (`database.unit`), each request to the service, each call of a tool, each move of the
+* agent: each journal transaction (`database.unit`, and `leases.unit` for the owner's), each request to the service, each call of a tool, each move of the
   live lane.
 
 One call that serves many things (the operator's verbs, the sweeps) is as many points as there are things, read from the
@@ -29,7 +29,8 @@ PHASES = ("before", "after")
 
 WRITES = frozenset({"write", "write_sync"})
 DATABASES = frozenset({"db", "_db"})
-JOURNALS = frozenset({"database", "_database"})
+JOURNALS = frozenset({"database", "_database", "_leases"})
+PASSED_THROUGH = frozenset({"Leases.unit"})  # its callers are the points
 DURABLE = frozenset({"create_secret", "migrate", "replace_secret", "sync_folder", "write_mark"})
 LIVE_MOVES = frozenset({"run", "prepare", "commit", "undo"})
 
@@ -74,6 +75,7 @@ def agent_sites() -> tuple[Site, ...]:
         (_named(module, function), file, call)
         for file, module, function, call in _calls(SDK, ["unit"])
         if isinstance(call.func, ast.Attribute) and call.func.attr == "unit" and _ends(call.func) in JOURNALS
+        if function not in PASSED_THROUGH
     ]
     tools = [
         (_named(module, function), file, call)

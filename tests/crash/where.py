@@ -127,8 +127,8 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
             service.client.Service.jwks service.client.Service.manifest service.client.Service.renew
             service.client.Service.report service.client.Service.submit commit.firing:FireRun._call
             journal.firing:Firing.begin journal.firing:Firing.redeemed journal.firing:Firing.write
-            journal.receipts:Epochs.meet journal.receipts:Receipts.keep service.client.Service.epoch
-            transactions.step:Step._end transactions.step:Step.open journal.manifests:KeptManifests.keep
+            journal.meta:Epochs.meet journal.meta:Receipts.keep service.client.Service.epoch
+            transactions.step:Step._end transactions.step:Step.open journal.meta:KeptManifests.keep
             journal.leases:Leases.acquire journal.leases:Leases.release journal.outbox:Outbox.reported
             journal.verifying:damage_of journal.transactions:Transactions.begin_staging
             journal.transactions:Transactions.end journal.transactions:Transactions.freeze
@@ -151,21 +151,24 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
     }
 )
 AGENT_NEVER = {
-    "journal.receipts:Epochs.tell": "only after a restore of the service's database; what it tells is told again",
+    "journal.meta:Epochs.tell": "only after a restore of the service's database; what it tells is told again",
     "journal.meta:Traces.keep": "only where the agent is traced; what is lost is a link between two spans",
     "journal.outbox:Outbox.tell_again": "only after a restore; a repeat does the same again",
     **dict.fromkeys(
         [f"journal.spending:Spending.{verb}" for verb in ("_changing", "record")],
         "no story calls a model; what a killed process had reserved is in tests/unit/sdk/llm/test_calls.py",
     ),
-    "journal.conversations:Conversations.deciding": (
+    "journal.meta:Conversations.deciding": (
         "no story talks with a model; tests/integration/sdk/test_loops.py kills one that does before each message"
     ),
     **dict.fromkeys(
-        ["journal.transactions:Transactions.relist", "transactions.listing:Listing._begin_again"],
+        [
+            *(f"journal.transactions:Transactions.relist#{n}" for n in (1, 2)),
+            "transactions.listing:Listing._begin_again",
+        ],
         "no story nests; what was never frozen is forgotten",
     ),
-    "journal.sent:SentRequests.keep": (
+    "journal.meta:SentRequests.keep": (
         "no story calls a REST service; what a later try finds of one that was cut off is in "
         "tests/unit/sdk/tools/test_sending_again.py"
     ),
@@ -183,7 +186,7 @@ AGENT_NEVER = {
         "no story catches what a live call raised; what recovery makes of one is in tests/unit/sdk/live/test_raised.py"
     ),
     **dict.fromkeys(
-        ["journal.stopping:Stops.stop", "journal.stopping:Stops.go_on"],
+        ["journal.rerunning:Stops.stop", "journal.rerunning:Stops.go_on"],
         "no story is interrupted; a worker that dies over one that was is in tests/unit/sdk/recovery/test_stopped.py",
     ),
     **dict.fromkeys(

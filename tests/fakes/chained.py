@@ -20,9 +20,9 @@ from countersign import (
     transaction,
 )
 from countersign.contract import EffectState
-from countersign.journal.holding import Hold
 from countersign.journal.outbox import Outbox
 from countersign.journal.place import JournalPlace
+from countersign.journal.spending import Hold
 from countersign.llm.budgets import day_of
 from tests.fakes.desk import charge_tools, failing_tool, make_desk, note_tool, notes_database, refund_tool
 

@@ -18,7 +18,7 @@ from countersign.contract import (
     verify_proof,
     verify_receipt,
 )
-from countersign.contract.receipt_verify import ReceiptExpectation
+from countersign.contract.receipt import ReceiptExpectation
 
 VECTORS = Path(__file__).parents[2] / "vectors"
 Vector = dict[str, Any]

@@ -27,7 +27,7 @@ from countersign.contract import (
     verify_transaction,
 )
 from countersign.contract import proof as proof_module
-from countersign.contract import receipt_verify as receipt_module
+from countersign.contract import receipt as receipt_module
 from countersign.contract import verify as verify_module
 from countersign.contract.jws import GATE
 from tests.unit.contract.reading import (

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from countersign import tracing
-from countersign.journal.opening import database_at
+from countersign.journal import database_at
 from countersign.journal.place import JournalPlace
 from countersign.journal.verifying import verify
 from tests.fakes.desk import Desk, make_desk, refund_tool

@@ -17,10 +17,9 @@ import psycopg
 import pytest
 
 from countersign.journal import Journal
-from countersign.journal.exporting import exported
 from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.postgres import PostgresDatabase
-from countersign.journal.telling import describe
+from countersign.journal.telling import describe, exported
 from tests.counterparts import postgres, require
 
 POSTGRES = pytest.param("postgresql", marks=pytest.mark.xdist_group("journals"))

@@ -2,8 +2,7 @@
 must pass `contract.py`, and `Inside` what the tools of one get to work on.
 """
 
-from countersign.adapters.inside import Inside
-from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
+from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
 from countersign.adapters.sqlite import SQLiteAdapter
 
 __all__ = ["Change", "Inside", "LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter", "Savepoint", "Seen"]

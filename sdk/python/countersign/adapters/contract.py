@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from countersign.adapters.contract_chapters import Nesting, Refusing, Stragglers
 from countersign.adapters.examined import (
     CALL,
     TXN,
@@ -25,10 +26,7 @@ from countersign.adapters.examined import (
     equal,
     raises,
 )
-from countersign.adapters.nesting import Nesting
 from countersign.adapters.protocol import LiveAdapter, LiveSession
-from countersign.adapters.refusing import Refusing
-from countersign.adapters.stragglers import Stragglers
 from countersign.errors import Moved, OutsideTransaction, SessionLost, TransactionBusy
 
 __all__ = ["AdapterContract", "Resource"]

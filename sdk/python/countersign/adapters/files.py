@@ -18,10 +18,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from countersign.adapters.inside import Inside
 from countersign.adapters.jail import parts_of
 from countersign.adapters.overlay import FilesSession
-from countersign.adapters.protocol import LiveAdapter
+from countersign.adapters.protocol import Inside, LiveAdapter
 from countersign.adapters.redo import Store
 from countersign.adapters.redo_record import read_record
 from countersign.errors import NotStageable, TransactionBusy

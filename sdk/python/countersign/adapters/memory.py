@@ -16,8 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from countersign.adapters.inside import Inside
-from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
+from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
 from countersign.errors import MisuseError, Moved, NotStageable
 from countersign.texts import text_of
 

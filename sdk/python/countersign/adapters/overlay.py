@@ -14,9 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from countersign.adapters.inside import Inside
 from countersign.adapters.jail import Jail, Parts, parts_of, version_of
-from countersign.adapters.protocol import Change, LiveCall, LiveSession, Savepoint, Seen
+from countersign.adapters.protocol import Change, Inside, LiveCall, LiveSession, Savepoint, Seen
 from countersign.adapters.redo import Work, sync
 from countersign.adapters.redo_record import COMMITTING, PREPARED, UNDOING, Op, Record, Unfinished
 from countersign.errors import Moved, NotStageable

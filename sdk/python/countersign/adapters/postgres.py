@@ -21,10 +21,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from countersign.adapters.inside import Inside
 from countersign.adapters.postgres_changes import changes_of
 from countersign.adapters.postgres_statements import Rows, require_stays
-from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
+from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.errors import CommitUnknown, Moved, NotStageable, SessionLost, SettingsError
 
 if TYPE_CHECKING:

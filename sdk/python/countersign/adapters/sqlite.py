@@ -28,11 +28,9 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
-from countersign.adapters.inside import Inside
-from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.adapters.sqlite_changes import changes_of
+from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint
+from countersign.adapters.sqlite_changes import changes_of, require_references
 from countersign.adapters.sqlite_connection import OURS, LiveConnection
-from countersign.adapters.sqlite_references import require_references
 from countersign.errors import MisuseError, Moved, NotStageable, SessionLost
 
 _LANDED: Final = (

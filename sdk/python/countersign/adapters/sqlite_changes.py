@@ -1,4 +1,4 @@
-"""The rows and definitions that a transaction on SQLite would change.
+"""The rows and definitions that a transaction on SQLite would change, and its references that wait for the COMMIT.
 
 Which tables it touched the authorizer has heard, of triggers and cascades too, as each statement was compiled; what
 stood in them before is read from the same file, where everybody else still sees it. Rows are paired by key and compared
@@ -188,3 +188,45 @@ def _has_nulls(connection: sqlite3.Connection, schema: str, table: str, key: Seq
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+_REFERENCES: Final = (
+    'SELECT m.name, m.sql, f."table" FROM {}.sqlite_master AS m, pragma_foreign_key_list(m.name, ?) AS f'
+    " WHERE m.type = 'table'"
+)
+_OF_TABLES: Final = frozenset({"sqlite_master", "sqlite_temp_master"})
+
+
+def require_references(connection: sqlite3.Connection, touched: Touched, *, all_wait: bool) -> None:
+    """`all_wait`: a tool may have put off those that the schema does not.
+
+    Raises:
+        sqlite3.IntegrityError: a COMMIT would, for what it names.
+    """
+    connection.row_factory, connection.text_factory = None, str  # whatever the tools have set
+    if connection.execute("PRAGMA foreign_keys").fetchone() != (1,):
+        return
+    for database in {database for database, _ in touched}:
+        names = {name.lower() for one, name in touched if one == database}
+        for table in sorted(set(_waiting(connection, database, names, all_wait=all_wait))):
+            _require_whole(connection, database, table)
+
+
+def _waiting(
+    connection: sqlite3.Connection, database: str, touched: set[str], *, all_wait: bool
+) -> Iterator[str]:
+    found = connection.execute(_REFERENCES.format(_quoted(database)), (database,))
+    for table, sql, parent in found.fetchall():
+        # The word may stand for something else, and then one table too many is read; left out it cannot be.
+        waits = all_wait or "deferred" in sql.lower()
+        if waits and (touched & {table.lower(), parent.lower()} or touched & _OF_TABLES):
+            yield table
+
+
+def _require_whole(connection: sqlite3.Connection, database: str, table: str) -> None:
+    broken = connection.execute(f"PRAGMA {_quoted(database)}.foreign_key_check({_quoted(table)})").fetchone()
+    if broken is not None:
+        _, number, parent, _ = broken
+        raise sqlite3.IntegrityError(
+            f"FOREIGN KEY constraint failed: row {number} of {table} refers to what is not in {parent}"
+        )

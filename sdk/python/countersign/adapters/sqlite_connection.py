@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
-from countersign.adapters.inside import Inside
+from countersign.adapters.protocol import Inside
 from countersign.adapters.sqlite_changes import WRITES
 
 _END: Final = object()

@@ -22,8 +22,7 @@ import typer
 
 from countersign.cli.budgets import budget_app
 from countersign.cli.catalogue import show_catalogue, take
-from countersign.cli.closing import close_journal
-from countersign.cli.journal import journal_app
+from countersign.cli.journal import close_journal, journal_app
 from countersign.cli.rehearsal import plan, replay_journal
 from countersign.cli.terminal import (
     AllToolsOption,

@@ -1,6 +1,6 @@
-"""`countersign journal`: list, show, filter, export, stats, verify and new-key. Nothing here changes a journal.
-`replay` stands in rehearsal.py; `recover` and `resume`, which go on with what is left, are `countersign resume`;
-`close`, by which a person ends what nobody else can, stands in closing.py.
+"""`countersign journal`: list, show, filter, export, stats, verify, new-key and close. Only `close` changes a journal:
+by it a person says that what a commit of live effects left in part is put right. `replay` is in rehearsal.py; `recover`
+and `resume`, which go on with what is left, are `countersign resume`.
 
 Text that came from an agent or a tool is shown with control characters made visible, and arguments a manifest calls
 secret are not shown at all.
@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, get_args
 import typer
 
 from countersign.cli.terminal import (
+    AllToolsOption,
     JournalOption,
     JsonOption,
     errors_told,
@@ -31,13 +32,15 @@ from countersign.cli.terminal import (
 from countersign.errors import MisuseError, SettingsError
 from countersign.journal.counting import count
 from countersign.journal.damage import Verified
-from countersign.journal.exporting import Form, exported
 from countersign.journal.place import default_key_path
+from countersign.journal.reading import Wanted, moment
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.searching import Wanted, moment
-from countersign.journal.telling import DAMAGED, description_of, summary_of, visible
+from countersign.journal.telling import DAMAGED, Form, description_of, exported, summary_of, visible
 from countersign.journal.verifying import verify
+from countersign.recovery.closing import close
+from countersign.runtime import Runtime
 from countersign.settings import JOURNAL_KEY_VARIABLE, journal_key_path_from_env
+from countersign.tools.loading import load_tools
 
 journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, asked, fired.")
 
@@ -294,3 +297,26 @@ def _write_new(path: Path, text: str) -> None:
         ) from None
     except OSError as error:
         raise MisuseError(f"{str(path)!r} cannot be written: {error.strerror}") from error
+
+
+def close_journal(
+    txn: Annotated[str, typer.Argument(help="The transaction's id, or enough of its beginning.")],
+    tools: AllToolsOption,
+    by: Annotated[str, typer.Option(help="Who has put it right and says so.")],
+    why: Annotated[str, typer.Option(help="What was found and done, for whoever reads it later.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Close an unsettled transaction of whose live effects a part stands, once a person has put that right.
+
+    What its adapters had prepared is undone, and nothing else changed. It is told as closed, never as done, and its key
+    is spent. Refused for any other transaction, and while a process owns it.
+    """
+    with errors_told():
+        load_tools(*tools)
+        with Runtime.from_env() as runtime:
+            record = close(runtime.engine(runtime.sync_waits()), txn, by=by, why=why)
+            told = summary_of(runtime.journal, record.txn)
+    if as_json:
+        print_json(told)
+    else:
+        print_members(told)

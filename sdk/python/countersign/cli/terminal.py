@@ -15,8 +15,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from countersign.errors import CountersignError
-from countersign.journal import Journal
-from countersign.journal.opening import require_journal
+from countersign.journal import Journal, require_journal
 from countersign.journal.place import JournalPlace, journal_place
 from countersign.journal.telling import json_text, visible
 from countersign.settings import journal_key_path_from_env, journal_path_from_env

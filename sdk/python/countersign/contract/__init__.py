@@ -47,8 +47,7 @@ from .names import (
 )
 from .pointers import compensation_args, pointer_to, pointer_tokens, reads_result, resolve_pointer
 from .proof import PROOF_STEPS, ProofClaims, make_proof, verify_proof, verify_proof_before_body
-from .receipt import ReceiptClaims, ReceiptEffect
-from .receipt_verify import RECEIPT_STEPS, verify_receipt
+from .receipt import RECEIPT_STEPS, ReceiptClaims, ReceiptEffect, verify_receipt
 from .release import DecisionClaims, EffectDetail, ReleaseClaims
 from .sentence import SentencePart, split_sentence
 from .states import (

@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Final
 
 from countersign.integrations.conversation import Dialect, Message
-from countersign.journal.conversations import Conversations
+from countersign.journal.meta import Conversations
 
 _EVERY: Final = "every turn"
 

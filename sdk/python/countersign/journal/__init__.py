@@ -9,25 +9,32 @@ from __future__ import annotations
 from pathlib import Path
 
 from countersign.clock import Clock, SystemClock
+from countersign.errors import MisuseError
 from countersign.journal.claims import Claim, Claims
-from countersign.journal.conversations import Conversations
+from countersign.journal.database import Database
 from countersign.journal.firing import Done, Firing, News
+from countersign.journal.freezing import Staged
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.manifests import KeptManifests
-from countersign.journal.meta import TakenEdits, Traces
+from countersign.journal.meta import (
+    Conversations,
+    Epochs,
+    KeptManifests,
+    Receipts,
+    SentRequests,
+    TakenEdits,
+    Traces,
+)
 from countersign.journal.moves import LocalState, LocalTxn
-from countersign.journal.opening import database_at
 from countersign.journal.outbox import Outbox
-from countersign.journal.place import JournalPlace, default_key_path, journal_place
-from countersign.journal.receipts import Epochs, Receipts
+from countersign.journal.place import JournalPlace, JournalUrl, default_key_path, journal_place
+from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.records import EffectRecord, Report, TransactionRecord
-from countersign.journal.rerunning import Reruns
+from countersign.journal.rerunning import Reruns, Stops
 from countersign.journal.sealing import Seals
 from countersign.journal.sealing_keys import KeptKey, KeyFile
-from countersign.journal.sent import SentRequests
 from countersign.journal.spending import Spending
-from countersign.journal.stopping import Stops
-from countersign.journal.transactions import Staged, Transactions
+from countersign.journal.sqlite import SQLiteDatabase
+from countersign.journal.transactions import Transactions
 
 __all__ = [
     "Claim",
@@ -41,6 +48,8 @@ __all__ = [
     "Report",
     "Staged",
     "TransactionRecord",
+    "database_at",
+    "require_journal",
 ]
 
 
@@ -63,10 +72,10 @@ class Journal:
         self.leases = Leases(self.database, when, lease_seconds)
         self.claims = Claims(self.database, self.leases, when)
         self.transactions = Transactions(self.database, self.leases, when, self.seals)
-        self.firing = Firing(self.database, self.leases, when, self.seals)
-        self.sent = SentRequests(self.database, self.leases)
-        self.stops = Stops(self.database, self.leases)
-        self.reruns = Reruns(self.database, self.leases, when)
+        self.firing = Firing(self.leases, self.seals)
+        self.sent = SentRequests(self.database, when, self.leases)
+        self.stops = Stops(self.leases)
+        self.reruns = Reruns(self.leases)
         self.outbox = Outbox(self.database, when, self.seals)
         self.manifests = KeptManifests(self.database, when)
         self.receipts = Receipts(self.database, when)
@@ -80,6 +89,32 @@ class Journal:
         """Close its connection, and renew no lease any more."""
         self.leases.close()
         self.database.close()
+
+
+def database_at(place: JournalPlace | str) -> Database:
+    """The database at this place; nothing is opened before it is used. `:memory:` is one that nothing survives.
+
+    Raises:
+        SettingsError: it is an address of something that keeps no journal, or its driver is not installed.
+    """
+    if isinstance(place, str) and place != ":memory:":
+        place = journal_place(place)
+    return PostgresDatabase(place) if isinstance(place, JournalUrl) else SQLiteDatabase(place)
+
+
+def require_journal(place: JournalPlace) -> None:
+    """Look whether there is a journal, and make none.
+
+    Raises:
+        MisuseError: there is none.
+        JournalError: nobody can tell.
+    """
+    database = database_at(place)
+    try:
+        if not database.is_there():
+            raise MisuseError(f"there is no journal at {str(place)!r}; name one with --journal")
+    finally:
+        database.close()
 
 
 def _keys_of(place: JournalPlace | str, key_path: Path | None) -> KeptKey | KeyFile:

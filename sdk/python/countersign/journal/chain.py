@@ -102,6 +102,24 @@ class Change:
         self._rows += [[table, *stated(table, row)] for row in rows]
         return len(rows)
 
+    def update(self, table: str, where: str, parameters: tuple[Any, ...], /, **columns: Any) -> int:
+        """Set these columns of the rows that meet the condition, and answer how many they were."""
+        # tables, columns and conditions are words of this package; every value is bound
+        assignments = ", ".join(f"{name} = ?" for name in columns)
+        sql = f"UPDATE {table} SET {assignments} WHERE {where}"  # noqa: S608
+        return self.run(table, sql, (*columns.values(), *parameters), *columns)
+
+    def insert(self, table: str, *, or_ignore: bool = False, only_given: bool = False, **columns: Any) -> int:
+        """Insert a row; with `or_ignore` none where its key is taken. The line states the whole row as it then is, or
+        only the given columns: those that no line states are NULL.
+        """
+        marks = ", ".join("?" * len(columns))
+        sql = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks})"  # noqa: S608
+        if or_ignore:
+            sql += " ON CONFLICT DO NOTHING"
+        stated = [name for name in columns if name not in KEYS[table]] if only_given else []
+        return self.run(table, sql, tuple(columns.values()), *stated)
+
     def write(self) -> None:
         """Add the line, if anything was changed."""
         if not self._rows:

@@ -17,8 +17,7 @@ import orjson
 from countersign.errors import JournalError
 from countersign.journal.database import Database
 from countersign.journal.moves import LocalState
-from countersign.journal.reading import COMPENSATE_LANE
-from countersign.journal.searching import WANTED, Wanted
+from countersign.journal.reading import COMPENSATE_LANE, WANTED, Wanted
 
 _S: Final = LocalState
 ACTED: Final = frozenset({_S.FIRED, _S.COMPENSATING, _S.COMPENSATED, _S.COMPENSATION_FAILED, _S.KEPT})

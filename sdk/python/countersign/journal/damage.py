@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, overload
 
 _BESIDE: Final = frozenset({"trigger", "function"})  # rows are legible without them
 _STRANGE: Final = frozenset({"trigger", "view", "rule"})  # what may change rows or show others
@@ -72,15 +72,26 @@ class Verified:
         return not self.findings
 
 
-class Look(Protocol):
-    """One pass over a journal."""
+@dataclass(slots=True)
+class Look:
+    """One pass over a journal, and what it finds."""
 
-    legible: bool
+    findings: list[Finding] = field(default_factory=list)
+    legible: bool = True
     """Whether rows can be read for what they are."""
 
-    def found(self, damage: Damage, what: str) -> None:
+    def found(self, damage: Damage, what: str, txn: str | None = None, line: int | None = None) -> None:
         """Note one thing that is wrong."""
-        ...
+        self.findings.append(Finding(damage, written_out(what), written_out(txn) or None, line))
+
+
+@overload
+def written_out(raw: str) -> str: ...
+@overload
+def written_out(raw: str | None) -> str | None: ...
+def written_out(raw: str | None) -> str | None:
+    """Bytes that are no text any more, written out."""
+    return None if raw is None else raw.encode("utf-8", "backslashreplace").decode()
 
 
 def compare_schemas(

@@ -11,16 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from countersign.clock import Clock
 from countersign.contract.admission import load
 from countersign.contract.effect import Effect
 from countersign.contract.states import Outcome
 from countersign.errors import JournalError
 from countersign.journal.chain import Change
-from countersign.journal.database import Database, Row, Unit
+from countersign.journal.database import Row, Unit
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.moves import LocalState, LocalTxn
-from countersign.journal.moving import move
+from countersign.journal.moves import LocalState, LocalTxn, move
 from countersign.journal.outbox import REPORTED
 from countersign.journal.reading import COMPENSATE_LANE
 from countersign.journal.records import compensation_bytes, settlements_in
@@ -53,10 +51,8 @@ class News:
 class Firing:
     """Redemption, FIRING and outcomes."""
 
-    def __init__(self, database: Database, leases: Leases, clock: Clock, seals: Seals) -> None:
-        self._database = database
+    def __init__(self, leases: Leases, seals: Seals) -> None:
         self._leases = leases
-        self._clock = clock
         self._seals = seals
 
     def redeemed(self, lease: Lease, staging: int, effect_ids: Sequence[str]) -> None:
@@ -66,10 +62,7 @@ class Firing:
         Not durable by itself: the FIRING that follows is, and carries this with it; until then the service
         knows.
         """
-        with (
-            self._database.unit(durable=False) as unit,
-            self._leases.changing(unit, lease, "redeemed") as change,
-        ):
+        with self._leases.unit(lease, "redeemed", durable=False) as change:
             for effect_id in effect_ids:
                 move(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
             change.run(
@@ -94,38 +87,26 @@ class Firing:
             LeaseLost: somebody took the transaction over; nothing may be called.
             JournalError: the effect has been fired already, or may not be.
         """
-        with (
-            self._database.unit(durable=True) as unit,
-            self._leases.changing(unit, lease, "firing", at_least=lease_seconds) as change,
-        ):
+        with self._leases.unit(lease, "firing", durable=True, at_least=lease_seconds) as change:
             self._write(change, staging, before)
             for effect_id in effect_ids:
                 move(change, staging, effect_id, LocalState.FIRING, generation=lease.generation)
 
     def write(self, lease: Lease, staging: int, outcomes: Sequence[Done]) -> None:
         """Write outcomes, durably."""
-        with (
-            self._database.unit(durable=True) as unit,
-            self._leases.changing(unit, lease, "outcome") as change,
-        ):
+        with self._leases.unit(lease, "outcome", durable=True) as change:
             self._write(change, staging, outcomes)
 
     def compensation_redeemed(self, lease: Lease, staging: int, effect_id: str) -> None:
         """Note the verified receipt of a compensation."""
-        with (
-            self._database.unit(durable=False) as unit,
-            self._leases.changing(unit, lease, "compensation_redeemed") as change,
-        ):
+        with self._leases.unit(lease, "compensation_redeemed", durable=False) as change:
             move(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
 
     def settle_compensated(
         self, lease: Lease, staging: int, effect_id: str, to: LocalState, why: str | None = None
     ) -> None:
         """Note how the taking back of a fired effect ended, and `why` it was in vain."""
-        with (
-            self._database.unit(durable=True) as unit,
-            self._leases.changing(unit, lease, "compensation_settled") as change,
-        ):
+        with self._leases.unit(lease, "compensation_settled", durable=True) as change:
             move(change, staging, effect_id, LocalState.COMPENSATING, missing_ok=True)
             move(change, staging, effect_id, to, error=why)
 
@@ -133,10 +114,7 @@ class Firing:
         """Take over what the service knows and this journal does not: what people settled. A move the table does not
         lead to is left out: what this journal knows for sure, nobody talks it out of.
         """
-        with (
-            self._database.unit(durable=True) as unit,
-            self._leases.changing(unit, lease, "learned") as change,
-        ):
+        with self._leases.unit(lease, "learned", durable=True) as change:
             for one in news:
                 for to in one.way:
                     move(change, staging, one.effect_id, to, missing_ok=True)
@@ -166,10 +144,8 @@ class Firing:
 
         A compensation has one row for ever: a second call answers the attempt of the first.
         """
-        with (
-            self._database.unit(durable=True) as unit,
-            self._leases.changing(unit, lease, "compensating") as change,
-        ):
+        with self._leases.unit(lease, "compensating", durable=True) as change:
+            unit = change.unit
             forward = _row(unit, lease.txn, staging, compensates)
             places = {*secret, *_inherited(forward)}
             about = About(lease.txn, effect.effect_id, "args")
@@ -177,33 +153,33 @@ class Firing:
             resource_id = self._seals.seal_text(
                 unit, replace(about, column="resource_id"), effect.resource.id, secret=is_secret
             )
-            change.run(
+            change.insert(
                 "effects",
-                "INSERT INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, tool_digest, "
-                "resource_type, resource_id, compensation, effect_digest, state, attempt_id, compensates, updated_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (
-                    *(
-                        lease.txn,
-                        staging,
-                        COMPENSATE_LANE,
-                        effect.seq,
-                        effect.effect_id,
-                        effect.tool,
-                        effect.call_key,
-                    ),
-                    self._seals.seal(unit, about, effect.args_bytes, places),
-                    *(effect.tool_digest, effect.resource.type, resource_id),
-                    *(compensation_bytes(effect.compensation), effect.digest, LocalState.STAGED.value),
-                    *(attempt_id, compensates, self._clock.wall()),
-                ),
+                or_ignore=True,
+                txn=lease.txn,
+                staging=staging,
+                lane=COMPENSATE_LANE,
+                seq=effect.seq,
+                effect_id=effect.effect_id,
+                tool=effect.tool,
+                call_key=effect.call_key,
+                args=self._seals.seal(unit, about, effect.args_bytes, places),
+                tool_digest=effect.tool_digest,
+                resource_type=effect.resource.type,
+                resource_id=resource_id,
+                compensation=compensation_bytes(effect.compensation),
+                effect_digest=effect.digest,
+                state=LocalState.STAGED.value,
+                attempt_id=attempt_id,
+                compensates=compensates,
+                updated_at=change.at,
             )
             move(change, staging, compensates, LocalState.COMPENSATING, missing_ok=True)
-            row = unit.execute(
+            written = unit.execute(
                 "SELECT attempt_id FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
                 (lease.txn, staging, effect.effect_id),
             ).fetchone()
-            return str(row["attempt_id"])
+            return str(written["attempt_id"])
 
     def _write(self, change: Change, staging: int, outcomes: Sequence[Done]) -> None:
         for done in outcomes:
@@ -212,15 +188,16 @@ class Firing:
             result = self._result(change, done.effect_id, done.result, sealed=sealed)
             move(change, staging, done.effect_id, to, result=result, error=done.error)
             told = done.result if done.report_result else None
-            change.run(
+            change.insert(
                 "outbox",
-                "INSERT INTO outbox (txn, attempt_id, effect_id, outcome, result, error, written_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (
-                    *(change.txn, done.attempt_id, done.effect_id, done.outcome.value),
-                    self._result(change, done.effect_id, told, sealed=sealed, column=REPORTED),
-                    *(done.error, change.at),
-                ),
+                or_ignore=True,
+                txn=change.txn,
+                attempt_id=done.attempt_id,
+                effect_id=done.effect_id,
+                outcome=done.outcome.value,
+                result=self._result(change, done.effect_id, told, sealed=sealed, column=REPORTED),
+                error=done.error,
+                written_at=change.at,
             )
 
     def _told(self, change: Change, staging: int, effect_id: str) -> bytes | None:

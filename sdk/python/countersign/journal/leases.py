@@ -2,7 +2,7 @@
 
 Every write of the owner names its generation, and the journal refuses one that is no longer current; whoever takes a
 lease over raises the generation first, so the former owner cannot mark anything FIRING any more, however late it wakes
-up. A lease is renewed by every write and by a heartbeat (heartbeat.py), and a fire extends it past `fire_by` and the
+up. A lease is renewed by every write and by a heartbeat, and a fire extends it past `fire_by` and the
 tool's timeout. The time of a lease decides only about owners we cannot see: one that lives on this machine is left
 alone, one that is gone is succeeded at once. Hosts that share a journal need clocks that agree within a third of it.
 One that could not be given up, for the journal was away, is given up by the heartbeat as soon as that answers again.
@@ -10,23 +10,27 @@ One that could not be given up, for the journal was away, is given up by the hea
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary
 
 from countersign.clock import Clock
 from countersign.errors import JournalError, LeaseLost
 from countersign.journal.chain import Change, changing
-from countersign.journal.database import Database, Unit
-from countersign.journal.heartbeat import Heartbeat
+from countersign.journal.database import Database, Unit, mind_forks
 
+log: Final = logging.getLogger("countersign")
+
+_STOP_SECONDS: Final = 10.0  # a beat that is under way waits for the journal's lock at most half of that
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _START_FIELD: Final = (
     19  # of /proc/PID/stat, counted after the command's closing bracket: start time in ticks
@@ -46,6 +50,104 @@ class Lease:
 
 _OURS: Final[WeakValueDictionary[str, Lease]] = WeakValueDictionary()
 """The leases that somebody in this process has."""
+
+
+class Heartbeat:
+    """Renews a lease for as long as somebody in this process holds it: for owners that other hosts and containers
+    cannot see live.
+
+    One thread for a journal, begun with the first lease and ended when there is none; it keeps no process alive and
+    does not outlive one, so the lease of a process that was killed runs its time. A lease is only known here while
+    somebody else still has it: one that was dropped cannot be written with, and is renewed no more. A lease that was
+    taken over is left alone, and its owner hears of it at its next write. While the database does not answer, the next
+    beat tries again.
+    """
+
+    fork_order = 1  # it is told inside units
+
+    def __init__(self, renew: Callable[[Lease], None], every_seconds: float) -> None:
+        self._renew = renew
+        self._every = every_seconds
+        self._lock = threading.RLock()
+        self._told = threading.Condition(self._lock)
+        self._held: WeakSet[Lease] = WeakSet()
+        self._thread: threading.Thread | None = None
+        mind_forks(self)
+
+    def begin(self, lease: Lease) -> None:
+        """Renew this one, too."""
+        with self._lock:
+            self._held.add(lease)
+            if self._thread is not None:
+                return
+            thread = threading.Thread(target=self._run, name="countersign heartbeat", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads, or the interpreter is ending
+                log.warning("leases of the journal are renewed by writing only: %s", error)
+                return
+            self._thread = thread
+
+    def end(self, lease: Lease) -> None:
+        """It is given up."""
+        with self._lock:
+            self._held.discard(lease)
+
+    def stop(self) -> None:
+        """Renew nothing more, and wait for a beat that is under way."""
+        with self._lock:
+            self._held.clear()
+            thread = self._thread
+            self._told.notify_all()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_STOP_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while self._wait():
+                self._beat()
+        except BaseException:
+            with self._lock:
+                self._thread = None  # the next lease begins another
+            raise
+
+    def _wait(self) -> bool:
+        """Until the next beat; false where there is nothing left to renew."""
+        with self._lock:
+            if self._held:
+                self._told.wait(self._every)
+            if not self._held:
+                self._thread = None
+            return bool(self._held)
+
+    def _beat(self) -> None:
+        with self._lock:
+            held = list(self._held)
+        for lease in held:
+            try:
+                self._renew(lease)
+            except LeaseLost as lost:
+                log.warning("%s", lost)
+                self.end(lease)
+            except JournalError as error:
+                log.warning("the lease of transaction %s could not be renewed: %s", lease.txn[:12], error)
+
+    # -------------------------------------------------------------------------------------------- at a fork
+
+    def hold(self) -> None:
+        """Nothing begins or ends while this process forks."""
+        self._lock.acquire()
+
+    def let_go(self) -> None:
+        """This is the parent."""
+        self._lock.release()
+
+    def begin_anew(self) -> None:
+        """This is the child: leases are its parent's, and so is the thread."""
+        self._lock = threading.RLock()
+        self._told = threading.Condition(self._lock)
+        self._held = WeakSet()
+        self._thread = None
 
 
 class Leases:
@@ -151,15 +253,16 @@ class Leases:
             )
 
     @contextmanager
-    def changing(self, unit: Unit, lease: Lease, kind: str, *, at_least: float = 0.0) -> Iterator[Change]:
-        """Inside a unit: what the current owner changes here becomes one line of the transaction's chain.
+    def unit(self, lease: Lease, kind: str, *, durable: bool, at_least: float = 0.0) -> Iterator[Change]:
+        """A unit of the journal: what the current owner changes in it becomes one line of the transaction's chain.
 
         Raises:
             LeaseLost: it is not ours any more; nothing of the unit is written.
         """
-        self.require(unit, lease, at_least=at_least)
-        with changing(unit, lease.txn, kind, self._clock.wall()) as change:
-            yield change
+        with self._database.unit(durable=durable) as unit:
+            self.require(unit, lease, at_least=at_least)
+            with changing(unit, lease.txn, kind, self._clock.wall()) as change:
+                yield change
 
 
 def new_holder() -> str:

@@ -1,4 +1,4 @@
-"""The journal's own states, and the only moves between them.
+"""The journal's own states, the only moves between them, and the one function that makes a move.
 
 The service's states (contract.states) with `staged` before them and `firing` between redeemed and its
 outcome. The journal sees the service only now and then, so a move may skip what lay between. Terminal states
@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
+
+from countersign.errors import JournalError
+from countersign.journal.chain import Change
 
 
 class LocalState(StrEnum):
@@ -46,7 +49,7 @@ class LocalTxn(StrEnum):
     REVIEW = "review"
     READY = "ready"
     REDEEMED = "redeemed"
-    STOPPED = "stopped"  # its program was, before all of it was begun (stopping.py)
+    STOPPED = "stopped"  # its program was, before all of it was begun (rerunning.py)
     SETTLED = "settled"
     UNSETTLED = "unsettled"
     ENDED = "ended"
@@ -90,3 +93,35 @@ SOURCES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
 
 OPEN_TXN: Final = frozenset(LocalTxn) - {LocalTxn.SETTLED, LocalTxn.ENDED, LocalTxn.CLOSED}
 """Transactions that somebody still has to finish."""
+
+
+def move(
+    change: Change,
+    staging: int,
+    effect_id: str,
+    to: LocalState,
+    *,
+    missing_ok: bool = False,
+    **also: bytes | str | int | None,
+) -> None:
+    """Change an effect's state: a conditional UPDATE that names where it may come from.
+
+    `also` are columns that belong to the move: the lease of a FIRING, what an outcome brought.
+
+    Raises:
+        JournalError: the table does not lead there from where the effect stands (unless that is
+        `missing_ok`).
+    """
+    sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
+    moved = change.update(
+        "effects",
+        f"txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})",
+        (change.txn, staging, effect_id),
+        state=to.value,
+        updated_at=change.at,
+        **also,
+    )
+    if moved != 1 and not missing_ok:
+        raise JournalError(
+            f"effect {effect_id[:12]} cannot become {to.value} from where it stands in the journal"
+        )

@@ -10,15 +10,31 @@ was lost is replaced at the next use, never inside a unit. It needs the extra `p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from countersign.errors import JournalError, SettingsError
 from countersign.journal.database import Database, Found, Parameters, Row
 from countersign.journal.place import HOW_TO_WRITE, JournalUrl
 from countersign.journal.postgres_schema import is_made, lock_key, prepare, schema_of
-from countersign.journal.translating import translated
+
+_TOKEN: Final = re.compile(r"'(?:[^']|'')*'|\?|:([a-z_]+)|%")
+
+
+@cache
+def translated(sql: str) -> bytes:
+    """One statement. Text in quotes stays as it is; statements are ours, never a caller's."""
+
+    def mark(found: re.Match[str]) -> str:
+        if found[1] is not None:
+            return f"%({found[1]})s"
+        return "%s" if found[0] == "?" else found[0].replace("%", "%%")
+
+    return _TOKEN.sub(mark, sql).encode()
+
 
 if TYPE_CHECKING:
     import psycopg

@@ -144,11 +144,7 @@ class Seals:
         key = key or self._keys.make()
         now = self._clock.wall()
         with changing(unit, OWN, "sealed_under", now) as change:
-            change.run(
-                "meta",
-                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
-                (_UNDER + key.id, f"{now:020.3f}"),
-            )
+            change.insert("meta", or_ignore=True, name=_UNDER + key.id, value=f"{now:020.3f}")
         return key
 
 

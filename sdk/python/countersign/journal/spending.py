@@ -16,26 +16,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.clock import Clock
 from countersign.errors import JournalError, MisuseError
-from countersign.journal import holding
 from countersign.journal.chain import OWN, Change, changing
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.holding import Hold, Shortage
 from countersign.journal.sealing import About, Seals
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What one call asks of one budget."""
+
+    budget: str
+    measure: str
+    per: str
+    currency: str
+    most: int
+    period: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """The first budget that had no room, as it stood at that moment."""
+
+    hold: Hold
+    spent: int
+    reserved: int
+
 
 _OUTCOME: Final = (
     "provider answered_by finish_reasons input_tokens output_tokens cached_tokens written_tokens reasoning_tokens "
     "all_tokens cost currency milliseconds reasoning"
 ).split()
 _REASONING: Final = "reasoning"
-_ENDED: Final = ("state", "ended_at", "note")
-_SETTLE: Final = (
-    f"UPDATE llm_calls SET state = 'done', ended_at = ?, {', '.join(f'{name} = ?' for name in _OUTCOME)} "  # noqa: S608
-    "WHERE call_id = ? AND state IN ('reserved', 'unknown')"
-)
 
 
 class Spending:
@@ -65,12 +82,11 @@ class Spending:
             if keeps_reasoning:
                 self._seals.require_key(change.unit)  # when it has been made it is too late to refuse
             for hold in holds:
-                short = holding.shortage(change, hold)
-                if short is not None:
+                if (short := shortage(change, hold)) is not None:
                     return short
             _begin(change, call_id, run, model)
             for hold in holds:
-                holding.take(change, call_id, hold)
+                _take(change, call_id, hold)
         return None
 
     def settle(
@@ -83,14 +99,17 @@ class Spending:
             MisuseError: the call was recorded or released before.
         """
         with self._changing("done") as change:
-            said = self._sealed(change.unit, call_id, outcome.get(_REASONING))
-            written = {**outcome, _REASONING: said}
-            values = (change.at, *(written.get(name) for name in _OUTCOME), call_id)
-            _require_moved(change.run("llm_calls", _SETTLE, values, "state", "ended_at", *_OUTCOME), call_id)
-            for hold in holding.open_holds(change.unit, call_id):
+            ended = {name: outcome.get(name) for name in _OUTCOME}
+            ended |= {"state": "done", "ended_at": change.at}
+            if (reasoning := ended[_REASONING]) is not None:
+                # a model's reasoning may repeat any secret it was given, so all of it is sealed
+                about = _about(call_id)
+                ended[_REASONING] = self._seals.seal_text(change.unit, about, reasoning, secret=True)
+            _require_moved(change.update("llm_calls", *_open(call_id), **ended), call_id)
+            for hold in _open_holds(change.unit, call_id):
                 known = charges.get(hold["budget"])
-                holding.charge(change, call_id, hold, hold["held"] if known is None else known)
-            return holding.over(change.unit, call_id)
+                _charge(change, call_id, hold, hold["held"] if known is None else known)
+            return _over(change.unit, call_id)
 
     def record(
         self,
@@ -107,8 +126,8 @@ class Spending:
             with self._changing("made") as change:  # a line before the next one's
                 _begin(change, call_id, run, model)
                 for hold in holds:
-                    holding.declare(change, hold)
-                    holding.hold_anyway(change, call_id, hold)
+                    _declare(change, hold)
+                    _hold_anyway(change, call_id, hold)
             return self.settle(call_id, outcome, {hold.budget: hold.amount for hold in holds})
 
     def release(self, call_id: str, note: str) -> None:
@@ -130,27 +149,16 @@ class Spending:
     def _end(self, call_id: str, state: str, note: str, *, spent: bool) -> None:
         """By somebody's word, without a response: all that was reserved is spent, or free again."""
         with self._changing(state) as change:
-            moved = change.run(
-                "llm_calls",
-                "UPDATE llm_calls SET state = ?, ended_at = ?, note = ? "
-                "WHERE call_id = ? AND state IN ('reserved', 'unknown')",
-                (state, change.at, note, call_id),
-                *_ENDED,
-            )
-            _require_moved(moved, call_id)
-            for hold in holding.open_holds(change.unit, call_id):
-                holding.charge(change, call_id, hold, hold["held"] if spent else 0)
+            ended = {"state": state, "ended_at": change.at, "note": note}
+            _require_moved(change.update("llm_calls", *_open(call_id), **ended), call_id)
+            for hold in _open_holds(change.unit, call_id):
+                _charge(change, call_id, hold, hold["held"] if spent else 0)
 
     def doubt(self, call_id: str, note: str) -> None:
         """Nobody knows whether it was made, or what it took: it stays reserved. A call that has ended is left alone."""
         with self._changing("unknown") as change:
-            change.run(
-                "llm_calls",
-                "UPDATE llm_calls SET state = 'unknown', ended_at = ?, note = ? "
-                "WHERE call_id = ? AND state = 'reserved'",
-                (change.at, note, call_id),
-                *_ENDED,
-            )
+            reserved = ("call_id = ? AND state = 'reserved'", (call_id,))
+            change.update("llm_calls", *reserved, state="unknown", ended_at=change.at, note=note)
 
     @contextmanager
     def _changing(self, kind: str) -> Iterator[Change]:
@@ -172,12 +180,6 @@ class Spending:
             raise JournalError(
                 f"the reasoning of call {call_id[:12]} in the journal is damaged: {error}"
             ) from error
-
-    def _sealed(self, unit: Unit, call_id: str, reasoning: str | None) -> str | None:
-        """A model's reasoning may repeat any secret it was given, so all of it is sealed."""
-        if reasoning is None:
-            return None
-        return self._seals.seal_text(unit, _about(call_id), reasoning, secret=True)
 
     def budgets(self) -> list[Row]:
         """Every budget a program declared on this journal."""
@@ -214,11 +216,12 @@ def _about(call_id: str) -> About:
 
 
 def _begin(change: Change, call_id: str, run: str | None, model: str) -> None:
-    change.run(
-        "llm_calls",
-        "INSERT INTO llm_calls (call_id, run, model, state, began_at) VALUES (?, ?, ?, 'reserved', ?)",
-        (call_id, run, model, change.at),
-    )
+    change.insert("llm_calls", call_id=call_id, run=run, model=model, state="reserved", began_at=change.at)
+
+
+def _open(call_id: str) -> tuple[str, tuple[str]]:
+    """The condition that the call has not ended."""
+    return "call_id = ? AND state IN ('reserved', 'unknown')", (call_id,)
 
 
 def _require_moved(moved: int, call_id: str) -> None:
@@ -227,3 +230,85 @@ def _require_moved(moved: int, call_id: str) -> None:
             f"call {call_id[:12]} was recorded or released before and stays as it is; one block is one call, "
             "record another one with record_llm(...) or in a block of its own"
         )
+
+
+def shortage(change: Change, hold: Hold) -> Shortage | None:
+    """Under the write lock, so what is read here still holds where it is taken."""
+    _declare(change, hold)
+    row = change.unit.execute(
+        "SELECT spent, reserved FROM spent WHERE budget = ? AND period = ?", (hold.budget, hold.period)
+    ).fetchone()
+    fits = row["spent"] + row["reserved"] + hold.amount <= hold.most
+    return None if fits else Shortage(hold, row["spent"], row["reserved"])
+
+
+def _declare(change: Change, hold: Hold) -> None:
+    declared = change.run(
+        "budgets",
+        "INSERT INTO budgets (name, measure, per, currency, most, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET most = excluded.most, seen_at = excluded.seen_at "
+        "WHERE budgets.measure = excluded.measure AND budgets.per = excluded.per "
+        "AND budgets.currency = excluded.currency",
+        (hold.budget, hold.measure, hold.per, hold.currency, hold.most, change.at),
+    )
+    if declared != 1:
+        raise MisuseError(
+            f"budget {hold.budget!r} counts something else on this journal than {hold.measure} {hold.currency} per "
+            f"{hold.per}; give this one another name"
+        )
+    change.insert("spent", or_ignore=True, budget=hold.budget, period=hold.period, changed_at=change.at)
+
+
+def _take(change: Change, call_id: str, hold: Hold) -> None:
+    """INVARIANT: spent and reserved together never pass the limit by a reservation."""
+    taken = change.run(
+        "spent",
+        "UPDATE spent SET reserved = reserved + ?, changed_at = ? "
+        "WHERE budget = ? AND period = ? AND spent + reserved + ? <= ?",
+        (hold.amount, change.at, hold.budget, hold.period, hold.amount, hold.most),
+        *("reserved", "changed_at"),
+    )
+    if taken != 1:
+        raise JournalError(f"budget {hold.budget!r} changed under the journal's lock; nothing was reserved")
+    _write_hold(change, call_id, hold)
+
+
+def _hold_anyway(change: Change, call_id: str, hold: Hold) -> None:
+    """What has happened is held whatever the limit."""
+    change.run(
+        "spent",
+        "UPDATE spent SET reserved = reserved + ?, changed_at = ? WHERE budget = ? AND period = ?",
+        (hold.amount, change.at, hold.budget, hold.period),
+        *("reserved", "changed_at"),
+    )
+    _write_hold(change, call_id, hold)
+
+
+def _write_hold(change: Change, call_id: str, hold: Hold) -> None:
+    change.insert("llm_holds", call_id=call_id, budget=hold.budget, period=hold.period, held=hold.amount)
+
+
+def _open_holds(unit: Unit, call_id: str) -> list[Row]:
+    return unit.execute(
+        "SELECT budget, period, held FROM llm_holds WHERE call_id = ? AND charged IS NULL", (call_id,)
+    ).fetchall()
+
+
+def _charge(change: Change, call_id: str, hold: Row, amount: int) -> None:
+    """Turn what was held into what it took; in the period it was reserved in, however late that is."""
+    change.run(
+        "spent",
+        "UPDATE spent SET reserved = reserved - ?, spent = spent + ?, changed_at = ? WHERE budget = ? AND period = ?",
+        (hold["held"], amount, change.at, hold["budget"], hold["period"]),
+        *("reserved", "spent", "changed_at"),
+    )
+    change.update("llm_holds", "call_id = ? AND budget = ?", (call_id, hold["budget"]), charged=amount)
+
+
+def _over(unit: Unit, call_id: str) -> tuple[str, ...]:
+    rows = unit.execute(
+        "SELECT name FROM llm_holds JOIN spent USING (budget, period) JOIN budgets ON name = llm_holds.budget "
+        "WHERE call_id = ? AND spent.spent + spent.reserved > most ORDER BY name",
+        (call_id,),
+    )
+    return tuple(row["name"] for row in rows)

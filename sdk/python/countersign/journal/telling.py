@@ -1,18 +1,29 @@
-"""The journal as plain values for people: no secret argument, no control character that could rewrite a
-terminal. It takes no key: what is sealed is hidden, and what an older journal holds in clear is hidden all the same.
+"""The journal as plain values and as exported documents, for people and other programs.
+
+Rules: no secret argument is shown, and no control character that could rewrite a terminal. It takes no key: what is
+sealed is hidden, and what an older journal holds in clear is hidden all the same. What cannot be read is named as
+damaged, in JSON apart from the transactions that can be replayed; the JSON document names its format and version; a
+cell of the CSV never begins as a formula; what an agent wrote is no markup in the Markdown.
+
+An export is a copy to read: nothing is taken back from it. Each transaction of the JSON document has a digest over all
+that is said of it, so that an edit by hand is noticed, and the head of its chain, by which it can be compared with the
+journal. Neither is signed: whoever knows this page can edit it and make the digest anew.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
+from countersign.contract import names
 from countersign.contract.admission import JSON
+from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import pointer_tokens
 from countersign.errors import JournalError
@@ -166,8 +177,8 @@ def _effect(journal: Journal, row: ShownEffect) -> dict[str, Any]:
         "state": row.state.value,
         "effect_id": row.effect_id,
         "call_key": row.call_key,
-        "args": _json(args),
-        "staged": None if staged is None else _json(staged),
+        "args": orjson.dumps(args).decode(),
+        "staged": None if staged is None else orjson.dumps(staged).decode(),
         "result": _result(row, args),
         "error": row.error,
         "compensates": row.compensates,
@@ -231,10 +242,6 @@ def _hide(value: JSON, tokens: tuple[str, ...]) -> None:
         value[int(last)] = HIDDEN
 
 
-def _json(value: JSON) -> str:
-    return orjson.dumps(value).decode()
-
-
 def _moment(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
@@ -242,3 +249,89 @@ def _moment(at: float) -> str:
 def json_text(value: Any, indent: int | None = None) -> str:
     """JSON in ASCII: what an agent wrote moves no cursor of whoever reads it on a terminal."""
     return json.dumps(orjson.loads(orjson.dumps(value)), indent=indent)
+
+
+Form = Literal["json", "csv", "md"]
+FORMAT: Final = "countersign/journal-export/v1"
+
+_TXN_COLUMNS: Final = ("txn", "key", "agent", "state", "revision", "attempt", "created", "changed", "note")
+_EFFECT_COLUMNS: Final = (
+    *("lane", "seq", "tool", "effect_state", "effect_id", "call_key"),
+    *("args", "staged", "result", "error", "compensates", "settled"),
+)
+COLUMNS: Final = _TXN_COLUMNS + _EFFECT_COLUMNS
+_IN_MARKDOWN: Final = ("lane", "seq", "tool", "state", "args", "result", "error", "settled")
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet would run
+
+
+def exported(form: Form, transactions: Sequence[Mapping[str, Any]], at: str) -> str:
+    """These transactions, as `describe` returns them, in one text."""
+    if form == "json":
+        sound = [
+            {**one, "digest": transaction_digest(one)} for one in transactions if "unreadable" not in one
+        ]
+        document = {"format": FORMAT, "exported_at": at, "transactions": sound}
+        if damaged := [one for one in transactions if "unreadable" in one]:
+            document["damaged"] = damaged
+        return json_text(document, indent=2) + "\n"
+    return "".join(_table(transactions) if form == "csv" else _pages(transactions, at))
+
+
+def transaction_digest(told: Mapping[str, Any]) -> str:
+    """The digest of one transaction of a JSON document: SHA-256 over the name of the form and the canonical JSON of all
+    its members but `digest`.
+
+    Raises:
+        AdmissionError: it holds what is no JSON.
+    """
+    said = {name: value for name, value in told.items() if name != "digest"}
+    return names.labelled_digest(f"{FORMAT}\n".encode(), canonicalize(said))
+
+
+def _table(transactions: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """RFC 4180, every cell quoted; a line for each effect, or one for a transaction that has none. Those that its
+    list does not hold follow.
+    """
+    yield _row(COLUMNS)
+    nothing: Mapping[str, Any] = {}
+    for one in transactions:
+        for effect in [*one["effects"], *one["dropped"]] or (nothing,):
+            told = {**effect, "effect_state": effect.get("state")}
+            yield _row([*(one[name] for name in _TXN_COLUMNS), *(told.get(name) for name in _EFFECT_COLUMNS)])
+
+
+def _row(cells: Sequence[Any]) -> str:
+    return ",".join(_cell(cell) for cell in cells) + "\r\n"
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else visible(str(value))
+    if not isinstance(value, int) and text.startswith(_FORMULA):
+        text = f"'{text}"
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _pages(transactions: Sequence[Mapping[str, Any]], at: str) -> Iterator[str]:
+    yield f"# Journal\n\nExported {at}: {len(transactions)} transactions.\n"
+    for one in transactions:
+        yield f"\n## {_plain(one['key'])}\n\n"
+        for name in _TXN_COLUMNS:
+            if name != "key" and one[name] is not None:
+                yield f"- {name}: {_plain(one[name])}\n"
+        if effects := [*one["effects"], *one["dropped"]]:
+            yield f"\n| {' | '.join(_IN_MARKDOWN)} |\n|{' --- |' * len(_IN_MARKDOWN)}\n"
+            yield from (_line([effect[name] for name in _IN_MARKDOWN]) for effect in effects)
+
+
+def _line(cells: Sequence[Any]) -> str:
+    return "| " + " | ".join(_plain(cell).replace("|", r"\x7c") for cell in cells) + " |\n"
+
+
+def _plain(value: Any) -> str:
+    """Text in a code span that it cannot end: no link, no image, no HTML, not even the address of a page."""
+    text = "" if value is None else visible(str(value))
+    if not text:
+        return ""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * (longest + 1)
+    return f"{fence} {text} {fence}" if longest else f"{fence}{text}{fence}"

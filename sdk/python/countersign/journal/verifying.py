@@ -20,25 +20,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from itertools import groupby
-from typing import Any, Final, Protocol, overload
+from typing import Any, Final
 
 import orjson
 
 from countersign.errors import JournalError, MisuseError
 from countersign.journal.chain import KEYS, OF_NO_TRANSACTION, OWN, line_hash, stated
-from countersign.journal.damage import Chain, Damage, Finding, Look, Verified
+from countersign.journal.damage import Chain, Damage, Look, Verified, written_out
 from countersign.journal.database import Database, Row, Unit
 from countersign.journal.meta import txn_of
 from countersign.journal.place import JournalPlace, JournalUrl
-from countersign.journal.verifying_postgres import PostgresStore
-from countersign.journal.verifying_sqlite import SQLiteStore
+from countersign.journal.verifying_stores import PostgresStore, SQLiteStore
 
 _PLACE: Final = ("id", "txn", "n", "kind", "prev")
 _OWN_ROWS: Final = ("transactions", "effects")
 _FROM_HEAD: Final = "SELECT * FROM chain WHERE txn = ? AND id <= ? ORDER BY id DESC LIMIT ?"
 _Key = tuple[Any, ...]
+_Rows = dict[tuple[str, _Key], dict[str, Any]]
 _Told = dict[tuple[str, _Key], dict[str, tuple[Any, int]]]
 
 
@@ -50,7 +49,7 @@ def verify(place: JournalPlace, name: str | None = None) -> Verified:
         JournalError: the database cannot be asked.
     """
     look = _Look()
-    store: Store = PostgresStore(place) if isinstance(place, JournalUrl) else SQLiteStore(place)
+    store = PostgresStore(place) if isinstance(place, JournalUrl) else SQLiteStore(place)
     with store.errors_found(look), store.opened() as db:
         look.at(db, store, name)
     return Verified(tuple(look.chains), tuple(look.findings), look.lines)
@@ -84,40 +83,15 @@ def require_as_written(database: Database, txn: str) -> None:
         raise JournalError(damage)
 
 
-class Store(Protocol):
-    """What is verified differently on each engine."""
-
-    def opened(self) -> AbstractContextManager[Unit]:
-        """A connection that reads everything as it stands at one moment."""
-        ...
-
-    def errors_found(self, look: Look) -> AbstractContextManager[None]:
-        """What cannot be read is a finding."""
-        ...
-
-    def look_at_file(self, db: Unit, look: Look) -> None:
-        """Step 1."""
-        ...
-
-    def look_at_schema(self, db: Unit, look: Look) -> None:
-        """Step 2."""
-        ...
-
-
 class _Look(Look):
     """One pass over a journal."""
 
     def __init__(self) -> None:
-        self.findings: list[Finding] = []
+        super().__init__()
         self.chains: list[Chain] = []
         self.lines = 0
-        self.legible = True
 
-    def found(self, damage: Damage, what: str, txn: str | None = None, line: int | None = None) -> None:
-        """Note one thing that is wrong."""
-        self.findings.append(Finding(damage, _text(what), _text(txn) or None, line))
-
-    def at(self, db: Unit, store: Store, name: str | None) -> None:
+    def at(self, db: Unit, store: PostgresStore | SQLiteStore, name: str | None) -> None:
         """Look at all of it, or at one transaction."""
         store.look_at_file(db, self)
         store.look_at_schema(db, self)
@@ -147,11 +121,11 @@ class _Look(Look):
         told = self._chain(txn, lines)
         if row is not None:
             self._head(row, lines)
-        last = _text(str(lines[-1]["hash"])) if lines else ""
+        last = written_out(str(lines[-1]["hash"])) if lines else ""
         if txn != OWN:
             known = (None,) * 3 if row is None else (row["run_key"], row["txn_digest"], row["attempt_id"])
-            key, digest, attempt = (_text(one) for one in known)
-            self.chains.append(Chain(_text(txn), key, len(lines), last, digest, attempt))
+            key, digest, attempt = (written_out(one) for one in known)
+            self.chains.append(Chain(written_out(txn), key, len(lines), last, digest, attempt))
         self._compare(txn, told, rows)
 
     def _chain(self, txn: str, lines: Sequence[Row]) -> _Told:
@@ -224,9 +198,6 @@ class _Look(Look):
             self.found(Damage.ROW_UNKNOWN, f"{_row(table, key)}: no line speaks of it", txn)
 
 
-_Rows = dict[tuple[str, _Key], dict[str, Any]]
-
-
 def _named(db: Unit, name: str | None) -> list[str] | None:
     """The transactions of that name, also where only lines are left of one."""
     if name is None:
@@ -275,15 +246,6 @@ def _chains(db: Unit, wanted: Sequence[str] | None) -> Iterator[tuple[str, list[
     for txn, of in groupby(lines, key=lambda line: str(line["txn"])):
         if wanted is None or txn in wanted:
             yield txn, list(of)
-
-
-@overload
-def _text(raw: str) -> str: ...
-@overload
-def _text(raw: str | None) -> str | None: ...
-def _text(raw: str | None) -> str | None:
-    """Bytes that are no text any more, written out."""
-    return None if raw is None else raw.encode("utf-8", "backslashreplace").decode()
 
 
 def _row(table: str, key: _Key) -> str:

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from countersign.errors import SettingsError
-from countersign.llm.prices import PICOS
-from countersign.llm.tables import currency_code, exact, is_name, load_tables, require
+from countersign.llm.prices import PICOS, currency_code, exact, is_name, load_tables, require
 
 Measure = Literal["money", "tokens", "calls", "seconds"]
 Per = Literal["day", "run"]

@@ -27,9 +27,8 @@ from countersign.llm.bounds import Bounds, input_bound
 from countersign.llm.budgets import Budget
 from countersign.llm.errors import CallNotRecorded, UsageUnknown
 from countersign.llm.ledger import Ledger, LlmRecord
+from countersign.llm.prices import is_name
 from countersign.llm.shapes import read_usage
-from countersign.llm.spans import answered, asked
-from countersign.llm.tables import is_name
 from countersign.tools.current import current_transaction, firing_effect
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_PROVIDERS: Final = {"google": "gcp.gen_ai"}  # where OpenTelemetry's name is another
 _MAX_NAME: Final = 200  # of a model or a run, as long as the key of a transaction
 
 
@@ -99,7 +99,7 @@ class LlmCall:
             self._ledger.doubt(self.call_id, f"made; its usage could not be read: {type(error).__name__}")
             raise
         record = self._ledger.settle(self._reserved, usage, milliseconds)
-        self._tell(answered(record))
+        self._tell(_answered(record))
         return record
 
     def release(self, why: str = "not made") -> None:
@@ -148,7 +148,7 @@ class Calling:
                 "this llm_call was used already; one block is one call, make another with llm_call(...)"
             )
         with ExitStack() as opening:
-            facts = asked(self._asking)
+            facts = _asked(self._asking)
             tell = opening.enter_context(tracing.calling_model(f"chat {self._asking.model}", facts))
             self._call = LlmCall(self._asking, tell)
             self._span = opening.pop_all()
@@ -274,9 +274,9 @@ def record_llm(
         )
     asking = Asking(named, bounds, run=of, budgets=tuple(budgets), runtime=runtime)
     ledger, of_run = asking.resolved()
-    with tracing.calling_model(f"chat {named}", asked(asking)) as tell:
+    with tracing.calling_model(f"chat {named}", _asked(asking)) as tell:
         record = ledger.record(of_run, named, usage, asking.bounds.milliseconds, asking.budgets)
-        tell(answered(record))
+        tell(_answered(record))
     return record
 
 
@@ -303,3 +303,31 @@ def _default() -> Runtime:
     from countersign.runtime import default_runtime
 
     return default_runtime()
+
+
+def _asked(asking: Asking) -> dict[str, object]:
+    """What is known before the call."""
+    return {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": asking.model,
+        "gen_ai.request.max_tokens": asking.bounds.output_tokens,
+    }
+
+
+def _answered(record: LlmRecord) -> dict[str, object]:
+    """What its response says of itself."""
+    usage, billed = record.usage, record.usage.billed
+    return {
+        "gen_ai.provider.name": _PROVIDERS.get(usage.provider or "", usage.provider),
+        "gen_ai.response.model": usage.model,
+        "gen_ai.response.finish_reasons": list(usage.finish_reasons) or None,
+        "gen_ai.usage.input_tokens": None
+        if billed is None
+        else billed.input + billed.cached + billed.written,
+        "gen_ai.usage.output_tokens": None if billed is None else billed.output,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+        "gen_ai.usage.cache_creation.input_tokens": usage.written_tokens,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+        "countersign.call_id": record.call_id,
+        "countersign.cost": None if record.cost is None else f"{record.cost:f} {record.currency}",
+    }

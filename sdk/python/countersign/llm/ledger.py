@@ -17,7 +17,7 @@ from typing import Any, Final
 from countersign.clock import Clock
 from countersign.errors import JournalSealed, MisuseError
 from countersign.journal import Journal
-from countersign.journal.holding import Hold, Shortage
+from countersign.journal.spending import Hold, Shortage
 from countersign.llm.bounds import Bounds
 from countersign.llm.budgets import Budget, day_of, load_budgets, named_once, renews_at, shown
 from countersign.llm.errors import BudgetExceeded, PriceUnknown

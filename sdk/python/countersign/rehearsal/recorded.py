@@ -19,11 +19,10 @@ from countersign.contract.admission import Limits, load
 from countersign.contract.errors import AdmissionError
 from countersign.errors import JournalError, MisuseError
 from countersign.journal import Journal, TransactionRecord
-from countersign.journal.exporting import FORMAT, transaction_digest
 from countersign.journal.place import JournalPlace
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
 from countersign.journal.sealing import HIDDEN
-from countersign.journal.telling import describe
+from countersign.journal.telling import FORMAT, describe, transaction_digest
 from countersign.journal.verifying import verify
 
 _EXPORT_LIMITS: Final = Limits(max_bytes=256 * 1024 * 1024, max_depth=16, max_nodes=5_000_000)

@@ -17,8 +17,7 @@ from countersign.clock import Clock, ServerTime
 from countersign.contract.effect import Effect
 from countersign.contract.errors import VerificationError
 from countersign.contract.keys import KeySet, PrivateKey
-from countersign.contract.receipt import ReceiptClaims, ReceiptEffect
-from countersign.contract.receipt_verify import verify_receipt
+from countersign.contract.receipt import ReceiptClaims, ReceiptEffect, verify_receipt
 from countersign.contract.release import Kind
 from countersign.contract.verify import Expectation, VerifiedRelease, verify_release, verify_transaction
 from countersign.errors import ReleaseRefused

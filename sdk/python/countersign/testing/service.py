@@ -8,6 +8,7 @@ service.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -15,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
@@ -29,7 +31,58 @@ from countersign.contract.keys import PrivateKey
 from countersign.errors import CountersignError, MisuseError
 from countersign.http_clients import socket_client
 from countersign.settings import Settings
-from countersign.testing.bundle import copy_for_test
+
+PEOPLE_IN_A_GROUP: Final = 3
+"""How many can decide for a group in a test: enough for a quorum of three."""
+
+_ISSUER: Final = "urn:countersign:dev"
+_FILE: Final = "groups.toml"
+_LEFT_OUT: Final = shutil.ignore_patterns(".git", ".countersign", "__pycache__")
+
+
+def copy_for_test(bundle: Path, copy: Path) -> dict[str, tuple[str, ...]]:
+    """Make the copy; gives the subjects of the people who were added, by group.
+
+    Raises:
+        MisuseError: there is no such folder, or its groups.toml cannot be read.
+    """
+    if not bundle.is_dir():
+        raise MisuseError(f"there is no bundle at {str(bundle)!r}; name the folder of your policies")
+    shutil.copytree(bundle, copy, ignore=_LEFT_OUT)
+    file = copy / _FILE
+    try:
+        table = tomllib.loads(file.read_text()) if file.exists() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise MisuseError(f"{_FILE} of the bundle cannot be read: {error}") from error
+    elsewhere: dict[str, Any] = {name: {} for name in table.get("directory", {}).get("groups", {})}
+    groups = elsewhere | table.get("groups", {})
+    added = {name: tuple(f"{name}-{n + 1}" for n in range(PEOPLE_IN_A_GROUP)) for name in groups}
+    file.write_text("".join(_written(table.get("people", {}), groups, added)))
+    return added
+
+
+def _written(
+    people: Mapping[str, Any], groups: Mapping[str, Any], added: Mapping[str, tuple[str, ...]]
+) -> Iterator[str]:
+    subjects = [subject for of_group in added.values() for subject in of_group]
+    here = {
+        subject: {"id": f"{_ISSUER}|{subject}", "name": f"{subject} (of the test)"} for subject in subjects
+    }
+    for alias, person in {**people, **here}.items():
+        yield _table("people", alias, person)
+    for name, group in groups.items():
+        yield _table("groups", name, {**group, "members": [*group.get("members", ()), *added[name]]})
+
+
+def _table(kind: str, name: str, members: Mapping[str, Any]) -> str:
+    lines = "".join(f"{key} = {_text(value)}\n" for key, value in members.items())
+    return f"[{kind}.{_text(name)}]\n{lines}\n"
+
+
+def _text(value: object) -> str:
+    """A text or a list of texts: JSON's form is TOML's, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
 
 _LOOPBACK: Final = "127.0.0.1"
 _START_SECONDS: Final = 90.0  # a busy machine takes long for a first start

@@ -13,8 +13,8 @@ import pytest
 
 from countersign.adapters.contract import AdapterContract
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.inside import Inside, _Turn
 from countersign.adapters.overlay import FilesSession
+from countersign.adapters.protocol import Inside, _Turn
 from countersign.adapters.redo import Work
 from countersign.adapters.sqlite import SQLiteAdapter, SQLiteSession
 from countersign.errors import CountersignError, NotStageable

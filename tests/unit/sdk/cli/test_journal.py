@@ -19,10 +19,10 @@ from countersign import ReviewPending, resume, tool
 from countersign.cli.app import app
 from countersign.clock import SystemClock
 from countersign.journal import Journal
-from countersign.journal.exporting import COLUMNS, FORMAT, exported
 from countersign.journal.place import JournalUrl
+from countersign.journal.reading import moment
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.searching import moment
+from countersign.journal.telling import COLUMNS, FORMAT, exported
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, TickingClock, refund_tool
 from tests.unit.sdk.journals import schema

@@ -12,7 +12,7 @@ import pytest
 from countersign import JournalError, MisuseError
 from countersign.journal.chain import UNBOUND
 from countersign.journal.damage import Damage
-from countersign.journal.holding import Hold
+from countersign.journal.spending import Hold
 from countersign.journal.verifying import verify
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, refund_tool

@@ -14,9 +14,8 @@ import pytest
 
 from countersign import OutsideTransaction, Runtime, SQLiteAdapter, errors, resume, transaction
 from countersign.contract import PrivateKey
-from countersign.journal.database import Database
-from countersign.journal.forking import _Forking
-from countersign.journal.heartbeat import Heartbeat
+from countersign.journal.database import Database, _Forking
+from countersign.journal.leases import Heartbeat
 from countersign.settings import load_key
 from tests.fakes.desk import Desk, make_runtime, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.journals import BOTH

@@ -11,7 +11,7 @@ import pytest
 
 from countersign import JournalError, LeaseLost
 from countersign.journal import Journal, Lease
-from countersign.journal.heartbeat import Heartbeat
+from countersign.journal.leases import Heartbeat
 from countersign.journal.place import JournalPlace
 from tests.fakes.desk import AGENT, Desk
 from tests.unit.sdk.journal.test_forking import AS_EXPECTED, forked

@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 from countersign import SQLiteAdapter, errors, resume, transaction
 from countersign.cli.app import app
 from countersign.journal.counting import count
-from countersign.journal.exporting import exported
 from countersign.journal.place import JournalPlace, JournalUrl
-from countersign.journal.searching import Wanted
-from countersign.journal.telling import description_of, summary_of
+from countersign.journal.reading import Wanted
+from countersign.journal.telling import description_of, exported, summary_of
 from tests.fakes.desk import Desk, note_tool, notes_database, refund_tool
 from tests.unit.sdk.journals import both_engines
 from tests.unit.sdk.paying import CARD, pay_tool

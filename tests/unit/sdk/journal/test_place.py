@@ -10,7 +10,7 @@ import pytest
 from countersign.errors import JournalError, SettingsError
 from countersign.journal import Journal
 from countersign.journal.place import JournalUrl, journal_place
-from countersign.journal.translating import translated
+from countersign.journal.postgres import translated
 from countersign.settings import Settings
 
 SECRET = "s3cr3t-w0rd"

@@ -13,10 +13,9 @@ import psycopg
 import pytest
 
 from countersign import JournalError, MisuseError, resume
-from countersign.journal import Journal, Lease, LocalState
+from countersign.journal import Journal, Lease, LocalState, database_at
 from countersign.journal import postgres as engine_module
 from countersign.journal.damage import Damage
-from countersign.journal.opening import database_at
 from countersign.journal.place import JournalUrl
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.verifying import verify

@@ -17,8 +17,7 @@ import pytest
 
 from countersign import SQLiteAdapter, Transaction, errors, tool, transaction
 from countersign.journal.counting import count
-from countersign.journal.reading import LIVE_LANE
-from countersign.journal.searching import Wanted
+from countersign.journal.reading import LIVE_LANE, Wanted
 from countersign.journal.telling import describe
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, notes_database, notes_in, refund_tool

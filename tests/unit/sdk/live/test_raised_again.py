@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from countersign import SQLiteAdapter, Transaction, errors, replay, resume, tool
-from countersign.journal.exporting import exported
-from countersign.journal.telling import describe
+from countersign.journal.telling import describe, exported
 from tests.fakes.desk import Desk, answering_tool, charge_tools, notes_in, refund_tool, states
 from tests.fakes.running import fails
 from tests.unit.sdk.full_disk import full_after

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from countersign import Budget, BudgetExceeded, MisuseError, SettingsError, Stopped, llm_call
-from countersign.journal import Journal, holding
+from countersign.journal import Journal, spending
 from countersign.journal.database import Database
-from countersign.journal.holding import Hold
 from countersign.journal.place import JournalPlace
+from countersign.journal.spending import Hold
 from tests.fakes.desk import make_desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
 from tests.unit.sdk.journals import BOTH
@@ -285,7 +285,7 @@ def test_two_cannot_take_the_same(place: JournalPlace, monkeypatch: pytest.Monke
     cap = Hold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
     second_done = threading.Event()
     looked: list[str] = []
-    look, unit = holding.shortage, Database.unit
+    look, unit = spending.shortage, Database.unit
 
     def look_and_wait(*given: Any) -> Any:
         found = look(*given)
@@ -312,11 +312,11 @@ def test_two_cannot_take_the_same(place: JournalPlace, monkeypatch: pytest.Monke
             if name == "second":
                 second_done.set()
 
-    monkeypatch.setattr(holding, "shortage", look_and_wait)
+    monkeypatch.setattr(spending, "shortage", look_and_wait)
     monkeypatch.setattr(Database, "unit", unit_and_wait)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(reserve, ["first", "second"])
-    assert (first, second) == (None, holding.Shortage(cap, 0, 90))
+    assert (first, second) == (None, spending.Shortage(cap, 0, 90))
     journal = Journal(place)
     assert [row["call_id"] for row in journal.spending.calls(9)] == ["first"]
     journal.close()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from countersign import Budget, NotDone, llm_call, record_llm
 from countersign.cli.app import app
 from countersign.clock import SystemClock
-from countersign.journal.holding import Hold
+from countersign.journal.spending import Hold
 from countersign.llm.budgets import day_of
 from tests.fakes.desk import Desk, make_desk
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import FilesAdapter, SQLiteAdapter, Transaction, errors, resume, run_transaction
-from countersign.cli import closing as cli_closing
+from countersign.cli import journal as cli_journal
 from countersign.cli.app import app
 from countersign.commit.unwinding import Unwinding
 from countersign.journal.verifying import verify
@@ -249,8 +249,8 @@ def test_what_was_prepared_is_undone(desk: Desk, files: FilesAdapter, monkeypatc
 
 def test_the_command_says_it(desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch) -> None:
     txn = left_in_part(desk, both)
-    monkeypatch.setattr(cli_closing, "load_tools", lambda _: None)
-    monkeypatch.setattr(cli_closing.Runtime, "from_env", desk.another_process)
+    monkeypatch.setattr(cli_journal, "load_tools", lambda _: None)
+    monkeypatch.setattr(cli_journal.Runtime, "from_env", desk.another_process)
     command = ["journal", "close", txn[:12], "--tools", "my_agent", "--by", "Ada", "--why", "deleted it"]
     without = CliRunner().invoke(app, command[:-2])
     assert (without.exit_code, "--why" in without.output) == (2, True)

@@ -33,7 +33,7 @@ from countersign import (
     use_runtime,
 )
 from countersign.contract import Verdict
-from countersign.journal.exporting import transaction_digest
+from countersign.journal.telling import transaction_digest
 from tests.fakes.desk import (
     Desk,
     charge_tools,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from countersign import JournalError, MemoryAdapter, ReplayResult, Transaction, replay, tool, transaction
-from countersign.journal.exporting import transaction_digest
+from countersign.journal.telling import transaction_digest
 from countersign.journal.verifying import verify
 from tests.fakes.desk import Desk, refund_tool
 from tests.unit.sdk import journals

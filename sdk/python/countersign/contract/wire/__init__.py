@@ -36,7 +36,6 @@ from .answers import (
     TransactionView,
 )
 from .base import MAX_TEXT_CHARS, AttemptId, Digest, Instant, Jws, Many, WireModel, dump, parse
-from .proposals import AcceptRequest, DeclineRequest, ProposalView, ProposeRequest
 from .requests import (
     AnswerRequest,
     BringKeyRequest,
@@ -58,10 +57,28 @@ from .requests import (
     VoteRequest,
     WithdrawRequest,
 )
-from .reviews import EarlierDenial, ReviewPageView, ReviewView, VoteView
-from .shadows import ShadowAnswer, ShadowDifference, ShadowView
-from .talk import CommentView, QuestionView, SiblingView
-from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
+from .reviews import (
+    EarlierDenial,
+    ReviewPageView,
+    ReviewView,
+    ShadowAnswer,
+    ShadowDifference,
+    ShadowView,
+    TaskChoice,
+    TaskDetail,
+    TaskPage,
+    TaskView,
+    VoteView,
+)
+from .talk import (
+    AcceptRequest,
+    CommentView,
+    DeclineRequest,
+    ProposalView,
+    ProposeRequest,
+    QuestionView,
+    SiblingView,
+)
 
 __all__ = [
     "MAX_TEXT_CHARS",

@@ -17,8 +17,7 @@ from countersign.contract.states import (
 )
 
 from .base import Args, Digest, Instant, Jws, Many, Name, Receipt, Text, WireModel
-from .proposals import ProposalView
-from .talk import QuestionView
+from .talk import ProposalView, QuestionView
 
 
 class Reason(WireModel):

@@ -1,10 +1,14 @@
-"""What people are told of a review, as a program of theirs reads it."""
+"""What people's programs read: reviews, tasks, and what a bundle in shadow would have decided otherwise."""
+
+from __future__ import annotations
 
 from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from .answers import EffectView, Need
+from countersign.contract.states import TaskAnswer, TaskKind
+
+from .answers import EffectView, Need, Settlement
 from .base import Digest, Instant, Many, Name, Text, WireModel
 from .talk import CommentView, SiblingView
 
@@ -68,3 +72,96 @@ class ReviewPageView(WireModel):
 
     reviews: Many[ReviewView]
     next: str | None = Field(default=None, description="Give this as `cursor` for the next page.")
+
+
+class TaskView(WireModel):
+    """Something a person must settle."""
+
+    task_id: Name
+    kind: TaskKind
+    text: str
+    opened_at: Instant
+    state: Literal["open", "settled"]
+    url: str = Field(description="Where people settle it.")
+    txn: Digest
+    effect_id: Digest
+    rev: int = Field(ge=1)
+    agent: Name
+    tool: Name
+    settled_at: Instant | None = None
+    settlement: Settlement | None = Field(
+        default=None,
+        description="What a person said; absent where it settled itself, by a late report or in time.",
+    )
+
+
+class TaskPage(WireModel):
+    """`GET /v1/tasks`: one page, by key."""
+
+    tasks: Many[TaskView]
+    next: str | None = Field(default=None, description="Give this as `cursor` for the next page.")
+
+
+class TaskChoice(WireModel):
+    """One answer a task takes, and what it will cause."""
+
+    answer: TaskAnswer
+    text: str
+    follows: str
+
+
+class TaskDetail(WireModel):
+    """`GET /v1/tasks/{task_id}`: one task with what is known, for the person who settles it."""
+
+    task: TaskView
+    effect: EffectView
+    choices: Many[TaskChoice] = Field(default=(), description="Empty once it is settled.")
+    attempt_id: Name | None = Field(default=None, description="The attempt it was redeemed under.")
+    fire_by: Instant | None = None
+    error: Text | None = Field(default=None, description="What the redeemer said last.")
+    idempotent: bool | None = Field(
+        default=None, description="By the reviewed manifest; absent where it is gone."
+    )
+    compensation_tool: Name | None = Field(default=None, description="What takes it back.")
+    owner: str | None = None
+    why_not: str | None = Field(default=None, description="Why you may not settle it.")
+
+
+class ShadowAnswer(WireModel):
+    """What one bundle says about an effect."""
+
+    outcome: Literal["release", "review", "deny"]
+    policies: Many[str]
+    asks: str | None = Field(default=None, description="Of a review: how many of whom.")
+    reasons: Many[str] = ()
+
+
+class ShadowDifference(WireModel):
+    """An effect about which the candidate and the bundle in force differ."""
+
+    effect_id: Digest
+    rev: int = Field(ge=1)
+    tool: Name
+    agent: Name
+    at: Instant
+    way: Literal["looser", "stricter", "other"]
+    in_force: ShadowAnswer
+    candidate: ShadowAnswer
+
+
+class ShadowView(WireModel):
+    """`GET /v1/policies/shadow`: the candidate beside the bundle in force."""
+
+    origin: str | None = Field(
+        default=None, description="Where it comes from; absent when nothing is in shadow."
+    )
+    digest: Digest | None = Field(default=None, description="Absent while it does not load.")
+    commit: Name | None = None
+    problems: Many[Text] = Field(default=(), description="What keeps it from loading, with file and line.")
+    since: Instant | None = Field(default=None, description="What was submitted before was not compared.")
+    compared: int = 0
+    looser: int = 0
+    stricter: int = 0
+    other: int = Field(default=0, description="Laxer in one thing and stricter in another.")
+    failed: int = Field(default=0, description="Could not be asked about; the service's log says why.")
+    differences: Many[ShadowDifference] = Field(default=(), description="The newest in front.")
