@@ -117,7 +117,7 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
             journal.meta:TakenEdits.keep journal.meta:TakenEdits.note
             journal.transactions:Transactions.adopt
         """,
-        chapters.talks: "commit.answering:_ask service.client.Service.answer",
+        chapters.talks: "commit.review:_ask service.client.Service.answer",
         chapters.takes_back: """
             service.client.Service.compensate journal.firing:Firing.begin_compensation
             journal.firing:Firing.compensation_redeemed journal.firing:Firing.settle_compensated
@@ -142,7 +142,7 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
             service.client.Service.withdraw journal.transactions:Transactions.abort
             journal.transactions:Transactions.abort_all
         """,
-        chapters.finds_out: "commit.probing:_asked",
+        chapters.finds_out: "commit.reconciliation:_asked",
         chapters.settles: "journal.firing:Firing.learn",
         chapters.works_live: """
             journal.transactions:Transactions.end_live live.work.LiveWork.commit live.work.LiveWork.prepare

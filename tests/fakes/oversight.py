@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from countersign.contract import canonicalize
 from policy_service.channels.web.ports import Person
+
+from countersign.contract import canonicalize
 from policy_service.errors import ForbiddenError, NotFoundError
 from policy_service.workflow.oversight.stopping import StopPage, Target
 from policy_service.workflow.pages.agents import AgentLine, AgentList, AgentPage, EffectLine, KeyLine

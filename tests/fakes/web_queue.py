@@ -14,8 +14,6 @@ from datetime import datetime
 from typing import Any, Never
 
 from fastapi import FastAPI
-
-from countersign.contract import JSON
 from policy_service.channels.web.ports import (
     BallotForm,
     EventBatch,
@@ -26,6 +24,8 @@ from policy_service.channels.web.ports import (
     Session,
     Shown,
 )
+
+from countersign.contract import JSON
 from policy_service.channels.web.routes import install
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.sessions import Notice

@@ -22,10 +22,9 @@ SDK = "countersign"
 
 # The rooms of the SDK, from the ground up: a room may name those of the lines before its own, and itself.
 SDK_FLOORS = (
-    ("contract", "backoff", "clock", "texts", "tracing"),
-    ("threads",),
-    ("errors", "tasks"),
-    ("exchange", "http_clients", "adapters", "journal", "catalogue"),
+    ("contract", "clock", "texts", "tracing"),
+    ("concurrency", "errors"),
+    ("http_clients", "adapters", "journal", "catalogue"),
     ("settings", "waiting"),
     ("service", "tools"),
     ("manifests", "llm"),
@@ -53,11 +52,11 @@ SDK_UPWARD = {
     },
     "countersign.transactions.opening": {  # transaction(dry_run=True)
         "countersign.rehearsal.dry_run.DryRehearsal",
-        "countersign.rehearsal.stage.Rehearsal",
+        "countersign.rehearsal.offline.Rehearsal",
     },
     "countersign.transactions.transaction": {  # its .result
         "countersign.rehearsal.foreseen.DryRun",
-        "countersign.rehearsal.stage.Rehearsal",
+        "countersign.rehearsal.offline.Rehearsal",
     },
     "countersign.transactions.rerun": {  # run_transaction(dry_run=True)
         "countersign.rehearsal.dry_run.rehearse",

@@ -61,9 +61,8 @@ if TYPE_CHECKING:
     from countersign.llm.errors import BudgetExceeded, CallNotRecorded, PriceUnknown, UsageUnknown
     from countersign.llm.ledger import LlmRecord
     from countersign.llm.shapes import Usage
-    from countersign.recovery.resuming import resume, resume_async
-    from countersign.rehearsal.divergences import Divergence
-    from countersign.rehearsal.errors import NotRecorded, ReplayDiverged
+    from countersign.recovery.recovery import resume, resume_async
+    from countersign.rehearsal.divergences import Divergence, NotRecorded, ReplayDiverged
     from countersign.rehearsal.foreseen import DryRun, ForeseenEffect
     from countersign.rehearsal.replay import replay
     from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
@@ -105,13 +104,12 @@ _HOMES = {
     "tools.placeholder": ("Placeholder",),
     "tools.probes": ("DidNotHappen", "Happened", "ProbeAnswer", "Unsure", "probe"),
     "errors.reasons": ("Asks", "DenyReason", "PendingReview", "Proposal", "Question"),
-    "rehearsal.divergences": ("Divergence",),
-    "rehearsal.errors": ("NotRecorded", "ReplayDiverged"),
+    "rehearsal.divergences": ("Divergence", "NotRecorded", "ReplayDiverged"),
     "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
     "rehearsal.replay": ("replay",),
     "rehearsal.replayed": ("ReplayResult", "ReplayedCall"),
     "transactions.rerun": ("run_transaction",),
-    "recovery.resuming": ("resume", "resume_async"),
+    "recovery.recovery": ("resume", "resume_async"),
     "tools.rest": ("RestAnswer", "RestApi", "RestUnknown"),
     "transactions.run_steps": ("run_steps", "run_steps_async", "step_of"),
     "transactions.schedule": ("StepsRefused",),

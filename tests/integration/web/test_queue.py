@@ -11,9 +11,9 @@ from html import unescape
 
 import httpx2
 import pytest
+from policy_service.channels.web.ports import QueueEvent
 
 from policy_service.channels.web import live
-from policy_service.channels.web.ports import QueueEvent
 from policy_service.workflow.reading.queue import Tab, Wanted
 from policy_service.workflow.reviews.shown import BATCH, view_of
 from tests.fakes import reviews

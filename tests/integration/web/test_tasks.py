@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import httpx2
 import pytest
+from policy_service.channels.web.ports import QueueEvent, Said
 
 from countersign.contract import TaskAnswer
 from policy_service.channels.web import live
-from policy_service.channels.web.ports import QueueEvent, Said
 from tests.fakes import reviews, tasks
 from tests.fakes.pages import holds
 from tests.fakes.web_queue import World

@@ -33,18 +33,17 @@ from countersign.cli.terminal import (
     print_json,
     print_table,
 )
-from countersign.commit.answering import asked_about, chosen
+from countersign.commit.review import asked_about, chosen
 from countersign.errors import CountersignError, MisuseError
-from countersign.integrations.packages import require_package
+from countersign.integrations.errors import require_package
 from countersign.journal.telling import json_text, visible
 from countersign.manifests.drafting import manifest_json
 from countersign.manifests.exporting import Exported, export_drafts, export_manifests
 from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
-from countersign.recovery.recovery import Resumed
-from countersign.recovery.resuming import resume_async
+from countersign.recovery.recovery import Resumed, resume_async
 from countersign.recovery.worker import work
 from countersign.runtime import Runtime
-from countersign.tools.loading import files_beside, load_tools
+from countersign.tools.registry import files_beside, load_tools
 from countersign.tools.tool import Tool
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, help="Agents' tools and journal.")

@@ -11,9 +11,9 @@ import typer
 
 from countersign.cli.terminal import AllToolsOption, JsonOption, errors_told, print_json, print_members
 from countersign.journal.telling import summary_of
-from countersign.recovery.closing import close
+from countersign.recovery.prior_run import close
 from countersign.runtime import Runtime
-from countersign.tools.loading import load_tools
+from countersign.tools.registry import load_tools
 
 
 def close_journal(

@@ -11,7 +11,7 @@
 
 Step 1, freezing, has happened: a `Plan` is frozen. The commit point is the redemption. Whatever raises before
 it leaves nothing fired, and the caller (transactions/step.py) undoes the live effects; after it, settling.py and
-recovery/forward.py take over.
+recovery/roll_forward.py take over.
 """
 
 from __future__ import annotations
@@ -19,15 +19,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from countersign.commit.asking import note_where_it_stands, pending_of, until_answered, why_away
-from countersign.commit.edits import Edits, edits_in_force
+from countersign.commit.attempt import Authority
 from countersign.commit.firing import FireRun
-from countersign.commit.lost_redemption import redeemed_by_us
 from countersign.commit.plan import Plan
-from countersign.commit.renewing import Authority
-from countersign.commit.restored import tell_restored
+from countersign.commit.reconciliation import redeemed_by_us
+from countersign.commit.reporting import tell_restored
+from countersign.commit.review import (
+    Edits,
+    Terms,
+    edits_in_force,
+    note_where_it_stands,
+    pending_of,
+    until_answered,
+    why_away,
+)
 from countersign.commit.settling import Ending
-from countersign.commit.terms import Terms
 from countersign.contract.codes import DenyCode, ErrorCode
 from countersign.contract.states import TxnState
 from countersign.contract.verify import VerifiedRelease

@@ -1,16 +1,16 @@
 """Step 7: journal FIRING, call the tool with the call key, journal the outcome; in order, and never on a guess.
 
 Rules: a tool is called only under a `Permit` for it that has time left; after FIRING is on disk; with arguments made
-from the approved bytes. What an exception means is decided by the tool, not by hope (raised.py): `NotDone` (or a tool
+from the approved bytes. What an exception means is decided by the tool, not by hope (attempt.py): `NotDone` (or a tool
 declared failure_means="not_done") is failed, anything else is unknown, unless the reviewed manifest calls the tool
-idempotent, in which case the same call key is tried again while permits are given (tries.py), or the tool's probe knows
-better (probing.py). A call whose time was over before it began was not made: more time is asked for it.
+idempotent, in which case the same call key is tried again while permits are given, or the tool's probe knows
+better (reconciliation.py). A call whose time was over before it began was not made: more time is asked for it.
 
 The first effect that did not fire ends the run, and the rest is unused; but one that failed, which its reviewed
 manifest lets it (`on_exhausted="tool"`), ends nothing. What is unknown ends every run. Calls of one group are marked
 FIRING in one commit and called at the same time; all of them have ended before anything is decided. A tool that exits
 (`sys.exit`) is unknown, and goes on its way then; where the wait is interrupted, what had ended is written as it ended,
-and what had not was left running. What is known of one is on the disk while others still run (outcomes.py).
+and what had not was left running. What is known of one is on the disk while others still run (attempt.py).
 """
 
 from __future__ import annotations
@@ -23,12 +23,23 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersign import tracing
-from countersign.commit.outcomes import Outcomes
+from countersign.commit.attempt import (
+    MAX_ERROR,
+    Authority,
+    Outcomes,
+    PermitRefused,
+    TimeToFire,
+    TooLateError,
+    Tries,
+    exits,
+    is_last_word,
+    says_not_done,
+    silenced,
+    told_cause,
+)
 from countersign.commit.plan import PlannedCall
-from countersign.commit.probing import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
-from countersign.commit.raised import MAX_ERROR, exits, says_not_done, silenced, told_cause
-from countersign.commit.renewing import Authority, PermitRefused, TimeToFire, TooLateError
-from countersign.commit.tries import Tries, is_last_word
+from countersign.commit.reconciliation import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
+from countersign.concurrency import ToolTimeoutError
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import (
@@ -39,10 +50,8 @@ from countersign.errors import (
 )
 from countersign.journal import Lease, LocalState
 from countersign.service.enforcement import Permit
-from countersign.threads import ToolTimeoutError
-from countersign.tools.current import FiringEffect, acting_for
-from countersign.tools.sending import Places, Requests
-from countersign.tools.unfinished import unfinished
+from countersign.tools.current import FiringEffect, Places, Requests, acting_for
+from countersign.tools.results import unfinished
 from countersign.waiting import LeftEarlyError, Raised, Unended
 
 log: Final = logging.getLogger("countersign")

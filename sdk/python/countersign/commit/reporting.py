@@ -1,8 +1,9 @@
-"""Telling the service what became of effects: from the outbox, at least once, never in the way of the caller.
+"""Report outcomes to the service: from the outbox, at least once, never in the way of the caller.
 
-What cannot be reported now stays in the outbox and goes out with the next commit or `countersign resume`; the
-service meanwhile counts the effect as unknown, which is the truth as far as it can know. A report the service
-will never take is kept, with its answer, for people to read.
+What cannot be reported now stays in the outbox and goes out with the next commit or `countersign resume`; the service
+meanwhile counts the effect as unknown. A report the service will never take is kept, with its answer, for people to
+read. A service whose database was restored is in a higher epoch: before anything more is submitted, each attempt it
+does not know is reported with the receipt it once signed.
 """
 
 from __future__ import annotations
@@ -11,14 +12,54 @@ import logging
 from itertools import groupby
 from typing import Final
 
-from countersign.commit.recalling import recall_of
 from countersign.contract.admission import load
 from countersign.contract.codes import ErrorCode
+from countersign.contract.effect import Effect
 from countersign.contract.states import Outcome
-from countersign.contract.wire import Recall, ReportedOutcome
+from countersign.contract.wire import Recall, RecalledCompensation, RecalledEffect, ReportedOutcome
 from countersign.engine import Engine
 from countersign.errors import JournalSealed, ServiceRefused, ServiceUnavailable
-from countersign.journal import Report
+from countersign.journal import Journal, Report
+from countersign.journal.reading import COMPENSATE_LANE
+
+
+def recall_of(journal: Journal, attempt_id: str) -> Recall | None:
+    """What proves an attempt to a service that has forgotten it; None where no receipt was ever seen.
+
+    Raises:
+        JournalError: the journal is damaged.
+    """
+    kept = journal.receipts.of(attempt_id)
+    if kept is None:
+        return None
+    record = journal.transactions.require(kept.txn)
+    if attempt_id == record.attempt_id:
+        rows = journal.transactions.effects(record)
+    else:
+        undoing = journal.transactions.effects(record, COMPENSATE_LANE)
+        rows = tuple(row for row in undoing if row.attempt_id == attempt_id)
+    return Recall(
+        receipt=kept.token,
+        run_key=record.run_key,
+        independent=record.independent,
+        effects=tuple(_recalled(row.frozen()) for row in rows),
+    )
+
+
+def _recalled(effect: Effect) -> RecalledEffect:
+    undo = effect.compensation
+    return RecalledEffect(
+        seq=effect.seq,
+        tool=effect.tool,
+        tool_digest=effect.tool_digest,
+        resource=effect.resource,
+        args=effect.args,
+        call_key=effect.call_key,
+        compensation=None
+        if undo is None
+        else RecalledCompensation(tool=undo.tool, tool_digest=undo.tool_digest, map=dict(undo.map)),
+    )
+
 
 log: Final = logging.getLogger("countersign")
 
@@ -101,3 +142,30 @@ def _outcome(report: Report) -> ReportedOutcome:
         result=None if report.result is None else load(report.result),
         error=report.error,
     )
+
+
+# seconds our clock and the service's may differ when it says since when it forgot
+_CLOCKS_APART: Final = 3600.0
+
+
+async def tell_restored(engine: Engine) -> bool:
+    """Tell a service in a higher epoch than the one we told everything to what it may have forgotten; True if it knows
+    all we know now.
+    """
+    iss = engine.settings.iss
+    told = engine.journal.epochs.told(iss)
+    if not told:
+        return True  # nothing was ever redeemed from this journal
+    view = await engine.service.epoch()
+    if view.epoch <= told:
+        return True
+    lost = [one.lost_after.timestamp() for one in view.restores if one.epoch > told]
+    since = min(lost, default=0.0) - _CLOCKS_APART
+    log.warning("the service's database was restored: it is told again what was redeemed from here")
+    engine.journal.outbox.tell_again(since)
+    clean = await flush(engine)
+    for attempt_id in engine.journal.receipts.untold(since):
+        clean &= await report(engine, attempt_id, [])
+    if clean:
+        engine.journal.epochs.tell(iss, view.epoch)
+    return clean

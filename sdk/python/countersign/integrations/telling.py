@@ -13,10 +13,9 @@ from typing import Any, Final
 from countersign.errors import AlreadyRedeemed, Denied, EffectFailed, NotStageable
 from countersign.integrations.conversation import Answer, ModelCall
 from countersign.journal import EffectRecord
-from countersign.recovery.earlier import EarlierRun
-from countersign.tools.calls import CallNames
+from countersign.recovery.prior_run import EarlierRun
 from countersign.tools.placeholder import Placeholder, settle
-from countersign.tools.tool import Tool
+from countersign.tools.tool import CallNames, Tool
 from countersign.transactions.transaction import Transaction
 
 _HELD: Final = "not done: the calls of one message go together, and another one of this message was not done"

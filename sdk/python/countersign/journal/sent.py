@@ -1,4 +1,4 @@
-"""Which requests each call of an idempotent tool has sent, in the order of their places (tools/sending.py): by digests,
+"""Which requests each call of an idempotent tool has sent, in the order of their places (tools/current.py): by digests,
 so that a try of another process gives each the key that it had.
 
 Rules: a request is on the disk before it is sent, written by the owner of the lease and by nobody else.

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
-from countersign.commit.asking import note_where_it_stands
 from countersign.commit.commit import states_of
-from countersign.commit.lost_redemption import look
 from countersign.commit.plan import plan_from_journal
+from countersign.commit.reconciliation import look
+from countersign.commit.review import note_where_it_stands
 from countersign.contract import names
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import TxnState
@@ -22,10 +22,9 @@ from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, Denied, OutcomeUnknown, ServiceRefused, TransactionBusy
 from countersign.journal import Lease, LocalTxn, TransactionRecord
 from countersign.journal.moves import IN_DOUBT, OPEN_TXN
-from countersign.live.remains import undo_remains
-from countersign.recovery.closing import require_to_go_on
-from countersign.recovery.earlier import EarlierRun, earlier_run, is_spent
-from countersign.recovery.live_only import settle_live_only
+from countersign.live.sessions import undo_remains
+from countersign.recovery.prior_run import EarlierRun, earlier_run, is_spent, require_to_go_on
+from countersign.recovery.roll_forward import settle_live_only
 
 _WHY: Final = "its agent ran it again, could not ask for the same, and was told that it was not done"
 

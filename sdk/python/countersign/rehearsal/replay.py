@@ -2,9 +2,9 @@
 
 `verify` runs live calls again, and undoes them; `reconstruct` runs nothing of the world at all. In both a staged call
 answers what it answered then, typed as the tool says, and the calls are compared with the recorded ones. Nothing fires
-and nobody is asked: the step runs where there is nobody to ask (alone.py). The record is read and never written.
+and nobody is asked: the step runs where there is nobody to ask (offline.py). The record is read and never written.
 
-What live calls return is compared with what they returned then (live_results.py), and is what a reconstruction answers;
+What live calls return is compared with what they returned then (divergences.py), and is what a reconstruction answers;
 `live` may say otherwise.
 """
 
@@ -19,22 +19,27 @@ from pathlib import Path
 from typing import Any, Final, Literal, overload
 
 from countersign.adapters.protocol import LiveCall
-from countersign.commit.terms import Terms
+from countersign.commit.review import Terms
 from countersign.contract.wire import Claimed
 from countersign.engine import Engine
 from countersign.errors import MisuseError
 from countersign.journal import Journal
 from countersign.journal.place import JournalPlace
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
-from countersign.live.asking import LiveCallAsked
-from countersign.rehearsal.alone import Alone
-from countersign.rehearsal.divergences import CallNow, Divergence, compared, require_mode
-from countersign.rehearsal.errors import NotRecorded
+from countersign.live.calls import LiveCallAsked
+from countersign.rehearsal.divergences import (
+    CallNow,
+    Divergence,
+    LiveResults,
+    NotRecorded,
+    Returned,
+    compared,
+    require_mode,
+)
 from countersign.rehearsal.foreseen import DryRun
-from countersign.rehearsal.live_results import LiveResults, Returned
+from countersign.rehearsal.offline import Alone, Rehearsal, RehearsedStep
 from countersign.rehearsal.recorded import RecordedRun, from_export, from_journal
 from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
-from countersign.rehearsal.stage import Rehearsal, RehearsedStep
 from countersign.runtime import Runtime, default_runtime
 from countersign.settings import journal_key_path_from_env
 from countersign.tools.current import require_running

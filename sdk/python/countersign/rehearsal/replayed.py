@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from countersign.contract.admission import load
 from countersign.journal.telling import visible
-from countersign.rehearsal.divergences import Divergence
-from countersign.rehearsal.errors import ReplayDiverged
+from countersign.rehearsal.divergences import Divergence, ReplayDiverged
 from countersign.rehearsal.recorded import RecordedCall
 from countersign.tools.registry import ToolRegistry
 

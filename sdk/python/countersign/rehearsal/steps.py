@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from countersign.errors import MisuseError
-from countersign.tools.loading import load_tools
+from countersign.tools.registry import load_tools
 from countersign.transactions.rerun import require_step
 from countersign.transactions.transaction import Transaction
 

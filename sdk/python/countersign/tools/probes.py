@@ -5,10 +5,10 @@
         found = bank.refund_by_key(current_effect().call_key)
         return DidNotHappen() if found is None else Happened(found.id)
 
-The tool names it (`@tool("refund", probe="find_refund")` drafts it), people review the name with the manifest, and
-nobody but the SDK asks it, for an outcome nobody knows (commit/probing.py). A probe is no tool: it is never staged or
-released, and has no manifest of its own. It may take arguments of the tool by their names. In a tool that is a class it
-is the method `probe`.
+The tool names it (`@tool("refund", probe="find_refund")` drafts it), people review the name with the manifest, and only
+the SDK asks it, for an unknown outcome (commit/reconciliation.py). A probe is no tool: it is never staged or released,
+and has no manifest of its own. It may take arguments of the tool by their names. In a tool that is a class it is the
+method `probe`.
 """
 
 from __future__ import annotations

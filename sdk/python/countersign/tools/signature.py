@@ -31,11 +31,17 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import AdmissionError
 from countersign.errors import CountersignError, NotStageable, RegistrationError
 from countersign.texts import text_of
-from countersign.tools.nested import nested
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.refusing import at, is_text, problem, refused_place, why_unwritten
-from countersign.tools.results import Result
-from countersign.tools.unfinished import require_runs_when_called
+from countersign.tools.results import (
+    Result,
+    at,
+    is_text,
+    nested,
+    problem,
+    refused_place,
+    require_runs_when_called,
+    why_unwritten,
+)
 
 T = TypeVar("T")
 

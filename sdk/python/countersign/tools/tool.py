@@ -1,19 +1,21 @@
 """`@tool`: what an agent may ask for, by name. Calling a tool stages it; only a commit calls the function.
 
-A tool is *staged* unless it says otherwise: its call becomes canonical bytes and returns a placeholder. A
-*live* tool has an adapter that can undo it and runs at once. Either refuses to run where no transaction is
-watching. The decorated object keeps the function's name, signature and kind (plain or async), so that agent
-frameworks can read it.
+A tool is *staged* by default: its call becomes canonical bytes and returns a placeholder. A *live* tool has an adapter
+that can undo it and runs at once. Either refuses to run outside a transaction. The decorated object keeps the
+function's name, signature and kind (plain or async), so that agent frameworks can read it.
 
-What policy and people see of a tool is its reviewed manifest, never this declaration: all that the decorator
-says about resource, risk, money and the like goes into the draft (`countersign tools export`) for people to
-review.
+What policy and people see of a tool is its reviewed manifest, never this declaration: what the decorator says about
+resource, risk, money and the like goes into the draft (`countersign tools export`) for people to review.
+
+Within one transaction equal calls are one, unless repeating is meant. The call key counts intended repeats with `n`, so
+the second of two equal refunds is another call in every rerun, and the first is the same one.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +24,8 @@ from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast, over
 
 from countersign.adapters.protocol import LiveAdapter
 from countersign.adapters.reads import READS
+from countersign.contract import names
+from countersign.contract.admission import load
 from countersign.contract.manifest import READ_GROUP, ToolManifest
 from countersign.contract.pointers import pointer_to
 from countersign.errors import OutsideTransaction, RegistrationError
@@ -290,3 +294,49 @@ def _watching(one: Tool) -> Any:
             "txn.parallel():` hand it `contextvars.copy_context().run`)"
         )
     return txn
+
+
+class CallNames:
+    """The calls of one transaction so far."""
+
+    def __init__(self, agent: str, run_key: str) -> None:
+        self._agent = agent
+        self._run_key = run_key
+        self._first: dict[tuple[str, bytes], Placeholder[Any]] = {}
+        self._times: Counter[tuple[str, bytes]] = Counter()
+        self._free: dict[tuple[str, bytes], set[int]] = {}  # of live calls that were refused
+
+    def known(self, tool: Tool, raw: bytes, *, repeating: bool) -> Placeholder[Any] | None:
+        """The placeholder of an equal call, where this one is not meant as a repeat."""
+        return None if tool.repeat or repeating else self._first.get((tool.name, raw))
+
+    def next(self, tool: Tool, raw: bytes) -> tuple[int, str]:
+        """`n` and the call key of the next call with these bytes."""
+        free = self._free.get((tool.name, raw))
+        n = min(free) if free else self._times[(tool.name, raw)]
+        key = names.call_key(agent=self._agent, run_key=self._run_key, tool=tool.name, args=load(raw), n=n)
+        return n, key
+
+    def staged(self, tool: Tool, raw: bytes, placeholder: Placeholder[Any]) -> None:
+        """Remember a call that was staged."""
+        self._first.setdefault((tool.name, raw), placeholder)
+        self.ran(tool, raw)
+
+    def refused(self, tool: Tool, raw: bytes, n: int) -> None:
+        """A live call did not run, so its name is free for the next that does."""
+        self._free.setdefault((tool.name, raw), set()).add(n)
+
+    def copy(self) -> CallNames:
+        """The calls so far, to go back to when what follows is taken back."""
+        other = CallNames(self._agent, self._run_key)
+        other._first, other._times = dict(self._first), self._times.copy()
+        other._free = {call: set(free) for call, free in self._free.items()}
+        return other
+
+    def ran(self, tool: Tool, raw: bytes) -> None:
+        """Count a call."""
+        free = self._free.get((tool.name, raw))
+        if free:
+            free.remove(min(free))
+            return
+        self._times[(tool.name, raw)] += 1

@@ -14,10 +14,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
-from countersign.commit.answering import Answering, OnQuestion
-from countersign.commit.asking import pause_seconds, pending_of, until_answered, why_away
-from countersign.commit.edits import Edits
-from countersign.commit.terms import Terms
+from countersign.commit.review import (
+    Answering,
+    Edits,
+    OnQuestion,
+    Terms,
+    pause_seconds,
+    pending_of,
+    until_answered,
+    why_away,
+)
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import TransactionView
 from countersign.engine import Engine
@@ -32,13 +38,13 @@ from countersign.errors import (
     ServiceUnavailable,
     TransactionBusy,
 )
+from countersign.errors.fired import shortened
 from countersign.errors.reasons import Proposal
-from countersign.errors.traces import shortened
 from countersign.live.isolation import ABORT, Attempts, Isolation, require_isolation
 from countersign.runtime import Runtime, default_runtime
 from countersign.tools.current import require_running
-from countersign.transactions.list_guard import ListGuard
-from countersign.transactions.saying import claimed_of, require_key, require_wait
+from countersign.transactions.listing import ListGuard
+from countersign.transactions.opening import claimed_of, require_key, require_wait
 from countersign.transactions.transaction import Transaction
 from countersign.waiting import AsyncWaits, Waits, run
 

@@ -18,34 +18,32 @@ from typing import Any, Final
 
 from countersign import tracing
 from countersign.adapters.protocol import LiveCall
+from countersign.commit.attempt import describe_ending
 from countersign.commit.commit import Commit
 from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls
-from countersign.commit.raised import describe_ending
 from countersign.commit.reporting import flush
-from countersign.commit.terms import Terms
+from countersign.commit.review import Terms
 from countersign.contract.wire import Claimed
 from countersign.engine import Engine
 from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged
-from countersign.live.asking import LiveCallAsked, require_released
+from countersign.live.calls import ALL_LOST, LiveCallAsked, Running, require_released
 from countersign.live.isolation import Serialize, claim
-from countersign.live.remains import undo_remains
-from countersign.live.running import ALL_LOST, Running
+from countersign.live.sessions import undo_remains
 from countersign.live.work import LiveWork
-from countersign.recovery.closing import require_to_go_on
-from countersign.recovery.forward import results_in_journal
+from countersign.recovery.prior_run import require_to_go_on
+from countersign.recovery.roll_forward import results_in_journal
 from countersign.texts import text_of
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
-from countersign.transactions.again import earlier_record, finish
-from countersign.transactions.listing import Listing
-from countersign.transactions.live_only import (
+from countersign.transactions.listing import (
+    Listing,
     commit_live_only,
     require_live_work_kept,
     require_same_live_work,
     withdraw_earlier,
 )
-from countersign.transactions.tidying import tidying
+from countersign.transactions.prior_run import earlier_record, finish, tidying
 from countersign.waiting import run
 
 log: Final = logging.getLogger("countersign")
@@ -144,7 +142,7 @@ class Step:
         """Ask the policy about a live call, where that is asked about, before anything of it is written or run.
 
         Raises:
-            Stopped, WorldError: it may not run (live/asking.py).
+            Stopped, WorldError: it may not run (live/calls.py).
         """
         await require_released(engine, call, run_key=self.run_key, txn=self.txn, claimed=claimed, noted=True)
 

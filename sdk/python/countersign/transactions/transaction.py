@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppre
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from countersign.commit.terms import Terms
+from countersign.commit.review import Terms
 from countersign.contract import names
 from countersign.errors import (
     CountersignError,
@@ -26,7 +26,7 @@ from countersign.errors import (
     Moved,
     OutsideTransaction,
 )
-from countersign.errors.traces import shortened
+from countersign.errors.fired import shortened
 from countersign.journal.moves import OPEN_TXN
 from countersign.live.isolation import ABORT, Isolation, Serialize
 from countersign.texts import add_note
@@ -34,7 +34,7 @@ from countersign.tools.current import current_transaction, open_transaction
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
 from countersign.transactions.intake import Intake, OpenStep
-from countersign.transactions.interrupted import tell_where_it_stands
+from countersign.transactions.prior_run import tell_where_it_stands
 from countersign.transactions.step import Step
 from countersign.waiting import SyncWaits, Waits, run
 
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from countersign.engine import Engine, Host
     from countersign.llm.ledger import Ledger
     from countersign.rehearsal.foreseen import DryRun
-    from countersign.rehearsal.stage import Rehearsal
-    from countersign.transactions.list_guard import ListGuard
+    from countersign.rehearsal.offline import Rehearsal
+    from countersign.transactions.listing import ListGuard
 
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
 _EARLIER: Final = (

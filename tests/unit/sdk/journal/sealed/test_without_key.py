@@ -25,8 +25,7 @@ from countersign.journal.place import JournalUrl
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key, read_keys
 from countersign.journal.telling import describe, summary
-from countersign.live.committing import CommitFailed
-from countersign.live.remains import Recovered, recover
+from countersign.live.sessions import CommitFailed, Recovered, recover
 from countersign.live.work import LiveWork
 from countersign.llm.shapes import Usage
 from countersign.rehearsal.divergences import CallNow

@@ -1,11 +1,12 @@
-"""Asking a probe what became of a call whose outcome nobody knows: it fires nothing, so it goes before every retry that
-has to be asked for, and before giving up.
+"""Find out what became of a redemption or a call whose answer was lost; nothing here fires.
 
-Rules: a probe is asked only for a call that is in the journal as FIRING or unknown, with the approved bytes and the
-call key, never in a rehearsal. "It has happened" counts at once. "It has not happened" is true of the moment it was
+The journal named the attempt before it was sent, so the service can say whose attempt redeemed the list.
+
+Rules for probes: one is asked only for a call that is in the journal as FIRING or unknown, with the approved bytes and
+the call key, never in a rehearsal. "It has happened" counts at once. "It has not happened" is true of the moment it was
 said, and the request may still be on its way: it counts once the tool's timeout has passed since the call ended at the
-latest, or where the probe says that it is final; and not at all of a call that was left running, for nobody knows when
-that ends. What it raises, what comes too late and what is no answer means that nobody knows, as before.
+latest, or where the probe says that it is final; and never of a call that was left running, for nobody knows when that
+ends. An exception, a late answer and an invalid answer leave the outcome unknown.
 """
 
 from __future__ import annotations
@@ -16,15 +17,70 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from countersign import tracing
-from countersign.commit.plan import PlannedCall
-from countersign.contract.states import Outcome
+from countersign.commit.plan import Plan, PlannedCall
+from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
+from countersign.contract.wire import TransactionView
 from countersign.engine import Engine
-from countersign.errors import NotStageable
-from countersign.journal import EffectRecord, LocalState
+from countersign.errors import NotStageable, ReleaseRefused, ServiceRefused
+from countersign.journal import EffectRecord, Lease, LocalState
 from countersign.texts import storable, text_of
 from countersign.tools.current import FiringEffect, acting_for
 from countersign.tools.probes import DidNotHappen, Happened, Probe, ProbeAnswer, Unsure
-from countersign.tools.unfinished import unfinished
+from countersign.tools.results import unfinished
+
+_NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNSPENT
+_NOT_OURS: Final = frozenset({403, 404})  # not_redeemer, unknown_attempt; any other refusal knows the attempt
+
+
+async def look(engine: Engine, txn: str) -> TransactionView | None:
+    """The transaction as the service holds it; None if it never arrived there."""
+    try:
+        return await engine.service.view(txn)
+    except ServiceRefused as refused:
+        if refused.is_not_there:
+            return None
+        raise
+
+
+def is_of_list(view: TransactionView, plan: Plan) -> bool:
+    """Whether the service's revision is of our list: compared by (call_key, tool_digest) in order."""
+    return tuple((one.call_key, one.tool_digest) for one in view.effects) == plan.list_key
+
+
+async def redeemed_by_us(engine: Engine, plan: Plan, view: TransactionView) -> bool:
+    """Whether the list was redeemed, and under our attempt.
+
+    Raises:
+        ReleaseRefused: by our attempt, and it was of other bytes than the journal holds.
+    """
+    if all(one.state in _NOT_REDEEMED for one in view.effects) or not await _is_ours(engine, plan, view):
+        return False
+    if view.txn_digest != plan.txn_digest:
+        raise ReleaseRefused(plan.txn, "our attempt redeemed other bytes than the journal holds")
+    return True
+
+
+async def _is_ours(engine: Engine, plan: Plan, view: TransactionView) -> bool:
+    if view.attempt_id is not None:
+        return view.attempt_id == plan.attempt_id
+    try:
+        await engine.service.renew(plan.attempt_id, [effect.effect_id for effect in plan.effects])
+    except ServiceRefused as refused:
+        return refused.status not in _NOT_OURS
+    return True
+
+
+async def adopt(engine: Engine, lease: Lease, plan: Plan, view: TransactionView) -> bool:
+    """Note that our attempt was redeemed, if it was: the commit point is behind us.
+
+    Raises:
+        ReleaseRefused: it redeemed other bytes than the journal holds.
+    """
+    if not is_of_list(view, plan) or not await redeemed_by_us(engine, plan, view):
+        return False
+    engine.journal.firing.redeemed(lease, plan.staging, [effect.effect_id for effect in plan.effects])
+    return True
+
 
 log: Final = logging.getLogger("countersign")
 
