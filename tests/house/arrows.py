@@ -45,11 +45,8 @@ SDK_UPWARD = {
         "countersign.runtime.Runtime",
         "countersign.runtime.default_runtime",
     },
-    "countersign.tools.tool": {"countersign.manifests.drafting.draft_manifest"},  # Tool.draft_manifest()
-    "countersign.tools.current": {
-        "countersign.llm.ledger.Ledger",  # who counts
-        "countersign.transactions.transaction.Transaction",  # who is watching
-    },
+    "countersign.tools.declaring": {"countersign.manifests.drafting.draft_manifest"},  # Tool.draft_manifest()
+    "countersign.tools.current": {"countersign.llm.ledger.Ledger"},  # who counts
     "countersign.transactions.opening": {  # transaction(dry_run=True)
         "countersign.rehearsal.dry_run.DryRehearsal",
         "countersign.rehearsal.offline.Rehearsal",

@@ -69,11 +69,11 @@ if TYPE_CHECKING:
     from countersign.runtime import Runtime, default_runtime, use_runtime
     from countersign.settings import Settings
     from countersign.tools.current import FiringEffect, current_effect
+    from countersign.tools.declaring import DidNotHappen, Happened, ProbeAnswer, Tool, Unsure
     from countersign.tools.placeholder import Placeholder
-    from countersign.tools.probes import DidNotHappen, Happened, ProbeAnswer, Unsure, probe
     from countersign.tools.registry import ToolRegistry
     from countersign.tools.rest import RestAnswer, RestApi, RestUnknown
-    from countersign.tools.tool import Tool, tool, tool_of
+    from countersign.tools.tool import probe, tool, tool_of
     from countersign.transactions.opening import transaction
     from countersign.transactions.rerun import run_transaction
     from countersign.transactions.run_steps import run_steps, run_steps_async, step_of
@@ -102,7 +102,7 @@ _HOMES = {
     "llm.ledger": ("LlmRecord",),
     "llm.shapes": ("Usage",),
     "tools.placeholder": ("Placeholder",),
-    "tools.probes": ("DidNotHappen", "Happened", "ProbeAnswer", "Unsure", "probe"),
+    "tools.declaring": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
     "errors.reasons": ("Asks", "DenyReason", "PendingReview", "Proposal", "Question"),
     "rehearsal.divergences": ("Divergence", "NotRecorded", "ReplayDiverged"),
     "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
@@ -116,7 +116,7 @@ _HOMES = {
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
     "settings": ("Settings",),
     "tools.registry": ("ToolRegistry",),
-    "tools.tool": ("Tool", "tool", "tool_of"),
+    "tools.tool": ("probe", "tool", "tool_of"),
     "transactions.opening": ("transaction",),
     "transactions.transaction": ("Transaction",),
 }

@@ -43,8 +43,8 @@ from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
 from countersign.recovery.recovery import Resumed, resume_async
 from countersign.recovery.worker import work
 from countersign.runtime import Runtime
+from countersign.tools.declaring import Tool
 from countersign.tools.registry import files_beside, load_tools
-from countersign.tools.tool import Tool
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, help="Agents' tools and journal.")
 tools_app: Final = typer.Typer(no_args_is_help=True, help="The tools an agent may ask for.")

@@ -23,8 +23,8 @@ from countersign.errors import NotStageable, RegistrationError, ReleaseRefused
 from countersign.journal import Journal, LocalState, TransactionRecord
 from countersign.manifests.reviewed import Manifests, secret_of
 from countersign.service.client import Service
+from countersign.tools.declaring import Tool
 from countersign.tools.registry import ToolRegistry
-from countersign.tools.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from countersign.errors import NotStageable, ReleaseRefused, ServiceRefused
 from countersign.journal import EffectRecord, Lease, LocalState
 from countersign.texts import storable, text_of
 from countersign.tools.current import FiringEffect, acting_for
-from countersign.tools.probes import DidNotHappen, Happened, Probe, ProbeAnswer, Unsure
+from countersign.tools.declaring import DidNotHappen, Happened, Probe, ProbeAnswer, Unsure
 from countersign.tools.results import unfinished
 
 _NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNSPENT

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from countersign.errors import MisuseError, RegistrationError
 from countersign.manifests.drafting import args_schema
-from countersign.tools.tool import Tool, tool_of
+from countersign.tools.declaring import Tool
+from countersign.tools.tool import tool_of
 
 MAX_NAME: Final = 64
 _TAKEN: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")

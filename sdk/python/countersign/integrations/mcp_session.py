@@ -26,10 +26,10 @@ from countersign.integrations.errors import require_package
 from countersign.manifests.mcp_drafts import McpDraft, mcp_drafts
 from countersign.texts import storable
 from countersign.tools.current import current_effect, open_transaction
-from countersign.tools.declaring import FailureMeans
+from countersign.tools.declaring import GIVEN_MANIFEST, FailureMeans
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.tools.results import pointer_step
-from countersign.tools.tool import GIVEN_MANIFEST, tool
+from countersign.tools.tool import tool
 from countersign.transactions.opening import transaction
 
 if TYPE_CHECKING:

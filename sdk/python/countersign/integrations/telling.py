@@ -14,8 +14,9 @@ from countersign.errors import AlreadyRedeemed, Denied, EffectFailed, NotStageab
 from countersign.integrations.conversation import Answer, ModelCall
 from countersign.journal import EffectRecord
 from countersign.recovery.prior_run import EarlierRun
+from countersign.tools.declaring import Tool
 from countersign.tools.placeholder import Placeholder, settle
-from countersign.tools.tool import CallNames, Tool
+from countersign.tools.tool import CallNames
 from countersign.transactions.transaction import Transaction
 
 _HELD: Final = "not done: the calls of one message go together, and another one of this message was not done"

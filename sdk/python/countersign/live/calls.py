@@ -28,7 +28,7 @@ from countersign.engine import Engine
 from countersign.errors import Denied, NotStageable, ReviewRequired, SavepointLost, SessionLost
 from countersign.errors.reasons import Asks, DenyReason
 from countersign.journal import Staged
-from countersign.tools.tool import Tool
+from countersign.tools.declaring import Tool
 
 Undone = Callable[[Sequence[Staged], BaseException], None]
 Returned = Callable[[Any], None]

@@ -30,8 +30,8 @@ from countersign.errors import (
 from countersign.live.isolation import Turns
 from countersign.live.sessions import CommitFailed, Committing, Recovered, heard
 from countersign.texts import text_of
+from countersign.tools.declaring import Tool
 from countersign.tools.results import is_awaitable, unfinished
-from countersign.tools.tool import Tool
 
 T = TypeVar("T")
 

@@ -43,9 +43,9 @@ from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
 from countersign.runtime import Runtime, default_runtime
 from countersign.settings import journal_key_path_from_env
 from countersign.tools.current import require_running
+from countersign.tools.declaring import Tool
 from countersign.tools.placeholder import settle
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.tools.tool import Tool
 from countersign.transactions.rerun import require_step
 from countersign.transactions.transaction import Transaction
 from countersign.waiting import run

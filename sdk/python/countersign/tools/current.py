@@ -17,19 +17,19 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from countersign.errors import MisuseError, NotDone, OutsideTransaction
 
 if TYPE_CHECKING:
     from countersign.llm.ledger import Ledger
-    from countersign.transactions.transaction import Transaction
+    from countersign.tools.declaring import Tool
 
 
 class Places:
@@ -118,10 +118,35 @@ class Requests:
 
 _PLACE: Final = 4  # characters at the end of a call key that give way to a request's place
 
-current_transaction: ContextVar[Transaction | None] = ContextVar("countersign_transaction", default=None)
+
+class Watching(Protocol):
+    """A transaction, as tools and calls to models see it (transactions/transaction.py)."""
+
+    key: str
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its block was left."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What counts the calls to models inside."""
+
+    @property
+    def counted_as(self) -> str:
+        """The run that they belong to."""
+
+    def accept(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Stage a call, or run it live."""
+
+    def made(self, tool: Tool, call: Coroutine[Any, Any, Any]) -> None:
+        """An async tool was called."""
 
 
-def open_transaction() -> Transaction | None:
+current_transaction: ContextVar[Watching | None] = ContextVar("countersign_transaction", default=None)
+
+
+def open_transaction() -> Watching | None:
     """The one that this code is inside of. A task outlives the block that it was begun in, and is inside none then."""
     txn = current_transaction.get()
     return None if txn is None or txn.has_ended else txn

@@ -19,17 +19,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
-
-from typing_extensions import TypeIs
+from typing import Any, Final
 
 from countersign.errors import CountersignError, MisuseError, RegistrationError
 from countersign.texts import storable
 from countersign.tools.current import importing
-
-if TYPE_CHECKING:
-    from countersign.tools.probes import Probe
-    from countersign.tools.tool import Tool
+from countersign.tools.declaring import Probe, Tool
 
 
 class ToolRegistry:
@@ -57,12 +52,12 @@ class ToolRegistry:
     def get(self, name: str) -> Tool | None:
         """The tool of that name, if there is one."""
         found = self._tools.get(name)
-        return found if found is None or _is_tool(found) else None
+        return found if isinstance(found, Tool) else None
 
     def probe(self, name: str) -> Probe | None:
         """The probe of that name, if there is one."""
         found = self._tools.get(name)
-        return None if found is None or _is_tool(found) else found
+        return found if isinstance(found, Probe) else None
 
     def require(self, name: str, why: str) -> Tool:
         """The tool of that name.
@@ -130,19 +125,16 @@ class ToolRegistry:
                 yield name
 
     def __iter__(self) -> Iterator[Tool]:
-        return iter(sorted(filter(_is_tool, self._tools.values()), key=lambda one: one.name))
+        tools = [one for one in self._tools.values() if isinstance(one, Tool)]
+        return iter(sorted(tools, key=lambda one: one.name))
 
 
 default_registry: Final = ToolRegistry()
 """Where `@tool` registers unless told otherwise."""
 
 
-def _is_tool(one: Tool | Probe) -> TypeIs[Tool]:
-    return hasattr(one, "lane")
-
-
 def _kind(one: Tool | Probe) -> str:
-    return "tool" if _is_tool(one) else "probe"
+    return "tool" if isinstance(one, Tool) else "probe"
 
 
 def _is_same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

@@ -17,7 +17,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import CoroutineType
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
@@ -26,14 +26,20 @@ from countersign.adapters.protocol import LiveAdapter
 from countersign.adapters.reads import READS
 from countersign.contract import names
 from countersign.contract.admission import load
-from countersign.contract.manifest import READ_GROUP, ToolManifest
-from countersign.contract.pointers import pointer_to
+from countersign.contract.manifest import READ_GROUP
 from countersign.errors import OutsideTransaction, RegistrationError
 from countersign.tools.classes import compensation_of, methods_of, probe_of
-from countersign.tools.current import current_transaction, open_transaction
-from countersign.tools.declaring import Draft, FailureMeans, Lane, draft_of, require_calling, require_sound
+from countersign.tools.current import Watching, current_transaction, open_transaction
+from countersign.tools.declaring import (
+    FailureMeans,
+    Lane,
+    Probe,
+    Tool,
+    draft_of,
+    require_calling,
+    require_sound,
+)
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.probes import Probe
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.tools.signature import Signature
 
@@ -41,51 +47,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 _ATTRIBUTE: Final = "__countersign_tool__"
-GIVEN_MANIFEST: Final = "__countersign_manifest__"
-"""Where the function of an MCP server's tool holds the draft that was made of the listing."""
-
-
-@dataclass(frozen=True, eq=False)
-class Tool:
-    """One registered tool. `fn` is the function itself, which only a commit may call."""
-
-    name: str
-    fn: Callable[..., Any]
-    signature: Signature
-    lane: Lane
-    adapter: LiveAdapter | None
-    repeat: bool  # every call is intended, equal ones too
-    failure_means: FailureMeans
-    manifest_path: Path | None
-    draft: Draft
-    own_thread: bool = True  # a plain function runs in a thread of its own, so that its timeout ends the wait
-    tries: int | None = None  # at most, where its manifest says idempotent; None: as the settings say
-
-    @property
-    def is_async(self) -> bool:
-        """Whether its function must be awaited."""
-        return inspect.iscoroutinefunction(self.fn)
-
-    @property
-    def given_manifest(self) -> ToolManifest | None:
-        """The draft of an MCP server's tool, which is there only while a program is connected to the server."""
-        given: ToolManifest | None = getattr(self.fn, GIVEN_MANIFEST, None)
-        return given
-
-    @property
-    def secret(self) -> tuple[str, ...]:
-        """Pointers to the arguments that the code calls secret."""
-        return tuple(one if one.startswith("/") else pointer_to(one) for one in self.draft.secret)
-
-    def draft_manifest(self) -> ToolManifest:
-        """The manifest as the code suggests it, for people to review.
-
-        Raises:
-            RegistrationError: the declaration lacks something, or contradicts itself.
-        """
-        from countersign.manifests.drafting import draft_manifest
-
-        return draft_manifest(self)
 
 
 class _Class(Protocol[P, R_co]):
@@ -232,6 +193,34 @@ def tool(
     return decorate
 
 
+def probe(
+    name: str | None = None, /, *, registry: ToolRegistry | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Register a function as the probe of that name, or of its own; the function stays as it is.
+
+    It is called with the arguments of the call in doubt that it names, typed as the probe says, and
+    `current_effect().call_key` is that call's. It answers `Happened(result)`, `DidNotHappen()` or `Unsure(why)`, within
+    the tool's timeout; a plain function in a thread of its own. What it raises means unsure, `NotDone` too.
+
+    Raises:
+        RegistrationError: the name is taken or malformed, or an argument has no name.
+    """
+    if name is not None and not isinstance(name, str):
+        raise RegistrationError(
+            f"@probe takes the name that tools call it by: write @probe({_name_of(name)!r})"
+        )
+
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        (registry or default_registry).add(Probe.of(fn, name or _name_of(fn)))
+        return fn
+
+    return decorate
+
+
+def _name_of(fn: object) -> str:
+    return str(getattr(fn, "__name__", "find_it"))
+
+
 def tool_of(fn: Callable[..., Any]) -> Tool:
     """The tool behind a decorated function.
 
@@ -285,7 +274,7 @@ class _GatedAsync:
         return await answer if inspect.isawaitable(answer) else answer
 
 
-def _watching(one: Tool) -> Any:
+def _watching(one: Tool) -> Watching:
     txn = current_transaction.get()
     if txn is None:
         raise OutsideTransaction(

@@ -27,8 +27,9 @@ from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError, NotStageable, OutsideTransaction
 from countersign.live.calls import LiveCallAsked
 from countersign.tools.current import Place, here
+from countersign.tools.declaring import Tool
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.tool import CallNames, Tool
+from countersign.tools.tool import CallNames
 from countersign.transactions.step import Step
 from countersign.waiting import AsyncWaits, run
 

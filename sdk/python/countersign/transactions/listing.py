@@ -30,8 +30,8 @@ from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged, Tr
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
 from countersign.live.sessions import CommitFailed
 from countersign.live.work import LiveWork
+from countersign.tools.declaring import Tool
 from countersign.tools.placeholder import Placeholder, settle
-from countersign.tools.tool import Tool
 
 _DIFFERENT_LISTS_ALLOWED: Final = 1  # the first may be the world having moved; the second is a pattern
 

@@ -132,7 +132,7 @@ def transaction(
     said = (key, wait, independent, claimed, accept_edits, on_question, dry_run, isolation != ABORT)
     outer = open_transaction()  # whose runtime an inner block has, also where that is a replay's
     return Transaction(
-        runtime or (default_runtime() if outer is None else outer._runtime),
+        runtime or (outer._runtime if isinstance(outer, Transaction) else default_runtime()),
         named,
         Terms(wait, claimed, accept_edits, Answering(on_question)),
         independent=independent,

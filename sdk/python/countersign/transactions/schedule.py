@@ -23,9 +23,9 @@ from countersign.contract.admission import JSON, admit, load
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import resolve_pointer
 from countersign.errors import MisuseError, NotStageable
+from countersign.tools.declaring import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry
-from countersign.tools.tool import Tool
 from countersign.transactions.intake import MAX_EFFECTS
 from countersign.transactions.transaction import Transaction
 

@@ -34,8 +34,8 @@ from countersign.live.work import LiveWork
 from countersign.recovery.prior_run import require_to_go_on
 from countersign.recovery.roll_forward import results_in_journal
 from countersign.texts import text_of
+from countersign.tools.declaring import Tool
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.tool import Tool
 from countersign.transactions.listing import (
     Listing,
     commit_live_only,

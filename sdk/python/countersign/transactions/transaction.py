@@ -31,8 +31,8 @@ from countersign.journal.moves import OPEN_TXN
 from countersign.live.isolation import ABORT, Isolation, Serialize
 from countersign.texts import add_note
 from countersign.tools.current import current_transaction, open_transaction
+from countersign.tools.declaring import Tool
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.tool import Tool
 from countersign.transactions.intake import Intake, OpenStep
 from countersign.transactions.prior_run import tell_where_it_stands
 from countersign.transactions.step import Step
@@ -206,9 +206,10 @@ class Transaction:
             raise MisuseError(
                 f"transaction {self.key!r} was used already; make another with transaction(...)"
             )
-        self._outer = open_transaction()
-        if self._outer is not None:
-            self._nest(self._outer)
+        outer = open_transaction()
+        if isinstance(outer, Transaction):
+            self._outer = outer
+            self._nest(outer)
             return
         try:
             await self._open(waits)
