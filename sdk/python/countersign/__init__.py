@@ -62,10 +62,15 @@ if TYPE_CHECKING:
     from countersign.llm.ledger import LlmRecord
     from countersign.llm.shapes import Usage
     from countersign.recovery.recovery import resume, resume_async
-    from countersign.rehearsal.divergences import Divergence, NotRecorded, ReplayDiverged
+    from countersign.rehearsal.divergences import (
+        Divergence,
+        NotRecorded,
+        ReplayDiverged,
+        ReplayedCall,
+        ReplayResult,
+    )
     from countersign.rehearsal.foreseen import DryRun, ForeseenEffect
     from countersign.rehearsal.replay import replay
-    from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
     from countersign.runtime import Runtime, default_runtime, use_runtime
     from countersign.settings import Settings
     from countersign.tools.current import FiringEffect, current_effect
@@ -104,10 +109,9 @@ _HOMES = {
     "tools.placeholder": ("Placeholder",),
     "tools.declaring": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
     "errors.reasons": ("Asks", "DenyReason", "PendingReview", "Proposal", "Question"),
-    "rehearsal.divergences": ("Divergence", "NotRecorded", "ReplayDiverged"),
+    "rehearsal.divergences": ("Divergence", "NotRecorded", "ReplayDiverged", "ReplayResult", "ReplayedCall"),
     "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
     "rehearsal.replay": ("replay",),
-    "rehearsal.replayed": ("ReplayResult", "ReplayedCall"),
     "transactions.rerun": ("run_transaction",),
     "recovery.recovery": ("resume", "resume_async"),
     "tools.rest": ("RestAnswer", "RestApi", "RestUnknown"),

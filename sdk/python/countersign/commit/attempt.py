@@ -19,7 +19,6 @@ from countersign.commit.plan import Plan, PlannedCall
 from countersign.concurrency import ToolTimeoutError
 from countersign.contract.release import Kind
 from countersign.contract.states import Outcome
-from countersign.engine import Engine
 from countersign.errors import (
     CountersignError,
     JournalError,
@@ -32,6 +31,7 @@ from countersign.errors import (
 from countersign.errors.fired import beyond_ours
 from countersign.journal import Done, Lease, LocalState
 from countersign.live.sessions import holds_no_argument
+from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
 from countersign.texts import text_of
 from countersign.tools.rest import RestUnknown

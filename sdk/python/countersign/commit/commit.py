@@ -38,7 +38,6 @@ from countersign.contract.codes import DenyCode, ErrorCode
 from countersign.contract.states import TxnState
 from countersign.contract.verify import VerifiedRelease
 from countersign.contract.wire import SubmitRequest, TransactionView
-from countersign.engine import Engine
 from countersign.errors import (
     AlreadyRedeemed,
     Denied,
@@ -51,6 +50,7 @@ from countersign.errors import (
 )
 from countersign.journal import Lease, LocalTxn
 from countersign.live.work import LiveWork
+from countersign.runtime import Engine
 from countersign.service.enforcement import FIRE_BY_PASSED, Permit
 
 _SPENT: Final = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})

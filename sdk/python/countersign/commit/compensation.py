@@ -30,7 +30,6 @@ from countersign.contract.errors import ContractError
 from countersign.contract.pointers import compensation_args
 from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
 from countersign.contract.wire import CompensationView, EffectView
-from countersign.engine import Engine
 from countersign.errors import (
     CountersignError,
     JournalError,
@@ -42,6 +41,7 @@ from countersign.errors.reasons import PendingReview
 from countersign.journal import Done, EffectRecord, Lease, LocalState
 from countersign.journal.moves import IN_DOUBT
 from countersign.journal.reading import COMPENSATE_LANE, STAGED_LANE
+from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
 
 _SAID: Final = {  # without the advice that goes with it where it is raised

@@ -41,7 +41,6 @@ from countersign.commit.plan import PlannedCall
 from countersign.commit.reconciliation import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
 from countersign.concurrency import ToolTimeoutError
 from countersign.contract.states import Outcome
-from countersign.engine import Engine
 from countersign.errors import (
     JournalError,
     NotDone,
@@ -49,6 +48,7 @@ from countersign.errors import (
     WorkerStopping,
 )
 from countersign.journal import Lease, LocalState
+from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
 from countersign.tools.current import FiringEffect, Places, Requests, acting_for
 from countersign.tools.results import unfinished

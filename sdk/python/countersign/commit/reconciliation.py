@@ -20,9 +20,9 @@ from countersign import tracing
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
 from countersign.contract.wire import TransactionView
-from countersign.engine import Engine
 from countersign.errors import NotStageable, ReleaseRefused, ServiceRefused
 from countersign.journal import EffectRecord, Lease, LocalState
+from countersign.runtime import Engine
 from countersign.texts import storable, text_of
 from countersign.tools.current import FiringEffect, acting_for
 from countersign.tools.declaring import DidNotHappen, Happened, Probe, ProbeAnswer, Unsure

@@ -17,10 +17,10 @@ from countersign.contract.codes import ErrorCode
 from countersign.contract.effect import Effect
 from countersign.contract.states import Outcome
 from countersign.contract.wire import Recall, RecalledCompensation, RecalledEffect, ReportedOutcome
-from countersign.engine import Engine
 from countersign.errors import JournalSealed, ServiceRefused, ServiceUnavailable
 from countersign.journal import Journal, Report
 from countersign.journal.reading import COMPENSATE_LANE
+from countersign.runtime import Engine
 
 
 def recall_of(journal: Journal, attempt_id: str) -> Recall | None:

@@ -21,7 +21,6 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import Claimed, EffectView, ProposalView, TransactionView
-from countersign.engine import Engine
 from countersign.errors import (
     Edited,
     MisuseError,
@@ -33,6 +32,7 @@ from countersign.errors import (
 )
 from countersign.errors.reasons import Asks, PendingReview, Proposal, Question, open_questions
 from countersign.journal import Lease, LocalState, LocalTxn
+from countersign.runtime import Engine
 from countersign.settings import Settings
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from countersign.commit.firing import FireResult, FireRun
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.reporting import flush
 from countersign.contract.states import Outcome
-from countersign.engine import Engine
 from countersign.errors import (
     EffectFailed,
     JournalError,
@@ -34,6 +33,7 @@ from countersign.journal.moves import IN_DOUBT
 from countersign.journal.reading import COMPENSATE_LANE
 from countersign.live.sessions import CommitFailed
 from countersign.live.work import LiveWork
+from countersign.runtime import Engine
 
 log: Final = logging.getLogger("countersign")
 _OPEN: Final = IN_DOUBT | {LocalState.FIRED, LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED}

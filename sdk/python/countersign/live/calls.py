@@ -24,10 +24,10 @@ from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest
 from countersign.contract.states import Verdict
 from countersign.contract.wire import Claimed, EvaluationRequest, SubmittedEffect
-from countersign.engine import Engine
 from countersign.errors import Denied, NotStageable, ReviewRequired, SavepointLost, SessionLost
 from countersign.errors.reasons import Asks, DenyReason
 from countersign.journal import Staged
+from countersign.runtime import Engine
 from countersign.tools.declaring import Tool
 
 Undone = Callable[[Sequence[Staged], BaseException], None]

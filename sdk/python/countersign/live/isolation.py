@@ -29,8 +29,8 @@ from countersign.tools.current import Place, here
 
 if TYPE_CHECKING:
     from countersign.adapters.protocol import LiveAdapter
-    from countersign.engine import Engine
     from countersign.journal import Lease
+    from countersign.runtime import Engine
 
 _TURN_POLL_SECONDS: Final = 0.002  # a task waits for a thread: no event of one loop reaches both
 

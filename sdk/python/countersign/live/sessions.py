@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from countersign.adapters.protocol import LiveAdapter, LiveSession
-from countersign.engine import Engine
 from countersign.errors import (
     CommitUnknown,
     FireError,
@@ -36,6 +35,7 @@ from countersign.errors import (
 )
 from countersign.journal import TransactionRecord
 from countersign.journal.sealing import HIDDEN
+from countersign.runtime import Engine
 from countersign.texts import text_of
 
 T = TypeVar("T")

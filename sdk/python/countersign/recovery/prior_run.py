@@ -1,10 +1,14 @@
-"""An earlier run of a key: what it asked for and did, and how a person closes what it left in part.
+"""An earlier run of a key: what it did, how a person closes what it left in part, and how what is open is withdrawn.
 
 Rules for closing: only a transaction that is unsettled for its live work, of which a part stands and another does not,
 or no adapter can tell; not one that a living process owns, or whose record is not as the SDK wrote it, or whose staged
 effects are unknown or being compensated (people settle those in the service), nor one that `resume` can finish. What an
 adapter had prepared of it is undone first, so that nothing of it commits later, and what was not begun is unused. The
 record says who, when and why, and stays `closed`. Its key is spent.
+
+Rules for "it was not done", after which the same may be asked for under another key: it is not said of what has fired
+or was kept, of what is unknown, nor of what may fire yet. What is open is withdrawn in the service first, or a worker
+could still fire it; where the service does not answer, or says that the list was redeemed, it is not said.
 """
 
 from __future__ import annotations
@@ -13,18 +17,33 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NoReturn
 
+from countersign.commit.commit import states_of
+from countersign.commit.plan import Plan, plan_from_journal
+from countersign.commit.reconciliation import look
+from countersign.commit.review import note_where_it_stands
 from countersign.contract import names
-from countersign.contract.states import Outcome
-from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed, JournalError, JournalSealed, MisuseError, TransactionBusy
+from countersign.contract.codes import ErrorCode
+from countersign.contract.states import Outcome, TxnState
+from countersign.errors import (
+    AlreadyRedeemed,
+    Denied,
+    JournalError,
+    JournalSealed,
+    MisuseError,
+    OutcomeUnknown,
+    ServiceRefused,
+    TransactionBusy,
+)
 from countersign.errors.base import require_writable
 from countersign.journal import Done, EffectRecord, Journal, Lease, LocalState, LocalTxn, TransactionRecord
-from countersign.journal.moves import IN_DOUBT
+from countersign.journal.moves import IN_DOUBT, OPEN_TXN
 from countersign.journal.reading import LIVE_LANE
 from countersign.journal.verifying import damage_of, require_as_written
-from countersign.live.sessions import recover
+from countersign.live.sessions import CommitFailed, Recovered, recover, undo_remains
+from countersign.live.work import LiveWork
+from countersign.runtime import Engine
 
 _NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 
@@ -221,3 +240,120 @@ def _said(name: str, text: str) -> str:
 def _told(said: dict[str, str], at: float, before: str) -> str:
     moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     return f"closed by {said['by']} at {moment}: {said['why']} (before: {before})"
+
+
+def settle_live_only(engine: Engine, lease: Lease, plan: Plan) -> str:
+    """Finish what an adapter has begun to commit, undo the rest; in words how it ended."""
+    found = recover(engine, engine.journal.transactions.require(plan.txn))
+    if found.has_landed is None:
+        note, state = found.to_settle, LocalTxn.UNSETTLED
+    elif found.has_landed:
+        note, state = _finish(engine, lease, plan, found)
+    else:
+        found.undo()
+        note, state = "its live effects were undone", LocalTxn.ENDED
+        engine.journal.transactions.end_live(lease, plan.staging, LocalState.UNDONE)
+    engine.journal.transactions.end(lease, state, note)
+    return note
+
+
+def _finish(engine: Engine, lease: Lease, plan: Plan, found: Recovered) -> tuple[str, LocalTxn]:
+    """One adapter has committed, so the others, which had all prepared, do as well."""
+    live = LiveWork(plan.txn)
+    live.adopt(found)
+
+    def kept() -> None:
+        engine.journal.transactions.end_live(lease, plan.staging, LocalState.KEPT)
+
+    try:
+        live.commit(plan.attempt_id, kept)
+    except CommitFailed as failed:
+        told = failed.unknown or f"live adapter {failed.adapter!r} could not commit: {failed}"
+        return told, LocalTxn.UNSETTLED
+    return "its live effects were kept", LocalTxn.SETTLED
+
+
+_WHY: Final = "its agent ran it again, could not ask for the same, and was told that it was not done"
+
+
+async def withdraw(engine: Engine, run_key: str) -> EarlierRun | None:
+    """What was done under this key. None: nothing of it, and from now on nobody can do it but another run of the key.
+
+    Raises:
+        OutcomeUnknown: nobody knows.
+        AlreadyRedeemed: it is not finished, or a person has closed it.
+        TransactionBusy: somebody alive is doing it.
+        ServiceUnavailable, ServiceRefused: it could not be taken back.
+        RegistrationError: nor can what its live effects left be looked at, for their tool is not here.
+    """
+    txn = names.txn_id(agent=engine.settings.agent, run_key=run_key)
+    if engine.journal.transactions.get(txn) is None:
+        return None
+    lease = engine.journal.leases.acquire(txn)
+    if isinstance(lease, str):
+        raise TransactionBusy(run_key, lease, 0.0)
+    try:
+        require_to_go_on(engine.journal, txn)
+        record = engine.journal.transactions.require(txn)
+        if record.staging is None:
+            return None
+        if not is_spent(record) and record.state is not LocalTxn.ENDED:
+            record = await _take_back(engine, lease, record)
+        return _finished(engine, record) if is_spent(record) else None
+    finally:
+        engine.journal.leases.release(lease)
+
+
+async def denied_before(engine: Engine, record: TransactionRecord) -> Denied | None:
+    """Why an earlier run was stopped that did nothing, as the service holds it; None where it does not.
+
+    Raises:
+        ServiceUnavailable, ServiceRefused: it does not say.
+    """
+    view = await look(engine, record.txn)
+    denied = None if view is None or view.state is not TxnState.ENDED else Denied.of(view, record.run_key)
+    return denied if denied is not None and denied.reasons else None
+
+
+async def _take_back(engine: Engine, lease: Lease, record: TransactionRecord) -> TransactionRecord:
+    if engine.journal.transactions.effects(record):
+        await _withdraw(engine, lease, record)
+    else:
+        settle_live_only(engine, lease, plan_from_journal(record, engine.journal, engine.registry))
+    return engine.journal.transactions.require(record.txn)
+
+
+async def _withdraw(engine: Engine, lease: Lease, record: TransactionRecord) -> None:
+    undo_remains(engine, record.txn)
+    try:
+        view = await engine.service.withdraw(record.txn, _WHY)
+    except ServiceRefused as refused:
+        if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
+            await _raise_redeemed(engine, record)
+        if not refused.is_not_there:
+            raise
+    else:
+        note_where_it_stands(engine, lease, view)
+    engine.journal.transactions.end(lease, LocalTxn.ENDED, _WHY)
+
+
+async def _raise_redeemed(engine: Engine, record: TransactionRecord) -> NoReturn:
+    """By us, with the answer lost, which `resume` goes on with; or by somebody else."""
+    view = await look(engine, record.txn)
+    states = [] if view is None else states_of(view)
+    if view is not None and view.attempt_id not in {None, record.attempt_id}:
+        raise AlreadyRedeemed.elsewhere(record.run_key, record.txn, states)
+    raise AlreadyRedeemed(record.run_key, record.txn, ", ".join(states) or "not told", finished=False)
+
+
+def _finished(engine: Engine, record: TransactionRecord) -> EarlierRun:
+    rows = engine.journal.transactions.effects(record)
+    if doubtful := [row for row in rows if row.state in IN_DOUBT]:
+        outcomes = {row.label: row.state.value for row in rows}
+        told = [row.label for row in doubtful]
+        why, url = doubtful[0].error or "", engine.settings.tasks_url
+        raise OutcomeUnknown(record.run_key, record.txn, told, outcomes, why, tasks_url=url)
+    if record.state in OPEN_TXN:
+        note = record.note or ""
+        raise AlreadyRedeemed(record.run_key, record.txn, record.state.value, note, finished=False)
+    return earlier_run(engine.journal, record)

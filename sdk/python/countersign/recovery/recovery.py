@@ -23,7 +23,6 @@ from countersign.commit.reporting import flush, tell_restored
 from countersign.commit.review import Terms, note_where_it_stands, pending_of
 from countersign.contract.states import TxnState
 from countersign.contract.wire import TransactionView
-from countersign.engine import Engine
 from countersign.errors import (
     UNNAMED,
     AlreadyRedeemed,
@@ -46,8 +45,9 @@ from countersign.journal.moves import OPEN_TXN
 from countersign.journal.verifying import damage_of
 from countersign.live.sessions import holds_no_argument, undo_remains
 from countersign.live.work import LiveWork
-from countersign.recovery.roll_forward import Forward, settle_live_only
-from countersign.runtime import Runtime, default_runtime
+from countersign.recovery.prior_run import settle_live_only
+from countersign.recovery.roll_forward import Forward
+from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.texts import storable, text_of
 from countersign.tools.current import require_no_probe
 from countersign.waiting import run

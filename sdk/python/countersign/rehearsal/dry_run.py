@@ -18,7 +18,6 @@ from countersign.commit.plan import PlannedCall, StagedCall
 from countersign.commit.review import Terms
 from countersign.contract.admission import load
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
-from countersign.engine import Engine
 from countersign.errors import MisuseError, ServiceUnavailable
 from countersign.errors.reasons import Asks, DenyReason
 from countersign.journal.records import ShownEffect
@@ -27,7 +26,7 @@ from countersign.journal.telling import without_secrets
 from countersign.live.calls import LiveCallAsked, require_released
 from countersign.rehearsal.foreseen import AdapterChanges, DryRun, ForeseenEffect, RehearsedLive
 from countersign.rehearsal.offline import Rehearsal, RehearsedStep
-from countersign.runtime import Runtime
+from countersign.runtime import Engine, Runtime
 from countersign.tools.placeholder import settle
 from countersign.transactions.transaction import Transaction
 from countersign.waiting import run

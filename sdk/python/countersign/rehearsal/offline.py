@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar, cast
 from countersign.clock import SystemClock
 from countersign.contract.keys import PrivateKey
 from countersign.contract.manifest import ToolManifest
-from countersign.engine import Engine
 from countersign.errors import MisuseError, SettingsError
 from countersign.journal import Journal, LocalTxn
 from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests, require_fits
-from countersign.runtime import Runtime, default_runtime
+from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.service.client import Service
 from countersign.service.enforcement import Enforcer, KeyCache
 from countersign.service.transport import Nonces, Transport

@@ -21,7 +21,6 @@ from typing import Any, Final, Literal, overload
 from countersign.adapters.protocol import LiveCall
 from countersign.commit.review import Terms
 from countersign.contract.wire import Claimed
-from countersign.engine import Engine
 from countersign.errors import MisuseError
 from countersign.journal import Journal
 from countersign.journal.place import JournalPlace
@@ -32,6 +31,8 @@ from countersign.rehearsal.divergences import (
     Divergence,
     LiveResults,
     NotRecorded,
+    ReplayedCall,
+    ReplayResult,
     Returned,
     compared,
     require_mode,
@@ -39,8 +40,7 @@ from countersign.rehearsal.divergences import (
 from countersign.rehearsal.foreseen import DryRun
 from countersign.rehearsal.offline import Alone, Rehearsal, RehearsedStep
 from countersign.rehearsal.recorded import RecordedRun, from_export, from_journal
-from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
-from countersign.runtime import Runtime, default_runtime
+from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.settings import journal_key_path_from_env
 from countersign.tools.current import require_running
 from countersign.tools.declaring import Tool

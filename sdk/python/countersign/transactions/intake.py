@@ -34,7 +34,7 @@ from countersign.transactions.step import Step
 from countersign.waiting import AsyncWaits, run
 
 if TYPE_CHECKING:
-    from countersign.engine import Engine
+    from countersign.runtime import Engine
 
 MAX_EFFECTS: Final = 100  # of one transaction, as the wire allows: what a person can still look through
 

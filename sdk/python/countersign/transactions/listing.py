@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 
 from countersign.commit.plan import Plan, StagedCall
 from countersign.contract import names
-from countersign.engine import Engine
 from countersign.errors import (
     AlreadyRedeemed,
     CountersignError,
@@ -30,6 +29,7 @@ from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged, Tr
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
 from countersign.live.sessions import CommitFailed
 from countersign.live.work import LiveWork
+from countersign.runtime import Engine
 from countersign.tools.declaring import Tool
 from countersign.tools.placeholder import Placeholder, settle
 

@@ -9,12 +9,13 @@ from typing import Final
 
 from countersign.commit.plan import Plan, plan_from_journal
 from countersign.commit.reconciliation import adopt, look
-from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, JournalError
 from countersign.journal import Journal, Lease, LocalTxn, TransactionRecord
 from countersign.journal.moves import OPEN_TXN
 from countersign.live.work import LiveWork
-from countersign.recovery.roll_forward import Forward, settle_live_only
+from countersign.recovery.prior_run import settle_live_only
+from countersign.recovery.roll_forward import Forward
+from countersign.runtime import Engine
 from countersign.texts import add_note
 
 _HOW_ON: Final = {

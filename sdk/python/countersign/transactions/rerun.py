@@ -26,7 +26,6 @@ from countersign.commit.review import (
 )
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import TransactionView
-from countersign.engine import Engine
 from countersign.errors import (
     CountersignError,
     MisuseError,
@@ -41,7 +40,7 @@ from countersign.errors import (
 from countersign.errors.fired import shortened
 from countersign.errors.reasons import Proposal
 from countersign.live.isolation import ABORT, Attempts, Isolation, require_isolation
-from countersign.runtime import Runtime, default_runtime
+from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.tools.current import require_running
 from countersign.transactions.listing import ListGuard
 from countersign.transactions.opening import claimed_of, require_key, require_wait

@@ -24,7 +24,6 @@ from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls
 from countersign.commit.reporting import flush
 from countersign.commit.review import Terms
 from countersign.contract.wire import Claimed
-from countersign.engine import Engine
 from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged
 from countersign.live.calls import ALL_LOST, LiveCallAsked, Running, require_released
@@ -33,6 +32,7 @@ from countersign.live.sessions import undo_remains
 from countersign.live.work import LiveWork
 from countersign.recovery.prior_run import require_to_go_on
 from countersign.recovery.roll_forward import results_in_journal
+from countersign.runtime import Engine
 from countersign.texts import text_of
 from countersign.tools.declaring import Tool
 from countersign.tools.placeholder import Placeholder

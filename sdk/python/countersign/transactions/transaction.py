@@ -39,10 +39,10 @@ from countersign.transactions.step import Step
 from countersign.waiting import SyncWaits, Waits, run
 
 if TYPE_CHECKING:
-    from countersign.engine import Engine, Host
     from countersign.llm.ledger import Ledger
     from countersign.rehearsal.foreseen import DryRun
     from countersign.rehearsal.offline import Rehearsal
+    from countersign.runtime import Engine, Host
     from countersign.transactions.listing import ListGuard
 
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"

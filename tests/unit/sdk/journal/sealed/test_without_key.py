@@ -28,9 +28,8 @@ from countersign.journal.telling import describe, summary
 from countersign.live.sessions import CommitFailed, Recovered, recover
 from countersign.live.work import LiveWork
 from countersign.llm.shapes import Usage
-from countersign.rehearsal.divergences import CallNow
+from countersign.rehearsal.divergences import CallNow, ReplayedCall
 from countersign.rehearsal.recorded import RecordedCall
-from countersign.rehearsal.replayed import ReplayedCall
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, make_runtime, notes_database, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC
