@@ -67,14 +67,7 @@ _LOOK_AGAIN: Final = frozenset(
 class Commit:
     """One commit of one frozen list."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        lease: Lease,
-        plan: Plan,
-        live: LiveWork,
-        terms: Terms,
-    ) -> None:
+    def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork, terms: Terms) -> None:
         self._engine = engine
         self._lease = lease
         self._plan = plan

@@ -292,12 +292,7 @@ class Unwinding:
         row = self._rows(COMPENSATE_LANE).get(planned.effect.effect_id)
         if row is None or row.state is not LocalState.FIRING or planned.manifest.idempotent:
             return False
-        done = Done(
-            planned.effect.effect_id,
-            Outcome.UNKNOWN,
-            attempt_id,
-            error=CRASHED,
-        )
+        done = Done(planned.effect.effect_id, Outcome.UNKNOWN, attempt_id, error=CRASHED)
         self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
         await flush(self._engine, self._plan.txn)
         return True

@@ -41,12 +41,7 @@ from countersign.commit.plan import PlannedCall
 from countersign.commit.reconciliation import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
 from countersign.concurrency import ToolTimeoutError
 from countersign.contract.states import Outcome
-from countersign.errors import (
-    JournalError,
-    NotDone,
-    NotStageable,
-    WorkerStopping,
-)
+from countersign.errors import JournalError, NotDone, NotStageable, WorkerStopping
 from countersign.journal import Lease, LocalState
 from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
@@ -337,12 +332,7 @@ class FireRun:
             self._stop(call, outcome, refused, str(refused))
 
     def _stop(
-        self,
-        call: PlannedCall,
-        outcome: Outcome,
-        cause: Exception,
-        why: str,
-        probe_at: float | None = None,
+        self, call: PlannedCall, outcome: Outcome, cause: Exception, why: str, probe_at: float | None = None
     ) -> None:
         """The first that did not fire is told; but what is unknown goes before what is known."""
         known = self._result.outcome

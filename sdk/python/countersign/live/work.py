@@ -20,13 +20,7 @@ from typing import Any, Final, TypeVar
 from countersign import tracing
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.adapters.reads import READS
-from countersign.errors import (
-    JournalError,
-    MisuseError,
-    NotStageable,
-    SavepointLost,
-    SessionLost,
-)
+from countersign.errors import JournalError, MisuseError, NotStageable, SavepointLost, SessionLost
 from countersign.live.isolation import Turns
 from countersign.live.sessions import CommitFailed, Committing, Recovered, heard
 from countersign.texts import text_of
@@ -63,11 +57,7 @@ class LiveWork:
             raise AssertionError("registration refuses a live tool without an adapter")
         if tool.is_async:
             return self._run_async(tool, call)
-        with (
-            self._turns.blocking(tool.name),
-            self._traced(call),
-            self._session(tool.adapter).effect(call),
-        ):
+        with self._turns.blocking(tool.name), self._traced(call), self._session(tool.adapter).effect(call):
             answer = tool.fn(**dict(call.args))
             if is_awaitable(answer) and (error := unfinished(answer)) is not None:
                 raise error  # in here: what it had done is taken back

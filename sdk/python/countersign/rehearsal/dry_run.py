@@ -186,11 +186,7 @@ def _hidden(changes: tuple[Change, ...] | None) -> tuple[Change, ...] | None:
     if changes is None:
         return None
     return tuple(
-        Change(
-            HIDDEN,
-            None if change.before is None else HIDDEN,
-            None if change.after is None else HIDDEN,
-        )
+        Change(HIDDEN, None if change.before is None else HIDDEN, None if change.after is None else HIDDEN)
         for change in changes
     )
 

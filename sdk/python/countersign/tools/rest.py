@@ -224,12 +224,7 @@ class RestApi:
                 return self._answer(request, {self._idempotency_header: effect.request_key(place)})
 
     def _request(
-        self,
-        method: str,
-        path: str,
-        values: Mapping[str, str | int],
-        query: Mapping[str, str],
-        json: JSON,
+        self, method: str, path: str, values: Mapping[str, str | int], query: Mapping[str, str], json: JSON
     ) -> _Request:
         url = httpx2.URL(self._url + filled(path, values)).copy_merge_params(dict(query))
         return _Request(f"{method} {path}", method, url, None if json is None else canonicalize(json))
@@ -246,10 +241,7 @@ class RestApi:
         until = time.monotonic() + self._timeout
         try:
             with self._client().stream(
-                request.method,
-                request.url,
-                headers={**given, **ours, **json},
-                content=request.content,
+                request.method, request.url, headers={**given, **ours, **json}, content=request.content
             ) as response:
                 text, whole = self._read(response, until)
                 return _Heard(response.status_code, text, whole, told(text, given))
