@@ -142,7 +142,7 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
             service.client.Service.withdraw journal.transactions:Transactions.abort
             journal.transactions:Transactions.abort_all
         """,
-        chapters.finds_out: "commit.reconciliation:_asked",
+        chapters.finds_out: "commit.probing:_asked",
         chapters.settles: "journal.firing:Firing.learn",
         chapters.works_live: """
             journal.transactions:Transactions.end_live live.work.LiveWork.commit live.work.LiveWork.prepare

@@ -45,7 +45,9 @@ SDK_UPWARD = {
         "countersign.runtime.Runtime",
         "countersign.runtime.default_runtime",
     },
-    "countersign.tools.declaring": {"countersign.manifests.drafting.draft_manifest"},  # Tool.draft_manifest()
+    "countersign.tools.definition": {
+        "countersign.manifests.drafting.draft_manifest"
+    },  # Tool.draft_manifest()
     "countersign.tools.current": {"countersign.llm.ledger.Ledger"},  # who counts
     "countersign.transactions.opening": {  # transaction(dry_run=True)
         "countersign.rehearsal.dry_run.DryRehearsal",

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from countersign.runtime import Runtime, default_runtime, use_runtime
     from countersign.settings import Settings
     from countersign.tools.current import FiringEffect, current_effect
-    from countersign.tools.declaring import DidNotHappen, Happened, ProbeAnswer, Tool, Unsure
+    from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Tool, Unsure
     from countersign.tools.placeholder import Placeholder
     from countersign.tools.registry import ToolRegistry
     from countersign.tools.rest import RestAnswer, RestApi, RestUnknown
@@ -107,7 +107,7 @@ _HOMES = {
     "llm.ledger": ("LlmRecord",),
     "llm.shapes": ("Usage",),
     "tools.placeholder": ("Placeholder",),
-    "tools.declaring": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
+    "tools.definition": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
     "errors.reasons": ("Asks", "DenyReason", "PendingReview", "Proposal", "Question"),
     "rehearsal.divergences": ("Divergence", "NotRecorded", "ReplayDiverged", "ReplayResult", "ReplayedCall"),
     "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),

@@ -17,11 +17,9 @@ class Clock(Protocol):
 
     def wall(self) -> float:
         """Seconds since the epoch, UTC."""
-        ...
 
     def steady(self) -> float:
         """Seconds since some fixed moment; never goes back."""
-        ...
 
 
 class SystemClock:

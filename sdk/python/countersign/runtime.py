@@ -63,29 +63,23 @@ class Host(Protocol):
     @property
     def settings(self) -> Settings:
         """Whose transaction it is, and how long anything may take."""
-        ...
 
     @property
     def registry(self) -> ToolRegistry:
         """The tools."""
-        ...
 
     @property
     def ledger(self) -> Ledger:
         """What counts its calls to models."""
-        ...
 
     def engine(self, waits: Waits) -> Engine:
         """The parts of one commit."""
-        ...
 
     def sync_waits(self) -> SyncWaits:
         """Waiting on the calling thread."""
-        ...
 
     def async_waits(self) -> AsyncWaits:
         """Waiting on the running event loop."""
-        ...
 
 
 def _own_key(settings: Settings, clock: Clock) -> tuple[PrivateKey, BroughtKeys | None]:

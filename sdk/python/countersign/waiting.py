@@ -138,11 +138,9 @@ class Waits(Protocol):
 
     async def send(self, asked: Asked) -> Answered:
         """Perform one request. Raises httpx2.TransportError for what the network did."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
-        ...
 
     async def call(
         self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
@@ -154,7 +152,6 @@ class Waits(Protocol):
             ToolTimeoutError: it has not ended in that time. A thread goes on, so does a task that will not be
                 cancelled, and what it does is not known.
         """
-        ...
 
     async def together(self, parts: Sequence[Part], meanwhile: Meanwhile = _no_matter) -> list[object]:
         """Run all of them at the same time and wait until each has ended; the results in order, `Raised` for an
@@ -164,7 +161,6 @@ class Waits(Protocol):
         Raises:
             LeftEarlyError: the wait for several was interrupted; those that had not ended go on, or were cancelled.
         """
-        ...
 
 
 class SyncWaits:

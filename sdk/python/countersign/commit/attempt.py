@@ -8,7 +8,7 @@ An unconfirmed write is repeated for what the journal lacks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +28,7 @@ from countersign.errors import (
     ServiceUnavailable,
     ToolRaised,
 )
-from countersign.errors.fired import beyond_ours
+from countersign.errors.traces import beyond_ours
 from countersign.journal import Done, Lease, LocalState
 from countersign.live.sessions import holds_no_argument
 from countersign.runtime import Engine
@@ -231,12 +231,8 @@ class Tries:
         self._engine = engine
         self._time = time
         self._ended: dict[str, list[Exception]] = {}
-        self._cut_off: set[str] = set()  # by an earlier run, of which nobody knows how its try ended
+        self.cut_off: set[str] = set()  # effects an earlier run had begun, without writing how they ended
         self._late = 0
-
-    def were_cut_off(self, effect_ids: Collection[str]) -> None:
-        """An earlier run had begun these and did not write how they ended."""
-        self._cut_off.update(effect_ids)
 
     def note(self, call: PlannedCall, error: Exception) -> None:
         """One try was made, and ended so."""
@@ -258,7 +254,7 @@ class Tries:
         doubtful = next((one for one in reversed(tries) if not says_not_done(call, one)), None)
         if doubtful is not None:
             return beside_earlier(told, f"raised {describe_error(call, doubtful)}")
-        return beside_earlier(told, "was cut off") if call.effect.effect_id in self._cut_off else told
+        return beside_earlier(told, "was cut off") if call.effect.effect_id in self.cut_off else told
 
     def may_go_on(self, call: PlannedCall, error: Exception) -> bool:
         """Whether an idempotent tool may be called once more with the same call key (I-3)."""
@@ -336,9 +332,11 @@ class Outcomes:
         """Whether this run has said what became of it."""
         return call.effect.effect_id in self._known
 
-    def state_of(self, call: PlannedCall) -> LocalState | None:
+    def state_of(self, effect_id: str) -> LocalState | None:
         """As the journal has it."""
-        return self._state_of(call.effect.effect_id)
+        return self._engine.journal.transactions.state_of(
+            self._authority.txn, self._authority.staging, effect_id
+        )
 
     def write(self) -> None:
         """Write what is not written yet.
@@ -362,15 +360,10 @@ class Outcomes:
             self._unwritten = [
                 done
                 for done in self._unwritten
-                if self._state_of(done.effect_id) is not LocalState(done.outcome.value)
+                if self.state_of(done.effect_id) is not LocalState(done.outcome.value)
             ]
         self._unconfirmed = True
         return self._unwritten
 
     def _written(self) -> None:
         self._unwritten, self._unconfirmed = [], False
-
-    def _state_of(self, effect_id: str) -> LocalState | None:
-        return self._engine.journal.transactions.state_of(
-            self._authority.txn, self._authority.staging, effect_id
-        )

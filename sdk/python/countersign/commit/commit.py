@@ -17,13 +17,13 @@ recovery/roll_forward.py take over.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from countersign.commit.attempt import Authority
 from countersign.commit.firing import FireRun
 from countersign.commit.plan import Plan
-from countersign.commit.reconciliation import redeemed_by_us
-from countersign.commit.reporting import tell_restored
+from countersign.commit.reconciliation import redeemed_by_us, tell_restored
 from countersign.commit.review import (
     Edits,
     Terms,
@@ -175,8 +175,11 @@ class Commit:
         try:
             if self._until <= self._engine.clock.steady():  # whoever waits hears of it with the first look
                 await self._answering.answer(self._engine, view)
+            # Keep the lease as long as one look may take, with all its retries on a dead line.
+            look_seconds = self._engine.settings.look_seconds
+            renew = partial(self._engine.journal.leases.renew, self._lease, at_least=look_seconds)
             seen = await until_answered(
-                self._engine, self._plan.txn, self._until, self._answering, self._keep_lease, self._concerns
+                self._engine, self._plan.txn, self._until, self._answering, renew, self._concerns
             )
         except (ServiceUnavailable, OverQuota) as away:
             raise self._pending(view, unreached=why_away(away)) from away
@@ -189,10 +192,6 @@ class Commit:
     def _concerns(self, view: TransactionView) -> bool:
         """Whether what people did is for this program to look at, although they are still asked."""
         return view.txn_digest != self._plan.txn_digest or self._edits.concerns(view)
-
-    def _keep_lease(self) -> None:
-        """For as long as one look may take, all its retries on a dead line included."""
-        self._engine.journal.leases.renew(self._lease, at_least=self._engine.settings.look_seconds)
 
     def _pending(self, view: TransactionView, *, unreached: str = "") -> ReviewPending:
         connected = any(call.tool.given_manifest is not None for call in self._plan.calls)

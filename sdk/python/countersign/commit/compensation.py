@@ -18,8 +18,8 @@ from typing import Final
 from countersign.commit.attempt import MAX_ERROR, Authority
 from countersign.commit.firing import FireRun
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.commit.reconciliation import CRASHED, Doubt, find_out
-from countersign.commit.reporting import flush
+from countersign.commit.probing import CRASHED, Doubt, find_out
+from countersign.commit.reconciliation import flush
 from countersign.commit.review import pending_review
 from countersign.contract import names
 from countersign.contract.admission import JSON, load

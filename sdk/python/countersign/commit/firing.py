@@ -4,7 +4,7 @@ Rules: a tool is called only under a `Permit` for it that has time left; after F
 from the approved bytes. What an exception means is decided by the tool, not by hope (attempt.py): `NotDone` (or a tool
 declared failure_means="not_done") is failed, anything else is unknown, unless the reviewed manifest calls the tool
 idempotent, in which case the same call key is tried again while permits are given, or the tool's probe knows
-better (reconciliation.py). A call whose time was over before it began was not made: more time is asked for it.
+better (probing.py). A call whose time was over before it began was not made: more time is asked for it.
 
 The first effect that did not fire ends the run, and the rest is unused; but one that failed, which its reviewed
 manifest lets it (`on_exhausted="tool"`), ends nothing. What is unknown ends every run. Calls of one group are marked
@@ -38,7 +38,7 @@ from countersign.commit.attempt import (
     told_cause,
 )
 from countersign.commit.plan import PlannedCall
-from countersign.commit.reconciliation import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
+from countersign.commit.probing import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
 from countersign.concurrency import ToolTimeoutError
 from countersign.contract.states import Outcome
 from countersign.errors import JournalError, NotDone, NotStageable, WorkerStopping
@@ -117,9 +117,11 @@ class FireRun:
             call.kwargs()  # bytes that do not fit the signature are refused before FIRING
         # What an earlier run left FIRING may have happened already.
         doubtful = {
-            call.effect.effect_id for call in group if self._outcomes.state_of(call) is LocalState.FIRING
+            call.effect.effect_id
+            for call in group
+            if self._outcomes.state_of(call.effect.effect_id) is LocalState.FIRING
         }
-        self._tries.were_cut_off(doubtful)
+        self._tries.cut_off |= doubtful
         if not self._time.is_enough_for(group):
             self._outcomes.write()
         await self._time.take(group, after)
@@ -326,7 +328,7 @@ class FireRun:
         the same.
         """
         for call in group:
-            firing = self._outcomes.state_of(call) is LocalState.FIRING
+            firing = self._outcomes.state_of(call.effect.effect_id) is LocalState.FIRING
             outcome = Outcome.UNKNOWN if firing else Outcome.UNUSED
             self._outcomes.note(call, outcome, error=str(refused)[:MAX_ERROR])
             self._stop(call, outcome, refused, str(refused))
@@ -357,7 +359,7 @@ class FireRun:
         try:
             for call in group:
                 if not self._outcomes.knows(call):
-                    firing = self._outcomes.state_of(call) is LocalState.FIRING
+                    firing = self._outcomes.state_of(call.effect.effect_id) is LocalState.FIRING
                     outcome = Outcome.UNKNOWN if firing else Outcome.UNUSED
                     running = self._ended.get(call.effect.effect_id, f"{LEFT_RUNNING} ({why})")
                     self._outcomes.note(call, outcome, error=running if firing else why)

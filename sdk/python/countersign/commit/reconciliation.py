@@ -1,32 +1,35 @@
-"""Find out what became of a redemption or a call whose answer was lost; nothing here fires.
+"""What journal and service tell each other after a redemption: whether it was ours, and what became of effects.
 
-The journal named the attempt before it was sent, so the service can say whose attempt redeemed the list.
-
-Rules for probes: one is asked only for a call that is in the journal as FIRING or unknown, with the approved bytes and
-the call key, never in a rehearsal. "It has happened" counts at once. "It has not happened" is true of the moment it was
-said, and the request may still be on its way: it counts once the tool's timeout has passed since the call ended at the
-latest, or where the probe says that it is final; and never of a call that was left running, for nobody knows when that
-ends. An exception, a late answer and an invalid answer leave the outcome unknown.
+The journal named the attempt before it was sent, so the service can say whether ours redeemed the list. Outcomes are
+reported from the outbox, at least once, never in the way of the caller. What cannot be reported now goes out with the
+next commit or `countersign resume`; the service meanwhile counts the effect as unknown. A report the service will never
+take is kept, with its answer, for people to read. A service whose database was restored is in a higher epoch: before
+anything more is submitted, each attempt it does not know is reported with the receipt it once signed. Nothing here
+fires.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, Final
+from itertools import groupby
+from typing import Final
 
-from countersign import tracing
-from countersign.commit.plan import Plan, PlannedCall
+from countersign.commit.plan import Plan
+from countersign.contract.admission import load
+from countersign.contract.codes import ErrorCode
+from countersign.contract.effect import Effect
 from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
-from countersign.contract.wire import TransactionView
-from countersign.errors import NotStageable, ReleaseRefused, ServiceRefused
-from countersign.journal import EffectRecord, Lease, LocalState
+from countersign.contract.wire import (
+    Recall,
+    RecalledCompensation,
+    RecalledEffect,
+    ReportedOutcome,
+    TransactionView,
+)
+from countersign.errors import JournalSealed, ReleaseRefused, ServiceRefused, ServiceUnavailable
+from countersign.journal import Journal, Lease, Report
+from countersign.journal.reading import COMPENSATE_LANE
 from countersign.runtime import Engine
-from countersign.texts import storable, text_of
-from countersign.tools.current import FiringEffect, acting_for
-from countersign.tools.declaring import DidNotHappen, Happened, Probe, ProbeAnswer, Unsure
-from countersign.tools.results import unfinished
 
 _NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNSPENT
 _NOT_OURS: Final = frozenset({403, 404})  # not_redeemer, unknown_attempt; any other refusal knows the attempt
@@ -82,154 +85,149 @@ async def adopt(engine: Engine, lease: Lease, plan: Plan, view: TransactionView)
     return True
 
 
+def recall_of(journal: Journal, attempt_id: str) -> Recall | None:
+    """What proves an attempt to a service that has forgotten it; None where no receipt was ever seen.
+
+    Raises:
+        JournalError: the journal is damaged.
+    """
+    kept = journal.receipts.of(attempt_id)
+    if kept is None:
+        return None
+    record = journal.transactions.require(kept.txn)
+    if attempt_id == record.attempt_id:
+        rows = journal.transactions.effects(record)
+    else:
+        undoing = journal.transactions.effects(record, COMPENSATE_LANE)
+        rows = tuple(row for row in undoing if row.attempt_id == attempt_id)
+    return Recall(
+        receipt=kept.token,
+        run_key=record.run_key,
+        independent=record.independent,
+        effects=tuple(_recalled(row.frozen()) for row in rows),
+    )
+
+
+def _recalled(effect: Effect) -> RecalledEffect:
+    undo = effect.compensation
+    return RecalledEffect(
+        seq=effect.seq,
+        tool=effect.tool,
+        tool_digest=effect.tool_digest,
+        resource=effect.resource,
+        args=effect.args,
+        call_key=effect.call_key,
+        compensation=None
+        if undo is None
+        else RecalledCompensation(tool=undo.tool, tool_digest=undo.tool_digest, map=dict(undo.map)),
+    )
+
+
 log: Final = logging.getLogger("countersign")
 
-CRASHED: Final = "its process ended while it was firing"
-"""The journal's word of a call that nobody saw the end of."""
-
-LEFT_RUNNING: Final = "left running"
-"""How the journal's word of a call begins that nobody waited for to its end: what it still does is not known."""
-
-_WAITS_HERE: Final = (
-    10  # seconds: the longest timeout after which the process that called asks once more itself
+_KNOWN_ALREADY: Final = frozenset({ErrorCode.ALREADY_REPORTED.value})
+_NEVER: Final = frozenset(
+    {
+        ErrorCode.BAD_TOKEN.value,
+        ErrorCode.OUTCOME_CONFLICT.value,
+        ErrorCode.UNKNOWN_ATTEMPT.value,
+        ErrorCode.NOT_REDEEMER.value,
+        ErrorCode.ILLEGAL_STATE.value,
+        ErrorCode.NOT_FOUND.value,
+    }
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
-    """A call nobody knows the outcome of: when it had ended at the latest, or that it may still run."""
-
-    ended_at: float  # by the wall clock, as the journal's rows are dated
-    left_running: bool = False
-
-    @classmethod
-    def of(cls, row: EffectRecord, call: PlannedCall, now: float) -> Doubt:
-        """As the journal holds it. FIRING was written just before the call, by a process that is dead by now; so where
-        the time that the call may have taken, and its request after that, is not over for sure, it is over from now on.
-        Unknown was written once it had ended.
-        """
-        if row.state is not LocalState.FIRING:
-            return cls(row.updated_at, (row.error or "").startswith(LEFT_RUNNING))
-        latest = row.updated_at + call.manifest.timeout_seconds
-        return cls(latest if now >= latest + call.manifest.timeout_seconds else now)
+async def flush(engine: Engine, txn: str | None = None) -> bool:
+    """Report everything pending, of one transaction or of all; True if nothing is left over."""
+    pending = engine.journal.outbox.pending(txn)
+    clean = True
+    for (_, attempt_id), group in groupby(pending, key=lambda one: (one.txn, one.attempt_id)):
+        reports = list(group)
+        try:
+            clean &= await report(engine, attempt_id, reports)
+        except ServiceUnavailable as error:
+            log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, error)
+            return False
+        except JournalSealed as error:  # whoever has the key tells them; they hold up no others
+            log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, error)
+            clean = False
+    return clean
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a probe has found out: fired, failed, or unknown still. `again_at`: from when its "no" would count."""
-
-    outcome: Outcome
-    why: str
-    result: bytes | None = None
-    again_at: float | None = None
-
-
-def probe_of(engine: Engine, call: PlannedCall) -> Probe | None:
-    """The probe that the reviewed manifest names, if its module was imported here."""
-    name = call.manifest.probe
-    return None if name is None else engine.registry.probe(name)
-
-
-async def find_out(engine: Engine, call: PlannedCall, doubt: Doubt, attempt_id: str) -> Found | None:
-    """Ask the probe of a call; None where it has none."""
-    asked = probe_of(engine, call)
-    if asked is None:
-        return None
-    at = engine.clock.wall()  # before it is asked: its answer is no older
-    found = _judged(call, asked, await _asked(engine, call, asked, attempt_id), doubt, at)
-    log.info("effect %s of %s: %s", call.effect.effect_id[:12], call.tool.name, found.why)
-    return found
-
-
-async def find_out_here(engine: Engine, call: PlannedCall, doubt: Doubt, attempt_id: str) -> Found | None:
-    """The same in the process whose call it was, just now: where the timeout is short, it waits that long for a "no"
-    to count.
-    """
-    found = await find_out(engine, call, doubt, attempt_id)
-    if found is None or found.again_at is None or call.manifest.timeout_seconds > _WAITS_HERE:
-        return found
-    await engine.waits.sleep(call.manifest.timeout_seconds)
-    # by the time that was waited, whatever clocks say
-    over = Doubt(doubt.ended_at - call.manifest.timeout_seconds)
-    return await find_out(engine, call, over, attempt_id)
-
-
-async def _asked(engine: Engine, call: PlannedCall, asked: Probe, attempt_id: str) -> ProbeAnswer:
-    effect = call.effect
-    about = FiringEffect(
-        effect.effect_id,
-        effect.call_key,
-        effect.txn,
-        effect.tool,
-        attempt_id,
-        engine.journal.transactions.require(effect.txn).run_key,
-        engine.ledger,
-        is_probe=True,
-    )
-    traced = tracing.span("countersign probe", effect_id=effect.effect_id, tool=effect.tool)
+async def report(engine: Engine, attempt_id: str, reports: list[Report]) -> bool:
+    """Tell what became of one attempt; without reports, that it was redeemed. True if nothing is left over."""
+    recall = recall_of(engine.journal, attempt_id) if not reports else None
+    if not reports and recall is None:
+        return True
     try:
-        with acting_for(about), traced:
-            answer = await engine.waits.call(
-                asked.fn, _arguments(call, asked), float(call.manifest.timeout_seconds)
-            )
-    except Exception as error:  # noqa: BLE001 - a probe may raise anything, and none of it says what happened
-        text = "" if call.has_secrets else text_of(error)
-        return Unsure(f"it raised {type(error).__name__}{text and ': '}{text}")
-    if (work := unfinished(answer)) is not None:
-        return Unsure(text_of(work))
-    if isinstance(answer, Unsure) and call.has_secrets:
-        return Unsure()
-    if isinstance(answer, Happened | DidNotHappen | Unsure):
-        return answer
-    return Unsure(
-        f"it answered a {type(answer).__name__}, which is neither Happened, DidNotHappen nor Unsure"
+        await _tell(engine, attempt_id, reports, recall)
+    except ServiceRefused as refused:
+        return await _refused(engine, attempt_id, reports, refused)
+    engine.journal.outbox.reported(reports)
+    return True
+
+
+async def _tell(engine: Engine, attempt_id: str, reports: list[Report], recall: Recall | None) -> None:
+    """Report; an attempt the service does not know is told with its receipt, if we have one."""
+    outcomes = [_outcome(engine.journal.outbox.opened(one)) for one in reports]
+    try:
+        await engine.service.report(attempt_id, outcomes, recall)
+    except ServiceRefused as refused:
+        unknown = refused.problem_code == ErrorCode.UNKNOWN_ATTEMPT.value and recall is None
+        recall = recall_of(engine.journal, attempt_id) if unknown else None
+        if recall is None:
+            raise
+        await engine.service.report(attempt_id, outcomes, recall)
+
+
+async def _refused(engine: Engine, attempt_id: str, reports: list[Report], refused: ServiceRefused) -> bool:
+    """One bad report must not hold up the others: find it by sending them one by one."""
+    if refused.problem_code in _KNOWN_ALREADY and len(reports) == 1:
+        engine.journal.outbox.reported(reports)
+        return True
+    if len(reports) > 1 and refused.problem_code in _KNOWN_ALREADY | _NEVER:
+        return all([await report(engine, attempt_id, [one]) for one in reports])
+    if refused.problem_code in _NEVER:
+        what = f"effect {reports[0].effect_id[:12]}" if reports else f"attempt {attempt_id}"
+        log.error("the service refused the outcome of %s: %s", what, refused)
+        engine.journal.outbox.refused(reports, str(refused))
+        return True
+    log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, refused)
+    return False
+
+
+def _outcome(report: Report) -> ReportedOutcome:
+    return ReportedOutcome(
+        effect_id=report.effect_id,
+        outcome=Outcome(report.outcome),
+        result=None if report.result is None else load(report.result),
+        error=report.error,
     )
 
 
-def _arguments(call: PlannedCall, asked: Probe) -> dict[str, Any]:
-    """What it names of the approved arguments, typed as it says; what the call leaves out it has a default for.
+# seconds our clock and the service's may differ when it says since when it forgot
+_CLOCKS_APART: Final = 3600.0
 
-    Raises:
-        NotStageable: it names what the tool does not take, or as another type.
+
+async def tell_restored(engine: Engine) -> bool:
+    """Tell a service in a higher epoch than the one we told everything to what it may have forgotten; True if it knows
+    all we know now.
     """
-    if strange := asked.strange(call.tool.signature):
-        raise NotStageable(
-            f"{asked.name!r} takes {strange[0]!r}, which {call.tool.name!r} does not hand over"
-        )
-    given = call.effect.args
-    return asked.signature.typed({name: given[name] for name in asked.signature.names if name in given})
-
-
-def _judged(call: PlannedCall, asked: Probe, answer: ProbeAnswer, doubt: Doubt, at: float) -> Found:
-    says = f"its probe {asked.name}"
-    if isinstance(answer, Happened):
-        return _happened(call, says, answer)
-    if isinstance(answer, Unsure):
-        return Found(Outcome.UNKNOWN, f"{says} cannot tell ({_why(answer) or 'it does not say why'})")
-    if doubt.left_running:
-        return Found(
-            Outcome.UNKNOWN, f"{says} has not found it, which does not count: the call was left running"
-        )
-    counts_from = doubt.ended_at + call.manifest.timeout_seconds
-    if answer.final is True or at >= counts_from:
-        return Found(Outcome.FAILED, f"{says} says that it did not happen")
-    when = datetime.fromtimestamp(counts_from, UTC).isoformat(timespec="seconds")
-    return Found(
-        Outcome.UNKNOWN, f"{says} has not found it, which counts from {when} on", again_at=counts_from
-    )
-
-
-def _why(answer: Unsure) -> str:
-    why: object = answer.why  # a probe may put anything there
-    return storable(why) if isinstance(why, str) else f"a {type(why).__name__}"
-
-
-def _happened(call: PlannedCall, says: str, answer: Happened) -> Found:
-    """That it happened is believed with the result it would have had, or with none."""
-    raw = None
-    if answer.result is not None:
-        raw = call.tool.signature.dump_result(answer.result)
-        if raw is None or not call.tool.signature.result_fits(raw):
-            told = f"with a {type(answer.result).__name__}, which is no result of {call.tool.name}"
-            return Found(Outcome.UNKNOWN, f"{says} says that it happened, {told}")
-    return Found(Outcome.FIRED, f"{says} says that it happened", raw)
+    iss = engine.settings.iss
+    told = engine.journal.epochs.told(iss)
+    if not told:
+        return True  # nothing was ever redeemed from this journal
+    view = await engine.service.epoch()
+    if view.epoch <= told:
+        return True
+    lost = [one.lost_after.timestamp() for one in view.restores if one.epoch > told]
+    since = min(lost, default=0.0) - _CLOCKS_APART
+    log.warning("the service's database was restored: it is told again what was redeemed from here")
+    engine.journal.outbox.tell_again(since)
+    clean = await flush(engine)
+    for attempt_id in engine.journal.receipts.untold(since):
+        clean &= await report(engine, attempt_id, [])
+    if clean:
+        engine.journal.epochs.tell(iss, view.epoch)
+    return clean

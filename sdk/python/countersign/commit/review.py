@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from countersign.clock import backoff
 from countersign.commit.plan import Plan
-from countersign.contract import names
 from countersign.contract.admission import JSON
 from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import ErrorCode
@@ -36,7 +35,7 @@ from countersign.runtime import Engine
 from countersign.settings import Settings
 
 if TYPE_CHECKING:
-    from countersign.runtime import Runtime
+    pass
 
 log: Final = logging.getLogger("countersign")
 
@@ -216,40 +215,6 @@ async def _send(engine: Engine, question: Question, text: str) -> None:
             raise
 
 
-def asked_about(runtime: Runtime, key: str) -> tuple[Question, ...]:
-    """What people ask about the step of this run key, as one transaction or as independent ones.
-
-    Raises:
-        MisuseError: this agent has no such step, in its journal or at the service.
-    """
-    journal, client = runtime.journal, runtime.client()
-    known = {record.txn for record in journal.transactions.find(key) if record.run_key == key}
-    txns = known or {names.txn_id(agent=runtime.settings.agent, run_key=key)}
-    try:
-        return tuple(one for txn in sorted(txns) for one in open_questions(client.view(txn)))
-    except ServiceRefused as refused:
-        if refused.problem_code != ErrorCode.NOT_FOUND:
-            raise
-        raise MisuseError(
-            f"nobody was ever asked about {key!r}; `countersign journal list` shows the keys there are"
-        ) from None
-
-
-def chosen(asked: Sequence[Question], question_id: str | None) -> tuple[str, str]:
-    """The review and the question that is meant.
-
-    Raises:
-        MisuseError: there is none, or several and nobody said which.
-    """
-    found = [one for one in asked if question_id in {None, one.question_id}]
-    if len(found) == 1:
-        return found[0].review_id, found[0].question_id
-    if found:
-        named = ", ".join(one.question_id for one in found)
-        raise MisuseError(f"people ask {len(found)} things; say which you answer: --question one of {named}")
-    raise MisuseError("nobody asks that, or it was answered already; leave the text out to see what is asked")
-
-
 async def until_answered(
     engine: Engine,
     txn: str,
@@ -369,3 +334,15 @@ class Terms:
     accept_edits: Judge = False
     answering: Answering = field(default_factory=Answering)
     keeps_approved: bool = False
+
+
+def require_writable(what: str, text: str) -> None:
+    """Half of a surrogate pair can be neither sent nor kept.
+
+    Raises:
+        MisuseError: the text has one; ``what`` names it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MisuseError(f"{what} is text that can be written as UTF-8, and {text!r} is not") from None

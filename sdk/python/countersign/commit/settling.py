@@ -16,7 +16,7 @@ from countersign.commit.attempt import PermitRefused, last_try_knew
 from countersign.commit.compensation import Unwinding, Unwound
 from countersign.commit.firing import FireResult, FireRun
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.commit.reporting import flush
+from countersign.commit.reconciliation import flush
 from countersign.contract.states import Outcome
 from countersign.errors import (
     EffectFailed,

@@ -73,22 +73,8 @@ class SettingsError(MisuseError):
     code = "settings"
 
 
-def require_writable(what: str, text: str) -> None:
-    """Half of a surrogate pair can be neither sent nor kept.
-
-    Raises:
-        MisuseError: the text has one; ``what`` names it.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise MisuseError(f"{what} is text that can be written as UTF-8, and {text!r} is not") from None
-
-
 _NOT_FOUND: Final = 404
-_PARTS: Final = (
-    4  # of a lease's name after its host: the boot, the process, when that began, which lease of it
-)
+_PARTS: Final = 4  # of a lease's name after its host: the boot, the process, when that began, and a number
 
 
 class ServiceUnavailable(WorldError):

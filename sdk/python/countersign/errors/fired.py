@@ -1,15 +1,13 @@
 """Errors of a transaction that did not end well: each says what stands, never more than is known.
 
-`NotDone` is what a tool raises of itself; `IndependentFailures` holds several. A traceback shows no frame of the SDK,
-for nobody can act on it; what the SDK did not raise on purpose may be a bug and keeps every frame.
+`NotDone` is what a tool raises of itself; `IndependentFailures` holds several.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Final, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 from countersign.errors.base import CountersignError
 from countersign.errors.reasons import PendingReview
@@ -352,43 +350,3 @@ class ToolRaised(CountersignError):
     def of(cls, tool: str, error: BaseException) -> ToolRaised:
         """In place of this exception."""
         return cls(tool, type(error).__name__, raised_at(error))
-
-
-E = TypeVar("E", bound=BaseException)
-_OURS: Final = frozenset({"countersign", "asyncio", "concurrent", "contextlib"})
-"""Packages: the SDK, and what it calls others through."""
-
-
-def beyond_ours(trace: TracebackType | None) -> TracebackType | None:
-    """From the first frame on that is not the SDK's; None where all of them are."""
-    while trace is not None and _package(trace) in _OURS:
-        trace = trace.tb_next
-    return trace
-
-
-def shortened(error: E) -> E:
-    """The same error without the SDK's frames before those of anybody else; and so of what it came from, and of the
-    errors of a group, as far as they are the SDK's.
-    """
-    for one in _all_of(error):
-        if isinstance(one, CountersignError | IndependentFailures):
-            one.__traceback__ = beyond_ours(one.__traceback__)
-    return error
-
-
-def _all_of(error: BaseException | None) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    waiting = [error]
-    while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        waiting += [one.__cause__, one.__context__]
-        if isinstance(one, IndependentFailures):
-            waiting += one.exceptions
-
-
-def _package(trace: TracebackType) -> str:
-    return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from countersign.errors import MisuseError, RegistrationError
 from countersign.manifests.drafting import args_schema
-from countersign.tools.declaring import Tool
+from countersign.tools.definition import Tool
 from countersign.tools.tool import tool_of
 
 MAX_NAME: Final = 64

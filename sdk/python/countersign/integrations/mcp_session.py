@@ -26,7 +26,8 @@ from countersign.integrations.errors import require_package
 from countersign.manifests.mcp_drafts import McpDraft, mcp_drafts
 from countersign.texts import storable
 from countersign.tools.current import current_effect, open_transaction
-from countersign.tools.declaring import GIVEN_MANIFEST, FailureMeans
+from countersign.tools.declaring import FailureMeans
+from countersign.tools.definition import GIVEN_MANIFEST
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.tools.results import pointer_step
 from countersign.tools.tool import tool

@@ -14,7 +14,7 @@ from countersign.errors import AlreadyRedeemed, Denied, EffectFailed, NotStageab
 from countersign.integrations.conversation import Answer, ModelCall
 from countersign.journal import EffectRecord
 from countersign.recovery.prior_run import EarlierRun
-from countersign.tools.declaring import Tool
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.tool import CallNames
 from countersign.transactions.transaction import Transaction

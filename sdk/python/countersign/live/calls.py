@@ -28,7 +28,7 @@ from countersign.errors import Denied, NotStageable, ReviewRequired, SavepointLo
 from countersign.errors.reasons import Asks, DenyReason
 from countersign.journal import Staged
 from countersign.runtime import Engine
-from countersign.tools.declaring import Tool
+from countersign.tools.definition import Tool
 
 Undone = Callable[[Sequence[Staged], BaseException], None]
 Returned = Callable[[Any], None]

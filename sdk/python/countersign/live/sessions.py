@@ -19,7 +19,7 @@ import functools
 import logging
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from countersign.adapters.protocol import LiveAdapter, LiveSession
 from countersign.errors import (
@@ -177,12 +177,8 @@ log: Final = logging.getLogger("countersign")
 _INTERRUPTED: Final = "it was interrupted"
 
 
-class Heard(Protocol):
-    """What an adapter answers; what it raises without what is secret."""
-
-    def __call__(self, adapter: str, act: Callable[[], Any]) -> Any:
-        """Ask it."""
-        ...
+Heard = Callable[[str, Callable[[], Any]], Any]
+"""What an adapter of that name answers; what it raises without what is secret."""
 
 
 class CommitFailed(Exception):

@@ -24,7 +24,7 @@ from countersign.errors import JournalError, MisuseError, NotStageable, Savepoin
 from countersign.live.isolation import Turns
 from countersign.live.sessions import CommitFailed, Committing, Recovered, heard
 from countersign.texts import text_of
-from countersign.tools.declaring import Tool
+from countersign.tools.definition import Tool
 from countersign.tools.results import is_awaitable, unfinished
 
 T = TypeVar("T")

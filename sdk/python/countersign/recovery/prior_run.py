@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from typing import Final, NoReturn
 
 from countersign.commit.commit import states_of
-from countersign.commit.plan import Plan, plan_from_journal
+from countersign.commit.plan import Plan, plan_from_journal, require_to_go_on
 from countersign.commit.reconciliation import look
-from countersign.commit.review import note_where_it_stands
+from countersign.commit.review import note_where_it_stands, require_writable
 from countersign.contract import names
 from countersign.contract.codes import ErrorCode
 from countersign.contract.states import Outcome, TxnState
@@ -36,11 +36,10 @@ from countersign.errors import (
     ServiceRefused,
     TransactionBusy,
 )
-from countersign.errors.base import require_writable
 from countersign.journal import Done, EffectRecord, Journal, Lease, LocalState, LocalTxn, TransactionRecord
 from countersign.journal.moves import IN_DOUBT, OPEN_TXN
 from countersign.journal.reading import LIVE_LANE
-from countersign.journal.verifying import damage_of, require_as_written
+from countersign.journal.verifying import damage_of
 from countersign.live.sessions import CommitFailed, Recovered, recover, undo_remains
 from countersign.live.work import LiveWork
 from countersign.runtime import Engine
@@ -165,19 +164,6 @@ def close(engine: Engine, beginning: str, *, by: str, why: str) -> TransactionRe
     finally:
         journal.leases.release(lease)
     return journal.transactions.require(txn)
-
-
-def require_to_go_on(journal: Journal, txn: str) -> None:
-    """Whoever runs a key goes on with what an earlier run left, or hears that it is over.
-
-    Raises:
-        JournalError: it is not as the SDK wrote it.
-        AlreadyRedeemed: a person has closed it.
-    """
-    require_as_written(journal.database, txn)
-    record = journal.transactions.require(txn)
-    if record.state is LocalTxn.CLOSED:
-        raise AlreadyRedeemed(record.run_key, txn, record.state.value, record.note or "")
 
 
 def _require_unsettled(engine: Engine, record: TransactionRecord) -> None:

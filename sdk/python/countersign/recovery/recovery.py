@@ -18,8 +18,7 @@ from countersign import tracing
 from countersign.commit.attempt import MAX_ERROR
 from countersign.commit.commit import Commit
 from countersign.commit.plan import Plan, plan_from_journal
-from countersign.commit.reconciliation import adopt, is_of_list, look
-from countersign.commit.reporting import flush, tell_restored
+from countersign.commit.reconciliation import adopt, flush, is_of_list, look, tell_restored
 from countersign.commit.review import Terms, note_where_it_stands, pending_of
 from countersign.contract.states import TxnState
 from countersign.contract.wire import TransactionView

@@ -21,8 +21,8 @@ import orjson
 from countersign.commit.attempt import MAX_ERROR, Authority
 from countersign.commit.firing import FireRun
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.commit.reconciliation import CRASHED, Doubt, Found, find_out, probe_of
-from countersign.commit.reporting import flush
+from countersign.commit.probing import CRASHED, Doubt, Found, find_out, probe_of
+from countersign.commit.reconciliation import flush
 from countersign.commit.settling import Ending
 from countersign.contract.canonical import canonicalize
 from countersign.contract.states import EffectState, Outcome

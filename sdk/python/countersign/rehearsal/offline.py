@@ -28,7 +28,7 @@ from countersign.service.enforcement import Enforcer, KeyCache
 from countersign.service.transport import Nonces, Transport
 from countersign.settings import AGENT_VARIABLE, Settings
 from countersign.tools.current import open_transaction
-from countersign.tools.declaring import Tool
+from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
 from countersign.transactions.step import Step
 from countersign.waiting import AsyncWaits, SyncWaits, Waits

@@ -43,7 +43,7 @@ from countersign.rehearsal.recorded import RecordedRun, from_export, from_journa
 from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.settings import journal_key_path_from_env
 from countersign.tools.current import require_running
-from countersign.tools.declaring import Tool
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import settle
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.transactions.rerun import require_step

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.errors import RegistrationError
-from countersign.tools.declaring import Lane, Probe, argument_of, require_resource
+from countersign.tools.declaring import Lane, argument_of, require_resource
+from countersign.tools.definition import Probe
 from countersign.tools.signature import Signature
 
 EXECUTE: Final = "execute"

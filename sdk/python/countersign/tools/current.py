@@ -29,7 +29,7 @@ from countersign.errors import MisuseError, NotDone, OutsideTransaction
 
 if TYPE_CHECKING:
     from countersign.llm.ledger import Ledger
-    from countersign.tools.declaring import Tool
+    from countersign.tools.definition import Tool
 
 
 class Places:
@@ -164,9 +164,7 @@ class FiringEffect:
     run_key: str
     ledger: Ledger = field(compare=False, repr=False)  # counts what the tool asks of models
     is_probe: bool = False  # nothing fires: somebody asks whether it has happened
-    in_doubt: bool = (
-        False  # an earlier call for it may have acted: that this one did not says nothing about that
-    )
+    in_doubt: bool = False  # an earlier call for it may have acted, whatever this one says
     requests: Requests = field(default_factory=Requests, compare=False, repr=False)
     """With which the tool changes something by `RestApi`, in this call for it."""
     over: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)

@@ -24,7 +24,7 @@ from typing import Any, Final
 from countersign.errors import CountersignError, MisuseError, RegistrationError
 from countersign.texts import storable
 from countersign.tools.current import importing
-from countersign.tools.declaring import Probe, Tool
+from countersign.tools.definition import Probe, Tool
 
 
 class ToolRegistry:

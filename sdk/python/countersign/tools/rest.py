@@ -36,7 +36,7 @@ from countersign.contract.errors import ContractError
 from countersign.errors import CountersignError, NotDone
 from countersign.http_clients import http_client
 from countersign.tools.current import current_effect, firing_effect, require_no_probe
-from countersign.tools.declaring import DidNotHappen, Happened, ProbeAnswer, Unsure
+from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Unsure
 from countersign.tools.rest_security import filled, sound, told, unsendable
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]

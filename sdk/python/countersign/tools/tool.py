@@ -30,15 +30,8 @@ from countersign.contract.manifest import READ_GROUP
 from countersign.errors import OutsideTransaction, RegistrationError
 from countersign.tools.classes import compensation_of, methods_of, probe_of
 from countersign.tools.current import Watching, current_transaction, open_transaction
-from countersign.tools.declaring import (
-    FailureMeans,
-    Lane,
-    Probe,
-    Tool,
-    draft_of,
-    require_calling,
-    require_sound,
-)
+from countersign.tools.declaring import FailureMeans, Lane, draft_of, require_calling, require_sound
+from countersign.tools.definition import Probe, Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.tools.signature import Signature

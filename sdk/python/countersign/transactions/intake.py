@@ -27,7 +27,7 @@ from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError, NotStageable, OutsideTransaction
 from countersign.live.calls import LiveCallAsked
 from countersign.tools.current import Place, here
-from countersign.tools.declaring import Tool
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import CallNames
 from countersign.transactions.step import Step

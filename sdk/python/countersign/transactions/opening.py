@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from countersign.commit.review import Answering, OnQuestion, Terms
+from countersign.commit.review import Answering, OnQuestion, Terms, require_writable
 from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
-from countersign.errors.base import require_writable
 from countersign.errors.reasons import Proposal
 from countersign.live.isolation import ABORT, Abort, Serialize, require_isolation
 from countersign.tools.current import open_transaction, require_running
@@ -130,6 +129,11 @@ def transaction(
         )
     claimed = claimed_of(purpose, reasoning, on_behalf_of)
     said = (key, wait, independent, claimed, accept_edits, on_question, dry_run, isolation != ABORT)
+    rehearsal: Rehearsal[Any] | None = None
+    if dry_run:
+        from countersign.rehearsal.dry_run import DryRehearsal  # only those who rehearse load it
+
+        rehearsal = DryRehearsal(named)
     outer = open_transaction()  # whose runtime an inner block has, also where that is a replay's
     return Transaction(
         runtime or (outer._runtime if isinstance(outer, Transaction) else default_runtime()),
@@ -137,12 +141,6 @@ def transaction(
         Terms(wait, claimed, accept_edits, Answering(on_question)),
         independent=independent,
         plain=not any(said),
-        rehearsal=_dry(named) if dry_run else None,
+        rehearsal=rehearsal,
         isolation=isolation,
     )
-
-
-def _dry(key: str) -> Rehearsal[Any]:
-    from countersign.rehearsal.dry_run import DryRehearsal  # only those who rehearse load it
-
-    return DryRehearsal(key)

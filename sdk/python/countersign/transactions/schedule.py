@@ -23,7 +23,7 @@ from countersign.contract.admission import JSON, admit, load
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import resolve_pointer
 from countersign.errors import MisuseError, NotStageable
-from countersign.tools.declaring import Tool
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry
 from countersign.transactions.intake import MAX_EFFECTS

@@ -20,9 +20,10 @@ from countersign import tracing
 from countersign.adapters.protocol import LiveCall
 from countersign.commit.attempt import describe_ending
 from countersign.commit.commit import Commit
-from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls
-from countersign.commit.reporting import flush
+from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, require_to_go_on
+from countersign.commit.reconciliation import flush
 from countersign.commit.review import Terms
+from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged
@@ -30,11 +31,10 @@ from countersign.live.calls import ALL_LOST, LiveCallAsked, Running, require_rel
 from countersign.live.isolation import Serialize, claim
 from countersign.live.sessions import undo_remains
 from countersign.live.work import LiveWork
-from countersign.recovery.prior_run import require_to_go_on
 from countersign.recovery.roll_forward import results_in_journal
 from countersign.runtime import Engine
 from countersign.texts import text_of
-from countersign.tools.declaring import Tool
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.transactions.listing import (
     Listing,
@@ -114,7 +114,8 @@ class Step:
         secret: tuple[str, ...] | None = None,
     ) -> Placeholder[Any]:
         """Write one call down and answer its placeholder. `secret`: which arguments are, None where nobody said yet."""
-        return self._list.stage(StagedCall.of(self.txn, tool, raw, n, call_key, group, secret))
+        effect_id = names.effect_id(txn=self.txn, call_key=call_key)
+        return self._list.stage(StagedCall(tool, raw, n, call_key, effect_id, group, secret))
 
     def end_block(self, start: int, calls: Sequence[StagedCall] | None) -> None:
         """Calls of other threads and tasks are over; those from `start` on stand in this order, if one is given."""

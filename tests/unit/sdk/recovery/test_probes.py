@@ -21,7 +21,7 @@ from countersign import (
     resume,
     tool,
 )
-from countersign.commit.reconciliation import Doubt
+from countersign.commit.probing import Doubt
 from countersign.contract import EffectState
 from countersign.journal import LocalState
 from tests.fakes.desk import (

@@ -184,7 +184,7 @@ def test_no_value_of_ours_shows_arguments_by_its_repr(shown: object) -> None:
 
 
 def test_a_staged_call_shows_none_either(desk: Desk) -> None:
-    call = StagedCall.of("t" * 64, tool_of(pay_tool(desk)), RAW, 0, "c" * 64, 0, None)
+    call = StagedCall(tool_of(pay_tool(desk)), RAW, 0, "c" * 64, "e" * 64, 0, None)
     assert CARD not in repr(call)
 
 
