@@ -267,10 +267,10 @@ class FireRun:
         self._result.results[call.effect.effect_id] = returned
         raw = None
         try:
-            raw = call.tool.signature.dump_result(returned)
+            raw = call.tool.signature.result.dump(returned)
         finally:  # it has returned, whatever interrupts the writing of its result
             self._outcomes.note(call, Outcome.FIRED, result=raw)
-        if instead := call.tool.signature.loses_result(returned, raw):
+        if instead := call.tool.signature.result.loses(returned, raw):
             log.warning(_LOST, call.tool.name, type(returned).__name__, instead)
 
     async def _none_fired(self, failed: Sequence[tuple[PlannedCall, Exception]], doubtful: set[str]) -> None:
@@ -319,7 +319,7 @@ class FireRun:
 
     def _happened(self, call: PlannedCall, raw: bytes | None) -> None:
         """As if it had returned this; what nobody can tell of its result is None."""
-        typed = None if raw is None else call.tool.signature.load_result(raw)
+        typed = None if raw is None else call.tool.signature.result.load(raw)
         self._result.results[call.effect.effect_id] = typed
         self._outcomes.note(call, Outcome.FIRED, result=raw)
 

@@ -171,8 +171,8 @@ def _happened(call: PlannedCall, says: str, answer: Happened) -> Found:
     """That it happened is believed with the result it would have had, or with none."""
     raw = None
     if answer.result is not None:
-        raw = call.tool.signature.dump_result(answer.result)
-        if raw is None or not call.tool.signature.result_fits(raw):
+        raw = call.tool.signature.result.dump(answer.result)
+        if raw is None or not call.tool.signature.result.fits(raw):
             told = f"with a {type(answer.result).__name__}, which is no result of {call.tool.name}"
             return Found(Outcome.UNKNOWN, f"{says} says that it happened, {told}")
     return Found(Outcome.FIRED, f"{says} says that it happened", raw)

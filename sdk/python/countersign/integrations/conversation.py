@@ -180,8 +180,7 @@ class Numbering:
 
     def _spans(self, before: Sequence[Message]) -> Iterator[tuple[Message, Sequence[Message]]]:
         """Each message that calls, with what stands between it and the next one of the model."""
-        starts = [at for at, one in enumerate(before) if one["role"] == "assistant"]
-        for start, end in pairwise([*starts, len(before)]):
+        for start, end in _stretches(before):
             if self._dialect.calls_of(before[start]):
                 yield before[start], before[start + 1 : end]
 

@@ -157,7 +157,7 @@ def as_it_was(done: EarlierRun, meant: Sequence[Meant], *, whole: bool = True) -
                 named.ran(one.tool, raw)
                 live.append(call_key)
                 answered = done.live[call_key]
-                returned.append(_NOT_KEPT if answered is None else one.tool.signature.load_result(answered))
+                returned.append(_NOT_KEPT if answered is None else one.tool.signature.result.load(answered))
             elif known is None:
                 known = _settled(one.tool, rows[call_key])
                 named.staged(one.tool, raw, known)
@@ -173,7 +173,7 @@ def as_it_was(done: EarlierRun, meant: Sequence[Meant], *, whole: bool = True) -
 
 def _settled(tool: Tool, row: EffectRecord) -> Placeholder[Any]:
     placeholder: Placeholder[Any] = Placeholder(tool.name, row.effect_id, row.call_key)
-    result = None if row.result is None else tool.signature.load_result(row.result)
+    result = None if row.result is None else tool.signature.result.load(row.result)
     settle(placeholder, row.state.value, result, row.error)
     return placeholder
 
@@ -203,5 +203,5 @@ def _result_text(tool: Tool, result: object) -> str:
         return "done"
     if isinstance(result, str):
         return result
-    raw = tool.signature.dump_result(result)
+    raw = tool.signature.result.dump(result)
     return "done; its result cannot be written as JSON" if raw is None else raw.decode()

@@ -345,4 +345,4 @@ def results_in_journal(engine: Engine, plan: Plan) -> dict[str, object]:
 
 def _typed(call: PlannedCall, raw: bytes | None) -> object:
     """One journaled result; None where it had no JSON form."""
-    return None if raw is None else call.tool.signature.load_result(raw)
+    return None if raw is None else call.tool.signature.result.load(raw)

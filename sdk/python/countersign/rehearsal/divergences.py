@@ -208,9 +208,9 @@ class LiveResults:
         tool = self._registry.get(name)
         if tool is None or now is None:
             return False
-        if tool.signature.load_result(then) == load(then):
+        if tool.signature.result.load(then) == load(then):
             return False  # plain JSON, of which its bytes tell more: 1 is no true
-        return tool.signature.loses_result(tool.signature.load_result(now), then) is None
+        return tool.signature.result.loses(tool.signature.result.load(now), then) is None
 
     def _answers_nothing(self, name: str, now: bytes) -> bool:
         tool = self._registry.get(name)
@@ -357,7 +357,7 @@ def _typed(call: RecordedCall, raw: bytes, registry: ToolRegistry) -> tuple[Any,
     tool = registry.get(call.tool)
     if tool is None:
         return load(raw), None
-    if tool.signature.result_fits(raw):
-        return tool.signature.load_result(raw), None
+    if tool.signature.result.fits(raw):
+        return tool.signature.result.load(raw), None
     text = f"of {call.tool}: its recorded result is not of the type that the tool says it returns now"
     return load(raw), Divergence("result", call.lane, call.seq, call.tool, call.args, None, text)

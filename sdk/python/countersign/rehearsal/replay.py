@@ -240,7 +240,7 @@ class _Replay:
             return stand_in(**call.args)
         known = self.outcomes_by_id.get(call.effect_id)
         if known is not None and known.recorded is not None and known.is_known:
-            if (kind := tool.signature.taken_for_text) is not None:
+            if (kind := tool.signature.result.taken_for_text) is not None:
                 raise NotRecorded(
                     f"{tool.name} returns text or a {kind}, and the record has JSON, where a {kind} is text too: "
                     f"which it was is not known; {_INSTEAD.format(tool.name)}"

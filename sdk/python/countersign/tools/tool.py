@@ -151,7 +151,7 @@ def tool(
         signature = Signature(fn, called)
         # a live one answers its own run, and a replay says where its type is not in the record
         if lane == "staged":
-            signature.require_result()
+            signature.result.require_told_apart()
         return Tool(
             name=called,
             fn=fn,

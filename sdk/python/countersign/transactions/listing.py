@@ -109,7 +109,7 @@ class Listing:
         """Hear what a live effect has returned. It is written down as it is now, and with the list: not where JSON does
         not hold it, or too much was returned before.
         """
-        raw = tool.signature.dump_result(answer)
+        raw = tool.signature.result.dump(answer)
         if raw is not None and self._returned_bytes + len(raw) <= _MAX_RETURNED:
             self._returned_bytes += len(raw)
             self._returned[row.effect_id] = raw
@@ -194,7 +194,7 @@ class Listing:
             result = results.get(row.effect_id)
             if row.effect_id not in results and row.result is not None and row.effect_id in signatures:
                 # it stands, whatever the block ends with
-                result = signatures[row.effect_id].load_result(row.result)
+                result = signatures[row.effect_id].result.load(row.result)
             self._settle(row.effect_id, row.state.value, result, row.error)
 
     def _settle(self, effect_id: str, outcome: str, result: object, error: str | None) -> None:

@@ -149,7 +149,7 @@ class Schedule:
 
     def _taken(self, source: str, answers: Mapping[str, Any]) -> JSON:
         giver, _, pointer = source.partition(":")
-        raw = self._tools[giver].signature.dump_result(answers[giver])
+        raw = self._tools[giver].signature.result.dump(answers[giver])
         if raw is None:
             raise NotStageable(f"what {giver!r} answered cannot be written as JSON, so nothing takes it")
         try:
