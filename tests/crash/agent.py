@@ -30,10 +30,9 @@ from countersign import (
     tool,
     transaction,
 )
-from countersign.commit.edits import open_proposals
+from countersign.commit.review import open_proposals
 from countersign.contract import names
-from countersign.exchange import Answered, Asked
-from countersign.waiting import SyncWaits
+from countersign.waiting import Answered, Asked, SyncWaits
 from tests.crash.dying import Death
 
 AGENT = "support"

@@ -16,10 +16,9 @@ from typing import Any
 from countersign.adapters.postgres import PostgresSession
 from countersign.adapters.redo import Work
 from countersign.adapters.sqlite import SQLiteSession
-from countersign.exchange import Answered, Asked
 from countersign.journal.database import Database
 from countersign.live.work import LiveWork
-from countersign.waiting import AsyncWaits, SyncWaits
+from countersign.waiting import Answered, Asked, AsyncWaits, SyncWaits
 
 
 class Points:

@@ -4,8 +4,8 @@ Nothing is built into the product for this. A point is a call in the source, fou
 the module it stands in and the function it runs:
 
 * service: each unit of work (`db.write`, `db.write_sync`), and each durable act on files (`DURABLE`);
-* agent: each journal transaction (`database.unit`, and `leases.unit` for the owner's), each request to the service, each call of a tool, each move of the
-  live lane.
+* agent: each journal transaction (`database.unit`, and `leases.unit` for the owner's), each request to the service,
+  each call of a tool, each move of the live lane.
 
 One call that serves many things (the operator's verbs, the sweeps) is as many points as there are things, read from the
 same table or the same calls as the product reads.

@@ -117,7 +117,7 @@ AGENT_WHERE: dict[str, Chapter] = _passed(
             journal.meta:TakenEdits.keep journal.meta:TakenEdits.note
             journal.transactions:Transactions.adopt
         """,
-        chapters.talks: "commit.answering:_ask service.client.Service.answer",
+        chapters.talks: "commit.review:_ask service.client.Service.answer",
         chapters.takes_back: """
             service.client.Service.compensate journal.firing:Firing.begin_compensation
             journal.firing:Firing.compensation_redeemed journal.firing:Firing.settle_compensated

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from countersign import NotDone, Transaction, tasks, tool
-from countersign.tasks import GRACE_SECONDS
+from countersign import NotDone, Transaction, concurrency, tool
+from countersign.concurrency import GRACE_SECONDS
 from countersign.waiting import AsyncWaits, SyncWaits
 from tests.fakes.desk import Desk, failing_tool
 
@@ -103,7 +103,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The timeout of a tool is over after a twentieth of it, and so is the grace after it."""
     for waits in (SyncWaits, AsyncWaits):
         monkeypatch.setattr(waits, "call", _hurrying(waits.call))
-    monkeypatch.setattr(tasks, "GRACE_SECONDS", GRACE_SECONDS / 20)
+    monkeypatch.setattr(concurrency, "GRACE_SECONDS", GRACE_SECONDS / 20)
 
 
 def _hurrying(call: Any) -> Any:

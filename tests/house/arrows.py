@@ -22,15 +22,14 @@ SDK = "countersign"
 
 # The rooms of the SDK, from the ground up: a room may name those of the lines before its own, and itself.
 SDK_FLOORS = (
-    ("contract", "backoff", "clock", "texts", "tracing"),
-    ("threads",),
-    ("errors", "tasks"),
-    ("exchange", "http_clients", "adapters", "journal", "catalogue"),
+    ("contract", "clock", "texts", "tracing"),
+    ("concurrency", "errors"),
+    ("http_clients", "adapters", "journal", "catalogue"),
     ("settings", "waiting"),
     ("service", "tools"),
     ("manifests", "llm"),
-    ("engine",),
-    ("runtime", "live"),
+    ("runtime",),
+    ("live",),
     ("commit", "testing"),
     ("recovery",),
     ("transactions",),
@@ -46,18 +45,17 @@ SDK_UPWARD = {
         "countersign.runtime.Runtime",
         "countersign.runtime.default_runtime",
     },
-    "countersign.tools.tool": {"countersign.manifests.drafting.draft_manifest"},  # Tool.draft_manifest()
-    "countersign.tools.current": {
-        "countersign.llm.ledger.Ledger",  # who counts
-        "countersign.transactions.transaction.Transaction",  # who is watching
-    },
+    "countersign.tools.definition": {
+        "countersign.manifests.drafting.draft_manifest"
+    },  # Tool.draft_manifest()
+    "countersign.tools.current": {"countersign.llm.ledger.Ledger"},  # who counts
     "countersign.transactions.opening": {  # transaction(dry_run=True)
         "countersign.rehearsal.dry_run.DryRehearsal",
-        "countersign.rehearsal.stage.Rehearsal",
+        "countersign.rehearsal.offline.Rehearsal",
     },
     "countersign.transactions.transaction": {  # its .result
         "countersign.rehearsal.foreseen.DryRun",
-        "countersign.rehearsal.stage.Rehearsal",
+        "countersign.rehearsal.offline.Rehearsal",
     },
     "countersign.transactions.rerun": {  # run_transaction(dry_run=True)
         "countersign.rehearsal.dry_run.rehearse",

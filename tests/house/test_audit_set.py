@@ -12,7 +12,7 @@ pytestmark = pytest.mark.anyio
 
 # At most so many files and lines of code. Lower them with every step towards 60 and 9,200, 40 and 6,800.
 SERVICE_FILES, SERVICE_LINES = 112, 11_500
-SDK_FILES, SDK_LINES = 95, 11_200
+SDK_FILES, SDK_LINES = 78, 11_200
 
 
 async def test_one_effects_life_runs_through_the_listed_files_and_no_more(tmp_path: Path) -> None:

@@ -17,9 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from countersign.integrations.conversation import Answer, Message, ModelCall
+from countersign.integrations.conversation import Answer, Message, ModelCall, Numbering
 from countersign.integrations.loop import Loop, ModelClient
-from countersign.integrations.numbering import Numbering
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.integrations.taking import StepTaker
 from countersign.journal import Journal

@@ -61,20 +61,24 @@ if TYPE_CHECKING:
     from countersign.llm.errors import BudgetExceeded, CallNotRecorded, PriceUnknown, UsageUnknown
     from countersign.llm.ledger import LlmRecord
     from countersign.llm.shapes import Usage
-    from countersign.recovery.resuming import resume, resume_async
-    from countersign.rehearsal.divergences import Divergence
-    from countersign.rehearsal.errors import NotRecorded, ReplayDiverged
+    from countersign.recovery.recovery import resume, resume_async
+    from countersign.rehearsal.divergences import (
+        Divergence,
+        NotRecorded,
+        ReplayDiverged,
+        ReplayedCall,
+        ReplayResult,
+    )
     from countersign.rehearsal.foreseen import DryRun, ForeseenEffect
     from countersign.rehearsal.replay import replay
-    from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
     from countersign.runtime import Runtime, default_runtime, use_runtime
     from countersign.settings import Settings
     from countersign.tools.current import FiringEffect, current_effect
+    from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Tool, Unsure
     from countersign.tools.placeholder import Placeholder
-    from countersign.tools.probes import DidNotHappen, Happened, ProbeAnswer, Unsure, probe
     from countersign.tools.registry import ToolRegistry
     from countersign.tools.rest import RestAnswer, RestApi, RestUnknown
-    from countersign.tools.tool import Tool, tool, tool_of
+    from countersign.tools.tool import probe, tool, tool_of
     from countersign.transactions.opening import transaction
     from countersign.transactions.rerun import run_transaction
     from countersign.transactions.run_steps import run_steps, run_steps_async, step_of
@@ -103,22 +107,20 @@ _HOMES = {
     "llm.ledger": ("LlmRecord",),
     "llm.shapes": ("Usage",),
     "tools.placeholder": ("Placeholder",),
-    "tools.probes": ("DidNotHappen", "Happened", "ProbeAnswer", "Unsure", "probe"),
+    "tools.definition": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
     "errors.reasons": ("Asks", "DenyReason", "PendingReview", "Proposal", "Question"),
-    "rehearsal.divergences": ("Divergence",),
-    "rehearsal.errors": ("NotRecorded", "ReplayDiverged"),
+    "rehearsal.divergences": ("Divergence", "NotRecorded", "ReplayDiverged", "ReplayResult", "ReplayedCall"),
     "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
     "rehearsal.replay": ("replay",),
-    "rehearsal.replayed": ("ReplayResult", "ReplayedCall"),
     "transactions.rerun": ("run_transaction",),
-    "recovery.resuming": ("resume", "resume_async"),
+    "recovery.recovery": ("resume", "resume_async"),
     "tools.rest": ("RestAnswer", "RestApi", "RestUnknown"),
     "transactions.run_steps": ("run_steps", "run_steps_async", "step_of"),
     "transactions.schedule": ("StepsRefused",),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
     "settings": ("Settings",),
     "tools.registry": ("ToolRegistry",),
-    "tools.tool": ("Tool", "tool", "tool_of"),
+    "tools.tool": ("probe", "tool", "tool_of"),
     "transactions.opening": ("transaction",),
     "transactions.transaction": ("Transaction",),
 }

@@ -1,15 +1,15 @@
-"""Time as the SDK uses it: wall time for names and leases, steady time for "how long ago".
+"""Time as the SDK uses it: wall time for names and leases, steady time for intervals, and pauses between retries.
 
-Steady time does not jump with the wall clock and, where the system offers it, goes on counting while the
-machine sleeps (CLOCK_BOOTTIME): a laptop that was shut for an hour must not believe that its permission is
-still fresh.
+Steady time does not jump with the wall clock and, where the system offers it, goes on counting while the machine sleeps
+(CLOCK_BOOTTIME): a laptop that was shut for an hour must not believe that its permission is still fresh.
 """
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -17,11 +17,9 @@ class Clock(Protocol):
 
     def wall(self) -> float:
         """Seconds since the epoch, UTC."""
-        ...
 
     def steady(self) -> float:
         """Seconds since some fixed moment; never goes back."""
-        ...
 
 
 class SystemClock:
@@ -53,3 +51,14 @@ class ServerTime:
     def latest(self, clock: Clock) -> float:
         """The latest the service's clock can show now."""
         return self.iat + 1 + (clock.steady() - self.asked_at)
+
+
+_MAX_DOUBLINGS: Final = 32  # beyond these every `longest` has been reached
+
+
+def backoff(base: float, tried: int, longest: float) -> float:
+    """Seconds: `base` doubled with each of the `tried` tries, `longest` at most, and of that a half or more, by chance,
+    so that many who failed together do not come back together.
+    """
+    doubled: float = base * 2.0 ** min(tried, _MAX_DOUBLINGS)
+    return min(doubled, longest) * random.uniform(0.5, 1)  # noqa: S311 - spread, not secrecy

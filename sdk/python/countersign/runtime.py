@@ -1,7 +1,7 @@
 """The composition root of the SDK: settings, key, journal, tools and connections of one agent process.
 
-Most programs never name it: the first transaction makes one from the environment. Tests and hosts with
-several agents make their own and pass it, or put it in place with `use_runtime`.
+Most programs never name it: the first transaction makes one from the environment. Tests and hosts with several agents
+make their own and pass it, or put it in place with `use_runtime`. An `Engine` is what a commit works with.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Self
+from dataclasses import dataclass
+from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 import httpx2
 
 from countersign.clock import Clock, SystemClock
 from countersign.contract.keys import PrivateKey
-from countersign.engine import Engine
+from countersign.errors import WorkerStopping
 from countersign.http_clients import async_http_client, http_client
 from countersign.journal import Journal
 from countersign.llm.ledger import Ledger
@@ -29,6 +30,56 @@ from countersign.service.transport import Nonces, Transport
 from countersign.settings import Settings, load_key
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.waiting import AsyncWaits, SyncWaits, Waits
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The parts, joined for one transaction or one recovery."""
+
+    settings: Settings
+    registry: ToolRegistry
+    journal: Journal
+    manifests: Manifests
+    enforcer: Enforcer
+    service: Service
+    waits: Waits
+    clock: Clock
+    ledger: Ledger
+    stopping: Callable[[], bool] = lambda: False
+
+    def require_going_on(self) -> None:
+        """Asked before a redemption and before every effect: a worker that is to end begins nothing more.
+
+        Raises:
+            WorkerStopping: somebody asked this process to stop; what is not begun is left to the next.
+        """
+        if self.stopping():
+            raise WorkerStopping
+
+
+class Host(Protocol):
+    """What a transaction needs of the runtime it runs in."""
+
+    @property
+    def settings(self) -> Settings:
+        """Whose transaction it is, and how long anything may take."""
+
+    @property
+    def registry(self) -> ToolRegistry:
+        """The tools."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What counts its calls to models."""
+
+    def engine(self, waits: Waits) -> Engine:
+        """The parts of one commit."""
+
+    def sync_waits(self) -> SyncWaits:
+        """Waiting on the calling thread."""
+
+    def async_waits(self) -> AsyncWaits:
+        """Waiting on the running event loop."""
 
 
 def _own_key(settings: Settings, clock: Clock) -> tuple[PrivateKey, BroughtKeys | None]:

@@ -77,14 +77,10 @@ class Settings:
     agent: str
     key_path: Path | None  # the enrolled key; None: one made here, vouched for by the token
     journal_path: JournalPlace
-    journal_key_path: Path | None = (
-        None  # seals what is secret; None: beside a journal file, made when it is needed
-    )
+    journal_key_path: Path | None = None  # seals what is secret; None: beside the journal, made when needed
     token_path: Path | None = None  # the platform's token; see service/bringing.py
     issuer: str = ""  # what `iss` of a release must be; empty: the url
-    issuer_keys: tuple[
-        str, ...
-    ] = ()  # thumbprints (RFC 7638) of the only keys that count; empty: any it publishes
+    issuer_keys: tuple[str, ...] = ()  # thumbprints (RFC 7638) of the only keys that count; empty: any
     https_proxy: str | None = field(default=None, repr=False)  # may hold a password; None: direct
     ca_file: Path | None = None  # the authorities of the service's certificate; None: those of this host
     allow_dev: bool = False  # accept releases whose votes came from the development sign-in
@@ -96,9 +92,7 @@ class Settings:
     connect_seconds: float = 5.0
     read_seconds: float = 15.0  # on top of any time the service was asked to wait
     retries: int = 3  # further tries after a connection error or an overloaded service, same idempotency key
-    retry_base_seconds: float = (
-        0.1  # doubled each time, half of it random, so that agents do not march in step
-    )
+    retry_base_seconds: float = 0.1  # doubled each time, half of it random, so agents do not march in step
     retry_max_seconds: float = 2.0
     poll_seconds: int = 20  # one long poll; proxies drop idle connections at 30 to 60 s
 
@@ -106,9 +100,7 @@ class Settings:
     max_answer_nodes: int = 200_000
     max_jwks_bytes: int = 64 * 1024  # three keys take less than 1 KiB
     jwks_seconds: float = 300.0  # half of the time the service publishes a key before it signs with it
-    jwks_retry_seconds: float = (
-        30.0  # an unknown kid causes one fetch in this time, so that tokens cannot flood it
-    )
+    jwks_retry_seconds: float = 30.0  # an unknown kid causes one fetch in this time: tokens cannot flood it
 
     lease_seconds: float = 60.0  # renewed while its owner lives, by a heartbeat; see journal/leases.py
     lease_wait_seconds: float = 5.0  # how long a second run of the same key waits for the first

@@ -1,9 +1,8 @@
-"""The two ways to wait: blocking, and awaiting. Everything else in the SDK is written once, as async
-functions.
+"""The two ways to wait, blocking and awaiting, and one HTTP exchange in either; all else is written once, as async.
 
-`SyncWaits` never suspends, so `run` can drive any coroutine of the SDK to its end with a single `send`; a
-coroutine that suspends anyway has met something async in a blocking transaction, and that is refused rather
-than guessed at. There is one protocol engine (commit/commit.py), not two.
+`SyncWaits` never suspends, so `run` can drive any coroutine of the SDK to its end with a single `send`; a coroutine
+that suspends anyway has met something async in a blocking transaction, and is refused. There is one protocol engine
+(commit/commit.py), not two.
 """
 
 from __future__ import annotations
@@ -18,10 +17,84 @@ from typing import Any, Protocol, TypeVar
 
 import httpx2
 
-from countersign.errors import MisuseError
-from countersign.exchange import AnswerBody, Answered, Asked, arguments_of
-from countersign.tasks import ended_within
-from countersign.threads import Threaded, wait_for_one
+from countersign.concurrency import Threaded, ended_within, wait_for_one
+from countersign.errors import MisuseError, ServiceUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One HTTP request, complete."""
+
+    method: str
+    target: str  # path and query, exactly as they go over the wire and into the proof
+    headers: dict[str, str]
+    body: bytes
+    connect_seconds: float
+    read_seconds: float
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One HTTP answer, read whole and within its limit."""
+
+    status: int
+    headers: httpx2.Headers
+    body: bytes
+
+
+class AnswerBody:
+    """What has been read of an answer: no more than its limit, and not for longer than it was given.
+
+    The timeouts of a connection begin anew with each piece that comes, so a peer that sends a byte now and then would
+    keep an agent, and the database sessions of its live effects, for ever.
+    """
+
+    def __init__(self, asked: Asked) -> None:
+        self.read = bytearray()
+        self._asked = asked
+        self._max_bytes = asked.max_bytes
+        self._seconds = asked.connect_seconds + asked.read_seconds
+        self._until = time.monotonic() + self._seconds
+
+    def require_plain(self, headers: httpx2.Headers) -> None:
+        """Refuse what is compressed although nobody asked for it: a thousandth of the limit unpacks to all of it.
+
+        Raises:
+            ServiceUnavailable: it is.
+        """
+        coding = headers.get("Content-Encoding", "identity")
+        if coding.strip().lower() != "identity":
+            raise self._refused(f"is compressed ({coding[:40]!r})")
+
+    def add(self, chunk: bytes) -> None:
+        """One more piece.
+
+        Raises:
+            ServiceUnavailable: it is larger than the request allows.
+            httpx2.ReadTimeout: it is still not complete when its time is up.
+        """
+        self.read += chunk
+        if len(self.read) > self._max_bytes:
+            raise self._refused(f"is larger than {self._max_bytes} bytes")
+        if time.monotonic() > self._until:
+            raise httpx2.ReadTimeout(f"the answer was not complete after {self._seconds:g} s")
+
+    def _refused(self, why: str) -> ServiceUnavailable:
+        return ServiceUnavailable(f"{self._asked.method} {self._asked.target}", f"its answer {why}")
+
+
+def arguments_of(asked: Asked) -> dict[str, Any]:
+    """The request as both of the library's clients take it."""
+    return {
+        "method": asked.method,
+        "url": asked.target,
+        "headers": asked.headers,
+        "content": asked.body,
+        "timeout": httpx2.Timeout(asked.read_seconds, connect=asked.connect_seconds),
+        "follow_redirects": False,  # a redirect could lead to other keys; the address in the settings is the address
+    }
+
 
 T = TypeVar("T")
 
@@ -65,11 +138,9 @@ class Waits(Protocol):
 
     async def send(self, asked: Asked) -> Answered:
         """Perform one request. Raises httpx2.TransportError for what the network did."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
-        ...
 
     async def call(
         self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
@@ -81,7 +152,6 @@ class Waits(Protocol):
             ToolTimeoutError: it has not ended in that time. A thread goes on, so does a task that will not be
                 cancelled, and what it does is not known.
         """
-        ...
 
     async def together(self, parts: Sequence[Part], meanwhile: Meanwhile = _no_matter) -> list[object]:
         """Run all of them at the same time and wait until each has ended; the results in order, `Raised` for an
@@ -91,7 +161,6 @@ class Waits(Protocol):
         Raises:
             LeftEarlyError: the wait for several was interrupted; those that had not ended go on, or were cancelled.
         """
-        ...
 
 
 class SyncWaits:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from countersign.commit.unwinding import _ATTEMPT_BYTES
+from countersign.commit.compensation import _ATTEMPT_BYTES
 from countersign.contract import (
     AdmissionError,
     EffectState,

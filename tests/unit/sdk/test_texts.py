@@ -18,14 +18,12 @@ import pytest
 import countersign
 from countersign import Budget, MemoryAdapter, errors, llm_call, replay, tool
 from countersign.errors.reasons import Asks, DenyReason, PendingReview, Proposal, Question
-from countersign.integrations.errors import ModelStopped, TurnLimit
-from countersign.integrations.packages import require_package
+from countersign.integrations.errors import ModelStopped, TurnLimit, require_package
 from countersign.journal import Lease
 from countersign.journal.place import journal_place
 from countersign.journal.records import _damaged
 from countersign.llm.errors import BudgetExceeded, UsageUnknown
-from countersign.rehearsal.divergences import Divergence
-from countersign.rehearsal.errors import ReplayDiverged
+from countersign.rehearsal.divergences import Divergence, ReplayDiverged
 from countersign.transactions.schedule import StepsRefused
 from tests.fakes.desk import Desk
 from tests.unit.sdk.hunting import SECRET, found_in

@@ -1,6 +1,6 @@
 """The adapter of live tools that only read and have no other: nothing is undone, and nothing lands.
 
-Whether a tool only reads is not for its code to say: `live/asking.py` refuses one whose reviewed manifest does not have
+Whether a tool only reads is not for its code to say: `live/calls.py` refuses one whose reviewed manifest does not have
 it in the group `read`.
 """
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -32,19 +32,20 @@ from countersign.cli.terminal import (
     print_json,
     print_table,
 )
-from countersign.commit.answering import asked_about, chosen
-from countersign.errors import CountersignError, MisuseError
-from countersign.integrations.packages import require_package
+from countersign.contract import names
+from countersign.contract.codes import ErrorCode
+from countersign.errors import CountersignError, MisuseError, ServiceRefused
+from countersign.errors.reasons import Question, open_questions
+from countersign.integrations.errors import require_package
 from countersign.journal.telling import json_text, visible
 from countersign.manifests.drafting import manifest_json
 from countersign.manifests.exporting import Exported, export_drafts, export_manifests
 from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
-from countersign.recovery.recovery import Resumed
-from countersign.recovery.resuming import resume_async
+from countersign.recovery.recovery import Resumed, resume_async
 from countersign.recovery.worker import work
 from countersign.runtime import Runtime
-from countersign.tools.loading import files_beside, load_tools
-from countersign.tools.tool import Tool
+from countersign.tools.definition import Tool
+from countersign.tools.registry import files_beside, load_tools
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, help="Agents' tools and journal.")
 tools_app: Final = typer.Typer(no_args_is_help=True, help="The tools an agent may ask for.")
@@ -157,9 +158,9 @@ def answer(
 ) -> None:
     """Show what people ask about a step before they decide, or answer it. They see the answer as the agent's claim."""
     with errors_told(), Runtime.from_env() as runtime:
-        asked = asked_about(runtime, key)
+        asked = _asked_about(runtime, key)
         if text is not None:
-            runtime.client().answer(*chosen(asked, question), text)
+            runtime.client().answer(*_chosen(asked, question), text)
             typer.echo("answered")
             return
     if as_json:
@@ -169,6 +170,40 @@ def answer(
         typer.echo(visible(f"{one.question_id}: {one} ({one.asked_at})"))
     if not asked:
         typer.echo("nobody asks anything")
+
+
+def _asked_about(runtime: Runtime, key: str) -> tuple[Question, ...]:
+    """What people ask about the step of this run key, as one transaction or as independent ones.
+
+    Raises:
+        MisuseError: this agent has no such step, in its journal or at the service.
+    """
+    journal, client = runtime.journal, runtime.client()
+    known = {record.txn for record in journal.transactions.find(key) if record.run_key == key}
+    txns = known or {names.txn_id(agent=runtime.settings.agent, run_key=key)}
+    try:
+        return tuple(one for txn in sorted(txns) for one in open_questions(client.view(txn)))
+    except ServiceRefused as refused:
+        if refused.problem_code != ErrorCode.NOT_FOUND:
+            raise
+        raise MisuseError(
+            f"nobody was ever asked about {key!r}; `countersign journal list` shows the keys there are"
+        ) from None
+
+
+def _chosen(asked: Sequence[Question], question_id: str | None) -> tuple[str, str]:
+    """The review and the question that is meant.
+
+    Raises:
+        MisuseError: there is none, or several and nobody said which.
+    """
+    found = [one for one in asked if question_id in {None, one.question_id}]
+    if len(found) == 1:
+        return found[0].review_id, found[0].question_id
+    if found:
+        named = ", ".join(one.question_id for one in found)
+        raise MisuseError(f"people ask {len(found)} things; say which you answer: --question one of {named}")
+    raise MisuseError("nobody asks that, or it was answered already; leave the text out to see what is asked")
 
 
 @tools_app.command("export")

@@ -37,10 +37,10 @@ from countersign.journal.reading import Wanted, moment
 from countersign.journal.sealing_keys import add_key
 from countersign.journal.telling import DAMAGED, Form, description_of, exported, summary_of, visible
 from countersign.journal.verifying import verify
-from countersign.recovery.closing import close
+from countersign.recovery.prior_run import close
 from countersign.runtime import Runtime
 from countersign.settings import JOURNAL_KEY_VARIABLE, journal_key_path_from_env
-from countersign.tools.loading import load_tools
+from countersign.tools.registry import load_tools
 
 journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, asked, fired.")
 

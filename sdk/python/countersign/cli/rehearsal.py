@@ -1,5 +1,8 @@
 """`countersign plan` and `countersign journal replay`: a step without consequences, from a terminal.
 
+The step is `my_agent:close_ticket` or `./my_agent.py:close_ticket`, a function that takes the transaction. Its module
+is imported as `--tools` imports one.
+
 The exit status is for scripts. Of `replay`: 0 where the step does what was recorded, 1 where it does not (and for any
 error). Of `plan`: 0 where all of it would go through, 1 where something would be denied, 2 where the step could not be
 run to its end, 3 where people would be asked, 4 where the service could not say; of several, the first of 1, 4, 3. A
@@ -8,32 +11,58 @@ live call that is denied ends the step there, as it would in a real run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 
-from countersign.cli.terminal import (
-    JournalOption,
-    JsonOption,
-    errors_told,
-    place_of,
-    print_json,
-    print_table,
-)
-from countersign.errors import CountersignError, Denied, ReviewRequired, ServiceUnavailable
+from countersign.cli.terminal import JournalOption, JsonOption, errors_told, place_of, print_json, print_table
+from countersign.errors import CountersignError, Denied, MisuseError, ReviewRequired, ServiceUnavailable
 from countersign.errors.fired import raised_at
 from countersign.journal.telling import json_text, visible
-from countersign.rehearsal.divergences import require_mode
+from countersign.rehearsal.divergences import ReplayResult, require_mode
 from countersign.rehearsal.foreseen import DryRun
 from countersign.rehearsal.replay import Mode, replay
-from countersign.rehearsal.replayed import ReplayResult
-from countersign.rehearsal.steps import load_step, run_step
 from countersign.runtime import Runtime
 from countersign.texts import text_of
-from countersign.transactions.rerun import run_transaction
+from countersign.tools.registry import load_tools
+from countersign.transactions.rerun import require_step, run_transaction
+from countersign.transactions.transaction import Transaction
+
+
+def load_step(target: str) -> Callable[[Transaction], Any]:
+    """Import the module or file, and answer its function.
+
+    Raises:
+        MisuseError: it names no function, the module cannot be imported, or has none of that name.
+    """
+    name, _, function = target.rpartition(":")
+    if not name or not function.isidentifier():
+        raise MisuseError(
+            f"{target!r} names no step; write MODULE:FUNCTION or FILE.py:FUNCTION, like my_agent:close_ticket"
+        )
+    load_tools(name)
+    module = sys.modules[Path(name).stem if name.endswith(".py") else name]
+    found = getattr(module, function, None)
+    if found is None:
+        raise MisuseError(f"{name!r} has no {function!r}; name a function in it that takes the transaction")
+    return require_step(found, f"what runs {target!r}", f"`def {function}(txn):` in {name}")
+
+
+def run_step(call: Callable[[], Any]) -> Any:
+    """Call what runs a step; an async one on an event loop. What it prints goes to stderr, for a document goes to
+    stdout.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        answer = call()
+        return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
+
 
 DENIED: Final = 1
 NOT_RUN: Final = 2

@@ -11,28 +11,33 @@
 
 Step 1, freezing, has happened: a `Plan` is frozen. The commit point is the redemption. Whatever raises before
 it leaves nothing fired, and the caller (transactions/step.py) undoes the live effects; after it, settling.py and
-recovery/forward.py take over.
+recovery/roll_forward.py take over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
-from countersign.commit.asking import note_where_it_stands, pending_of, until_answered, why_away
-from countersign.commit.edits import Edits, edits_in_force
+from countersign.commit.attempt import Authority
 from countersign.commit.firing import FireRun
-from countersign.commit.lost_redemption import redeemed_by_us
 from countersign.commit.plan import Plan
-from countersign.commit.renewing import Authority
-from countersign.commit.restored import tell_restored
+from countersign.commit.reconciliation import redeemed_by_us, tell_restored
+from countersign.commit.review import (
+    Edits,
+    Terms,
+    edits_in_force,
+    note_where_it_stands,
+    pending_of,
+    until_answered,
+    why_away,
+)
 from countersign.commit.settling import Ending
-from countersign.commit.terms import Terms
 from countersign.contract.codes import DenyCode, ErrorCode
 from countersign.contract.states import TxnState
 from countersign.contract.verify import VerifiedRelease
 from countersign.contract.wire import SubmitRequest, TransactionView
-from countersign.engine import Engine
 from countersign.errors import (
     AlreadyRedeemed,
     Denied,
@@ -45,6 +50,7 @@ from countersign.errors import (
 )
 from countersign.journal import Lease, LocalTxn
 from countersign.live.work import LiveWork
+from countersign.runtime import Engine
 from countersign.service.enforcement import FIRE_BY_PASSED, Permit
 
 _SPENT: Final = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
@@ -61,14 +67,7 @@ _LOOK_AGAIN: Final = frozenset(
 class Commit:
     """One commit of one frozen list."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        lease: Lease,
-        plan: Plan,
-        live: LiveWork,
-        terms: Terms,
-    ) -> None:
+    def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork, terms: Terms) -> None:
         self._engine = engine
         self._lease = lease
         self._plan = plan
@@ -176,8 +175,11 @@ class Commit:
         try:
             if self._until <= self._engine.clock.steady():  # whoever waits hears of it with the first look
                 await self._answering.answer(self._engine, view)
+            # Keep the lease as long as one look may take, with all its retries on a dead line.
+            look_seconds = self._engine.settings.look_seconds
+            renew = partial(self._engine.journal.leases.renew, self._lease, at_least=look_seconds)
             seen = await until_answered(
-                self._engine, self._plan.txn, self._until, self._answering, self._keep_lease, self._concerns
+                self._engine, self._plan.txn, self._until, self._answering, renew, self._concerns
             )
         except (ServiceUnavailable, OverQuota) as away:
             raise self._pending(view, unreached=why_away(away)) from away
@@ -190,10 +192,6 @@ class Commit:
     def _concerns(self, view: TransactionView) -> bool:
         """Whether what people did is for this program to look at, although they are still asked."""
         return view.txn_digest != self._plan.txn_digest or self._edits.concerns(view)
-
-    def _keep_lease(self) -> None:
-        """For as long as one look may take, all its retries on a dead line included."""
-        self._engine.journal.leases.renew(self._lease, at_least=self._engine.settings.look_seconds)
 
     def _pending(self, view: TransactionView, *, unreached: str = "") -> ReviewPending:
         connected = any(call.tool.given_manifest is not None for call in self._plan.calls)

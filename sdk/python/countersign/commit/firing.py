@@ -1,16 +1,16 @@
 """Step 7: journal FIRING, call the tool with the call key, journal the outcome; in order, and never on a guess.
 
 Rules: a tool is called only under a `Permit` for it that has time left; after FIRING is on disk; with arguments made
-from the approved bytes. What an exception means is decided by the tool, not by hope (raised.py): `NotDone` (or a tool
+from the approved bytes. What an exception means is decided by the tool, not by hope (attempt.py): `NotDone` (or a tool
 declared failure_means="not_done") is failed, anything else is unknown, unless the reviewed manifest calls the tool
-idempotent, in which case the same call key is tried again while permits are given (tries.py), or the tool's probe knows
+idempotent, in which case the same call key is tried again while permits are given, or the tool's probe knows
 better (probing.py). A call whose time was over before it began was not made: more time is asked for it.
 
 The first effect that did not fire ends the run, and the rest is unused; but one that failed, which its reviewed
 manifest lets it (`on_exhausted="tool"`), ends nothing. What is unknown ends every run. Calls of one group are marked
 FIRING in one commit and called at the same time; all of them have ended before anything is decided. A tool that exits
 (`sys.exit`) is unknown, and goes on its way then; where the wait is interrupted, what had ended is written as it ended,
-and what had not was left running. What is known of one is on the disk while others still run (outcomes.py).
+and what had not was left running. What is known of one is on the disk while others still run (attempt.py).
 """
 
 from __future__ import annotations
@@ -23,26 +23,30 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersign import tracing
-from countersign.commit.outcomes import Outcomes
+from countersign.commit.attempt import (
+    MAX_ERROR,
+    Authority,
+    Outcomes,
+    PermitRefused,
+    TimeToFire,
+    TooLateError,
+    Tries,
+    exits,
+    is_last_word,
+    says_not_done,
+    silenced,
+    told_cause,
+)
 from countersign.commit.plan import PlannedCall
 from countersign.commit.probing import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
-from countersign.commit.raised import MAX_ERROR, exits, says_not_done, silenced, told_cause
-from countersign.commit.renewing import Authority, PermitRefused, TimeToFire, TooLateError
-from countersign.commit.tries import Tries, is_last_word
+from countersign.concurrency import ToolTimeoutError
 from countersign.contract.states import Outcome
-from countersign.engine import Engine
-from countersign.errors import (
-    JournalError,
-    NotDone,
-    NotStageable,
-    WorkerStopping,
-)
+from countersign.errors import JournalError, NotDone, NotStageable, WorkerStopping
 from countersign.journal import Lease, LocalState
+from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
-from countersign.threads import ToolTimeoutError
-from countersign.tools.current import FiringEffect, acting_for
-from countersign.tools.sending import Places, Requests
-from countersign.tools.unfinished import unfinished
+from countersign.tools.current import FiringEffect, Places, Requests, acting_for
+from countersign.tools.results import unfinished
 from countersign.waiting import LeftEarlyError, Raised, Unended
 
 log: Final = logging.getLogger("countersign")
@@ -113,9 +117,11 @@ class FireRun:
             call.kwargs()  # bytes that do not fit the signature are refused before FIRING
         # What an earlier run left FIRING may have happened already.
         doubtful = {
-            call.effect.effect_id for call in group if self._outcomes.state_of(call) is LocalState.FIRING
+            call.effect.effect_id
+            for call in group
+            if self._outcomes.state_of(call.effect.effect_id) is LocalState.FIRING
         }
-        self._tries.were_cut_off(doubtful)
+        self._tries.cut_off |= doubtful
         if not self._time.is_enough_for(group):
             self._outcomes.write()
         await self._time.take(group, after)
@@ -261,10 +267,10 @@ class FireRun:
         self._result.results[call.effect.effect_id] = returned
         raw = None
         try:
-            raw = call.tool.signature.dump_result(returned)
+            raw = call.tool.signature.result.dump(returned)
         finally:  # it has returned, whatever interrupts the writing of its result
             self._outcomes.note(call, Outcome.FIRED, result=raw)
-        if instead := call.tool.signature.loses_result(returned, raw):
+        if instead := call.tool.signature.result.loses(returned, raw):
             log.warning(_LOST, call.tool.name, type(returned).__name__, instead)
 
     async def _none_fired(self, failed: Sequence[tuple[PlannedCall, Exception]], doubtful: set[str]) -> None:
@@ -313,7 +319,7 @@ class FireRun:
 
     def _happened(self, call: PlannedCall, raw: bytes | None) -> None:
         """As if it had returned this; what nobody can tell of its result is None."""
-        typed = None if raw is None else call.tool.signature.load_result(raw)
+        typed = None if raw is None else call.tool.signature.result.load(raw)
         self._result.results[call.effect.effect_id] = typed
         self._outcomes.note(call, Outcome.FIRED, result=raw)
 
@@ -322,18 +328,13 @@ class FireRun:
         the same.
         """
         for call in group:
-            firing = self._outcomes.state_of(call) is LocalState.FIRING
+            firing = self._outcomes.state_of(call.effect.effect_id) is LocalState.FIRING
             outcome = Outcome.UNKNOWN if firing else Outcome.UNUSED
             self._outcomes.note(call, outcome, error=str(refused)[:MAX_ERROR])
             self._stop(call, outcome, refused, str(refused))
 
     def _stop(
-        self,
-        call: PlannedCall,
-        outcome: Outcome,
-        cause: Exception,
-        why: str,
-        probe_at: float | None = None,
+        self, call: PlannedCall, outcome: Outcome, cause: Exception, why: str, probe_at: float | None = None
     ) -> None:
         """The first that did not fire is told; but what is unknown goes before what is known."""
         known = self._result.outcome
@@ -358,7 +359,7 @@ class FireRun:
         try:
             for call in group:
                 if not self._outcomes.knows(call):
-                    firing = self._outcomes.state_of(call) is LocalState.FIRING
+                    firing = self._outcomes.state_of(call.effect.effect_id) is LocalState.FIRING
                     outcome = Outcome.UNKNOWN if firing else Outcome.UNUSED
                     running = self._ended.get(call.effect.effect_id, f"{LEFT_RUNNING} ({why})")
                     self._outcomes.note(call, outcome, error=running if firing else why)

@@ -19,12 +19,13 @@ from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest
 from countersign.contract.pointers import reads_result
 from countersign.contract.wire import EffectView, SubmittedEffect, TransactionView
-from countersign.errors import NotStageable, RegistrationError, ReleaseRefused
-from countersign.journal import Journal, LocalState, TransactionRecord
+from countersign.errors import AlreadyRedeemed, NotStageable, RegistrationError, ReleaseRefused
+from countersign.journal import Journal, LocalState, LocalTxn, TransactionRecord
+from countersign.journal.verifying import require_as_written
 from countersign.manifests.reviewed import Manifests, secret_of
 from countersign.service.client import Service
+from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
-from countersign.tools.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +40,6 @@ class StagedCall:
     group: int = 0  # calls of one group, other than 0, may be fired at the same time
     secret: tuple[str, ...] | None = None  # as far as anybody had said when it was staged; None: nobody
     tool_digest: str | None = None  # of the manifest that says so, once `learned`
-
-    @classmethod
-    def of(
-        cls,
-        txn: str,
-        tool: Tool,
-        args: bytes,
-        n: int,
-        call_key: str,
-        group: int,
-        secret: tuple[str, ...] | None,
-    ) -> StagedCall:
-        """A call of that transaction."""
-        return cls(tool, args, n, call_key, names.effect_id(txn=txn, call_key=call_key), group, secret)
 
     def learned(self, manifest: ToolManifest) -> StagedCall:
         """The same call, with what this manifest and the code call secret of it."""
@@ -243,6 +230,19 @@ def plan_from_journal(record: TransactionRecord, journal: Journal, registry: Too
         live=record.live,
         attempt_id=record.attempt_id or "",
     )
+
+
+def require_to_go_on(journal: Journal, txn: str) -> None:
+    """Whoever runs a key goes on with what an earlier run left, or hears that it is over.
+
+    Raises:
+        JournalError: it is not as the SDK wrote it.
+        AlreadyRedeemed: a person has closed it.
+    """
+    require_as_written(journal.database, txn)
+    record = journal.transactions.require(txn)
+    if record.state is LocalTxn.CLOSED:
+        raise AlreadyRedeemed(record.run_key, txn, record.state.value, record.note or "")
 
 
 def require_fires_here(manifest: ToolManifest, agent: str) -> None:

@@ -18,13 +18,13 @@ from typing import Any, Final
 from countersign import tracing
 from countersign.commit.plan import PlannedCall
 from countersign.contract.states import Outcome
-from countersign.engine import Engine
 from countersign.errors import NotStageable
 from countersign.journal import EffectRecord, LocalState
+from countersign.runtime import Engine
 from countersign.texts import storable, text_of
 from countersign.tools.current import FiringEffect, acting_for
-from countersign.tools.probes import DidNotHappen, Happened, Probe, ProbeAnswer, Unsure
-from countersign.tools.unfinished import unfinished
+from countersign.tools.definition import DidNotHappen, Happened, Probe, ProbeAnswer, Unsure
+from countersign.tools.results import unfinished
 
 log: Final = logging.getLogger("countersign")
 
@@ -34,9 +34,8 @@ CRASHED: Final = "its process ended while it was firing"
 LEFT_RUNNING: Final = "left running"
 """How the journal's word of a call begins that nobody waited for to its end: what it still does is not known."""
 
-_WAITS_HERE: Final = (
-    10  # seconds: the longest timeout after which the process that called asks once more itself
-)
+# seconds: the longest timeout after which the process that called asks once more itself
+_WAITS_HERE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +171,8 @@ def _happened(call: PlannedCall, says: str, answer: Happened) -> Found:
     """That it happened is believed with the result it would have had, or with none."""
     raw = None
     if answer.result is not None:
-        raw = call.tool.signature.dump_result(answer.result)
-        if raw is None or not call.tool.signature.result_fits(raw):
+        raw = call.tool.signature.result.dump(answer.result)
+        if raw is None or not call.tool.signature.result.fits(raw):
             told = f"with a {type(answer.result).__name__}, which is no result of {call.tool.name}"
             return Found(Outcome.UNKNOWN, f"{says} says that it happened, {told}")
     return Found(Outcome.FIRED, f"{says} says that it happened", raw)

@@ -12,15 +12,12 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from countersign.commit.attempt import PermitRefused, last_try_knew
+from countersign.commit.compensation import Unwinding, Unwound
 from countersign.commit.firing import FireResult, FireRun
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.commit.raised import last_try_knew
-from countersign.commit.renewing import PermitRefused
-from countersign.commit.reporting import flush
-from countersign.commit.unwinding import Unwinding
-from countersign.commit.unwound import Unwound
+from countersign.commit.reconciliation import flush
 from countersign.contract.states import Outcome
-from countersign.engine import Engine
 from countersign.errors import (
     EffectFailed,
     JournalError,
@@ -30,12 +27,13 @@ from countersign.errors import (
     PartlyFired,
     ReleaseLapsed,
 )
-from countersign.errors.standing import COMPENSATION_UNKNOWN, STANDING, without_reads
+from countersign.errors.fired import COMPENSATION_UNKNOWN, STANDING, without_reads
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.journal.moves import IN_DOUBT
 from countersign.journal.reading import COMPENSATE_LANE
-from countersign.live.committing import CommitFailed
+from countersign.live.sessions import CommitFailed
 from countersign.live.work import LiveWork
+from countersign.runtime import Engine
 
 log: Final = logging.getLogger("countersign")
 _OPEN: Final = IN_DOUBT | {LocalState.FIRED, LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED}

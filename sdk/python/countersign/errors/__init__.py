@@ -58,6 +58,28 @@ An agent reads these messages. They quote nothing that is secret. What a call wa
 others have names, ids and reasons.
 """
 
+from countersign.errors.base import (
+    CommitUnknown,
+    CountersignError,
+    JournalError,
+    JournalSealed,
+    LeaseLost,
+    MisuseError,
+    NotStageable,
+    OutsideTransaction,
+    OverQuota,
+    PlaceholderUsed,
+    RegistrationError,
+    RerunDiffers,
+    ResourceBusy,
+    ServiceRefused,
+    ServiceUnavailable,
+    SettingsError,
+    Stopped,
+    TransactionBusy,
+    WorkerStopping,
+    WorldError,
+)
 from countersign.errors.fired import (
     EffectFailed,
     FireError,
@@ -68,15 +90,6 @@ from countersign.errors.fired import (
     PartlyFired,
     ToolRaised,
 )
-from countersign.errors.misuse import (
-    NotStageable,
-    OutsideTransaction,
-    PlaceholderUsed,
-    RegistrationError,
-    RerunDiffers,
-    SettingsError,
-)
-from countersign.errors.roots import CountersignError, MisuseError, Stopped, WorldError
 from countersign.errors.stopped import (
     UNNAMED,
     AlreadyRedeemed,
@@ -89,18 +102,6 @@ from countersign.errors.stopped import (
     ReviewRequired,
     SavepointLost,
     SessionLost,
-)
-from countersign.errors.world import (
-    CommitUnknown,
-    JournalError,
-    JournalSealed,
-    LeaseLost,
-    OverQuota,
-    ResourceBusy,
-    ServiceRefused,
-    ServiceUnavailable,
-    TransactionBusy,
-    WorkerStopping,
 )
 
 __all__ = [

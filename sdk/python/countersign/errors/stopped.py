@@ -7,17 +7,8 @@ from typing import Final
 
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import TransactionView
-from countersign.errors.reasons import (
-    Asks,
-    DenyReason,
-    PendingReview,
-    Proposal,
-    Question,
-    pending_text,
-    stopped_because,
-)
-from countersign.errors.roots import Stopped
-from countersign.errors.standing import (
+from countersign.errors.base import Stopped
+from countersign.errors.fired import (
     NOTHING_DONE,
     NOTHING_STANDS,
     USE_ANOTHER_KEY,
@@ -26,6 +17,15 @@ from countersign.errors.standing import (
     what_stands,
     what_to_repeat,
     without_reads,
+)
+from countersign.errors.reasons import (
+    Asks,
+    DenyReason,
+    PendingReview,
+    Proposal,
+    Question,
+    pending_text,
+    stopped_because,
 )
 
 UNNAMED: Final = "unnamed-"

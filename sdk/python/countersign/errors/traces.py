@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, TypeVar
 
+from countersign.errors.base import CountersignError
 from countersign.errors.fired import IndependentFailures
-from countersign.errors.roots import CountersignError
 
 E = TypeVar("E", bound=BaseException)
 _OURS: Final = frozenset({"countersign", "asyncio", "concurrent", "contextlib"})
@@ -20,7 +20,9 @@ _OURS: Final = frozenset({"countersign", "asyncio", "concurrent", "contextlib"})
 
 def beyond_ours(trace: TracebackType | None) -> TracebackType | None:
     """From the first frame on that is not the SDK's; None where all of them are."""
-    while trace is not None and _package(trace) in _OURS:
+    while trace is not None:
+        if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] not in _OURS:
+            break
         trace = trace.tb_next
     return trace
 
@@ -47,7 +49,3 @@ def _all_of(error: BaseException | None) -> Iterator[BaseException]:
         waiting += [one.__cause__, one.__context__]
         if isinstance(one, IndependentFailures):
             waiting += one.exceptions
-
-
-def _package(trace: TracebackType) -> str:
-    return str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0]

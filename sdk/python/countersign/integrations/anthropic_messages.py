@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast, overload
 
-from countersign.commit.answering import OnQuestion
+from countersign.commit.review import OnQuestion
 from countersign.errors import MisuseError
-from countersign.integrations.conversation import Answer, Conversation, Message, ModelCall, ModelTurn
-from countersign.integrations.definitions import anthropic_definitions
+from countersign.integrations.conversation import (
+    Answer,
+    Conversation,
+    Message,
+    ModelCall,
+    ModelTurn,
+    Numbering,
+)
+from countersign.integrations.definitions import OfferedTools, anthropic_definitions
+from countersign.integrations.errors import require_package
 from countersign.integrations.loop import (
     MAX_TURNS,
     InputTokens,
@@ -24,9 +32,6 @@ from countersign.integrations.loop import (
     chosen,
     require_key,
 )
-from countersign.integrations.naming import OfferedTools
-from countersign.integrations.numbering import Numbering
-from countersign.integrations.packages import require_package
 from countersign.integrations.taking import StepTaker
 from countersign.live.isolation import ABORT, Abort, Serialize
 from countersign.waiting import run

@@ -1,8 +1,8 @@
-"""How a conversation with a model ends that came to no answer.
+"""How a conversation with a model ends that came to no answer, and a vendor's package that is not installed.
 
     CountersignError
       MisuseError
-        PackageMissing     a vendor's package is not installed
+        PackageMissing     a vendor's package, which is an extra, is not installed
       ModelStopped         the model's message is no whole one: cut off, refused or filtered; nothing of it was done
       TurnLimit            the model was asked as often as the program allows, and still wanted tools
 
@@ -13,6 +13,8 @@ program may go on from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from countersign.errors import CountersignError, MisuseError
@@ -59,3 +61,20 @@ _ADVICE = {
     "max_tokens": _ROOM,
     "model_context_window_exceeded": "make the conversation shorter",
 }
+
+
+def require_package(name: str, extra: str | None = None) -> ModuleType:
+    """The package of this name, which is also the name of our extra unless another one brings it.
+
+    Raises:
+        PackageMissing: it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise PackageMissing(
+            f"the package {name!r} is not installed here; install it, as the extra of the SDK: "
+            f"countersign-sdk[{extra or name}]"
+        ) from error

@@ -1,15 +1,18 @@
-"""The loop: ask the model, carry out what it calls, tell it what became of that, until it has its last word.
+"""The loop: ask the model, carry out what it calls, send it the results, until it answers without calls.
 
 One message of the model is one transaction, with the key `KEY/turn-N`: the Nth message of the conversation that calls
-tools (numbering.py). Rules: a conversation that is given again goes on where it stood (going_on.py) and finds the same
-review and the same results, and nothing fires twice; a message whose calls are not all answered is carried out before
-the model is asked anything; the model is asked outside of any transaction, so nothing is held open meanwhile.
+tools (conversation.py). Rules: a conversation that is given again goes on where it stood and finds the same review and
+the same results, and nothing fires twice; a message whose calls are not all answered is carried out before the model is
+asked anything; the model is asked outside of any transaction, so nothing is held open meanwhile.
+
+For budgets, text has at most as many tokens as bytes, and all of a request counts. A picture, a sound or a file has
+more tokens than the bytes that name it: the program says the most it takes, or a budget of tokens refuses the call.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,19 +22,90 @@ from countersign.integrations.conversation import (
     Dialect,
     Message,
     ModelTurn,
+    Numbering,
+    OpenTurn,
     TakenStep,
+    in_order,
+    new_turn,
+    open_turn,
 )
 from countersign.integrations.errors import ModelStopped, TurnLimit
-from countersign.integrations.going_on import OpenTurn, in_order, new_turn, open_turn
-from countersign.integrations.numbering import Numbering
-from countersign.integrations.sending import sent_text
 from countersign.integrations.taking import StepTaker
 from countersign.llm.calling import Calling, llm_call
 from countersign.runtime import default_runtime
-from countersign.transactions.saying import require_key as require_key_of
+from countersign.transactions.opening import require_key as require_key_of
 
 if TYPE_CHECKING:
     from countersign.runtime import Runtime
+
+_NOT_SENT_AS_TEXT: Final = frozenset({"timeout", "extra_headers", "extra_query"})
+_NOT_GIVEN: Final = frozenset({"NotGiven", "Omit"})  # the clients' own words for what is not sent at all
+_CONTENT: Final = frozenset({"system"})  # the options that hold what a message does
+_TEXT: Final = tuple("text refusal tool_use tool_result thinking redacted_thinking search_result".split())
+_MORE_THAN_TEXT: Final = tuple(
+    "image image_url input_image document file input_file container_upload audio input_audio video".split()
+)
+
+
+class _NotTextError(Exception):
+    """It holds what cannot be written as JSON."""
+
+
+def sent_text(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+) -> object:
+    """All that is sent, as JSON; None where it holds more than text."""
+    try:
+        said = [_plain(message) for message in messages]
+        told = {key: _plain(value) for key, value in options.items() if _is_sent(key, value)}
+    except _NotTextError:
+        return None
+    text = all(map(_is_text, said)) and all(_is_option(key, value) for key, value in told.items())
+    return [said, tools, told] if text else None
+
+
+def _is_sent(key: str, value: object) -> bool:
+    return key not in _NOT_SENT_AS_TEXT and type(value).__name__ not in _NOT_GIVEN
+
+
+def _plain(value: Any) -> Any:
+    """As the client writes it. An iterator is none: looked at here, it would be empty when the client does."""
+    dump = getattr(value, "model_dump", None)
+    if callable(dump):
+        try:
+            return dump(mode="json", exclude_unset=True)
+        except (TypeError, ValueError) as error:
+            raise _NotTextError from error
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise _NotTextError
+
+
+def _is_text(message: Mapping[str, Any]) -> bool:
+    return message.get("audio") is None and _are_text(message.get("content"))
+
+
+def _are_text(content: object) -> bool:
+    """A text, or parts that are; what a tool answered may hold parts itself."""
+    if isinstance(content, Mapping):
+        return content.get("type") in _TEXT and _are_text(content.get("content"))
+    return not isinstance(content, Iterable) or isinstance(content, str) or all(map(_are_text, content))
+
+
+def _is_option(key: str, value: object) -> bool:
+    return _are_text(value) if key in _CONTENT else not _holds_more(value)
+
+
+def _holds_more(value: object) -> bool:
+    """Whether there is a picture, a sound or a file anywhere in it."""
+    if isinstance(value, Mapping):
+        return value.get("type") in _MORE_THAN_TEXT or any(map(_holds_more, value.values()))
+    return isinstance(value, list) and any(map(_holds_more, value))
+
 
 MAX_TURNS: Final = 20
 """How often a model is asked in one run unless the program says otherwise."""

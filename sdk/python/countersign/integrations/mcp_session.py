@@ -22,14 +22,15 @@ from pydantic import AfterValidator, JsonValue
 
 from countersign.contract.json_schema import validator_of
 from countersign.errors import CountersignError, MisuseError, RegistrationError
-from countersign.integrations.packages import require_package
+from countersign.integrations.errors import require_package
 from countersign.manifests.mcp_drafts import McpDraft, mcp_drafts
 from countersign.texts import storable
 from countersign.tools.current import current_effect, open_transaction
 from countersign.tools.declaring import FailureMeans
-from countersign.tools.nested import pointer_step
+from countersign.tools.definition import GIVEN_MANIFEST
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.tools.tool import GIVEN_MANIFEST, tool
+from countersign.tools.results import pointer_step
+from countersign.tools.tool import tool
 from countersign.transactions.opening import transaction
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from countersign.commit.answering import OnQuestion
-from countersign.commit.raised import MAX_ERROR
+from countersign.commit.attempt import MAX_ERROR
+from countersign.commit.review import OnQuestion
 from countersign.contract import txn_id
 from countersign.contract.admission import admit, load
 from countersign.contract.errors import ContractError
@@ -34,7 +34,7 @@ from countersign.errors import (
     SessionLost,
 )
 from countersign.integrations.conversation import Answer, ModelCall
-from countersign.integrations.naming import OfferedTools
+from countersign.integrations.definitions import OfferedTools
 from countersign.integrations.telling import (
     Meant,
     Taken,
@@ -49,17 +49,14 @@ from countersign.integrations.telling import (
     results_of,
 )
 from countersign.live.isolation import ABORT, Abort, Retry, Serialize, require_isolation
-from countersign.recovery.earlier import earlier_run, is_passed
-from countersign.recovery.withdrawing import denied_before, withdraw
+from countersign.recovery.prior_run import denied_before, earlier_run, is_passed, withdraw
 from countersign.runtime import default_runtime
 from countersign.texts import text_of
-from countersign.transactions.opening import transaction
-from countersign.transactions.saying import claimed_of, require_wait
+from countersign.transactions.opening import claimed_of, require_wait, transaction
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
-    from countersign.engine import Engine
-    from countersign.runtime import Runtime
+    from countersign.runtime import Engine, Runtime
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -168,7 +165,7 @@ class StepTaker:
         another turn. `meant`: the calls, where all of them could be read.
 
         Raises:
-            AlreadyRedeemed, OutcomeUnknown, WorldError: it is not so, or nobody knows (recovery/withdrawing.py).
+            AlreadyRedeemed, OutcomeUnknown, WorldError: it is not so, or nobody knows (recovery/prior_run.py).
         """
         done = await self._asked(withdraw, key)
         return answers if done is None or done.is_nothing else done_before(done, meant)

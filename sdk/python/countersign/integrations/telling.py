@@ -13,10 +13,10 @@ from typing import Any, Final
 from countersign.errors import AlreadyRedeemed, Denied, EffectFailed, NotStageable
 from countersign.integrations.conversation import Answer, ModelCall
 from countersign.journal import EffectRecord
-from countersign.recovery.earlier import EarlierRun
-from countersign.tools.calls import CallNames
+from countersign.recovery.prior_run import EarlierRun
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder, settle
-from countersign.tools.tool import Tool
+from countersign.tools.tool import CallNames
 from countersign.transactions.transaction import Transaction
 
 _HELD: Final = "not done: the calls of one message go together, and another one of this message was not done"
@@ -157,7 +157,7 @@ def as_it_was(done: EarlierRun, meant: Sequence[Meant], *, whole: bool = True) -
                 named.ran(one.tool, raw)
                 live.append(call_key)
                 answered = done.live[call_key]
-                returned.append(_NOT_KEPT if answered is None else one.tool.signature.load_result(answered))
+                returned.append(_NOT_KEPT if answered is None else one.tool.signature.result.load(answered))
             elif known is None:
                 known = _settled(one.tool, rows[call_key])
                 named.staged(one.tool, raw, known)
@@ -173,7 +173,7 @@ def as_it_was(done: EarlierRun, meant: Sequence[Meant], *, whole: bool = True) -
 
 def _settled(tool: Tool, row: EffectRecord) -> Placeholder[Any]:
     placeholder: Placeholder[Any] = Placeholder(tool.name, row.effect_id, row.call_key)
-    result = None if row.result is None else tool.signature.load_result(row.result)
+    result = None if row.result is None else tool.signature.result.load(row.result)
     settle(placeholder, row.state.value, result, row.error)
     return placeholder
 
@@ -203,5 +203,5 @@ def _result_text(tool: Tool, result: object) -> str:
         return "done"
     if isinstance(result, str):
         return result
-    raw = tool.signature.dump_result(result)
+    raw = tool.signature.result.dump(result)
     return "done; its result cannot be written as JSON" if raw is None else raw.decode()

@@ -2,8 +2,8 @@
 
 Rules: an effect is in the journal before it runs; after `undo` nothing of it stands; a commit that fails says
 which adapters had already committed; what could not be undone is never said to be. No session is open while people
-decide: the commit calls `undo` first. What an adapter raises that was given secrets is told without them (telling.py);
-what a tool raises itself is its caller's. Effects take turns (turns.py); a block among them can be taken back alone
+decide: the commit calls `undo` first. What an adapter raises that was given secrets is told without them (sessions.py);
+what a tool raises itself is its caller's. Effects take turns (isolation.py); a block among them can be taken back alone
 (`savepoint`).
 """
 
@@ -20,20 +20,12 @@ from typing import Any, Final, TypeVar
 from countersign import tracing
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.adapters.reads import READS
-from countersign.errors import (
-    JournalError,
-    MisuseError,
-    NotStageable,
-    SavepointLost,
-    SessionLost,
-)
-from countersign.live.committing import CommitFailed, Committing
-from countersign.live.remains import Recovered
-from countersign.live.telling import heard
-from countersign.live.turns import Turns
+from countersign.errors import JournalError, MisuseError, NotStageable, SavepointLost, SessionLost
+from countersign.live.isolation import Turns
+from countersign.live.sessions import CommitFailed, Committing, Recovered, heard
 from countersign.texts import text_of
-from countersign.tools.tool import Tool
-from countersign.tools.unfinished import is_awaitable, unfinished
+from countersign.tools.definition import Tool
+from countersign.tools.results import is_awaitable, unfinished
 
 T = TypeVar("T")
 
@@ -65,11 +57,7 @@ class LiveWork:
             raise AssertionError("registration refuses a live tool without an adapter")
         if tool.is_async:
             return self._run_async(tool, call)
-        with (
-            self._turns.blocking(tool.name),
-            self._traced(call),
-            self._session(tool.adapter).effect(call),
-        ):
+        with self._turns.blocking(tool.name), self._traced(call), self._session(tool.adapter).effect(call):
             answer = tool.fn(**dict(call.args))
             if is_awaitable(answer) and (error := unfinished(answer)) is not None:
                 raise error  # in here: what it had done is taken back
@@ -129,7 +117,7 @@ class LiveWork:
 
     def commit(self, attempt_id: str, kept: Callable[[], object]) -> None:
         """Commit every adapter, in the order they were first used; last those that can take a commit back. `kept` notes
-        that all of it stands. An interrupt parts nothing (committing.py): it goes on its way once that is noted.
+        that all of it stands. An interrupt parts nothing (sessions.py): it goes on its way once that is noted.
 
         Raises:
             CommitFailed: one could not; of the others only those whose commit is final stand. Where it is not `unknown`

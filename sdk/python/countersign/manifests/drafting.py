@@ -23,7 +23,7 @@ from countersign.tools.classes import doc_of
 from countersign.tools.signature import resource_for
 
 if TYPE_CHECKING:
-    from countersign.tools.tool import Tool
+    from countersign.tools.definition import Tool
 
 _OF_DEFINITIONS: Final = ("type", "description", "properties", "required", "additionalProperties", "$defs")
 _CONST: Final = "const:"

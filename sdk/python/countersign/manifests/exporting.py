@@ -18,7 +18,7 @@ from countersign.contract.manifest import ToolManifest, manifest_file
 from countersign.errors import MisuseError, RegistrationError
 from countersign.manifests.drafting import manifest_json
 from countersign.manifests.reviewed import MANIFEST_FOLDER, manifest_path
-from countersign.tools.tool import Tool
+from countersign.tools.definition import Tool
 
 DRAFT_FOLDER: Final = "drafts"
 

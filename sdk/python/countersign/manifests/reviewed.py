@@ -23,7 +23,7 @@ from countersign.service.client import Service
 if TYPE_CHECKING:
     from countersign.clock import Clock
     from countersign.journal import Journal
-    from countersign.tools.tool import Tool
+    from countersign.tools.definition import Tool
 
 MANIFEST_FOLDER: Final = (
     "tools"  # holds reviewed manifests and nothing else; drafts lie elsewhere (exporting.py)

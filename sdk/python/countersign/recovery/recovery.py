@@ -1,12 +1,10 @@
-"""Finishing what other processes left: parked transactions that were approved since, and what a crash
-interrupted.
+"""Finish what other processes left: parked transactions that were approved since, and what a crash interrupted.
 
-Rules: a living owner is left alone (its lease says so); before the redemption nothing is ever fired that no
-people or policy released, and what was never submitted ends; after it things go forward (forward.py); one
-transaction's trouble does not keep the others waiting; doing it again changes nothing. A transaction is fired
-only from the journal that staged it, with the tools its module defines, and only if their reviewed manifests
-are still the ones it was staged with. With a record that is not as the SDK wrote it, or cannot be read, nothing is
-done, and nothing is written to it: somebody has to look at it as it is.
+Rules: a living owner is left alone (its lease says so); before the redemption nothing is fired that no people or policy
+released, and what was never submitted ends; after it things roll forward (roll_forward.py); one transaction's error
+does not keep the others waiting; doing it again changes nothing. A transaction is fired only from the journal that
+staged it, with the tools its module defines, and only if their reviewed manifests are still the ones it was staged
+with. A record that is not as the SDK wrote it, or cannot be read, is left as it is, for a person to look at.
 """
 
 from __future__ import annotations
@@ -17,16 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from countersign import tracing
-from countersign.commit.asking import note_where_it_stands, pending_of
+from countersign.commit.attempt import MAX_ERROR
 from countersign.commit.commit import Commit
-from countersign.commit.lost_redemption import adopt, is_of_list, look
 from countersign.commit.plan import Plan, plan_from_journal
-from countersign.commit.reporting import flush
-from countersign.commit.restored import tell_restored
-from countersign.commit.terms import Terms
+from countersign.commit.reconciliation import adopt, flush, is_of_list, look, tell_restored
+from countersign.commit.review import Terms, note_where_it_stands, pending_of
 from countersign.contract.states import TxnState
 from countersign.contract.wire import TransactionView
-from countersign.engine import Engine
 from countersign.errors import (
     UNNAMED,
     AlreadyRedeemed,
@@ -39,19 +34,55 @@ from countersign.errors import (
     ReviewPending,
     ServiceRefused,
     ServiceUnavailable,
+    ToolRaised,
     WorkerStopping,
 )
-from countersign.errors.world import owner_told
+from countersign.errors.base import owner_told
+from countersign.errors.fired import raised_at
 from countersign.journal import Lease, LocalTxn, TransactionRecord
 from countersign.journal.moves import OPEN_TXN
 from countersign.journal.verifying import damage_of
-from countersign.live.remains import undo_remains
+from countersign.live.sessions import holds_no_argument, undo_remains
 from countersign.live.work import LiveWork
-from countersign.recovery.forward import Forward
-from countersign.recovery.live_only import settle_live_only
-from countersign.recovery.trouble import leave_word, told_of
+from countersign.recovery.prior_run import settle_live_only
+from countersign.recovery.roll_forward import Forward
+from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.texts import storable, text_of
+from countersign.tools.current import require_no_probe
+from countersign.waiting import run
 
 log: Final = logging.getLogger("countersign")
+
+
+def told_of(engine: Engine, error: Exception) -> str:
+    """The text of an error of ours, without the advice to resume. Of any other, which may quote the values that it
+    refuses (a database does), the kind and place, and its text where no unfinished transaction has secrets: what an
+    adapter finishes may be another's.
+    """
+    if isinstance(error, ToolRaised) or holds_no_argument(error):
+        return error.briefly if isinstance(error, OutcomeUnknown) else str(error)
+    text = "" if engine.journal.transactions.unfinished_has_secrets() else _text_of(error)
+    return f"{type(error).__name__}{text and f': {text}'} (at {raised_at(error)})"
+
+
+def leave_word(engine: Engine, lease: Lease, note: str | None) -> None:
+    """Write it to the transaction, where it is not there already. A journal that does not take it keeps nobody else
+    up.
+    """
+    journal = engine.journal.transactions
+    try:
+        if journal.require(lease.txn).note != note:
+            journal.note(lease, note)
+    except JournalError as error:
+        log.warning("%s: the journal takes no note of it: %s", lease.txn[:12], error)
+
+
+def _text_of(error: Exception) -> str:
+    """In one line. An OSError without the file's name, which may be of another transaction."""
+    text = storable(error.strerror or "") if isinstance(error, OSError) else text_of(error)
+    return " ".join(text.split())[:MAX_ERROR]
+
+
 _NEVER_SENT: Final = "its process ended before it was submitted; run it again"
 _UNSPENT: Final = frozenset({TxnState.REVIEW, TxnState.READY})
 _RUN_AGAIN: Final = "it ended before anything was redeemed; run it again under its key"
@@ -234,3 +265,22 @@ async def _require_unchanged(engine: Engine, plan: Plan) -> None:
                 f"the reviewed manifest of {call.tool.name!r} has changed since it was staged",
                 advice="Run it again under its key: it is decided anew, by what the manifest says now.",
             )
+
+
+def resume(runtime: Runtime | None = None) -> list[Resumed]:
+    """Finish what can be finished, on this thread. Import the modules that define the tools first.
+
+    Transactions with async tools need `resume_async`.
+    """
+    require_no_probe("resumes transactions")
+    chosen = runtime or default_runtime()
+    return run(resume_all(chosen.engine(chosen.sync_waits())))
+
+
+async def resume_async(runtime: Runtime | None = None) -> list[Resumed]:
+    """Finish what can be finished, on the event loop; plain and async tools alike."""
+    require_no_probe("resumes transactions")
+    chosen = runtime or default_runtime()
+    waits = chosen.async_waits()
+    async with waits.opened():
+        return await resume_all(chosen.engine(waits))

@@ -15,19 +15,18 @@ from typing import Any, Final
 
 from countersign.adapters.protocol import Change
 from countersign.commit.plan import PlannedCall, StagedCall
-from countersign.commit.terms import Terms
+from countersign.commit.review import Terms
 from countersign.contract.admission import load
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
-from countersign.engine import Engine
 from countersign.errors import MisuseError, ServiceUnavailable
 from countersign.errors.reasons import Asks, DenyReason
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.telling import without_secrets
-from countersign.live.asking import LiveCallAsked, require_released
+from countersign.live.calls import LiveCallAsked, require_released
 from countersign.rehearsal.foreseen import AdapterChanges, DryRun, ForeseenEffect, RehearsedLive
-from countersign.rehearsal.stage import Rehearsal, RehearsedStep
-from countersign.runtime import Runtime
+from countersign.rehearsal.offline import Rehearsal, RehearsedStep
+from countersign.runtime import Engine, Runtime
 from countersign.tools.placeholder import settle
 from countersign.transactions.transaction import Transaction
 from countersign.waiting import run
@@ -187,11 +186,7 @@ def _hidden(changes: tuple[Change, ...] | None) -> tuple[Change, ...] | None:
     if changes is None:
         return None
     return tuple(
-        Change(
-            HIDDEN,
-            None if change.before is None else HIDDEN,
-            None if change.after is None else HIDDEN,
-        )
+        Change(HIDDEN, None if change.before is None else HIDDEN, None if change.after is None else HIDDEN)
         for change in changes
     )
 

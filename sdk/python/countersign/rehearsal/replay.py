@@ -2,9 +2,9 @@
 
 `verify` runs live calls again, and undoes them; `reconstruct` runs nothing of the world at all. In both a staged call
 answers what it answered then, typed as the tool says, and the calls are compared with the recorded ones. Nothing fires
-and nobody is asked: the step runs where there is nobody to ask (alone.py). The record is read and never written.
+and nobody is asked: the step runs where there is nobody to ask (offline.py). The record is read and never written.
 
-What live calls return is compared with what they returned then (live_results.py), and is what a reconstruction answers;
+What live calls return is compared with what they returned then (divergences.py), and is what a reconstruction answers;
 `live` may say otherwise.
 """
 
@@ -19,28 +19,33 @@ from pathlib import Path
 from typing import Any, Final, Literal, overload
 
 from countersign.adapters.protocol import LiveCall
-from countersign.commit.terms import Terms
+from countersign.commit.review import Terms
 from countersign.contract.wire import Claimed
-from countersign.engine import Engine
 from countersign.errors import MisuseError
 from countersign.journal import Journal
 from countersign.journal.place import JournalPlace
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
-from countersign.live.asking import LiveCallAsked
-from countersign.rehearsal.alone import Alone
-from countersign.rehearsal.divergences import CallNow, Divergence, compared, require_mode
-from countersign.rehearsal.errors import NotRecorded
+from countersign.live.calls import LiveCallAsked
+from countersign.rehearsal.divergences import (
+    CallNow,
+    Divergence,
+    LiveResults,
+    NotRecorded,
+    ReplayedCall,
+    ReplayResult,
+    Returned,
+    compared,
+    require_mode,
+)
 from countersign.rehearsal.foreseen import DryRun
-from countersign.rehearsal.live_results import LiveResults, Returned
+from countersign.rehearsal.offline import Alone, Rehearsal, RehearsedStep
 from countersign.rehearsal.recorded import RecordedRun, from_export, from_journal
-from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
-from countersign.rehearsal.stage import Rehearsal, RehearsedStep
-from countersign.runtime import Runtime, default_runtime
+from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.settings import journal_key_path_from_env
 from countersign.tools.current import require_running
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import settle
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.tools.tool import Tool
 from countersign.transactions.rerun import require_step
 from countersign.transactions.transaction import Transaction
 from countersign.waiting import run
@@ -235,7 +240,7 @@ class _Replay:
             return stand_in(**call.args)
         known = self.outcomes_by_id.get(call.effect_id)
         if known is not None and known.recorded is not None and known.is_known:
-            if (kind := tool.signature.taken_for_text) is not None:
+            if (kind := tool.signature.result.taken_for_text) is not None:
                 raise NotRecorded(
                     f"{tool.name} returns text or a {kind}, and the record has JSON, where a {kind} is text too: "
                     f"which it was is not known; {_INSTEAD.format(tool.name)}"

@@ -25,10 +25,9 @@ from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
 from countersign.contract.wire import BroughtKey, WireModel, parse
 from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable
-from countersign.exchange import Answered, Asked
 from countersign.service.bringing import PATH, BroughtKeys
 from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
-from countersign.waiting import Waits
+from countersign.waiting import Answered, Asked, Waits
 
 M = TypeVar("M", bound=WireModel)
 

@@ -9,7 +9,7 @@
 The compensation is a tool of its own, `charge.compensate`: reviewed, asked for and released as one. It may take the
 forward call's arguments by their names, and what that returned as `result`; where each comes from stands in the
 manifest, for people to read. One that leaves out the argument that names the resource is given it all the same: it is
-in the manifest, and the method is called without it. The probe is `charge.probe` (probes.py).
+in the manifest, and the method is called without it. The probe is `charge.probe` (tool.py).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from countersign.errors import RegistrationError
 from countersign.tools.declaring import Lane, argument_of, require_resource
-from countersign.tools.probes import Probe
+from countersign.tools.definition import Probe
 from countersign.tools.signature import Signature
 
 EXECUTE: Final = "execute"

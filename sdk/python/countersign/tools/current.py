@@ -1,8 +1,14 @@
-"""Which transaction is watching this code, which effect is firing, and whether a script is only being imported for its
-tools: three context variables, and where the program stands when it asks.
+"""What is current in this context: the transaction, the effect that is firing and its requests, or an import of tools.
 
-A context variable follows code into tasks and `asyncio.to_thread`; whether the transaction knows that task,
-thread or process is the transaction's own question (transactions/intake.py).
+A context variable follows code into tasks and `asyncio.to_thread`; whether the transaction knows that task, thread or
+process is the transaction's own question (transactions/intake.py).
+
+Rules for requests: a request has its place in the order in which the tool first sent each, in whichever try, and with
+it its idempotency key: it keeps both in every later try; an equal one is that one again, so a tool that tries again by
+itself does nothing twice. A later try sends new requests only once it has sent all that earlier ones did: else it may
+repeat one with another body, or under the key of another. Two that differ are never under way at once, for the next try
+might send them in the other order. What was begun and not refused may have been done, and then no later refusal says
+that nothing happened.
 """
 
 from __future__ import annotations
@@ -11,27 +17,136 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from countersign.errors import MisuseError, OutsideTransaction
-from countersign.tools.sending import Requests
+from countersign.errors import MisuseError, NotDone, OutsideTransaction
 
 if TYPE_CHECKING:
     from countersign.llm.ledger import Ledger
-    from countersign.transactions.transaction import Transaction
+    from countersign.tools.definition import Tool
+
+
+class Places:
+    """Where the requests of all tries of a call stand, by their digests. `sent` are those of earlier tries, asked for
+    once there is one; `keep` writes all of them down before a new one is sent.
+    """
+
+    def __init__(
+        self,
+        sent: Callable[[], Sequence[str]] = tuple,
+        keep: Callable[[Sequence[str]], None] = lambda known: None,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._sent, self._keep = sent, keep
+        self._known: list[str] | None = None
+
+    def of(self, request: str, what: str, sent: Collection[str]) -> int:
+        """Its place, counted from 1. `sent` are those of this try.
+
+        Raises:
+            NotDone: it is new, and others of earlier tries have not been sent again.
+        """
+        with self._lock:
+            known = self._known = [*self._sent()] if self._known is None else self._known
+            if request not in known:
+                if not set(known) <= set(sent):
+                    raise NotDone(
+                        f"{what} was not sent: no earlier try of this call has sent it (with this body, to this "
+                        "address), and not all that was sent then came again; send the same in every try"
+                    )
+                self._keep([*known, request])
+                known.append(request)
+            return known.index(request) + 1
+
+
+class Requests:
+    """Those of one try. Any number of threads of the tool may use it."""
+
+    def __init__(self, places: Places | None = None) -> None:
+        self._lock = threading.Lock()
+        self._places = places or Places()
+        self._sent: set[str] = set()
+        self._under_way: list[tuple[str, str]] = []
+        self._acted = False
+
+    @property
+    def may_have_acted(self) -> bool:
+        """Whether one of them was not refused, or has no answer yet."""
+        with self._lock:
+            return self._acted or bool(self._under_way)
+
+    @contextmanager
+    def sending(self, request: str, what: str) -> Iterator[int]:
+        """While it is made, sent and judged: its place. `NotDone` says that it was refused or not sent; whatever else
+        ends it, it may have been done.
+
+        Raises:
+            MisuseError: another one is under way.
+            NotDone: no earlier try sent it, and this one leaves out what they did.
+        """
+        place = self._begin(request, what)
+        acted = True
+        try:
+            yield place
+        except NotDone:
+            acted = False
+            raise
+        finally:
+            with self._lock:
+                self._under_way.remove((request, what))
+                self._acted = self._acted or acted
+
+    def _begin(self, request: str, what: str) -> int:
+        with self._lock:
+            for other, told in self._under_way:
+                if other != request:
+                    raise MisuseError(
+                        f"{what} was not sent: {told} of the same call is under way, and they must come in the same "
+                        "order in every try; send them one after the other, or make each a tool of its own"
+                    )
+            place = self._places.of(request, what, self._sent)
+            self._sent.add(request)
+            self._under_way.append((request, what))
+            return place
+
 
 _PLACE: Final = 4  # characters at the end of a call key that give way to a request's place
 
-current_transaction: ContextVar[Transaction | None] = ContextVar("countersign_transaction", default=None)
+
+class Watching(Protocol):
+    """A transaction, as tools and calls to models see it (transactions/transaction.py)."""
+
+    key: str
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its block was left."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What counts the calls to models inside."""
+
+    @property
+    def counted_as(self) -> str:
+        """The run that they belong to."""
+
+    def accept(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Stage a call, or run it live."""
+
+    def made(self, tool: Tool, call: Coroutine[Any, Any, Any]) -> None:
+        """An async tool was called."""
 
 
-def open_transaction() -> Transaction | None:
+current_transaction: ContextVar[Watching | None] = ContextVar("countersign_transaction", default=None)
+
+
+def open_transaction() -> Watching | None:
     """The one that this code is inside of. A task outlives the block that it was begun in, and is inside none then."""
     txn = current_transaction.get()
     return None if txn is None or txn.has_ended else txn
@@ -49,9 +164,7 @@ class FiringEffect:
     run_key: str
     ledger: Ledger = field(compare=False, repr=False)  # counts what the tool asks of models
     is_probe: bool = False  # nothing fires: somebody asks whether it has happened
-    in_doubt: bool = (
-        False  # an earlier call for it may have acted: that this one did not says nothing about that
-    )
+    in_doubt: bool = False  # an earlier call for it may have acted, whatever this one says
     requests: Requests = field(default_factory=Requests, compare=False, repr=False)
     """With which the tool changes something by `RestApi`, in this call for it."""
     over: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)

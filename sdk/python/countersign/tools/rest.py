@@ -8,11 +8,11 @@
         return made["charge_id"]
 
 Rules: what changes something is sent only while an effect fires, under its call key as the idempotency key, and what
-else the same call changes under a key of its own (sending.py); an answer that says that nothing happened is `NotDone`,
+else the same call changes under a key of its own (current.py); an answer that says that nothing happened is `NotDone`,
 but only while nothing else of the call may have been done; one that does not say is `RestUnknown`, and a guess is never
 made; the status alone says it, so a body that is too large, too slow or broken off takes nothing back; no redirect is
 followed; headers (credentials) are asked for at each request and stand in no journal and in no error, also where an
-answer repeats them (credentials.py). In a probe nothing but reading is allowed, and a refusal to read says nothing
+answer repeats them (rest_security.py). In a probe nothing but reading is allowed, and a refusal to read says nothing
 about what has happened.
 """
 
@@ -35,10 +35,9 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.errors import CountersignError, NotDone
 from countersign.http_clients import http_client
-from countersign.tools.addresses import filled, sound
-from countersign.tools.credentials import told, unsendable
 from countersign.tools.current import current_effect, firing_effect, require_no_probe
-from countersign.tools.probes import DidNotHappen, Happened, ProbeAnswer, Unsure
+from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Unsure
+from countersign.tools.rest_security import filled, sound, told, unsendable
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
@@ -225,12 +224,7 @@ class RestApi:
                 return self._answer(request, {self._idempotency_header: effect.request_key(place)})
 
     def _request(
-        self,
-        method: str,
-        path: str,
-        values: Mapping[str, str | int],
-        query: Mapping[str, str],
-        json: JSON,
+        self, method: str, path: str, values: Mapping[str, str | int], query: Mapping[str, str], json: JSON
     ) -> _Request:
         url = httpx2.URL(self._url + filled(path, values)).copy_merge_params(dict(query))
         return _Request(f"{method} {path}", method, url, None if json is None else canonicalize(json))
@@ -247,10 +241,7 @@ class RestApi:
         until = time.monotonic() + self._timeout
         try:
             with self._client().stream(
-                request.method,
-                request.url,
-                headers={**given, **ours, **json},
-                content=request.content,
+                request.method, request.url, headers={**given, **ours, **json}, content=request.content
             ) as response:
                 text, whole = self._read(response, until)
                 return _Heard(response.status_code, text, whole, told(text, given))

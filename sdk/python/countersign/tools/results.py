@@ -1,26 +1,156 @@
-"""What a tool returns, as the journal keeps it and as another run of the same key gets it back.
+"""What a tool takes and returns: arguments that cannot be staged, results as the journal keeps them, unfinished work.
 
 Rules: a result is kept as canonical JSON, and its type is what the return annotation says of that. A union in which
-text stands beside what JSON writes as text (a time, a UUID, a `Decimal`) cannot say it, for each such text is taken for
-text: it is refused where the tool is declared. What else does not come back equal has fired all the same; that is told
-by its kinds, never by its values.
+text stands beside what JSON writes as text (a time, a UUID, a `Decimal`) is refused where the tool is declared. What
+else does not come back equal has fired all the same; that is reported by its kinds, never by its values. A refusal of
+an argument says where it is wrong and why, without any value of the caller's.
+
+A generator function does nothing until somebody iterates over its result, so it is refused where it is declared. Where
+a call returns such an object all the same (from a wrapper), its outcome is unknown. A value may hold itself, or share
+its parts so that it is endless as JSON: the walk calls nothing of it and ends at the limits of admission.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
 import types
 import typing
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import AsyncContextDecorator, ContextDecorator, suppress
+from dataclasses import fields, is_dataclass
 from functools import cached_property
-from typing import Annotated, Any
+from types import AsyncGeneratorType, GeneratorType
+from typing import Annotated, Any, Final
 
-from pydantic import PydanticUserError, TypeAdapter
+from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from countersign.contract.admission import admit, load
+from countersign.contract.admission import ARGS_LIMITS, admit, load, too_deep, too_many_nodes
 from countersign.contract.canonical import canonicalize
+from countersign.contract.errors import AdmissionError
 from countersign.errors import RegistrationError
-from countersign.tools.nested import nested
+from countersign.texts import storable, text_of
+
+# A field, a type of a union (`list[any]`) or a key like one. No number and no `repr`: pydantic names other keys so.
+_NAME: Final = re.compile(r"[^\W\d][\w\[\],.| -]{0,63}\Z")
+
+
+def nested(value: object) -> Iterator[tuple[str, object]]:
+    """The value and all that is inside it, keys too, each with a pointer for people (`""` is the value itself).
+
+    Raises:
+        AdmissionError: `too_deep`, `too_many_nodes`.
+    """
+    waiting: list[tuple[str, int, object]] = [("", 1, value)]
+    seen = 0
+    while waiting:
+        place, depth, one = waiting.pop()
+        seen += 1
+        yield place, one
+        inside = step_and_child(one)
+        if inside is None:
+            continue
+        if depth > ARGS_LIMITS.max_depth:
+            raise too_deep(ARGS_LIMITS)
+        if isinstance(one, Mapping):
+            yield from ((place, key) for key in one)
+        found: list[tuple[str, int, object]] = []
+        for step, child in inside:
+            if seen + len(waiting) + len(found) >= ARGS_LIMITS.max_nodes:
+                raise too_many_nodes(ARGS_LIMITS)
+            found.append((f"{place}/{pointer_step(step)}", depth + 1, child))
+        waiting += reversed(found)
+
+
+def pointer_step(step: object) -> str:
+    """An index, a field or a key as a pointer for people has it; `*` for a key that is no plain name, for a key is a
+    value of the caller's.
+    """
+    if type(step) is int and 0 <= step < ARGS_LIMITS.max_nodes:
+        return str(step)
+    return step if type(step) is str and _NAME.match(step) else "*"
+
+
+def step_and_child(value: object) -> Iterable[tuple[object, object]] | None:
+    """Of a container each step into it, with what is there; None of anything else."""
+    if isinstance(value, Mapping):
+        return ((key if isinstance(key, str) else None, value[key]) for key in value)
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return enumerate(value)
+    if isinstance(value, BaseModel):
+        return vars(value).items()
+    if is_dataclass(value) and not isinstance(value, type):
+        return ((one.name, getattr(value, one.name, None)) for one in fields(value))
+    return None
+
+
+# What `@contextmanager` makes is a `ContextDecorator`. `Future`: a pool works on it still.
+_KINDS: Final = (
+    *(GeneratorType, AsyncGeneratorType, ContextDecorator, AsyncContextDecorator, Future),
+    *(map, filter, zip, enumerate),
+)
+_LAZY_MODULE: Final = "itertools"
+
+
+class UnfinishedError(Exception):
+    """A tool returned work instead of doing it: not the tool's word, so whatever it declares, this is unknown."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            f"it returned a {kind}, which has not run to its end; have the tool do its work before it returns (an "
+            "async tool is an `async def`)"
+        )
+
+
+def require_runs_when_called(fn: object, tool: str) -> None:
+    """Refuse a generator function, plain or async, also as the method of an object or inside a `partial`.
+
+    Raises:
+        RegistrationError: it is one.
+    """
+    inner: Any = fn
+    while isinstance(inner, functools.partial | staticmethod | classmethod):
+        inner = inner.func if isinstance(inner, functools.partial) else inner.__func__
+    if not inspect.isroutine(inner) and not inspect.isclass(inner):
+        inner = getattr(type(inner), "__call__", inner)  # noqa: B004 - the function, to be looked at
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        raise RegistrationError(
+            f"{tool!r} is a generator function (it says `yield`), and a call of that runs nothing; return what it "
+            "yields as a list"
+        )
+
+
+def unfinished(value: object) -> UnfinishedError | None:
+    """The error of a result that is such work, or holds it. A coroutine in it that was never begun is closed, so that
+    Python warns of none; nothing of it is run.
+    """
+    kind = None
+    with suppress(Exception):  # looking runs code of the value
+        for _, one in nested(value):
+            if not _is_unfinished(type(one)):
+                continue
+            kind = kind or type(one).__name__
+            if inspect.iscoroutine(one) and inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
+                one.close()
+    return None if kind is None else UnfinishedError(kind)
+
+
+def is_awaitable(value: object) -> bool:
+    """Whether it waits for somebody to await it."""
+    return hasattr(type(value), "__await__")
+
+
+def _is_unfinished(kind: type) -> bool:
+    return (
+        issubclass(kind, _KINDS)
+        or hasattr(kind, "__await__")
+        or hasattr(kind, "__anext__")
+        or kind.__module__ == _LAZY_MODULE
+    )
 
 
 class Result:
@@ -141,3 +271,52 @@ def _is_written_as_text(member: Any) -> bool:
 
 def _name(member: Any) -> str:
     return str(getattr(member, "__name__", member))
+
+
+_UNKNOWN_TYPE: Final = "Unable to serialize unknown type"  # how pydantic begins where it names a type alone
+
+
+def problem(item: Mapping[str, Any]) -> str:
+    """One error of pydantic: the place and its message."""
+    steps, what = item["loc"], ""
+    if steps[-1:] == ("[key]",):  # of a mapping; the step before is the key itself
+        steps, what = steps[:-2], "a key: "
+    where = "/".join(map(pointer_step, steps))
+    instead = (
+        " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
+    )
+    # whoever reads it gave an argument, no input
+    told = storable(item["msg"]).replace("Input should be", "it should be")
+    return f"{where}: {what}{told}{instead}"
+
+
+def why_unwritten(error: Exception) -> str:
+    """Why a value cannot be written. What code of its own raised may quote it."""
+    text = text_of(error)
+    if isinstance(error, AdmissionError) or text.startswith(_UNKNOWN_TYPE):
+        return text
+    return f"reading it raised {type(error).__name__}"
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8."""
+    try:
+        str.encode(text)  # a subclass may have an `encode` of its own
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def at(place: str) -> str:
+    """The place in brackets, where there is one."""
+    return f" (at {place})" if place else ""
+
+
+def refused_place(value: object) -> str:
+    """A pointer to the innermost value that admission refuses by itself; `""` where that is the whole."""
+    for step, child in step_and_child(value) or ():
+        try:
+            admit(child)
+        except AdmissionError:
+            return f"/{pointer_step(step)}{refused_place(child)}"
+    return ""

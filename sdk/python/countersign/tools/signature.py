@@ -31,11 +31,17 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import AdmissionError
 from countersign.errors import CountersignError, NotStageable, RegistrationError
 from countersign.texts import text_of
-from countersign.tools.nested import nested
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.refusing import at, is_text, problem, refused_place, why_unwritten
-from countersign.tools.results import Result
-from countersign.tools.unfinished import require_runs_when_called
+from countersign.tools.results import (
+    Result,
+    at,
+    is_text,
+    nested,
+    problem,
+    refused_place,
+    require_runs_when_called,
+    why_unwritten,
+)
 
 T = TypeVar("T")
 
@@ -54,7 +60,7 @@ class Signature:
         self._hints = _type_hints(fn, tool)
         for parameter in self._signature.parameters.values():
             _require_named(parameter, tool)
-        self._result = Result(self._hints.get("return", Any), tool)
+        self.result: Final = Result(self._hints.get("return", Any), tool)
 
     @property
     def names(self) -> frozenset[str]:
@@ -153,35 +159,6 @@ class Signature:
         """
         with self._described():
             return self._adapter.json_schema(mode="validation")
-
-    def require_result(self) -> None:
-        """Refuse a return annotation under which what is returned would come back as something else.
-
-        Raises:
-            RegistrationError: text and what JSON writes as text, in one union.
-        """
-        self._result.require_told_apart()
-
-    @property
-    def taken_for_text(self) -> str | None:
-        """What a live tool may return, and comes back as text from the journal; None where there is nothing of it."""
-        return self._result.taken_for_text
-
-    def dump_result(self, value: object) -> bytes | None:
-        """A result as canonical bytes, or None where it has no JSON form (the effect has fired all the same)."""
-        return self._result.dump(value)
-
-    def load_result(self, raw: bytes) -> object:
-        """A journaled result, typed by the return annotation where that is possible."""
-        return self._result.load(raw)
-
-    def result_fits(self, raw: bytes) -> bool:
-        """Whether a journaled result still is what the return annotation says."""
-        return self._result.fits(raw)
-
-    def loses_result(self, value: object, raw: bytes | None) -> str | None:
-        """What another run would get in place of this result, by its kind; None where it gets one that is equal."""
-        return self._result.loses(value, raw)
 
     @property
     def answers_nothing(self) -> bool:

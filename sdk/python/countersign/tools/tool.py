@@ -1,35 +1,38 @@
 """`@tool`: what an agent may ask for, by name. Calling a tool stages it; only a commit calls the function.
 
-A tool is *staged* unless it says otherwise: its call becomes canonical bytes and returns a placeholder. A
-*live* tool has an adapter that can undo it and runs at once. Either refuses to run where no transaction is
-watching. The decorated object keeps the function's name, signature and kind (plain or async), so that agent
-frameworks can read it.
+A tool is *staged* by default: its call becomes canonical bytes and returns a placeholder. A *live* tool has an adapter
+that can undo it and runs at once. Either refuses to run outside a transaction. The decorated object keeps the
+function's name, signature and kind (plain or async), so that agent frameworks can read it.
 
-What policy and people see of a tool is its reviewed manifest, never this declaration: all that the decorator
-says about resource, risk, money and the like goes into the draft (`countersign tools export`) for people to
-review.
+What policy and people see of a tool is its reviewed manifest, never this declaration: what the decorator says about
+resource, risk, money and the like goes into the draft (`countersign tools export`) for people to review.
+
+Within one transaction equal calls are one, unless repeating is meant. The call key counts intended repeats with `n`, so
+the second of two equal refunds is another call in every rerun, and the first is the same one.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import CoroutineType
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from countersign.adapters.protocol import LiveAdapter
 from countersign.adapters.reads import READS
-from countersign.contract.manifest import READ_GROUP, ToolManifest
-from countersign.contract.pointers import pointer_to
+from countersign.contract import names
+from countersign.contract.admission import load
+from countersign.contract.manifest import READ_GROUP
 from countersign.errors import OutsideTransaction, RegistrationError
 from countersign.tools.classes import compensation_of, methods_of, probe_of
-from countersign.tools.current import current_transaction, open_transaction
-from countersign.tools.declaring import Draft, FailureMeans, Lane, draft_of, require_calling, require_sound
+from countersign.tools.current import Watching, current_transaction, open_transaction
+from countersign.tools.declaring import FailureMeans, Lane, draft_of, require_calling, require_sound
+from countersign.tools.definition import Probe, Tool
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.probes import Probe
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.tools.signature import Signature
 
@@ -37,51 +40,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 _ATTRIBUTE: Final = "__countersign_tool__"
-GIVEN_MANIFEST: Final = "__countersign_manifest__"
-"""Where the function of an MCP server's tool holds the draft that was made of the listing."""
-
-
-@dataclass(frozen=True, eq=False)
-class Tool:
-    """One registered tool. `fn` is the function itself, which only a commit may call."""
-
-    name: str
-    fn: Callable[..., Any]
-    signature: Signature
-    lane: Lane
-    adapter: LiveAdapter | None
-    repeat: bool  # every call is intended, equal ones too
-    failure_means: FailureMeans
-    manifest_path: Path | None
-    draft: Draft
-    own_thread: bool = True  # a plain function runs in a thread of its own, so that its timeout ends the wait
-    tries: int | None = None  # at most, where its manifest says idempotent; None: as the settings say
-
-    @property
-    def is_async(self) -> bool:
-        """Whether its function must be awaited."""
-        return inspect.iscoroutinefunction(self.fn)
-
-    @property
-    def given_manifest(self) -> ToolManifest | None:
-        """The draft of an MCP server's tool, which is there only while a program is connected to the server."""
-        given: ToolManifest | None = getattr(self.fn, GIVEN_MANIFEST, None)
-        return given
-
-    @property
-    def secret(self) -> tuple[str, ...]:
-        """Pointers to the arguments that the code calls secret."""
-        return tuple(one if one.startswith("/") else pointer_to(one) for one in self.draft.secret)
-
-    def draft_manifest(self) -> ToolManifest:
-        """The manifest as the code suggests it, for people to review.
-
-        Raises:
-            RegistrationError: the declaration lacks something, or contradicts itself.
-        """
-        from countersign.manifests.drafting import draft_manifest
-
-        return draft_manifest(self)
 
 
 class _Class(Protocol[P, R_co]):
@@ -193,7 +151,7 @@ def tool(
         signature = Signature(fn, called)
         # a live one answers its own run, and a replay says where its type is not in the record
         if lane == "staged":
-            signature.require_result()
+            signature.result.require_told_apart()
         return Tool(
             name=called,
             fn=fn,
@@ -226,6 +184,34 @@ def tool(
         return _gate(one)
 
     return decorate
+
+
+def probe(
+    name: str | None = None, /, *, registry: ToolRegistry | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Register a function as the probe of that name, or of its own; the function stays as it is.
+
+    It is called with the arguments of the call in doubt that it names, typed as the probe says, and
+    `current_effect().call_key` is that call's. It answers `Happened(result)`, `DidNotHappen()` or `Unsure(why)`, within
+    the tool's timeout; a plain function in a thread of its own. What it raises means unsure, `NotDone` too.
+
+    Raises:
+        RegistrationError: the name is taken or malformed, or an argument has no name.
+    """
+    if name is not None and not isinstance(name, str):
+        raise RegistrationError(
+            f"@probe takes the name that tools call it by: write @probe({_name_of(name)!r})"
+        )
+
+    def decorate(fn: Callable[P, R]) -> Callable[P, R]:
+        (registry or default_registry).add(Probe.of(fn, name or _name_of(fn)))
+        return fn
+
+    return decorate
+
+
+def _name_of(fn: object) -> str:
+    return str(getattr(fn, "__name__", "find_it"))
 
 
 def tool_of(fn: Callable[..., Any]) -> Tool:
@@ -281,7 +267,7 @@ class _GatedAsync:
         return await answer if inspect.isawaitable(answer) else answer
 
 
-def _watching(one: Tool) -> Any:
+def _watching(one: Tool) -> Watching:
     txn = current_transaction.get()
     if txn is None:
         raise OutsideTransaction(
@@ -290,3 +276,49 @@ def _watching(one: Tool) -> Any:
             "txn.parallel():` hand it `contextvars.copy_context().run`)"
         )
     return txn
+
+
+class CallNames:
+    """The calls of one transaction so far."""
+
+    def __init__(self, agent: str, run_key: str) -> None:
+        self._agent = agent
+        self._run_key = run_key
+        self._first: dict[tuple[str, bytes], Placeholder[Any]] = {}
+        self._times: Counter[tuple[str, bytes]] = Counter()
+        self._free: dict[tuple[str, bytes], set[int]] = {}  # of live calls that were refused
+
+    def known(self, tool: Tool, raw: bytes, *, repeating: bool) -> Placeholder[Any] | None:
+        """The placeholder of an equal call, where this one is not meant as a repeat."""
+        return None if tool.repeat or repeating else self._first.get((tool.name, raw))
+
+    def next(self, tool: Tool, raw: bytes) -> tuple[int, str]:
+        """`n` and the call key of the next call with these bytes."""
+        free = self._free.get((tool.name, raw))
+        n = min(free) if free else self._times[(tool.name, raw)]
+        key = names.call_key(agent=self._agent, run_key=self._run_key, tool=tool.name, args=load(raw), n=n)
+        return n, key
+
+    def staged(self, tool: Tool, raw: bytes, placeholder: Placeholder[Any]) -> None:
+        """Remember a call that was staged."""
+        self._first.setdefault((tool.name, raw), placeholder)
+        self.ran(tool, raw)
+
+    def refused(self, tool: Tool, raw: bytes, n: int) -> None:
+        """A live call did not run, so its name is free for the next that does."""
+        self._free.setdefault((tool.name, raw), set()).add(n)
+
+    def copy(self) -> CallNames:
+        """The calls so far, to go back to when what follows is taken back."""
+        other = CallNames(self._agent, self._run_key)
+        other._first, other._times = dict(self._first), self._times.copy()
+        other._free = {call: set(free) for call, free in self._free.items()}
+        return other
+
+    def ran(self, tool: Tool, raw: bytes) -> None:
+        """Count a call."""
+        free = self._free.get((tool.name, raw))
+        if free:
+            free.remove(min(free))
+            return
+        self._times[(tool.name, raw)] += 1

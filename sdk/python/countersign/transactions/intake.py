@@ -20,21 +20,21 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
+from countersign.commit.attempt import describe_ending
 from countersign.commit.plan import require_fires_here
-from countersign.commit.raised import describe_ending
 from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError, NotStageable, OutsideTransaction
-from countersign.live.asking import LiveCallAsked
-from countersign.tools.calls import CallNames
+from countersign.live.calls import LiveCallAsked
 from countersign.tools.current import Place, here
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.tool import Tool
+from countersign.tools.tool import CallNames
 from countersign.transactions.step import Step
 from countersign.waiting import AsyncWaits, run
 
 if TYPE_CHECKING:
-    from countersign.engine import Engine
+    from countersign.runtime import Engine
 
 MAX_EFFECTS: Final = 100  # of one transaction, as the wire allows: what a person can still look through
 
@@ -116,7 +116,7 @@ class Intake:
         Raises:
             OutsideTransaction: called from a process, thread or task this transaction does not know, or after it.
             NotStageable: the call cannot be described as bytes.
-            Stopped, WorldError: the policy is asked about this live tool, and did not let it run (live/asking.py).
+            Stopped, WorldError: the policy is asked about this live tool, and did not let it run (live/calls.py).
         """
         self._require_known(tool)
         self._require_kind(tool)

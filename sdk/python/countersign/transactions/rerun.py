@@ -10,23 +10,30 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
-from countersign.commit.answering import Answering, OnQuestion
-from countersign.commit.asking import pause_seconds, pending_of, until_answered, why_away
-from countersign.commit.edits import Edits
-from countersign.commit.terms import Terms
+from countersign.commit.plan import StagedCall
+from countersign.commit.review import (
+    Answering,
+    Edits,
+    OnQuestion,
+    Terms,
+    pause_seconds,
+    pending_of,
+    until_answered,
+    why_away,
+)
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import TransactionView
-from countersign.engine import Engine
 from countersign.errors import (
     CountersignError,
     MisuseError,
     Moved,
     OutcomeUnknown,
     OverQuota,
+    RerunDiffers,
     ReviewPending,
     ServiceRefused,
     ServiceUnavailable,
@@ -35,10 +42,9 @@ from countersign.errors import (
 from countersign.errors.reasons import Proposal
 from countersign.errors.traces import shortened
 from countersign.live.isolation import ABORT, Attempts, Isolation, require_isolation
-from countersign.runtime import Runtime, default_runtime
+from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.tools.current import require_running
-from countersign.transactions.list_guard import ListGuard
-from countersign.transactions.saying import claimed_of, require_key, require_wait
+from countersign.transactions.opening import claimed_of, require_key, require_wait
 from countersign.transactions.transaction import Transaction
 from countersign.waiting import AsyncWaits, Waits, run
 
@@ -187,6 +193,50 @@ async def _rerun_async(
             raise shortened(answer)  # noqa: B904 - as above
 
 
+_DIFFERENT_LISTS_ALLOWED: Final = 1  # the first may be the world having moved; the second is a pattern
+
+
+class ListGuard:
+    """Remembers the last list and counts how often it changed."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._last: list[tuple[str, str]] | None = None
+        self._changes = 0
+
+    def forget(self) -> None:
+        """What the last run staged was spoilt by somebody else: the next one reads another world."""
+        self._last = None
+
+    def require_same(self, calls: Sequence[StagedCall]) -> None:
+        """Compare with the run before.
+
+        Raises:
+            RerunDiffers: the list changed for the second time, naming the first call that differs.
+        """
+        now = [(call.tool.name, call.call_key) for call in calls]
+        before, self._last = self._last, now
+        if before is None or before == now:
+            return
+        self._changes += 1
+        if self._changes > _DIFFERENT_LISTS_ALLOWED:
+            position = _first_difference(before, now)
+            raise RerunDiffers(self._key, position + 1, _name_at(before, position), _name_at(now, position))
+
+
+def _first_difference(before: Sequence[tuple[str, str]], now: Sequence[tuple[str, str]]) -> int:
+    pairs = zip(before, now, strict=False)
+    return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(before), len(now)))
+
+
+def _name_at(calls: Sequence[tuple[str, str]], position: int) -> str | None:
+    """A call as people recognise it: the tool, and enough of the call key to tell equal tools apart."""
+    if position >= len(calls):
+        return None
+    name, call_key = calls[position]
+    return f"{name} ({call_key[:8]})"
+
+
 class _Rerun:
     """One `run_transaction`."""
 
@@ -254,7 +304,7 @@ class _Rerun:
             self._runtime,
             self._key,
             replace(self._terms, wait=self._left()),
-            guard=self._guard,
+            guard=self._guard.require_same,
             isolation=self._isolation,
         )
         body = functools.partial(self._fn, txn)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from countersign.commit.answering import OnQuestion
+from countersign.commit.review import OnQuestion
 from countersign.errors.reasons import Proposal
 from countersign.live.isolation import ABORT, Isolation
 from countersign.runtime import Runtime, default_runtime

@@ -23,9 +23,9 @@ from countersign.contract.admission import JSON, admit, load
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import resolve_pointer
 from countersign.errors import MisuseError, NotStageable
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry
-from countersign.tools.tool import Tool
 from countersign.transactions.intake import MAX_EFFECTS
 from countersign.transactions.transaction import Transaction
 
@@ -149,7 +149,7 @@ class Schedule:
 
     def _taken(self, source: str, answers: Mapping[str, Any]) -> JSON:
         giver, _, pointer = source.partition(":")
-        raw = self._tools[giver].signature.dump_result(answers[giver])
+        raw = self._tools[giver].signature.result.dump(answers[giver])
         if raw is None:
             raise NotStageable(f"what {giver!r} answered cannot be written as JSON, so nothing takes it")
         try:

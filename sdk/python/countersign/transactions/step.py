@@ -18,34 +18,32 @@ from typing import Any, Final
 
 from countersign import tracing
 from countersign.adapters.protocol import LiveCall
+from countersign.commit.attempt import describe_ending
 from countersign.commit.commit import Commit
-from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls
-from countersign.commit.raised import describe_ending
-from countersign.commit.reporting import flush
-from countersign.commit.terms import Terms
+from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, require_to_go_on
+from countersign.commit.reconciliation import flush
+from countersign.commit.review import Terms
+from countersign.contract import names
 from countersign.contract.wire import Claimed
-from countersign.engine import Engine
 from countersign.errors import JournalError, ReviewPending, ServiceUnavailable, TransactionBusy
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged
-from countersign.live.asking import LiveCallAsked, require_released
+from countersign.live.calls import ALL_LOST, LiveCallAsked, Running, require_released
 from countersign.live.isolation import Serialize, claim
-from countersign.live.remains import undo_remains
-from countersign.live.running import ALL_LOST, Running
+from countersign.live.sessions import undo_remains
 from countersign.live.work import LiveWork
-from countersign.recovery.closing import require_to_go_on
-from countersign.recovery.forward import results_in_journal
+from countersign.recovery.roll_forward import results_in_journal
+from countersign.runtime import Engine
 from countersign.texts import text_of
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.tool import Tool
-from countersign.transactions.again import earlier_record, finish
-from countersign.transactions.listing import Listing
-from countersign.transactions.live_only import (
+from countersign.transactions.listing import (
+    Listing,
     commit_live_only,
     require_live_work_kept,
     require_same_live_work,
     withdraw_earlier,
 )
-from countersign.transactions.tidying import tidying
+from countersign.transactions.prior_run import earlier_record, finish, tidying
 from countersign.waiting import run
 
 log: Final = logging.getLogger("countersign")
@@ -116,7 +114,8 @@ class Step:
         secret: tuple[str, ...] | None = None,
     ) -> Placeholder[Any]:
         """Write one call down and answer its placeholder. `secret`: which arguments are, None where nobody said yet."""
-        return self._list.stage(StagedCall.of(self.txn, tool, raw, n, call_key, group, secret))
+        effect_id = names.effect_id(txn=self.txn, call_key=call_key)
+        return self._list.stage(StagedCall(tool, raw, n, call_key, effect_id, group, secret))
 
     def end_block(self, start: int, calls: Sequence[StagedCall] | None) -> None:
         """Calls of other threads and tasks are over; those from `start` on stand in this order, if one is given."""
@@ -144,7 +143,7 @@ class Step:
         """Ask the policy about a live call, where that is asked about, before anything of it is written or run.
 
         Raises:
-            Stopped, WorldError: it may not run (live/asking.py).
+            Stopped, WorldError: it may not run (live/calls.py).
         """
         await require_released(engine, call, run_key=self.run_key, txn=self.txn, claimed=claimed, noted=True)
 

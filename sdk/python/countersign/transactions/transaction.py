@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from countersign.commit.terms import Terms
+from countersign.commit.review import Terms
 from countersign.contract import names
 from countersign.errors import (
     CountersignError,
@@ -31,19 +31,19 @@ from countersign.journal.moves import OPEN_TXN
 from countersign.live.isolation import ABORT, Isolation, Serialize
 from countersign.texts import add_note
 from countersign.tools.current import current_transaction, open_transaction
+from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
-from countersign.tools.tool import Tool
 from countersign.transactions.intake import Intake, OpenStep
-from countersign.transactions.interrupted import tell_where_it_stands
+from countersign.transactions.prior_run import tell_where_it_stands
 from countersign.transactions.step import Step
 from countersign.waiting import SyncWaits, Waits, run
 
 if TYPE_CHECKING:
-    from countersign.engine import Engine, Host
+    from countersign.commit.plan import StagedCall
     from countersign.llm.ledger import Ledger
     from countersign.rehearsal.foreseen import DryRun
-    from countersign.rehearsal.stage import Rehearsal
-    from countersign.transactions.list_guard import ListGuard
+    from countersign.rehearsal.offline import Rehearsal
+    from countersign.runtime import Engine, Host
 
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
 _EARLIER: Final = (
@@ -63,7 +63,7 @@ class Transaction:
         terms: Terms | None = None,
         *,
         independent: bool = False,
-        guard: ListGuard | None = None,
+        guard: Callable[[Sequence[StagedCall]], None] | None = None,
         plain: bool = False,
         rehearsal: Rehearsal[Any] | None = None,
         isolation: Isolation = ABORT,
@@ -206,9 +206,10 @@ class Transaction:
             raise MisuseError(
                 f"transaction {self.key!r} was used already; make another with transaction(...)"
             )
-        self._outer = open_transaction()
-        if self._outer is not None:
-            self._nest(self._outer)
+        outer = open_transaction()
+        if isinstance(outer, Transaction):
+            self._outer = outer
+            self._nest(outer)
             return
         try:
             await self._open(waits)
@@ -281,7 +282,7 @@ class Transaction:
         try:
             self._require_awaited(forgotten)
             if self._guard is not None:
-                self._guard.require_same([call for step in intake.steps for call in step.calls])
+                self._guard([call for step in intake.steps for call in step.calls])
         except BaseException as differs:
             await intake.fail(differs)
             raise

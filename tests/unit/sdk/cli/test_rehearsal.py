@@ -11,10 +11,10 @@ from typer.testing import CliRunner, Result
 
 from countersign import ReviewPending, Runtime, run_transaction
 from countersign.cli.app import app
+from countersign.cli.rehearsal import load_step
 from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason
-from countersign.rehearsal.steps import load_step
 from countersign.tools.tool import default_registry
 from tests.fakes.desk import Desk
 

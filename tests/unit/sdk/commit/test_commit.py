@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from countersign import Asks, Denied, Edited, NotStageable, PlaceholderUsed, ReviewPending, resume
-from countersign.commit.edits import Edits, Judge
+from countersign.commit.review import Edits, Judge
 from countersign.contract import DenyCode, canonicalize
 from countersign.contract.codes import ErrorCode
 from countersign.contract.wire import EffectView, ProposalView, TransactionView

@@ -15,7 +15,7 @@ from countersign import (
     resume,
     tool,
 )
-from countersign.commit.raised import MAX_ERROR
+from countersign.commit.attempt import MAX_ERROR
 from countersign.contract import EffectState, ErrorCode, Outcome, Verdict
 from countersign.contract.wire import Reason
 from tests.fakes.desk import (

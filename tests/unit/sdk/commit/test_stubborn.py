@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from countersign import NotDone, OutcomeUnknown, OutsideTransaction, current_effect
-from countersign.tasks import GRACE_SECONDS
-from countersign.threads import ToolTimeoutError
+from countersign.concurrency import GRACE_SECONDS, ToolTimeoutError
 from countersign.waiting import AsyncWaits
 from tests.fakes.desk import Desk, states
 from tests.fakes.running import order_tool, run_async
@@ -148,7 +147,7 @@ async def test_whoever_is_cancelled_stays_so_whatever_the_tool_answers() -> None
 
 
 async def test_a_second_cancellation_does_not_wait_for_the_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("countersign.tasks.GRACE_SECONDS", GRACE_SECONDS)
+    monkeypatch.setattr("countersign.concurrency.GRACE_SECONDS", GRACE_SECONDS)
     end = asyncio.Event()
 
     async def stubborn() -> None:

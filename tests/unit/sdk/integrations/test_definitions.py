@@ -18,8 +18,8 @@ from pydantic import BaseModel
 
 from countersign import MisuseError, RegistrationError, ToolRegistry, tool
 from countersign.integrations import anthropic_tools, openai_tools
-from countersign.integrations.naming import OfferedTools
-from countersign.integrations.sending import sent_text
+from countersign.integrations.definitions import OfferedTools
+from countersign.integrations.loop import sent_text
 from countersign.manifests.drafting import args_schema
 from countersign.tools.tool import tool_of
 from tests.fakes.model_vendors import NAME

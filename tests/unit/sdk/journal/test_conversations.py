@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from countersign.integrations.numbering import Numbering
+from countersign.integrations.conversation import Numbering
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.journal import Journal
 from countersign.journal.place import JournalPlace

@@ -13,7 +13,7 @@ from countersign import FilesAdapter, MemoryAdapter, Retry, errors, run_transact
 from countersign.adapters.memory import MemorySession
 from countersign.adapters.protocol import Savepoint
 from countersign.integrations.conversation import ModelCall
-from countersign.integrations.naming import OfferedTools
+from countersign.integrations.definitions import OfferedTools
 from countersign.integrations.taking import StepTaker
 from countersign.waiting import run
 from tests.fakes.desk import Desk, refund_tool

@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from countersign import FilesAdapter, SQLiteAdapter, Transaction, errors, resume, run_transaction
 from countersign.cli import journal as cli_journal
 from countersign.cli.app import app
-from countersign.commit.unwinding import Unwinding
+from countersign.commit.compensation import Unwinding
 from countersign.journal.verifying import verify
-from countersign.recovery.closing import close
+from countersign.recovery.prior_run import close
 from countersign.recovery.recovery import resume_one
 from countersign.waiting import run
 from tests.fakes.desk import (

@@ -17,9 +17,9 @@ import pytest
 
 from countersign import FilesAdapter, errors, resume, tool
 from countersign.adapters.overlay import FilesSession
-from countersign.engine import Engine
 from countersign.recovery import worker
 from countersign.recovery.recovery import Resumed
+from countersign.runtime import Engine
 from countersign.tools.rest import RestUnknown
 from tests.fakes.desk import Desk, save_tool
 

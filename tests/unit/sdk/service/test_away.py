@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from countersign import ReviewPending, SQLiteAdapter, Transaction, resume, run_transaction
-from countersign.commit.asking import pause_seconds
+from countersign.commit.review import pause_seconds
 from countersign.contract import txn_id
 from tests.fakes.desk import AGENT, Desk, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.recovery.test_worker import Yard, yard

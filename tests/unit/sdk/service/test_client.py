@@ -21,9 +21,8 @@ from countersign import (
     resume,
 )
 from countersign.contract import ErrorCode, KeySet, PrivateKey
-from countersign.exchange import Answered, Asked
 from countersign.service.client import Client
-from countersign.waiting import AsyncWaits, SyncWaits, run
+from countersign.waiting import Answered, Asked, AsyncWaits, SyncWaits, run
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.service import Refused
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from countersign import current_effect, errors
+from countersign.concurrency import Threaded, ToolTimeoutError
 from countersign.manifests.reviewed import require_fits
-from countersign.threads import Threaded, ToolTimeoutError
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed, failing_tool, refund_tool, states
 from tests.fakes.running import fails, order_tool, run, run_async

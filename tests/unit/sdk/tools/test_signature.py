@@ -169,12 +169,12 @@ def answers() -> Money: ...  # type: ignore[empty-body]
 
 def test_results_come_back_typed_and_never_fail_to_be_written() -> None:
     signature = Signature(answers, "act")
-    written = signature.dump_result(Money(cents=1, currency="EUR"))
+    written = signature.result.dump(Money(cents=1, currency="EUR"))
     assert written == b'{"cents":1,"currency":"EUR"}'
-    assert signature.load_result(written) == Money(cents=1, currency="EUR")
-    assert signature.load_result(b'"another shape"') == "another shape"
-    assert signature.dump_result(object()) is None
-    assert signature.dump_result(float("inf")) is None
+    assert signature.result.load(written) == Money(cents=1, currency="EUR")
+    assert signature.result.load(b'"another shape"') == "another shape"
+    assert signature.result.dump(object()) is None
+    assert signature.result.dump(float("inf")) is None
 
 
 # -------------------------------------------------------------------------------------------------- results
@@ -257,10 +257,10 @@ def test_what_json_tells_apart_comes_back_the_same(hint: Any, values: list[Any])
     declared(hint)
     signature = Signature(returning(hint), "look")
     for value in values:
-        raw = signature.dump_result(value)
+        raw = signature.result.dump(value)
         assert raw is not None
-        again = signature.load_result(raw)
-        assert again == value and signature.loses_result(value, raw) is None
+        again = signature.result.load(raw)
+        assert again == value and signature.result.loses(value, raw) is None
 
 
 def test_a_live_tool_returns_what_it_likes() -> None:
@@ -290,14 +290,14 @@ LOST: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize(("hint", "value", "instead"), LOST.values(), ids=LOST)
 def test_what_comes_back_as_something_else_is_known(hint: Any, value: Any, instead: str) -> None:
     signature = Signature(returning(hint), "look")
-    assert signature.loses_result(value, signature.dump_result(value)) == instead
+    assert signature.result.loses(value, signature.result.dump(value)) == instead
 
 
 def test_a_type_that_no_schema_describes_is_left_as_json() -> None:
     signature = Signature(returning(Opaque | None), "look")
-    raw = signature.dump_result(None)
-    assert raw is not None and signature.load_result(raw) is None
-    assert not signature.result_fits(raw)
+    raw = signature.result.dump(None)
+    assert raw is not None and signature.result.load(raw) is None
+    assert not signature.result.fits(raw)
 
 
 @pytest.mark.parametrize("value", [NOON, Opaque(), (1, 2)])

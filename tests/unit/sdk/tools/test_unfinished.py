@@ -15,7 +15,7 @@ import pytest
 
 from countersign import MemoryAdapter, ProbeAnswer, ToolRegistry, errors, probe, resume, tool, transaction
 from countersign.contract import EffectState
-from countersign.tools.unfinished import UnfinishedError
+from countersign.tools.results import UnfinishedError
 from tests.fakes.desk import Desk, failing_tool
 from tests.fakes.running import fails, order_tool, refusing_tool, run, run_async
 

@@ -14,11 +14,11 @@ import pytest
 
 import countersign
 from countersign import errors, run_transaction
+from countersign.commit.attempt import told_cause
 from countersign.commit.commit import Commit
-from countersign.commit.raised import told_cause
+from countersign.concurrency import Threaded, ToolTimeoutError
 from countersign.contract import Verdict
 from countersign.journal.sqlite import SQLiteDatabase
-from countersign.threads import Threaded, ToolTimeoutError
 from countersign.waiting import run
 from tests.fakes.desk import Desk, failing_tool, refund_tool
 from tests.fakes.running import order_tool

@@ -25,13 +25,11 @@ from countersign.journal.place import JournalUrl
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key, read_keys
 from countersign.journal.telling import describe, summary
-from countersign.live.committing import CommitFailed
-from countersign.live.remains import Recovered, recover
+from countersign.live.sessions import CommitFailed, Recovered, recover
 from countersign.live.work import LiveWork
 from countersign.llm.shapes import Usage
-from countersign.rehearsal.divergences import CallNow
+from countersign.rehearsal.divergences import CallNow, ReplayedCall
 from countersign.rehearsal.recorded import RecordedCall
-from countersign.rehearsal.replayed import ReplayedCall
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, make_runtime, notes_database, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC
@@ -186,7 +184,7 @@ def test_no_value_of_ours_shows_arguments_by_its_repr(shown: object) -> None:
 
 
 def test_a_staged_call_shows_none_either(desk: Desk) -> None:
-    call = StagedCall.of("t" * 64, tool_of(pay_tool(desk)), RAW, 0, "c" * 64, 0, None)
+    call = StagedCall(tool_of(pay_tool(desk)), RAW, 0, "c" * 64, "e" * 64, 0, None)
     assert CARD not in repr(call)
 
 

@@ -1,9 +1,9 @@
-"""A function in a thread of its own: the only way to stop waiting for code that does not return.
+"""A call in a thread or task of its own: the only way to stop waiting for code that does not return.
 
-The thread is a daemon, so that a tool that hangs does not keep the process; it sees the caller's context variables.
-Nobody can end it: whoever stops waiting does not know what it still does. A thread whose call returned takes the next
-one, for starting a thread costs more than most of what the SDK does around a call. Where the call raised, the thread
-ends with whatever it had half done in its thread-local state; so does the copy of it in a child that the call forked.
+A thread is a daemon and sees the caller's context variables; it cannot be ended, so what it does after its timeout is
+unknown. It takes another call after one that returned, for starting a thread costs more than most of what the SDK does.
+A thread whose call raised ends, with its thread-local state; so does the copy of it in a child that the call forked. A
+task is cancelled at its timeout and given a short grace; one that goes on is left until the loop ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -148,3 +148,47 @@ def _hand_over(call: Callable[[], bool], name: str) -> None:
         worker.thread.start()
     worker.thread.name = name
     worker.calls.put(call)
+
+
+GRACE_SECONDS: Final = 1.0  # to close what is open; who needs longer is not being cancelled
+
+# a loop holds its tasks weakly, and one that was left must come to its own end
+_left: set[asyncio.Task[Any]] = set()
+
+
+async def ended_within(seconds: float, awaitable: Awaitable[Any]) -> Any:
+    """Wait until it has ended. What it answers or raises as it is cancelled for its timeout is its word too.
+
+    Raises:
+        ToolTimeoutError: it has not in that time.
+        BaseException: what it raised.
+    """
+    task = asyncio.ensure_future(_told(awaitable))
+    try:
+        if not await _has_ended(task, seconds):
+            task.cancel()
+            if not await _has_ended(task, GRACE_SECONDS) or task.cancelled():
+                raise timed_out(seconds)
+    except asyncio.CancelledError:
+        if task.cancel():  # what it answers now is nobody's: whoever was cancelled stays so
+            await _has_ended(task, GRACE_SECONDS)
+        raise
+    finally:
+        if not task.done():
+            _left.add(task)
+            task.add_done_callback(_left.discard)
+    return task.result().answer()
+
+
+async def _has_ended(task: asyncio.Task[Any], seconds: float) -> bool:
+    return bool((await asyncio.wait({task}, timeout=seconds))[0])
+
+
+async def _told(awaitable: Awaitable[Any]) -> _Returned | _Raised:
+    """An exit must not leave the task by itself: it would stop the event loop before anything of it is written down."""
+    try:
+        return _Returned(await awaitable)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it is raised again where somebody waits for it
+        return _Raised(error)

@@ -1,37 +1,82 @@
-"""After the commit point: what a crash, a Ctrl-C or a lost answer left behind is brought to an end (design
-section 7).
+"""Roll forward after the commit point what a crash, a Ctrl-C or a lost answer left (design section 7).
 
 Rules: FIRING found on disk is unknown, unless the tool's probe can tell, or the reviewed manifest calls the tool
-idempotent: then the time to fire is renewed and the same call key is used again. The probe goes first: it fires
-nothing and needs nobody's leave; but people go before it, who may have settled it meanwhile. What was redeemed and
-never marked FIRING is renewed and fired, and live effects that their adapters had prepared are committed after it;
-where live effects were lost with their process it is unused and what fired is taken back, after what may have fired
-was called once more if it is idempotent and can be taken back. Where its program was stopped it is unused too, unless
-that runs it again under its key. Unknown is asked of the service and of the probe, and never guessed. Running this
-twice changes nothing.
+idempotent: then the time to fire is renewed and the same call key is used again. The service goes first, where people
+may have settled it meanwhile: what this journal still has to report is reported, then the service's outcome is taken
+over, but only where the journal does not know it. The probe goes next: it fires nothing. What was redeemed and never
+marked FIRING is renewed and fired, and live effects that their adapters had prepared are committed after it; where live
+effects were lost with their process it is unused and what fired is compensated, after what may have fired was called
+once more if it is idempotent and can be compensated. Where its program was stopped it is unused too, unless that runs
+it again under its key. An unknown outcome is never guessed. Running this twice changes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Final, NoReturn
 
+import orjson
+
+from countersign.commit.attempt import MAX_ERROR, Authority
 from countersign.commit.firing import FireRun
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probing import CRASHED, Doubt, Found, find_out, probe_of
-from countersign.commit.raised import MAX_ERROR
-from countersign.commit.renewing import Authority
+from countersign.commit.reconciliation import flush
 from countersign.commit.settling import Ending
-from countersign.contract.states import Outcome
-from countersign.engine import Engine
-from countersign.errors import EffectFailed, LiveCommitFailed
-from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn, TransactionRecord
+from countersign.contract.canonical import canonicalize
+from countersign.contract.states import EffectState, Outcome
+from countersign.contract.wire import Settlement, TransactionView
+from countersign.errors import EffectFailed, LiveCommitFailed, ServiceUnavailable
+from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn, News, TransactionRecord
 from countersign.journal.moves import IN_DOUBT
 from countersign.journal.reading import LIVE_LANE
-from countersign.live.remains import Recovered, recover, undo_remains
+from countersign.live.sessions import Recovered, recover, undo_remains
 from countersign.live.work import LiveWork
-from countersign.recovery.earlier import earlier_run
-from countersign.recovery.learning import learn
+from countersign.recovery.prior_run import earlier_run
+from countersign.runtime import Engine
+
+log: Final = logging.getLogger("countersign")
+
+_S: Final = LocalState
+_WAYS: Final = {  # what is under way is this journal's own business
+    EffectState.FIRED: (_S.FIRED,),
+    # what never was called is unused here, what was called and did not happen has failed: the same to a person
+    EffectState.FAILED: (_S.FAILED, _S.UNUSED),
+    EffectState.UNUSED: (_S.UNUSED, _S.FAILED),
+    EffectState.COMPENSATED: (_S.FIRED, _S.COMPENSATING, _S.COMPENSATED),
+    EffectState.COMPENSATION_FAILED: (_S.FIRED, _S.COMPENSATING, _S.COMPENSATION_FAILED),
+}
+
+
+async def learn(engine: Engine, lease: Lease, plan: Plan) -> None:
+    """Tell what we know and take over what the service knows; while it cannot be asked, nothing changes here."""
+    await flush(engine, plan.txn)
+    try:
+        view = await engine.service.view(plan.txn)
+    except ServiceUnavailable as error:
+        log.warning("what people settled of transaction %s could not be asked: %s", plan.txn[:12], error)
+        return
+    engine.journal.firing.learn(lease, plan.staging, list(_news(view)))
+
+
+def _news(view: TransactionView) -> Iterator[News]:
+    for one in view.effects:
+        yield News(one.effect_id, _WAYS.get(one.state, ()), _kept(one.settlements), _result(one.settlements))
+        if (undo := one.compensation) is not None:
+            yield News(undo.effect_id, _WAYS.get(undo.state, ()), _kept(undo.settlements))
+
+
+def _kept(settlements: Sequence[Settlement]) -> bytes | None:
+    if not settlements:
+        return None
+    return canonicalize([orjson.loads(said.model_dump_json(exclude_none=True)) for said in settlements])
+
+
+def _result(settlements: Sequence[Settlement]) -> bytes | None:
+    told = [said.result for said in settlements if said.result is not None]
+    return canonicalize(told[-1]) if told else None
+
 
 _STOPPED: Final = "its program was stopped before it was begun"
 _LOST: Final = "the live effects were lost with their process, or undone while an outcome was not known"
@@ -300,4 +345,4 @@ def results_in_journal(engine: Engine, plan: Plan) -> dict[str, object]:
 
 def _typed(call: PlannedCall, raw: bytes | None) -> object:
     """One journaled result; None where it had no JSON form."""
-    return None if raw is None else call.tool.signature.load_result(raw)
+    return None if raw is None else call.tool.signature.result.load(raw)

@@ -1,26 +1,26 @@
-"""The failure path: take back what fired, newest first, each with a release of its own (design section 7).
+"""Compensate the fired effects of a transaction that did not go through, newest first.
 
-Rules: an outcome is reported before its compensation is asked for, for the service builds the arguments from
-it; a compensation is journaled before it is redeemed and redeemed once, whatever crashes; its arguments are
-computed here as well and must have the digest the service signed. Where people are asked first, or the
-service is away, it stays `compensating` and `countersign resume` goes on; whom it waits for is told. What has
-no compensation, or one that cannot be built, stands, and is a task for a person; why is told and written down.
+Rules: an outcome is reported before its compensation is asked for, for the service builds the arguments from it; a
+compensation is journaled before it is redeemed and redeemed once, whatever crashes; its arguments are computed here as
+well and must have the digest the service signed. Where people are asked first, or the service is away, it stays
+`compensating` and `countersign resume` goes on. What has no compensation, or one that cannot be built, stands, and is a
+task for a person. No text repeats what is secret.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
-from countersign.commit.asking import pending_review
+from countersign.commit.attempt import MAX_ERROR, Authority
 from countersign.commit.firing import FireRun
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probing import CRASHED, Doubt, find_out
-from countersign.commit.raised import MAX_ERROR
-from countersign.commit.renewing import Authority
-from countersign.commit.reporting import flush
-from countersign.commit.unwound import Unwound, how_it_ended, why_not
+from countersign.commit.reconciliation import flush
+from countersign.commit.review import pending_review
 from countersign.contract import names
 from countersign.contract.admission import JSON, load
 from countersign.contract.canonical import canonicalize
@@ -29,8 +29,7 @@ from countersign.contract.effect import Compensation, Effect
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import compensation_args
 from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
-from countersign.contract.wire import CompensationView
-from countersign.engine import Engine
+from countersign.contract.wire import CompensationView, EffectView
 from countersign.errors import (
     CountersignError,
     JournalError,
@@ -42,7 +41,52 @@ from countersign.errors.reasons import PendingReview
 from countersign.journal import Done, EffectRecord, Lease, LocalState
 from countersign.journal.moves import IN_DOUBT
 from countersign.journal.reading import COMPENSATE_LANE, STAGED_LANE
+from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
+
+_SAID: Final = {  # without the advice that goes with it where it is raised
+    ServiceRefused: "{0.detail}",
+    ReleaseRefused: "{0.reason}",
+    ServiceUnavailable: "the policy service did not answer ({0.why})",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unwound:
+    """What people are asked about first, and by the names of calls why what is not taken back is not."""
+
+    reviews: tuple[PendingReview, ...]
+    in_vain: Mapping[str, str]
+
+    @property
+    def note(self) -> str | None:
+        """For the transaction."""
+        return "; ".join(self._lines()) or None
+
+    def beside(self, why: str) -> str:
+        """Why the transaction did not go through, and this."""
+        return "; ".join([why, *self._lines()])
+
+    def _lines(self) -> list[str]:
+        return [f"{name} was not taken back: {why}" for name, why in self.in_vain.items()]
+
+
+def why_not(call: PlannedCall, error: CountersignError) -> str:
+    """Why a call is not taken back, in the words of whoever refused; where it has secrets, which those may repeat, only
+    what kind of refusal it was.
+    """
+    if call.has_secrets:
+        return f"{type(error).__name__}, whose text is not told, for it may repeat secret arguments"
+    told = next((text.format(error) for kind, text in _SAID.items() if isinstance(error, kind)), str(error))
+    return told[:MAX_ERROR]
+
+
+def how_it_ended(call: PlannedCall, undo: EffectView) -> str:
+    """Why the service lets a call's compensation go no more."""
+    reasons = [] if call.has_secrets else [one.text for one in undo.decision.reasons]
+    told = f": {'; '.join(reasons)}" if reasons else ""
+    return f"{undo.tool} is {undo.state.value}{told}"
+
 
 log: Final = logging.getLogger("countersign")
 _ATTEMPT_BYTES: Final = 16
@@ -248,12 +292,7 @@ class Unwinding:
         row = self._rows(COMPENSATE_LANE).get(planned.effect.effect_id)
         if row is None or row.state is not LocalState.FIRING or planned.manifest.idempotent:
             return False
-        done = Done(
-            planned.effect.effect_id,
-            Outcome.UNKNOWN,
-            attempt_id,
-            error=CRASHED,
-        )
+        done = Done(planned.effect.effect_id, Outcome.UNKNOWN, attempt_id, error=CRASHED)
         self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
         await flush(self._engine, self._plan.txn)
         return True

@@ -1,14 +1,21 @@
-"""Asking the policy about a live effect before it runs, where its reviewed manifest says `ask: live`.
+"""Live calls: asking the policy before one runs (`ask: live`), and which a savepoint takes back when one raises.
 
 Rules: what is asked is what runs, the same canonical bytes; only a release lets it run. A live effect cannot wait, for
-no adapter transaction is open while people decide, so what people would have to agree to is refused; and whatever keeps
-the service from answering refuses as well (I-11). The answer stands in the service's log, but of a dry run, of which
-nothing is kept anywhere.
+no adapter transaction is open while people decide, so one that needs people is refused, and so is one for which the
+service does not answer (I-11). The answer is in the service's log, except in a dry run.
+
+An effect that raises leaves nothing of itself on its adapter (adapters/protocol.py), nor of the effects that it called
+there. What it called on other adapters stands: it is not in that savepoint.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, Final
 
 from countersign.adapters.reads import READS
 from countersign.contract import names
@@ -17,10 +24,69 @@ from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest
 from countersign.contract.states import Verdict
 from countersign.contract.wire import Claimed, EvaluationRequest, SubmittedEffect
-from countersign.engine import Engine
-from countersign.errors import Denied, NotStageable, ReviewRequired
+from countersign.errors import Denied, NotStageable, ReviewRequired, SavepointLost, SessionLost
 from countersign.errors.reasons import Asks, DenyReason
-from countersign.tools.tool import Tool
+from countersign.journal import Staged
+from countersign.runtime import Engine
+from countersign.tools.definition import Tool
+
+Undone = Callable[[Sequence[Staged], BaseException], None]
+Returned = Callable[[Any], None]
+
+_running: ContextVar[Running | None] = ContextVar("countersign_running_live_effect", default=None)
+
+ALL_LOST: Final = (SavepointLost, SessionLost)
+"""Nobody knows what stands, so nothing is noted before all of it is undone."""
+
+
+class Running:
+    """One live effect, from where it is written down; `adapter` is the name of its adapter."""
+
+    def __init__(self, row: Staged, adapter: str) -> None:
+        self.row, self.adapter = row, adapter
+        self._inside: list[Running] = []
+        outer = _running.get()
+        if outer is not None:
+            outer._inside.append(self)
+
+    def run(self, act: Callable[[], Any], undone: Undone, returned: Returned, *, awaited: bool) -> Any:
+        """Run it; `returned` hears what it answers. If it raises, `undone` hears which effects nothing stands of, and
+        why.
+        """
+        if awaited:
+            return self._run_awaited(act, undone, returned)
+        with self._noted(undone):
+            answer = act()
+        returned(answer)
+        return answer
+
+    async def _run_awaited(self, act: Callable[[], Any], undone: Undone, returned: Returned) -> Any:
+        with self._noted(undone):
+            answer = act()
+            if inspect.isawaitable(answer):  # a replay answers without the world
+                answer = await answer
+        returned(answer)
+        return answer
+
+    @contextmanager
+    def _noted(self, undone: Undone) -> Iterator[None]:
+        token = _running.set(self)
+        try:
+            yield
+        except ALL_LOST:
+            raise
+        except BaseException as error:
+            undone([*self._on(self.adapter)], error)
+            raise
+        finally:
+            _running.reset(token)
+
+    def _on(self, adapter: str) -> Iterator[Staged]:
+        """Itself and what it has called, as far as that is on one adapter."""
+        if self.adapter == adapter:
+            yield self.row
+        for one in self._inside:
+            yield from one._on(adapter)
 
 
 @dataclass(frozen=True, slots=True)

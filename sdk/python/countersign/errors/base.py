@@ -1,15 +1,80 @@
-"""The world's fault: nothing is wrong with the call, and a later one may go through."""
+"""The tree of errors: its root, the branches of misuse and of the world's faults, and what those are."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
-from countersign.errors.roots import WorldError
+
+class CountersignError(Exception):
+    """The root. `code` is for programs, the text for people and agents."""
+
+    code: ClassVar[str] = "countersign_error"
+
+
+class MisuseError(CountersignError):
+    """The program asked for something that cannot be kept; nothing was sent and nothing fired."""
+
+    code = "misuse"
+
+
+class Stopped(CountersignError):
+    """Somebody or something said no, or not yet. Live effects have been undone."""
+
+    code = "stopped"
+
+
+class WorldError(CountersignError):
+    """The world's fault: nothing is wrong with the call."""
+
+    code = "world"
+
+
+class OutsideTransaction(MisuseError):
+    """A gated tool was called where no transaction is watching."""
+
+    code = "outside_transaction"
+
+
+class NotStageable(MisuseError):
+    """A call that cannot be described completely before it happens."""
+
+    code = "not_stageable"
+
+
+class PlaceholderUsed(MisuseError, TypeError):
+    """A staged call has no result before the commit, and none is invented."""
+
+    code = "placeholder_used"
+
+
+class RegistrationError(MisuseError):
+    """A tool, compensator or manifest that contradicts itself or another."""
+
+    code = "registration"
+
+
+class RerunDiffers(MisuseError):
+    """The body staged another list of calls twice in a row, so that no answer could ever fit."""
+
+    code = "rerun_differs"
+
+    def __init__(self, key: str, position: int, before: str | None, now: str | None) -> None:
+        self.key, self.position, self.before, self.now = key, position, before, now
+        super().__init__(
+            f"transaction {key!r} stages another list of calls at every rerun; call {position} was"
+            f" {before or 'absent'} and is now {now or 'absent'}. Make the body name the same calls with the same"
+            " arguments each time (no clocks, no random values), or use another key for another intent."
+        )
+
+
+class SettingsError(MisuseError):
+    """A setting is missing or unsafe."""
+
+    code = "settings"
+
 
 _NOT_FOUND: Final = 404
-_PARTS: Final = (
-    4  # of a lease's name after its host: the boot, the process, when that began, and which lease of it
-)
+_PARTS: Final = 4  # of a lease's name after its host: the boot, the process, when that began, and a number
 
 
 class ServiceUnavailable(WorldError):

@@ -1,26 +1,37 @@
-"""The stage of a rehearsal: a step runs as ever, and nothing of it is kept.
+"""Run a step of which nothing is kept: in a dry run, and in a replay, where no service can be reached.
 
 The body meets the same `Transaction` and the same `Step` as in a real run, on a journal in memory that ends with the
-rehearsal. So its calls have the names they would have, equal calls are one, and what cannot be staged is refused in the
-same words. Only leaving the block differs: a rehearsed step undoes its live work and never commits.
+rehearsal, so it has the same call keys and the same refusals. Only leaving the block differs: a rehearsed step undoes
+its live work and never commits. A replay has no service and no key, so that nothing can be asked or fired.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Generic, NoReturn, TypeVar, cast
 
+from countersign.clock import SystemClock
+from countersign.contract.keys import PrivateKey
 from countersign.contract.manifest import ToolManifest
-from countersign.engine import Engine
-from countersign.errors import MisuseError
+from countersign.errors import MisuseError, SettingsError
 from countersign.journal import Journal, LocalTxn
+from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests, require_fits
+from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.service.client import Service
+from countersign.service.enforcement import Enforcer, KeyCache
+from countersign.service.transport import Nonces, Transport
+from countersign.settings import AGENT_VARIABLE, Settings
 from countersign.tools.current import open_transaction
-from countersign.tools.tool import Tool
+from countersign.tools.definition import Tool
+from countersign.tools.registry import ToolRegistry
 from countersign.transactions.step import Step
+from countersign.waiting import AsyncWaits, SyncWaits, Waits
 
 if TYPE_CHECKING:
     from countersign.rehearsal.foreseen import DryRun
@@ -128,3 +139,65 @@ class UnkeptManifests(Manifests):
     def _settle(self, tool: Tool, manifest: ToolManifest) -> None:
         require_fits(tool, manifest)
         self._settled[tool.name] = manifest
+
+
+_NOWHERE = "http://127.0.0.1:1"  # no request is ever made: `_nobody` is in its way
+
+
+class Alone:
+    """What a transaction needs of a runtime, for an agent of that name. `replaying`: the runtime that replays, if there
+    is one. What it has looked up of live tools is secret here as well, and it counts the calls to models: those are
+    made and paid for.
+    """
+
+    def __init__(
+        self, agent: str, registry: ToolRegistry, journal: Journal, replaying: Runtime | None = None
+    ) -> None:
+        self.settings = Settings(
+            url=_NOWHERE, agent=agent, key_path=Path(os.devnull), journal_path=Path(os.devnull)
+        )
+        self.registry = registry
+        self._journal = journal
+        self._replaying = replaying
+
+    @property
+    def ledger(self) -> Ledger:
+        """That of the runtime that replays, or else of the process's own. Where the environment describes none nothing
+        is budgeted, so nothing need be kept.
+        """
+        try:
+            return (self._replaying or default_runtime()).ledger
+        except SettingsError:
+            if AGENT_VARIABLE in os.environ:
+                raise
+            return Ledger(self.settings, self._journal, SystemClock())
+
+    def engine(self, waits: Waits) -> Engine:
+        """The parts, none of which reaches anybody."""
+        settings, clock, key = self.settings, SystemClock(), PrivateKey.generate()
+        known = None if self._replaying is None else self._replaying.manifests
+        return Engine(
+            settings=settings,
+            registry=self.registry,
+            journal=self._journal,
+            manifests=UnkeptManifests(self._journal, known),
+            enforcer=Enforcer(settings, key, self._journal, clock, KeyCache(settings, clock)),
+            service=Service(
+                Transport(settings, waits, key, Nonces(), clock), max_jwks_bytes=settings.max_jwks_bytes
+            ),
+            waits=waits,
+            clock=clock,
+            ledger=Ledger(settings, self._journal, clock),  # nothing fires, so nothing asks it
+        )
+
+    def sync_waits(self) -> SyncWaits:
+        """Waiting on the calling thread."""
+        return SyncWaits(_nobody)
+
+    def async_waits(self) -> AsyncWaits:
+        """Waiting on the running event loop."""
+        return AsyncWaits(_nobody)
+
+
+def _nobody() -> NoReturn:
+    raise MisuseError("a replay asks nobody anything")

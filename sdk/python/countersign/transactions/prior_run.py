@@ -1,21 +1,60 @@
-"""A run key whose list was committed before: what an earlier run left is found, and brought to its end."""
+"""Finish what an earlier run under the same key left, and note where an interrupted commit stands."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
-from countersign.commit.lost_redemption import adopt, look
 from countersign.commit.plan import Plan, plan_from_journal
-from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed
-from countersign.journal import Lease, LocalTxn, TransactionRecord
+from countersign.commit.reconciliation import adopt, look
+from countersign.errors import AlreadyRedeemed, JournalError
+from countersign.journal import Journal, Lease, LocalTxn, TransactionRecord
 from countersign.journal.moves import OPEN_TXN
 from countersign.live.work import LiveWork
-from countersign.recovery.forward import Forward
-from countersign.recovery.live_only import settle_live_only
+from countersign.recovery.prior_run import settle_live_only
+from countersign.recovery.roll_forward import Forward
+from countersign.runtime import Engine
+from countersign.texts import add_note
+
+_HOW_ON: Final = {
+    LocalTxn.STOPPED: "nothing more of it is begun until the same block runs again under this key; "
+    "`countersign resume --tools MODULE` takes back what fired",
+    LocalTxn.UNSETTLED: "`countersign resume --tools MODULE`, or the same block under this key, looks again",
+}
+_GOES_ON: Final = "`countersign resume --tools MODULE`, or the same block under this key, goes on with it"
+
+
+def tell_where_it_stands(interrupt: BaseException, journal: Journal, txns: Sequence[str], key: str) -> None:
+    """Add a note to what interrupted a commit. A journal that cannot be read adds none: the interrupt goes first."""
+    for txn in txns:
+        try:
+            record = journal.transactions.require(txn)
+            add_note(interrupt, f"transaction {key!r}: {_told(journal, record)}")
+        except JournalError:
+            continue
+
+
+def _told(journal: Journal, record: TransactionRecord) -> str:
+    rows = journal.transactions.effects(record)
+    calls = ", ".join(f"{row.label} {row.state.value}" for row in rows)
+    state = record.stands_as
+    told = f"{state}{f' ({calls})' if calls else ''}"
+    return f"{told}; {_HOW_ON.get(record.state, _GOES_ON)}" if record.state in OPEN_TXN else told
+
 
 log: Final = logging.getLogger("countersign")
+
+
+@contextmanager
+def tidying(txn: str) -> Iterator[None]:
+    """Tidying up must not hide how the transaction ended."""
+    try:
+        yield
+    except JournalError as error:
+        log.warning("transaction %s could not be tidied up in the journal: %s", txn[:12], error)
+
 
 _MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED, LocalTxn.UNSETTLED})
 

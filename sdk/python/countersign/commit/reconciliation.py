@@ -1,0 +1,233 @@
+"""What journal and service tell each other after a redemption: whether it was ours, and what became of effects.
+
+The journal named the attempt before it was sent, so the service can say whether ours redeemed the list. Outcomes are
+reported from the outbox, at least once, never in the way of the caller. What cannot be reported now goes out with the
+next commit or `countersign resume`; the service meanwhile counts the effect as unknown. A report the service will never
+take is kept, with its answer, for people to read. A service whose database was restored is in a higher epoch: before
+anything more is submitted, each attempt it does not know is reported with the receipt it once signed. Nothing here
+fires.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import groupby
+from typing import Final
+
+from countersign.commit.plan import Plan
+from countersign.contract.admission import load
+from countersign.contract.codes import ErrorCode
+from countersign.contract.effect import Effect
+from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
+from countersign.contract.wire import (
+    Recall,
+    RecalledCompensation,
+    RecalledEffect,
+    ReportedOutcome,
+    TransactionView,
+)
+from countersign.errors import JournalSealed, ReleaseRefused, ServiceRefused, ServiceUnavailable
+from countersign.journal import Journal, Lease, Report
+from countersign.journal.reading import COMPENSATE_LANE
+from countersign.runtime import Engine
+
+_NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNSPENT
+_NOT_OURS: Final = frozenset({403, 404})  # not_redeemer, unknown_attempt; any other refusal knows the attempt
+
+
+async def look(engine: Engine, txn: str) -> TransactionView | None:
+    """The transaction as the service holds it; None if it never arrived there."""
+    try:
+        return await engine.service.view(txn)
+    except ServiceRefused as refused:
+        if refused.is_not_there:
+            return None
+        raise
+
+
+def is_of_list(view: TransactionView, plan: Plan) -> bool:
+    """Whether the service's revision is of our list: compared by (call_key, tool_digest) in order."""
+    return tuple((one.call_key, one.tool_digest) for one in view.effects) == plan.list_key
+
+
+async def redeemed_by_us(engine: Engine, plan: Plan, view: TransactionView) -> bool:
+    """Whether the list was redeemed, and under our attempt.
+
+    Raises:
+        ReleaseRefused: by our attempt, and it was of other bytes than the journal holds.
+    """
+    if all(one.state in _NOT_REDEEMED for one in view.effects) or not await _is_ours(engine, plan, view):
+        return False
+    if view.txn_digest != plan.txn_digest:
+        raise ReleaseRefused(plan.txn, "our attempt redeemed other bytes than the journal holds")
+    return True
+
+
+async def _is_ours(engine: Engine, plan: Plan, view: TransactionView) -> bool:
+    if view.attempt_id is not None:
+        return view.attempt_id == plan.attempt_id
+    try:
+        await engine.service.renew(plan.attempt_id, [effect.effect_id for effect in plan.effects])
+    except ServiceRefused as refused:
+        return refused.status not in _NOT_OURS
+    return True
+
+
+async def adopt(engine: Engine, lease: Lease, plan: Plan, view: TransactionView) -> bool:
+    """Note that our attempt was redeemed, if it was: the commit point is behind us.
+
+    Raises:
+        ReleaseRefused: it redeemed other bytes than the journal holds.
+    """
+    if not is_of_list(view, plan) or not await redeemed_by_us(engine, plan, view):
+        return False
+    engine.journal.firing.redeemed(lease, plan.staging, [effect.effect_id for effect in plan.effects])
+    return True
+
+
+def recall_of(journal: Journal, attempt_id: str) -> Recall | None:
+    """What proves an attempt to a service that has forgotten it; None where no receipt was ever seen.
+
+    Raises:
+        JournalError: the journal is damaged.
+    """
+    kept = journal.receipts.of(attempt_id)
+    if kept is None:
+        return None
+    record = journal.transactions.require(kept.txn)
+    if attempt_id == record.attempt_id:
+        rows = journal.transactions.effects(record)
+    else:
+        undoing = journal.transactions.effects(record, COMPENSATE_LANE)
+        rows = tuple(row for row in undoing if row.attempt_id == attempt_id)
+    return Recall(
+        receipt=kept.token,
+        run_key=record.run_key,
+        independent=record.independent,
+        effects=tuple(_recalled(row.frozen()) for row in rows),
+    )
+
+
+def _recalled(effect: Effect) -> RecalledEffect:
+    undo = effect.compensation
+    return RecalledEffect(
+        seq=effect.seq,
+        tool=effect.tool,
+        tool_digest=effect.tool_digest,
+        resource=effect.resource,
+        args=effect.args,
+        call_key=effect.call_key,
+        compensation=None
+        if undo is None
+        else RecalledCompensation(tool=undo.tool, tool_digest=undo.tool_digest, map=dict(undo.map)),
+    )
+
+
+log: Final = logging.getLogger("countersign")
+
+_KNOWN_ALREADY: Final = frozenset({ErrorCode.ALREADY_REPORTED.value})
+_NEVER: Final = frozenset(
+    {
+        ErrorCode.BAD_TOKEN.value,
+        ErrorCode.OUTCOME_CONFLICT.value,
+        ErrorCode.UNKNOWN_ATTEMPT.value,
+        ErrorCode.NOT_REDEEMER.value,
+        ErrorCode.ILLEGAL_STATE.value,
+        ErrorCode.NOT_FOUND.value,
+    }
+)
+
+
+async def flush(engine: Engine, txn: str | None = None) -> bool:
+    """Report everything pending, of one transaction or of all; True if nothing is left over."""
+    pending = engine.journal.outbox.pending(txn)
+    clean = True
+    for (_, attempt_id), group in groupby(pending, key=lambda one: (one.txn, one.attempt_id)):
+        reports = list(group)
+        try:
+            clean &= await report(engine, attempt_id, reports)
+        except ServiceUnavailable as error:
+            log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, error)
+            return False
+        except JournalSealed as error:  # whoever has the key tells them; they hold up no others
+            log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, error)
+            clean = False
+    return clean
+
+
+async def report(engine: Engine, attempt_id: str, reports: list[Report]) -> bool:
+    """Tell what became of one attempt; without reports, that it was redeemed. True if nothing is left over."""
+    recall = recall_of(engine.journal, attempt_id) if not reports else None
+    if not reports and recall is None:
+        return True
+    try:
+        await _tell(engine, attempt_id, reports, recall)
+    except ServiceRefused as refused:
+        return await _refused(engine, attempt_id, reports, refused)
+    engine.journal.outbox.reported(reports)
+    return True
+
+
+async def _tell(engine: Engine, attempt_id: str, reports: list[Report], recall: Recall | None) -> None:
+    """Report; an attempt the service does not know is told with its receipt, if we have one."""
+    outcomes = [_outcome(engine.journal.outbox.opened(one)) for one in reports]
+    try:
+        await engine.service.report(attempt_id, outcomes, recall)
+    except ServiceRefused as refused:
+        unknown = refused.problem_code == ErrorCode.UNKNOWN_ATTEMPT.value and recall is None
+        recall = recall_of(engine.journal, attempt_id) if unknown else None
+        if recall is None:
+            raise
+        await engine.service.report(attempt_id, outcomes, recall)
+
+
+async def _refused(engine: Engine, attempt_id: str, reports: list[Report], refused: ServiceRefused) -> bool:
+    """One bad report must not hold up the others: find it by sending them one by one."""
+    if refused.problem_code in _KNOWN_ALREADY and len(reports) == 1:
+        engine.journal.outbox.reported(reports)
+        return True
+    if len(reports) > 1 and refused.problem_code in _KNOWN_ALREADY | _NEVER:
+        return all([await report(engine, attempt_id, [one]) for one in reports])
+    if refused.problem_code in _NEVER:
+        what = f"effect {reports[0].effect_id[:12]}" if reports else f"attempt {attempt_id}"
+        log.error("the service refused the outcome of %s: %s", what, refused)
+        engine.journal.outbox.refused(reports, str(refused))
+        return True
+    log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, refused)
+    return False
+
+
+def _outcome(report: Report) -> ReportedOutcome:
+    return ReportedOutcome(
+        effect_id=report.effect_id,
+        outcome=Outcome(report.outcome),
+        result=None if report.result is None else load(report.result),
+        error=report.error,
+    )
+
+
+# seconds our clock and the service's may differ when it says since when it forgot
+_CLOCKS_APART: Final = 3600.0
+
+
+async def tell_restored(engine: Engine) -> bool:
+    """Tell a service in a higher epoch than the one we told everything to what it may have forgotten; True if it knows
+    all we know now.
+    """
+    iss = engine.settings.iss
+    told = engine.journal.epochs.told(iss)
+    if not told:
+        return True  # nothing was ever redeemed from this journal
+    view = await engine.service.epoch()
+    if view.epoch <= told:
+        return True
+    lost = [one.lost_after.timestamp() for one in view.restores if one.epoch > told]
+    since = min(lost, default=0.0) - _CLOCKS_APART
+    log.warning("the service's database was restored: it is told again what was redeemed from here")
+    engine.journal.outbox.tell_again(since)
+    clean = await flush(engine)
+    for attempt_id in engine.journal.receipts.untold(since):
+        clean &= await report(engine, attempt_id, [])
+    if clean:
+        engine.journal.epochs.tell(iss, view.epoch)
+    return clean

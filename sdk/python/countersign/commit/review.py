@@ -1,0 +1,348 @@
+"""Wait for a review, and answer what reviewers propose and ask.
+
+Rules: nothing is decided or fired here. A question or an edit is put to the program once, also over reruns of a step;
+an answer that was lost is sent again and not made anew. A service that does not answer is asked again after growing
+pauses; it has not said no.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from countersign.clock import backoff
+from countersign.commit.plan import Plan
+from countersign.contract.admission import JSON
+from countersign.contract.canonical import canonicalize
+from countersign.contract.codes import ErrorCode
+from countersign.contract.states import EffectState, TxnState
+from countersign.contract.wire import Claimed, EffectView, ProposalView, TransactionView
+from countersign.errors import (
+    Edited,
+    MisuseError,
+    NotStageable,
+    OverQuota,
+    ReviewPending,
+    ServiceRefused,
+    ServiceUnavailable,
+)
+from countersign.errors.reasons import Asks, PendingReview, Proposal, Question, open_questions
+from countersign.journal import Lease, LocalState, LocalTxn
+from countersign.runtime import Engine
+from countersign.settings import Settings
+
+if TYPE_CHECKING:
+    pass
+
+log: Final = logging.getLogger("countersign")
+
+Judge: TypeAlias = "bool | Callable[[Proposal], bool]"
+"""What `accept_edits` may be: no change, every change, or whatever a function says of each."""
+
+
+class Edits:
+    """One program's answers, while it commits or waits."""
+
+    def __init__(self, engine: Engine, judge: Judge) -> None:
+        self._engine = engine
+        self._judge = judge
+        self._answered: set[str] = set()
+        self._agreed: set[tuple[str, bytes]] = set()  # effect and arguments
+
+    def concerns(self, view: TransactionView) -> bool:
+        """Whether there is a proposal this program has not been asked about."""
+        return bool(self._judge) and any(True for _ in self._unanswered(view))
+
+    async def answer(self, view: TransactionView) -> TransactionView:
+        """Accept the first open proposal that the program takes; the transaction then, or as it was."""
+        for one, proposed in list(self._unanswered(view)) if self._judge else ():
+            self._answered.add(proposed.proposal_id)
+            proposal = proposal_of(one, proposed)
+            if not self._fits(proposal) or not self._agrees(proposal):
+                continue
+            try:
+                return await self._engine.service.accept_proposal(proposed.proposal_id)
+            except ServiceRefused as refused:
+                if refused.problem_code != ErrorCode.PROPOSAL_CLOSED:
+                    raise
+                return await self._engine.service.view(view.txn)
+        return view
+
+    def require_agreed(self, staged: Plan, edited: Plan, view: TransactionView) -> None:
+        """Refuse a list with other arguments than this program takes.
+
+        Raises:
+            Edited: naming each change.
+            NotStageable: the program takes a change that the tool cannot: no answer of the program's mends that.
+        """
+        refused = []
+        for mine, theirs, one in zip(staged.calls, edited.calls, view.effects, strict=True):
+            raw = theirs.effect.args_bytes
+            if raw == mine.effect.args_bytes or (one.effect_id, raw) in self._agreed:
+                continue
+            proposal = _in_force(one, mine.effect.args)
+            if self._agrees(proposal):
+                self._require_fitting(proposal)
+            else:
+                refused.append(proposal)
+        if refused:
+            raise Edited(staged.run_key, staged.txn, refused)
+
+    def _unanswered(self, view: TransactionView) -> Iterator[tuple[EffectView, ProposalView]]:
+        for one in view.effects:
+            for proposed in () if one.review is None else one.review.proposals:
+                if proposed.proposal_id not in self._answered:
+                    yield one, proposed
+
+    def _agrees(self, proposal: Proposal) -> bool:
+        agreed = self._judge if isinstance(self._judge, bool) else self._judge(proposal) is True
+        if agreed:
+            self._agreed.add((proposal.effect_id, canonicalize(proposal.args)))
+        return agreed
+
+    def _fits(self, proposal: Proposal) -> bool:
+        """Whether to ask about a proposal at all: what cannot fire is not worth a new question to people."""
+        try:
+            self._require_fitting(proposal)
+        except NotStageable as error:
+            log.warning("the change %s is not taken: %s", proposal.proposal_id, error)
+            return False
+        return True
+
+    def _require_fitting(self, proposal: Proposal) -> None:
+        """Refuse arguments the tool would not be called with exactly: what would reach it as something else is not
+        what people signed (I-2)."""
+        tool = self._engine.registry.get(proposal.tool)
+        if tool is None:
+            raise NotStageable(f"this program has no tool {proposal.tool!r}")
+        tool.signature.require_fitting(canonicalize(proposal.args))
+
+
+def open_proposals(view: TransactionView) -> Sequence[Proposal]:
+    """The open proposals about a transaction, as programs read them."""
+    return [
+        proposal_of(one, proposed)
+        for one in view.effects
+        if one.review is not None
+        for proposed in one.review.proposals
+    ]
+
+
+def edits_in_force(view: TransactionView) -> list[object]:
+    """The changes that made the arguments in force, as the journal keeps them: proposed, by whom, accepted by whom."""
+    return [edit.model_dump(mode="json", exclude_none=True) for one in view.effects for edit in one.edits]
+
+
+def proposal_of(one: EffectView, proposed: ProposalView) -> Proposal:
+    """An open proposal, against the arguments that stand."""
+    return Proposal(
+        proposal_id=proposed.proposal_id,
+        tool=one.tool,
+        effect_id=one.effect_id,
+        args=dict(proposed.args),
+        instead_of=dict(one.args),
+        reason=proposed.reason,
+        person=proposed.person,
+        name=proposed.name,
+    )
+
+
+def _in_force(one: EffectView, staged: dict[str, JSON]) -> Proposal:
+    """The arguments in force, against those that were staged; by whoever changed them last, as the service tells."""
+    last = one.edits[-1] if one.edits else None
+    return Proposal(
+        proposal_id="" if last is None else last.proposal_id,
+        tool=one.tool,
+        effect_id=one.effect_id,
+        args=dict(one.args),
+        instead_of=staged,
+        reason="no reason was told" if last is None else last.reason,
+        person="" if last is None else last.person,
+        name="somebody" if last is None else last.name,
+        accepted_by="the agent's side" if last is None or last.decided_by is None else last.decided_by,
+    )
+
+
+OnQuestion: TypeAlias = Callable[[Question], str | Awaitable[str | None] | None]
+
+_TOO_LATE: Final = frozenset({ErrorCode.REVIEW_CLOSED, ErrorCode.ALREADY_ANSWERED, ErrorCode.NOT_FOUND})
+
+
+class Answering:
+    """What one step was asked, and what it said."""
+
+    def __init__(self, on_question: OnQuestion | None = None) -> None:
+        if on_question is not None and not callable(on_question):
+            raise MisuseError(
+                f"on_question is called with each question; this is {type(on_question).__name__}"
+            )
+        self._on_question = on_question
+        self._said: dict[str, str | None] = {}
+        self.last_seen = ""  # the newest question, so that a wait is ended by newer ones only
+
+    async def answer(self, engine: Engine, view: TransactionView) -> None:
+        """Put to the program what people ask, and send what it says.
+
+        Raises:
+            ServiceUnavailable: an answer did not arrive; it is sent again at the next look.
+            Exception: what `on_question` raised.
+        """
+        for question in open_questions(view):
+            self.last_seen = max(self.last_seen, question.question_id)
+            if (asks := self._on_question) is None:
+                continue
+            if question.question_id not in self._said:
+                self._said[question.question_id] = await _ask(engine, asks, question)
+            if (text := self._said[question.question_id]) is not None:
+                await _send(engine, question, text)
+
+
+async def _ask(engine: Engine, on_question: OnQuestion, question: Question) -> str | None:
+    said = await engine.waits.call(functools.partial(on_question, question), {}, None)
+    if said is not None and not isinstance(said, str):
+        raise MisuseError(f"on_question answers with text or None, not {type(said).__name__}")
+    return said
+
+
+async def _send(engine: Engine, question: Question, text: str) -> None:
+    try:
+        await engine.service.answer(question.review_id, question.question_id, text)
+    except ServiceRefused as refused:
+        if refused.problem_code not in _TOO_LATE:
+            raise
+
+
+async def until_answered(
+    engine: Engine,
+    txn: str,
+    until: float,
+    answering: Answering,
+    before_each: Callable[[], None] = lambda: None,
+    concerns: Callable[[TransactionView], bool] = lambda _: False,
+) -> TransactionView | None:
+    """The transaction as it was last seen: no longer in review, or one that concerns whoever waits, or the time is up.
+    None: there was no time to look. What people ask meanwhile is answered.
+
+    Raises:
+        ServiceUnavailable, OverQuota: the time is up, and the last look got no answer.
+    """
+    clock, settings = engine.clock, engine.settings
+    view: TransactionView | None = None
+    away: ServiceUnavailable | OverQuota | None = None
+    missed = 0
+    while (left := until - clock.steady()) > 0:
+        before_each()
+        try:
+            wait = max(1, min(int(left), settings.poll_seconds))
+            view = await engine.service.view(txn, wait=wait, asked_after=answering.last_seen)
+            if view.state is TxnState.REVIEW:
+                await answering.answer(engine, view)
+        except (ServiceUnavailable, OverQuota) as error:
+            away, missed = error, missed + 1
+        else:
+            away, missed = None, 0
+            if view.state is not TxnState.REVIEW or concerns(view):
+                return view
+        # Also after an answer: a service that answers a long poll at once must not be asked in a tight loop.
+        pause = pause_seconds(settings, missed, away)
+        await engine.waits.sleep(max(0.0, min(until - clock.steady(), pause)))
+    if away is not None:
+        raise away
+    return view
+
+
+def pause_seconds(
+    settings: Settings, missed: int, away: ServiceUnavailable | OverQuota | None = None
+) -> float:
+    """Longer with every look that got no answer; no longer than a long poll may take, so that what people answer is
+    noticed as soon as ever, but as long as the service says that a quota lasts.
+    """
+    pause = backoff(settings.retry_base_seconds, missed, settings.poll_seconds)
+    return max(pause, (away.retry_after or 0) if isinstance(away, OverQuota) else 0)
+
+
+def why_away(away: ServiceUnavailable | OverQuota) -> str:
+    """Why the last look got no answer, for whoever waits."""
+    return away.why if isinstance(away, ServiceUnavailable) else away.detail
+
+
+def note_where_it_stands(
+    engine: Engine, lease: Lease, view: TransactionView, *, parked: bool = False
+) -> None:
+    """Keep what the service answered before the redemption in the journal."""
+    engine.journal.transactions.see(
+        lease,
+        state=LocalTxn(view.state.value),
+        rev=view.rev,
+        effects={one.effect_id: LocalState(one.state.value) for one in view.effects},
+        parked=parked,
+    )
+
+
+def pending_of(
+    view: TransactionView,
+    key: str,
+    *,
+    parked: bool,
+    waited: bool = False,
+    connected: bool = False,
+    unreached: str = "",
+) -> ReviewPending:
+    """What a program is told of a transaction in review: whom it waits for, what they propose and ask, as of `view`.
+    `waited`: by one that would have run it again. `connected`: it calls an MCP server.
+    """
+    return ReviewPending(
+        key,
+        view.txn,
+        [pending_review(one) for one in view.effects if one.state is EffectState.REVIEW],
+        parked=parked,
+        waited=waited,
+        connected=connected,
+        unreached=unreached,
+        proposals=open_proposals(view),
+        questions=open_questions(view),
+    )
+
+
+def pending_review(view: EffectView) -> PendingReview:
+    """Who is asked about one effect, until when and where."""
+    review = view.review
+    if review is None:
+        return PendingReview(view.effect_id, view.tool, None, None, None)
+    return PendingReview(
+        view.effect_id,
+        view.tool,
+        review.review_id,
+        review.url,
+        review.answer_by.isoformat(timespec="minutes"),
+        tuple(map(Asks.of, review.needs)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """`wait`: seconds that people may take in all. `claimed`: the agent's own words, for people. `accept_edits`: which
+    changes of a reviewer are taken. `answering`: who answers what people ask. `keeps_approved`: what cannot be redeemed
+    now stays approved for another time; else it is withdrawn.
+    """
+
+    wait: float = 0.0
+    claimed: Claimed | None = None
+    accept_edits: Judge = False
+    answering: Answering = field(default_factory=Answering)
+    keeps_approved: bool = False
+
+
+def require_writable(what: str, text: str) -> None:
+    """Half of a surrogate pair can be neither sent nor kept.
+
+    Raises:
+        MisuseError: the text has one; ``what`` names it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MisuseError(f"{what} is text that can be written as UTF-8, and {text!r} is not") from None
