@@ -7,7 +7,7 @@ import pytest
 # The first row that fits decides: what the test's id begins with, and the part.
 _BY_PLACE = (
     ("tests/crash/test_service_dies.py", "crash-service"),
-    ("tests/crash/test_disk.py", "crash-service"),
+    ("tests/crash/test_disk.py", "crash-disk"),
     ("tests/crash/", "crash-sdk"),
     ("tests/model/", "model"),
     ("tests/e2e/", "browser"),
@@ -20,7 +20,7 @@ _BY_PLACE = (
     ("", "service"),
 )
 # `examples` draws inputs by the thousand in tests that `make test` runs with a hundred.
-PARTS = (*dict.fromkeys(part for _, part in _BY_PLACE), "postgresql", "examples")
+PARTS = (*dict.fromkeys(part for _, part in _BY_PLACE), "crash-postgresql", "postgresql", "examples")
 
 
 def part_of(item: pytest.Item) -> str | None:
@@ -29,5 +29,6 @@ def part_of(item: pytest.Item) -> str | None:
         drawn = item.get_closest_marker("deep") or item.get_closest_marker("hypothesis")
         return "examples" if drawn else None
     part = next(part for place, part in _BY_PLACE if item.nodeid.startswith(place))
-    slow_by_itself = part.startswith(("crash", "model"))
-    return "postgresql" if "postgresql" in item.name and not slow_by_itself else part
+    if "postgresql" not in item.name or part in {"crash-disk", "crash-sdk", "model"}:
+        return part
+    return "crash-postgresql" if part == "crash-service" else "postgresql"
