@@ -1,7 +1,6 @@
-"""What Slack sends to the service, on its way: delivered, delivered twice, held back, by both ways, or replayed.
+"""What Slack sends to the service, on its way: delivered, delivered twice, by both ways, or replayed.
 
-Everything that came is kept, with its raw body and headers, so that it can be sent again later, as it was or signed
-anew. The signatures here are made from Slack's description of them alone, never by what the service checks with.
+The signatures here are made from Slack's description of them alone, never by what the service checks with.
 """
 
 from __future__ import annotations
@@ -25,20 +24,12 @@ Json = dict[str, Any]
 Kind = Literal["interactive", "slash_commands", "events_api"]
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
-RETRIED: Final = {"X-Slack-Retry-Num": "1", "X-Slack-Retry-Reason": "http_timeout"}
 _ANSWER_S: Final = 30.0
 
 
 @dataclass(frozen=True)
 class Twice:
-    """Again after the first was answered; `together` at the same moment."""
-
-    together: bool = False
-
-
-@dataclass(frozen=True)
-class Held:
-    """Not until the test sends it; Slack is told that all is well."""
+    """Twice at the same moment."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +42,7 @@ class Unheard:
     """The service gets it; Slack never hears the answer."""
 
 
-Manner = Twice | Held | BothWays | Unheard
+Manner = Twice | BothWays | Unheard
 
 
 @dataclass(frozen=True)
@@ -90,11 +81,10 @@ class Socket(Protocol):
 
 @dataclass
 class Deliveries:
-    """`how` is the script of manners, by kind; `kept` is everything that came, in order."""
+    """`how` is the script of manners, by kind."""
 
     secret: str
     how: Script[Manner] = field(default_factory=Script)
-    kept: list[Delivery] = field(default_factory=list)
     urls: dict[Kind, str] = field(default_factory=dict)
     rewrite: Callable[[Json], Json] = lambda payload: payload
     socket: Socket | None = None
@@ -103,10 +93,6 @@ class Deliveries:
     def to(self, url: str) -> None:
         """Where the service listens."""
         self.urls = dict.fromkeys(get_args(Kind), url)
-
-    def last(self, kind: Kind) -> Delivery:
-        """The last that came of this kind."""
-        return next(one for one in reversed(self.kept) if one.kind == kind)
 
     async def by_http(self, body: bytes, headers: Mapping[str, str]) -> Answer:
         """Slack delivers over HTTP; what Slack is to hear."""
@@ -153,17 +139,9 @@ class Deliveries:
         return await self._post(kind, body, headers)
 
     async def _play(self, delivery: Delivery, send: Any, other_way: Any) -> Answer:
-        self.kept.append(delivery)
         match self.how.step(delivery.kind):
-            case Held():
-                return Answer(200, b"")
-            case Twice(together=True):
-                return await _first(send(delivery), send(delivery))
             case Twice():
-                answer = await _first(send(delivery))
-                again = _retry(delivery.kind, by_http=send == self.send)
-                await send(delivery, **again)
-                return answer
+                return await _first(send(delivery), send(delivery))
             case BothWays():
                 return await _first(send(delivery), other_way(delivery))
             case Unheard():
@@ -184,13 +162,6 @@ class Deliveries:
 async def _first(*sent: Any) -> Answer:
     answers: list[Answer] = await asyncio.gather(*sent)
     return answers[0]
-
-
-def _retry(kind: Kind, *, by_http: bool) -> Json:
-    """What Slack adds to a retry; it retries events only, so a press comes again without a word."""
-    if kind != "events_api":
-        return {}
-    return dict(RETRIED) if by_http else {"retry_attempt": 1, "retry_reason": "timeout"}
 
 
 def read(body: bytes, headers: Mapping[str, str]) -> tuple[Kind, Json]:

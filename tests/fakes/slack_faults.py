@@ -149,7 +149,6 @@ class SlackFaults:
         self.on.lift()
         self.deliveries.how.lift()
         self.calls.clear()
-        self.deliveries.kept.clear()
         self.keep_time_with(time.time)
 
     def accepted(self, method: str) -> list[Call]:

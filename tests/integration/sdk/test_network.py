@@ -4,13 +4,11 @@ goes on when the network is back. A network that is only broken makes an effect 
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +25,6 @@ from countersign.contract import EffectState, PrivateKey
 from tests.fakes.desk import notes_database, write_key
 from tests.fakes.flaky import FAULTS, Flaky
 from tests.fakes.listening import Listening
-from tests.fakes.operated import free_port
 from tests.integration.sdk.conftest import Tools, reviewed_bundle
 
 AGENT = "support"
@@ -157,28 +154,3 @@ def test_a_proxy_that_writes_the_body_anew_gets_nothing_through(
     with pytest.raises(ServiceRefused, match="bad_proof"):
         step(post, key)
     assert post.tools.done == []
-
-
-@pytest.mark.parametrize(
-    "where", ["https://no-such-host.invalid", ""], ids=["a name nobody has", "a closed port"]
-)
-def test_a_service_that_is_gone_fires_nothing_and_is_found_again(
-    post: Post, key: str, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody listens there: the same journal, pointed at another place."""
-    resolve = socket.getaddrinfo
-
-    def resolved(host: str, *more: Any, **how: Any) -> Any:
-        if host == "no-such-host.invalid":  # a resolver's answer; the tests ask none
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return resolve(host, *more, **how)
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    url = where or f"http://127.0.0.1:{free_port()}"
-    gone = replace(post.runtime.settings, url=url, issuer=post.proxy.url)
-    with Runtime(gone, registry=post.tools.registry) as runtime:  # noqa: SIM117
-        with pytest.raises(ServiceUnavailable, match="Nothing was fired"):
-            step(post, key, runtime)
-    assert post.tools.done == []
-    step(post, key)
-    assert post.tools.done == DONE

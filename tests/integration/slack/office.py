@@ -235,6 +235,14 @@ class Office(Attacks):
         """The calls of a method, whatever came of them."""
         return [call for call in self.faults.calls if call.method == method]
 
+    async def called(self, method: str) -> None:
+        """Wait until it was called."""
+
+        async def there() -> bool:
+            return bool(self.calls(method))
+
+        await until(there)
+
     async def tried(self, method: str, times: int = 1) -> None:
         """Let time pass until it was called so often, and the log was followed to its end."""
 

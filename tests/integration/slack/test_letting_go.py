@@ -12,7 +12,6 @@ import pytest
 from policy_service.channels.slack import loops
 from policy_service.channels.slack.courier import Courier
 from policy_service.errors import ConflictError, NotFoundError
-from policy_service.slack import SlackApp
 from policy_service.storage import outbox
 from policy_service.storage.core import Row
 from policy_service.storage.database import Tx
@@ -22,7 +21,6 @@ from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.slack_lanes import lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow
 from policy_service.storage.tables import ReviewRow
-from policy_service.workflow.context import Context
 from policy_service.workflow.due.sweep import forget_what_is_over
 from policy_service.workflow.slack import following
 from policy_service.workflow.slack.forgetting import CARDS_KEPT, DELIVERIES_KEPT, forget_slack
@@ -31,14 +29,12 @@ from policy_service.workflow.slack.mending import Dropped, drop
 from policy_service.workflow.slack.owing import CARD, OFFERED_FOR, want_place
 from policy_service.workflow.slack.sending import Outcome
 from tests.fakes.payments import ANYBODY, Payments, gate
+from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_faults import CutAfter, CutBefore, NotOk
 from tests.integration.slack.conftest import OpenOffice
 from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST, Office, until, words
 
 pytestmark = pytest.mark.anyio
-
-
-Unit = Callable[[Tx], object]
 
 
 async def given_up(office: Office, place: str) -> Dropped:
@@ -53,9 +49,10 @@ async def places(office: Office) -> list[str]:
     return sorted(card.place for card in await office.find(SlackCardRow))
 
 
-async def waiting_for(office: Office, place: str) -> int:
-    """Messages in the lane of a place that may leave."""
-    return len(await office.find(OutboxRow, lane=lane_of(place), state="waiting"))
+async def nothing_is_left(office: Office, *others: str) -> None:
+    """There are cards in the other places alone, and no message for #payments waits."""
+    assert await places(office) == [*others]
+    assert await office.find(OutboxRow, lane=lane_of("#payments"), state="waiting") == []
 
 
 async def one_into_the_other(
@@ -73,14 +70,20 @@ async def one_into_the_other(
     await asyncio.gather(began, db.write(second))
 
 
+async def refused(office: Office, method: str = POST, error: str = "is_archived") -> Json:
+    """A payment about which nobody can be told: its view."""
+    office.faults.on.always(method, NotOk(error))
+    view = await office.pay()
+    await office.tried(method)
+    await office.rests()
+    return view
+
+
 async def stuck_in(office: Office, bundle: Payments, channel: str) -> None:
     """A gate asks in a channel that is archived."""
     bundle.policies(ANYBODY + gate("large", "finance", "context.input.amount > 100", channel=channel))
     assert await office.world.activate()
-    office.faults.on.always(POST, NotOk("is_archived"))
-    await office.pay()
-    await office.tried(POST)
-    await office.rests()
+    await refused(office)
 
 
 async def shut(office: Office, place: str) -> None:
@@ -105,10 +108,7 @@ async def test_what_is_open_moves_to_the_default_channel(office: Office, bundle:
 
 
 async def test_the_default_channel_given_up_leaves_what_is_open_to_the_web(office: Office) -> None:
-    office.faults.on.next(POST, *[NotOk("is_archived")] * 2)
-    view = await office.pay()
-    await office.tried(POST)
-    await office.rests()
+    view = await refused(office)
     assert (await given_up(office, "#approvals")).cards == 1
     await office.quiet()
     assert (await places(office), await office.cards()) == ([], [])
@@ -147,10 +147,7 @@ async def test_only_a_place_that_takes_nothing_is_given_up_with_its_buttons(offi
 async def test_a_direct_message_that_cannot_be_written_is_given_up_too(office: Office) -> None:
     dana = await office.link("maya")
     await set_direct(office.world.service.ctx, office.app.team_id, dana, wanted=True)
-    office.faults.on.next("conversations.open", *[NotOk("user_disabled")] * 2)
-    await office.pay()
-    await office.tried("conversations.open")
-    await office.rests()
+    await refused(office, "conversations.open", "user_disabled")
     assert dana in await places(office)
     await given_up(office, dana)
     await office.quiet()
@@ -175,8 +172,7 @@ async def test_a_message_on_its_way_to_it_changes_nothing_when_it_arrives(
     await given_up(office, "#payments")
     let_go.set()
     await office.quiet()
-    assert await places(office) == ["#approvals"]
-    assert await waiting_for(office, "#payments") == 0
+    await nothing_is_left(office, "#approvals")
 
 
 @pytest.mark.parametrize("first", ["followed", "given up"])
@@ -187,8 +183,7 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
     await stuck_in(office, bundle, "#payments")
     service = office.world.service
 
-    async def rest(ctx: Context, app: SlackApp) -> bool:
-        del ctx, app
+    async def rest(*_: Any) -> bool:
         return False
 
     monkeypatch.setattr(loops, "follow", rest)
@@ -207,8 +202,7 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
         drop(tx, office.app, "#payments", "the team moved on")
 
     await one_into_the_other(office, *((followed, dropped) if first == "followed" else (dropped, followed)))
-    assert await places(office) == []
-    assert await waiting_for(office, "#payments") == 0
+    await nothing_is_left(office)
 
 
 async def kept(office: Office, row: type[Row], **where: Any) -> int:

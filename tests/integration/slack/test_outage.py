@@ -10,18 +10,14 @@ import pytest
 
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_deliveries import Json
-from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Page, Status
+from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Page
 from tests.integration.slack.office import PAYMENTS, POST, Office, words
 
 pytestmark = pytest.mark.anyio
 
 LIST = "conversations.list"
-LONG = [CutBefore(), Status(503), NotOk("account_inactive"), NotOk("internal_error")]
-AWAY = [Page(), NotOk("token_revoked"), *(pytest.param(one, marks=pytest.mark.long) for one in LONG)]
-SHUT = [
-    "is_archived",
-    *(pytest.param(one, marks=pytest.mark.long) for one in ("not_in_channel", "channel_not_found")),
-]
+AWAY = [Page(), NotOk("token_revoked")]
+SHUT = ["is_archived", "not_in_channel", pytest.param("channel_not_found", marks=pytest.mark.long)]
 
 
 async def a_backlog(office: Office, payments: int) -> list[Json]:
