@@ -33,23 +33,16 @@ DONE = [("refund", "o-1", 100)]
 TRANSACTIONS, KEYS, OUTCOMES = "/v1/transactions", "/.well-known", "/v1/outcomes"
 
 
-@dataclass(frozen=True)
-class Line:
-    """The service behind the proxy, and the key of its one agent."""
-
-    proxy: Flaky
-    key: PrivateKey
-
-
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flaky, PrivateKey]]:
+    """The service behind the proxy, and the key of its one agent."""
     folder = tmp_path_factory.mktemp("line")
     with (
         Flaky() as proxy,
         Listening(folder / "data", reviewed_bundle(folder), public_url=proxy.url) as service,
     ):
         proxy.service = service.url.removeprefix("http://")
-        yield Line(proxy, service.do(lambda world: world.agent(AGENT)).key)
+        yield proxy, service.do(lambda world: world.agent(AGENT)).key
 
 
 @dataclass
@@ -62,20 +55,20 @@ class Post:
 
 
 @pytest.fixture
-def post(line: Line, tmp_path: Path) -> Iterator[Post]:
-    tools = Tools(notes_database(tmp_path))
+def post(line: tuple[Flaky, PrivateKey], tmp_path: Path) -> Iterator[Post]:
+    (proxy, key), tools = line, Tools(notes_database(tmp_path))
     settings = Settings(
-        url=line.proxy.url, agent=AGENT, key_path=write_key(tmp_path / "agent.pem", line.key),
+        url=proxy.url, agent=AGENT, key_path=write_key(tmp_path / "agent.pem", key),
         journal_path=tmp_path / "journal.db", connect_seconds=PATIENCE_S, read_seconds=PATIENCE_S,
         retries=1, retry_base_seconds=0.01,
     )  # fmt: skip
     with Runtime(settings, registry=tools.registry) as runtime:
-        yield Post(line.proxy, tools, runtime)
-    line.proxy.lift()
+        yield Post(proxy, tools, runtime)
+    proxy.lift()
 
 
-def step(post: Post, key: str, runtime: Runtime | None = None) -> Transaction:
-    with transaction(key, runtime=runtime or post.runtime) as txn:
+def step(post: Post, key: str) -> Transaction:
+    with transaction(key, runtime=post.runtime) as txn:
         post.tools.refund("o-1", 100)
     return txn
 

@@ -43,7 +43,7 @@ from tests.fakes.log_check import faults_of_log
 from tests.fakes.operated import free_port
 from tests.fakes.slack_accounts import account, secret_file
 from tests.fakes.slack_deliveries import Json
-from tests.fakes.slack_faults import SlackFaults
+from tests.fakes.slack_faults import CutBefore, SlackFaults
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import pay
 from tests.integration.slack.attacking import APPROVALS, Attacks
@@ -106,6 +106,15 @@ class Office(Attacks):
             await self.quiet()
         view: Json = answer.json()
         return view
+
+    async def backlog(self, payments: int) -> list[Json]:
+        """So many are asked about while Slack is away, and are told when it comes back."""
+        self.faults.on.always("*", CutBefore())
+        views = [await self.pay(500 + n, f"run-{n}", f"acct-{n}") for n in range(payments)]
+        await self.tried("conversations.list")
+        self.faults.on.lift()
+        await self.quiet(step_s=20)
+        return views
 
     async def asked(self, *payment: Any, **how: Any) -> tuple[Json, Json]:
         """Ask for one payment; its view and, as soon as it is there, its card."""

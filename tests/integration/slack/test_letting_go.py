@@ -30,7 +30,7 @@ from policy_service.workflow.slack.owing import CARD, OFFERED_FOR, want_place
 from policy_service.workflow.slack.sending import Outcome
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_deliveries import Json
-from tests.fakes.slack_faults import CutAfter, CutBefore, NotOk
+from tests.fakes.slack_faults import CutAfter, NotOk
 from tests.integration.slack.conftest import OpenOffice
 from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST, Office, until, words
 
@@ -242,12 +242,7 @@ async def test_a_card_is_kept_until_its_review_was_settled_long_ago(office: Offi
 async def test_a_digest_is_kept_as_long_as_what_it_holds(open_office: OpenOffice) -> None:
     """And a place as long as it is used."""
     async with open_office(app={"digest_above": 1}) as office:
-        office.faults.on.always("*", CutBefore())
-        for n in range(3):
-            await office.pay(500 + n, f"run-{n}", f"acct-{n}")
-        await office.tried("conversations.list")
-        office.faults.on.lift()
-        await office.quiet(step_s=20)
+        await office.backlog(3)
         assert await kept(office, SlackCardRow, kind="digest") == 1
         office.world.clock.pass_(days=2)
         await office.world.sweep()

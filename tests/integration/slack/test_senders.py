@@ -12,9 +12,7 @@ import pytest
 from policy_service.channels.slack import loops
 from policy_service.channels.slack.loops import SlackChannel
 from policy_service.workflow.slack.sending import Came, Outcome
-from tests.fakes.payments import Payments
-from tests.integration.slack.office import PAYMENTS, POST, Office, until
-from tests.integration.slack.test_faults import ask_in_two_places
+from tests.integration.slack.office import POST, Office, until
 
 pytestmark = pytest.mark.anyio
 
@@ -154,12 +152,12 @@ async def test_stopping_lets_a_call_arrive(office: Office, two: Two, monkeypatch
     await told_once(office)
 
 
-@pytest.mark.parametrize("step", ["carry", "note"])
-async def test_who_dies_has_posted_once(
-    office: Office, two: Two, monkeypatch: pytest.MonkeyPatch, step: str
+@pytest.mark.parametrize(("step", "next_"), [("carry", 1), ("note", 1), ("note", 0)])
+async def test_who_dies_or_cannot_write_it_down_has_posted_once(
+    office: Office, two: Two, monkeypatch: pytest.MonkeyPatch, step: str, next_: int
 ) -> None:
-    """Before posting, or after posting and before writing it down; the lease of the one who died still holds."""
-    first, second = two
+    """Before posting, or after posting and before writing it down; its lease still holds, and it may go on itself."""
+    first, second = two[0], two[next_]
     await office.pay()
     await first.dies(monkeypatch, loops if step == "note" else first.channel._courier, step)
     before = posts(office)
@@ -169,33 +167,6 @@ async def test_who_dies_has_posted_once(
     office.world.clock.pass_(seconds=CLAIM_S)
     await second.work()
     await told_once(office)
-
-
-async def test_what_could_not_be_written_down_is_found_again_and_holds_up_no_other_place(
-    office: Office, bundle: Payments, two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The database refuses one note; the same process goes on."""
-    await ask_in_two_places(office, bundle)
-    first, _ = two
-    await office.pay(6_000)
-    kept, failed = loops.note, []
-
-    async def once(ctx: Any, app: Any, place: str, *rest: Any) -> None:
-        if place == "#approvals" and not failed:
-            failed.append(place)
-            raise OSError("the disk is full")
-        await kept(ctx, app, place, *rest)
-
-    monkeypatch.setattr(loops, "note", once)
-    with pytest.raises(OSError, match="full"):
-        await first.work()
-    await first.work()
-    assert len(await office.cards(PAYMENTS)) == 1
-    office.world.clock.pass_(seconds=CLAIM_S)
-    await first.work()
-    assert len(await office.cards()) == 1
-    assert posts(office) == 2
-    assert (await office.standing()).waiting == 0
 
 
 async def test_both_follow_the_log_and_each_thing_is_owed_once(office: Office, two: Two) -> None:

@@ -6,7 +6,6 @@ A refusal records nothing: no vote, no word, no line in the log.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -181,24 +180,6 @@ async def test_who_left_the_group_before_the_press_decides_nothing(office: Offic
     await office.world.service.db.write(lambda tx: change(tx.conn, PersonRow, {"sub": "maya"}, old))
     await refused(office, dana, card, "groups were read too long ago")
     assert (await office.answers())[-1]["url"].startswith(office.world.settings.public_url)
-
-
-async def test_a_person_who_was_revoked_decides_nothing(own_office: Office) -> None:
-    dana = await own_office.link("maya")
-    _, card = await own_office.asked()
-    await own_office.world.operator("revoke-approver", {"person": person("maya"), "reason": "left"})
-    await refused(own_office, dana, card)
-
-
-async def test_what_was_linked_through_the_development_sign_in_ends_with_it(
-    office: Office, card: Json, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    dana = await office.link("maya")
-    service = office.world.service
-    assert service.slack is not None
-    off = replace(service.ctx, settings=service.ctx.settings.model_copy(update={"dev_signin": False}))
-    monkeypatch.setattr(service.slack.desk, "_ctx", off)
-    await refused(office, dana, card, "development sign-in, which is off")
 
 
 async def test_a_gate_that_asks_for_a_passkey_takes_no_press(office: Office, bundle: Payments) -> None:
