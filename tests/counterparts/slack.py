@@ -50,20 +50,20 @@ class App:
     """One app of the workspace, and how it is told of things."""
 
     mode: Mode
+    request_url: str
     id: str = "A0COUNTERSIGN"
     bot_user: str = "U0COUNTERSIGN"
     bot_name: str = "countersign"
     bot_token: str = "xoxb-countersign"
     app_token: str = "xapp-countersign"
     signing_secret: str = SECRET
-    request_url: str | None = None
 
     def as_config(self) -> Json:
         """As the server's file wants it."""
         return {
             "appId": self.id, "botUserId": self.bot_user, "botName": self.bot_name,
             "botToken": self.bot_token, "appToken": self.app_token, "signingSecret": self.signing_secret,
-            "mode": self.mode, **({"requestUrl": self.request_url} if self.request_url else {}),
+            "mode": self.mode, "requestUrl": self.request_url,
         }  # fmt: skip
 
 
@@ -77,7 +77,6 @@ class SlackServer:
     users: Mapping[str, str] = field(
         default_factory=lambda: {name: str(p["id"]) for name, p in PEOPLE.items()}
     )
-    channels: Mapping[str, str] = field(default_factory=lambda: dict(CHANNELS))
 
     @property
     def api_url(self) -> str:
@@ -207,19 +206,12 @@ def _is_ephemeral(message: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def local_slack(
-    folder: Path,
-    *,
-    request_url: str | None = None,
-    mode: Mode = "events",
-    signing_secret: str = SECRET,
-    more_apps: tuple[App, ...] = (),
-) -> Iterator[SlackServer]:
-    """A workspace with the app of the tests, and with `more_apps`, whose every id and token is another."""
+def local_slack(folder: Path, *, request_url: str, mode: Mode) -> Iterator[SlackServer]:
+    """A workspace with the app of the tests."""
     program = require("local-slack", _PROGRAM if _PROGRAM.exists() else None, WAY_TO_GET)
-    app = App(mode, signing_secret=signing_secret, request_url=request_url)
+    app = App(mode, request_url)
     file, port = folder / "slack.json", free_port()
-    file.write_text(json.dumps(_config((app, *more_apps))))
+    file.write_text(json.dumps(_config(app)))
     command = [str(program), "--config", str(file), "--port", str(port), "--base-host", "127.0.0.1",
                "--files-dir", str(folder / "files")]  # fmt: skip
     with group_of_its_own(*command) as process:
@@ -228,12 +220,11 @@ def local_slack(
         yield server
 
 
-def _config(apps: tuple[App, ...]) -> Json:
-    bots = [app.bot_user for app in apps]
-    members = [*(str(person["id"]) for person in PEOPLE.values()), *bots]
+def _config(app: App) -> Json:
+    members = [*(str(person["id"]) for person in PEOPLE.values()), app.bot_user]
     return {
         "workspace": {"name": "Northwind", "domain": "northwind", "teamId": TEAM},
-        "apps": [app.as_config() for app in apps],
+        "apps": [app.as_config()],
         "users": [{"name": name, **person} for name, person in PEOPLE.items()],
         "channels": [{"id": id_, "name": name, "members": members} for name, id_ in CHANNELS.items()],
     }

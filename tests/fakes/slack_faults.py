@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl
 import aiohttp
 from aiohttp import web
 
-from tests.counterparts.slack import SECRET, App, Mode, SlackServer, local_slack
+from tests.counterparts.slack import SECRET, Mode, SlackServer, local_slack
 from tests.fakes.operated import free_port
 from tests.fakes.scripted import Script
 from tests.fakes.slack_deliveries import Deliveries
@@ -31,7 +31,6 @@ from tests.fakes.slack_truth import Truth
 
 Json = dict[str, Any]
 
-PASSED: Final = "passed on"
 _START_S: Final = 60.0
 _STOP_S: Final = 0.2  # what still hangs then is dropped
 _JSON_ARGS: Final = ("blocks", "attachments", "view", "metadata")
@@ -94,12 +93,11 @@ Fault = Status | Page | NotOk | Hang | CutBefore | CutAfter | Garbled
 
 @dataclass
 class Call:
-    """One call of the service: what it asked, what was done with it, and what Slack said if it saw it."""
+    """One call of the service: what it asked, and what Slack said if it saw it."""
 
     method: str
     args: Json
     at: float
-    done: str
     answer: Json | None = None
 
 
@@ -174,7 +172,7 @@ class SlackFaults:
         method, body = request.match_info["method"], await request.read()
         args = {**request.query, **_arguments(body, request.content_type)}
         fault = self.on.step(method)
-        call = Call(method, args, self.clock(), PASSED if fault is None else repr(fault))
+        call = Call(method, args, self.clock())
         self.calls.append(call)
         match fault:
             case Status():
@@ -243,13 +241,8 @@ def _cut(request: web.Request) -> web.Response:
 
 
 @contextmanager
-def failing_slack(
-    folder: Path, *, mode: Mode = "events", more_apps: tuple[App, ...] = ()
-) -> Iterator[tuple[SlackServer, SlackFaults]]:
+def failing_slack(folder: Path, *, mode: Mode = "events") -> Iterator[tuple[SlackServer, SlackFaults]]:
     """The Slack of the tests with the proxy on both sides of it."""
-    with (
-        SlackFaults() as faults,
-        local_slack(folder, request_url=faults.request_url, mode=mode, more_apps=more_apps) as slack,
-    ):
+    with SlackFaults() as faults, local_slack(folder, request_url=faults.request_url, mode=mode) as slack:
         faults.slack = slack.url
         yield slack, faults

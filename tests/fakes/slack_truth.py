@@ -17,7 +17,6 @@ Json = dict[str, Any]
 
 FOREIGN_TEAM: Final = "T0PARTNER"
 GUEST: Final = {"is_restricted": True}
-SINGLE_CHANNEL_GUEST: Final = {"is_restricted": True, "is_ultra_restricted": True}
 LEFT: Final = {"deleted": True}
 STRANGER: Final = {"is_stranger": True, "team_id": FOREIGN_TEAM}
 _ORDINARY: Final = {"is_restricted": False, "is_ultra_restricted": False, "is_app_user": False}
@@ -44,10 +43,8 @@ class Truth:
         if not said.get("ok"):
             return said
         match method:
-            case "users.info" | "users.lookupByEmail":
+            case "users.info":
                 return {**said, "user": self._person(said["user"])}
-            case "users.list":
-                return {**said, "members": [self._person(member) for member in said["members"]]}
             case "chat.postMessage" | "chat.update":
                 if self.clock is not time.time:  # else the message's own name says when
                     self.posted.setdefault((said["channel"], said["ts"]), self.clock())

@@ -199,17 +199,6 @@ def test_the_first_of_the_page_holds_of_the_bundle_that_dev_makes(tmp_path: Path
     assert last(done) == "4 passed", done.stdout
 
 
-def test_a_failing_rule_fails_its_test(tmp_path: Path) -> None:
-    (tmp_path / "policies").mkdir()
-    for path in (ROOT / "policies").iterdir():
-        if path.name not in {"support.cedar", "cases"}:
-            (tmp_path / "policies" / path.name).symlink_to(path)
-    loose = "permit (principal, action, resource);"
-    (tmp_path / "policies" / "support.cedar").write_text(f'@id("everything")\n{loose}\n')
-    done = pytest_in(tmp_path, {"test_page.py": PROGRAM})
-    assert last(done) == "5 failed, 1 passed", done.stdout
-
-
 TRIES = """
 import pytest
 from countersign.testing import service

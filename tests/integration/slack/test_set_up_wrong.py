@@ -158,30 +158,19 @@ async def test_a_connection_that_does_not_come_is_said_and_is_well_once_it_comes
 async def test_slack_may_ask_us_to_wait(open_office: OpenOffice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether the SDK or we were about to connect anew."""
     slept: list[float] = []
-    clients: list[socket_mode._Client] = []
     kept = asyncio.sleep
-
-    class Kept(socket_mode._Client):
-        """A client that the test finds again."""
-
-        async def connect(self) -> None:
-            clients.append(self)
-            await super().connect()  # type: ignore[no-untyped-call]
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)
         await kept(min(seconds, 0.05))
 
     monkeypatch.setattr(socket_mode, "_LOOK_S", 0.05)
-    monkeypatch.setattr(socket_mode, "_Client", Kept)
     async with open_office(ways=("app",)) as office:
         await connected(office)
         monkeypatch.setattr(socket_mode.asyncio, "sleep", sleep)
         office.faults.calls.clear()
         office.faults.on.next(OPEN, Status(429, 77), Status(429, 78))
-        session = clients[-1].current_session  # the connection that is up is closed under the service
-        assert session is not None
-        await session.close()
+        await office.faults.relay.disconnect(cut=True)
 
         async def waited() -> bool:
             return {77.0, 78.0} <= set(slept) and await office.slack.is_connected()
