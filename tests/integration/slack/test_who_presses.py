@@ -37,6 +37,7 @@ async def refused(
     office: Office, user: str, card: Json, *because: str, actions: tuple[str, ...] = EVERY, **changes: Any
 ) -> None:
     """That no button and no form of the card does anything for this account, and that it is told why."""
+    await office.quiet()  # an answer that waits for long is dropped
     before = len(await office.answers())
     await office.pressed(user, card, *actions, **changes)
     told = (await office.answers())[before:]
