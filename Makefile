@@ -57,7 +57,7 @@ test-at: $(READY) counterparts ## the suite on another day: AT="2028-02-29 23:55
 # One in which ARGS leave nothing (pytest's status 5) is no failure.
 test-long: $(READY) counterparts ## what `test` leaves out, part by part, with a fresh seed; PART=name for one
 	@for part in $(or $(PART),$$($(PY) -c 'from tests.parts import PARTS; print(*PARTS)')); do echo "== $$part"; \
-	  HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 --part $$part $(ARGS) || [ $$? -eq 5 ] || exit 1; \
+	  HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 --part=$$part $(ARGS) || [ $$? -eq 5 ] || exit 1; \
 	done
 
 test-fast: $(READY) ## the tests of single functions and of the contract, in half a minute

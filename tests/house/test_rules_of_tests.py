@@ -74,3 +74,8 @@ def test_a_test_that_asks_for_a_foreign_name_is_stopped() -> None:
 def test_loopback_is_open(host: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection((host, server.getsockname()[1])).close()
+
+
+@pytest.mark.parametrize("part", ["sdk", "examples"])
+def test_a_part_named_like_a_folder_is_still_a_part(part: str) -> None:
+    subprocess.run(["make", "-s", "test-long", f"PART={part}", "ARGS=--markers"], cwd=ROOT, check=True)

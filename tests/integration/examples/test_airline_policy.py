@@ -277,11 +277,6 @@ async def test_the_rule_book_decides(bundle: Bundle, airline: AirlineDatabase, t
     assert (decision.outcome, determining(decision)) == (case.outcome, case.policies)
 
 
-async def test_the_agents_word_about_a_reservation_is_not_asked_for(bundle: Bundle) -> None:
-    args = {"reservation_id": "ECON01", "cabin": "business", "insured": True}
-    assert (await ask(bundle, "cancel_reservation", args)).code == "invalid_args"
-
-
 async def test_an_agent_in_no_role_may_do_nothing_and_without_the_database_nobody_may(
     bundle: Bundle, airline: AirlineDatabase
 ) -> None:
@@ -292,15 +287,17 @@ async def test_an_agent_in_no_role_may_do_nothing_and_without_the_database_nobod
         assert (await ask(bundle, tool, args)).code == "facts_unavailable"
 
 
-async def test_a_cancellation_without_a_ground_needs_two_duty_managers(bundle: Bundle) -> None:
+async def test_what_people_and_the_agent_are_told_and_each_policy_is_noticed_by_some_case(
+    bundle: Bundle,
+) -> None:
     (gate,) = (await ask(bundle, "cancel_reservation", {"reservation_id": "ECON01"})).gates
     assert (gate.groups, gate.quorum, gate.reason) == (frozenset({"duty-managers"}), 2, True)
-
-
-async def test_a_deny_tells_the_agent_the_rule(bundle: Bundle) -> None:
-    decision = await ask(bundle, "send_certificate", {"user_id": "regular_1", "amount": 100})
-
-    assert "Silver or gold member" in decision.reasons[0].text
+    denial = await ask(bundle, "send_certificate", {"user_id": "regular_1", "amount": 100})
+    assert "Silver or gold member" in denial.reasons[0].text
+    invented = {"reservation_id": "ECON01", "cabin": "business", "insured": True}
+    assert (await ask(bundle, "cancel_reservation", invented)).code == "invalid_args"
+    decided = {policy for _, cases in TOOLS.values() for case in cases.values() for policy in case.policies}
+    assert set(bundle.policies) == decided
 
 
 async def test_an_upgrade_opens_what_the_book_opens_for_the_new_cabin(
@@ -314,9 +311,3 @@ async def test_an_upgrade_opens_what_the_book_opens_for_the_new_cabin(
 
     assert cancelled.outcome is Verdict.RELEASE
     assert moved.outcome is Verdict.RELEASE
-
-
-async def test_every_policy_is_noticed_by_some_case(bundle: Bundle) -> None:
-    decided = {policy for _, cases in TOOLS.values() for case in cases.values() for policy in case.policies}
-
-    assert set(bundle.policies) == decided

@@ -142,16 +142,6 @@ def shown_table() -> list[str]:
     return [line.rstrip() for line in TOLD.partition("```text\n")[2].partition("\n```")[0].splitlines()]
 
 
-def test_the_words_of_the_readme_are_the_sums_of_its_table() -> None:
-    rows = [line.split()[1:] for line in shown_table()[2:]]
-    sums = [sum(int(cell) for row in rows if (cell := row[column]) != ".") for column in range(6)]
-    words = " ".join(TOLD.split())
-
-    assert f"{sum(sums)} calls in them write" in words
-    assert "{} are released, {} wait for people, and {} are denied".format(*sums[:3]) in words
-    assert f"{sums[5]} are denied and {sums[4]} wait for people; the {sums[3]} that are released" in words
-
-
 @pytest.mark.long
 def test_no_recorded_write_that_is_right_is_denied_and_the_readme_shows_the_table() -> None:
     folder = (REPOSITORY / os.environ.get(data.VARIABLE, data.DEFAULT)).resolve()

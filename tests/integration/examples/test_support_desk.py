@@ -87,21 +87,14 @@ def test_the_large_refund_fires_when_it_is_approved_and_ctrl_c_leaves_nothing_ru
         httpx2.get(url)
 
 
-def test_a_sign_in_link_works_once(service: LocalService) -> None:
+def test_what_a_service_refuses_is_raised_with_the_reason(service: LocalService) -> None:
     link = service.sign_in_link("maya")
     with Person(service.url) as maya, Person(service.url) as thief:
         maya.sign_in(link)
-
         with pytest.raises(PageError, match="answered 4"):
             thief.sign_in(link)
-
-
-def test_something_else_than_a_link_is_not_followed(service: LocalService) -> None:
-    with Person(service.url) as person, pytest.raises(PageError, match="not a sign-in link"):
-        person.sign_in(f"{service.url}/sign-in/dev")
-
-
-def test_a_command_that_is_refused_says_why(service: LocalService) -> None:
+        with pytest.raises(PageError, match="not a sign-in link"):
+            thief.sign_in(f"{service.url}/sign-in/dev")
     with pytest.raises(ServiceError, match="cannot be an agent's name"):
         service.enroll("no such name", "support-agent")
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from countersign import (
@@ -93,7 +92,6 @@ class Tools:
         self.keys: list[str] = []
         self.error: BaseException | None = None
         self.found: ProbeAnswer = Unsure()
-        self.before_label: Callable[[], None] = lambda: None
         mine, database = self.registry, SQLiteAdapter(notes, name="notes")
 
         @tool("refund", resource=ORDER, registry=mine)
@@ -132,12 +130,6 @@ class Tools:
             """Tell the customer, who may not have a mailbox."""
             raise NotDone("no mailbox")
 
-        @tool("label", resource=ORDER, idempotent=True, registry=mine)
-        def label(order_id: str) -> None:
-            """Set a label."""
-            self.before_label()
-            self.act("label", order_id)
-
         def note(order_id: str, text: str) -> None:
             """Write a note."""
             database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (order_id, text))
@@ -147,7 +139,7 @@ class Tools:
             note
         )
         self.refund, self.charge, self.notify, self.send = refund, charge, notify, send
-        self.mail, self.label, self.pay = mail, label, self._payment()
+        self.mail, self.pay = mail, self._payment()
 
     def _payment(self) -> Callable[[str, int], Placeholder[dict[str, str]]]:
         @probe("find_pay", registry=self.registry)
@@ -238,9 +230,6 @@ class Office:
     def elsewhere(self, **changes: Any) -> Runtime:
         """Another process of the same agent; with its own journal, another host."""
         return Runtime(replace(self.settings, **changes), registry=self.tools.registry)
-
-    def through(self, transport: httpx2.BaseTransport) -> Runtime:
-        return Runtime(self.settings, registry=self.tools.registry, transport=transport)
 
 
 def until(holds: Callable[[], Any]) -> None:

@@ -132,16 +132,6 @@ class Near:
         answer = self.ask(voted())
         assert answer.is_success, answer.text
 
-    def settle(self, txn: str, kind: str, answer: str) -> None:
-        """Maya says of the one open task of this kind what is so."""
-
-        async def settled() -> httpx2.Response:
-            maya = await self.world.person("maya")
-            return await maya.settle(await maya.task(await self.agent.see(txn), kind), answer)
-
-        answered = self.ask(settled())
-        assert answered.is_success, answered.text
-
     def change(self, *rules: str, told: bool = True) -> None:
         """The usual rules and these are in force; unless ``told``, what is open is asked about when it is redeemed."""
         self.rules.rules(*rules)

@@ -11,8 +11,6 @@ import pytest
 
 from countersign import (
     Denied,
-    NotDone,
-    OutcomeUnknown,
     OutsideTransaction,
     ReleaseLapsed,
     ReviewPending,
@@ -23,7 +21,6 @@ from countersign import (
 from countersign.contract import EffectState
 from tests.fakes.desk import notes_in
 from tests.fakes.payments import PAY, gate, plain_forbid
-from tests.fakes.talking import Talk
 from tests.integration.sdk.near import Near
 from tests.integration.sdk.near import near as running_near
 from tests.integration.sdk.test_scenarios import is_locked
@@ -56,23 +53,6 @@ def asked(near: Near, *pays: Callable[[], Any]) -> ReviewPending:
 def nothing_stands(near: Near) -> bool:
     """No tool ran, no row is there, nothing is locked."""
     return (near.done, notes_in(near.notes), is_locked(near.notes)) == ([], [], False)
-
-
-def test_what_a_rule_denied_a_model_and_lifted_meanwhile_is_done_once(near: Near) -> None:
-    """It called again in the next turn, which was done; a run that kept nothing does it in neither."""
-    near.change(plain_forbid("stop"))
-    talk, heard, call = Talk("openai"), list[Any](), ("pay", {"account": "a-1", "amount": 10})
-
-    def hear(message: Any) -> None:
-        heard.append(message)
-        if len(heard) == 2:
-            near.change()
-
-    script = [talk.calls(call, turn=turn) for turn in "ab"]
-    end = talk.run([*script, talk.says("Done.")], [near.pay], runtime=near.runtime, on_message=hear)
-    assert [one.answers[0].done for one in end.steps] == [False, True]
-    end = talk.run([talk.calls(call, turn="c"), talk.says("Done.")], [near.pay], runtime=near.runtime)
-    assert not end.steps[0].answers[0].done and near.done == [("pay", "a-1", 10)]
 
 
 def test_scenario_3_an_approval_of_what_is_not_there_leaves_no_trace(near: Near) -> None:
@@ -154,8 +134,9 @@ def test_scenario_9_that_a_payment_can_be_taken_back_releases_nothing(near: Near
     assert near.see(pending.txn)["releases"] == []
     assert (near.states(pending.txn), nothing_stands(near)) == ([EffectState.REVIEW], True)
     near.vote(pending, "deny", reason="too dear")
-    with pytest.raises(Denied, match="too dear"):
-        step(near)
+    for _ in range(2):
+        with pytest.raises(Denied, match="too dear"):
+            step(near)
     assert nothing_stands(near)
 
 
@@ -163,13 +144,11 @@ def test_scenario_13_an_approval_is_no_leave_to_call_the_tool_outside_its_transa
     near.vote(asked(near))
     with pytest.raises(OutsideTransaction):
         near.pay("a-1", ASKS)
-    with transaction("t-2", runtime=near.runtime) as txn, ThreadPoolExecutor(1) as thread:
+    with transaction("t-2", runtime=near.runtime), ThreadPoolExecutor(1) as thread:
         called = thread.submit(near.pay, "a-1", ASKS)
         with pytest.raises(OutsideTransaction):
             called.result()
-    assert (txn.effects, near.done) == ((), [])
-    step(near)
-    assert near.done == [("pay", "a-1", ASKS)]
+    assert near.done == []
 
 
 @pytest.mark.parametrize("too_late", [False, True], ids=["a timer has looked", "somebody answers too late"])
@@ -230,49 +209,6 @@ def test_scenario_53_a_rule_that_comes_between_two_fires_stops_the_second_and_ta
     assert (notes_in(near.notes), is_locked(near.notes)) == ([], False)
     (record,) = near.runtime.journal.transactions.find("t-1")
     assert near.states(record.txn) == [EffectState.COMPENSATED, EffectState.UNUSED]
-
-
-NOT_DONE, NO_ANSWER = NotDone("it is closed"), TimeoutError("no answer")
-STANDING, UNSURE = (
-    "Still standing and not undone: pay#1",
-    "It is not known whether this was taken back: pay#1",
-)
-RAISED = {
-    "not done": (NOT_DONE, STANDING, ("compensation_failed", "compensated")),
-    "unknown": (NO_ANSWER, UNSURE, ("unknown", "fired")),
-}
-
-
-@pytest.mark.parametrize(("error", "told", "task"), RAISED.values(), ids=RAISED)
-def test_scenario_23_a_compensation_that_raises_at_recovery_is_unsettled_until_a_person_tells_and_holds_up_nobody(
-    near: Near, error: Exception, told: str, task: tuple[str, str]
-) -> None:
-    def fails(error: Exception) -> Callable[[], None]:
-        def fail() -> None:
-            raise error
-
-        return fail
-
-    near.before_fire = {"mail": fails(NO_ANSWER), "unpay": fails(error)}
-    with pytest.raises(OutcomeUnknown), transaction("torn", runtime=near.runtime) as torn:
-        near.pay("a-1", 5)
-        near.mail("ann", "soon")
-    with pytest.raises(ReviewPending) as parked, transaction("parked", runtime=near.runtime):
-        near.pay("a-3", ASKS)
-    near.vote(parked.value)
-    near.settle(torn.txn, "unknown", "not_fired")
-
-    found = {one.run_key: one for one in resume(near.runtime)}
-    assert (found["torn"].after, found["parked"].after) == ("unsettled", "settled")
-    assert near.done == [("pay", "a-1", 5), ("pay", "a-3", ASKS)]
-    assert told in found["torn"].note
-    del near.before_fire["unpay"]
-    for _ in range(2):  # nobody calls it again by himself: a person says what is so
-        assert [one.after for one in resume(near.runtime)] == ["unsettled"]
-    near.settle(torn.txn, *task)
-    assert [one.after for one in resume(near.runtime)] == ["settled"]
-    assert near.states(torn.txn) == [EffectState.COMPENSATED, EffectState.FAILED]
-    assert (len(near.done), resume(near.runtime)) == (2, [])
 
 
 def test_what_its_code_would_take_back_with_is_no_reason_to_refuse_it(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The likeliest first mistakes, made as a new user makes them: each answer names the thing and what to write.
 
-The README of the SDK lists the same; the last test compares. One of them is no error, and has no answer.
+The README of the SDK lists the same, and one that is no error (`QUIET`); the last test compares.
 """
 
 from __future__ import annotations
@@ -53,10 +53,8 @@ class Mistake(NamedTuple):
 
 
 CLI = ("-m", "countersign.cli")
-RESUME, EXPORT = (
-    (*CLI, "resume", "--tools", "my_agent.py"),
-    (*CLI, "tools", "export", "--tools", "my_agent.py"),
-)
+MINE = ("--tools", "my_agent.py")
+RESUME, EXPORT = (*CLI, "resume", *MINE), (*CLI, "tools", "export", *MINE)
 REFUND, PAIR = 'refund("pay_7", 1240)', ', resource=("Payment", "payment_id")'
 BLOCK = f'with transaction(key="b"):\n    {REFUND}\n'
 ASYNC = TOOLS.replace("def send_mail", "async def send_mail")
@@ -124,11 +122,7 @@ FIRST = {
     ),
 }  # fmt: skip
 UNSET = {"variables"}
-TWICE = 'with transaction(key="t") as txn:\n    for _ in range(2):\n        refund("pay_7", 1240)\n'
-QUIET = Mistake(
-    f'{TOOLS}{TWICE}    with txn.repeat():\n        {REFUND}\nprint(len(txn.effects))\n',
-    r"^2$", 'for _ in range(2): refund("pay_7", 1240)', "with txn.repeat():",
-)  # fmt: skip
+QUIET = ('for _ in range(2): refund("pay_7", 1240)', "with txn.repeat():")
 
 MORE = {
     "a method": (
@@ -195,12 +189,6 @@ def test_the_answer_names_the_thing_and_what_to_write(
     assert re.search(mistake.says, done.stderr.strip().splitlines()[-1]), done.stderr
 
 
-def test_equal_calls_are_one_and_a_repeat_is_another(user: dict[str, str], tmp_path: Path) -> None:
-    (tmp_path / "my_agent.py").write_text(QUIET.script)
-    done = run(tmp_path, QUIET.command, user)
-    assert (done.returncode, bool(re.search(QUIET.says, done.stdout))) == (0, True), done.stderr
-
-
 @pytest.mark.parametrize(("script", "says"), MORE.values(), ids=MORE)
 def test_so_do_the_next_ones(script: str, says: str, user: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(script)
@@ -212,7 +200,5 @@ def test_the_readme_lists_these_and_no_others() -> None:
     section = README.read_text().partition("## First mistakes")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
     assert len(rows) == len(FIRST) + 1
-    for mistake in (*FIRST.values(), QUIET):
-        assert [row for row in rows if f"`{mistake.wrote}`" in row and f"`{mistake.instead}`" in row], (
-            mistake.wrote
-        )
+    for wrote, instead in (*((one.wrote, one.instead) for one in FIRST.values()), QUIET):
+        assert [row for row in rows if f"`{wrote}`" in row and f"`{instead}`" in row], wrote

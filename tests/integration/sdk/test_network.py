@@ -4,13 +4,11 @@ goes on when the network is back. A network that is only broken makes an effect 
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +25,6 @@ from countersign.contract import EffectState, PrivateKey
 from tests.fakes.desk import notes_database, write_key
 from tests.fakes.flaky import FAULTS, Flaky
 from tests.fakes.listening import Listening
-from tests.fakes.operated import free_port
 from tests.integration.sdk.conftest import Tools, reviewed_bundle
 
 AGENT = "support"
@@ -36,23 +33,16 @@ DONE = [("refund", "o-1", 100)]
 TRANSACTIONS, KEYS, OUTCOMES = "/v1/transactions", "/.well-known", "/v1/outcomes"
 
 
-@dataclass(frozen=True)
-class Line:
-    """The service behind the proxy, and the key of its one agent."""
-
-    proxy: Flaky
-    key: PrivateKey
-
-
 @pytest.fixture(scope="module")
-def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
+def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Flaky, PrivateKey]]:
+    """The service behind the proxy, and the key of its one agent."""
     folder = tmp_path_factory.mktemp("line")
     with (
         Flaky() as proxy,
         Listening(folder / "data", reviewed_bundle(folder), public_url=proxy.url) as service,
     ):
         proxy.service = service.url.removeprefix("http://")
-        yield Line(proxy, service.do(lambda world: world.agent(AGENT)).key)
+        yield proxy, service.do(lambda world: world.agent(AGENT)).key
 
 
 @dataclass
@@ -65,20 +55,20 @@ class Post:
 
 
 @pytest.fixture
-def post(line: Line, tmp_path: Path) -> Iterator[Post]:
-    tools = Tools(notes_database(tmp_path))
+def post(line: tuple[Flaky, PrivateKey], tmp_path: Path) -> Iterator[Post]:
+    (proxy, key), tools = line, Tools(notes_database(tmp_path))
     settings = Settings(
-        url=line.proxy.url, agent=AGENT, key_path=write_key(tmp_path / "agent.pem", line.key),
+        url=proxy.url, agent=AGENT, key_path=write_key(tmp_path / "agent.pem", key),
         journal_path=tmp_path / "journal.db", connect_seconds=PATIENCE_S, read_seconds=PATIENCE_S,
         retries=1, retry_base_seconds=0.01,
     )  # fmt: skip
     with Runtime(settings, registry=tools.registry) as runtime:
-        yield Post(line.proxy, tools, runtime)
-    line.proxy.lift()
+        yield Post(proxy, tools, runtime)
+    proxy.lift()
 
 
-def step(post: Post, key: str, runtime: Runtime | None = None) -> Transaction:
-    with transaction(key, runtime=runtime or post.runtime) as txn:
+def step(post: Post, key: str) -> Transaction:
+    with transaction(key, runtime=post.runtime) as txn:
         post.tools.refund("o-1", 100)
     return txn
 
@@ -157,28 +147,3 @@ def test_a_proxy_that_writes_the_body_anew_gets_nothing_through(
     with pytest.raises(ServiceRefused, match="bad_proof"):
         step(post, key)
     assert post.tools.done == []
-
-
-@pytest.mark.parametrize(
-    "where", ["https://no-such-host.invalid", ""], ids=["a name nobody has", "a closed port"]
-)
-def test_a_service_that_is_gone_fires_nothing_and_is_found_again(
-    post: Post, key: str, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody listens there: the same journal, pointed at another place."""
-    resolve = socket.getaddrinfo
-
-    def resolved(host: str, *more: Any, **how: Any) -> Any:
-        if host == "no-such-host.invalid":  # a resolver's answer; the tests ask none
-            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-        return resolve(host, *more, **how)
-
-    monkeypatch.setattr(socket, "getaddrinfo", resolved)
-    url = where or f"http://127.0.0.1:{free_port()}"
-    gone = replace(post.runtime.settings, url=url, issuer=post.proxy.url)
-    with Runtime(gone, registry=post.tools.registry) as runtime:  # noqa: SIM117
-        with pytest.raises(ServiceUnavailable, match="Nothing was fired"):
-            step(post, key, runtime)
-    assert post.tools.done == []
-    step(post, key)
-    assert post.tools.done == DONE

@@ -198,32 +198,6 @@ def test_the_first_of_the_page_holds_of_the_bundle_that_dev_makes(tmp_path: Path
     assert last(done) == "4 passed", done.stdout
 
 
-@pytest.mark.long
-def test_the_fixtures_have_types_that_a_strict_test_may_name(tmp_path: Path) -> None:
-    wrong = TYPED + "    countersign_people.settle('case-81', by='finance')\n"
-    for name, text in {"my_agent.py": AGENT, "test_typed.py": TYPED, "test_wrong.py": wrong}.items():
-        (tmp_path / name).write_text(text)
-    words = ("--strict", "--no-error-summary", f"--cache-dir={tmp_path / 'cache'}")
-    found = subprocess.run(
-        [sys.executable, "-m", "mypy", *words, "test_typed.py", "test_wrong.py"],
-        cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT / "sdk/python")},
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    (said,) = [line for line in found.stdout.splitlines() if line.startswith("test_")]
-    assert said.startswith("test_wrong.py") and '"answer"' in said, found.stdout
-
-
-def test_a_failing_rule_fails_its_test(tmp_path: Path) -> None:
-    (tmp_path / "policies").mkdir()
-    for path in (ROOT / "policies").iterdir():
-        if path.name not in {"support.cedar", "cases"}:
-            (tmp_path / "policies" / path.name).symlink_to(path)
-    loose = "permit (principal, action, resource);"
-    (tmp_path / "policies" / "support.cedar").write_text(f'@id("everything")\n{loose}\n')
-    done = pytest_in(tmp_path, {"test_page.py": PROGRAM})
-    assert last(done) == "5 failed, 1 passed", done.stdout
-
-
 TRIES = """
 import pytest
 from countersign.testing import service

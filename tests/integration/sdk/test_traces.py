@@ -107,17 +107,3 @@ def test_what_a_worker_fires_after_an_approval_is_in_the_trace_of_its_staging(
     submitted = next(one for one in spans if one.trace == mine and one.name == "POST /v1/transactions")
     assert vote.trace != mine, "a person's browser has a trace of its own"
     assert vote.links == ((mine, submitted.span),)
-
-
-def test_an_agent_that_traces_nothing_is_served_and_its_later_steps_find_each_other(
-    office: Office, key: str, collector: Collector
-) -> None:
-    pending = office.asked(key)
-    office.approve(pending)
-    assert [one.after for one in resume(office.runtime)] == ["settled"]
-    spans = collector.wait_for(has(pending.txn, "countersign effect_fired"))
-    found = {one.name: one for one in of_transaction(spans, pending.txn)}
-    began = found["countersign transaction_submitted"]
-    for later in ("countersign vote_recorded", "countersign effect_redeemed", "countersign effect_fired"):
-        assert began.trace in {linked for linked, _ in found[later].links}, later
-    assert office.runtime.journal.traces.find(pending.txn) is None

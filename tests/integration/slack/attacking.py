@@ -75,6 +75,11 @@ class Attacks:
         }  # fmt: skip
         return changed(payload, changes)
 
+    def press_at_home(self, user: str, action: str, value: str = "on") -> Json:
+        """A press on a button of somebody's home."""
+        home = {"container": {"type": "view", "view_id": "V0HOME"}, "view": {"id": "V0HOME", "type": "home"}}
+        return self.press_of(user, {"ts": ""}, {"action_id": action, "value": value}, **home)
+
     def form(self, user: str, kind: str, pointer: str, text: str | None, /, **changes: Any) -> Json:
         """A form that was sent."""
         state = {"values": {"reason": {"words": {"type": "plain_text_input", "value": text}}}}

@@ -42,7 +42,7 @@ from tests.fakes.log_check import faults_of_log
 from tests.fakes.operated import free_port
 from tests.fakes.slack_accounts import account, secret_file
 from tests.fakes.slack_deliveries import Json
-from tests.fakes.slack_faults import SlackFaults
+from tests.fakes.slack_faults import CutBefore, SlackFaults
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import pay
 from tests.integration.slack.attacking import APPROVALS, Attacks
@@ -105,6 +105,15 @@ class Office(Attacks):
             await self.quiet()
         view: Json = answer.json()
         return view
+
+    async def backlog(self, payments: int) -> list[Json]:
+        """So many are asked about while Slack is away, and are told when it comes back."""
+        self.faults.on.always("*", CutBefore())
+        views = [await self.pay(500 + n, f"run-{n}", f"acct-{n}") for n in range(payments)]
+        await self.tried("conversations.list")
+        self.faults.on.lift()
+        await self.quiet(step_s=20)
+        return views
 
     async def asked(self, *payment: Any, **how: Any) -> tuple[Json, Json]:
         """Ask for one payment; its view and, as soon as it is there, its card."""
@@ -232,6 +241,14 @@ class Office(Attacks):
     def calls(self, method: str) -> list[Any]:
         """The calls of a method, whatever came of them."""
         return [call for call in self.faults.calls if call.method == method]
+
+    async def called(self, method: str) -> None:
+        """Wait until it was called."""
+
+        async def there() -> bool:
+            return bool(self.calls(method))
+
+        await until(there)
 
     async def tried(self, method: str, times: int = 1) -> None:
         """Let time pass until it was called so often, and the log was followed to its end."""

@@ -12,11 +12,10 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
-from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.slack_tables import SlackDeliveryRow
 from tests.counterparts.slack import SECRET
 from tests.fakes.slack_deliveries import FORM, JSON, Json, signature, signed
-from tests.integration.slack.attacking import GONE
+from tests.integration.slack.attacking import GONE, value_of
 from tests.integration.slack.office import Office
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("each_press_is_answered")]
@@ -75,14 +74,24 @@ async def test_an_approval_that_is_not_signed_is_401_and_says_no_more(office: Of
     assert await office.votes() == [("maya", "approve", False)]
 
 
-@pytest.mark.parametrize("reset", [False, True])
-async def test_hanging_up_in_mid_delivery_is_no_fault(office: Office, reset: bool) -> None:
+async def test_words_no_database_holds_are_refused_or_kept_and_no_error(office: Office) -> None:
+    dana = await office.link("maya")
+    _, card = await office.asked(5_000)
+    for words in ("\0", "a\0b", "\ud800", "x\udfff", "\x1b[2J", "\u202e"):
+        for kind in ("ask", "deny"):
+            await office.sent(dana, kind, value_of(card), words)
+        for path in ("user__id", "container__channel_id", "container__message_ts"):
+            answer = await office.deliver(office.press("U0SAM", card, **{path: words}))
+            assert answer.status in (200, 400), (path, words)
+
+
+async def test_hanging_up_in_mid_delivery_is_no_fault(office: Office) -> None:
     with capture_logs() as lines:
         _, writer = await asyncio.open_connection("127.0.0.1", office.world.settings.port)
         writer.write(b"POST /slack/events HTTP/1.1\r\nHost: slack.test\r\nContent-Length: 100\r\n\r\n{")
         await writer.drain()
         await asyncio.sleep(0.1)
-        writer.transport.abort() if reset else writer.close()
+        writer.transport.abort()
         await asyncio.sleep(0.1)
     assert [one for one in lines if one["log_level"] in {"error", "critical"}] == []
 
@@ -96,22 +105,17 @@ async def test_a_signature_ages_by_the_clock_of_the_service(office: Office, card
     assert await office.nothing_said()
 
 
-OTHERS: Final[dict[str, dict[str, Any]]] = {
-    "another workspace": {"team__id": "T0PARTNER"},
-    "another app": {"api_app_id": "A0RIVAL"},
-    "an enterprise and no workspace": {"team": None, "enterprise": {"id": "E0NORTH"}},
-    "its app left out": {"api_app_id": GONE},
-    "nobody": {"user": GONE},
-    "a workspace that is a list": {"team__id": ["T0NORTHWIND"]},
-    "a workspace in lower case": {"team__id": "t0northwind"},
-}
+OTHERS: Final[list[dict[str, Any]]] = [
+    {"team__id": "T0PARTNER"}, {"api_app_id": "A0RIVAL"}, {"team": None, "enterprise": {"id": "E0NORTH"}},
+    {"api_app_id": GONE}, {"user": GONE}, {"team__id": ["T0NORTHWIND"]}, {"team__id": "t0northwind"},
+]  # fmt: skip
 
 
 async def test_what_is_of_another_workspace_or_app_is_refused(office: Office, card: Json) -> None:
-    for why, changes in OTHERS.items():
+    for changes in OTHERS:
         form = office.form("U0DANA", "deny", "cs1:x:" + "0" * 64, "because", **changes)
         for payload in (office.press("U0DANA", card, **changes), form):
-            assert (await office.deliver(payload)).status in (400, 401), why
+            assert (await office.deliver(payload)).status in (400, 401), changes
     for more in ({"team_id": "T0PARTNER"}, {"api_app_id": "A0RIVAL"}, {"team_id": GONE}, {"user_id": GONE}):
         answer = await office.say("U0DANA", "link", **more)
         assert answer.status in (400, 401), more
@@ -120,21 +124,12 @@ async def test_what_is_of_another_workspace_or_app_is_refused(office: Office, ca
     assert await office.answers() == []
 
 
-NOT_LOST: dict[str, Any] = {
-    "a person's token": {"oauth": ["U0DANA"], "bot": []},
-    "nobody's token": {},
-    "no tokens": None,
-    "tokens that are text": "bot",
-    "a bot that is text": {"bot": "U0COUNTERSIGN"},
-    "a bot that is nobody": {"bot": [None, "", 5]},
-}
-
-
 async def test_only_our_own_app_can_be_said_to_be_gone(office: Office) -> None:
-    for why, tokens in NOT_LOST.items():
+    ours: list[Any] = [{"oauth": ["U0DANA"], "bot": []}, {"bot": "U0COUNTERSIGN"}, {"bot": [None, "", 5]}]
+    for tokens in (*ours, {}, None, "bot"):
         event = office.event("tokens_revoked", event__tokens=tokens)
         assert (await office.deliver(event, EVENTS)).status == 200
-        assert (await office.standing()).failures == 0, why
+        assert (await office.standing()).failures == 0, tokens
     for kind in ("tokens_revoked", "app_uninstalled"):
         for changes in ({"api_app_id": "A0RIVAL"}, {"team_id": "T0PARTNER"}):
             assert (await office.deliver(office.event(kind, **changes), EVENTS)).status == 401
@@ -150,16 +145,13 @@ NO_DELIVERIES: Final[dict[str, tuple[bytes, str]]] = {
     "nothing": (b"", FORM),
     "no JSON": (b"{", JSON),
     "a payload that is a list": (b"payload=[]", FORM),
-    "deep JSON": (b"[" * DEEP + b"]" * DEEP, JSON),
     "a deep payload": (b"payload=" + b'{"a":' * DEEP + b"1" + b"}" * DEEP, FORM),
-    "a form of JSON's type": (b"payload=%7B%7D", JSON),
     "a form that is no text": (b"payload=%ff%fe", FORM),
     "a hundred and one fields": (b"&".join(b"f%d=1" % n for n in range(101)), FORM),
     "a type that is a lone surrogate": (b'{"type": "\\ud800"}', JSON),
     "a number of 5,000 digits": (b'{"type": ' + b"9" * 5_000 + b"}", JSON),
     "no type of contents": (b"{}", ""),
     "another type of contents": (b"<a/>", "text/xml"),
-    "a type of contents without end": (b"{}", "application/json;" + "a" * 1_000),
 }  # fmt: skip
 
 
@@ -183,10 +175,3 @@ async def test_a_question_of_another_is_not_answered(office: Office) -> None:
     answer = await office.deliver(asks, EVENTS)
     assert (answer.status, answer.json) == (200, {"challenge": "c0ffee"})
     assert (await office.deliver(asks | {"challenge": "x" * 1_001}, EVENTS)).status == 400
-
-
-async def test_many_forgeries_write_nothing(office: Office) -> None:
-    body, headers = signed("slash_commands", office.command("U0SAM", "link"), "9" * 32)
-    await asyncio.gather(*(post(office, body, headers) for _ in range(50)))
-    assert await office.count(SlackDeliveryRow) == 0
-    assert [row for row in await office.find(OutboxRow) if "U0SAM" in str(row.payload)] == []

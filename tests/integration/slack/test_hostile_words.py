@@ -75,21 +75,12 @@ def said_by(office: Office) -> list[Json]:
     return said
 
 
-async def called(office: Office, method: str) -> None:
-    """Wait until this was called."""
-
-    async def there() -> bool:
-        return bool(office.calls(method))
-
-    await until(there)
-
-
 async def test_nothing_that_somebody_else_wrote_is_parsed_in_any_message(office: Office) -> None:
     dana, felix = await office.link("maya"), await office.link("tomas")
     view, card = await office.asked(5_000, "hostile", EVERYTHING, items=list(HOSTILE.values()))
     plain, second = await office.asked(500, "plain")
     await office.pressed(dana, second, "ask")
-    await called(office, "views.open")
+    await office.called("views.open")
     assert await office.sent(dana, "ask", value_of(second, "ask"), EVERYTHING) == ""
     await office.vote(view, "deny", reason=EVERYTHING[:1_500], by="tomas")
     assert await office.sent(felix, "deny", value_of(second, "deny"), EVERYTHING) == ""
@@ -120,7 +111,7 @@ async def test_names_and_reasons_of_rules_and_agents_are_text_too(office: Office
     _, message = await office.asked()
     assert faults_of(message) == []
     await office.pressed(await office.link("ingrid"), message)
-    await called(office, "chat.postEphemeral")
+    await office.called("chat.postEphemeral")
     assert said_by(office)
 
 

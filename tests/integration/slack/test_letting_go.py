@@ -13,8 +13,6 @@ from policy_service.channels.slack import following, loops
 from policy_service.channels.slack.courier import Courier
 from policy_service.channels.slack.sending import Outcome
 from policy_service.errors import ConflictError, NotFoundError
-from policy_service.queries.context import Context
-from policy_service.slack import SlackApp
 from policy_service.storage import outbox
 from policy_service.storage.core import Row
 from policy_service.storage.database import Tx
@@ -35,19 +33,19 @@ from policy_service.workflow.slack.owing import (
     want_place,
 )
 from tests.fakes.payments import ANYBODY, Payments, gate
-from tests.fakes.slack_faults import CutAfter, CutBefore, NotOk
+from tests.fakes.slack_deliveries import Json
+from tests.fakes.slack_faults import CutAfter, NotOk
 from tests.integration.slack.conftest import OpenOffice
-from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST, Office, words
+from tests.integration.slack.office import APPROVALS, PATIENCE_S, PAYMENTS, POST, Office, until, words
 
 pytestmark = pytest.mark.anyio
 
 
-Unit = Callable[[Tx], object]
-
-
 async def given_up(office: Office, place: str) -> Dropped:
-    """What `slack drop` does."""
-    return await office.world.service.db.write(lambda tx: drop(tx, office.app, place, "the team moved on"))
+    """What `slack drop` does; only then Slack takes messages again."""
+    dropped = await office.world.service.db.write(lambda tx: drop(tx, office.app, place, "the team moved on"))
+    office.faults.on.lift()
+    return dropped
 
 
 async def places(office: Office) -> list[str]:
@@ -55,9 +53,10 @@ async def places(office: Office) -> list[str]:
     return sorted(card.place for card in await office.find(SlackCardRow))
 
 
-async def waiting_for(office: Office, place: str) -> int:
-    """Messages in the lane of a place that may leave."""
-    return len(await office.find(OutboxRow, lane=lane_of(place), state="waiting"))
+async def nothing_is_left(office: Office, *others: str) -> None:
+    """There are cards in the other places alone, and no message for #payments waits."""
+    assert await places(office) == [*others]
+    assert await office.find(OutboxRow, lane=lane_of("#payments"), state="waiting") == []
 
 
 async def one_into_the_other(
@@ -75,14 +74,20 @@ async def one_into_the_other(
     await asyncio.gather(began, db.write(second))
 
 
+async def refused(office: Office, method: str = POST, error: str = "is_archived") -> Json:
+    """A payment about which nobody can be told: its view."""
+    office.faults.on.always(method, NotOk(error))
+    view = await office.pay()
+    await office.tried(method)
+    await office.rests()
+    return view
+
+
 async def stuck_in(office: Office, bundle: Payments, channel: str) -> None:
     """A gate asks in a channel that is archived."""
     bundle.policies(ANYBODY + gate("large", "finance", "context.input.amount > 100", channel=channel))
     assert await office.world.activate()
-    office.faults.on.next(POST, *[NotOk("is_archived")] * 2)
-    await office.pay()
-    await office.tried(POST)
-    await office.rests()
+    await refused(office)
 
 
 async def shut(office: Office, place: str) -> None:
@@ -91,10 +96,10 @@ async def shut(office: Office, place: str) -> None:
     await office.change(SlackPlaceRow, {"place": place}, failing)
 
 
-@pytest.mark.long  # a second card may reach the channel before it is given up
 async def test_what_is_open_moves_to_the_default_channel(office: Office, bundle: Payments) -> None:
     await stuck_in(office, bundle, "#payments")
     await office.vote(await office.pay(501, "b", "acct-2"), "deny")
+    await until(office.followed)
     dropped = await given_up(office, "#payments")
     assert dropped.cards >= 1
     assert dropped.messages >= 1
@@ -107,10 +112,7 @@ async def test_what_is_open_moves_to_the_default_channel(office: Office, bundle:
 
 
 async def test_the_default_channel_given_up_leaves_what_is_open_to_the_web(office: Office) -> None:
-    office.faults.on.next(POST, *[NotOk("is_archived")] * 2)
-    view = await office.pay()
-    await office.tried(POST)
-    await office.rests()
+    view = await refused(office)
     assert (await given_up(office, "#approvals")).cards == 1
     await office.quiet()
     assert (await places(office), await office.cards()) == ([], [])
@@ -149,10 +151,7 @@ async def test_only_a_place_that_takes_nothing_is_given_up_with_its_buttons(offi
 async def test_a_direct_message_that_cannot_be_written_is_given_up_too(office: Office) -> None:
     dana = await office.link("maya")
     await set_direct(office.world.service.ctx, office.app.team_id, dana, wanted=True)
-    office.faults.on.next("conversations.open", *[NotOk("user_disabled")] * 2)
-    await office.pay()
-    await office.tried("conversations.open")
-    await office.rests()
+    await refused(office, "conversations.open", "user_disabled")
     assert dana in await places(office)
     await given_up(office, dana)
     await office.quiet()
@@ -177,8 +176,7 @@ async def test_a_message_on_its_way_to_it_changes_nothing_when_it_arrives(
     await given_up(office, "#payments")
     let_go.set()
     await office.quiet()
-    assert await places(office) == ["#approvals"]
-    assert await waiting_for(office, "#payments") == 0
+    await nothing_is_left(office, "#approvals")
 
 
 @pytest.mark.parametrize("first", ["followed", "given up"])
@@ -189,8 +187,7 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
     await stuck_in(office, bundle, "#payments")
     service = office.world.service
 
-    async def rest(ctx: Context, app: SlackApp) -> bool:
-        del ctx, app
+    async def rest(*_: Any) -> bool:
         return False
 
     monkeypatch.setattr(loops, "follow", rest)
@@ -209,8 +206,7 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
         drop(tx, office.app, "#payments", "the team moved on")
 
     await one_into_the_other(office, *((followed, dropped) if first == "followed" else (dropped, followed)))
-    assert await places(office) == []
-    assert await waiting_for(office, "#payments") == 0
+    await nothing_is_left(office)
 
 
 async def kept(office: Office, row: type[Row], **where: Any) -> int:
@@ -250,12 +246,7 @@ async def test_a_card_is_kept_until_its_review_was_settled_long_ago(office: Offi
 async def test_a_digest_is_kept_as_long_as_what_it_holds(open_office: OpenOffice) -> None:
     """And a place as long as it is used."""
     async with open_office(app={"digest_above": 1}) as office:
-        office.faults.on.always("*", CutBefore())
-        for n in range(3):
-            await office.pay(500 + n, f"run-{n}", f"acct-{n}")
-        await office.tried("conversations.list")
-        office.faults.on.lift()
-        await office.quiet(step_s=20)
+        await office.backlog(3)
         assert await kept(office, SlackCardRow, kind="digest") == 1
         office.world.clock.pass_(days=2)
         await office.world.sweep()

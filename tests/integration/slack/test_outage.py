@@ -9,29 +9,14 @@ from itertools import pairwise
 import pytest
 
 from tests.fakes.payments import Payments, gate
-from tests.fakes.slack_deliveries import Json
-from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Page, Status
+from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Page
 from tests.integration.slack.office import PAYMENTS, POST, Office, words
 
 pytestmark = pytest.mark.anyio
 
 LIST = "conversations.list"
-LONG = [CutBefore(), Status(503), NotOk("account_inactive"), NotOk("internal_error")]
-AWAY = [Page(), NotOk("token_revoked"), *(pytest.param(one, marks=pytest.mark.long) for one in LONG)]
-SHUT = [
-    "is_archived",
-    *(pytest.param(one, marks=pytest.mark.long) for one in ("not_in_channel", "channel_not_found")),
-]
-
-
-async def a_backlog(office: Office, payments: int) -> list[Json]:
-    """So many are asked about while Slack is away, and are said when it comes back."""
-    office.faults.on.always("*", CutBefore())
-    views = [await office.pay(500 + n, f"run-{n}", f"acct-{n}") for n in range(payments)]
-    await office.tried(LIST)
-    office.faults.on.lift()
-    await office.quiet(step_s=20)
-    return views
+AWAY = [Page(), NotOk("token_revoked")]
+SHUT = ["is_archived", "not_in_channel", pytest.param("channel_not_found", marks=pytest.mark.long)]
 
 
 @pytest.mark.parametrize("away", AWAY, ids=str)
@@ -83,7 +68,7 @@ async def test_more_than_ten_share_a_digest(own_office: Office, own_bundle: Paym
     office = own_office
     own_bundle.rules(gate("slow", "finance", "context.input.amount > 100", remind="1h"))
     await office.world.activate()
-    views = await a_backlog(office, 13)
+    views = await office.backlog(13)
     *cards, digest = await office.cards()
     assert len(cards) == 10
     at = [call.at for call in office.faults.accepted(POST)]

@@ -157,11 +157,7 @@ async def test_no_address_in_a_delivery_is_called(office: Office, monkeypatch: p
         assert (await office.say(dana, text, response_url=ELSEWHERE)).status == 200
     assert await office.state(view) == "released"
     await office.shows("Approved and released")
-
-    async def answered() -> bool:
-        return bool(office.calls("chat.postEphemeral"))
-
-    await until(answered)
+    await office.called("chat.postEphemeral")
     urls_of_ours = (office.faults.url, office.slack.url, office.world.settings.public_url)
     assert {urlsplit(url).netloc for url in called} <= {urlsplit(url).netloc for url in urls_of_ours}
     assert any("/api/chat.postMessage" in url for url in called), "nothing was heard at all"
@@ -249,14 +245,12 @@ async def test_everything_is_answered_while_the_database_is_locked(office: Offic
     """A form, a press that is refused, a command, a button of the home."""
     dana = await office.link("maya")
     view, card = await office.asked()
-    home = {"container": {"type": "view", "view_id": "V0HOME"}, "view": {"id": "V0HOME", "type": "home"}}
-    button = office.press_of(dana, {"ts": ""}, {"action_id": "direct", "value": "on"}, **home)
     async with locked(office, view):
         form, _, command, _ = await asyncio.gather(
             in_time(office, office.form(dana, "deny", value_of(card), "not ours")),
             in_time(office, office.press("U0SAM", card)),
             in_time(office, office.command(dana, "direct on"), "slash_commands"),
-            in_time(office, button),
+            in_time(office, office.press_at_home(dana, "direct")),
         )
         assert form.json["response_action"] == "update"
         assert "Keep this open" in words(form.json["view"])

@@ -12,6 +12,7 @@ HOSTILE = {
     "turns the line around": ("\u202eoga", r"\u202eoga"),
     "rings and sets the title": ("\x07\x1b]0;x\x07", r"\x07\x1b]0;x\x07"),
     "is half a character": ("\ud800", r"\ud800"),
+    "is a word of people": ("Zoë Müller – 京: http://127.0.0.1", "Zoë Müller – 京: http://127.0.0.1"),
 }
 
 
@@ -30,8 +31,3 @@ def test_the_bar_of_an_unknown_tool_stands_whatever_it_is_called(capsys: pytest.
     assert out.count("!" * 100) == 4
     assert all(char.isprintable() or char == "\n" for char in out)
     assert all(line.startswith("dev | ") for line in out.splitlines())
-
-
-def test_words_of_people_stay_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
-    say("    sign in as Zoë Müller – 京: http://127.0.0.1")
-    assert capsys.readouterr().out == "dev |     sign in as Zoë Müller – 京: http://127.0.0.1\n"
