@@ -192,7 +192,7 @@ def _break_glass(
 ) -> BreakGlassView | None:
     """What was signed in an emergency, and whether this person may; None where there is nothing to show."""
     signed = signatures_on(case.snapshot, case.effect)
-    asked = may_open(ctx, bundle, case, voter.key, voter.groups, voter.assurance, now)
+    asked = may_open(ctx, bundle, case, voter, now)
     may = case.review.state == "open" and asked.why_not is None
     if not signed and not may:
         return None

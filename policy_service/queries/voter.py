@@ -134,23 +134,15 @@ class MayOpen:
     alone: bool = False
 
 
-def may_open(
-    ctx: Context,
-    bundle: Bundle,
-    case: Case,
-    person: str,
-    from_token: frozenset[str],
-    assurance: str,
-    now: datetime,
-) -> MayOpen:
+def may_open(ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime) -> MayOpen:
     """What this person may do about this review."""
-    if person in requesters_side(case.agent, case.review):
+    if voter.key in requesters_side(case.agent, case.review):
         return MayOpen(
             f"you own {case.agent.name}, or changed what it asks; nobody opens what their own side asks for"
         )
-    groups = groups_now(bundle, person, from_token)
+    groups, assurance = groups_now(bundle, voter.key, voter.groups), voter.assurance
     as_one, alone = (
-        is_named(ctx, bundle, case.agent, case.review, case.gates, action, person, groups, assurance, now)
+        is_named(ctx, bundle, case.agent, case.review, case.gates, action, voter.key, groups, assurance, now)
         for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
     )
     if as_one or alone:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from countersign.contract import ErrorCode
-from policy_service.domain.gates import is_stronger
+from policy_service.domain.gates import is_stronger, merge, step_up_suffices
 from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.question import Facts
 from policy_service.domain.quorum import Tally, serves
@@ -38,7 +38,7 @@ from policy_service.queries.review_models import Ballot as Verdict
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.reviews import content_of
 from policy_service.queries.shown import SHOWN_TO_PEOPLE, folded_args, views_for
-from policy_service.queries.voter import Voter, probe, why_not
+from policy_service.queries.voter import Voter, may_open, probe, why_not
 from policy_service.queries.words import require_short
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import change, insert_unless_taken
@@ -49,8 +49,9 @@ from policy_service.storage.types import new_id
 from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
 from policy_service.workflow.effects.endings import deny_by_person, expire_effect
 from policy_service.workflow.effects.ready import settle_answer
+from policy_service.workflow.effects.stops import require_going
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
-from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.parties import agent_behind, require_deciding
 from policy_service.workflow.passkeys.stepping_up import (
     PASSKEY,
     Proof,
@@ -60,7 +61,6 @@ from policy_service.workflow.passkeys.stepping_up import (
     prove,
     without_passkey,
 )
-from policy_service.workflow.reviews.break_glass import require_openable
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def _require_same_view(tx: Tx, bundle: Bundle, case: Case, ballot: Ballot) -> Ba
 
 def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter, ballot: Ballot) -> None:
     if opens(ballot):
-        require_openable(tx, ctx, bundle, case, voter.key, voter.groups, voter.assurance, voter.step_up)
+        _require_openable(tx, ctx, bundle, case, voter)
         return
     reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
     if reason is not None:
@@ -256,6 +256,24 @@ def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: V
                 code=ErrorCode.STEP_UP_REQUIRED,
             )
         raise without_passkey(ctx.settings)
+
+
+def _require_openable(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter) -> None:
+    """Refuse a signature that could not count. A stop comes before any emergency: what is frozen, nobody opens.
+
+    Raises:
+        ForbiddenError: not_eligible, step_up_required, frozen.
+    """
+    reason = may_open(ctx, bundle, case, voter, tx.now).why_not
+    if reason is not None:
+        raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
+    if not all(step_up_suffices(voter.step_up, gate.step_up) for gate in merge(case.gates)):
+        raise ForbiddenError(
+            "a gate here asks for a passkey, and an emergency does not do without it: confirm with yours",
+            code=ErrorCode.STEP_UP_REQUIRED,
+        )
+    agent_behind(tx, case.effect.agent, case.effect.kind)
+    require_going(tx, [case.effect.tool])
 
 
 def _require_reason(case: Case, ballot: Ballot) -> None:
