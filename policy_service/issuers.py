@@ -10,7 +10,7 @@ import hashlib
 import re
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -19,19 +19,7 @@ Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA"
 ]  # fmt: skip
 # Signatures that need the issuer's private key. No HS256: whoever could verify could sign. No RSA with SHA-1, no none.
-ALGORITHMS: tuple[Algorithm, ...] = (
-    "RS256",
-    "RS384",
-    "RS512",
-    "PS256",
-    "PS384",
-    "PS512",
-    "ES256",
-    "ES384",
-    "ES512",
-    "Ed25519",
-    "EdDSA",
-)
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 GITHUB = "https://github.com"
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}\Z")
 _RESERVED = frozenset({"dev"})  # /sign-in/dev is the development sign-in's address

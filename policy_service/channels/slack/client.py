@@ -60,14 +60,7 @@ _ITS_OWN_NOT_TAKEN: Final = (
     "and put it there"
 )
 _OF_A_TOKEN: Final = frozenset(
-    {
-        "invalid_auth",
-        "not_authed",
-        "account_inactive",
-        "token_revoked",
-        "token_expired",
-        "not_allowed_token_type",
-    }
+    "invalid_auth not_authed account_inactive token_revoked token_expired not_allowed_token_type".split()
 )
 _SCOPES: Final[Mapping[str, str]] = {
     "chat.postMessage": "chat:write",

@@ -20,7 +20,7 @@ from slack_sdk.errors import SlackObjectFormationError
 
 from policy_service.channels.slack.client import OF_A_THREAD, Slack, SlackFault, cursor_after
 from policy_service.channels.slack.drawing.blocks import Drawn, Pointer, block_id
-from policy_service.channels.slack.drawing.card import DigestLine, bare_card, card, digest, reply
+from policy_service.channels.slack.drawing.card import bare_card, card, digest, reply
 from policy_service.channels.slack.drawing.views import refusal
 from policy_service.channels.slack.sending import Came, Outcome, found
 from policy_service.channels.slack.subjects import CardSubject, DigestSubject, ReplySubject, read_subject
@@ -165,13 +165,15 @@ class Courier:
             return await self._send(place, message, subject.card, bare)
 
     def _drawn(self, message: Message, subject: CardSubject | DigestSubject) -> Drawn:
-        outbox_id, now = message.outbox_id, self._ctx.clock()
+        row, at = subject.card, self._ctx.clock()
         if isinstance(subject, CardSubject):
-            pointer = Pointer(subject.card.card_id, subject.view_digest)
-            return card(subject.page, pointer=pointer, outbox_id=outbox_id, public_url=self._url, now=now)
-        lines = [DigestLine(one.review_id, one.sentence, one.state, one.answer_by) for one in subject.lines]
+            pointer = Pointer(row.card_id, subject.view_digest)
+            return card(
+                subject.page, pointer=pointer, outbox_id=message.outbox_id, public_url=self._url, now=at
+            )
         return digest(
-            lines, subject.more, digest_id=subject.card.card_id, outbox_id=outbox_id, public_url=self._url, now=now
+            subject.lines, subject.more,
+            digest_id=row.card_id, outbox_id=message.outbox_id, public_url=self._url, now=at,
         )  # fmt: skip
 
     def _bare(self, message: Message, subject: CardSubject) -> Drawn:

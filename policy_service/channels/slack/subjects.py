@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from policy_service.channels.slack.drawing.card import DigestLine
 from policy_service.channels.slack.following import SHOWN
 from policy_service.identity.people import is_revoked, names_of, slack_link
 from policy_service.storage.core import find, find_one
@@ -23,7 +24,6 @@ from policy_service.workflow.context import Context
 from policy_service.workflow.pages.describing import sentence
 from policy_service.workflow.pages.reviews import read_page
 from policy_service.workflow.pages.timeline import event_line, person_of
-from policy_service.workflow.reading.pieces import Piece
 from policy_service.workflow.reading.reviews import EventLine, ReviewPage
 from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.reviews.voter import Voter
@@ -48,21 +48,11 @@ class CardSubject:
 
 
 @dataclass(frozen=True, slots=True)
-class DigestEntry:
-    """One review of a digest."""
-
-    review_id: str
-    sentence: tuple[Piece, ...]
-    state: str
-    answer_by: datetime
-
-
-@dataclass(frozen=True, slots=True)
 class DigestSubject:
     """Reviews that share a message, those that wait first; of very many, ``more`` of these are left to the queue."""
 
     card: SlackCardRow
-    lines: tuple[DigestEntry, ...]
+    lines: tuple[DigestLine, ...]
     more: int
 
 
@@ -125,7 +115,7 @@ def _digest(conn: Connection, ctx: Context, card: SlackCardRow) -> DigestSubject
         with SetApart(review):
             effect = effects[review.effect_id, review.rev]
             said = sentence(ctx.active.current, effect)
-            lines.append(DigestEntry(review.review_id, said, review.state, review.answer_by))
+            lines.append(DigestLine(review.review_id, said, review.state, review.answer_by))
     more = sum(review.state == "open" for review in rest)
     return DigestSubject(card, tuple(lines), more) if lines else None
 
