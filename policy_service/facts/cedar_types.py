@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, Final, Protocol, TypeAlias
 
 from countersign.contract import JSON, MAX_SAFE_INTEGER
-from countersign.contract.json_schema import MAX_SCHEMA_NODES
+from countersign.contract.schemas import MAX_SCHEMA_NODES
 from policy_service.domain.cedar_values import MAX_DECIMAL_PLACES, decimal_places, decimal_value
 from policy_service.domain.question import ArgsRefusedError
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from countersign.contract import ContractError
-from countersign.contract.json_schema import found_by
+from countersign.contract.patterns import found_by
 
 TRIED: Final = (
     "x",
