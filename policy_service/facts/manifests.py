@@ -27,7 +27,8 @@ import referencing
 from jsonschema.exceptions import ValidationError
 
 from countersign.contract import JSON, MAX_SAFE_INTEGER, ToolManifest, pointer_tokens
-from countersign.contract.json_schema import MAX_SCHEMA_NODES, require_json_schema, validator_of
+from countersign.contract.json_schema import require_json_schema, validator_of
+from countersign.contract.schemas import MAX_SCHEMA_NODES
 from policy_service.domain.question import ArgsRefusedError, Encoded
 from policy_service.domain.values import MAX_DECIMAL_PLACES, decimal_places, decimal_value
 

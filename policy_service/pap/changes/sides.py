@@ -18,7 +18,7 @@ from typing import Any, Final
 from cedarpy import Entities, PolicySet, pst
 
 from countersign.contract import JSON, ContractError, Resource, ToolManifest, pointer_tokens
-from countersign.contract.json_schema import found_by
+from countersign.contract.patterns import found_by
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import AgentPrincipal, ArgsRefusedError, Claimed, Encoded, Facts, Question
 from policy_service.facts.config import AGENT, FactsConfig

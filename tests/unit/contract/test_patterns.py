@@ -8,12 +8,8 @@ import jsonschema
 import pytest
 
 from countersign.contract import ContractError
-from countersign.contract.json_schema import (
-    found_by,
-    pattern_keywords,
-    require_closed_schema,
-    require_patterns,
-)
+from countersign.contract.patterns import found_by, pattern_keywords, require_patterns
+from countersign.contract.schemas import require_closed_schema
 
 LONG = "a" * 50_000 + "!"
 

@@ -31,8 +31,8 @@ from . import names
 from .admission import JSON, Limits, admit, load
 from .effect import Resource
 from .errors import ManifestError, PointerError
-from .json_schema import require_closed_schema
 from .pointers import pointer_tokens, require_pointer, require_source, resolve_pointer
+from .schemas import require_closed_schema
 from .sentence import SentencePart, split_sentence
 
 MAX_TIMEOUT_SECONDS: Final = 3600  # an hour: whoever needs longer starts a job and probes it

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from countersign.contract.json_schema import found_by
+from countersign.contract.patterns import found_by
 from countersign.contract.pointers import pointer_to
 from countersign.manifests.drafting import SAYS_NOTHING
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersign.contract.errors import ContractError
-from countersign.contract.json_schema import names_definition, require_bounded
 from countersign.contract.pointers import pointer_to
+from countersign.contract.schemas import names_definition, require_bounded
 from countersign.manifests.applied import (
     BRANCHES,
     IN_PLACE,
