@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import io
+import re
 import sys
 import threading
 import tokenize
@@ -93,6 +94,7 @@ async def trace_service(folder: Path) -> Trace:
     bundle = Payments(folder / "bundle")
     with trace.watching():
         async with running(folder / "data", bundle.path) as world:
+            world.service.scheduler._scheduler.pause()  # what its jobs run is of no step
             robot, maya = await world.agent("robot"), await world.person("maya")
             await _life(world, robot, maya, trace)
             with trace.step("log"):  # in the background otherwise, whenever it comes to it
@@ -209,8 +211,12 @@ def lines_of_code(name: str) -> int:
     return len(written - docstrings - blank)
 
 
-if __name__ == "__main__":
+def files_of(text: str, marker: str) -> list[str]:
+    """The files that a page lists after a marker."""
+    return re.findall(r"(?m)^- `(.+)`$", text.partition(marker)[2].partition(END)[0])
+
+
+if __name__ == "__main__":  # in a process of its own: what others have cached would not run
     with TemporaryDirectory() as folder:
-        PAGE.write_text(
-            page(asyncio.run(trace_service(Path(folder) / "service")), trace_sdk(Path(folder) / "sdk"))
-        )
+        traced = page(asyncio.run(trace_service(Path(folder) / "service")), trace_sdk(Path(folder) / "sdk"))
+    Path(sys.argv[1] if sys.argv[1:] else PAGE).write_text(traced)
