@@ -30,7 +30,6 @@ WHERE: dict[str, Chapter] = _passed(
         visitors.sets_up: """
             channels.operator.socket:open_database>migrate cli:_make_key>create_secret
             jobs.marking:first_epoch jobs.marking:settle_epoch>write_mark#1 tokens.files: tokens.keys:
-            tokens.keys:
         """,
         holders.steps_up: """
             channels.web.passkeys: workflow.passkeys.managing: workflow.passkeys.stepping_up:
@@ -82,10 +81,10 @@ NEVER = {
     "workflow.effects.evaluate:_note": "no story asks about a live effect: one unit, before its answer",
     "channels.operator.dev.serving:enrol": _DEV,
     "channels.operator.dev.session:mint_link": _DEV,
-    "channels.operator.restoring:_restore>write_mark#1": _RESTORED,
-    "channels.operator.restoring:_restore>write_mark#2": _RESTORED,
-    "channels.operator.restoring:doubt_transaction": _RESTORED,
-    "channels.operator.restoring:go_on_above": _RESTORED,
+    "channels.operator.backup:_restore>write_mark#1": _RESTORED,
+    "channels.operator.backup:_restore>write_mark#2": _RESTORED,
+    "channels.operator.backup:doubt_transaction": _RESTORED,
+    "channels.operator.backup:go_on_above": _RESTORED,
     "jobs.watching:?": "it looks whether a unit comes back, and what that one writes nobody reads",
     "channels.http.signing_out:obey": "only an identity provider sends it; it is one unit, and is sent again",
     "workflow.slack.linking:_invite": _BY_SLACK,
