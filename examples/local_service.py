@@ -6,6 +6,7 @@ the caller ends. It is no way around anything: enrolling and sign-in links go th
 
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from countersign import Settings
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 90.0  # a busy machine takes long for a first start
 STOP_SECONDS = 10.0
+_PORTS = range(20_000, 32_000)
 REPOSITORY = Path(__file__).parents[1]
 PROGRAM = ("-m", "policy_service.cli")
 
@@ -33,12 +35,15 @@ class ServiceError(Exception):
 
 
 def free_port(wanted: int = 0) -> int:
-    """The wanted port when nobody has it, else any free one."""
-    for port in (wanted, 0):
+    """The wanted port when nobody has it, else a free one.
+
+    Below those that systems give to outgoing connections: one of those could be taken before the service listens.
+    """
+    for port in filter(None, (wanted, *(secrets.choice(_PORTS) for _ in range(100)))):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((LOOPBACK, port))
-            return int(probe.getsockname()[1])
+            return port
     raise ServiceError("no port is free on the loopback address")
 
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import httpx2
 
+from examples.local_service import free_port
 from tests.counterparts import require
-from tests.fakes.operated import free_port
 
 _HERE = Path(__file__).parent
 _MODULES = _HERE / "node_modules"

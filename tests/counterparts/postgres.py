@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sqlalchemy import NullPool, create_engine, make_url, text
 
-from tests.fakes.operated import free_port
+from examples.local_service import free_port
 
 WAY_TO_GET = "apt-get install postgresql, or set COUNTERSIGN_TEST_POSTGRES_URL"
 _USER = "nobody"  # when the tests run as root

@@ -17,9 +17,9 @@ from typing import Any, Final, Literal
 
 import aiohttp
 
+from examples.local_service import free_port
 from tests.counterparts import require
 from tests.counterparts.node import group_of_its_own, until_it_answers
-from tests.fakes.operated import free_port
 
 Mode = Literal["events", "socket"]
 Json = dict[str, Any]

@@ -25,6 +25,7 @@ from sqlalchemy.pool import NullPool
 from countersign import ToolRegistry
 from countersign.contract import PrivateKey
 from countersign.manifests.drafting import manifest_json
+from examples.local_service import free_port
 from examples.person import PageError, Person
 from policy_service.audit.log import highest_index
 from policy_service.channels.operator.socket import run_verb
@@ -39,7 +40,6 @@ from tests.crash.children import Command, ServiceChild, run_agent, run_command
 from tests.crash.dying import Death
 from tests.crash.invariants import Evidence, breaches
 from tests.fakes.desk import write_key
-from tests.fakes.operated import free_port
 from tests.fakes.world import fresh_data
 from tests.house.repository import ROOT
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, expect
 
+from examples.local_service import free_port
 from policy_service.storage.core import find
 from policy_service.storage.plumbing import AssertionRow
 from tests.counterparts import node
 from tests.e2e.conftest import TIMEOUT_MS
 from tests.e2e.test_signing_in import sign_in
 from tests.fakes.listening import Listening
-from tests.fakes.operated import free_port
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.world import Agent, World
 from tests.integration.identity.test_people import OIDC, PEOPLE

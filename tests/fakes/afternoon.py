@@ -13,13 +13,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from examples.local_service import free_port
 from policy_service.identity import people
 from policy_service.identity.sessions import open_session
 from policy_service.workflow.slack.linking import invite
 from tests.fakes import northwind
 from tests.fakes.authenticator import Passkey
 from tests.fakes.listening import Listening
-from tests.fakes.operated import free_port
 from tests.fakes.slack_accounts import account, app_settings
 from tests.fakes.world import Agent, Clock, Visitor, World
 from tests.integration.service.effects import call

@@ -10,8 +10,8 @@ from typing import Any, Self, TypeVar
 
 import uvicorn
 
+from examples.local_service import free_port
 from tests.fakes.asgi_server import listening
-from tests.fakes.operated import free_port
 from tests.fakes.world import World, running
 
 T = TypeVar("T")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -17,14 +16,6 @@ from tests.fakes import warm
 
 REPOSITORY = warm.REPOSITORY
 _START_S = 60.0  # a busy machine takes its time to import everything
-
-
-def free_port() -> int:
-    """A port nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def environment(data: Path, bundle: Path, port: int, **more: str) -> dict[str, str]:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from examples.local_service import free_port
 from examples.person import Person
 from tests.fakes import warm
-from tests.fakes.operated import free_port
 from tests.fakes.warm import PATHS
 
 _SECONDS = 90.0  # a busy machine takes its time to import everything

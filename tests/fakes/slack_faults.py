@@ -22,8 +22,8 @@ from urllib.parse import parse_qsl
 import aiohttp
 from aiohttp import web
 
+from examples.local_service import free_port
 from tests.counterparts.slack import SECRET, App, Mode, SlackServer, local_slack
-from tests.fakes.operated import free_port
 from tests.fakes.scripted import Script
 from tests.fakes.slack_deliveries import Deliveries
 from tests.fakes.slack_socket import Relay

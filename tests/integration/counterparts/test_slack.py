@@ -17,8 +17,8 @@ from slack_sdk.errors import SlackApiError
 from slack_sdk.signature import SignatureVerifier
 from slack_sdk.web.async_client import AsyncWebClient
 
+from examples.local_service import free_port
 from tests.counterparts.slack import SlackServer
-from tests.fakes.operated import free_port
 from tests.fakes.slack_deliveries import Twice, read
 from tests.fakes.slack_faults import (
     CutAfter,

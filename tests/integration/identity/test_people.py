@@ -13,12 +13,12 @@ import pytest
 from joserfc.jwk import ECKey, RSAKey
 from sqlalchemy import select
 
+from examples.local_service import free_port
 from policy_service.identity.people import Person, find_person
 from policy_service.storage.core import table
 from policy_service.storage.credentials import SessionRow
 from tests.counterparts import node
 from tests.fakes.listening import Listening
-from tests.fakes.operated import free_port
 from tests.fakes.world import SUPPORT_BUNDLE
 from tests.integration.identity.browsing import Browser
 

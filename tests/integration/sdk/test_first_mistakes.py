@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import pytest
 
+from examples.local_service import free_port
 from tests.fakes import warm
 from tests.fakes.local_service import WarmService
-from tests.fakes.operated import free_port
 from tests.fakes.sitting import PATHS
 
 README = Path(__file__).parents[3] / "sdk/python/README.md"

@@ -15,9 +15,10 @@ import pytest
 from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
+from examples.local_service import free_port
 from policy_service.cli import app
 from policy_service.tokens.keys import CURRENT, NONCE_SECRET
-from tests.fakes.operated import command, environment, free_port
+from tests.fakes.operated import command, environment
 from tests.fakes.payments import Payments
 from tests.fakes.world import fresh_data
 

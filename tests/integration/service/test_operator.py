@@ -19,6 +19,7 @@ from sqlalchemy import create_engine, select
 from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
+from examples.local_service import free_port
 from policy_service.channels.operator import people, stopping
 from policy_service.channels.operator.people import agent_text
 from policy_service.channels.operator.socket import embedded_lock
@@ -30,7 +31,7 @@ from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.types import time_text
 from tests.counterparts import postgres
-from tests.fakes.operated import Operated, environment, free_port
+from tests.fakes.operated import Operated, environment
 from tests.fakes.pages import holds
 from tests.fakes.payments import Payments
 from tests.fakes.world import fresh_data, running

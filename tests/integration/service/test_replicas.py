@@ -20,6 +20,7 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
+from examples.local_service import free_port
 from policy_service.audit.log import highest_index
 from policy_service.channels.operator.socket import run_verb
 from policy_service.cli import app
@@ -30,7 +31,7 @@ from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.tables import RedemptionRow
 from policy_service.tokens.epoch import read_mark
 from tests.fakes.log_check import faults_of_log
-from tests.fakes.operated import Operated, environment, free_port
+from tests.fakes.operated import Operated, environment
 from tests.fakes.payments import Payments
 from tests.fakes.streaming import events, served
 from tests.fakes.world import URL, Agent, Clock, Visitor, World, running

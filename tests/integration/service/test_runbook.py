@@ -19,9 +19,10 @@ import pytest
 from sqlalchemy import NullPool, create_engine, make_url, text
 from typer.testing import CliRunner
 
+from examples.local_service import free_port
 from policy_service.cli import app
 from tests.counterparts import postgres, require
-from tests.fakes.operated import Operated, command, environment, free_port
+from tests.fakes.operated import Operated, command, environment
 from tests.fakes.world import fresh_data
 from tests.house.documents import blocks
 from tests.house.repository import ROOT

@@ -17,6 +17,7 @@ import pytest
 import uvicorn
 
 from countersign.contract import PrivateKey
+from examples.local_service import free_port
 from policy_service.app import Service, create_app
 from policy_service.audit.log import highest_index
 from policy_service.channels.operator.serving import open_doors
@@ -26,7 +27,7 @@ from policy_service.settings import Settings, load_settings
 from policy_service.storage.database import Database
 from policy_service.tokens.epoch import read_mark
 from policy_service.tokens.keys import NEXT, read_keys, rotate_keys
-from tests.fakes.operated import Operated, environment, free_port
+from tests.fakes.operated import Operated, environment
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, fresh_data, running
 from tests.integration.service.effects import refund

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import uvicorn
 from sqlalchemy import Connection, delete, select
 
+from examples.local_service import free_port
 from policy_service.audit.log import highest_index
 from policy_service.channels.slack import client
 from policy_service.channels.slack.drawing.blocks import Pointer
@@ -39,7 +40,6 @@ from policy_service.workflow.slack.linking import invite, link
 from tests.counterparts.slack import SlackServer
 from tests.fakes.asgi_server import listening
 from tests.fakes.log_check import faults_of_log
-from tests.fakes.operated import free_port
 from tests.fakes.slack_accounts import account, secret_file
 from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_faults import CutBefore, SlackFaults

@@ -12,8 +12,9 @@ from typing import Any, Final
 import pytest
 from typer.testing import CliRunner
 
+from examples.local_service import free_port
 from policy_service.cli import app
-from tests.fakes.operated import Operated, environment, free_port
+from tests.fakes.operated import Operated, environment
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import Fault, NotOk, Status
 from tests.fakes.world import fresh_data

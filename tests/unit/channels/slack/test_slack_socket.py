@@ -11,6 +11,7 @@ import pytest
 from slack_sdk.socket_mode.request import SocketModeRequest
 from structlog.testing import capture_logs
 
+from examples.local_service import free_port
 from policy_service import metrics
 from policy_service.channels.slack.client import SlackFault
 from policy_service.channels.slack.desk import After, Answer
@@ -18,7 +19,6 @@ from policy_service.channels.slack.sending import Came
 from policy_service.channels.slack.transports import SocketMode
 from policy_service.health import Health
 from policy_service.slack import SlackApp
-from tests.fakes.operated import free_port
 
 pytestmark = pytest.mark.anyio
 

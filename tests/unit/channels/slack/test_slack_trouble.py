@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
+from examples.local_service import free_port
 from policy_service.channels.slack.client import Slack, SlackFault
 from policy_service.channels.slack.sending import Came
 from policy_service.slack import SlackApp
-from tests.fakes.operated import free_port
 
 pytestmark = pytest.mark.anyio
 

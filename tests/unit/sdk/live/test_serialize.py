@@ -21,8 +21,8 @@ from countersign.runtime import Runtime
 from countersign.settings import Settings
 from countersign.tools.registry import ToolRegistry
 from countersign.tools.tool import tool_of
+from examples.local_service import free_port
 from tests.fakes.desk import Desk, refund_tool
-from tests.fakes.operated import free_port
 from tests.unit.sdk.live.test_isolation import ON_BOTH, Agent, lists
 
 SPAWN = multiprocessing.get_context("spawn")
