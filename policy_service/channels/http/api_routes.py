@@ -57,6 +57,9 @@ class ApiRoutes(APIRouter):
             declared = signature(handle, eval_str=True)
             third = [one.annotation for one in declared.parameters.values()][2:3]
             body = next((one for one in third if isinstance(one, type) and issubclass(one, WireModel)), None)
+            if (method == "GET") is (body is not None):
+                # A body declared in any other way would be FastAPI's to read: before anybody is identified.
+                raise TypeError(f"{route}: a body's model is the third parameter, and only a GET has none")
             own = [*declared.parameters.values()][2 if body is None else 3 :]
             with_request = any(one.name == "request" for one in own)
 
