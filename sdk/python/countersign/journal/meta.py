@@ -194,11 +194,13 @@ class Epochs(Facts):
 
     def highest(self, iss: str) -> int:
         """The highest epoch met in a verified token; 0 before the first."""
-        return int(self._value(f"{_EPOCH}:{iss}") or 0)
+        value = self._value(f"{_EPOCH}:{iss}")
+        return 0 if value is None else int(value)
 
     def told(self, iss: str) -> int:
         """The epoch that was told everything; 0 before there was anything to tell."""
-        return int(self._value(f"{_TOLD}:{iss}") or 0)
+        value = self._value(f"{_TOLD}:{iss}")
+        return 0 if value is None else int(value)
 
     def meet(self, iss: str, epoch: int) -> None:
         """Remember an epoch from a verified token; it never goes back. The first one has been told everything."""
