@@ -16,6 +16,7 @@ import sys
 from collections.abc import Generator, Iterator
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.counterparts import REQUIRE_ALL, WAY_TO_GET
@@ -54,6 +55,9 @@ def _is_this_machine(host: object) -> bool:
 
 
 sys.addaudithook(_refuse_the_network)
+
+# Where nothing is configured, a command under test sends the logs of all later tests to its own closed stderr.
+structlog.configure(processors=[structlog.processors.format_exc_info, structlog.processors.JSONRenderer()])
 
 # A shell starts what goes to the background with Ctrl-C ignored, and every program a test starts inherits that:
 # those that are to end by it would then be waited for in vain.

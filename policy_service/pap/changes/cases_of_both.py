@@ -164,6 +164,6 @@ def _finding(way: Way, kind: str, it: str, words: str, case: AnyCase | None = No
         it,
         words,
         (f"in {case.place}",),
-        content=repr(_meaning(case)),
+        content=_meaning(case),
         files=frozenset({case.file}),
     )

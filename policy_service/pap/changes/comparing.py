@@ -210,7 +210,7 @@ def _unproved(
         words = f"the rule {name} changed, and no made-up call shows which way: it cannot be tried in full"
         if is_tried:
             words = f"the rule {name} changed beside others that loosen, and by itself it may let more through too"
-        content = [None if policy is None else str(meaning(policy)) for policy in (old, new)]
+        content = [None if policy is None else meaning(policy) for policy in (old, new)]
         yield Finding(Way.LOOSENING, "unproved", tool, words, _where(old, new), (name,), content, files)
 
 

@@ -153,7 +153,7 @@ def _finding(way: Way, one: Laxer, shown: Shown, tool: str) -> Finding:
         one.words,
         tuple(lines),
         tuple(names),
-        content=[[str(_meaning(side, name)) for side in shown.pair] for name in names],
+        content=[[_meaning(side, name) for side in shown.pair] for name in names],
         files=frozenset(_files(names, shown.pair)),
         example=_example(shown),
     )

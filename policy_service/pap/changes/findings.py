@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -30,6 +30,21 @@ class Way(StrEnum):
     LOOSENING = "loosening"
     LOOK = "look"
     TIGHTENING = "tightening"
+
+
+def _in_order(value: Any) -> str:
+    """As JSON that is the same in every process: a set has another order in each."""
+    return json.dumps(value, sort_keys=True, default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset | set):
+        return sorted(value, key=_in_order)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if is_dataclass(value):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +67,7 @@ class Finding:
     def id(self) -> str:
         """Its short name; the same for the same change, another for any other."""
         said = [self.way.value, self.kind, self.subject, self.sentence, list(self.policies), self.content]
-        raw = json.dumps(said, sort_keys=True, default=str).encode()
+        raw = _in_order(said).encode()
         return hashlib.sha256(b"countersign/finding/v1\n" + raw).hexdigest()[:_ID_DIGITS]
 
     def to_json(self) -> dict[str, Any]:

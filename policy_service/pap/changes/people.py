@@ -217,7 +217,7 @@ def answer_findings(before: Bundle, after: Bundle, versions: Iterable[Versions])
         if old is not None and new is not None and meaning(old) == meaning(new):
             continue
         words = f"the gate {name} changed, and rules about who answers read `resource.gates`"
-        content = [None if each is None else str(meaning(each)) for each in (old, new)]
+        content = [None if each is None else meaning(each) for each in (old, new)]
         files = frozenset(each.file for each in held)
         lines = tuple(f"in {each.place}" for each in held)
         yield Finding(Way.LOOSENING, "gate-id", name, words, lines, (name,), content, files)

@@ -106,7 +106,7 @@ def test_pages_go_by_index_and_show_no_line_without_one(store: Database) -> None
     assert store.read_sync(highest_index) == 0
     for n in range(4):
         add(store, f"k{n}", n=n)
-    number = text("UPDATE audit SET idx = 1 + substr(kind, 2) WHERE kind < 'k3'")
+    number = text("UPDATE audit SET idx = 1 + CAST(substr(kind, 2) AS INTEGER) WHERE kind < 'k3'")
     store.write_sync(lambda tx: tx.conn.execute(number).rowcount)
     page = store.read_sync(lambda conn: entries_after(conn, 1, 10))
     assert [(entry.index, entry.kind, entry.body["n"]) for entry in page] == [(2, "k1", 1), (3, "k2", 2)]

@@ -1,6 +1,9 @@
 """Every kind of change to a bundle, and which way it is told to go."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -369,3 +372,19 @@ def test_many_rules_about_one_tool_are_compared_within_bounds(tmp_path: Path) ->
     assert found["deny-to-release"] == ("p7",)
     assert report.tools[0].how == "sampled"
     assert report.tools[0].count < 5_000
+
+
+PRINT_ID = (
+    "from policy_service.domain.gates import Gate\n"
+    "from policy_service.pap.changes.findings import Finding, Way\n"
+    "gate = Gate('large', frozenset({'finance', 'cfo', 'legal', 'board'}))\n"
+    "print(Finding(Way.LOOSENING, 'kind', 'tool', 'words', content=[('forbid', gate, None)]).id)\n"
+)
+
+
+def test_an_acknowledged_id_is_the_same_in_every_process() -> None:
+    ids = {
+        subprocess.check_output([sys.executable, "-c", PRINT_ID], env=os.environ | {"PYTHONHASHSEED": seed})
+        for seed in ("1", "2", "3")
+    }
+    assert len(ids) == 1
