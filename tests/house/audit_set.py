@@ -100,6 +100,8 @@ async def trace_service(folder: Path) -> Trace:
             with trace.step("log"):  # in the background otherwise, whenever it comes to it
                 await world.service.sequencer.number()
                 await world.service.feed.refresh()
+                world.service.mark.reached(world.service.feed.index + 1)
+                await world.service.mark.write()
     return trace
 
 
