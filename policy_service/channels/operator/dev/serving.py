@@ -30,6 +30,7 @@ from policy_service.storage.database import Tx
 
 MakeKey: TypeAlias = Callable[[Path], dict[str, str]]
 _LOOPBACK = "127.0.0.1"
+_UNBUFFERED = "PYTHONUNBUFFERED"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -111,8 +112,9 @@ def _environment(variables: dict[str, str]) -> dict[str, str]:
     At a terminal Python writes whole lines by itself. Unbuffered, it would write a ``print`` in pieces, and a line of
     this program could fall between them.
     """
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
-    return inherited | variables | ({} if sys.stdout.isatty() else {"PYTHONUNBUFFERED": "1"})
+    left_out = (ENV_PREFIX, _UNBUFFERED)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(left_out)}
+    return inherited | variables | ({} if sys.stdout.isatty() else {_UNBUFFERED: "1"})
 
 
 def operators_variables(settings: Settings) -> dict[str, str]:

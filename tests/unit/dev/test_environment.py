@@ -1,0 +1,21 @@
+"""What the script of `policy-service dev` finds in its environment."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from policy_service.channels.operator.dev import serving
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_python_writes_whole_lines_at_a_terminal_and_holds_none_back_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")  # as in many containers
+    monkeypatch.setenv("COUNTERSIGN_URL", "of another service")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    found = serving._environment({"COUNTERSIGN_AGENT": "mine"})
+    assert ("PYTHONUNBUFFERED" in found) is not terminal
+    assert found["COUNTERSIGN_AGENT"] == "mine" and "COUNTERSIGN_URL" not in found
