@@ -7,7 +7,6 @@ conditional UPDATE; votes of such a session carry ``assurance: dev`` into every 
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import delete, select, update
@@ -26,14 +25,6 @@ from policy_service.storage.logbook import append
 DEV_ISSUER = "urn:countersign:dev"
 _BYTES = 32
 _LONGEST_NAME = 100  # characters: it is shown beside every vote
-
-
-@dataclass(frozen=True, slots=True)
-class SignedIn:
-    """The cookie's value, once, and how long the browser may keep it."""
-
-    cookie: str
-    max_age_seconds: int
 
 
 def mint_link(tx: Tx, settings: Settings, sub: str, name: str) -> str:
@@ -63,8 +54,8 @@ def mint_link(tx: Tx, settings: Settings, sub: str, name: str) -> str:
     return f"{settings.public_url}/sign-in/dev?token={token}"
 
 
-def spend_link(tx: Tx, settings: Settings, token: str) -> SignedIn:
-    """Sign the person of a link in, once.
+def spend_link(tx: Tx, settings: Settings, token: str) -> str:
+    """Sign the person of a link in, once; the cookie's value, once.
 
     Raises:
         ForbiddenError: the development sign-in is off.
@@ -88,8 +79,7 @@ def spend_link(tx: Tx, settings: Settings, token: str) -> SignedIn:
             "this sign-in link was used a moment ago; ask for another", code=ErrorCode.BAD_TOKEN
         )
     remember(tx, link.iss, link.sub, link.name)
-    cookie = open_session(tx, link.iss, link.sub, "dev", max_s=settings.session_max_s, auth_at=tx.now)
-    return SignedIn(cookie, settings.session_max_s)
+    return open_session(tx, link.iss, link.sub, "dev", max_s=settings.session_max_s, auth_at=tx.now)
 
 
 def spend_every_link(tx: Tx) -> None:

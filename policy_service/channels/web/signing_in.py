@@ -56,9 +56,9 @@ async def spend_development_link(pages: Pages, request: Request) -> Response:
     old = pages.cookie(request, pages.site.session_cookie)
 
     def spend(tx: Tx) -> str:
-        signed_in = spend_link(tx, pages.ctx.settings, form["token"])
+        cookie = spend_link(tx, pages.ctx.settings, form["token"])
         end_session(tx, old)
-        return signed_in.cookie
+        return cookie
 
     answer = pages.go("/")
     pages.set_session(answer, await pages.ctx.db.write(spend))
