@@ -220,5 +220,8 @@ def files_of(text: str, marker: str) -> list[str]:
 
 if __name__ == "__main__":  # in a process of its own: what others have cached would not run
     with TemporaryDirectory() as folder:
-        traced = page(asyncio.run(trace_service(Path(folder) / "service")), trace_sdk(Path(folder) / "sdk"))
-    Path(sys.argv[1] if sys.argv[1:] else PAGE).write_text(traced)
+        traces = asyncio.run(trace_service(Path(folder) / "service")), trace_sdk(Path(folder) / "sdk")
+    Path(sys.argv[1] if sys.argv[1:] else PAGE).write_text(page(*traces))
+    for trace in traces:
+        for step, files in trace.steps.items():
+            print(f"{step}: {len(files)} files, {trace.hops[step]} calls from one file into another")
