@@ -31,6 +31,8 @@ from tests.fakes.world import Agent, Visitor, World, running
 from tests.house.repository import ROOT
 from tests.integration.service.effects import pay
 
+# What looks after the service whenever its time comes, also while a step runs: of no step.
+BACKGROUND = {f"policy_service/jobs/{name}.py" for name in ("scheduler", "sending", "watching")}
 SERVICE, SDK = ROOT / "policy_service", ROOT / "sdk/python/countersign"
 
 
@@ -169,7 +171,7 @@ SERVICE_MARKER, SDK_MARKER, END = (
 
 def service_files(trace: Trace) -> set[str]:
     """Those of the service itself; the contract is the SDK's."""
-    return {name for name in trace.files if name.startswith("policy_service/")}
+    return {name for name in trace.files if name.startswith("policy_service/")} - BACKGROUND
 
 
 def page(service: Trace, sdk: Trace) -> str:
