@@ -32,10 +32,10 @@ from countersign.contract.wire import (
     WithdrawRequest,
 )
 from policy_service import __version__, from_settings, metrics, tracing
-from policy_service.audit.committed import Committed
+from policy_service.audit.telemetry import AuditTelemetry
 from policy_service.audit.feed import Feed
 from policy_service.audit.log import highest_index
-from policy_service.audit.sequencer import LEASE, Pace, Sequencer
+from policy_service.audit.sequencer import LEASE, SequencerLimits, Sequencer
 from policy_service.channels.http import (
     agent_keys,
     docs,
@@ -62,24 +62,24 @@ from policy_service.channels.slack.loops import SlackChannel
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.pages import Pages
 from policy_service.errors import StartError
-from policy_service.facts.outside import Outside, outside_of
+from policy_service.facts.allowlist import Allowlist, load_allowlist
 from policy_service.health import Health
 from policy_service.http_clients import route_of
 from policy_service.identity.external_jwt import TrustedIssuers
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.proofs import Authenticator, Nonces
 from policy_service.identity.sessions import Sessions
-from policy_service.jobs.marking import EpochMark, settle_epoch
+from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.jobs.scheduler import Job, Scheduler
-from policy_service.jobs.sending import Telling, send_outbox
-from policy_service.jobs.watching import Watch
+from policy_service.jobs.delivery import WebhookSender, send_outbox
+from policy_service.jobs.health_monitor import HealthMonitor
 from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
 from policy_service.pap.shadow import Candidate
 from policy_service.queries.context import Context
 from policy_service.settings import Settings
-from policy_service.storage import alone
-from policy_service.storage.unit import Clock, utc_now
+from policy_service.storage import advisory_locks
+from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.tokens.keys import Signer, read_keys
 from policy_service.workflow.due import sweep
 from policy_service.workflow.effects.activate import activate, ask_about_open, look_when_asked
@@ -123,14 +123,14 @@ class Service:
             # without a clock, this host's counts, or the database server's own
             self.db = open_database(settings, clock=clock)
             opened.callback(self.db.close)
-            mark = settle_epoch(self.db, settings.key_dir)
-            self.mark = EpochMark(settings.key_dir, mark, self.health.signal("epoch"))
-            self.db.refuse_forgetful(self.mark.so_far)
+            mark = reconcile_epoch(self.db, settings.key_dir)
+            self.mark = EpochMarkWriter(settings.key_dir, mark, self.health.signal("epoch"))
+            self.db.refuse_stale_server(self.mark.progress)
             clients = from_settings.client_secrets(settings)
-            outside = outside_of(settings, clock or utc_now, self.health, from_settings.given_secret)
+            outside = load_allowlist(settings, clock or utc_now, self.health, from_settings.given_secret)
             self.metrics_token = from_settings.metrics_token(settings)
             self.webhook_secret = from_settings.webhook_secret(settings)
-            self.telling = Telling(settings, self.health)
+            self.telling = WebhookSender(settings, self.health)
             route = route_of(settings)
             opened.callback(tracing.start(route=route))
             self._closing = opened.pop_all()
@@ -156,7 +156,7 @@ class Service:
         self.sequencer = Sequencer(
             self.db,
             holder=self._holder,
-            pace=Pace(
+            pace=SequencerLimits(
                 poll_s=settings.sequencer_s,
                 batch=settings.sequencer_batch,
                 lease=timedelta(seconds=settings.lease_s),
@@ -186,7 +186,7 @@ class Service:
             clients, settings.public_url, ring.nonce_secret, clock, health=self.health, route=route
         )
         self.scheduler = Scheduler(self._jobs(), self.health)
-        self.watch = Watch(
+        self.watch = HealthMonitor(
             self.db,
             self.health,
             settings,
@@ -194,14 +194,14 @@ class Service:
             kid=ring.current.public.kid,
             clock=clock,
         )
-        self.db.tell_lines(Committed(lambda: self.active.current.manifests))
+        self.db.set_listener(AuditTelemetry(lambda: self.active.current.manifests))
         metrics.SERVICE.labels(__version__).set(1)
 
-    def _candidate(self, outside: Outside) -> Candidate | None:
+    def _candidate(self, outside: Allowlist) -> Candidate | None:
         source = from_settings.shadow_source(self.settings, self.health.now)
         if source is None:
             return None
-        candidate = Candidate(source, self.health.signal("shadow"), outside.untold())
+        candidate = Candidate(source, self.health.signal("shadow"), outside.without_health())
         self._closing.callback(candidate.close)
         return candidate
 
@@ -291,7 +291,7 @@ class Service:
     async def _finish_log(self) -> None:
         try:
             await self.sequencer.number()
-            await self.db.write(lambda tx: alone.release(tx, LEASE, self._holder))
+            await self.db.write(lambda tx: advisory_locks.release_lease(tx, LEASE, self._holder))
             self.mark.reached(await self.db.read(highest_index))
         finally:
             await self.mark.write()

@@ -28,14 +28,14 @@ from policy_service.configured import ENV_PREFIX, without_password
 from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import Route
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.jobs.marking import settle_epoch
+from policy_service.jobs.epoch_mark import reconcile_epoch
 from policy_service.logs import set_up_foreign_logs, set_up_logs
 from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.git.remotes import place_of as repository_of
 from policy_service.settings import Settings, load_settings
 from policy_service.slack import SlackApp
 from policy_service.tokens.epoch import Mark
-from policy_service.tokens.files import create_secret
+from policy_service.tokens.secret_files import create_secret
 from policy_service.tokens.keys import make_keys
 from policy_service.workflow.slack.admin import Trial
 
@@ -149,7 +149,7 @@ def _set_up(settings: Settings) -> tuple[list[str], Mark]:
     settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = make_keys(settings.key_dir)
     with embedded_lock(settings), open_database(settings) as db:
-        return made, settle_epoch(db, settings.key_dir)
+        return made, reconcile_epoch(db, settings.key_dir)
 
 
 @app.command()

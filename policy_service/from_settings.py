@@ -9,8 +9,8 @@ from policy_service.issuers import SignInProvider
 from policy_service.pap.git.following import follow_repository
 from policy_service.pap.source import BundleSource, FolderSource
 from policy_service.settings import Settings
-from policy_service.storage.unit import Clock
-from policy_service.tokens.files import read_secret
+from policy_service.storage.unit_of_work import Clock
+from policy_service.tokens.secret_files import read_secret
 
 
 def source(settings: Settings, clock: Clock) -> BundleSource:

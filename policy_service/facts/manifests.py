@@ -206,7 +206,7 @@ class TypeReader:
 
     def _referenced(self, node: Schema) -> FieldType | None:
         reference = str(node["$ref"])
-        if reference in self._inside or not _BESIDE_REF.issuperset(node):
+        if reference in self._inside or not _REF_ANNOTATIONS.issuperset(node):
             return None
         self._inside.append(reference)
         try:
@@ -255,7 +255,7 @@ def _is_decimal(node: Schema) -> bool:
     return decimal_places(Decimal(repr(step))) <= MAX_DECIMAL_PLACES
 
 
-_BESIDE_REF: Final = frozenset({"$ref", "title", "description", "default", "examples", "deprecated"})
+_REF_ANNOTATIONS: Final = frozenset({"$ref", "title", "description", "default", "examples", "deprecated"})
 
 
 def _target(reference: str, root: Schema) -> Any:
@@ -277,7 +277,7 @@ def _refused(path: Path, value: JSON, expected: str) -> ArgsRefusedError:
 MAX_ERRORS: Final = 3
 """How many of the problems with one call's args are told; the rest follow from these or come next time."""
 
-_QUOTED: Final = 200  # characters of a jsonschema message; a longer one quotes a long value and helps nobody
+_MAX_MESSAGE: Final = 200  # characters of a jsonschema message; a longer one quotes a long value and helps nobody
 
 
 class InputCodec:
@@ -311,7 +311,7 @@ class InputCodec:
         return self._record.cedar_type
 
     @property
-    def may_be_unseen(self) -> frozenset[str]:
+    def possible_unseen(self) -> frozenset[str]:
         """Names of the fields that would be unseen if a call carried them."""
         return frozenset(self._record.unseen_names(()))
 
@@ -341,6 +341,6 @@ class InputCodec:
         path = error.absolute_path
         # at the root a message quotes everything
         hidden = path[0] in self._secret if path else bool(self._secret)
-        if hidden or len(error.message) > _QUOTED:
+        if hidden or len(error.message) > _MAX_MESSAGE:
             return f"{place}: does not keep {error.validator!r} of the manifest of {self._tool!r}"
         return f"{place}: {error.message}"

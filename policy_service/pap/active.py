@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from policy_service.facts.outside import DirectoryReader, Outside
+from policy_service.facts.allowlist import DirectoryReader, Allowlist
 from policy_service.health import Signal
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.guarding import Guarded
@@ -65,7 +65,7 @@ class ActiveBundle:
         clock: Callable[[], datetime],
         signal: Signal | None = None,
         activation: Signal | None = None,
-        outside: Outside | None = None,
+        outside: Allowlist | None = None,
         *,
         require_cases: bool = False,
     ) -> None:

@@ -16,9 +16,9 @@ from typing import Final
 from countersign.contract import JSON, ContractError, ToolManifest
 from policy_service.domain.gates import Gate
 from policy_service.domain.question import Facts
-from policy_service.facts.groups import Directory
+from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
-from policy_service.facts.outside import Outside
+from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.sources import FactSources
 from policy_service.pap.checking import Checked, check_files
 from policy_service.pap.compile import compile_rules
@@ -41,7 +41,7 @@ class Bundle:
     manifests: Mapping[str, ToolManifest]
     tools: tuple[ToolVersion, ...]
     policies: Mapping[str, PolicySource]
-    directory: Directory
+    directory: GroupDirectory
     facts: FactSources
     meters: Mapping[str, tuple[Meter, ...]]  # by the tool they count
     warnings: tuple[Problem, ...] = ()
@@ -94,11 +94,11 @@ class Bundle:
 
     def with_groups(self, said: Mapping[str, frozenset[str]], fresh: Callable[[], bool]) -> Bundle:
         """The same bundle with what the directory says now: another object, so that nobody mixes the two."""
-        directory = self.directory.as_read(said, fresh)
+        directory = self.directory.with_directory(said, fresh)
         rules = replace(self.rules, groups_of=directory.groups_of)
         return replace(self, directory=directory, rules=rules)
 
-    def grouped(self, outside: Outside | None) -> Bundle:
+    def grouped(self, outside: Allowlist | None) -> Bundle:
         """The same bundle with its groups as the directory was last read; itself where none of them is there."""
         directory = None if outside is None else outside.directory
         if directory is None or not self.directory.elsewhere:
@@ -144,7 +144,7 @@ def load_bundle(folder: Path) -> Bundle:
     return prepare_bundle(FolderSource(folder).read())
 
 
-def prepare_bundle(source: BundleFiles, outside: Outside | None = None) -> Bundle:
+def prepare_bundle(source: BundleFiles, outside: Allowlist | None = None) -> Bundle:
     """Check bytes that were read, and prepare them for deciding.
 
     ``outside`` is what the service may ask; without it, sources and groups outside load and nobody is ever asked.
@@ -156,7 +156,7 @@ def prepare_bundle(source: BundleFiles, outside: Outside | None = None) -> Bundl
 
 
 def assemble(
-    source: BundleFiles, checked: Checked, outside: Outside | None, pause: Callable[[], None] = lambda: None
+    source: BundleFiles, checked: Checked, outside: Allowlist | None, pause: Callable[[], None] = lambda: None
 ) -> Bundle:
     """The bundle of these bytes, made of what checking them found.
 

@@ -17,7 +17,7 @@ from cedarpy import pst
 
 from countersign.contract import manifest_file
 from policy_service.domain.people import ABOUT, APPROVE, SETTLE, STOP
-from policy_service.facts.outside import Outside
+from policy_service.facts.allowlist import Allowlist
 from policy_service.pap.compile import (
     WrittenSet,
     WrittenTool,
@@ -226,7 +226,7 @@ class Checked:
 
 
 def check_files(
-    files: Mapping[str, bytes], outside: Outside | None = None, *, allowed_outside: bool | None = None
+    files: Mapping[str, bytes], outside: Allowlist | None = None, *, allowed_outside: bool | None = None
 ) -> Checked:
     """Check the bytes of a bundle. Blocks, for about two milliseconds a policy.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from policy_service.facts.outside import Outside
+from policy_service.facts.allowlist import Allowlist
 from policy_service.health import Signal
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
@@ -31,7 +31,7 @@ class Candidate:
     """Holds the bundle in shadow."""
 
     def __init__(
-        self, source: BundleSource, signal: Signal | None = None, outside: Outside | None = None
+        self, source: BundleSource, signal: Signal | None = None, outside: Allowlist | None = None
     ) -> None:
         """``signal`` is told of a candidate that does not load; ``outside`` is what its sources may ask."""
         self._source = source

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from cedarpy import policies_to_json_str, pst
 
-from policy_service.facts.outside import Outside
+from policy_service.facts.allowlist import Allowlist
 from policy_service.pap.bundle import Bundle, assemble
 from policy_service.pap.cases.guarding import Guarded, guard
 from policy_service.pap.checking import Checked, check_files
@@ -195,7 +195,7 @@ class Cases:
 class Preparer:
     """Prepares bundles for one service; from any thread, one at a time each. Closing it ends what goes on."""
 
-    outside: Outside | None = None
+    outside: Allowlist | None = None
     small_bytes: int = SMALL_BYTES
     max_seconds: float = MAX_SECONDS
     _running: set[subprocess.Popen[bytes]] = field(default_factory=set)

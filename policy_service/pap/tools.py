@@ -44,7 +44,7 @@ class ToolVersion:
     @property
     def unseen(self) -> tuple[str, ...]:
         """The fields that policy cannot see: a call that carries one asks people, unless a permit names it."""
-        return tuple(sorted(self.codec.may_be_unseen))
+        return tuple(sorted(self.codec.possible_unseen))
 
 
 def read_tools(files: Mapping[str, bytes], problems: list[Problem]) -> tuple[ToolVersion, ...]:

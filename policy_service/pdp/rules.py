@@ -44,7 +44,7 @@ class Codec(Protocol):
         """The args as policy sees them; raises ArgsRefusedError."""
 
     @property
-    def may_be_unseen(self) -> frozenset[str]:
+    def possible_unseen(self) -> frozenset[str]:
         """The fields that policy cannot weigh where they are present."""
 
 

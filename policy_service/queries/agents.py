@@ -27,7 +27,7 @@ from policy_service.queries.effect_text import Piece, sentence
 from policy_service.queries.records import at_revisions, rows
 from policy_service.queries.stops import Target
 from policy_service.storage.core import table
-from policy_service.storage.credentials import AgentKeyRow
+from policy_service.storage.credential_tables import AgentKeyRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow, TransactionRow, VoteRow
 
 RECENT: Final = 50  # effects an agent's page tells of

@@ -24,7 +24,7 @@ from policy_service.queries.records import at_revisions, rows
 from policy_service.queries.stops import Target, list_stops
 from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage.core import find_one, table
-from policy_service.storage.slack_tables import SlackStandingRow, resting
+from policy_service.storage.slack_tables import SlackStatusRow, list_failing_places
 from policy_service.storage.tables import ReviewRow, TaskRow, VoteRow
 
 LOUD_FOR: Final = timedelta(hours=24)
@@ -85,7 +85,7 @@ def read_alarms(conn: Connection, bundle: Bundle, slack: SlackApp | None, now: d
 
 
 def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
-    row = None if app is None else find_one(conn, SlackStandingRow, team_id=app.team_id)
+    row = None if app is None else find_one(conn, SlackStatusRow, team_id=app.team_id)
     if row is None:
         return None
     if row.since is not None and row.failures >= LATE_FAILURES:
@@ -95,7 +95,7 @@ def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
 
 def _shut(conn: Connection) -> SlackLine | None:
     """Channels that take nothing while something waits for them."""
-    found = resting(conn, LATE_FAILURES)
+    found = list_failing_places(conn, LATE_FAILURES)
     if not found or found[0].since is None:
         return None
     return SlackLine(found[0].since, found[0].last_error or "", tuple(row.place for row in found))

@@ -11,7 +11,7 @@ from policy_service.pap.active import ActiveBundle
 from policy_service.pap.shadow import Candidate
 from policy_service.settings import Settings
 from policy_service.storage.database import Database
-from policy_service.storage.unit import Clock, utc_now
+from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.tokens.keys import Signer
 
 

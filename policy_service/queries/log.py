@@ -15,8 +15,8 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Table, or_, select, text
 
 from countersign.contract import canonicalize, wire
-from policy_service.audit.feed import EVERYTHING, Event, of_party
-from policy_service.audit.log import Entry, record
+from policy_service.audit.feed import EVERYTHING, Event, party_topic
+from policy_service.audit.log import Entry, canonical_record
 from policy_service.errors import InvalidRequestError
 from policy_service.identity.agents import Caller
 from policy_service.identity.people import names_of
@@ -24,9 +24,9 @@ from policy_service.queries.alarms import who
 from policy_service.queries.context import Context
 from policy_service.queries.records import rows
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import EffectRow, TransactionRow
-from policy_service.storage.types import read_stored
+from policy_service.storage.types import parse_stored_json
 
 _LOOKED_THROUGH = 2_000  # lines of a page; that many look-ups by key are a few milliseconds
 
@@ -49,7 +49,7 @@ async def events_after(
     ctx: Context, who: Watcher, index: int, seconds: float
 ) -> tuple[list[wire.Event], int]:
     """Events after an index as soon as there are some, and how far was looked; none when the time is up."""
-    topic = EVERYTHING if who.caller is None else of_party(who.caller.agent)
+    topic = EVERYTHING if who.caller is None else party_topic(who.caller.agent)
     found, reached = await ctx.feed.follow(index, seconds, topic)
     return [_event(event) for event in found], reached
 
@@ -83,7 +83,7 @@ def of_effect(conn: Connection, effect: EffectRow, most: int) -> list[AuditRow]:
 
 def _row(row: AuditRow) -> wire.AuditRow:
     kind, _, name = row.actor.partition(":")
-    body = read_stored(row.body)
+    body = parse_stored_json(row.body)
     return wire.AuditRow(
         index=row.idx or 0,
         at=row.at,
@@ -265,13 +265,13 @@ def _lines(conn: Connection, ctx: Context, found: list[AuditRow]) -> list[LogLin
 
 
 def _record(row: AuditRow) -> bytes:
-    body: Any = read_stored(row.body)
+    body: Any = parse_stored_json(row.body)
     entry = Entry(
         row.idx or 0, row.audit_id, row.kind, row.actor, body, row.at, row.txn, row.effect_id, row.rev
     )
-    return record(entry)
+    return canonical_record(entry)
 
 
 def as_json(line: LogLine) -> bytes:
     """A line of an export: its index, and the record the index is of."""
-    return canonicalize({"index": line.index, "record": read_stored(line.record)})
+    return canonicalize({"index": line.index, "record": parse_stored_json(line.record)})

@@ -26,7 +26,7 @@ from policy_service.queries.records import rows
 from policy_service.queries.review_models import FactLine
 from policy_service.queries.shadow import Way, shadow_of
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import ABOUT_BUNDLES, AuditRow, ShadowDifferenceRow
+from policy_service.storage.system_tables import BUNDLE_LINES, AuditRow, ShadowDifferenceRow
 from policy_service.storage.tables import DecisionRow
 
 EventKind: TypeAlias = Literal["activated", "refused", "allowed"]
@@ -322,7 +322,7 @@ def _asks(bundle: Bundle, source: PolicySource) -> str:
 
 def _tool(bundle: Bundle, name: str) -> ToolRow:
     manifest = bundle.manifests[name]
-    unseen = tuple(sorted(bundle.rules.tools[name].codec.may_be_unseen))
+    unseen = tuple(sorted(bundle.rules.tools[name].codec.possible_unseen))
     return ToolRow(name, manifest.title, manifest.risk, manifest.digest, unseen)
 
 
@@ -346,7 +346,7 @@ def _said(answer: dict[str, object]) -> str:
 
 
 def _events(conn: Connection) -> tuple[BundleEvent, ...]:
-    newest = select(*_lines.columns).where(ABOUT_BUNDLES).order_by(_lines.c.audit_id.desc()).limit(_EVENTS)
+    newest = select(*_lines.columns).where(BUNDLE_LINES).order_by(_lines.c.audit_id.desc()).limit(_EVENTS)
     return tuple(_event(row) for row in rows(conn, AuditRow, newest))
 
 

@@ -1,7 +1,7 @@
 """The queue: the reviews of one tab as one person sees them, a page at a time, by keys that indexes serve.
 
 A person sees every review of the deployment. "Needs me" is found by the groups an open review asks
-(:mod:`policy_service.storage.asked`), less what this person has answered and what their own agents ask; Cedar, which
+(:mod:`policy_service.storage.review_groups`), less what this person has answered and what their own agents ask; Cedar, which
 only narrows, is asked for the rows of the page alone, and those it refuses are left out there. So the count of that
 tab is exact where Cedar narrows nothing, or where everything fits on one page; else it may be too high, never too low.
 
@@ -34,8 +34,8 @@ from policy_service.queries.effects import manifest_for
 from policy_service.queries.review_models import Risk
 from policy_service.queries.reviews import owner_name
 from policy_service.queries.voter import Voter, why_not
-from policy_service.storage.asked import Asks
-from policy_service.storage.core import follows, precedes, rows_of, table
+from policy_service.storage.review_groups import OpenReviews
+from policy_service.storage.core import key_after, key_before, rows_of, table
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
 
 
@@ -227,13 +227,13 @@ class _Reader:
         query = query.where(*_after(_reviews.answer_by, after))
         return self._read(query.order_by(_reviews.answer_by, _reviews.review_id).limit(limit))
 
-    def _asks(self) -> Asks:
+    def _asks(self) -> OpenReviews:
         """The open reviews that ask: this person's groups, or the one the filter names."""
         named = frozenset({self._wanted.group} if self._wanted.group else ())
         if self._wanted.tab is not Tab.ME:
-            return Asks(named)
+            return OpenReviews(named)
         groups = self._groups & named if named else self._groups
-        return Asks(groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
+        return OpenReviews(groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
 
     def _read(self, query: Select[Any]) -> list[ReviewRow]:
         return rows_of(ReviewRow, self._conn.execute(query))
@@ -279,7 +279,7 @@ class _Reader:
 
     def count_me(self) -> Count:
         """How many wait for this person."""
-        asks = Asks(self._groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
+        asks = OpenReviews(self._groups, person=(self._voter.iss, self._voter.sub), owned=self._owned)
         return _capped(asks.count(self._conn, COUNT_CAP + 1), COUNT_CAP)
 
     def _count(self, cap: int, *where: Any) -> Count:
@@ -357,11 +357,11 @@ class _Reader:
 
 
 def _after(column: Any, key: _Key | None) -> tuple[Any, ...]:
-    return () if key is None else (follows((column, _reviews.review_id), key),)
+    return () if key is None else (key_after((column, _reviews.review_id), key),)
 
 
 def _before(column: Any, key: _Key | None) -> tuple[Any, ...]:
-    return () if key is None else (precedes((column, _reviews.review_id), key),)
+    return () if key is None else (key_before((column, _reviews.review_id), key),)
 
 
 def _capped(number: int, cap: int) -> Count:

@@ -19,7 +19,7 @@ from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.settlement import Part
 from policy_service.errors import NotFoundError
 from policy_service.storage import proposals
-from policy_service.storage.core import Row, find, find_one, follows, rows_of, table
+from policy_service.storage.core import Row, find, find_one, key_after, rows_of, table
 from policy_service.storage.proposals import OPEN, ProposalRow
 from policy_service.storage.tables import (
     AgentRow,
@@ -186,7 +186,7 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
         for vote in rows(conn, VoteRow, _VOTES, **which):
             snapshot.votes.setdefault(vote.review_id, []).append(vote)
     if snapshot.reviews or transaction.edited_by:
-        snapshot.proposals = proposals.standing_in(conn, txn)
+        snapshot.proposals = proposals.active_proposals(conn, txn)
         for comment in rows(conn, CommentRow, _COMMENTS, **which):
             snapshot.comments.setdefault(comment.review_id, []).append(comment)
     return snapshot
@@ -217,7 +217,7 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     for vote in sorted(votes, key=lambda vote: vote.vote_id):
         review = reviews[vote.review_id]
         found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
-    standing = proposals.standing_in_each(conn, txns)
+    standing = proposals.active_proposals_by_txn(conn, txns)
     for (txn, _), snapshot in found.items():
         snapshot.proposals = standing.get(txn, [])
     comments = among(conn, CommentRow, col(CommentRow.review_id), sorted(reviews))
@@ -321,7 +321,7 @@ def open_reviews(conn: Connection, *, after: tuple[datetime, str] | None, limit:
     c = table(ReviewRow).c
     query = _all(ReviewRow).where(c.state == "open")
     if after is not None:
-        query = query.where(follows((c.answer_by, c.review_id), after))
+        query = query.where(key_after((c.answer_by, c.review_id), after))
     return rows(conn, ReviewRow, query.order_by(c.answer_by, c.review_id).limit(limit))
 
 

@@ -12,7 +12,7 @@ from countersign.contract.wire import ShadowAnswer, ShadowDifference, ShadowView
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.storage.core import find_one, table
-from policy_service.storage.plumbing import ShadowDifferenceRow, ShadowRow
+from policy_service.storage.system_tables import ShadowDifferenceRow, ShadowRow
 
 Way = Literal["looser", "stricter", "other"]
 

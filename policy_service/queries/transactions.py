@@ -17,7 +17,7 @@ from sqlalchemy import Column, Connection, Select, select
 from countersign.contract import TxnState
 from countersign.contract.wire import EffectView, TransactionLine, TransactionPage, TransactionView
 from policy_service import metrics
-from policy_service.audit.feed import of_transaction
+from policy_service.audit.feed import transaction_topic
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.queries import records
@@ -25,7 +25,7 @@ from policy_service.queries.context import Context
 from policy_service.queries.cursors import read_cursor
 from policy_service.queries.records import Snapshot, rows
 from policy_service.queries.view import effect_view, transaction_view
-from policy_service.storage.core import precedes, table
+from policy_service.storage.core import key_before, table
 from policy_service.storage.tables import AgentRow, EffectRow, TransactionRow
 from policy_service.storage.types import time_text
 
@@ -133,7 +133,7 @@ def _of(
     if state is not None:
         query = query.where(row.state == state.value)
     if before is not None:
-        query = query.where(precedes((row.submitted_at, row.txn), before))
+        query = query.where(key_before((row.submitted_at, row.txn), before))
     return query.order_by(row.submitted_at.desc(), row.txn.desc()).limit(limit)
 
 
@@ -225,5 +225,5 @@ async def _wait(ctx: Context, txn: str, seconds: float, wish: Callable[[Snapshot
             if left <= 0 or not goes_on(current):
                 return current
             del current  # kilobytes, for minutes, for each who waits
-            if not await ctx.feed.wait_after(seen, left, topic=of_transaction(txn)):
+            if not await ctx.feed.wait_after(seen, left, topic=transaction_topic(txn)):
                 return await ctx.db.read(lambda conn: records.require(conn, txn))

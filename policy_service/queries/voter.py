@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.people import BREAK_GLASS, BREAK_GLASS_ALONE
 from policy_service.domain.quorum import BallotVote, could_serve, serves
-from policy_service.identity.passkeys import counting
+from policy_service.identity.passkeys import active_passkeys
 from policy_service.identity.people import Person
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.ballots import groups_now, is_named, permission, person_key, requesters_side
@@ -85,7 +85,7 @@ def opening_step_up(conn: Connection, ctx: Context, case: Case, voter: Voter, no
 
 
 def _has_passkey(conn: Connection, ctx: Context, voter: Voter, now: datetime) -> bool:
-    return ctx.settings.rp_id is not None and bool(counting(conn, voter.iss, voter.sub, now))
+    return ctx.settings.rp_id is not None and bool(active_passkeys(conn, voter.iss, voter.sub, now))
 
 
 def why_not(

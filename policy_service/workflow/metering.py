@@ -27,10 +27,10 @@ from policy_service.domain.values import money_text
 from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.storage import reservations
-from policy_service.storage.alone import count_alone
+from policy_service.storage.advisory_locks import lock_counters
 from policy_service.storage.reservations import NEWEST, ReservationRow, Subject, resource_digest
 from policy_service.storage.tables import EffectRow
-from policy_service.storage.unit import Tx
+from policy_service.storage.unit_of_work import Tx
 
 _NOT_FIRED: Final = frozenset({EffectState.UNUSED, EffectState.FAILED})
 
@@ -105,7 +105,7 @@ def look_again(tx: Tx, bundle: Bundle, effect: EffectRow) -> Sight:
     meters = bundle.meters.get(effect.tool, ())
     if not meters:
         return Sight()
-    held = reservations.held_by(tx.conn, effect.effect_id, effect.rev)
+    held = reservations.reservations_of(tx.conn, effect.effect_id, effect.rev)
     missing = frozenset(meter.field for meter in meters) - held.keys()
     if missing:
         be_alone(tx, bundle, [effect])
@@ -115,7 +115,7 @@ def look_again(tx: Tx, bundle: Bundle, effect: EffectRow) -> Sight:
 def look_back(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> Sight:
     """The same for whoever takes nothing: a shadow."""
     meters = bundle.meters.get(effect.tool, ())
-    held = reservations.held_by(conn, effect.effect_id, effect.rev) if meters else {}
+    held = reservations.reservations_of(conn, effect.effect_id, effect.rev) if meters else {}
     return Sight(_before_it(conn, meters, effect, held, now), now)
 
 
@@ -136,7 +136,7 @@ def _before_it(
 
 
 def _total(conn: Connection, meter: Meter, effect: EffectRow, at: datetime, before: int) -> int:
-    return reservations.total(
+    return reservations.reserved_total(
         conn,
         _subject(meter),
         _who(meter, effect),
@@ -159,7 +159,7 @@ def be_alone(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
         for meter in bundle.meters.get(effect.tool, ())
     }
     if counted:
-        count_alone(tx, counted)
+        lock_counters(tx, counted)
 
 
 def be_alone_if_missing(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
@@ -168,7 +168,7 @@ def be_alone_if_missing(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) ->
         effect
         for effect in effects
         if {meter.field for meter in bundle.meters.get(effect.tool, ())}
-        - reservations.held_by(tx.conn, effect.effect_id, effect.rev).keys()
+        - reservations.reservations_of(tx.conn, effect.effect_id, effect.rev).keys()
     ] if any(effect.tool in bundle.meters for effect in effects) else []  # fmt: skip
     be_alone(tx, bundle, late)
 
@@ -183,7 +183,7 @@ def take(
     amounts = {meter.field: meter.amount(load(effect.args)) for meter in bundle.meters.get(effect.tool, ())}
     wanted = sorted(amounts.keys() & set(fields))
     for one in wanted:
-        reservations.put(
+        reservations.add_reservation(
             tx,
             effect_id=effect.effect_id,
             rev=effect.rev,
@@ -210,7 +210,7 @@ def give_back_if_over(tx: Tx, effect: EffectRow, to: EffectState, actor: str) ->
     """Give back what an effect holds if this move lets it; whether it did."""
     if not effect.metered or not _comes_back(effect, to, actor):
         return False
-    reservations.give_back(tx, effect.effect_id, effect.rev)
+    reservations.release_reservations(tx, effect.effect_id, effect.rev)
     return True
 
 

@@ -20,9 +20,9 @@ from policy_service.audit.log import append
 from policy_service.domain.settlement import needs_a_word, stands_for_good, state_of_transaction
 from policy_service.errors import ConflictError
 from policy_service.queries.records import Snapshot
-from policy_service.storage import asked, outbox, proposals
-from policy_service.storage.alone import require_alone
-from policy_service.storage.core import Row, change, insert_row, table
+from policy_service.storage import review_groups, outbox, proposals
+from policy_service.storage.advisory_locks import require_locked
+from policy_service.storage.core import Row, update_rows, insert_row, table
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
 from policy_service.storage.tables import (
@@ -84,7 +84,7 @@ def move_effect(tx: Tx, effect: EffectRow, to: EffectState, cause: Cause, **chan
         IllegalMoveError: the table has no such move.
         ConflictError: somebody else moved it first.
     """
-    require_alone(tx, effect.txn)
+    require_locked(tx, effect.txn)
     came_from = EffectState(effect.state)
     require_move(came_from, to)
     _change(
@@ -103,18 +103,18 @@ def move_effect(tx: Tx, effect: EffectRow, to: EffectState, cause: Cause, **chan
 def move_review(tx: Tx, review: ReviewRow, to: str, cause: Cause, **changes: Any) -> None:
     """Settle or reopen a review; the message about it leaves through the outbox. What was proposed and not answered
     lapses when it settles."""
-    require_alone(tx, review.txn)
+    require_locked(tx, review.txn)
     columns = {"state": to, "settled_at": None if to == "open" else tx.now, **changes}
     _change(tx, ReviewRow, {"review_id": review.review_id, "state": review.state}, columns)
     if to != "open":
-        asked.forget(tx.conn, review.review_id)
+        review_groups.delete_review_groups(tx.conn, review.review_id)
     came_from = review.state
     _follow(review, columns)
     tell_review(
         tx, review, "review_reopened" if to == "open" else "review_settled", cause, came_from=came_from
     )
     if to != "open":
-        for proposal in proposals.open_on(tx.conn, review.review_id):
+        for proposal in proposals.open_proposals(tx.conn, review.review_id):
             move_proposal(tx, review, proposal, LAPSED, Cause(SERVICE, f"review_{to}"))
 
 
@@ -122,7 +122,7 @@ def move_proposal(
     tx: Tx, review: ReviewRow, proposal: ProposalRow, to: str, cause: Cause, **changes: Any
 ) -> None:
     """Answer a proposal, or let it lapse; nothing leads back. The review is the one it was made on."""
-    require_alone(tx, proposal.txn)
+    require_locked(tx, proposal.txn)
     columns = {"state": to, "decided_at": tx.now, "decided_by": cause.actor, **changes}
     _change(tx, ProposalRow, {"proposal_id": proposal.proposal_id, "state": OPEN}, columns)
     _follow(proposal, columns)
@@ -134,12 +134,12 @@ def tell_review(tx: Tx, review: ReviewRow, kind: str, cause: Cause, **detail: An
     """Log something about a review and queue the message about it."""
     body = {"review_id": review.review_id, "state": review.state, "why": cause.why, **cause.detail, **detail}
     log_about(tx, review, kind, cause.actor, body)
-    outbox.put(tx, kind, {"review_id": review.review_id, "effect_id": review.effect_id, "rev": review.rev})
+    outbox.enqueue(tx, kind, {"review_id": review.review_id, "effect_id": review.effect_id, "rev": review.rev})
 
 
 def move_transaction(tx: Tx, transaction: TransactionRow, to: TxnState, cause: Cause, **changes: Any) -> None:
     """Move a transaction; its effects have moved already."""
-    require_alone(tx, transaction.txn)
+    require_locked(tx, transaction.txn)
     came_from = TxnState(transaction.state)
     require_move(came_from, to)
     _change(
@@ -162,7 +162,7 @@ def move_transaction(tx: Tx, transaction: TransactionRow, to: TxnState, cause: C
 
 def open_task(tx: Tx, effect: EffectRow, kind: TaskKind, text: str, cause: Cause) -> None:
     """Tell people that something is theirs to settle; the same open trouble makes one task."""
-    require_alone(tx, effect.txn)
+    require_locked(tx, effect.txn)
     same = (col(TaskRow.effect_id) == effect.effect_id, col(TaskRow.kind) == kind.value)
     known = tx.conn.execute(table(TaskRow).select().where(*same, col(TaskRow.state) == "open")).first()
     if known is not None:
@@ -198,7 +198,7 @@ def settle_task(tx: Tx, effect: EffectRow, cause: Cause, *kinds: TaskKind) -> li
 
 def _tell_task(tx: Tx, effect: EffectRow, told: str, named: str, cause: Cause, **detail: Any) -> None:
     log_about(tx, effect, told, cause.actor, {**detail, "task_id": named})
-    outbox.put(tx, told, {"task_id": named, "effect_id": effect.effect_id})
+    outbox.enqueue(tx, told, {"task_id": named, "effect_id": effect.effect_id})
 
 
 def close_open_siblings(tx: Tx, snapshot: Snapshot, cause: Cause, *, but: EffectRow | None = None) -> None:
@@ -242,20 +242,20 @@ _OF_A_TRANSACTION = (TransactionRow, EffectRow, ReviewRow, CommentRow, AttemptRo
 def insert(tx: Tx, row: Row) -> None:
     """Insert one row by a Core statement (a unit of work has no ORM session)."""
     if isinstance(row, _OF_A_TRANSACTION):
-        require_alone(tx, row.txn)
+        require_locked(tx, row.txn)
     insert_row(tx.conn, row)
 
 
 def set_columns(tx: Tx, row: EffectRow | ReviewRow | TransactionRow, **columns: Any) -> None:
     """Change columns that are not a state, in the database and in memory; the state must still be what we read."""
-    require_alone(tx, row.txn)
+    require_locked(tx, row.txn)
     keys = {c.name: getattr(row, c.name) for c in table(type(row)).primary_key.columns}
     _change(tx, type(row), {**keys, "state": row.state}, columns)
     _follow(row, columns)
 
 
 def _change(tx: Tx, model: type[Row], where: dict[str, Any], columns: dict[str, Any]) -> None:
-    if change(tx.conn, model, where, columns) != 1:
+    if update_rows(tx.conn, model, where, columns) != 1:
         raise ConflictError(
             "it changed while this request was being answered; read it again", code=ErrorCode.ILLEGAL_STATE
         )

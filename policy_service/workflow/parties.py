@@ -12,7 +12,7 @@ from policy_service.identity.agents import Caller, find_key, has_live_api_key
 from policy_service.identity.people import is_revoked
 from policy_service.queries import records
 from policy_service.queries.transactions import require_visible
-from policy_service.storage.alone import act_for
+from policy_service.storage.advisory_locks import lock_shared
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, TransactionRow
 
@@ -72,7 +72,7 @@ def require_deciding(tx: Tx, iss: str, sub: str) -> None:
     Raises:
         ForbiddenError: not_eligible.
     """
-    act_for(tx, f"{iss}|{sub}")
+    lock_shared(tx, f"{iss}|{sub}")
     if is_revoked(tx.conn, iss, sub):
         raise ForbiddenError(
             "an operator of this deployment has taken you out of its decisions", code=ErrorCode.NOT_ELIGIBLE
@@ -94,7 +94,7 @@ def agent_behind(tx: Tx, name: str, kind: str) -> AgentRow:
     Raises:
         ForbiddenError: it is not enrolled any more, or frozen while it wants to act.
     """
-    act_for(tx, name)
+    lock_shared(tx, name)
     agent = records.agent_of(tx.conn, name)
     if agent is None:
         raise ForbiddenError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")

@@ -20,9 +20,9 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import Standing
 from policy_service.queries.context import Context
-from policy_service.storage.core import change, find_one, insert_unless_taken
+from policy_service.storage.core import update_rows, find_one, insert_row_or_ignore
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import PolicyHeadRow
+from policy_service.storage.system_tables import PolicyHeadRow
 from policy_service.workflow.moves import SERVICE
 
 _ACTIVE, _OVERRIDE, _REFUSED = "active", "override", "refused"
@@ -102,13 +102,13 @@ def _moved(
         "at": tx.now,
     }
     if row is None:
-        return insert_unless_taken(tx.conn, PolicyHeadRow(what=_ACTIVE, seq=1, **new))
+        return insert_row_or_ignore(tx.conn, PolicyHeadRow(what=_ACTIVE, seq=1, **new))
     if row.source == source:
         if row.commit != standing.accepted:
             return False
     elif not starting:
         return False
-    return change(tx.conn, PolicyHeadRow, {"what": _ACTIVE, "seq": row.seq}, new | {"seq": row.seq + 1}) == 1
+    return update_rows(tx.conn, PolicyHeadRow, {"what": _ACTIVE, "seq": row.seq}, new | {"seq": row.seq + 1}) == 1
 
 
 def is_noted(conn: Connection, source: str, head: str, error: BundleError) -> bool:
@@ -126,10 +126,10 @@ def note_refused(tx: Tx, source: str, head: str, error: BundleError) -> bool:
     row = find_one(tx.conn, PolicyHeadRow, what=_REFUSED)
     new: dict[str, Any] = {"source": source, "commit": head, "reason": error.why, "at": tx.now}
     if row is None:
-        written = insert_unless_taken(tx.conn, PolicyHeadRow(what=_REFUSED, **new))
+        written = insert_row_or_ignore(tx.conn, PolicyHeadRow(what=_REFUSED, **new))
     else:
         changes = new | {"seq": row.seq + 1}
-        written = change(tx.conn, PolicyHeadRow, {"what": _REFUSED, "seq": row.seq}, changes) == 1
+        written = update_rows(tx.conn, PolicyHeadRow, {"what": _REFUSED, "seq": row.seq}, changes) == 1
     if written:
         first = error.problems[0]
         place = {} if error.why not in {"invalid", "cases"} else {"file": first.file, "line": first.line}
@@ -151,5 +151,5 @@ def allow(tx: Tx, commit: str, reason: str) -> None:
         raise InvalidRequestError("say why: the reason stays in the log")
     tx.conn.execute(delete(PolicyHeadRow).where(col(PolicyHeadRow.what) == _OVERRIDE))
     row = PolicyHeadRow(what=_OVERRIDE, source="", commit=commit, reason=reason, at=tx.now)
-    insert_unless_taken(tx.conn, row)
+    insert_row_or_ignore(tx.conn, row)
     append(tx, "bundle_override", actor=OPERATOR, body={"commit": commit, "reason": reason})

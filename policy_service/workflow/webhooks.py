@@ -26,7 +26,7 @@ import httpx2
 from sqlalchemy import Connection, func, select, update
 
 from countersign.contract import canonicalize
-from policy_service.audit.committed import MAY_LEAVE
+from policy_service.audit.telemetry import EXPORTED_MEMBERS
 from policy_service.audit.log import Entry, append, entries_after, highest_index
 from policy_service.errors import NotFoundError
 from policy_service.http_clients import Resolve, UnreachableError, answered, resolve
@@ -34,11 +34,11 @@ from policy_service.identity.agents import OPERATOR
 from policy_service.queries.context import Context
 from policy_service.remote_hosts import Webhook
 from policy_service.settings import Settings
-from policy_service.storage import alone, outbox
-from policy_service.storage.core import change, find_one, insert_unless_taken, table
+from policy_service.storage import advisory_locks, outbox
+from policy_service.storage.core import update_rows, find_one, insert_row_or_ignore, table
 from policy_service.storage.database import Tx
-from policy_service.storage.outbox import Message, Retry
-from policy_service.storage.plumbing import OutboxRow, WebhookRow
+from policy_service.storage.outbox import Message, RetryPolicy
+from policy_service.storage.system_tables import OutboxRow, WebhookRow
 from policy_service.storage.types import time_text
 from policy_service.tokens.keys import WebhookKey, sign_webhook
 from policy_service.workflow.moves import SERVICE
@@ -46,12 +46,12 @@ from policy_service.workflow.moves import SERVICE
 _LINES: Final = 500  # of the log, in one look
 _AT_ONCE: Final = 8  # requests to one receiver at the same time
 _LEASE: Final = timedelta(seconds=60)  # outlasts every request that was begun under it (30 s at most)
-_RETRY: Final = Retry(backoff_s=5, max_backoff_s=14_400, claim_s=60)  # 5 s, 10 s, ... four hours
-_REST: Final = Retry(backoff_s=1, max_backoff_s=60)  # for a receiver that fails, whatever waits for it
+_RETRY: Final = RetryPolicy(backoff_s=5, max_backoff_s=14_400, claim_s=60)  # 5 s, 10 s, ... four hours
+_REST: Final = RetryPolicy(backoff_s=1, max_backoff_s=60)  # for a receiver that fails, whatever waits for it
 _LONGEST_REST: Final = timedelta(hours=4)  # that a receiver may ask for
 
 _outbox, _hooks = table(OutboxRow).c, table(WebhookRow).c
-_MEMBERS: Final = MAY_LEAVE | {"agent", "what"}
+_MEMBERS: Final = EXPORTED_MEMBERS | {"agent", "what"}
 _PAGES: Final = {"review_id": "reviews", "task_id": "tasks"}
 
 
@@ -133,18 +133,18 @@ def _look(conn: Connection, name: str) -> tuple[WebhookRow | None, list[Entry]]:
 
 
 def _begin(tx: Tx, name: str) -> None:
-    insert_unless_taken(tx.conn, WebhookRow(name=name, upto=highest_index(tx.conn)))
+    insert_row_or_ignore(tx.conn, WebhookRow(name=name, upto=highest_index(tx.conn)))
 
 
 def _put(tx: Tx, settings: Settings, webhook: Webhook, was: int, lines: Sequence[Entry]) -> bool:
-    if not change(tx.conn, WebhookRow, {"name": webhook.name, "upto": was}, {"upto": lines[-1].index}):
+    if not update_rows(tx.conn, WebhookRow, {"name": webhook.name, "upto": was}, {"upto": lines[-1].index}):
         return False  # another replica was faster
     until = tx.now + timedelta(hours=settings.webhook_give_up_hours)
     for line in lines:
         if webhook.wants(line.kind):
             named = webhook_id(settings.iss, webhook.name, line.index)
             event = event_of(settings, line)
-            outbox.put_once(tx, named, line.kind, event, lane=lane_of(webhook.name), give_up_at=until)
+            outbox.enqueue_once(tx, named, line.kind, event, lane=lane_of(webhook.name), give_up_at=until)
     return True
 
 
@@ -173,7 +173,7 @@ def _is_awake(row: WebhookRow | None, now: datetime) -> bool:
 
 
 def _claim(tx: Tx, name: str, holder: str) -> list[Message]:
-    if alone.acquire(tx, lane_of(name), holder, _LEASE) is None:
+    if advisory_locks.acquire_lease(tx, lane_of(name), holder, _LEASE) is None:
         return []
     row = find_one(tx.conn, WebhookRow, name=name)
     if row is None or not _is_awake(row, tx.now):
@@ -199,11 +199,11 @@ def _note(tx: Tx, name: str, message: Message, answer: Answer, spread: float) ->
     asked = min(answer.rest or timedelta(), _LONGEST_REST)
     rest = max(asked, _REST.pause(failures) * spread)
     put_off = max(asked, _RETRY.pause(message.attempt) * spread)
-    outbox.put_off(tx, message.outbox_id, tx.now + put_off, answer.error)
+    outbox.reschedule(tx, message.outbox_id, tx.now + put_off, answer.error)
     tx.conn.execute(mine.values(not_before=tx.now + rest, last_error=answer.error))
     if answer.gone:
         _disable(tx, name)
-    dead = outbox.give_up(tx, lane_of(name))
+    dead = outbox.expire_messages(tx, lane_of(name))
     if dead:
         append(tx, "webhook_given_up", actor=SERVICE, body={"webhook": name, "messages": dead})
     return dead
@@ -254,7 +254,7 @@ def try_again(tx: Tx, settings: Settings, name: str) -> int:
             f"there is no webhook {name!r}; the settings have {', '.join(sorted(known)) or 'none'}"
         )
     until = tx.now + timedelta(hours=settings.webhook_give_up_hours)
-    revived = outbox.try_again(tx, lane_of(name), until)
+    revived = outbox.retry_dead(tx, lane_of(name), until)
     append(tx, "webhook_retried", actor=OPERATOR, body={"webhook": name, "messages": revived})
     return revived
 

@@ -104,8 +104,8 @@ class _Watched:
 
 def watch_service(passing: Passing) -> None:
     """Put the points of the service into this process."""
-    from policy_service.storage import database, postgres, writer
-    from policy_service.storage.unit import Told
+    from policy_service.storage import database, postgres, sqlite_writer
+    from policy_service.storage.unit_of_work import ObservedUnit
 
     sites = _by_file(points.service_sites())
 
@@ -123,7 +123,7 @@ def watch_service(passing: Passing) -> None:
         def watched(batch: Any) -> None:
             waiting = list(batch)
             for one in waiting:
-                unit = one.unit.unit if isinstance(one.unit, Told) else one.unit
+                unit = one.unit.unit if isinstance(one.unit, ObservedUnit) else one.unit
                 if isinstance(unit, _Watched) and one.error is None:
                     passing("after", unit.point)
             deliver(waiting)
@@ -132,7 +132,7 @@ def watch_service(passing: Passing) -> None:
 
     for name in points.WRITES:
         setattr(database.Database, name, watching(getattr(database.Database, name)))
-    for module in (writer, postgres):
+    for module in (sqlite_writer, postgres):
         module.deliver = delivering(module.deliver)  # type: ignore[attr-defined]
     _watch_files(sites, passing)
 

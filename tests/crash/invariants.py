@@ -23,7 +23,7 @@ from countersign.contract import EffectState, TxnState, can_move, load, names
 from countersign.journal.moves import OPEN_TXN
 from countersign.journal.verifying import verify
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow, IdempotencyRow, OutboxRow
+from policy_service.storage.system_tables import AuditRow, IdempotencyRow, OutboxRow
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,

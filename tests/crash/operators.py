@@ -14,7 +14,7 @@ from countersign.contract import PrivateKey, names
 from policy_service.channels.operator.verbs import VERBS
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import find, insert_row, table
-from policy_service.storage.plumbing import OutboxRow, PasskeyRow
+from policy_service.storage.system_tables import OutboxRow, PasskeyRow
 from policy_service.storage.slack_tables import SlackLinkRow, SlackPlaceRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from tests.crash.agent import AGENT

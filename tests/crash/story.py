@@ -32,8 +32,8 @@ from policy_service.channels.operator.socket import run_verb
 from policy_service.errors import ServiceError, StartError
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow, OutboxRow
-from policy_service.storage.slack_tables import SlackStandingRow
+from policy_service.storage.system_tables import AuditRow, OutboxRow
+from policy_service.storage.slack_tables import SlackStatusRow
 from policy_service.storage.tables import EffectRow, ReviewRow
 from tests.crash.agent import AGENT, Life, Tools
 from tests.crash.children import Command, ServiceChild, run_agent, run_command
@@ -378,7 +378,7 @@ def _at_rest(conn: Connection) -> bool:
 
 def _slack_is_told(conn: Connection) -> bool:
     """Whether the log was followed to its end, where there is Slack: what is not owed yet does not wait yet."""
-    reached = conn.scalars(select(table(SlackStandingRow).c.upto)).all()
+    reached = conn.scalars(select(table(SlackStatusRow).c.upto)).all()
     return all(upto == highest_index(conn) for upto in reached)
 
 

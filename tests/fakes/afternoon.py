@@ -122,7 +122,7 @@ class Afternoon:
         full, settings = northwind.PEOPLE[name], self.world.settings
 
         def begin(tx: Any) -> str:
-            people.remember(tx, northwind.ISSUER, name, full)
+            people.record_sign_in(tx, northwind.ISSUER, name, full)
             trust = settings.providers[0].trust
             return open_session(tx, northwind.ISSUER, name, "oidc", max_s=86_400, trust=trust, auth_at=tx.now)
 

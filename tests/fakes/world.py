@@ -40,7 +40,7 @@ from policy_service.channels.operator.verbs import VERBS
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.core import table
 from policy_service.storage.migrations import migrate
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.tokens.keys import make_keys
 from policy_service.workflow.due import sweep
 from policy_service.workflow.effects.activate import activate, ask_about_open

@@ -18,7 +18,7 @@ from policy_service.channels.slack.transports import SocketMode
 from policy_service.errors import StartError
 from policy_service.health import Health
 from policy_service.http_clients import Route, route_of, span_exporter
-from policy_service.identity.issuer_keys import bounded, get_json, issuer_client
+from policy_service.identity.issuer_keys import bounded_transport, get_json_document, issuer_client
 from policy_service.pap.git.following import Mirror
 from policy_service.pap.git.remotes import place_of
 from policy_service.pap.problems import HeadError
@@ -92,8 +92,8 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tunnels]:
 
 
 async def ask_issuer(url: str, route: Route, folder: Path) -> None:
-    async with issuer_client(bounded(route=route)) as client:
-        await get_json(client, f"{url}/keys", "the keys")
+    async with issuer_client(bounded_transport(route=route)) as client:
+        await get_json_document(client, f"{url}/keys", "the keys")
 
 
 async def ask_slack(url: str, route: Route, folder: Path) -> None:

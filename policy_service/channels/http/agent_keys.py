@@ -10,7 +10,7 @@ from policy_service.channels.http import docs
 from policy_service.channels.http.api import api_of
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.errors import InvalidRequestError
-from policy_service.identity.agents import bring_key
+from policy_service.identity.agents import add_vouched_key
 
 # a token of 16,384 characters and a key; by a stranger
 _LIMITS = Limits(max_bytes=20_000, max_depth=2, max_nodes=8)
@@ -36,7 +36,7 @@ async def bring(request: Request) -> Response:
     key = _public_key(wish.x)
     voucher = await api.issuers.vouch(wish.token, key.kid)
     api.gate.require_key(presented, body, key, voucher.agent)
-    await api.ctx.db.write(lambda tx: bring_key(tx, key, voucher))
+    await api.ctx.db.write(lambda tx: add_vouched_key(tx, key, voucher))
     return answer(BroughtKey(agent=voucher.agent, kid=key.kid, expires_at=voucher.until), 201)
 
 

@@ -27,7 +27,7 @@ class AnswerHeaders:
                 headers = MutableHeaders(scope=message)
                 headers["X-Content-Type-Options"] = "nosniff"
                 if scope["path"].startswith("/v1/"):
-                    headers["Agent-Nonce"] = self._authenticator.next_nonce()
+                    headers["Agent-Nonce"] = self._authenticator.current_nonce()
             await send(message)
 
         await self._app(scope, receive, with_headers)

@@ -17,8 +17,8 @@ from policy_service.channels.http.paces import Paces
 from policy_service.channels.requests import declared_length, read_body, read_unidentified_body
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.agents import Caller
-from policy_service.identity.origin import cookie_of, require_host, require_own_page, site_of
-from policy_service.identity.proofs import HOW_TO_PROVE, Authenticator, Presented
+from policy_service.identity.origin import read_cookie, require_host, require_own_page, parse_site
+from policy_service.identity.proofs import PROOF_INSTRUCTIONS, Authenticator, RequestHead
 from policy_service.identity.sessions import Session, Sessions
 from policy_service.queries.context import Context
 
@@ -33,7 +33,7 @@ class Gate:
         self.ctx = ctx
         self._authenticator = authenticator
         self._sessions = sessions
-        self._site = site_of(ctx.settings.public_url)
+        self._site = parse_site(ctx.settings.public_url)
         self.paces = Paces(ctx.settings)
 
     async def agent(self, request: Request) -> tuple[Caller, bytes]:
@@ -44,11 +44,11 @@ class Gate:
         """
         presented = self._presented(request)
         if presented.proof is None and presented.authorization is None:
-            raise UnauthenticatedError(HOW_TO_PROVE)
-        body = await self._body(request, lambda: self._authenticator.recognize(presented))
+            raise UnauthenticatedError(PROOF_INSTRUCTIONS)
+        body = await self._body(request, lambda: self._authenticator.check_head(presented))
         return await self._authenticator.authenticate(presented, body), body
 
-    async def newcomer(self, request: Request, limit: int) -> tuple[Presented, bytes]:
+    async def newcomer(self, request: Request, limit: int) -> tuple[RequestHead, bytes]:
         """A request of somebody who is not known yet, with a body of ``limit`` bytes at most: what it says is to be
         proved by :meth:`require_key`.
 
@@ -61,7 +61,7 @@ class Gate:
         require_json(request)
         return presented, await read_unidentified_body(request, min(limit, self.ctx.settings.max_body_bytes))
 
-    def require_key(self, presented: Presented, body: bytes, key: PublicKey, agent: str) -> None:
+    def require_key(self, presented: RequestHead, body: bytes, key: PublicKey, agent: str) -> None:
         """Make sure that a newcomer holds the key it brings.
 
         Raises:
@@ -76,7 +76,7 @@ class Gate:
             ServiceError: misdirected_host, unauthenticated.
         """
         self.require_host(request)
-        cookie = cookie_of(request.headers, self._site.session_cookie)
+        cookie = read_cookie(request.headers, self._site.session_cookie)
         session = None if cookie is None else await self._sessions.find(cookie, touch=touch)
         if session is None:
             raise UnauthenticatedError(
@@ -105,7 +105,7 @@ class Gate:
         """Whether whoever opened a stream may go on reading: the session is live, or the key still is."""
         if caller is not None:
             return await self._authenticator.is_live(caller)
-        cookie = cookie_of(request.headers, self._site.session_cookie)
+        cookie = read_cookie(request.headers, self._site.session_cookie)
         return cookie is not None and await self._sessions.find(cookie, touch=False) is not None
 
     def require_host(self, request: Request) -> None:
@@ -116,9 +116,9 @@ class Gate:
         """
         require_host(self._site, request.headers.get("host"))
 
-    def _presented(self, request: Request) -> Presented:
+    def _presented(self, request: Request) -> RequestHead:
         self.require_host(request)
-        return Presented(
+        return RequestHead(
             method=request.method,
             path=request.scope.get("raw_path", b"").decode("latin-1") or request.url.path,
             query=request.scope.get("query_string", b"").decode("latin-1"),

@@ -16,7 +16,7 @@ from policy_service.channels.http.api import api_of
 from policy_service.channels.requests import media_type, read_unidentified_body
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity.external_jwt import MAX_CHARS, UntrustedTokenError
-from policy_service.identity.sessions import obey
+from policy_service.identity.sessions import apply_logout
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ async def backchannel_logout(request: Request, name: str) -> Response:
     api.gate.require_host(request)
     try:
         logout = await api.sign_in.back_channel(name, await _token(request))
-        ended = await api.ctx.db.write(lambda tx: obey(tx, logout))
+        ended = await api.ctx.db.write(lambda tx: apply_logout(tx, logout))
     except (UntrustedTokenError, InvalidRequestError, NotFoundError) as error:
         log.warning("logout_refused", provider=name[:100], why=str(error))
         return JSONResponse({"error": "invalid_request"}, 400, _NO_STORE)

@@ -21,7 +21,7 @@ from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import StartError
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.database import Database
-from policy_service.storage.sqlite import copy_to
+from policy_service.storage.sqlite import backup_to
 from policy_service.storage.types import time_text
 from policy_service.tokens.epoch import Mark, is_behind, read_mark, write_mark
 from policy_service.workflow.oversight.restored import Standing, doubt_transaction, go_on_above, standing
@@ -34,7 +34,7 @@ def backup(
     """Copy the embedded database to a file, as one snapshot; the service may run meanwhile."""
     with sentences():
         settings = load_settings()
-        copy_to(_database(settings), _apart_from_keys(settings, file))
+        backup_to(_database(settings), _apart_from_keys(settings, file))
         say({"file": str(file), "bytes": file.stat().st_size}, as_json, f"copied the database to {file}")
 
 
@@ -121,7 +121,7 @@ def _require_restored(settings: Settings, db: Database, even_so: bool) -> tuple[
 
 
 def _require_alone(db: Database) -> None:
-    if others := db.others_connected():
+    if others := db.count_other_connections():
         raise StartError(
             f"{others} connections of other processes of policy-service are open; stop every replica first"
         )

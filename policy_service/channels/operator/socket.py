@@ -34,7 +34,7 @@ from policy_service.settings import Settings
 from policy_service.storage.database import Database, StorageLimits
 from policy_service.storage.migrations import is_empty, migrate
 from policy_service.storage.sqlite import ProcessLock, is_missing, lock_path
-from policy_service.storage.unit import Clock
+from policy_service.storage.unit_of_work import Clock
 
 _SOCKET = "admin.sock"
 _TIMEOUT_S = 30.0

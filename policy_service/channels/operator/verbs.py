@@ -19,7 +19,7 @@ from policy_service.settings import Settings
 from policy_service.slack import EVENTS_PATH, SlackApp
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import PasskeyRow
+from policy_service.storage.system_tables import PasskeyRow
 from policy_service.storage.types import time_text
 from policy_service.workflow import policy_heads, webhooks
 from policy_service.workflow.effects import stops
@@ -98,7 +98,7 @@ def _list_slack_links(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "direct": link.direct,
             "linked_at": time_text(link.linked_at),
         }
-        for link in people.every_slack_link(tx.conn)
+        for link in people.list_slack_links(tx.conn)
     ]
 
 
@@ -286,7 +286,7 @@ def _accept_policies(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _sign_in_link(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"url": dev_signin.mint_link(tx, settings, args["sub"], args["name"])}
+    return {"url": dev_signin.create_link(tx, settings, args["sub"], args["name"])}
 
 
 def _list_webhooks(tx: Tx, settings: Settings, args: Arguments) -> Any:

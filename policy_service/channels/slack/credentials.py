@@ -19,7 +19,7 @@ from policy_service.channels.slack.courier import channel_named
 from policy_service.errors import StartError
 from policy_service.http_clients import Route
 from policy_service.slack import SlackApp
-from policy_service.tokens.files import read_secret
+from policy_service.tokens.secret_files import read_secret
 from policy_service.workflow.slack.admin import Failure, Trial
 
 

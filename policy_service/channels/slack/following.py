@@ -34,17 +34,17 @@ from policy_service.queries.records import among, at_revisions
 from policy_service.queries.voter import why_not
 from policy_service.slack import SlackApp
 from policy_service.storage.core import (
-    change,
+    update_rows,
     find,
     find_one,
     insert_row,
-    insert_unless_taken,
+    insert_row_or_ignore,
     rows_of,
     table,
 )
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_tables import WAITS, SlackCardRow, SlackLinkRow, SlackStandingRow, lane_of
+from policy_service.storage.system_tables import OutboxRow
+from policy_service.storage.slack_tables import IS_WAITING, SlackCardRow, SlackLinkRow, SlackStatusRow, lane_of
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.types import new_id
 from policy_service.workflow.slack.owing import ASKED_NOWHERE, CARD, owe_line, want_place
@@ -151,7 +151,7 @@ class _News:
 
 
 def _look(conn: Connection, ctx: Context, app: SlackApp) -> _News | None:
-    standing = find_one(conn, SlackStandingRow, team_id=app.team_id)
+    standing = find_one(conn, SlackStatusRow, team_id=app.team_id)
     if standing is None:
         return None
     lines = entries_after(conn, standing.upto, _LINES)
@@ -199,13 +199,13 @@ def _asked_after(
 
 
 def _begin(tx: Tx, app: SlackApp) -> None:
-    insert_unless_taken(tx.conn, SlackStandingRow(team_id=app.team_id, upto=highest_index(tx.conn)))
+    insert_row_or_ignore(tx.conn, SlackStatusRow(team_id=app.team_id, upto=highest_index(tx.conn)))
 
 
 def _owe(tx: Tx, app: SlackApp, news: _News) -> bool:
     lines = _in_one_unit(news)
     reached = {"upto": lines[-1].index}
-    if not change(tx.conn, SlackStandingRow, {"team_id": app.team_id, "upto": news.upto}, reached):
+    if not update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id, "upto": news.upto}, reached):
         return False  # another replica was faster
     cards = _cards_of(tx.conn, lines)  # again: an operator may have given up a place since
     for line in lines:
@@ -266,7 +266,7 @@ def _many_wait(tx: Tx, app: SlackApp, place: str) -> bool:
     """Whether so many reviews wait to be posted there. Messages alone would not tell, since a review has several; nor
     would cards, since one that was refused is posted only when something new happens to it."""
     most = app.digest_above
-    waiting = (_outbox.lane == lane_of(place), WAITS, _outbox.kind == CARD)
+    waiting = (_outbox.lane == lane_of(place), IS_WAITING, _outbox.kind == CARD)
     messages = select(_outbox.outbox_id).where(*waiting, _outbox.next_at <= tx.now).limit(most)
     unposted = (_card.place == place, _card.kind == "card", _card.digest_id.is_(None), _card.ts.is_(None))
     cards = select(_card.card_id).where(*unposted).limit(most)

@@ -26,15 +26,15 @@ from policy_service.queries.context import Context
 from policy_service.settings import Settings
 from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage.core import find_one
-from policy_service.storage.outbox import Retry
-from policy_service.storage.slack_tables import SlackPlaceRow, SlackStandingRow
+from policy_service.storage.outbox import RetryPolicy
+from policy_service.storage.slack_tables import SlackPlaceRow, SlackStatusRow
 from policy_service.workflow.slack.admin import Standing, standing_of
 
 log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.5
 _ENDING_S: Final = 3.0
-_ASKING: Final = Retry(backoff_s=1, max_backoff_s=60)
+_ASKING: Final = RetryPolicy(backoff_s=1, max_backoff_s=60)
 """Between two questions whose the token is: a process that has another one than the others asks on its own."""
 
 
@@ -119,7 +119,7 @@ class SlackChannel:
         While it does not say so it is asked again, no sooner than anything else would be sent."""
         if self._is_ours:
             return True
-        row = await self._ctx.db.read(lambda conn: find_one(conn, SlackStandingRow, team_id=self.app.team_id))
+        row = await self._ctx.db.read(lambda conn: find_one(conn, SlackStatusRow, team_id=self.app.team_id))
         now = self._ctx.clock()
         if row is None or not _is_over(self._ask_after, now):
             return False

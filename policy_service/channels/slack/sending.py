@@ -24,17 +24,17 @@ from sqlalchemy import Connection, select
 
 from policy_service.queries.context import Context
 from policy_service.slack import LATE_FAILURES, SlackApp
-from policy_service.storage import alone, outbox
-from policy_service.storage.core import change, find_one, rows_of, table
+from policy_service.storage import advisory_locks, outbox
+from policy_service.storage.core import update_rows, find_one, rows_of, table
 from policy_service.storage.database import Tx
-from policy_service.storage.outbox import Message, Retry
-from policy_service.storage.plumbing import LeaseRow, OutboxRow
+from policy_service.storage.outbox import Message, RetryPolicy
+from policy_service.storage.system_tables import LeaseRow, OutboxRow
 from policy_service.storage.slack_tables import (
-    WAITS,
+    IS_WAITING,
     SlackCardRow,
     SlackPlaceRow,
-    SlackStandingRow,
-    holds,
+    SlackStatusRow,
+    has_message,
     lane_of,
 )
 from policy_service.workflow.slack.owing import CARD, EPHEMERAL, REPLY, owe_anew
@@ -44,9 +44,9 @@ PACE: Final = timedelta(seconds=1.1)
 
 _LEASE: Final = "slack"
 _LEASE_FOR: Final = timedelta(seconds=60)  # outlasts all calls of a message that was taken under it
-_CLAIM: Final = Retry(claim_s=90)
-_REST: Final = Retry(backoff_s=1, max_backoff_s=60)  # for Slack as a whole
-_REST_OF_A_PLACE: Final = Retry(backoff_s=5, max_backoff_s=300)
+_CLAIM: Final = RetryPolicy(claim_s=90)
+_REST: Final = RetryPolicy(backoff_s=1, max_backoff_s=60)  # for Slack as a whole
+_REST_OF_A_PLACE: Final = RetryPolicy(backoff_s=5, max_backoff_s=300)
 LONGEST_REST: Final = timedelta(hours=1)  # that Slack may ask for
 _AT_ONCE: Final = 20  # places in one round
 
@@ -91,11 +91,11 @@ async def due_places(ctx: Context, app: SlackApp, busy: Sequence[str] = ()) -> l
 
 
 def _due(conn: Connection, app: SlackApp, now: datetime, busy: Sequence[str]) -> list[SlackPlaceRow]:
-    standing = find_one(conn, SlackStandingRow, team_id=app.team_id)
+    standing = find_one(conn, SlackStatusRow, team_id=app.team_id)
     if standing is None or (standing.not_before is not None and now < standing.not_before):
         return []
     awake = (_places.c.not_before.is_(None)) | (_places.c.not_before <= now)
-    free = (awake, holds(WAITS, _outbox.next_at <= now), _places.c.place.not_in(busy))
+    free = (awake, has_message(IS_WAITING, _outbox.next_at <= now), _places.c.place.not_in(busy))
     query = select(*_places.columns).where(*free)
     query = query.order_by(_places.c.not_before.nulls_first(), _places.c.place)
     return rows_of(SlackPlaceRow, conn.execute(query.limit(_AT_ONCE)))
@@ -107,27 +107,27 @@ async def take(ctx: Context, place: str, holder: str) -> Message | None:
 
 
 def _take(tx: Tx, place: str, holder: str) -> Message | None:
-    if alone.acquire(tx, _LEASE, holder, _LEASE_FOR) is None:
+    if advisory_locks.acquire_lease(tx, _LEASE, holder, _LEASE_FOR) is None:
         return None
     lane = lane_of(place)
-    outbox.drop_late(tx, lane, EPHEMERAL)
-    outbox.give_up(tx, lane)
+    outbox.delete_expired(tx, lane, EPHEMERAL)
+    outbox.expire_messages(tx, lane)
     return outbox.claim_first(tx, _CLAIM, lane)
 
 
 async def leads(ctx: Context, holder: str) -> bool:
     """Whether this process is the one that sends; asked once for all places of a round."""
-    return await ctx.db.write(lambda tx: alone.acquire(tx, _LEASE, holder, _LEASE_FOR) is not None)
+    return await ctx.db.write(lambda tx: advisory_locks.acquire_lease(tx, _LEASE, holder, _LEASE_FOR) is not None)
 
 
 async def let_go(ctx: Context, holder: str) -> None:
     """This process sends no more; another one need not wait for the end of the lease."""
-    await ctx.db.write(lambda tx: alone.release(tx, _LEASE, holder))
+    await ctx.db.write(lambda tx: advisory_locks.release_lease(tx, _LEASE, holder))
 
 
 async def found(ctx: Context, place: str, channel: str) -> None:
     """Slack's own id of a place."""
-    await ctx.db.write(lambda tx: change(tx.conn, SlackPlaceRow, {"place": place}, {"channel": channel}))
+    await ctx.db.write(lambda tx: update_rows(tx.conn, SlackPlaceRow, {"place": place}, {"channel": channel}))
 
 
 async def note(ctx: Context, app: SlackApp, place: str, message: Message, outcome: Outcome) -> None:
@@ -144,13 +144,13 @@ def _note(tx: Tx, app: SlackApp, place: str, message: Message, outcome: Outcome,
         _keep_card(tx, message, outcome)
     elif message.kind == CARD and outcome.error is not None and (message.attempt > 1 or not outcome.unsent):
         # Slack may show what this attempt drew, or one before it: nobody may take it for what was drawn last
-        change(tx.conn, SlackCardRow, {"card_id": message.payload["card_id"]}, {"drawn": None})
+        update_rows(tx.conn, SlackCardRow, {"card_id": message.payload["card_id"]}, {"drawn": None})
     if came in (Came.SENT, Came.GONE, Came.REFUSED):
-        change(tx.conn, SlackPlaceRow, {"place": place}, _WELL | {"not_before": tx.now + PACE})
-        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
+        update_rows(tx.conn, SlackPlaceRow, {"place": place}, _WELL | {"not_before": tx.now + PACE})
+        update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
     elif came is Came.PATIENCE:
         rest = min(outcome.rest or PACE, LONGEST_REST)
-        change(tx.conn, SlackPlaceRow, {"place": place}, {"not_before": tx.now + rest})
+        update_rows(tx.conn, SlackPlaceRow, {"place": place}, {"not_before": tx.now + rest})
     elif came is Came.PLACE:
         _place_failed(tx, place, outcome, spread)
     elif came not in (Came.NOTHING_TO_SAY, Came.LOST):
@@ -163,8 +163,8 @@ def _settle(tx: Tx, message: Message, outcome: Outcome) -> bool:
     if outcome.came in (Came.SENT, Came.NOTHING_TO_SAY, Came.GONE, Came.LOST):
         return outbox.mark_sent(tx, outbox_id, attempt)
     if outcome.came is Came.REFUSED:
-        return outbox.set_aside(tx, outbox_id, outcome.error, attempt)
-    return outbox.put_back(tx, outbox_id, outcome.error, untried=outcome.unsent, attempt=attempt)
+        return outbox.mark_dead(tx, outbox_id, outcome.error, attempt)
+    return outbox.requeue(tx, outbox_id, outcome.error, untried=outcome.unsent, attempt=attempt)
 
 
 _WELL: Final[dict[str, object]] = {"failures": 0, "last_error": None, "since": None}
@@ -174,20 +174,20 @@ def _place_failed(tx: Tx, place: str, outcome: Outcome, spread: float) -> None:
     row = find_one(tx.conn, SlackPlaceRow, place=place)
     if row is not None:
         failed = _failed(tx, row, outcome, _REST_OF_A_PLACE, spread)
-        change(tx.conn, SlackPlaceRow, {"place": place}, failed)
+        update_rows(tx.conn, SlackPlaceRow, {"place": place}, failed)
 
 
 def _slack_failed(tx: Tx, app: SlackApp, outcome: Outcome, spread: float) -> None:
-    row = find_one(tx.conn, SlackStandingRow, team_id=app.team_id)
+    row = find_one(tx.conn, SlackStatusRow, team_id=app.team_id)
     if row is not None:
         failed = _failed(tx, row, outcome, _REST, spread)
         if outcome.came is Came.APP:
             failed["failures"] = max(row.failures + 1, LATE_FAILURES)
-        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, failed)
+        update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, failed)
 
 
 def _failed(
-    tx: Tx, row: SlackPlaceRow | SlackStandingRow, outcome: Outcome, retry: Retry, spread: float
+    tx: Tx, row: SlackPlaceRow | SlackStatusRow, outcome: Outcome, retry: RetryPolicy, spread: float
 ) -> dict[str, object]:
     rest = max(outcome.rest or timedelta(), retry.pause(row.failures + 1) * spread)
     return {
@@ -213,7 +213,7 @@ def _keep_card(tx: Tx, message: Message, outcome: Outcome) -> None:
         owe_anew(tx, card, message)
     else:
         stands["posted_at"] = card.posted_at or outcome.at or tx.now
-    change(tx.conn, SlackCardRow, {"card_id": card.card_id}, stands)
+    update_rows(tx.conn, SlackCardRow, {"card_id": card.card_id}, stands)
 
 
 async def answered(ctx: Context, app: SlackApp, outcome: Outcome, holder: str) -> None:
@@ -227,7 +227,7 @@ def _answered(tx: Tx, app: SlackApp, outcome: Outcome, holder: str) -> None:
     if lease is not None and lease.holder != holder and lease.expires_at > tx.now:
         return
     if outcome.came is Came.SENT:
-        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
+        update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
     else:
         _slack_failed(tx, app, outcome, 1.0)
 

@@ -23,10 +23,10 @@ from policy_service.queries.timeline import event_line, person_of
 from policy_service.queries.voter import Voter
 from policy_service.storage.core import find, find_one
 from policy_service.storage.outbox import Message
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.slack_tables import SlackCardRow
 from policy_service.storage.tables import CommentRow, EffectRow, VoteRow
-from policy_service.storage.types import read_stored
+from policy_service.storage.types import parse_stored_json
 from policy_service.workflow.slack.owing import CARD, REPLY
 
 ONLOOKER: Final = Voter("", "", "", "oidc")
@@ -135,7 +135,7 @@ def _reply(conn: Connection, ctx: Context, card: SlackCardRow, index: int) -> Re
         return None  # the message was posted after that, and shows it
     key = person_of(row)
     line = event_line(ctx.active.current, row, names_of(conn, [key] if key is not None else []))
-    body = read_stored(row.body)
+    body = parse_stored_json(row.body)
     if line is None or not isinstance(body, dict):
         return None
     return ReplySubject(carrier, card.review_id, card.rev, line, _words(conn, row.kind, body))

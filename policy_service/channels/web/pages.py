@@ -20,7 +20,7 @@ from policy_service.channels.web.refusals import words_for
 from policy_service.channels.web.rendering import templates_of
 from policy_service.errors import RETRY_AFTER_S, NotFoundError, ServiceError
 from policy_service.identity.oidc import SignIn
-from policy_service.identity.origin import Site, cookie_of, local_path, site_of
+from policy_service.identity.origin import Site, read_cookie, local_path, parse_site
 from policy_service.identity.people import Person
 from policy_service.identity.sessions import Notice, Session, Sessions
 from policy_service.queries.alarms import alarms
@@ -118,7 +118,7 @@ class Pages:
         self.sign_in = sign_in
         self.policies = Policies(ctx)
         self.streams, self.exports = Streams(), Streams()
-        self.site: Site = site_of(ctx.settings.public_url)
+        self.site: Site = parse_site(ctx.settings.public_url)
         self.assets: Mapping[str, Asset] = load_assets(folder / "static")
         self._templates = templates_of(folder / "templates")
 
@@ -145,7 +145,7 @@ class Pages:
 
     def cookie(self, request: Request, name: str) -> str | None:
         """A cookie of ours."""
-        return cookie_of(request.headers, name)
+        return read_cookie(request.headers, name)
 
     def now(self) -> datetime:
         """The service's time."""

@@ -13,7 +13,7 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
 from policy_service.errors import InvalidRequestError
-from policy_service.identity.passkeys import dismiss
+from policy_service.identity.passkeys import dismiss_notices
 from policy_service.workflow.passkeys import managing
 from policy_service.workflow.passkeys.managing import Ceremony, Renewed
 from policy_service.workflow.passkeys.stepping_up import ask
@@ -68,7 +68,7 @@ async def _next_page(
 
 @routes.form("/passkeys/seen", {"back"}, undone=_UNDONE)
 async def seen(pages: Pages, _: Request, session: PageSession, form: dict[str, str]) -> Response:
-    await pages.ctx.db.write(lambda tx: dismiss(tx, session.live))
+    await pages.ctx.db.write(lambda tx: dismiss_notices(tx, session.live))
     return pages.go(form["back"])
 
 

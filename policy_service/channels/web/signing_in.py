@@ -14,9 +14,9 @@ from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import ForbiddenError, InvalidRequestError, ServiceError
 from policy_service.identity.dev_signin import spend_link
-from policy_service.identity.oidc import NOTE_S, Identity
+from policy_service.identity.oidc import SIGN_IN_LIFETIME_S, Identity
 from policy_service.identity.origin import local_path
-from policy_service.identity.people import remember
+from policy_service.identity.people import record_sign_in
 from policy_service.identity.sessions import end_session, open_session
 from policy_service.settings import Settings
 from policy_service.storage.database import Tx
@@ -71,13 +71,13 @@ async def leave(pages: Pages, request: Request, name: str) -> Response:
     next_path = local_path(request.query_params.get("next", "/"))
     departure = await pages.sign_in.begin(name, next_path, fresh=fresh)
     answer = RedirectResponse(departure.url, 303, pages.headers())
-    pages.set_cookie(answer, pages.site.note_cookie, departure.note, NOTE_S)
+    pages.set_cookie(answer, pages.site.sign_in_cookie, departure.note, SIGN_IN_LIFETIME_S)
     return answer
 
 
 @routes.public("/sign-in/{name}/callback", "GET")
 async def come_back(pages: Pages, request: Request, name: str) -> Response:
-    note = pages.cookie(request, pages.site.note_cookie)
+    note = pages.cookie(request, pages.site.sign_in_cookie)
     answer: Response
     try:
         who, next_path = await pages.sign_in.finish(name, _answer(request), note)
@@ -87,13 +87,13 @@ async def come_back(pages: Pages, request: Request, name: str) -> Response:
         pages.set_session(answer, cookie)
     except ServiceError as error:
         answer = await pages.refuse(request, error)
-    pages.set_cookie(answer, pages.site.note_cookie, "", 0)  # it was for one answer, whatever that was
+    pages.set_cookie(answer, pages.site.sign_in_cookie, "", 0)  # it was for one answer, whatever that was
     return answer
 
 
 def _open(tx: Tx, settings: Settings, who: Identity, old_cookie: str | None) -> str:
     end_session(tx, old_cookie)
-    remember(
+    record_sign_in(
         tx,
         who.iss,
         who.sub,

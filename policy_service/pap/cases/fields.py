@@ -19,7 +19,7 @@ import yaml
 
 from countersign.contract.admission import is_exact
 from policy_service.domain.values import parse_duration
-from policy_service.facts.config import moment_of
+from policy_service.facts.config import parse_timestamp
 from policy_service.pap.folder_reader import MAX_FILE_BYTES
 from policy_service.pap.problems import Problem
 
@@ -257,7 +257,7 @@ def moment(value: Any) -> datetime:
     """A time with its zone."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not a time with a zone; write it like 2026-01-31T12:00:00Z")
-    return moment_of(value)
+    return parse_timestamp(value)
 
 
 def duration(value: Any) -> timedelta:

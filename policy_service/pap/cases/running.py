@@ -238,7 +238,7 @@ def _given(bundle: Bundle, case: Case, problems: list[Problem]) -> Facts:
     except ContractError:
         return Facts(bundle.digest)
     config = bundle.facts.config
-    of_resource, of_agent = bundle.facts.in_files(case.tool, resource, case.agent.name)
+    of_resource, of_agent = bundle.facts.file_attributes(case.tool, resource, case.agent.name)
     return Facts(
         bundle.digest,
         resource=_typed(config, resource.type, {**of_resource, **case.facts.resource}, case, problems),

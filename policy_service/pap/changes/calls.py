@@ -17,7 +17,7 @@ from typing import Any, Final
 from countersign.contract import ContractError, canonicalize
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import AgentPrincipal, CallMethod, Claimed, Facts, Question
-from policy_service.facts.config import AGENT, moment_of
+from policy_service.facts.config import AGENT, parse_timestamp
 from policy_service.facts.meters import MAX_TOTAL
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.parts import Parts
@@ -106,7 +106,7 @@ def read_call(line: bytes | str, number: int = 1) -> Call:
         agent=_agent(agent),
         tool=tool,
         args=args,
-        now=None if told.get("now") is None else moment_of(told["now"]),
+        now=None if told.get("now") is None else parse_timestamp(told["now"]),
         facts=None if told.get("facts") is None else _facts(_require(told, "facts", dict)),
         history=None if told.get("history") is None else _history(_require(told, "history", dict)),
         env=str(told.get("env", "production")),

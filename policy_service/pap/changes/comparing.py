@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from countersign.contract import ContractError, load
-from policy_service.facts.groups import Directory
+from policy_service.facts.groups import GroupDirectory
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.cases_of_both import case_findings, same_cases
 from policy_service.pap.changes.differences import tool_findings
@@ -53,7 +53,7 @@ def means_the_same(name: str, bundles: tuple[Bundle, Bundle], parts: tuple[Parts
     return name.startswith("cases/") and same_cases(name, before.source.files, after.source.files)
 
 
-def _people(directory: Directory) -> Any:
+def _people(directory: GroupDirectory) -> Any:
     groups = {group: (directory.members(group), directory.title_of(group)) for group in directory.groups}
     return groups, directory.people, directory.elsewhere
 

@@ -88,7 +88,7 @@ def _unseen_to_try(pair: Pair) -> list[frozenset[str]]:
     for side in pair:
         if side is None:
             continue
-        known |= side.rules.codec.may_be_unseen
+        known |= side.rules.codec.possible_unseen
         named |= {side.bundle.policies[name].unseen for name in side.rules.permits}
     named |= {frozenset({name}) for name in known}
     return sorted({each & known for each in (*named, frozenset(known))}, key=sorted)
@@ -98,7 +98,7 @@ def _decision(side: Side | None, half: Half, unseen: frozenset[str]) -> Decision
     """What the table of design section 4 makes of these answers."""
     if side is None or half.denies or not half.permits:
         return Decision(Verdict.DENY, "", "", reasons=_WHY_DENIED)
-    mine = unseen & side.rules.codec.may_be_unseen
+    mine = unseen & side.rules.codec.possible_unseen
     known = side.bundle.policies
     gates: list[Gate] = [gate for name in sorted(half.gates) if (gate := known[name].gate) is not None]
     if mine and not any(permit >= mine for permit in half.permits):

@@ -17,7 +17,7 @@ from typing import Any, Final
 from cedarpy import policies_to_pst, pst
 
 from policy_service.facts.config import FactsConfig, SourceSpec
-from policy_service.facts.groups import Directory
+from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.findings import Finding, Way, exact, short
@@ -78,7 +78,7 @@ def _is_group(entity: pst.EntityUid) -> bool:
 _FILE = "groups.toml"
 
 
-def group_findings(before: Directory, after: Directory, opened: Mapping[str, list[str]]) -> Iterator[Finding]:
+def group_findings(before: GroupDirectory, after: GroupDirectory, opened: Mapping[str, list[str]]) -> Iterator[Finding]:
     """Who came into which group, who left, and what people are called. ``opened``: what rules hold whom back."""
     for group in sorted(before.groups | after.groups):
         yield from _group_members(group, before, after, opened.get(group, []))
@@ -87,7 +87,7 @@ def group_findings(before: Directory, after: Directory, opened: Mapping[str, lis
     yield from _names(before, after)
 
 
-def _group_members(group: str, before: Directory, after: Directory, opened: list[str]) -> Iterator[Finding]:
+def _group_members(group: str, before: GroupDirectory, after: GroupDirectory, opened: list[str]) -> Iterator[Finding]:
     came = after.members(group) - before.members(group)
     left = before.members(group) - after.members(group)
     if group not in before.groups:
@@ -106,7 +106,7 @@ def _group_members(group: str, before: Directory, after: Directory, opened: list
 
 
 def _directory_findings(
-    before: Directory, after: Directory, opened: Mapping[str, list[str]]
+    before: GroupDirectory, after: GroupDirectory, opened: Mapping[str, list[str]]
 ) -> Iterator[Finding]:
     """Who is in a directory's group is not in the bundle: another name there may be anybody."""
     for group in sorted(before.elsewhere.keys() | after.elsewhere.keys()):
@@ -121,7 +121,7 @@ def _directory_findings(
         yield _group_finding(way, "directory-group", group, words)
 
 
-def _titles(before: Directory, after: Directory) -> Iterator[Finding]:
+def _titles(before: GroupDirectory, after: GroupDirectory) -> Iterator[Finding]:
     known = {group: before.title_of(group) for group in before.groups}
     titles = {group: after.title_of(group) for group in after.groups}
     for group in sorted(known.keys() & titles.keys()):
@@ -133,7 +133,7 @@ def _titles(before: Directory, after: Directory) -> Iterator[Finding]:
             yield _renamed("group-title", group, words, "group", _seen(new) in taken)
 
 
-def _names(before: Directory, after: Directory) -> Iterator[Finding]:
+def _names(before: GroupDirectory, after: GroupDirectory) -> Iterator[Finding]:
     for person in sorted(before.people.keys() | after.people.keys()):
         old, new = before.name_of(person), after.name_of(person)
         if old == new:
@@ -155,7 +155,7 @@ def _seen(name: str) -> str:
     return "".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
-def _people(persons: frozenset[str], directory: Directory) -> str:
+def _people(persons: frozenset[str], directory: GroupDirectory) -> str:
     return ", ".join(f"{directory.name_of(each) or 'somebody'} ({each})" for each in sorted(persons))
 
 

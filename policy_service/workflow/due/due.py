@@ -11,7 +11,7 @@ from datetime import datetime
 from sqlalchemy import Column, ColumnElement, Connection, Select, exists, select
 
 from countersign.contract import EffectState, TxnState
-from policy_service.storage.core import follows, table
+from policy_service.storage.core import key_after, table
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow, TransactionRow
 from policy_service.workflow.effects.standing import DUE
 
@@ -101,7 +101,7 @@ def page(conn: Connection, queue: Queue, now: datetime, after: Due | None, limit
     """Rows that are due, the longest due in front, after the one given."""
     query = _of(queue, now).order_by(queue.at, queue.key).limit(limit)
     if after is not None:
-        query = query.where(follows((queue.at, queue.key), (after.at, after.key)))
+        query = query.where(key_after((queue.at, queue.key), (after.at, after.key)))
     return [Due(*row) for row in conn.execute(query)]
 
 

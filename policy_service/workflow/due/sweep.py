@@ -16,16 +16,16 @@ import structlog
 
 from countersign.contract import EffectState
 from policy_service import metrics
-from policy_service.identity.dev_signin import forget_links
-from policy_service.identity.passkeys import forget_challenges
-from policy_service.identity.people import forget_invitations
-from policy_service.identity.sessions import forget_logouts, forget_sessions
+from policy_service.identity.dev_signin import delete_expired_links
+from policy_service.identity.passkeys import delete_expired_challenges
+from policy_service.identity.people import delete_expired_invitations
+from policy_service.identity.sessions import delete_expired_logouts, delete_expired_sessions
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.storage.outbox import forget_given_up, forget_sent
+from policy_service.storage.outbox import delete_dead, delete_sent
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.due import due
 from policy_service.workflow.due.due import Due, Queue
@@ -101,13 +101,13 @@ def _forget(tx: Tx, keep_hours: int) -> int:
     before = tx.now - timedelta(hours=keep_hours)
     return (
         forget_older(tx, before)
-        + forget_sent(tx, before)
-        + forget_given_up(tx, tx.now - GIVEN_UP_KEPT)
-        + forget_sessions(tx, before)
-        + forget_links(tx, before)
-        + forget_logouts(tx, tx.now)
-        + forget_challenges(tx, before)
-        + forget_invitations(tx, before)
+        + delete_sent(tx, before)
+        + delete_dead(tx, tx.now - GIVEN_UP_KEPT)
+        + delete_expired_sessions(tx, before)
+        + delete_expired_links(tx, before)
+        + delete_expired_logouts(tx, tx.now)
+        + delete_expired_challenges(tx, before)
+        + delete_expired_invitations(tx, before)
         + forget_slack(tx)
     )
 
@@ -128,7 +128,7 @@ async def _each(ctx: Context, queue: Queue, move: Move, grace: timedelta = timed
 
 
 def _move(tx: Tx, queue: Queue, move: Move, grace: timedelta, row: Due) -> bool:
-    tx = alone_with(tx, row.txn)
+    tx = lock_transaction(tx, row.txn)
     if not due.is_due(tx.conn, queue, tx.now - grace, row):
         return False
     move(tx, records.require(tx.conn, row.txn, row.rev), row)

@@ -30,7 +30,7 @@ from policy_service.queries.context import Context
 from policy_service.queries.edit_views import require_proposal
 from policy_service.queries.records import Snapshot
 from policy_service.queries.voter import Voter
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import ACCEPTED, OPEN, ProposalRow, edits_of
 from policy_service.storage.tables import AgentRow
@@ -121,7 +121,7 @@ def _accept(
     facts: Mapping[str, Facts],
 ) -> Snapshot:
     require_current(ctx, bundle)
-    tx = alone_with(tx, seen.txn)
+    tx = lock_transaction(tx, seen.txn)
     proposal = require_proposal(tx.conn, seen.proposal_id)
     case = read_case(tx.conn, proposal.review_id)
     cause = require_answering(tx, by, case, proposal)

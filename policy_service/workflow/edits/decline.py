@@ -11,7 +11,7 @@ from policy_service.queries.context import Context
 from policy_service.queries.edit_views import require_proposal
 from policy_service.queries.records import Snapshot
 from policy_service.queries.voter import Voter
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import DECLINED, OPEN, ProposalRow
 from policy_service.workflow.edits.accept import closed, require_answering, require_known_to
@@ -32,7 +32,7 @@ async def decline(ctx: Context, by: Caller | Voter, proposal_id: str, answer: st
 
 
 def _decline(tx: Tx, by: Caller | Voter, seen: ProposalRow, answer: str | None) -> Snapshot:
-    tx = alone_with(tx, seen.txn)
+    tx = lock_transaction(tx, seen.txn)
     proposal = require_proposal(tx.conn, seen.proposal_id)
     case = read_case(tx.conn, proposal.review_id)
     cause = _declining(tx, by, case, proposal)

@@ -29,7 +29,7 @@ from policy_service.queries.changes import stale_review
 from policy_service.queries.context import Context
 from policy_service.queries.voter import Voter, why_not
 from policy_service.storage import proposals
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
 from policy_service.storage.types import new_id
@@ -89,7 +89,7 @@ def require_proposable(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: 
 
 def _propose(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, proposed: Proposed, txn: str) -> ProposalRow:
     require_current(ctx, bundle)
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     require_deciding(tx, voter.iss, voter.sub)
     case = read_case(tx.conn, proposed.review_id)
     _require_same_bytes(tx, case, proposed)
@@ -99,7 +99,7 @@ def _propose(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, proposed: Propo
         raise InvalidRequestError("say why: the agent and its owner read it", code=ErrorCode.REASON_REQUIRED)
     args = edited_args(bundle, case.effect, proposed.args)
     cause = Cause(person_actor(voter.iss, voter.sub), "proposed")
-    made = proposals.made_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
+    made = proposals.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
     mine = next((one for one in made if one.state == OPEN), None)
     if mine is not None and (mine.args, mine.reason) == (args, reason):
         return mine

@@ -24,7 +24,7 @@ from policy_service.domain.question import Facts
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.context import Context
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow
 from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
@@ -108,7 +108,7 @@ async def _ask_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:
 
     def _ask_in(tx: Tx, bundle: Bundle, effect_id: str, txn: str, rev: int, facts: Facts) -> None:
         require_current(ctx, bundle)
-        tx = alone_with(tx, txn)
+        tx = lock_transaction(tx, txn)
         snapshot = records.require(tx.conn, txn, rev)
         effect = snapshot.find(effect_id)
         agent = records.agent_of(tx.conn, snapshot.transaction.agent)

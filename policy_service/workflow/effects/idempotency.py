@@ -14,9 +14,9 @@ from sqlmodel import col
 
 from countersign.contract import ErrorCode
 from policy_service.errors import InvalidRequestError
-from policy_service.storage.core import find_one, insert_unless_taken
+from policy_service.storage.core import find_one, insert_row_or_ignore
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import IdempotencyRow
+from policy_service.storage.system_tables import IdempotencyRow
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def settle(tx: Tx, key: Key, resource: str) -> str | None:
         resource=resource,
         created_at=tx.now,
     )
-    if insert_unless_taken(tx.conn, row):
+    if insert_row_or_ignore(tx.conn, row):
         return None
     known = find_one(tx.conn, IdempotencyRow, agent=key.agent, key=key.value)
     if known is None or (known.route, known.body_digest) != (key.route, key.body_digest):

@@ -9,7 +9,7 @@ from policy_service.domain.gates import Gate, merge
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.effects import manifest_for
 from policy_service.queries.records import Snapshot
-from policy_service.storage import asked
+from policy_service.storage import review_groups
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.storage.types import new_id
@@ -58,7 +58,7 @@ def open_review(
 def ask_groups(tx: Tx, review: ReviewRow, gates: Iterable[Gate]) -> None:
     """Put the review into the queue of everybody these gates ask, those who were added by escalation included."""
     groups = frozenset[str]().union(*(gate.voters for gate in merge(gates, review.escalated)))
-    asked.ask(tx.conn, review.review_id, groups=groups, answer_by=review.answer_by, agent=review.agent)
+    review_groups.set_review_groups(tx.conn, review.review_id, groups=groups, answer_by=review.answer_by, agent=review.agent)
 
 
 def answer_by(gates: Sequence[Gate], now: datetime) -> datetime:

@@ -28,7 +28,7 @@ from policy_service.queries.effects import gates_of
 from policy_service.queries.records import Snapshot
 from policy_service.settings import Settings
 from policy_service.storage import proposals
-from policy_service.storage.alone import ask_alone
+from policy_service.storage.advisory_locks import lock_review_quota
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow
@@ -52,7 +52,7 @@ def require_room(tx: Tx, settings: Settings, agent: str) -> None:
         QuotaError: too_many_open.
     """
     most = settings.open_reviews_per_agent
-    ask_alone(tx, agent)
+    lock_review_quota(tx, agent)
     asked = tx.conn.execute(_OPEN.where(col(ReviewRow.agent) == agent)).scalar_one()
     if asked <= most:
         return
@@ -98,7 +98,7 @@ def new_revision(
     decisions = [decision for decision, _ in answers]
     snapshot = Snapshot(_transaction_row(tx, asked, agent, rev, decisions), effects, head_rev=rev)
     if not first:
-        snapshot.proposals = proposals.standing_in(tx.conn, snapshot.transaction.txn)
+        snapshot.proposals = proposals.active_proposals(tx.conn, snapshot.transaction.txn)
         snapshot.transaction.edited_by = _editors(snapshot)
     for effect, decision in zip(effects, decisions, strict=True):
         decided(effect, _FIRST_STATE[decision.outcome], decision, tx.now)

@@ -18,8 +18,8 @@ from policy_service.audit.log import append
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.agents import OPERATOR
 from policy_service.queries.stops import EVERYTHING, _of_tool, in_words
-from policy_service.storage.alone import act_for, stop
-from policy_service.storage.core import insert_unless_there, table
+from policy_service.storage.advisory_locks import lock_shared, lock_exclusive
+from policy_service.storage.core import insert_or_ignore, table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import StopRow
 
@@ -34,7 +34,7 @@ def require_going(tx: Tx, tools: Iterable[str]) -> None:
     Raises:
         ForbiddenError: frozen; the sentence names what is stopped and the command that ends it.
     """
-    act_for(tx, _STOPS)
+    lock_shared(tx, _STOPS)
     stopped = set(tx.conn.execute(_ALL).scalars())
     if not stopped:
         return
@@ -55,9 +55,9 @@ def freeze_tool(tx: Tx, tool: str | None, reason: str, *, actor: str = OPERATOR)
         InvalidRequestError: no tool can have that name.
     """
     what = _what(tool)
-    stop(tx, _STOPS)
+    lock_exclusive(tx, _STOPS)
     row = {"what": what, "reason": reason, "by": actor, "at": tx.now}
-    began = tx.conn.execute(insert_unless_there(tx.conn, table(StopRow)).values(row)).rowcount == 1
+    began = tx.conn.execute(insert_or_ignore(tx.conn, table(StopRow)).values(row)).rowcount == 1
     if began:
         append(tx, "stop_began", actor=actor, body={"what": what, "reason": reason})
     return began

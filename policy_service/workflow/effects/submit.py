@@ -27,7 +27,7 @@ from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
-from policy_service.storage.proposals import Edits, accepted_in, edits_of
+from policy_service.storage.proposals import Edits, accepted_proposals, edits_of
 from policy_service.storage.tables import AgentRow, EffectRow, VoteRow
 from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.asking import gather_facts, require_current
@@ -146,7 +146,7 @@ def _submit_again(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow,
         return Submitted(head, created=False)
     if (denied := _denied_by_person(tx, submission.named)) is not None:
         return Submitted(denied, created=False)
-    if (edits := edits_of(accepted_in(tx.conn, submission.named.txn))) != submission.edits:
+    if (edits := edits_of(accepted_proposals(tx.conn, submission.named.txn))) != submission.edits:
         raise EditedError(edits)
     cause = Cause(agent_actor(agent.name), "submit")
     if state in _OPEN:

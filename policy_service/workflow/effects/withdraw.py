@@ -8,7 +8,7 @@ from policy_service.identity.agents import Caller
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.workflow.effects.endings import withdraw_effect
 from policy_service.workflow.moves import Cause, agent_actor
@@ -26,7 +26,7 @@ async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -
 
 
 def _withdraw(tx: Tx, caller: Caller, txn: str, reason: str | None) -> Snapshot:
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     snapshot = records.require(tx.conn, txn)
     require_own(caller, snapshot.transaction)
     state = TxnState(snapshot.transaction.state)

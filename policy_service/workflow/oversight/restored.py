@@ -19,16 +19,16 @@ from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import EffectState, TaskKind
-from policy_service.audit.log import append_above, newest
+from policy_service.audit.log import append_above, newest_entry
 from policy_service.identity.agents import OPERATOR
-from policy_service.identity.dev_signin import spend_every_link
-from policy_service.identity.people import end_every_slack_link
+from policy_service.identity.dev_signin import revoke_all_links
+from policy_service.identity.people import delete_all_slack_links
 from policy_service.identity.sessions import end_every_session
 from policy_service.queries import records
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import begin_epoch, read_epoch
+from policy_service.storage.system_tables import begin_epoch, read_epoch
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.stops import freeze_tool
 from policy_service.workflow.moves import Cause, close_review, follow_effects, move_effect, open_task
@@ -59,7 +59,7 @@ class Standing:
 
 def standing(conn: Connection) -> Standing:
     """Look, and change nothing."""
-    last = newest(conn)
+    last = newest_entry(conn)
     which = (col(EffectRow.txn), col(EffectRow.rev))
     waits = select(*which).where(col(EffectRow.state).in_(OPEN)).distinct().order_by(*which)
     redeemed = select(col(EffectRow.effect_id)).where(col(EffectRow.state) == EffectState.REDEEMED.value)
@@ -74,7 +74,7 @@ def standing(conn: Connection) -> Standing:
 
 def doubt_transaction(tx: Tx, txn: str, rev: int, reason: str) -> int:
     """Nobody knows whether the open effects of a transaction were redeemed; how many those are."""
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     snapshot = records.require(tx.conn, txn, rev)
     cause = Cause(OPERATOR, TASK.value, {"reason": reason})
     open_ones = [e for e in [*snapshot.effects, *snapshot.compensations] if e.state in OPEN]
@@ -110,7 +110,7 @@ def go_on_above(tx: Tx, was: Standing, epoch: int, mark: int, reason: str) -> in
     append_above(tx, index, "database_restored", actor=OPERATOR, body=body)
     begin_epoch(tx, epoch, was.lost_after)
     end_every_session(tx)
-    spend_every_link(tx)
-    end_every_slack_link(tx)
+    revoke_all_links(tx)
+    delete_all_slack_links(tx)
     freeze_tool(tx, None, f"the database was restored: {reason}")
     return index

@@ -18,11 +18,11 @@ from countersign.contract import EffectState
 from policy_service.audit.log import append
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import OPERATOR, freeze, revoke_api_keys, revoke_keys_of
-from policy_service.identity.people import make_room
+from policy_service.identity.people import ensure_person
 from policy_service.identity.sessions import end_sessions_of
 from policy_service.queries import records
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with, stop
+from policy_service.storage.advisory_locks import lock_transaction, lock_exclusive
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow, PersonRow, VoteRow
@@ -44,7 +44,7 @@ def revoke_effect(tx: Tx, effect_id: str, reason: str) -> str:
     txn = tx.conn.execute(found).scalars().first()
     if txn is None:
         raise NotFoundError(f"there is no effect {effect_id!r}")
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     snapshot = records.require(tx.conn, txn)
     effect = snapshot.find(effect_id)
     if effect is None:
@@ -86,7 +86,7 @@ def revoke_if_open(tx: Tx, txn: str, reason: str) -> bool:
     Raises:
         NotFoundError: there is no such transaction.
     """
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     snapshot = records.require(tx.conn, txn)
     still = next((effect for effect in snapshot.effects if effect.state in _OPEN), None)
     if still is not None:
@@ -151,8 +151,8 @@ def revoke_approver(tx: Tx, iss: str, sub: str, reason: str) -> int:
     """Take a person out of every decision: no session, no vote that counts; how many votes left the count. Somebody
     who never signed in is refused when they come.
     """
-    stop(tx, f"{iss}|{sub}")
-    make_room(tx, iss, sub)
+    lock_exclusive(tx, f"{iss}|{sub}")
+    ensure_person(tx, iss, sub)
     who = (col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
     tx.conn.execute(update(PersonRow).where(*who).values(revoked_at=tx.now))
     theirs = (col(VoteRow.iss) == iss, col(VoteRow.sub) == sub, col(VoteRow.revoked_at).is_(None))

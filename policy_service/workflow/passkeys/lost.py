@@ -16,11 +16,11 @@ from sqlmodel import col
 from policy_service.audit.log import append
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import OPERATOR
-from policy_service.identity.passkeys import passkeys_of, remove
-from policy_service.storage.alone import stop
+from policy_service.identity.passkeys import passkeys_of, remove_passkey
+from policy_service.storage.advisory_locks import lock_exclusive
 from policy_service.storage.core import find_one
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import AssertionRow, PasskeyRow
+from policy_service.storage.system_tables import AssertionRow, PasskeyRow
 from policy_service.storage.tables import VoteRow
 
 
@@ -43,11 +43,11 @@ def revoke_passkey(tx: Tx, passkey_id: str, reason: str) -> Revoked:
     if row is None:
         raise NotFoundError(f"there is no passkey {passkey_id!r}; `policy-service passkeys list` names them")
     person = f"{row.iss}|{row.sub}"
-    stop(tx, person)
+    lock_exclusive(tx, person)
     theirs = _with_what_it_vouched_for(row, passkeys_of(tx.conn, row.iss, row.sub))
     votes = 0
     for one in theirs:
-        remove(tx, one, by=OPERATOR, actor=OPERATOR, reason=reason)
+        remove_passkey(tx, one, by=OPERATOR, actor=OPERATOR, reason=reason)
         left = _votes_leave(tx, one.passkey_id)
         body = {"person": person, "passkey_id": one.passkey_id, "votes": left, "reason": reason}
         append(tx, "passkey_revoked", actor=OPERATOR, body=body)
@@ -76,8 +76,8 @@ def reset_passkeys(tx: Tx, iss: str, sub: str, reason: str) -> int:
     Raises:
         NotFoundError: they have none.
     """
-    stop(tx, f"{iss}|{sub}")
+    lock_exclusive(tx, f"{iss}|{sub}")
     live = [row for row in passkeys_of(tx.conn, iss, sub) if row.removed_at is None]
     if not live:
         raise NotFoundError(f"{iss}|{sub} has no passkey")
-    return sum(remove(tx, row, by=OPERATOR, actor=OPERATOR, reason=reason) for row in live)
+    return sum(remove_passkey(tx, row, by=OPERATOR, actor=OPERATOR, reason=reason) for row in live)

@@ -21,20 +21,20 @@ from typing import Any, Literal, TypeAlias
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
 from policy_service.identity import passkeys
-from policy_service.identity.ceremonies import (
-    Enrolled,
-    UnprovenError,
-    ask_to_enrol,
-    ask_to_sign,
+from policy_service.identity.webauthn import (
+    RegisteredCredential,
+    WebAuthnVerificationError,
+    registration_options,
+    authentication_options,
     read_assertion,
     verify_assertion,
-    verify_enrolment,
+    verify_registration,
 )
-from policy_service.identity.passkeys import Spent, again, challenge_of, issue, require_for, spend
-from policy_service.identity.sessions import Session, another_cookie, hashed
+from policy_service.identity.passkeys import SpentChallenge, step_up_error, challenge_bytes, issue_challenge, require_matching_challenge, spend_challenge
+from policy_service.identity.sessions import Session, rotate_cookie, hash_secret
 from policy_service.queries.context import Context
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import PasskeyRow
+from policy_service.storage.system_tables import PasskeyRow
 from policy_service.workflow.moves import person_actor
 from policy_service.workflow.passkeys.stepping_up import party_of
 
@@ -97,7 +97,7 @@ async def page(ctx: Context, session: Session) -> PasskeyPage:
 
 
 def _line(row: PasskeyRow, now: datetime) -> PasskeyLine:
-    waits = None if passkeys.counts(row, now) else row.counts_from
+    waits = None if passkeys.is_active(row, now) else row.counts_from
     return PasskeyLine(
         row.passkey_id, row.name, row.created_at, row.last_used_at, waits, row.vouched_by is not None
     )
@@ -112,12 +112,12 @@ async def begin_adding(ctx: Context, session: Session, name: str) -> Ceremony:
         ForbiddenError: step_up_required; it takes a fresh sign-in.
     """
     party_of(ctx.settings)
-    name = passkeys.require_name(name)
+    name = passkeys.require_passkey_name(name)
 
     def begin(tx: Tx) -> Ceremony:
         person = session.person
-        passkeys.require_room(tx.conn, person.iss, person.sub)
-        if passkeys.counting(tx.conn, person.iss, person.sub, tx.now):
+        passkeys.require_passkey_capacity(tx.conn, person.iss, person.sub)
+        if passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now):
             return _ask_older(tx, ctx, session, {"do": "add", "name": name})
         _require_fresh(ctx, session, tx.now)
         return _ask_new(tx, ctx, session, name, vouched_by=None)
@@ -134,14 +134,14 @@ async def begin_removing(ctx: Context, session: Session, passkey_id: str) -> Cer
     """
 
     def begin(tx: Tx) -> Ceremony | None:
-        person, row = session.person, passkeys.own(tx.conn, session, passkey_id)
-        if not passkeys.counts(row, tx.now) and _is_fresh(ctx, session, tx.now):
+        person, row = session.person, passkeys.own_passkey(tx.conn, session, passkey_id)
+        if not passkeys.is_active(row, tx.now) and _is_fresh(ctx, session, tx.now):
             _remove(tx, session, row)
             return None
-        if passkeys.counting(tx.conn, person.iss, person.sub, tx.now):
+        if passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now):
             return _ask_older(tx, ctx, session, {"do": "remove", "passkey_id": passkey_id, "name": row.name})
         _require_fresh(ctx, session, tx.now)
-        raise again("this passkey began to count a moment ago")
+        raise step_up_error("this passkey began to count a moment ago")
 
     return await ctx.db.write(begin)
 
@@ -153,48 +153,48 @@ async def finish(ctx: Context, session: Session, nonce: str, answer: str) -> Cer
         ForbiddenError: step_up_required; it proves nothing.
         ConflictError: somebody has enrolled this device already.
     """
-    spent = await ctx.db.write(lambda tx: spend(tx, nonce))
+    spent = await ctx.db.write(lambda tx: spend_challenge(tx, nonce))
     if spent is not None and spent.purpose == "enrol":
         return await _finish_enrolment(ctx, session, spent, nonce, answer)
-    spent = require_for(spent, "vouch", session.person.key, session.key, ctx.clock())
+    spent = require_matching_challenge(spent, "vouch", session.person.key, session.key, ctx.clock())
     older = await _vouching(ctx, session, nonce, answer)
     return await ctx.db.write(lambda tx: _vouched(tx, ctx, session, older, spent))
 
 
 def _vouched(
-    tx: Tx, ctx: Context, session: Session, older: tuple[PasskeyRow, int], spent: Spent
+    tx: Tx, ctx: Context, session: Session, older: tuple[PasskeyRow, int], spent: SpentChallenge
 ) -> Ceremony | None:
     passkey, counter = older
-    passkeys.used(tx, passkey, counter)
+    passkeys.record_use(tx, passkey, counter)
     if spent.about["do"] == "add":
         return _ask_new(tx, ctx, session, spent.about["name"], vouched_by=passkey.passkey_id)
-    _remove(tx, session, passkeys.own(tx.conn, session, spent.about["passkey_id"]))
+    _remove(tx, session, passkeys.own_passkey(tx.conn, session, spent.about["passkey_id"]))
     return None
 
 
 async def _finish_enrolment(
-    ctx: Context, session: Session, spent: Spent, nonce: str, answer: str
+    ctx: Context, session: Session, spent: SpentChallenge, nonce: str, answer: str
 ) -> Renewed | None:
-    require_for(spent, "enrol", session.person.key, session.key, ctx.clock())
+    require_matching_challenge(spent, "enrol", session.person.key, session.key, ctx.clock())
     try:
-        made = verify_enrolment(party_of(ctx.settings), challenge_of(nonce), answer)
-    except UnprovenError as error:
-        raise again(str(error)) from error
+        made = verify_registration(party_of(ctx.settings), challenge_bytes(nonce), answer)
+    except WebAuthnVerificationError as error:
+        raise step_up_error(str(error)) from error
     return await ctx.db.write(lambda tx: _enrol(tx, ctx, session, made, spent))
 
 
-def _enrol(tx: Tx, ctx: Context, session: Session, made: Enrolled, spent: Spent) -> Renewed | None:
+def _enrol(tx: Tx, ctx: Context, session: Session, made: RegisteredCredential, spent: SpentChallenge) -> Renewed | None:
     person, vouched_by = session.person, spent.about["vouched_by"]
-    passkeys.require_room(tx.conn, person.iss, person.sub)
-    if vouched_by is None and passkeys.counting(tx.conn, person.iss, person.sub, tx.now):
-        raise again("another passkey of yours was enrolled meanwhile: let it vouch for this one")
+    passkeys.require_passkey_capacity(tx.conn, person.iss, person.sub)
+    if vouched_by is None and passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now):
+        raise step_up_error("another passkey of yours was enrolled meanwhile: let it vouch for this one")
     if vouched_by is not None:
-        passkeys.own(tx.conn, session, vouched_by)  # removed meanwhile: its word is worth nothing
+        passkeys.own_passkey(tx.conn, session, vouched_by)  # removed meanwhile: its word is worth nothing
     wait_s, renewed = ctx.settings.passkey_wait_s, None
     if vouched_by is None:
-        renewed = Renewed(another_cookie(tx, session))
-        session = replace(session, key=hashed(renewed.cookie))
-    passkeys.enrol(tx, session, made, spent.about["name"], vouched_by=vouched_by, wait_s=wait_s)
+        renewed = Renewed(rotate_cookie(tx, session))
+        session = replace(session, key=hash_secret(renewed.cookie))
+    passkeys.enrol_passkey(tx, session, made, spent.about["name"], vouched_by=vouched_by, wait_s=wait_s)
     return renewed
 
 
@@ -202,25 +202,25 @@ async def _vouching(ctx: Context, session: Session, nonce: str, answer: str) -> 
     """The passkey of this person's that answered, and its counter."""
     try:
         assertion = read_assertion(answer)
-        row = await ctx.db.read(lambda conn: passkeys.passkey_named(conn, assertion.credential_id))
+        row = await ctx.db.read(lambda conn: passkeys.find_passkey(conn, assertion.credential_id))
         if row is None or (row.iss, row.sub) != (session.person.iss, session.person.sub):
-            raise again("this passkey is not one of yours")
-        if not passkeys.counts(row, ctx.clock()):
-            raise again("this passkey does not count")
-        counter = verify_assertion(party_of(ctx.settings), challenge_of(nonce), assertion, row.public_key)
-    except UnprovenError as error:
-        raise again(str(error)) from error
-    if passkeys.regressed(row, counter):
-        await ctx.db.write(lambda tx: passkeys.alarm(tx, row, counter))
-        raise again("this passkey's counter went back, as a copy's would; the operator was told")
+            raise step_up_error("this passkey is not one of yours")
+        if not passkeys.is_active(row, ctx.clock()):
+            raise step_up_error("this passkey does not count")
+        counter = verify_assertion(party_of(ctx.settings), challenge_bytes(nonce), assertion, row.public_key)
+    except WebAuthnVerificationError as error:
+        raise step_up_error(str(error)) from error
+    if passkeys.counter_regressed(row, counter):
+        await ctx.db.write(lambda tx: passkeys.report_counter_regression(tx, row, counter))
+        raise step_up_error("this passkey's counter went back, as a copy's would; the operator was told")
     return row, counter
 
 
 def _ask_older(tx: Tx, ctx: Context, session: Session, about: dict[str, Any]) -> Ceremony:
     person, life_s = session.person, ctx.settings.challenge_s
-    known = [row.credential_id for row in passkeys.counting(tx.conn, person.iss, person.sub, tx.now)]
-    nonce = issue(tx, session, "vouch", about, life_s=life_s)
-    options = ask_to_sign(party_of(ctx.settings), challenge_of(nonce), known=known, timeout_s=life_s)
+    known = [row.credential_id for row in passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now)]
+    nonce = issue_challenge(tx, session, "vouch", about, life_s=life_s)
+    options = authentication_options(party_of(ctx.settings), challenge_bytes(nonce), known=known, timeout_s=life_s)
     doing = "add a passkey" if about["do"] == "add" else f"remove “{about['name']}”"
     return Ceremony(
         "get",
@@ -233,12 +233,12 @@ def _ask_older(tx: Tx, ctx: Context, session: Session, about: dict[str, Any]) ->
 
 def _ask_new(tx: Tx, ctx: Context, session: Session, name: str, *, vouched_by: str | None) -> Ceremony:
     person, life_s = session.person, ctx.settings.challenge_s
-    nonce = issue(tx, session, "enrol", {"name": name, "vouched_by": vouched_by}, life_s=life_s)
+    nonce = issue_challenge(tx, session, "enrol", {"name": name, "vouched_by": vouched_by}, life_s=life_s)
     live = [row for row in passkeys.passkeys_of(tx.conn, person.iss, person.sub) if row.removed_at is None]
-    options = ask_to_enrol(
+    options = registration_options(
         party_of(ctx.settings),
-        challenge_of(nonce),
-        handle=passkeys.handle_of(person.iss, person.sub),
+        challenge_bytes(nonce),
+        handle=passkeys.user_handle(person.iss, person.sub),
         name=person.name,
         known=[row.credential_id for row in live],
         timeout_s=life_s,
@@ -249,7 +249,7 @@ def _ask_new(tx: Tx, ctx: Context, session: Session, name: str, *, vouched_by: s
 
 def _remove(tx: Tx, session: Session, row: PasskeyRow) -> None:
     actor = person_actor(session.person.iss, session.person.sub)
-    passkeys.remove(tx, row, by=session.key, actor=actor)
+    passkeys.remove_passkey(tx, row, by=session.key, actor=actor)
 
 
 def _is_fresh(ctx: Context, session: Session, now: datetime) -> bool:

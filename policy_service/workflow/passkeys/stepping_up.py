@@ -25,34 +25,34 @@ from typing import Any
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
-from policy_service.identity.ceremonies import (
+from policy_service.identity.webauthn import (
     Assertion,
-    Party,
-    UnprovenError,
-    ask_to_sign,
+    RelyingParty,
+    WebAuthnVerificationError,
+    authentication_options,
     read_assertion,
     step_up_challenge,
     verify_assertion,
 )
 from policy_service.identity.passkeys import (
-    Spent,
-    again,
-    alarm,
-    counting,
-    counts,
-    issue,
-    passkey_named,
-    regressed,
-    require_for,
-    spend,
-    used,
+    SpentChallenge,
+    step_up_error,
+    report_counter_regression,
+    active_passkeys,
+    is_active,
+    issue_challenge,
+    find_passkey,
+    counter_regressed,
+    require_matching_challenge,
+    spend_challenge,
+    record_use,
 )
 from policy_service.identity.sessions import Session
 from policy_service.queries.context import Context
 from policy_service.settings import Settings
 from policy_service.storage.core import insert_row
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import AssertionRow, PasskeyRow
+from policy_service.storage.system_tables import AssertionRow, PasskeyRow
 
 PASSKEY = "passkey"
 
@@ -84,7 +84,7 @@ class Asked:
     options: str  # JSON for navigator.credentials.get
 
 
-def party_of(settings: Settings) -> Party:
+def party_of(settings: Settings) -> RelyingParty:
     """Whom passkeys are bound to.
 
     Raises:
@@ -96,7 +96,7 @@ def party_of(settings: Settings) -> Party:
             "public_url to one with a name, for example http://localhost:8420 on one's own machine",
             code=ErrorCode.STEP_UP_REQUIRED,
         )
-    return Party(settings.rp_id, settings.public_url)
+    return RelyingParty(settings.rp_id, settings.public_url)
 
 
 async def ask(ctx: Context, session: Session, signed: dict[str, Any]) -> Asked:
@@ -109,15 +109,15 @@ async def ask(ctx: Context, session: Session, signed: dict[str, Any]) -> Asked:
     person = session.person
 
     def begin(tx: Tx) -> tuple[str, Sequence[str]]:
-        known = [row.credential_id for row in counting(tx.conn, person.iss, person.sub, tx.now)]
+        known = [row.credential_id for row in active_passkeys(tx.conn, person.iss, person.sub, tx.now)]
         if not known:
             raise without_passkey(ctx.settings)
         about = {"review": signed["review"], "verdict": signed["verdict"]}
-        return issue(tx, session, "vote", about, life_s=ctx.settings.challenge_s), known
+        return issue_challenge(tx, session, "vote", about, life_s=ctx.settings.challenge_s), known
 
     nonce, known = await ctx.db.write(begin)
     challenge = step_up_challenge({**signed, "nonce": nonce})
-    return Asked(nonce, ask_to_sign(party, challenge, known=known, timeout_s=ctx.settings.challenge_s))
+    return Asked(nonce, authentication_options(party, challenge, known=known, timeout_s=ctx.settings.challenge_s))
 
 
 def without_passkey(settings: Settings) -> ForbiddenError:
@@ -138,31 +138,31 @@ async def prove(ctx: Context, proof: Proof, signed: dict[str, Any]) -> Proven:
     party = party_of(ctx.settings)
     try:
         assertion = read_assertion(proof.answer)
-    except UnprovenError as error:
-        raise again(str(error)) from error
+    except WebAuthnVerificationError as error:
+        raise step_up_error(str(error)) from error
 
-    def take(tx: Tx) -> tuple[Spent | None, PasskeyRow | None]:
-        return spend(tx, proof.nonce), passkey_named(tx.conn, assertion.credential_id)
+    def take(tx: Tx) -> tuple[SpentChallenge | None, PasskeyRow | None]:
+        return spend_challenge(tx, proof.nonce), find_passkey(tx.conn, assertion.credential_id)
 
     spent, passkey = await ctx.db.write(take)  # 1
     now = ctx.clock()
-    spent = require_for(spent, "vote", signed["person"], proof.session, now)  # 2
+    spent = require_matching_challenge(spent, "vote", signed["person"], proof.session, now)  # 2
     if spent.about != {"review": signed["review"], "verdict": signed["verdict"]}:
-        raise again("this confirmation was begun for another review, or for another answer")
+        raise step_up_error("this confirmation was begun for another review, or for another answer")
     if passkey is None or f"{passkey.iss}|{passkey.sub}" != signed["person"]:  # 3
-        raise again("this passkey is not one of yours")
-    if not counts(passkey, now):
-        raise again(
+        raise step_up_error("this passkey is not one of yours")
+    if not is_active(passkey, now):
+        raise step_up_error(
             "this passkey does not count: it was removed, or it is too new and no older one vouched for it"
         )
     members = {**signed, "nonce": proof.nonce}
     try:
         counter = verify_assertion(party, step_up_challenge(members), assertion, passkey.public_key)  # 4
-    except UnprovenError as error:
-        raise again(str(error)) from error
-    if regressed(passkey, counter):  # 5
-        await ctx.db.write(lambda tx: alarm(tx, passkey, counter))
-        raise again("this passkey's counter went back, as a copy's would; the operator was told")
+    except WebAuthnVerificationError as error:
+        raise step_up_error(str(error)) from error
+    if counter_regressed(passkey, counter):  # 5
+        await ctx.db.write(lambda tx: report_counter_regression(tx, passkey, counter))
+        raise step_up_error("this passkey's counter went back, as a copy's would; the operator was told")
     return Proven(passkey, assertion, counter, members)
 
 
@@ -172,7 +172,7 @@ def note_use(tx: Tx, proven: Proven) -> None:
     Raises:
         ForbiddenError: step_up_required; it was removed or used in the meantime.
     """
-    used(tx, proven.passkey, proven.counter)  # 6
+    record_use(tx, proven.passkey, proven.counter)  # 6
 
 
 def keep(tx: Tx, vote_id: str, proven: Proven) -> None:

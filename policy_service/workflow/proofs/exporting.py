@@ -24,7 +24,7 @@ from policy_service.queries.ballots import ballots, count, person_key, requester
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context
 from policy_service.storage.core import find, find_one, rows_of, table
-from policy_service.storage.plumbing import AssertionRow, ViewRow
+from policy_service.storage.system_tables import AssertionRow, ViewRow
 from policy_service.storage.tables import (
     AttemptRow,
     DecisionRow,
@@ -33,7 +33,7 @@ from policy_service.storage.tables import (
     TransactionRow,
     VoteRow,
 )
-from policy_service.storage.types import read_stored, time_text
+from policy_service.storage.types import parse_stored_json, time_text
 from policy_service.tokens.keys import TYP_EXPORT
 
 FORMAT: Final = "countersign.review-export/1"
@@ -185,7 +185,7 @@ def _views(conn: Connection, votes: list[VoteRow], proofs: dict[str, AssertionRo
     named = {vote.view_digest for vote in votes} | {proof.signed["view_digest"] for proof in proofs.values()}
     wanted = [digest for digest in named if digest is not None]
     query = select(*table(ViewRow).columns).where(col(ViewRow.view_digest).in_(wanted))
-    return {row.view_digest: read_stored(row.material) for row in rows_of(ViewRow, conn.execute(query))}
+    return {row.view_digest: parse_stored_json(row.material) for row in rows_of(ViewRow, conn.execute(query))}
 
 
 def _proofs(conn: Connection, vote_ids: list[str]) -> dict[str, AssertionRow]:

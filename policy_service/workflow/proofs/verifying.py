@@ -33,10 +33,10 @@ from countersign.contract.names import txn_digest
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.quorum import BallotVote, Signature, Tally, opening, tally
-from policy_service.identity.ceremonies import (
+from policy_service.identity.webauthn import (
     Assertion,
-    Party,
-    UnprovenError,
+    RelyingParty,
+    WebAuthnVerificationError,
     key_digest,
     step_up_challenge,
     verify_assertion,
@@ -228,7 +228,7 @@ def _passkeys(content: dict[str, Any], given: Given, report: Report) -> None:
             vote["step_up"] == PASSKEY and proof is not None,
             f"{named} claims a step-up without a proof of it",
         )
-        _verify_proof(content, vote, Party(deployment["rp_id"], origin), named)
+        _verify_proof(content, vote, RelyingParty(deployment["rp_id"], origin), named)
         signatures.add(proof["signature"])
         nonces.add(proof["signed"]["nonce"])
         proven += 1
@@ -238,7 +238,7 @@ def _passkeys(content: dict[str, Any], given: Given, report: Report) -> None:
         report.trusted.append(f"that {deployment['origin']} is where people decide (give --origin)")
 
 
-def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: Party, named: str) -> None:
+def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: RelyingParty, named: str) -> None:
     proof = vote["assertion"]
     signed = proof["signed"]
     review_id, rev, effect_digest, whole = _about(content)
@@ -264,7 +264,7 @@ def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: Party, n
     )
     try:
         verify_assertion(party, step_up_challenge(signed), assertion, decode_base64url(proof["public_key"]))
-    except UnprovenError as error:
+    except WebAuthnVerificationError as error:
         raise _Fault(f"{named}: {error}") from error
 
 

@@ -33,7 +33,7 @@ from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of, manifest_for
 from policy_service.queries.records import Snapshot, stays
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow
 from policy_service.workflow.effects.asking import (
@@ -163,7 +163,7 @@ def _require_fired(snapshot: Snapshot, effect_id: str) -> EffectRow:
 
 def _give_up(tx: Tx, caller: Caller, txn: str, effect_id: str, why: str) -> None:
     """Nobody can take it back by a call: a person is told."""
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     snapshot = records.require(tx.conn, txn)
     forward = _require_fired(snapshot, effect_id)
     compensation_impossible(tx, snapshot, forward, why, Cause(agent_actor(caller.agent), "compensate"))
@@ -173,7 +173,7 @@ def _compensate(
     tx: Tx, ctx: Context, bundle: Bundle, caller: Caller, txn: str, effect_id: str, facts: Facts
 ) -> tuple[Snapshot, list[Minted]]:
     require_current(ctx, bundle)
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     snapshot = records.require(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
     require_acting(tx, caller, "compensate")

@@ -28,7 +28,7 @@ from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.effects import manifest_for
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, AttemptRow, EffectRow, RedemptionRow
@@ -117,7 +117,7 @@ def _redeem(
 ) -> Spent:
     require_current(ctx, bundle)
     if claims:
-        tx = alone_with(tx, claims[0].txn)
+        tx = lock_transaction(tx, claims[0].txn)
     attempt = records.attempt_of(tx.conn, caller.agent, attempt_id)
     if attempt is not None:
         snapshot = records.require(tx.conn, attempt.txn, attempt.rev)

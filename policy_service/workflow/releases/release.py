@@ -15,7 +15,7 @@ from policy_service.identity.agents import Caller
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.endings import expire_if_over
@@ -50,7 +50,7 @@ def sign_all(ctx: Context, minted: list[Minted]) -> tuple[str, ...]:
 
 
 def _release(tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int) -> tuple[Snapshot, list[Minted]]:
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     snapshot = records.require(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
     require_acting(tx, caller)

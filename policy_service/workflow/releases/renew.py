@@ -20,8 +20,8 @@ from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
-from policy_service.storage.core import change
+from policy_service.storage.advisory_locks import lock_transaction
+from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow
 from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
@@ -86,7 +86,7 @@ def _renew(
     facts: Mapping[str, Facts],
 ) -> Spent:
     require_current(ctx, bundle)
-    tx = alone_with(tx, require_attempt(tx.conn, caller, attempt_id).txn)
+    tx = lock_transaction(tx, require_attempt(tx.conn, caller, attempt_id).txn)
     require_known(tx, ctx, bundle)
     attempt, snapshot = attempt_and_snapshot(tx.conn, caller, attempt_id)
     require_redeemer(caller, snapshot.transaction)
@@ -173,5 +173,5 @@ def _log(tx: Tx, effect: EffectRow, kind: str, cause: Cause, **detail: Any) -> N
 def _set_fire_by(conn: Connection, attempt: AttemptRow, fire_by: datetime) -> None:
     """The end of an attempt's time to fire, as its newest receipt says."""
     named = {"redeemer": attempt.redeemer, "attempt_id": attempt.attempt_id}
-    change(conn, AttemptRow, named, {"fire_by": fire_by})
+    update_rows(conn, AttemptRow, named, {"fire_by": fire_by})
     attempt.fire_by = fire_by

@@ -17,7 +17,7 @@ from policy_service.identity.agents import Caller
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.standing import compensation_failed
@@ -54,14 +54,14 @@ async def report(ctx: Context, caller: Caller, told: ReportRequest) -> Snapshot:
 
 def _report(tx: Tx, ctx: Context, caller: Caller, told: ReportRequest, recalled: Recalled | None) -> Snapshot:
     if recalled is not None:
-        tx = alone_with(tx, recalled.claims.txn)
+        tx = lock_transaction(tx, recalled.claims.txn)
         if records.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
             snapshot = recall(tx, ctx.active.current, caller, recalled)
             if records.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
                 return snapshot  # redeemed under another attempt too: people were told
     attempt = require_attempt(tx.conn, caller, told.attempt_id)
     if tx.alone_with is None:
-        tx = alone_with(tx, attempt.txn)
+        tx = lock_transaction(tx, attempt.txn)
     snapshot = records.require(tx.conn, attempt.txn, attempt.rev)
     require_redeemer(caller, snapshot.transaction)
     cause = Cause(agent_actor(caller.agent), "report", {"attempt_id": told.attempt_id})

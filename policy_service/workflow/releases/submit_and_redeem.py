@@ -16,7 +16,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import Edits
 from policy_service.storage.tables import AttemptRow
@@ -83,7 +83,7 @@ async def submit_and_redeem(
 
 
 def _submit_and_redeem(tx: Tx, ctx: Context, caller: Caller, submission: Submission) -> _Done:
-    tx = alone_with(tx, submission.named.txn)
+    tx = lock_transaction(tx, submission.named.txn)
     submitted = submit_in(tx, ctx, submission)
     snapshot, attempt_id = submitted.snapshot, submission.request.attempt_id
     if attempt_id is None or caller.agent != snapshot.transaction.aud:

@@ -16,8 +16,8 @@ from policy_service.queries import records
 from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
-from policy_service.storage.core import change
+from policy_service.storage.advisory_locks import lock_transaction
+from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import CommentRow, ReviewRow
 from policy_service.workflow.effects.endings import expire_effect
@@ -48,7 +48,7 @@ async def answer(ctx: Context, caller: Caller, review_id: str, question_id: str,
 
 def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, words: str) -> Snapshot | None:
     """None: the review has expired in this unit, which stands."""
-    tx = alone_with(tx, review.txn)
+    tx = lock_transaction(tx, review.txn)
     require_acting(tx, caller)
     case = read_case(tx.conn, review.review_id)
     question = _question(case, question_id)
@@ -63,7 +63,7 @@ def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, word
             f"question {question_id!r} was answered already, and otherwise; the first answer stands",
             code=ErrorCode.ALREADY_ANSWERED,
         )
-    change(tx.conn, CommentRow, {"comment_id": question_id}, {"answer": words, "answered_at": tx.now})
+    update_rows(tx.conn, CommentRow, {"comment_id": question_id}, {"answer": words, "answered_at": tx.now})
     question.answer, question.answered_at = words, tx.now
     cause = Cause(agent_actor(caller.agent), "answer")
     tell_review(tx, case.review, "question_answered", cause, comment_id=question_id)

@@ -26,7 +26,7 @@ from policy_service.queries.cases import Case, read_case
 from policy_service.queries.context import Context
 from policy_service.queries.voter import Voter, why_not
 from policy_service.queries.words import closed, require_short
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import CommentRow
 from policy_service.storage.types import new_id
@@ -95,7 +95,7 @@ def _comment(
     still: Callable[[Tx], None],
 ) -> bool:
     """Whether it was written; otherwise the review has expired in this unit, which stands."""
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     require_deciding(tx, voter.iss, voter.sub)
     still(tx)
     case = read_case(tx.conn, remark.review_id)

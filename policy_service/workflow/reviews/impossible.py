@@ -28,7 +28,7 @@ from policy_service.queries.cases import Case, read_case, read_cases
 from policy_service.queries.context import Context
 from policy_service.queries.records import Snapshot
 from policy_service.queries.signers import People, is_permitted
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import ReviewRow, TaskRow
@@ -122,7 +122,7 @@ def _told(conn: Connection) -> set[str]:
 
 def _move(tx: Tx, ctx: Context, review_id: str) -> bool:
     """Weighed again, alone with its transaction: it may have been met meanwhile."""
-    tx = alone_with(tx, read_case(tx.conn, review_id).review.txn)
+    tx = lock_transaction(tx, read_case(tx.conn, review_id).review.txn)
     case = read_case(tx.conn, review_id)
     effect, cause = case.effect, Cause(SERVICE, "quorum")
     short = []

@@ -27,7 +27,7 @@ from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.question import Facts
 from policy_service.domain.quorum import Tally, serves
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.identity.passkeys import counting
+from policy_service.identity.passkeys import active_passkeys
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import records
 from policy_service.queries.ballots import count, standing_of, standing_verdict
@@ -40,10 +40,10 @@ from policy_service.queries.reviews import content_of
 from policy_service.queries.shown import SHOWN_TO_PEOPLE, folded_args, views_for
 from policy_service.queries.voter import Voter, may_open, probe, why_not
 from policy_service.queries.words import require_short
-from policy_service.storage.alone import alone_with
-from policy_service.storage.core import change, insert_unless_taken
+from policy_service.storage.advisory_locks import lock_transaction
+from policy_service.storage.core import update_rows, insert_row_or_ignore
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import ViewRow
+from policy_service.storage.system_tables import ViewRow
 from policy_service.storage.tables import EffectRow, VoteRow
 from policy_service.storage.types import new_id
 from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
@@ -165,7 +165,7 @@ def _vote(
     proven: Proven | None,
 ) -> Cast:
     require_current(ctx, bundle)
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     require_deciding(tx, voter.iss, voter.sub)
     case = read_case(tx.conn, ballot.review_id)
     _require_same_bytes(tx, case, ballot)
@@ -237,7 +237,7 @@ def _require_same_view(tx: Tx, bundle: Bundle, case: Case, ballot: Ballot) -> Ba
             f"{', '.join(folded)} stood folded on the page this vote came from: open it in full and read it first",
             code=ErrorCode.VIEW_INCOMPLETE,
         )
-    insert_unless_taken(tx.conn, ViewRow(view_digest=shown.digest, material=shown.canonical))
+    insert_row_or_ignore(tx.conn, ViewRow(view_digest=shown.digest, material=shown.canonical))
     return ballot
 
 
@@ -250,7 +250,7 @@ def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: V
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
     mine = probe(bundle, voter)
     if ballot.verdict == "approve" and not any(serves(gate, mine) for gate in case.asked):
-        if counting(tx.conn, voter.iss, voter.sub, tx.now):
+        if active_passkeys(tx.conn, voter.iss, voter.sub, tx.now):
             raise ForbiddenError(
                 "every gate you serve asks for a passkey: open the review and confirm with yours",
                 code=ErrorCode.STEP_UP_REQUIRED,
@@ -294,7 +294,7 @@ def _already_cast(case: Case, voter: Voter, ballot: Ballot) -> VoteRow | None:
 def _strengthen(tx: Tx, case: Case, cast: VoteRow, voter: Voter, cause: Cause, proven: Proven | None) -> None:
     """The vote stands as it was cast, in its place; what its person has proved since is a line of its own."""
     was, cast.step_up = cast.step_up, voter.step_up
-    change(tx.conn, VoteRow, {"vote_id": cast.vote_id}, {"step_up": cast.step_up})
+    update_rows(tx.conn, VoteRow, {"vote_id": cast.vote_id}, {"step_up": cast.step_up})
     if proven is not None:
         keep(tx, cast.vote_id, proven)
     detail = {"vote_id": cast.vote_id, "step_up": cast.step_up, "was": was, **_by(proven)}

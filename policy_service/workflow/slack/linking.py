@@ -47,12 +47,12 @@ from policy_service.errors import (
     UnauthenticatedError,
 )
 from policy_service.identity.people import slack_link, slack_links_of
-from policy_service.identity.sessions import Session, another_cookie, hashed
+from policy_service.identity.sessions import Session, rotate_cookie, hash_secret
 from policy_service.queries.context import Context
 from policy_service.slack import SlackApp
-from policy_service.storage.alone import stop
-from policy_service.storage.core import change, find_one, insert_row, table
-from policy_service.storage.credentials import SessionRow
+from policy_service.storage.advisory_locks import lock_exclusive
+from policy_service.storage.core import update_rows, find_one, insert_row, table
+from policy_service.storage.credential_tables import SessionRow
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackInvitationRow, SlackLinkRow
 from policy_service.storage.tables import PersonRow
@@ -141,7 +141,7 @@ def _invite(tx: Tx, app: SlackApp, account: Account, secret: str) -> None:
     )
     tx.conn.execute(delete(SlackInvitationRow).where(*older))
     row = SlackInvitationRow(
-        secret_hash=hashed(secret),
+        secret_hash=hash_secret(secret),
         team_id=account.team_id,
         user_id=account.user_id,
         account=account.name[:_LONGEST_NAME] or account.user_id,
@@ -161,7 +161,7 @@ async def invitation_of(ctx: Context, secret: str) -> Invitation | None:
 
 
 def _invitation(conn: Connection, secret: str) -> SlackInvitationRow | None:
-    return find_one(conn, SlackInvitationRow, secret_hash=hashed(secret))
+    return find_one(conn, SlackInvitationRow, secret_hash=hash_secret(secret))
 
 
 def require_live(tx: Tx, app: SlackApp, secret: str) -> SlackInvitationRow:
@@ -201,7 +201,7 @@ def _no_invitation() -> InvalidRequestError:
 
 def alone_with_account(tx: Tx, team_id: str, user_id: str) -> None:
     """Of the units that change what an account is, one runs at a time. Asked for before its person is acted for."""
-    stop(tx, f"slack {team_id} {user_id}")
+    lock_exclusive(tx, f"slack {team_id} {user_id}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +243,7 @@ def _link(tx: Tx, app: SlackApp, secret: str, session: Session) -> Made:
     signed_in = find_one(tx.conn, SessionRow, id_hash=session.key)
     if signed_in is None:
         raise UnauthenticatedError("nobody is signed in here any more; sign in again")
-    cookie = another_cookie(tx, session)
+    cookie = rotate_cookie(tx, session)
     _require_same_email(tx, app, invitation, person.iss, person.sub)
     row = SlackLinkRow(
         team_id=invitation.team_id,
@@ -254,7 +254,7 @@ def _link(tx: Tx, app: SlackApp, secret: str, session: Session) -> Made:
         trust=signed_in.trust,
         account=invitation.account,
         linked_at=tx.now,
-        linked_by=hashed(cookie),
+        linked_by=hash_secret(cookie),
     )
     renewed = _keep(tx, row)
     body = {"team": row.team_id, "user": row.user_id, "assurance": row.assurance, "renewed": renewed}
@@ -297,7 +297,7 @@ def _keep(tx: Tx, row: SlackLinkRow) -> bool:
         "linked_by": row.linked_by,
         "signed_out_at": None,
     }
-    change(tx.conn, SlackLinkRow, {"team_id": row.team_id, "user_id": row.user_id}, renewed)
+    update_rows(tx.conn, SlackLinkRow, {"team_id": row.team_id, "user_id": row.user_id}, renewed)
     return True
 
 
@@ -320,7 +320,7 @@ def unlink_in(
     row = slack_link(tx.conn, team_id, user_id)
     if row is None or whose not in {None, row.person}:
         return None
-    stop(tx, row.person)
+    lock_exclusive(tx, row.person)
     account = (col(SlackLinkRow.team_id) == team_id, col(SlackLinkRow.user_id) == user_id)
     tx.conn.execute(delete(SlackLinkRow).where(*account))
     body = {"team": team_id, "user": user_id, "person": row.person}
@@ -346,6 +346,6 @@ def _set_direct(tx: Tx, team_id: str, user_id: str, wanted: bool, whose: str | N
         raise NotFoundError(f"the Slack account {user_id!r} is not linked; link it with {COMMAND}")
     if row.direct == wanted:
         return
-    change(tx.conn, SlackLinkRow, {"team_id": team_id, "user_id": user_id}, {"direct": wanted})
+    update_rows(tx.conn, SlackLinkRow, {"team_id": team_id, "user_id": user_id}, {"direct": wanted})
     body = {"team": team_id, "user": user_id, "wanted": wanted}
     append(tx, "slack_direct", actor=person_actor(row.iss, row.sub), body=body)

@@ -24,18 +24,18 @@ from sqlalchemy import Delete, delete, exists, select, update
 
 from policy_service.queries.context import Context
 from policy_service.storage import outbox
-from policy_service.storage.core import find_one, insert_unless_taken, table
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.core import find_one, insert_row_or_ignore, table
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.slack_tables import (
-    WAITS,
+    IS_WAITING,
     SlackCardRow,
     SlackDeliveryRow,
     SlackPlaceRow,
-    holds,
+    has_message,
     lane_of,
 )
 from policy_service.storage.tables import ReviewRow
-from policy_service.storage.unit import Tx
+from policy_service.storage.unit_of_work import Tx
 
 CARD: Final = "slack_card"
 REPLY: Final = "slack_reply"
@@ -61,7 +61,7 @@ _places = table(SlackPlaceRow)
 
 def want_place(tx: Tx, place: str) -> None:
     """Have a place to write to, in the unit that owes it something; it is not forgotten meanwhile (`forget_slack`)."""
-    if not insert_unless_taken(tx.conn, SlackPlaceRow(place=place)):
+    if not insert_row_or_ignore(tx.conn, SlackPlaceRow(place=place)):
         unused = (_places.c.not_before.is_(None)) | (_places.c.not_before < tx.now)
         tx.conn.execute(update(_places).where(_places.c.place == place, unused).values(not_before=tx.now))
 
@@ -97,7 +97,7 @@ def owe_answer(
 ) -> None:
     """Words for one person alone, where they pressed: sent at once, in a lane of their own."""
     place = f"@{user_id}"
-    mine = (_outbox.lane == lane_of(place), WAITS, _outbox.kind == EPHEMERAL)
+    mine = (_outbox.lane == lane_of(place), IS_WAITING, _outbox.kind == EPHEMERAL)
     waiting = tx.conn.execute(select(_outbox.outbox_id).where(*mine).limit(MOST_ANSWERS)).all()
     if len(waiting) == MOST_ANSWERS:
         return
@@ -109,7 +109,7 @@ def owe_answer(
 def _put(
     tx: Tx, outbox_id: str, kind: str, payload: dict[str, Any], place: str, wait: timedelta = OFFERED_FOR
 ) -> None:
-    outbox.put_once(tx, outbox_id, kind, payload, lane=lane_of(place), give_up_at=tx.now + wait)
+    outbox.enqueue_once(tx, outbox_id, kind, payload, lane=lane_of(place), give_up_at=tx.now + wait)
 
 
 def delivery_of(*parts: str) -> str:
@@ -129,7 +129,7 @@ async def first_time(ctx: Context, delivery: str) -> bool:
 
 def note_in(tx: Tx, delivery: str) -> bool:
     """The same in a unit that is open."""
-    return insert_unless_taken(tx.conn, SlackDeliveryRow(delivery=delivery, at=tx.now))
+    return insert_row_or_ignore(tx.conn, SlackDeliveryRow(delivery=delivery, at=tx.now))
 
 
 DELIVERIES_KEPT: Final = timedelta(days=1)
@@ -170,4 +170,4 @@ def _places_over(tx: Tx) -> Delete:
     what is over by now, or was woken by an operator."""
     long_ago = _places.c.not_before.is_(None) | (_places.c.not_before < tx.now - CARDS_KEPT)
     unused = (long_ago, ~exists().where(_cards.c.place == _places.c.place))
-    return delete(_places).where(*unused, ~holds(WAITS))
+    return delete(_places).where(*unused, ~has_message(IS_WAITING))

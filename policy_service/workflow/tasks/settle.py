@@ -24,7 +24,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.task_cases import TaskCase, read_task, said_of, why_not_settle
 from policy_service.queries.voter import Voter
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.types import time_text
 from policy_service.workflow.effects.asking import require_current, with_one_bundle
@@ -73,7 +73,7 @@ async def settle(ctx: Context, voter: Voter, word: Word) -> TaskCase:
 
 def _settle(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, word: Word, txn: str) -> TaskCase:
     require_current(ctx, bundle)
-    tx = alone_with(tx, txn)
+    tx = lock_transaction(tx, txn)
     require_deciding(tx, voter.iss, voter.sub)
     case = read_task(tx.conn, word.task_id)
     if case.task.state != "open":

@@ -19,7 +19,7 @@ from sqlmodel import col
 from countersign.contract import pointer_to
 from policy_service.queries.effect_text import is_hidden, without_secrets
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, TransactionRow
-from policy_service.storage.types import first_id, time_text
+from policy_service.storage.types import min_id_at, time_text
 
 MAX_CALLS: Final = 50_000
 """The newest ones; a longer record is taken in several pieces."""
@@ -51,7 +51,7 @@ def _newest(conn: Connection, since: datetime) -> Iterator[Mapping[str, Any]]:
     """Page by page along the ids of decisions, which sort by time: no index holds their moments."""
     decision_id = col(DecisionRow.decision_id)
     query = (
-        _submitted().where(decision_id >= first_id("dec", since)).order_by(decision_id.desc()).limit(_PAGE)
+        _submitted().where(decision_id >= min_id_at("dec", since)).order_by(decision_id.desc()).limit(_PAGE)
     )
     page = query
     for _ in range(MAX_CALLS // _PAGE):

@@ -26,10 +26,10 @@ from policy_service.pdp.engine import decide
 from policy_service.queries import records
 from policy_service.queries.context import Context
 from policy_service.queries.shadow import Way, _differences
-from policy_service.storage import alone
-from policy_service.storage.core import change, find_one, insert_row, insert_unless_taken, table
+from policy_service.storage import advisory_locks
+from policy_service.storage.core import update_rows, find_one, insert_row, insert_row_or_ignore, table
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import ShadowDifferenceRow, ShadowRow
+from policy_service.storage.system_tables import ShadowDifferenceRow, ShadowRow
 from policy_service.workflow.effects.asking import gather_facts, question_about
 from policy_service.workflow.metering import look_back
 
@@ -60,7 +60,7 @@ async def follow(ctx: Context, candidate: Candidate, holder: str) -> int:
     bundle = await candidate.reload()
     if bundle is None or bundle.digest == ctx.active.current.digest:
         return 0
-    bundle.facts.ask_only(ctx.active.current.facts.config.source)
+    bundle.facts.restrict_to(ctx.active.current.facts.config.source)
     begun = await ctx.db.write(lambda tx: _begin(tx, bundle, holder))
     if begun is None:
         return 0
@@ -77,7 +77,7 @@ async def follow(ctx: Context, candidate: Candidate, holder: str) -> int:
 
 def _begin(tx: Tx, bundle: Bundle, holder: str) -> ShadowRow | None:
     """How far this candidate was compared; None while another process shadows."""
-    if alone.acquire(tx, _LEASE, holder, _LEASE_FOR) is None:
+    if advisory_locks.acquire_lease(tx, _LEASE, holder, _LEASE_FOR) is None:
         return None
     known = find_one(tx.conn, ShadowRow, candidate=bundle.digest)
     if known is not None:
@@ -188,10 +188,10 @@ def _keep(tx: Tx, row: ShadowRow, look: _Look, upto: int) -> bool:
         return False
     counts = {name: getattr(known, name) + look.counts[name] for name in names}
     where = {"candidate": row.candidate, "upto": row.upto}
-    if not change(tx.conn, ShadowRow, where, counts | {"upto": upto}):
+    if not update_rows(tx.conn, ShadowRow, where, counts | {"upto": upto}):
         return False
     for found in look.rows:
-        insert_unless_taken(tx.conn, found)
+        insert_row_or_ignore(tx.conn, found)
     oldest = _oldest_kept(tx.conn, row.candidate)
     if oldest is not None:
         mine = _differences.c.candidate == row.candidate

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import func, select
 
 from policy_service.errors import ServiceError
-from policy_service.identity.people import end_every_slack_link, every_slack_link, remember
+from policy_service.identity.people import delete_all_slack_links, list_slack_links, record_sign_in
 from policy_service.identity.sessions import Session, open_session
 from policy_service.queries.cases import read_case
 from policy_service.queries.review_models import VoteResult
@@ -24,7 +24,7 @@ from policy_service.queries.shown import SLACK, view_of
 from policy_service.slack import SlackApp
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.workflow.reviews.vote import Ballot, vote
 from policy_service.workflow.slack.linking import Account, invite, link
@@ -48,7 +48,7 @@ class Workspace:
 
     async def emptied(self) -> Workspace:
         """The same with no account linked, nobody revoked, and a log that begins here."""
-        await self.world.service.db.write(end_every_slack_link)
+        await self.world.service.db.write(delete_all_slack_links)
         for one in await self.world.operator("people-list", {}):
             if one["revoked"]:
                 await self.world.operator("reinstate-approver", {"person": one["person"]})
@@ -97,7 +97,7 @@ class Workspace:
         trust = self.world.settings.providers[0].trust
 
         def begin(tx: Tx) -> str:
-            remember(tx, ISSUER, sub, sub.title(), email=email, groups=groups)
+            record_sign_in(tx, ISSUER, sub, sub.title(), email=email, groups=groups)
             return open_session(tx, ISSUER, sub, "oidc", max_s=86_400, trust=trust, sid=f"s-{sub}")
 
         return await self.world.service.db.write(begin)
@@ -163,7 +163,7 @@ class Workspace:
 
     async def rows(self) -> list[SlackLinkRow]:
         """Every account that is linked."""
-        return await self.world.service.db.read(every_slack_link)
+        return await self.world.service.db.read(list_slack_links)
 
 
 @asynccontextmanager

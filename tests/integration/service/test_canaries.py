@@ -307,7 +307,7 @@ OF_A_REQUEST: dict[str, tuple[Any, str]] = {
     "the policy engine": ("policy_service.workflow.effects.asking", "decide"),
     "the facts": (Bundle, "facts_for"),
     "a unit of work": ("policy_service.workflow.effects.revisions", "insert"),
-    "the log": ("policy_service.storage.logbook", "canonicalize"),
+    "the log": ("policy_service.storage.audit_writer", "canonicalize"),
     "the signer": (Signer, "sign_receipt"),
     "the answer": (Telling, "transaction"),
     "a page": (Pages, "draw"),
@@ -321,9 +321,9 @@ OF_A_LOOP: dict[str, tuple[Any, str]] = {
     "the outbox": ("policy_service.storage.outbox", "claim"),
     "the sequencer": ("policy_service.audit.sequencer", "_has_unnumbered"),
     "the feed": ("policy_service.audit.feed", "entries_after"),
-    "the watch": ("policy_service.jobs.watching", "highest_index"),
-    "the count": ("policy_service.audit.committed", "_facts"),
-    "a webhook": ("policy_service.jobs.sending", "deliver"),
+    "the watch": ("policy_service.jobs.health_monitor", "highest_index"),
+    "the count": ("policy_service.audit.telemetry", "_facts"),
+    "a webhook": ("policy_service.jobs.delivery", "deliver"),
     "a webhook's signature": ("policy_service.workflow.webhooks", "sign_webhook"),
 }
 

@@ -11,7 +11,7 @@ from sqlmodel import SQLModel
 
 from countersign.contract import names
 from policy_service import metrics
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.workflow.effects import evaluate as evaluating
 from tests.fakes.payments import PAY, Payments, gate, manifest, plain_forbid
 from tests.fakes.world import Agent, World

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from sqlalchemy import Connection, func, select
 
-from policy_service.storage.plumbing import IdempotencyRow
+from policy_service.storage.system_tables import IdempotencyRow
 from policy_service.storage.tables import TransactionRow
 from policy_service.workflow.due.sweep import forget_what_is_over
 from tests.fakes.world import Agent, World

@@ -15,7 +15,7 @@ from policy_service.channels import streams
 from policy_service.identity.agents import Caller
 from policy_service.queries import log as history
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from tests.fakes.pages import holds
 from tests.fakes.payments import Payments, gate, person
 from tests.fakes.streaming import events, served

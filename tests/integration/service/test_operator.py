@@ -25,10 +25,10 @@ from policy_service.channels.operator.people import agent_text
 from policy_service.channels.operator.socket import embedded_lock
 from policy_service.cli import _welcome, app
 from policy_service.errors import StartError
-from policy_service.identity.agents import Voucher, bring_key
+from policy_service.identity.agents import Voucher, add_vouched_key
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.types import time_text
 from tests.counterparts import postgres
 from tests.fakes.operated import Operated, environment
@@ -134,7 +134,7 @@ async def test_the_list_of_agents_shows_what_revoke_key_and_a_401_ask_for(tmp_pa
         now = bank.clock()
         for key, until in zip(keys[2:], (now + timedelta(hours=1), now - timedelta(hours=1)), strict=True):
             voucher = Voucher("robot", "k8s", "trust", now, "sub", until, None)
-            await bank.service.db.write(lambda tx, key=key, voucher=voucher: bring_key(tx, key, voucher))  # type: ignore[misc]
+            await bank.service.db.write(lambda tx, key=key, voucher=voucher: add_vouched_key(tx, key, voucher))  # type: ignore[misc]
         told = await bank.operator("agent-list", {})
         log = table(AuditRow).c
         bodies = select(log.body).where(log.kind.in_(["agent_frozen", "agent_key_revoked"]))

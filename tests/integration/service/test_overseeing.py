@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import func, select
 
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import DecisionRow
 from policy_service.workflow.trials import shadow
 from tests.fakes.pages import holds, words

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select
 
 from policy_service.storage.core import find, table
-from policy_service.storage.plumbing import AuditRow, ChallengeRow, PasskeyRow
+from policy_service.storage.system_tables import AuditRow, ChallengeRow, PasskeyRow
 from policy_service.workflow.due import sweep
 from tests.fakes.authenticator import UP, UV, Passkey
 from tests.fakes.pages import holds

@@ -27,7 +27,7 @@ from policy_service.pap.git.objects import Objects
 from policy_service.pap.git.remotes import place_of
 from policy_service.pap.problems import HeadError
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.workflow.looking import look
 from tests.fakes.pages import holds
 from tests.fakes.payments import PAY, Payments

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from policy_service.queries.queue import Tab, Wanted
-from policy_service.storage.asked import AskedRow
+from policy_service.storage.review_groups import ReviewGroupRow
 from policy_service.storage.core import table
 from policy_service.workflow.effects.activate import ask_about_open
 from tests.fakes.payments import ANYBODY, PAY, Payments, gate, person
@@ -35,7 +35,7 @@ def ids(rows: Iterable[Any]) -> list[str]:
 
 async def asked(bank: World) -> dict[str, set[str]]:
     """Who is asked about what, as the index has it."""
-    rows = await bank.service.db.read(lambda conn: conn.execute(table(AskedRow).select()).all())
+    rows = await bank.service.db.read(lambda conn: conn.execute(table(ReviewGroupRow).select()).all())
     found: dict[str, set[str]] = {}
     for row in rows:
         found.setdefault(row.review_id, set()).add(row.asked)

@@ -27,7 +27,7 @@ from policy_service.cli import app
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
-from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import RedemptionRow
 from policy_service.tokens.epoch import read_mark
 from tests.fakes.log_check import faults_of_log

@@ -17,8 +17,8 @@ from policy_service.errors import (
     UnauthenticatedError,
 )  # fmt: skip
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.identity.people import end_every_slack_link
-from policy_service.identity.sessions import another_cookie, end_sessions_of
+from policy_service.identity.people import delete_all_slack_links
+from policy_service.identity.sessions import rotate_cookie, end_sessions_of
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find
 from policy_service.storage.slack_tables import SlackInvitationRow
@@ -101,7 +101,7 @@ async def test_a_session_that_ended_and_a_revoked_person_link_nothing(here: Work
     await here.world.service.db.write(lambda tx: end_sessions_of(tx, DEV_ISSUER, "maya"))
     await refused(here.take(secret, maya), UnauthenticatedError, "unauthenticated")
     again = await here.by_link("maya")
-    await here.world.service.db.write(lambda tx: another_cookie(tx, again))
+    await here.world.service.db.write(lambda tx: rotate_cookie(tx, again))
     await refused(here.take(secret, again), UnauthenticatedError, "unauthenticated")
     revoked = await here.by_link("maya")
     await here.world.operator("revoke-approver", {"person": person("maya"), "reason": "left"})
@@ -213,7 +213,7 @@ async def test_a_restored_database_knows_no_account(here: Workspace) -> None:
     """One that was unlinked in the lost part of the log would be somebody's again."""
     await here.linked(MAYA, await here.by_link("maya"))
     secret = await here.invited(account("U0TOMAS"))
-    await here.world.service.db.write(end_every_slack_link)
+    await here.world.service.db.write(delete_all_slack_links)
     assert await owners(here) == []
     assert await invitation_of(here.world.service.ctx, secret) is None
 

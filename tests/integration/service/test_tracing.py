@@ -115,7 +115,7 @@ async def test_a_redemption_that_is_traced_asks_the_log_once_where_it_was_submit
 ) -> None:
     view = (await robot.submit(await pay(bank))).json()
     tokens = (await robot.release(view)).json()["releases"]
-    bank.service.db.tell_lines(type(bank.service.db._listener)(lambda: ()))  # one that remembers nothing
+    bank.service.db.set_listener(type(bank.service.db._listener)(lambda: ()))  # one that remembers nothing
     statements = Statements(bank, monkeypatch, redeem.__name__)
     assert (await robot.redeem(tokens)).json()["redeemed"] is True
     # asked after the unit has done its work, so the table of costs is the same, traced or not

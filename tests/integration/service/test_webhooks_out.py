@@ -16,8 +16,8 @@ from sqlalchemy import select
 
 from policy_service import metrics
 from policy_service.audit.log import highest_index
-from policy_service.storage.core import change, table
-from policy_service.storage.plumbing import AuditRow, LeaseRow, OutboxRow, WebhookRow
+from policy_service.storage.core import update_rows, table
+from policy_service.storage.system_tables import AuditRow, LeaseRow, OutboxRow, WebhookRow
 from policy_service.tokens.keys import make_webhook_key
 from policy_service.workflow import webhooks
 from tests.fakes.log_check import faults_of_log
@@ -280,7 +280,7 @@ async def test_a_service_that_dies_between_sending_and_noting_sends_again_under_
             await asyncio.sleep(3600)  # the process never comes to it
             return 0
 
-        patch.setattr("policy_service.jobs.sending.note", dies)
+        patch.setattr("policy_service.jobs.delivery.note", dies)
         async with post.open(hook) as world:
             await asked(world)
             await told(receiver, "review_opened")
@@ -297,7 +297,7 @@ async def test_a_round_that_fails_is_said_and_the_next_one_goes_on(
 ) -> None:
     async with post.open(post.hook("billing", receiver)) as world:
         with monkeypatch.context() as patch:
-            patch.setattr("policy_service.jobs.sending.follow", None)  # whatever calls it fails
+            patch.setattr("policy_service.jobs.delivery.follow", None)  # whatever calls it fails
             await until(lambda: trouble(world))
         await asked(world)
         await told(receiver, "review_opened")
@@ -316,7 +316,7 @@ async def test_following_twice_writes_each_event_once_and_one_process_sends(
         await service.sequencer.number()
         await asyncio.gather(*(webhooks.follow(service.ctx, webhook) for _ in range(4)))
         assert await webhooks.take(service.ctx, "billing", "another process") == []
-        await service.db.write(lambda tx: change(tx.conn, WebhookRow, {"name": "billing"}, {"upto": 0}))
+        await service.db.write(lambda tx: update_rows(tx.conn, WebhookRow, {"name": "billing"}, {"upto": 0}))
         await asyncio.gather(*(webhooks.follow(service.ctx, webhook) for _ in range(4)))
         about = table(OutboxRow).c
         ids = await service.db.read(lambda conn: list(conn.scalars(select(about.outbox_id))))

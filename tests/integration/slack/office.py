@@ -22,16 +22,16 @@ from policy_service.identity.people import slack_link
 from policy_service.queries.cases import read_case
 from policy_service.queries.reviews import content_of
 from policy_service.queries.shown import SLACK, view_of
-from policy_service.storage.core import Row, change, find, find_one, table
+from policy_service.storage.core import Row, update_rows, find, find_one, table
 from policy_service.storage.database import Tx
-from policy_service.storage.plumbing import AuditRow, OutboxRow
+from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.slack_tables import (
     SlackCardRow,
     SlackDeliveryRow,
     SlackInvitationRow,
     SlackLinkRow,
     SlackPlaceRow,
-    SlackStandingRow,
+    SlackStatusRow,
 )
 from policy_service.storage.tables import CommentRow, VoteRow
 from policy_service.workflow.slack import admin
@@ -166,7 +166,7 @@ class Office(Attacks):
 
     async def change(self, model: type[Row], where: Json, values: Json) -> None:
         """Have rows of a table say something else."""
-        await self.world.service.db.write(lambda tx: change(tx.conn, model, where, values))
+        await self.world.service.db.write(lambda tx: update_rows(tx.conn, model, where, values))
 
     async def linked(self, user: str) -> bool:
         """Whether a Slack account is somebody's."""
@@ -219,7 +219,7 @@ class Office(Attacks):
         """Whether every line of the log was looked at."""
 
         def looked(conn: Connection) -> bool:
-            standing = find_one(conn, SlackStandingRow, team_id=self.app.team_id)
+            standing = find_one(conn, SlackStatusRow, team_id=self.app.team_id)
             unnumbered = conn.execute(select(_line.audit_id).where(_line.idx.is_(None)).limit(1)).first()
             return unnumbered is None and standing is not None and standing.upto == highest_index(conn)
 
@@ -321,7 +321,7 @@ class Office(Attacks):
             for model in _OF_SLACK:
                 tx.conn.execute(delete(table(model)))
             well = {"not_before": None, "failures": 0, "last_error": None, "since": None}
-            change(tx.conn, SlackStandingRow, {"team_id": self.app.team_id}, well)
+            update_rows(tx.conn, SlackStatusRow, {"team_id": self.app.team_id}, well)
 
         await self.world.service.db.write(clear)
         self.world.clock.pass_(seconds=client.ACCOUNT_KEPT_S)  # nobody's account is known any more

@@ -16,9 +16,9 @@ from policy_service.errors import ConflictError, NotFoundError
 from policy_service.storage import outbox
 from policy_service.storage.core import Row
 from policy_service.storage.database import Tx
-from policy_service.storage.logbook import append
+from policy_service.storage.audit_writer import append
 from policy_service.storage.outbox import Message
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow, lane_of
 from policy_service.storage.tables import ReviewRow
 from policy_service.workflow.due.sweep import forget_what_is_over
@@ -266,7 +266,7 @@ async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Off
     def want(tx: Tx) -> None:
         want_place(tx, place)
         until = tx.now + OFFERED_FOR
-        outbox.put_once(tx, "slk_new", CARD, {"card_id": "none"}, lane=lane_of(place), give_up_at=until)
+        outbox.enqueue_once(tx, "slk_new", CARD, {"card_id": "none"}, lane=lane_of(place), give_up_at=until)
 
     await office.world.service.db.write(lambda tx: want_place(tx, place))
     await one_into_the_other(office, *((want, forget_slack) if first == "wanted" else (forget_slack, want)))

@@ -12,7 +12,7 @@ import pytest
 from policy_service.channels.slack import loops
 from policy_service.channels.slack.loops import SlackChannel
 from policy_service.channels.slack.sending import Came, Outcome
-from policy_service.storage import alone
+from policy_service.storage import advisory_locks
 from tests.fakes.payments import Payments
 from tests.integration.slack.office import PAYMENTS, POST, Office, until
 from tests.integration.slack.test_faults import ask_in_two_places
@@ -230,13 +230,13 @@ async def test_who_does_not_send_asks_for_the_lease_once_a_round(
     await first.work(2)
     await office.pay(6_000, "b", "acct-2")
     await second.work(1)
-    asked, kept = [], alone.acquire
+    asked, kept = [], advisory_locks.acquire_lease
 
     def counted(*args: Any) -> int | None:
         asked.append(args)
         return kept(*args)
 
-    monkeypatch.setattr(alone, "acquire", counted)
+    monkeypatch.setattr(advisory_locks, "acquire_lease", counted)
     await second.channel.round("second")
     assert len(asked) == 1
     assert posts(office) == 1

@@ -15,8 +15,8 @@ import pytest
 
 from policy_service.channels.slack import desk
 from policy_service.errors import StorageUnavailableError
-from policy_service.storage.alone import alone_with
-from policy_service.storage.core import insert_unless_taken
+from policy_service.storage.advisory_locks import lock_transaction
+from policy_service.storage.core import insert_row_or_ignore
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackDeliveryRow
 from policy_service.workflow.effects import asking, trying
@@ -44,7 +44,7 @@ async def test_no_200_leaves_before_it_is_durable(office: Office, monkeypatch: p
     def held(tx: Any, delivery: str) -> bool:
         reached.set()
         assert let_go.wait(30)
-        return insert_unless_taken(tx.conn, SlackDeliveryRow(delivery=delivery, at=tx.now))
+        return insert_row_or_ignore(tx.conn, SlackDeliveryRow(delivery=delivery, at=tx.now))
 
     monkeypatch.setattr(acting, "note_in", held)
     monkeypatch.setattr(owing, "note_in", held)
@@ -193,7 +193,7 @@ async def locked(office: Office, view: Json) -> AsyncIterator[None]:
     reached, let_go = threading.Event(), threading.Event()
 
     def held(tx: Tx) -> None:
-        alone_with(tx, view["txn"])
+        lock_transaction(tx, view["txn"])
         reached.set()
         assert let_go.wait(30)
 

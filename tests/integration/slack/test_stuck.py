@@ -11,8 +11,8 @@ from policy_service.channels.slack import courier
 from policy_service.channels.slack.courier import TRIES_IN_THE_DARK
 from policy_service.channels.slack.sending import LATE_FAILURES
 from policy_service.storage import outbox
-from policy_service.storage.core import change
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.core import update_rows
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, lane_of
 from policy_service.workflow.slack.owing import CARD, OFFERED_FOR
 from tests.fakes.slack_faults import CutAfter, Fault, NotOk
@@ -129,8 +129,8 @@ async def test_what_a_lost_update_drew_is_drawn_over(office: Office) -> None:
     def owed(tx: Any) -> None:
         """One more message that brings the card up to date, tried once already."""
         payload, give_up_at = {"card_id": row.card_id}, tx.now + OFFERED_FOR
-        outbox.put_once(tx, "one", CARD, payload, lane=lane_of(row.place), give_up_at=give_up_at)
-        change(tx.conn, OutboxRow, {"outbox_id": "one"}, {"attempts": 1})
+        outbox.enqueue_once(tx, "one", CARD, payload, lane=lane_of(row.place), give_up_at=give_up_at)
+        update_rows(tx.conn, OutboxRow, {"outbox_id": "one"}, {"attempts": 1})
 
     await office.world.service.db.write(owed)
     await office.quiet()

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from policy_service.channels.slack import client
-from policy_service.storage.core import change
+from policy_service.storage.core import update_rows
 from policy_service.storage.tables import PersonRow
 from policy_service.workflow.effects.activate import ask_about_open
 from tests.fakes.payments import Payments, gate, person
@@ -178,7 +178,7 @@ async def test_who_left_the_group_before_the_press_decides_nothing(office: Offic
     card = await office.card()
     await refused(office, dana, card, "you are not one of them")
     old = {"groups": ["finance"], "groups_at": office.world.clock().replace(year=2020)}
-    await office.world.service.db.write(lambda tx: change(tx.conn, PersonRow, {"sub": "maya"}, old))
+    await office.world.service.db.write(lambda tx: update_rows(tx.conn, PersonRow, {"sub": "maya"}, old))
     await refused(office, dana, card, "groups were read too long ago")
     assert (await office.answers())[-1]["url"].startswith(office.world.settings.public_url)
 

@@ -64,7 +64,7 @@ def test_a_field_is_typed(
     assert it.cedar_type["attributes"]["x"] == {**cedar_type, "required": False}
     encoded = it.encode({"account": "a", "x": value})
     assert (encoded.input["x"], encoded.unseen) == (written, ())
-    assert it.may_be_unseen == frozenset()
+    assert it.possible_unseen == frozenset()
 
 
 UNSEEN: dict[str, tuple[dict[str, Any], Any, str]] = {
@@ -100,7 +100,7 @@ def test_what_cedar_cannot_weigh_is_named_and_left_out(schema: dict[str, Any], v
     assert it.encode({"account": "a"}).unseen == (), "what is not there is nothing"
     encoded = it.encode({"account": "a", "x": value})
     assert encoded.unseen == (name,)
-    assert it.may_be_unseen == {name}
+    assert it.possible_unseen == {name}
     assert "note" not in json.dumps(encoded.input)
     assert "x" not in it.cedar_type["attributes"] or name == "x/note"
 

@@ -18,7 +18,7 @@ from sqlalchemy.exc import IntegrityError
 
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage.database import Database, StorageLimits, Tx
-from policy_service.storage.writer import SqliteWriter, TransactionLostError
+from policy_service.storage.sqlite_writer import SqliteWriter, TransactionLostError
 from tests.unit.storage.databases import column, execute
 
 Unit = Callable[[Tx], Any]

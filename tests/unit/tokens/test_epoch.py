@@ -116,7 +116,7 @@ def test_a_mark_that_is_not_written_leaves_the_old(tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
-        patch.setattr("policy_service.tokens.files.os.fsync", full)
+        patch.setattr("policy_service.tokens.secret_files.os.fsync", full)
         write_mark(tmp_path, Mark(1, 2))
     assert read_mark(tmp_path) == Mark(1, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["epoch.json"], "no torn file is left"

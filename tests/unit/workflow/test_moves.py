@@ -11,10 +11,10 @@ from countersign.contract import EFFECT_MOVES, EffectState, IllegalMoveError, Ta
 from policy_service.errors import ConflictError
 from policy_service.queries import records
 from policy_service.queries.records import Snapshot
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.plumbing import AuditRow, OutboxRow
+from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow, TransactionRow
 from policy_service.workflow import moves
 from policy_service.workflow.moves import Cause, follow_effects, move_effect, move_review, move_transaction
@@ -42,7 +42,7 @@ def messages(conn: Connection) -> list[str]:
 
 def on(written: Database, work: Mover) -> None:
     """Run something on the transaction in one unit of work."""
-    written.write_sync(lambda tx: work(alone_with(tx, TXN), records.require(tx.conn, TXN)))
+    written.write_sync(lambda tx: work(lock_transaction(tx, TXN), records.require(tx.conn, TXN)))
 
 
 def next_revision(row: TransactionRow) -> TransactionRow:

@@ -5,7 +5,7 @@ from typing import Any
 
 from countersign.contract import KeySet, body_digest
 
-from . import world
+from .tests.vectors.make import world
 from .faults import gate_faults
 from .world import AGENT_KEY, JTI, NOW, header, token
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from . import world
+from .tests.vectors.make import world
 from .faults import gate_faults
 from .world import NOW, header, receipt, token
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from countersign.contract import Effect, Mode, Resource, txn_digest
 
-from . import world
+from .tests.vectors.make import world
 from .faults import gate_faults
 from .world import NOW, header, release, token
 

@@ -28,7 +28,7 @@ from policy_service.channels.operator.dev import programs
 from policy_service.configured import ENV_PREFIX
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.storage.sqlite import InUseError
+from policy_service.storage.sqlite import DatabaseInUseError
 
 _STATE: Final = ".countersign"
 _LONGEST_SOCKET: Final = 107  # bytes of a Unix socket's address on Linux
@@ -107,7 +107,7 @@ def alone_in(folder: DevFolder) -> Iterator[None]:
     """
     try:
         yield
-    except InUseError as error:
+    except DatabaseInUseError as error:
         raise StartError(
             f"this folder is in use by {error.holder}; end that one first (a dev by q and Enter), or put "
             f"{folder.script.name} into a folder of its own"

@@ -33,7 +33,7 @@ from policy_service.channels.operator.dev.telling import (
     tell_unknown,
 )
 from policy_service.domain.settlement import did_not_go_through
-from policy_service.identity.dev_signin import mint_link
+from policy_service.identity.dev_signin import create_link
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.queries import records
 from policy_service.queries.context import Context
@@ -237,7 +237,7 @@ class Session:
     async def tell_link(self) -> None:
         """Print a fresh sign-in link."""
         person, settings = self._person, self._ctx.settings
-        link = await self._ctx.db.write(lambda tx: mint_link(tx, settings, person.sub, person.name))
+        link = await self._ctx.db.write(lambda tx: create_link(tx, settings, person.sub, person.name))
         say(f"sign in as {person.name}: {link}")
 
     async def _tell_waiting(self) -> None:

@@ -226,7 +226,7 @@ async def tell_restored(engine: Engine) -> bool:
     log.warning("the service's database was restored: it is told again what was redeemed from here")
     engine.journal.outbox.tell_again(since)
     clean = await flush(engine)
-    for attempt_id in engine.journal.receipts.untold(since):
+    for attempt_id in engine.journal.receipts.without_health(since):
         clean &= await report(engine, attempt_id, [])
     if clean:
         engine.journal.epochs.tell(iss, view.epoch)

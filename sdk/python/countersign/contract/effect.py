@@ -13,7 +13,7 @@ from typing import Final, TypeGuard, cast
 
 from pydantic import ConfigDict
 
-from . import names
+from .countersign.contract import names
 from .admission import JSON, admit, load, load_canonical
 from .canonical import canonicalize
 from .errors import ContractError

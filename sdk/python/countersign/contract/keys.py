@@ -15,7 +15,7 @@ from typing import Final
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from . import ed25519
+from .countersign.contract import ed25519
 from .canonical import canonicalize
 from .errors import BadKeyError
 

@@ -27,7 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from . import names
+from .countersign.contract import names
 from .admission import JSON, Limits, admit, load
 from .effect import Resource
 from .errors import ManifestError, PointerError

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from . import shape
+from .countersign.contract import shape
 from .jws import GATE, TYP_PROOF, KeyFor, Presented, sign
 from .keys import PrivateKey
 from .names import body_digest

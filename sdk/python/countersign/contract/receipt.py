@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
-from . import shape
+from .countersign.contract import shape
 from .jws import GATE, TYP_RECEIPT, Presented
 from .keys import KeySet
 from .release import Kind

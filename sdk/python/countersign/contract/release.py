@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Self, cast
 
-from . import shape
+from .countersign.contract import shape
 from .effect import Effect, Resource
 from .states import Mode
 

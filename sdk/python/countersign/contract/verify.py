@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
-from . import names
+from .countersign.contract import names
 from .effect import Effect
 from .errors import ContractError, VerificationError
 from .jws import GATE, TYP_RELEASE, Presented

@@ -172,8 +172,8 @@ class Numbering:
             return None
         answers = self._answers(caller, after)
         told = frozenset() if answers is None else named & turns(answers)
-        untold = {turn for turn in named if not turns(_told(turn))}
-        return told | untold if told else named
+        without_health = {turn for turn in named if not turns(_told(turn))}
+        return told | without_health if told else named
 
     def _turns(self, mark: str) -> frozenset[int]:
         return self._kept.turns(self._run, mark)

@@ -175,7 +175,7 @@ class Receipts(Facts):
         row = self._database.row("SELECT txn, token FROM receipts WHERE attempt_id = ?", (attempt_id,))
         return None if row is None else Receipt(str(row["txn"]), str(row["token"]))
 
-    def untold(self, since: float) -> list[str]:
+    def without_health(self, since: float) -> list[str]:
         """Attempts whose receipt was kept since then and of which no outcome is written yet: what is firing now, or
         was when its process ended.
         """

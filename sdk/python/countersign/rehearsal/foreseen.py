@@ -152,7 +152,7 @@ def _change(change: Change) -> str:
 def _columns(change: Change) -> Iterator[str]:
     """Of a row each column with its value, of a changed one those that differ; nothing of what is no row."""
     match change.before, change.after:
-        case Mapping() as before, Mapping() as after:
+        case [Mapping() as before, Mapping() as after]:
             for column in _columns_that_differ(before, after):
                 yield f"{column}: {_short(repr(before.get(column)))} -> {_short(repr(after.get(column)))}"
         case (Mapping() as row, None) | (None, Mapping() as row):

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from countersign.contract import names
-from policy_service.audit.feed import of_transaction
+from policy_service.audit.feed import transaction_topic
 from tests.fakes.payments import gate
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.together.bank import Bank, refusal
@@ -178,7 +178,7 @@ async def test_a_submission_may_wait_too_and_its_repeat_joins_the_wait(bank: Ban
     await bank.robot.send("GET", "/v1/tools/pay")
     waits = [asyncio.create_task(bank.robot.submit(effect, wait=30, idempotency_key="k")) for _ in range(2)]
     txn = names.txn_id(agent=bank.robot.name, run_key="run-1")
-    assert await bank.service.feed.wait_after(0, PROMPT, topic=of_transaction(txn))
+    assert await bank.service.feed.wait_after(0, PROMPT, topic=transaction_topic(txn))
     listed = (await bank.maya.get("/v1/reviews?limit=200")).json()["reviews"]
     (found,) = [one for one in listed if one["txn"] == txn]
     assert not any(wait.done() for wait in waits)

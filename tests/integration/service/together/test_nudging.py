@@ -12,7 +12,7 @@ from sqlalchemy import select
 from countersign.contract import ErrorCode
 from policy_service.queries import signers as eligible
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.workflow.due import sweep
 from policy_service.workflow.reviews import impossible
 from tests.fakes.payments import GROUPS, gate, person

@@ -12,7 +12,7 @@ import pytest
 
 from policy_service.queries.shown import View
 from policy_service.storage.core import find
-from policy_service.storage.plumbing import ViewRow
+from policy_service.storage.system_tables import ViewRow
 from policy_service.storage.tables import VoteRow
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, gate, person, plain_forbid
 from tests.fakes.world import Visitor

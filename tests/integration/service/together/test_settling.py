@@ -9,7 +9,7 @@ import pytest
 
 from countersign.contract import ARGS_LIMITS, EffectState, ErrorCode, TaskKind
 from policy_service.queries import records
-from policy_service.storage.alone import alone_with
+from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.workflow.moves import Cause, follow_effects, move_effect, open_task
 from tests.fakes.payments import person
@@ -330,7 +330,7 @@ async def restored(bank: Bank, robot: Agent) -> dict[str, Any]:
     view: dict[str, Any] = (await robot.submit(await pay(bank), await mail(bank))).json()
 
     def put_back(tx: Tx) -> None:
-        alone, cause = alone_with(tx, view["txn"]), Cause("service", "restored")
+        alone, cause = lock_transaction(tx, view["txn"]), Cause("service", "restored")
         snapshot = records.require(alone.conn, view["txn"])
         for effect in snapshot.effects:
             move_effect(alone, effect, EffectState.UNKNOWN, cause)

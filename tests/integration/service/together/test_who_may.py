@@ -11,7 +11,7 @@ from policy_service.errors import ForbiddenError
 from policy_service.queries import reviews
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.voter import Voter
-from policy_service.storage.core import change, find, table
+from policy_service.storage.core import update_rows, find, table
 from policy_service.storage.tables import AgentRow, TransactionRow, VoteRow
 from policy_service.workflow.edits import accept as accepting
 from policy_service.workflow.edits.accept import accept
@@ -118,7 +118,7 @@ LESS = {"account": "acme", "amount": 300}
 async def give(bank: Bank, robot: Agent, name: str) -> None:
     """Somebody else owns it from now on."""
     owner = {"owner": person(name)}
-    await bank.service.db.write(lambda tx: change(tx.conn, AgentRow, {"name": robot.name}, owner))
+    await bank.service.db.write(lambda tx: update_rows(tx.conn, AgentRow, {"name": robot.name}, owner))
 
 
 async def test_an_approval_of_whoever_owns_the_agent_by_now_counts_no_more(bank: Bank) -> None:
@@ -150,7 +150,7 @@ async def test_whoever_proposed_does_not_accept_it_as_the_owner(bank: Bank) -> N
 async def test_a_changed_list_is_as_weakly_proved_as_what_was_submitted(bank: Bank) -> None:
     view = await bank.asks()
     weak = {"method": "api_key"}
-    await bank.service.db.write(lambda tx: change(tx.conn, TransactionRow, {"txn": view["txn"]}, weak))
+    await bank.service.db.write(lambda tx: update_rows(tx.conn, TransactionRow, {"txn": view["txn"]}, weak))
     assert (await bank.robot.accept(await bank.maya.proposed(view, LESS))).json()["rev"] == 2
     rows = await bank.service.db.read(lambda conn: find(conn, TransactionRow, txn=view["txn"]))
     assert {row.rev: row.method for row in rows} == {1: "api_key", 2: "api_key"}

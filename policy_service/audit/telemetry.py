@@ -18,22 +18,22 @@ from sqlalchemy import select
 
 from policy_service import metrics, tracing
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.types import made_at
-from policy_service.storage.unit import Line, Tx
+from policy_service.storage.system_tables import AuditRow
+from policy_service.storage.types import id_created_at
+from policy_service.storage.unit_of_work import AuditLine, Tx
 
 _audit = table(AuditRow).c
-_REMEMBERED: Final = 1_000
+_CACHE_SIZE: Final = 1_000
 _SUBMITTED: Final = "transaction_submitted"
 
 # A line's members that a span or a webhook may carry. None of them is a caller's or a person's own text.
-MAY_LEAVE: Final = frozenset(
+EXPORTED_MEMBERS: Final = frozenset(
     "outcome cause why from to kind decision_id policies gates bundle commit review_id vote_id verdict late channel "
     "state task_id task tool_digest args_digest effect_digest txn_digest comment_id proposal_id passkey_id".split()
 )
 
 
-class Committed:
+class AuditTelemetry:
     """The listener of a running service."""
 
     def __init__(self, tools: Callable[[], Collection[str]]) -> None:
@@ -49,7 +49,7 @@ class Committed:
         found = {txn: self._find(tx, txn) for txn in txns}
         return {txn: context for txn, context in found.items() if context is not None}
 
-    def committed(self, lines: list[Line], known: Any, seconds: float) -> None:
+    def committed(self, lines: list[AuditLine], known: Any, seconds: float) -> None:
         """Count the lines, and trace them where anything is traced."""
         for line in lines:
             self._count(line)
@@ -58,7 +58,7 @@ class Committed:
         for line in lines:
             linked = known.get(line.txn)
             tracing.note(
-                f"countersign {line.kind}", _facts(line), seconds, () if linked is None else (linked,)
+                f"countersign {line.kind}", _span_attributes(line), seconds, () if linked is None else (linked,)
             )
 
     def _find(self, tx: Tx, txn: str) -> SpanContext | None:
@@ -72,14 +72,14 @@ class Committed:
         body = tx.conn.execute(newest).scalar()
         found = None if body is None else tracing.parse(json.loads(body).get("trace"))
         self._submitted[txn] = found
-        while len(self._submitted) > _REMEMBERED:
+        while len(self._submitted) > _CACHE_SIZE:
             self._submitted.popitem(last=False)
         return found
 
     def _tool(self, name: str) -> str:
         return name if name in self._tools() else "(unknown)"
 
-    def _count(self, line: Line) -> None:
+    def _count(self, line: AuditLine) -> None:
         kind, body = line.kind, line.body
         if kind == "decision_made":
             metrics.DECISIONS.labels(body["outcome"], body["cause"]).inc()
@@ -95,13 +95,13 @@ class Committed:
             metrics.BREAK_GLASS.labels(str(body["people"])).inc()
         elif kind == "review_settled":
             metrics.REVIEW_TIME.labels(body["state"]).observe(
-                (line.at - made_at(body["review_id"])).total_seconds()
+                (line.at - id_created_at(body["review_id"])).total_seconds()
             )
         elif kind == "task_opened":
             metrics.TASKS_OPENED.labels(body["task"]).inc()
 
 
-def _facts(line: Line) -> dict[str, Any]:
+def _span_attributes(line: AuditLine) -> dict[str, Any]:
     names = {"txn": line.txn, "effect_id": line.effect_id, "rev": line.rev}
-    told = names | {name: value for name, value in line.body.items() if name in MAY_LEAVE}
+    told = names | {name: value for name, value in line.body.items() if name in EXPORTED_MEMBERS}
     return {f"countersign.{name}": value for name, value in told.items() if value is not None}

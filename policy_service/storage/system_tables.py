@@ -17,15 +17,15 @@ from typing import Any, ClassVar, Final
 from sqlalchemy import BigInteger, CheckConstraint, Connection, Index, LargeBinary, select, text
 from sqlmodel import Field, col
 
-from policy_service.storage.core import Row, change, insert_row, table
+from policy_service.storage.core import Row, update_rows, insert_row, table
 from policy_service.storage.types import Json, UtcDateTime, time_text
-from policy_service.storage.unit import Tx
+from policy_service.storage.unit_of_work import Tx
 
-ABOUT_BUNDLES: Final = text("kind IN ('bundle_activated', 'bundle_refused', 'bundle_override')")
+BUNDLE_LINES: Final = text("kind IN ('bundle_activated', 'bundle_refused', 'bundle_override')")
 """Lines of the log about which policies are in force: some among millions, so they have an index of their own."""
 
 
-BY_PEOPLE: Final = text("substr(actor, 1, 7) = 'person:'")
+PERSON_LINES: Final = text("substr(actor, 1, 7) = 'person:'")
 """Lines of the log that tell what a person did: few beside those of agents and the service."""
 
 
@@ -51,8 +51,8 @@ class AuditRow(Row, table=True):
         # What people search the log by. An id sorts by time, so a page of any search is a stretch of one index.
         Index("ix_audit_agent", "agent", "audit_id"),
         Index("ix_audit_kind", "kind", "audit_id"),
-        Index("ix_audit_person", "actor", "audit_id", sqlite_where=BY_PEOPLE, postgresql_where=BY_PEOPLE),
-        Index("ix_audit_bundles", "audit_id", sqlite_where=ABOUT_BUNDLES, postgresql_where=ABOUT_BUNDLES),
+        Index("ix_audit_person", "actor", "audit_id", sqlite_where=PERSON_LINES, postgresql_where=PERSON_LINES),
+        Index("ix_audit_bundles", "audit_id", sqlite_where=BUNDLE_LINES, postgresql_where=BUNDLE_LINES),
     )
 
     audit_id: str = Field(primary_key=True)
@@ -266,7 +266,7 @@ def read_epoch(conn: Connection) -> int | None:
     return None if found is None else int(found)
 
 
-def first_epoch(tx: Tx) -> int:
+def ensure_epoch(tx: Tx) -> int:
     """The epoch, begun here if there is none."""
     found = read_epoch(tx.conn)
     if found is None:
@@ -276,12 +276,12 @@ def first_epoch(tx: Tx) -> int:
 
 def begin_epoch(tx: Tx, epoch: int, lost_after: datetime) -> None:
     """This database goes on as another incarnation: what came after ``lost_after`` may be forgotten."""
-    first_epoch(tx)
-    change(tx.conn, MetaRow, {"name": _EPOCH}, {"value": str(epoch)})
+    ensure_epoch(tx)
+    update_rows(tx.conn, MetaRow, {"name": _EPOCH}, {"value": str(epoch)})
     insert_row(tx.conn, MetaRow(name=f"{_LOST_AFTER}{epoch}", value=time_text(lost_after)))
 
 
-def restores(conn: Connection) -> list[Restore]:
+def list_restores(conn: Connection) -> list[Restore]:
     """Every restore this database has been through, by epoch."""
     found = [
         Restore(int(row.name.removeprefix(_LOST_AFTER)), datetime.fromisoformat(row.value))

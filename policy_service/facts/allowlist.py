@@ -30,12 +30,12 @@ import structlog
 from countersign.contract import Limits
 from policy_service import metrics
 from policy_service.errors import StartError
-from policy_service.facts.readers import Place, SourceFailedError
+from policy_service.facts.readers import AllowedHost, SourceFailedError
 from policy_service.health import Health
 from policy_service.remote_hosts import DirectoryApi, FactsHost
 from policy_service.settings import Settings
 
-PATIENCE_S: Final = 60.0  # for one look at everything
+READ_TIMEOUT_S: Final = 60.0  # for one look at everything
 _ANSWER_S: Final = 10.0
 # 100,000 members in one group
 _LIMITS: Final = Limits(max_bytes=16_777_216, max_depth=16, max_nodes=1_000_000)
@@ -45,14 +45,14 @@ _SUBJECT: Final = re.compile(r"[^\s]{1,512}\Z")
 
 
 @dataclass(frozen=True)
-class Read:
+class DirectoryMembers:
     """What one look found: the members by the directory's own name of the group, and what was passed over."""
 
     members: Mapping[str, frozenset[str]]
     missing: tuple[str, ...] = ()
 
 
-async def read_groups(place: Place, names: frozenset[str]) -> Read:
+async def read_groups(place: AllowedHost, names: frozenset[str]) -> DirectoryMembers:
     """Who is in these groups.
 
     Raises:
@@ -62,12 +62,12 @@ async def read_groups(place: Place, names: frozenset[str]) -> Read:
     if not isinstance(setting, DirectoryApi):
         raise SourceFailedError("no directory is set")
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(READ_TIMEOUT_S):
             found = {name: await _group(place, name) for name in sorted(names)}
             subjects = await _external_ids(place) if "{externalId}" in setting.person and names else None
     except TimeoutError as error:
-        raise SourceFailedError(f"reading all groups took longer than {PATIENCE_S:g} s") from error
-    return Read(
+        raise SourceFailedError(f"reading all groups took longer than {READ_TIMEOUT_S:g} s") from error
+    return DirectoryMembers(
         {name: _people(setting, ids or frozenset(), subjects) for name, ids in found.items()},
         tuple(name for name, ids in found.items() if ids is None),
     )
@@ -79,7 +79,7 @@ def _people(setting: DirectoryApi, ids: frozenset[str], subjects: Mapping[str, s
     return frozenset(f"{issuer}|{subject}" for subject in known if _SUBJECT.match(subject))
 
 
-async def _group(place: Place, name: str) -> frozenset[str] | None:
+async def _group(place: AllowedHost, name: str) -> frozenset[str] | None:
     quoted = name.replace("\\", "\\\\").replace('"', '\\"')
     query = {"filter": f'displayName eq "{quoted}"'}
     same = [group async for group in _pages(place, "Groups", query) if group.get("displayName") == name]
@@ -99,7 +99,7 @@ def _member_ids(group: Mapping[str, Any]) -> frozenset[str]:
     )
 
 
-async def _external_ids(place: Place) -> dict[str, str]:
+async def _external_ids(place: AllowedHost) -> dict[str, str]:
     """By the directory's id of a user, what it says that others know them by."""
     query = {"attributes": "id,externalId,active"}
     found: dict[str, str] = {}
@@ -110,7 +110,7 @@ async def _external_ids(place: Place) -> dict[str, str]:
     return found
 
 
-async def _pages(place: Place, kind: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+async def _pages(place: AllowedHost, kind: str, query: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
     """Every resource of a list, page after page."""
     start = 1
     for _ in range(_PAGES):
@@ -142,21 +142,21 @@ def _list(answer: Any, start: int) -> tuple[int, list[dict[str, Any]]]:
 
 log = structlog.get_logger(__name__)
 
-NOBODY: Final[Mapping[str, frozenset[str]]] = {}
+NO_MEMBERS: Final[Mapping[str, frozenset[str]]] = {}
 
 
 class DirectoryReader:
     """The directory as it was last read. `members` is replaced as a whole, and only when somebody came or went."""
 
     def __init__(
-        self, place: Place, clock: Callable[[], datetime], max_age: timedelta, health: Health | None = None
+        self, place: AllowedHost, clock: Callable[[], datetime], max_age: timedelta, health: Health | None = None
     ) -> None:
         self._place = place
         self._clock = clock
         self._max_age = max_age
         self._health = health
         self._one_at_a_time = asyncio.Lock()
-        self.members: Mapping[str, frozenset[str]] = NOBODY
+        self.members: Mapping[str, frozenset[str]] = NO_MEMBERS
         self.read_at: datetime | None = None
 
     def fresh(self) -> bool:
@@ -196,12 +196,12 @@ class DirectoryReader:
         self._health.say("groups", None if fault is None else f"the directory {fault}{late}")
 
 
-class Outside:
+class Allowlist:
     """The places one service may ask. Shared by its bundles."""
 
     def __init__(
         self,
-        hosts: Sequence[Place] = (),
+        hosts: Sequence[AllowedHost] = (),
         directory: DirectoryReader | None = None,
         health: Health | None = None,
     ) -> None:
@@ -213,13 +213,13 @@ class Outside:
         self.directory = directory
         self.health = health
 
-    def untold(self) -> Outside:
+    def without_health(self) -> Allowlist:
         """The same places for a bundle whose failing sources are nobody's trouble: one in shadow."""
         other = copy.copy(self)
         other.health = None
         return other
 
-    def place_for(self, url: str) -> tuple[Place, asyncio.Semaphore] | None:
+    def host_for(self, url: str) -> tuple[AllowedHost, asyncio.Semaphore] | None:
         """The entry of the allowlist that covers an address, the longest of several; None when none does."""
         covering = [each for each in self._hosts if each[0].covers(url)]
         if not covering:
@@ -228,12 +228,12 @@ class Outside:
         return place, turns
 
 
-def outside_of(
+def load_allowlist(
     settings: Settings,
     clock: Callable[[], datetime],
     health: Health | None,
     read_secret: Callable[[Path], bytes],
-) -> Outside:
+) -> Allowlist:
     """The places the settings allow, each with the token this service is known by there.
 
     Raises:
@@ -242,20 +242,20 @@ def outside_of(
     directory = None
     if settings.directory is not None:
         max_age = timedelta(seconds=settings.directory_max_age_s)
-        directory = DirectoryReader(_place(settings.directory, read_secret), clock, max_age, health)
-    return Outside([_place(host, read_secret) for host in settings.facts_http], directory, health)
+        directory = DirectoryReader(_allowed_host(settings.directory, read_secret), clock, max_age, health)
+    return Allowlist([_allowed_host(host, read_secret) for host in settings.facts_http], directory, health)
 
 
-def _place(found: FactsHost | DirectoryApi, read_secret: Callable[[Path], bytes]) -> Place:
+def _allowed_host(found: FactsHost | DirectoryApi, read_secret: Callable[[Path], bytes]) -> AllowedHost:
     if found.ca_file is not None and not found.ca_file.is_file():
         raise StartError(
             f"{found.url}: ca_file names {str(found.ca_file)!r}, which is no file; name one that exists"
         )
     if found.token_file is not None:
-        return Place(found, _token(found, read_secret(found.token_file).decode(errors="replace")))
+        return AllowedHost(found, _token(found, read_secret(found.token_file).decode(errors="replace")))
     if found.token_env is not None:
-        return Place(found, _token(found, os.environ.get(found.token_env, "")))
-    return Place(found)
+        return AllowedHost(found, _token(found, os.environ.get(found.token_env, "")))
+    return AllowedHost(found)
 
 
 def _token(found: FactsHost | DirectoryApi, raw: str) -> str:

@@ -35,7 +35,7 @@ Clock = Callable[[], datetime]
 log = structlog.get_logger(__name__)
 
 
-class Line(NamedTuple):
+class AuditLine(NamedTuple):
     """A line of the log as a unit wrote it, for whoever counts or traces what was committed."""
 
     kind: str
@@ -54,16 +54,16 @@ class Tx:
     now: datetime
     clock: Clock | None = None  # of this host, or of a test; None: the database server's own
     alone_with: str | None = None  # see `storage/alone.py`
-    lines: list[Line] = field(default_factory=list)  # what it says to the log
+    lines: list[AuditLine] = field(default_factory=list)  # what it says to the log
     # those of them that are not yet in the database
     unwritten: list[dict[str, Any]] = field(default_factory=list)
 
 
-STALE_S = 30.0  # in the queue: by then whoever asked has given up, and asks again under the same key
+MAX_QUEUE_S = 30.0  # in the queue: by then whoever asked has given up, and asks again under the same key
 
 # Not IntegrityError, DataError, ProgrammingError: those say something about the unit. A bare DatabaseError
 # is a malformed file.
-_WORLD = (OperationalError, InterfaceError, InternalError)
+_DATABASE_ERRORS = (OperationalError, InterfaceError, InternalError)
 
 Unit = Callable[[Tx], T]
 Query = Callable[[Connection], T]
@@ -74,7 +74,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def require_plain(answer: T) -> T:
+def require_plain_result(answer: T) -> T:
     """Refuse an answer that would still be reading when the unit is over.
 
     Raises:
@@ -90,8 +90,8 @@ def require_plain(answer: T) -> T:
 
 def as_storage_error(error: BaseException) -> BaseException:
     """The error a caller sees: the database's own trouble is the world's fault, the rest is left as it is."""
-    if isinstance(error, _WORLD) or type(error) is DatabaseError:
-        return unavailable("the database refused the change", error)
+    if isinstance(error, _DATABASE_ERRORS) or type(error) is DatabaseError:
+        return storage_unavailable("the database refused the change", error)
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
     # A future cannot carry StopIteration, and nobody's SystemExit may end the writer.
@@ -100,7 +100,7 @@ def as_storage_error(error: BaseException) -> BaseException:
     return carried
 
 
-def unavailable(what: str, cause: BaseException) -> StorageUnavailableError:
+def storage_unavailable(what: str, cause: BaseException) -> StorageUnavailableError:
     """Nothing was acknowledged. The cause's text stays in the log: it may quote a row."""
     error = StorageUnavailableError(
         f"{what}; nothing was acknowledged, repeat the request under the same key"
@@ -110,7 +110,7 @@ def unavailable(what: str, cause: BaseException) -> StorageUnavailableError:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class QueuedUnit:
     """A unit in the queue, and where its answer goes."""
 
     unit: Unit[Any]
@@ -119,13 +119,13 @@ class Waiting:
     error: BaseException | None = field(default=None)
     since: float = field(default_factory=time.monotonic)
 
-    def require_fresh(self) -> None:
+    def require_not_expired(self) -> None:
         """Refuse to begin what has waited for too long.
 
         Raises:
             StorageUnavailableError: it has; nothing of it was done.
         """
-        if (waited := time.monotonic() - self.since) > STALE_S:
+        if (waited := time.monotonic() - self.since) > MAX_QUEUE_S:
             raise StorageUnavailableError(
                 f"the change waited {waited:.0f} s for the database and was not begun; repeat the request under the "
                 "same key"
@@ -141,14 +141,14 @@ class Waiting:
             self.future.set_result(self.answer)
 
 
-def _settle_all(group: Iterable[Waiting]) -> None:
+def _resolve_all(group: Iterable[QueuedUnit]) -> None:
     for waiting in group:
         waiting.settle()
 
 
-def deliver(batch: Iterable[Waiting]) -> None:
+def resolve_futures(batch: Iterable[QueuedUnit]) -> None:
     """Answer everybody of a batch; one wake-up for each event loop, not one for each unit."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Waiting]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[QueuedUnit]] = {}
     for waiting in batch:
         if isinstance(waiting.future, asyncio.Future):
             by_loop.setdefault(waiting.future.get_loop(), []).append(waiting)
@@ -156,28 +156,28 @@ def deliver(batch: Iterable[Waiting]) -> None:
             waiting.settle()
     for loop, group in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_settle_all, group)
+            loop.call_soon_threadsafe(_resolve_all, group)
         except RuntimeError:  # the loop is closed: what was committed stays, nobody is left to be told
             log.warning("answers_undelivered", units=len(group))
 
 
-class Listener(Protocol):
+class CommitListener(Protocol):
     """Counts and traces what is committed. It changes nothing and asks for nothing."""
 
     def before_commit(self, tx: Tx) -> Any:
         """In the unit, when it has done its work: whatever :meth:`committed` will want to know from the database."""
 
-    def committed(self, lines: list[Line], known: Any, seconds: float) -> None:
+    def committed(self, lines: list[AuditLine], known: Any, seconds: float) -> None:
         """The unit is committed; ``known`` is what :meth:`before_commit` answered."""
 
 
-class Told:
+class ObservedUnit:
     """A unit of work, and its telling."""
 
-    def __init__(self, unit: Unit[Any], listener: Listener | None) -> None:
+    def __init__(self, unit: Unit[Any], listener: CommitListener | None) -> None:
         self.unit = unit
         self._listener = listener
-        self._lines: list[Line] = []
+        self._lines: list[AuditLine] = []
         self._known: Any = None
         self._began = perf_counter()
 

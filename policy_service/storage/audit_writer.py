@@ -17,14 +17,14 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Insert, String, bindparam, cast, func, insert
 
 from countersign.contract import canonicalize
-from policy_service.storage.core import table, write
-from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.unit import Line, T, Tx, Unit
+from policy_service.storage.core import table, execute_write
+from policy_service.storage.system_tables import AuditRow
+from policy_service.storage.unit_of_work import AuditLine, T, Tx, Unit
 
 _audit = table(AuditRow)
 _counter = itertools.count()
 _MICROSECONDS = 1_000_000
-_TOGETHER = 16  # lines in a statement: each number of them is a statement of its own that is kept
+_MAX_LINES = 16  # lines in a statement: each number of them is a statement of its own that is kept
 
 
 def append(
@@ -51,10 +51,10 @@ def append(
             "body": canonicalize(dict(body)), "at": tx.now,
         }
     )  # fmt: skip
-    tx.lines.append(Line(kind, txn, effect_id, rev, tx.now, body))
+    tx.lines.append(AuditLine(kind, txn, effect_id, rev, tx.now, body))
 
 
-def whole(unit: Unit[T], tx: Tx) -> T:
+def run_unit(unit: Unit[T], tx: Tx) -> T:
     """What a unit answers, with its lines written: what a writer runs."""
     answer = unit(tx)
     write_lines(tx)
@@ -63,10 +63,10 @@ def whole(unit: Unit[T], tx: Tx) -> T:
 
 def write_lines(tx: Tx) -> None:
     """Write the lines that wait, in one statement where there are few: each costs its way to the driver and back."""
-    for first in range(0, len(tx.unwritten), _TOGETHER):
-        lines = tx.unwritten[first : first + _TOGETHER]
+    for first in range(0, len(tx.unwritten), _MAX_LINES):
+        lines = tx.unwritten[first : first + _MAX_LINES]
         values = {f"{name}_{n}": value for n, line in enumerate(lines) for name, value in line.items()}
-        write(tx.conn, _insert(len(lines), tx.conn.dialect.name), values, spelt_out=True)
+        execute_write(tx.conn, _insert(len(lines), tx.conn.dialect.name), values, explicit_columns=True)
     tx.unwritten.clear()
 
 

@@ -31,17 +31,17 @@ from sqlalchemy import Connection, Engine, event
 
 from policy_service import metrics
 from policy_service.errors import StorageUnavailableError
-from policy_service.storage.logbook import whole
-from policy_service.storage.unit import (
+from policy_service.storage.audit_writer import run_unit
+from policy_service.storage.unit_of_work import (
     Clock,
     T,
     Tx,
     Unit,
-    Waiting,
+    QueuedUnit,
     as_storage_error,
-    deliver,
-    require_plain,
-    unavailable,
+    resolve_futures,
+    require_plain_result,
+    storage_unavailable,
 )
 
 log = structlog.get_logger(__name__)
@@ -70,7 +70,7 @@ class SqliteWriter:
         self._max_batch = max_batch
         self._on_commit = on_commit
         self._on_failure = on_failure
-        self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[QueuedUnit | None] = queue.SimpleQueue()
         self._gate = threading.Lock()  # between the last unit and the end of the queue
         self._closed = False
         self._conn: Connection | None = None
@@ -96,7 +96,7 @@ class SqliteWriter:
                 raise StorageUnavailableError(
                     "the database is closed, the service is stopping; repeat the request under the same key"
                 )
-            self._queue.put(Waiting(unit, future))
+            self._queue.put(QueuedUnit(unit, future))
 
     def close(self) -> None:
         """Finish what waits, then stop."""
@@ -111,14 +111,14 @@ class SqliteWriter:
     def _run(self) -> None:
         while batch := self._next_batch():
             self._run_batch(batch)
-            deliver(batch)
+            resolve_futures(batch)
             self._tell()
         self._drop_connection()
         self._engine.dispose()
 
-    def _next_batch(self) -> list[Waiting]:
+    def _next_batch(self) -> list[QueuedUnit]:
         """Whoever waits now, at least one; empty when the writer is closed."""
-        batch: list[Waiting] = []
+        batch: list[QueuedUnit] = []
         while len(batch) < self._max_batch:
             try:
                 waiting = self._queue.get(block=not batch)
@@ -131,7 +131,7 @@ class SqliteWriter:
             batch.append(waiting)
         return batch
 
-    def _run_batch(self, batch: list[Waiting]) -> None:
+    def _run_batch(self, batch: list[QueuedUnit]) -> None:
         try:
             conn, driver = self._connection()
             driver.execute("BEGIN IMMEDIATE")
@@ -144,13 +144,13 @@ class SqliteWriter:
             self._on_failure(_name(error.__cause__) or _name(error))
             self._abandon()
             for waiting in batch:
-                waiting.answer, waiting.error = None, unavailable("the database lost the change", error)
+                waiting.answer, waiting.error = None, storage_unavailable("the database lost the change", error)
 
-    def _run_unit(self, conn: Connection, driver: sqlite3.Connection, waiting: Waiting) -> None:
+    def _run_unit(self, conn: Connection, driver: sqlite3.Connection, waiting: QueuedUnit) -> None:
         self.units += 1
         driver.execute(f"SAVEPOINT {_SAVEPOINT}")
         try:
-            waiting.require_fresh()
+            waiting.require_not_expired()
             waiting.answer = self._call(conn, waiting.unit)
         except BaseException as error:  # noqa: BLE001  it belongs to whoever sent the unit
             _require_transaction(driver, error)
@@ -163,7 +163,7 @@ class SqliteWriter:
     def _call(self, conn: Connection, unit: Unit[T]) -> T:
         self._in_unit = True
         try:
-            answer = require_plain(whole(unit, Tx(conn, self._clock())))
+            answer = require_plain_result(run_unit(unit, Tx(conn, self._clock())))
             if conn.in_nested_transaction():
                 raise RuntimeError("a unit of work left a savepoint open; use begin_nested() in a with block")
             return answer

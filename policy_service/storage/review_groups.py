@@ -16,12 +16,12 @@ from sqlalchemy import Connection, Index, Select, bindparam, delete, func, inser
 from sqlmodel import Field
 
 from policy_service.domain.people import BREAK_GLASS
-from policy_service.storage.core import Row, follows, table
+from policy_service.storage.core import Row, key_after, table
 from policy_service.storage.tables import VoteRow
 from policy_service.storage.types import UtcDateTime
 
 
-class AskedRow(Row, table=True):
+class ReviewGroupRow(Row, table=True):
     """One group that an open review asks. Newest first goes by the primary key, time left by the index."""
 
     __tablename__: ClassVar[Any] = "review_groups"
@@ -36,29 +36,29 @@ class AskedRow(Row, table=True):
     agent: str  # whose effect it is: nobody is asked about their own
 
 
-_asked = table(AskedRow)
-_row = _asked.c
+_review_groups = table(ReviewGroupRow)
+_row = _review_groups.c
 _votes = table(VoteRow).c
-_FORGET = delete(_asked).where(_row.review_id == bindparam("of"))
-_MOST_ARMS = 200  # of one statement; SQLite takes 500
+_DELETE = delete(_review_groups).where(_row.review_id == bindparam("of"))
+_MAX_ARMS = 200  # of one statement; SQLite takes 500
 
 
-def ask(conn: Connection, review_id: str, *, groups: Iterable[str], answer_by: datetime, agent: str) -> None:
+def set_review_groups(conn: Connection, review_id: str, *, groups: Iterable[str], answer_by: datetime, agent: str) -> None:
     """The review asks exactly these groups now."""
-    forget(conn, review_id)
+    delete_review_groups(conn, review_id)
     values = [
         {"asked": group, "review_id": review_id, "answer_by": answer_by, "agent": agent}
         for group in sorted(set(groups))
     ]
-    conn.execute(insert(_asked), values)
+    conn.execute(insert(_review_groups), values)
 
 
-def forget(conn: Connection, review_id: str) -> None:
+def delete_review_groups(conn: Connection, review_id: str) -> None:
     """Nobody is asked any more."""
-    conn.execute(_FORGET, {"of": review_id})
+    conn.execute(_DELETE, {"of": review_id})
 
 
-class Asks:
+class OpenReviews:
     """The open reviews that ask one of some groups: of anybody, or as one person who has not answered them."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Asks:
 
     def count(self, conn: Connection, cap: int) -> int:
         """How many there are, at most ``cap``."""
-        if len(self._groups) > _MOST_ARMS:
+        if len(self._groups) > _MAX_ARMS:
             return len(self.page(conn, newest=False, after=None, limit=cap))
         for arms, values in self._chunks(None, cap):
             return min(cap, int(conn.execute(_count(arms, self._person is not None), values).scalar_one()))
@@ -92,8 +92,8 @@ class Asks:
         at, review_id = after or (None, None)
         iss, sub = self._person or (None, None)
         common = {"most": limit, "at": at, "after": review_id, "iss": iss, "sub": sub, "owned": self._owned}
-        for start in range(0, len(self._groups), _MOST_ARMS):
-            chunk = self._groups[start : start + _MOST_ARMS]
+        for start in range(0, len(self._groups), _MAX_ARMS):
+            chunk = self._groups[start : start + _MAX_ARMS]
             yield len(chunk), common | {f"group_{n}": group for n, group in enumerate(chunk)}
 
 
@@ -103,7 +103,7 @@ def _arm(n: int, newest: bool, following: bool, personal: bool) -> Select[Any]:
     if following:
         at: Any = bindparam("at", type_=UtcDateTime())
         last: Any = bindparam("after")
-        later = follows((_row.answer_by, _row.review_id), (at, last))
+        later = key_after((_row.answer_by, _row.review_id), (at, last))
         query = query.where(_row.review_id < last if newest else later)
     if personal:
         mine = select(_votes.vote_id).where(

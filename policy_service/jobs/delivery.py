@@ -25,7 +25,7 @@ from policy_service.http_clients import Resolve, resolve
 from policy_service.queries.context import Context
 from policy_service.remote_hosts import Webhook
 from policy_service.settings import Settings
-from policy_service.storage.outbox import Drained, Message, Retry, drain
+from policy_service.storage.outbox import DrainResult, Message, RetryPolicy, drain
 from policy_service.tokens.keys import WebhookKey, read_webhook_keys
 from policy_service.workflow.webhooks import Answer, Standing, deliver, follow, note, standing_of, take
 
@@ -36,10 +36,10 @@ _PAGES = {"review_id": "reviews", "task_id": "tasks"}
 """Where people look at what a message names."""
 
 
-async def send_outbox(ctx: Context) -> Drained:
+async def send_outbox(ctx: Context) -> DrainResult:
     """Deliver what is due."""
     settings = ctx.settings
-    retry = Retry(
+    retry = RetryPolicy(
         max_attempts=settings.outbox_max_attempts,
         backoff_s=settings.outbox_backoff_s,
         max_backoff_s=settings.outbox_max_backoff_s,
@@ -56,7 +56,7 @@ async def send_outbox(ctx: Context) -> Drained:
 _POLL_S: Final = 1.0  # what failed is due again by the clock; news are told by the feed
 
 
-class Telling:
+class WebhookSender:
     """The receivers of one service, with what they are signed to."""
 
     def __init__(self, settings: Settings, health: Health, resolve: Resolve = resolve) -> None:

@@ -41,7 +41,7 @@ from countersign.contract import canonicalize
 from countersign.contract.names import labelled_digest
 
 STEP_UP_LABEL: Final = b"countersign/step-up/v1\n"
-SIGNED: Final = (
+STEP_UP_MEMBERS: Final = (
     "review", "rev", "txn_digest", "effect_digest", "view_digest", "person", "verdict", "nonce",
 )  # fmt: skip
 """The members of a step-up's challenge: all of them, and no other."""
@@ -52,16 +52,16 @@ _ALGORITHMS = [
     COSEAlgorithmIdentifier.RSASSA_PKCS1_v1_5_SHA_256,
 ]
 _MALFORMED = (WebAuthnException, ValueError, LookupError, TypeError)
-_LONGEST_ANSWER = 16_384  # characters; a real one has about 1,500
-_LEAST_RSA_BYTES = 256  # 2,048 bits
+_MAX_RESPONSE = 16_384  # characters; a real one has about 1,500
+_MIN_RSA_BYTES = 256  # 2,048 bits
 
 
-class UnprovenError(Exception):
+class WebAuthnVerificationError(Exception):
     """The answer proves nothing; the sentence says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class RelyingParty:
     """Whom passkeys are bound to: this deployment."""
 
     rp_id: str
@@ -69,7 +69,7 @@ class Party:
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolled:
+class RegisteredCredential:
     """A fresh credential."""
 
     credential_id: str
@@ -93,13 +93,13 @@ def step_up_challenge(signed: Mapping[str, Any]) -> bytes:
     Raises:
         ValueError: a member is missing, or there is another one.
     """
-    if signed.keys() != set(SIGNED):
-        raise ValueError(f"a step-up signs {', '.join(SIGNED)}; here are {', '.join(sorted(signed))}")
+    if signed.keys() != set(STEP_UP_MEMBERS):
+        raise ValueError(f"a step-up signs {', '.join(STEP_UP_MEMBERS)}; here are {', '.join(sorted(signed))}")
     return bytes.fromhex(labelled_digest(STEP_UP_LABEL, canonicalize(dict(signed))))
 
 
-def ask_to_enrol(
-    party: Party, challenge: bytes, *, handle: bytes, name: str, known: Sequence[str], timeout_s: int
+def registration_options(
+    party: RelyingParty, challenge: bytes, *, handle: bytes, name: str, known: Sequence[str], timeout_s: int
 ) -> str:
     """The options for ``navigator.credentials.create``, in JSON. ``handle`` names the person, and tells nothing."""
     options = generate_registration_options(
@@ -115,35 +115,35 @@ def ask_to_enrol(
             resident_key=ResidentKeyRequirement.PREFERRED,
             user_verification=UserVerificationRequirement.REQUIRED,
         ),
-        exclude_credentials=_named(known),
+        exclude_credentials=_descriptors(known),
         supported_pub_key_algs=_ALGORITHMS,
     )
     return options_to_json(options)
 
 
-def ask_to_sign(party: Party, challenge: bytes, *, known: Sequence[str], timeout_s: int) -> str:
+def authentication_options(party: RelyingParty, challenge: bytes, *, known: Sequence[str], timeout_s: int) -> str:
     """The options for ``navigator.credentials.get``, in JSON."""
     options = generate_authentication_options(
         rp_id=party.rp_id,
         challenge=challenge,
         timeout=timeout_s * 1000,
-        allow_credentials=_named(known),
+        allow_credentials=_descriptors(known),
         user_verification=UserVerificationRequirement.REQUIRED,
     )
     return options_to_json(options)
 
 
-def _named(known: Sequence[str]) -> list[PublicKeyCredentialDescriptor]:
+def _descriptors(known: Sequence[str]) -> list[PublicKeyCredentialDescriptor]:
     return [PublicKeyCredentialDescriptor(id=base64url_to_bytes(one)) for one in known]
 
 
-def verify_enrolment(party: Party, challenge: bytes, answer: str) -> Enrolled:
+def verify_registration(party: RelyingParty, challenge: bytes, answer: str) -> RegisteredCredential:
     """The credential that was made for this challenge.
 
     Raises:
         UnprovenError: it was not, or it is none of ours to take.
     """
-    read = _read(answer)
+    read = _parse_response(answer)
     try:
         verified = verify_registration_response(
             credential=read,
@@ -156,10 +156,10 @@ def verify_enrolment(party: Party, challenge: bytes, answer: str) -> Enrolled:
         key = decode_credential_public_key(verified.credential_public_key)
         _require_own_frame(base64url_to_bytes(read["response"]["clientDataJSON"]))
     except _MALFORMED as error:
-        raise UnprovenError(f"the new passkey does not hold: {error}") from error
-    if isinstance(key, DecodedRSAPublicKey) and len(key.n) < _LEAST_RSA_BYTES:
-        raise UnprovenError("the new passkey's RSA key is shorter than 2,048 bits")
-    return Enrolled(
+        raise WebAuthnVerificationError(f"the new passkey does not hold: {error}") from error
+    if isinstance(key, DecodedRSAPublicKey) and len(key.n) < _MIN_RSA_BYTES:
+        raise WebAuthnVerificationError("the new passkey's RSA key is shorter than 2,048 bits")
+    return RegisteredCredential(
         bytes_to_base64url(verified.credential_id), verified.credential_public_key, verified.sign_count
     )
 
@@ -170,11 +170,11 @@ def read_assertion(answer: str) -> Assertion:
     Raises:
         UnprovenError: it is none.
     """
-    read = _read(answer)
+    read = _parse_response(answer)
     try:
         response = read["response"]
         if read["type"] != "public-key" or read["id"] != read["rawId"]:
-            raise UnprovenError("the passkey's answer names itself in two ways")
+            raise WebAuthnVerificationError("the passkey's answer names itself in two ways")
         return Assertion(
             str(read["id"]),
             base64url_to_bytes(response["authenticatorData"]),
@@ -182,10 +182,10 @@ def read_assertion(answer: str) -> Assertion:
             base64url_to_bytes(response["signature"]),
         )
     except _MALFORMED as error:
-        raise UnprovenError(f"this is no passkey's answer: {error}") from error
+        raise WebAuthnVerificationError(f"this is no passkey's answer: {error}") from error
 
 
-def verify_assertion(party: Party, challenge: bytes, assertion: Assertion, public_key: bytes) -> int:
+def verify_assertion(party: RelyingParty, challenge: bytes, assertion: Assertion, public_key: bytes) -> int:
     """That the holder of this key signed exactly this challenge here; the authenticator's counter.
 
     Raises:
@@ -203,7 +203,7 @@ def verify_assertion(party: Party, challenge: bytes, assertion: Assertion, publi
     }
     try:
         if decode_credential_public_key(public_key).alg not in _ALGORITHMS:
-            raise UnprovenError("the public key is of an algorithm that is not taken here")
+            raise WebAuthnVerificationError("the public key is of an algorithm that is not taken here")
         _require_own_frame(assertion.client_data)
         verified = verify_authentication_response(
             credential=credential,
@@ -215,7 +215,7 @@ def verify_assertion(party: Party, challenge: bytes, assertion: Assertion, publi
             require_user_verification=True,
         )
     except _MALFORMED as error:
-        raise UnprovenError(f"the passkey's answer does not hold: {error}") from error
+        raise WebAuthnVerificationError(f"the passkey's answer does not hold: {error}") from error
     return verified.new_sign_count
 
 
@@ -228,16 +228,16 @@ def _require_own_frame(client_data: bytes) -> None:
     """A page that another one has framed signs nothing (WebAuthn section 13.4.9)."""
     said = json.loads(client_data)
     if not isinstance(said, dict) or said.get("crossOrigin", False) is not False or "topOrigin" in said:
-        raise UnprovenError("the passkey was asked from inside another site's page")
+        raise WebAuthnVerificationError("the passkey was asked from inside another site's page")
 
 
-def _read(answer: str) -> dict[str, Any]:
-    if len(answer) > _LONGEST_ANSWER:
-        raise UnprovenError("the passkey's answer is too long to be one")
+def _parse_response(answer: str) -> dict[str, Any]:
+    if len(answer) > _MAX_RESPONSE:
+        raise WebAuthnVerificationError("the passkey's answer is too long to be one")
     try:
         read = json.loads(answer)
     except ValueError as error:
-        raise UnprovenError("the passkey's answer is no JSON") from error
+        raise WebAuthnVerificationError("the passkey's answer is no JSON") from error
     if not isinstance(read, dict):
-        raise UnprovenError("the passkey's answer is no object")
+        raise WebAuthnVerificationError("the passkey's answer is no object")
     return read

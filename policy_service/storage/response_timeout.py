@@ -14,7 +14,7 @@ import psycopg
 from psycopg.abc import RV, PQGen
 
 
-class Impatient(psycopg.Connection[Any]):
+class TimedConnection(psycopg.Connection[Any]):
     """A connection whose every answer comes in time, or never."""
 
     _answer_s: float
@@ -33,17 +33,17 @@ class Impatient(psycopg.Connection[Any]):
             psycopg.OperationalError: the answer did not come in time; the connection is closed.
         """
         try:
-            return super().wait(_in_time(gen, self._answer_s), *args, **more)
-        except _NoAnswerError:
+            return super().wait(_with_timeout(gen, self._answer_s), *args, **more)
+        except _ResponseTimeoutError:
             self.close()
             raise
 
 
-class _NoAnswerError(psycopg.OperationalError):
+class _ResponseTimeoutError(psycopg.OperationalError):
     """The time for an answer is up."""
 
 
-def _in_time(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
+def _with_timeout(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
     """The driver's own steps; while nothing comes it takes one every tenth of a second, with nothing ready."""
     until = time.monotonic() + seconds
     try:
@@ -51,7 +51,7 @@ def _in_time(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
         while True:
             ready = yield wanted
             if not ready and time.monotonic() > until:
-                raise _NoAnswerError(f"the server did not answer within {seconds:g} s")
+                raise _ResponseTimeoutError(f"the server did not answer within {seconds:g} s")
             wanted = gen.send(ready)
     except StopIteration as done:
         answer: RV = done.value

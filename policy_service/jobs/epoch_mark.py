@@ -15,7 +15,7 @@ import structlog
 from policy_service.audit.log import highest_index
 from policy_service.health import Signal
 from policy_service.storage.database import Database
-from policy_service.storage.plumbing import first_epoch
+from policy_service.storage.system_tables import ensure_epoch
 from policy_service.tokens.epoch import Mark, read_mark, require_no_log, require_not_behind, write_mark
 
 log = structlog.get_logger(__name__)
@@ -23,14 +23,14 @@ log = structlog.get_logger(__name__)
 _SPACING_S = 0.2  # two syncs a mark: a busy log must not spend the disk on them
 
 
-def settle_epoch(db: Database, key_dir: Path) -> Mark:
+def reconcile_epoch(db: Database, key_dir: Path) -> Mark:
     """Compare the database with the mark, or make both at the very first start.
 
     Raises:
         StartError: the database has forgotten something it once knew.
     """
     mark = read_mark(key_dir)
-    epoch = db.write_sync(first_epoch)
+    epoch = db.write_sync(ensure_epoch)
     highest = db.read_sync(highest_index)
     if mark is None:
         require_no_log(key_dir, highest)
@@ -43,7 +43,7 @@ def settle_epoch(db: Database, key_dir: Path) -> Mark:
     return mark
 
 
-class EpochMark:
+class EpochMarkWriter:
     """The mark of a running service."""
 
     def __init__(self, key_dir: Path, mark: Mark, signal: Signal | None = None) -> None:
@@ -60,7 +60,7 @@ class EpochMark:
         """The incarnation of this deployment's database."""
         return self._written.epoch
 
-    def so_far(self) -> tuple[int, int]:
+    def progress(self) -> tuple[int, int]:
         """The epoch and how far its log has got, as far as this process has heard."""
         return self.epoch, self._highest
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from policy_service.errors import StartError
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_GROUP_OR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def make_secret_folder(folder: Path) -> None:
@@ -84,5 +84,5 @@ def _require_private(named: str, path: Path, status: os.stat_result) -> None:
             f"{named} belongs to user {status.st_uid}, the service runs as {os.geteuid()}; "
             f"run: chown {os.geteuid()} {path}"
         )
-    if status.st_mode & _OTHERS:
+    if status.st_mode & _GROUP_OR_OTHERS:
         raise StartError(f"{named} can be read by others; run: chmod 600 {path}")

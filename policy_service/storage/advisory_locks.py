@@ -28,17 +28,17 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Connection, bindparam, func, select, update
 
-from policy_service.storage.core import insert_unless_there, table
-from policy_service.storage.plumbing import LeaseRow
-from policy_service.storage.unit import Clock, Tx
+from policy_service.storage.core import insert_or_ignore, table
+from policy_service.storage.system_tables import LeaseRow
+from policy_service.storage.unit_of_work import Clock, Tx
 
 _KEY = bindparam("key", type_=BigInteger)
-_ALONE = select(func.pg_advisory_xact_lock(_KEY))
+_EXCLUSIVE = select(func.pg_advisory_xact_lock(_KEY))
 _SHARED = select(func.pg_advisory_xact_lock_shared(_KEY))
 _CLOCK = select(func.clock_timestamp())
 
 
-def now(conn: Connection, clock: Clock | None) -> datetime:
+def current_time(conn: Connection, clock: Clock | None) -> datetime:
     """The time a unit of work on PostgreSQL goes by."""
     if clock is not None:
         return clock()
@@ -46,7 +46,7 @@ def now(conn: Connection, clock: Clock | None) -> datetime:
     return moment
 
 
-def alone_with(tx: Tx, txn: str) -> Tx:
+def lock_transaction(tx: Tx, txn: str) -> Tx:
     """The same unit, alone with a transaction until it ends; go on with this one, its ``now`` is newer.
 
     Raises:
@@ -56,11 +56,11 @@ def alone_with(tx: Tx, txn: str) -> Tx:
         raise RuntimeError("a unit of work is alone with one transaction at most")
     if tx.conn.dialect.name == "sqlite":
         return replace(tx, alone_with=txn)
-    tx.conn.execute(_ALONE, {"key": _key(f"txn {txn}")})
-    return replace(tx, alone_with=txn, now=now(tx.conn, tx.clock))
+    tx.conn.execute(_EXCLUSIVE, {"key": _lock_id(f"txn {txn}")})
+    return replace(tx, alone_with=txn, now=current_time(tx.conn, tx.clock))
 
 
-def require_alone(tx: Tx, txn: str) -> None:
+def require_locked(tx: Tx, txn: str) -> None:
     """Refuse to move what another unit may be moving.
 
     Raises:
@@ -70,34 +70,34 @@ def require_alone(tx: Tx, txn: str) -> None:
         raise RuntimeError("a unit of work moves a transaction it is not alone with; ask for that first")
 
 
-def act_for(tx: Tx, party: str) -> None:
+def lock_shared(tx: Tx, party: str) -> None:
     """Whoever stops this party waits until this unit has ended; many may act for it at once."""
     if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_SHARED, {"key": _key(f"party {party}")})
+        tx.conn.execute(_SHARED, {"key": _lock_id(f"party {party}")})
 
 
-def stop(tx: Tx, party: str) -> None:
+def lock_exclusive(tx: Tx, party: str) -> None:
     """Wait for every unit that acts for this party; those that come later see what this one does."""
     if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_ALONE, {"key": _key(f"party {party}")})
+        tx.conn.execute(_EXCLUSIVE, {"key": _lock_id(f"party {party}")})
 
 
-def count_alone(tx: Tx, counted: Iterable[str]) -> None:
+def lock_counters(tx: Tx, counted: Iterable[str]) -> None:
     """Be alone, until the unit ends, with those it is counted for; on SQLite every unit is. Once in a unit, or two
     units could wait for each other: then the server ends one, and it runs again."""
     if tx.conn.dialect.name != "sqlite":
-        for key in sorted({_key(f"counted {name}") for name in counted}):
-            tx.conn.execute(_ALONE, {"key": key})
+        for key in sorted({_lock_id(f"counted {name}") for name in counted}):
+            tx.conn.execute(_EXCLUSIVE, {"key": key})
 
 
-def ask_alone(tx: Tx, agent: str) -> None:
+def lock_review_quota(tx: Tx, agent: str) -> None:
     """Be the only one who counts what this agent has people asked, until the unit ends. Nothing is locked after it, so
     nobody waits in a ring."""
     if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_ALONE, {"key": _key(f"asking {agent}")})
+        tx.conn.execute(_EXCLUSIVE, {"key": _lock_id(f"asking {agent}")})
 
 
-def _key(name: str) -> int:
+def _lock_id(name: str) -> int:
     """Two names with the same number only wait for each other."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)
 
@@ -105,7 +105,7 @@ def _key(name: str) -> int:
 _leases = table(LeaseRow)
 _lease = _leases.c
 # What a leader asks all the time is built once; who takes over asks it once.
-_KEEP = (
+_RENEW = (
     update(_leases)
     .where(_lease.name == bindparam("asked"), _lease.holder == bindparam("mine"))
     .where(_lease.expires_at > bindparam("now"))
@@ -114,24 +114,24 @@ _KEEP = (
 )
 
 
-def acquire(tx: Tx, name: str, holder: str, ttl: timedelta) -> int | None:
+def acquire_lease(tx: Tx, name: str, holder: str, ttl: timedelta) -> int | None:
     """Take, keep or fail to get the lease; the answer is its fence.
 
     ``holder`` names one life of one process, never a host: a restarted process is another holder.
     """
     until = tx.now + ttl
-    kept = tx.conn.execute(_KEEP, {"asked": name, "mine": holder, "now": tx.now, "until": until})
+    kept = tx.conn.execute(_RENEW, {"asked": name, "mine": holder, "now": tx.now, "until": until})
     if (fence := kept.scalar_one_or_none()) is not None:
         return int(fence)
     lapsed = update(_leases).where(_lease.name == name, _lease.expires_at <= tx.now)
     takeover = lapsed.values(holder=holder, fence=_lease.fence + 1, expires_at=until).returning(_lease.fence)
     if (fence := _one(tx, takeover)) is not None:
         return fence
-    first = insert_unless_there(tx.conn, _leases).returning(_lease.fence)
+    first = insert_or_ignore(tx.conn, _leases).returning(_lease.fence)
     return _one(tx, first.values(name=name, holder=holder, fence=1, expires_at=until))
 
 
-def release(tx: Tx, name: str, holder: str) -> bool:
+def release_lease(tx: Tx, name: str, holder: str) -> bool:
     """Let go early, so that another need not wait for the end. False: it was not held by this holder."""
     held = update(_leases).where(_lease.name == name, _lease.holder == holder, _lease.expires_at > tx.now)
     return tx.conn.execute(held.values(expires_at=tx.now)).rowcount == 1

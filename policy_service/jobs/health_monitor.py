@@ -33,13 +33,13 @@ from policy_service.queries.stops import Stop, list_stops
 from policy_service.settings import Settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.plumbing import AuditRow, MetaRow, OutboxRow
+from policy_service.storage.system_tables import AuditRow, MetaRow, OutboxRow
 from policy_service.storage.tables import ReviewRow, TaskRow
 from policy_service.storage.types import new_id
-from policy_service.storage.unit import Clock
+from policy_service.storage.unit_of_work import Clock
 from policy_service.tokens.keys import read_keys
 
-MOST = 10_000
+COUNT_LIMIT = 10_000
 _DAY = timedelta(days=1)
 _TASKS = tuple(kind.value for kind in TaskKind)
 
@@ -49,7 +49,7 @@ _reviews, _tasks = table(ReviewRow).c, table(TaskRow).c
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Backlog:
     """How many there are, and since when the oldest is."""
 
     count: int
@@ -61,37 +61,37 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class DatabaseMeasurement:
     """One look at the database."""
 
-    reviews: Waiting
+    reviews: Backlog
     tasks: dict[str, int]
-    outbox: Waiting
+    outbox: Backlog
     dead: int
-    unnumbered: Waiting
+    unnumbered: Backlog
     index: int
     newest: datetime | None  # when the newest numbered line was written
     stops: list[Stop]
 
 
-def measure(conn: Connection, now: datetime) -> Measured:
+def measure(conn: Connection, now: datetime) -> DatabaseMeasurement:
     """Look."""
     index = highest_index(conn)
-    return Measured(
-        reviews=_waiting(conn, _reviews.opened_at, _reviews.state == "open"),
+    return DatabaseMeasurement(
+        reviews=_backlog(conn, _reviews.opened_at, _reviews.state == "open"),
         tasks=_by_kind(conn),
-        outbox=_waiting(conn, _outbox.created_at, _own, _outbox.state == "waiting"),
-        dead=_waiting(
+        outbox=_backlog(conn, _outbox.created_at, _own, _outbox.state == "waiting"),
+        dead=_backlog(
             conn, _outbox.created_at, _own, _outbox.state == "dead", _outbox.next_at > now - _DAY
         ).count,
-        unnumbered=_waiting(conn, _audit.at, _audit.idx.is_(None)),
+        unnumbered=_backlog(conn, _audit.at, _audit.idx.is_(None)),
         index=index,
         newest=conn.execute(select(_audit.at).where(_audit.idx == index)).scalar(),
         stops=list_stops(conn),
     )
 
 
-def show(found: Measured, now: datetime) -> None:
+def export_metrics(found: DatabaseMeasurement, now: datetime) -> None:
     """Put a look into the metrics."""
     metrics.REVIEWS_OPEN.set(found.reviews.count)
     metrics.OLDEST_REVIEW.set(found.reviews.age(now))
@@ -107,27 +107,27 @@ def show(found: Measured, now: datetime) -> None:
     metrics.LOG_INDEX.set(found.index)
 
 
-def _waiting(conn: Connection, since: Any, *where: Any) -> Waiting:
-    some = select(since.label("since")).where(*where).limit(MOST).subquery()
+def _backlog(conn: Connection, since: Any, *where: Any) -> Backlog:
+    some = select(since.label("since")).where(*where).limit(COUNT_LIMIT).subquery()
     count, oldest = conn.execute(select(func.count(), func.min(some.c.since))).one()
-    return Waiting(count, oldest)
+    return Backlog(count, oldest)
 
 
 def _by_kind(conn: Connection) -> dict[str, int]:
-    some = select(_tasks.kind).where(_tasks.state == "open").limit(MOST).subquery()
+    some = select(_tasks.kind).where(_tasks.state == "open").limit(COUNT_LIMIT).subquery()
     rows = conn.execute(select(some.c.kind, func.count().label("open_tasks")).group_by(some.c.kind))
     return {row.kind: row.open_tasks for row in rows}
 
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE_S = 10.0  # for one answer of the database: longer than its own longest wait for a lock
+_TIMEOUT_S = 10.0  # for one answer of the database: longer than its own longest wait for a lock
 _PROBE_BYTES = 32_768  # enough that a full disk has no room for it
 _MB = 1_000_000
 _meta = table(MetaRow)
 
 
-class Watch:
+class HealthMonitor:
     """Looks after one service."""
 
     def __init__(
@@ -139,7 +139,7 @@ class Watch:
         scheduler: Scheduler,
         kid: str,
         clock: Clock,
-        patience_s: float = _PATIENCE_S,
+        patience_s: float = _TIMEOUT_S,
     ) -> None:
         """``kid``: the key this process signs with; ``clock``: this host's."""
         self._db = db
@@ -171,7 +171,7 @@ class Watch:
         found = await self._database()
         now = self._clock() if times is None else times[1]
         if found is not None:
-            show(found, now)
+            export_metrics(found, now)
             self._log(found, now)
             self._outbox(found, now)
             self._frozen(found)
@@ -189,7 +189,7 @@ class Watch:
         failed, before = self._db.failed, self._clock()
         try:
             async with asyncio.timeout(self._patience_s):
-                now = await self._db.write(_time if failed is None else _time_of_a_change)
+                now = await self._db.write(_read_time if failed is None else _write_probe)
         except (StorageUnavailableError, SQLAlchemyError, TimeoutError):
             what = "no unit of work comes back" if failed is None else f"commits fail ({failed[0]})"
             self._health.bad("writer", what, since=None if failed is None else failed[1])
@@ -198,7 +198,7 @@ class Watch:
         self._health.good("writer")
         return before, now, self._clock()
 
-    async def _database(self) -> Measured | None:
+    async def _database(self) -> DatabaseMeasurement | None:
         now = self._clock()
         try:
             async with asyncio.timeout(self._patience_s):
@@ -209,7 +209,7 @@ class Watch:
         self._health.good("database")
         return found
 
-    def _log(self, found: Measured, now: datetime) -> None:
+    def _log(self, found: DatabaseMeasurement, now: datetime) -> None:
         # Operator verbs write lines while no service runs, `restored` many: they are late only once one had time to
         # number them.
         self._began = min(now, self._began or now)
@@ -218,7 +218,7 @@ class Watch:
         wrong = f"{found.unnumbered.count} lines of the log have no index" if late else None
         self._health.say("log", wrong, "lag", found.unnumbered.oldest)
 
-    def _outbox(self, found: Measured, now: datetime) -> None:
+    def _outbox(self, found: DatabaseMeasurement, now: datetime) -> None:
         wrong = None
         if found.dead:
             wrong = f"{found.dead} messages of the last day were given up"
@@ -226,7 +226,7 @@ class Watch:
             wrong = f"{found.outbox.count} messages wait"
         self._health.say("outbox", wrong, since=found.outbox.oldest)
 
-    def _frozen(self, found: Measured) -> None:
+    def _frozen(self, found: DatabaseMeasurement) -> None:
         tools = sum(stop.tool is not None for stop in found.stops)
         everything = ["everything"] if tools < len(found.stops) else []
         parts = [*everything, *([f"{tools} tool{'s' if tools > 1 else ''}"] if tools else [])]
@@ -267,11 +267,11 @@ class Watch:
         return None
 
 
-def _time(tx: Tx) -> datetime:
+def _read_time(tx: Tx) -> datetime:
     return tx.now
 
 
-def _time_of_a_change(tx: Tx) -> datetime:
+def _write_probe(tx: Tx) -> datetime:
     """Write something of a size, and take it back in the same commit."""
     name = new_id("probe", tx.now)
     tx.conn.execute(insert(_meta).values(name=name, value=secrets.token_hex(_PROBE_BYTES)))
