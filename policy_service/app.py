@@ -81,11 +81,11 @@ from policy_service.settings import Settings
 from policy_service.storage import advisory_locks
 from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.tokens.keys import Signer, read_keys
-from policy_service.workflow.due import sweep
-from policy_service.workflow.effects.activate import activate, ask_about_open, look_when_asked
-from policy_service.workflow.looking import look
-from policy_service.workflow.reviews.impossible import watch_quorums
-from policy_service.workflow.trials import shadow
+from policy_service.workflow.expiry import sweep
+from policy_service.workflow.effects.activate import activate, reevaluate_open_effects, refresh_on_request
+from policy_service.workflow.bundle_refresh import refresh_bundle
+from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
+from policy_service.workflow.shadow import comparison
 
 log = structlog.get_logger(__name__)
 
@@ -219,16 +219,16 @@ class Service:
                 else []
             ),
             Job("expire_reviews", settings.sweep_s, lambda: sweep.expire_reviews(ctx)),
-            Job("remind_people", settings.sweep_s, lambda: sweep.remind_people(ctx)),
+            Job("remind_people", settings.sweep_s, lambda: sweep.send_reminders(ctx)),
             Job("escalate_reviews", settings.sweep_s, lambda: sweep.escalate_reviews(ctx)),
             Job("expire_releases", settings.sweep_s, lambda: sweep.expire_releases(ctx)),
-            Job("doubt_unreported", settings.sweep_s, lambda: sweep.doubt_unreported(ctx)),
+            Job("doubt_unreported", settings.sweep_s, lambda: sweep.mark_unreported_unknown(ctx)),
             Job("expire_compensations", settings.sweep_s, lambda: sweep.expire_compensations(ctx)),
-            Job("ask_for_compensations", settings.sweep_s, lambda: sweep.ask_for_compensations(ctx)),
-            Job("watch_quorums", settings.sweep_s, lambda: watch_quorums(ctx)),
+            Job("ask_for_compensations", settings.sweep_s, lambda: sweep.open_compensation_tasks(ctx)),
+            Job("watch_quorums", settings.sweep_s, lambda: update_unsatisfiable_reviews(ctx)),
             *self._shadowing(),
             Job("send_outbox", 1, lambda: send_outbox(ctx)),
-            Job("forget", settings.housekeeping_s, lambda: sweep.forget_what_is_over(ctx)),
+            Job("forget", settings.housekeeping_s, lambda: sweep.delete_expired_rows(ctx)),
         ]
 
     def _shadowing(self) -> list[Job]:
@@ -237,12 +237,12 @@ class Service:
             return []
         settings = self.settings
         every_s = settings.policies_poll_s if settings.shadow_ref else settings.poll_bundle_s
-        return [Job("shadow", every_s, lambda: shadow.follow(self.ctx, candidate, self._holder))]
+        return [Job("shadow", every_s, lambda: comparison.shadow_new_decisions(self.ctx, candidate, self._holder))]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Everything that needs the event loop. A step that fails stops what was started before it."""
-        loaded = await look(self.ctx, starting=True)
+        loaded = await refresh_bundle(self.ctx, starting=True)
         if loaded.active is None:
             raise StartError(f"the bundle {self.active.origin} does not load:\n{loaded.error}")
         asyncio.get_running_loop().set_exception_handler(fault_of_the_loop)
@@ -277,7 +277,7 @@ class Service:
         doors shut until whoever looks after the process kills it.
         """
         try:
-            await ask_about_open(self.ctx)
+            await reevaluate_open_effects(self.ctx)
         except Exception:
             log.exception("job_failed", job="activate")  # which asks again at its next look
 
@@ -286,7 +286,7 @@ class Service:
             await self.slack.run(self._holder)
 
     async def _look(self) -> None:
-        await look_when_asked(self.ctx)
+        await refresh_on_request(self.ctx)
 
     async def _finish_log(self) -> None:
         try:

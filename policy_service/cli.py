@@ -37,13 +37,13 @@ from policy_service.slack import SlackApp
 from policy_service.tokens.epoch import Mark
 from policy_service.tokens.secret_files import create_secret
 from policy_service.tokens.keys import make_keys
-from policy_service.workflow.slack.admin import Trial
+from policy_service.workflow.slack.admin import CheckResult
 
 if TYPE_CHECKING:
     import uvicorn
 
 
-def _slack_trial(app: SlackApp, place: str, route: Route) -> Coroutine[Any, Any, Trial]:
+def _slack_trial(app: SlackApp, place: str, route: Route) -> Coroutine[Any, Any, CheckResult]:
     from policy_service.channels.slack.credentials import (
         trial,  # with Slack's SDK, which no other verb waits for
     )

@@ -29,7 +29,7 @@ from jsonschema.exceptions import ValidationError
 from countersign.contract import JSON, MAX_SAFE_INTEGER, ToolManifest, pointer_tokens
 from countersign.contract.json_schema import require_json_schema, validator_of
 from countersign.contract.schemas import MAX_SCHEMA_NODES
-from policy_service.domain.question import ArgsRefusedError, Encoded
+from policy_service.domain.policy_request import InvalidArgsError, EncodedArgs
 from policy_service.domain.values import MAX_DECIMAL_PLACES, decimal_places, decimal_value
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -107,7 +107,7 @@ class _DecimalField(_Scalar):
         try:
             return decimal_value(Decimal(repr(value)))
         except ValueError as error:
-            raise ArgsRefusedError(f"{_name(path)}: {error}") from error
+            raise InvalidArgsError(f"{_name(path)}: {error}") from error
 
 
 class _SetField:
@@ -156,7 +156,7 @@ class RecordField:
         for name, item in value.items():
             member = self._members.get(name)
             if member is None:
-                raise ArgsRefusedError(f"{_name((*path, name))}: is not in the manifest; leave it out")
+                raise InvalidArgsError(f"{_name((*path, name))}: is not in the manifest; leave it out")
             if member.type is None:
                 unseen.append(_name((*path, name)))
             else:
@@ -270,8 +270,8 @@ def _name(path: Path) -> str:
     return "/".join(part.replace("~", "~0").replace("/", "~1") for part in path)
 
 
-def _refused(path: Path, value: JSON, expected: str) -> ArgsRefusedError:
-    return ArgsRefusedError(f"{_name(path) or 'args'}: {type(value).__name__} is not {expected}")
+def _refused(path: Path, value: JSON, expected: str) -> InvalidArgsError:
+    return InvalidArgsError(f"{_name(path) or 'args'}: {type(value).__name__} is not {expected}")
 
 
 MAX_ERRORS: Final = 3
@@ -315,7 +315,7 @@ class InputCodec:
         """Names of the fields that would be unseen if a call carried them."""
         return frozenset(self._record.unseen_names(()))
 
-    def encode(self, args: JSON) -> Encoded:
+    def encode(self, args: JSON) -> EncodedArgs:
         """The args as policy sees them.
 
         Raises:
@@ -326,12 +326,12 @@ class InputCodec:
                 self._told(error) for error, _ in zip(self._errors(args), range(MAX_ERRORS), strict=False)
             ]
         except (RecursionError, referencing.exceptions.Unresolvable) as error:
-            raise ArgsRefusedError(f"the schema of {self._tool!r} cannot be applied to these args") from error
+            raise InvalidArgsError(f"the schema of {self._tool!r} cannot be applied to these args") from error
         if problems:
-            raise ArgsRefusedError("; ".join(problems))
+            raise InvalidArgsError("; ".join(problems))
         unseen: list[str] = []
         value = self._record.encode(args, (), unseen)
-        return Encoded(input=value, unseen=tuple(sorted(unseen)))
+        return EncodedArgs(input=value, unseen=tuple(sorted(unseen)))
 
     def _errors(self, args: JSON) -> Iterator[ValidationError]:
         return iter(self._validator.iter_errors(args))

@@ -22,7 +22,7 @@ import structlog
 
 from countersign.contract import Resource
 from policy_service import metrics
-from policy_service.domain.question import FactAge, Facts, ShownFact
+from policy_service.domain.policy_request import FactAge, Facts, DisplayedFact
 from policy_service.facts.config import AGENT, AttributeType, FactsConfig, SourceSpec, parse_timestamp
 from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader
 from policy_service.health import Health
@@ -89,7 +89,7 @@ class _SourceRows:
 class _EntityFacts:
     attributes: dict[str, Any] = field(default_factory=dict)
     ages: list[FactAge] = field(default_factory=list)
-    shown: list[ShownFact] = field(default_factory=list)
+    shown: list[DisplayedFact] = field(default_factory=list)
 
 
 class FactSources:
@@ -247,7 +247,7 @@ class FactSources:
             found.attributes[name] = kind.encode(value)
         except ValueError as error:
             raise _FactError(_unusable_source(spec), f"source {spec.name!r}: attribute {name!r}: {error}") from error
-        found.shown.append(ShownFact(name, str(value), spec.name, as_of))
+        found.shown.append(DisplayedFact(name, str(value), spec.name, as_of))
 
 
 class _FactError(Exception):

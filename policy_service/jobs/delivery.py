@@ -27,7 +27,7 @@ from policy_service.remote_hosts import Webhook
 from policy_service.settings import Settings
 from policy_service.storage.outbox import DrainResult, Message, RetryPolicy, drain
 from policy_service.tokens.keys import WebhookKey, read_webhook_keys
-from policy_service.workflow.webhooks import Answer, Standing, deliver, follow, note, standing_of, take
+from policy_service.workflow.webhooks import DeliveryResult, ReceiverStatus, deliver, enqueue_events, record_result, receiver_status, claim_messages
 
 log = structlog.get_logger(__name__)
 
@@ -81,8 +81,8 @@ class WebhookSender:
 
     async def round(self, ctx: Context, webhook: Webhook, holder: str) -> bool:
         """Follow the log and send what is due; whether there was anything to do."""
-        followed = await follow(ctx, webhook)
-        messages = await take(ctx, webhook.name, holder)
+        followed = await enqueue_events(ctx, webhook)
+        messages = await claim_messages(ctx, webhook.name, holder)
         await asyncio.gather(*(self._send(ctx, webhook, message) for message in messages))
         return followed or bool(messages)
 
@@ -90,7 +90,7 @@ class WebhookSender:
         """Say of each receiver how it is doing."""
         for webhook in self._settings.webhooks:
             name = webhook.name
-            found = await ctx.db.read(lambda conn, name=name: standing_of(conn, name))  # type: ignore[misc]
+            found = await ctx.db.read(lambda conn, name=name: receiver_status(conn, name))  # type: ignore[misc]
             if found is not None:
                 self._show(ctx, name, found)
 
@@ -114,10 +114,10 @@ class WebhookSender:
     async def _send(self, ctx: Context, webhook: Webhook, message: Message) -> None:
         keys = self._keys[webhook.name]
         answer = await deliver(webhook, keys, message.outbox_id, message.payload, ctx.clock(), self.resolve)
-        dead = await note(ctx, webhook.name, message, answer)
+        dead = await record_result(ctx, webhook.name, message, answer)
         self._count(webhook.name, message, answer, dead)
 
-    def _count(self, name: str, message: Message, answer: Answer, dead: int) -> None:
+    def _count(self, name: str, message: Message, answer: DeliveryResult, dead: int) -> None:
         metrics.WEBHOOK_DELIVERIES.labels(name, "sent" if answer.error is None else "failed").inc()
         if answer.error is not None:
             log.warning(
@@ -141,7 +141,7 @@ class WebhookSender:
                 log.exception("webhook_look_failed")  # the watch of the database says why
             await asyncio.sleep(self._settings.watch_s)
 
-    def _show(self, ctx: Context, name: str, found: Standing) -> None:
+    def _show(self, ctx: Context, name: str, found: ReceiverStatus) -> None:
         now = ctx.clock()
         age = 0.0 if found.oldest is None else max(0.0, (now - found.oldest).total_seconds())
         metrics.WEBHOOK_WAITING.labels(name).set(found.waiting)

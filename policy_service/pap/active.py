@@ -89,7 +89,7 @@ class ActiveBundle:
         self._guarded: Guarded | None = None
         self._loaded_at: datetime | None = None
         self._failed_at: datetime | None = None
-        self.asked_in_full: str | None = None
+        self.fully_reevaluated: str | None = None
         """Digest of the last bundle that was asked about every open effect; kept by whoever asks."""
         self.asking = asyncio.Lock()  # of whoever asks: one at a time
         self.asked = self.unasked = 0
@@ -194,10 +194,10 @@ class ActiveBundle:
         except BundleError:  # it cannot be read at all, which whoever looks for its newest bytes says
             return {}
 
-    def tell_how_far(self) -> None:
+    def report_progress(self) -> None:
         """Say how many open effects were asked about, or that all of them were."""
         digest = self.current.digest
-        if self.asked_in_full == digest:
+        if self.fully_reevaluated == digest:
             self._activation.good()
             return
         failed = f", {self.unasked} could not be" if self.unasked else ""
@@ -306,7 +306,7 @@ class ActiveBundle:
         self._current, self._loaded_at = bundle, self._clock()
         if before is not None:
             before.close()
-        self.tell_how_far()
+        self.report_progress()
         return before is None or before.digest != bundle.digest
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from countersign.contract import JSON, ContractError, ToolManifest
 from policy_service.domain.gates import Gate
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
 from policy_service.facts.allowlist import Allowlist

@@ -16,7 +16,7 @@ from typing import Any, Final
 from cedarpy import pst
 
 from countersign.contract import manifest_file
-from policy_service.domain.people import ABOUT, APPROVE, SETTLE, STOP
+from policy_service.domain.person_actions import RESOURCE_TYPES, APPROVE, SETTLE, STOP
 from policy_service.facts.allowlist import Allowlist
 from policy_service.pap.compile import (
     WrittenSet,
@@ -251,7 +251,7 @@ def check_files(
         parts=parts,
         policies={name: policy.source for name, policy in policies.items()},
         tools=tools,
-        people={action: about_people(policies, action) for action in ABOUT},
+        people={action: about_people(policies, action) for action in RESOURCE_TYPES},
         warnings=tuple(warnings_about(parts, policies, allowed_outside=known)),
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 from cedarpy import PolicySet, Schema, pst
 
 from countersign.contract import ToolManifest
-from policy_service.domain.people import ABOUT
+from policy_service.domain.person_actions import RESOURCE_TYPES
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.facts.meters import Meter
 from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
@@ -182,7 +182,7 @@ def _always(config: FactsConfig, entity: str) -> frozenset[str]:
 
 def people_rules(policies: Mapping[str, Policy]) -> dict[str, PeopleRules]:
     """The rules about what people do, by what it is; nothing where there is none."""
-    return _all_people_rules({action: about_people(policies, action) for action in ABOUT})
+    return _all_people_rules({action: about_people(policies, action) for action in RESOURCE_TYPES})
 
 
 def about_people(policies: Mapping[str, Policy], action: str) -> WrittenSet:

@@ -14,8 +14,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from policy_service.domain.decision import Reason
-from policy_service.domain.people import ABOUT, APPROVE
-from policy_service.domain.question import AgentPrincipal
+from policy_service.domain.person_actions import RESOURCE_TYPES, APPROVE
+from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.domain.values import datetime_value
 from policy_service.pdp.cedar import Answer, Request, ask, entities_of, entity, person_entity, uid
 from policy_service.pdp.rules import PeopleRules, Rules
@@ -116,7 +116,7 @@ def _permission(
 
 def _refusal(rules: Rules, action: str, forbids: tuple[str, ...]) -> Reason:
     if not forbids:
-        doing = f"{action.replace('_', ' ')} this {ABOUT[action].lower()}"
+        doing = f"{action.replace('_', ' ')} this {RESOURCE_TYPES[action].lower()}"
         return Reason("not_eligible", f"no policy permits you to {doing}; ask your administrator who may")
     policy = rules.policies[forbids[0]]
     return Reason("not_eligible", policy.doc or f"{policy.title} ({policy.place})", policy=policy.id)
@@ -140,7 +140,7 @@ def _ask(
     request = Request(
         principal=uid("User", approver.person),
         action=uid("Action", action),
-        resource=uid(ABOUT[action], _id_of(what)),
+        resource=uid(RESOURCE_TYPES[action], _id_of(what)),
         context=json.dumps(context),
     )
     try:
@@ -183,5 +183,5 @@ def _entities(rules: Rules, action: str, approver: Approver, review: ReviewFacts
     return [
         *people,
         entity(uid("Agent", agent.name), agent_attributes, parents),
-        entity(uid(ABOUT[action], review.review_id), attributes),
+        entity(uid(RESOURCE_TYPES[action], review.review_id), attributes),
     ]

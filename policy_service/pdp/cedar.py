@@ -20,7 +20,7 @@ from cedarpy import Decision as CedarDecision
 from cedarpy import Entities, PolicySet, Schema, is_authorized
 
 from countersign.contract import Resource
-from policy_service.domain.question import Claimed, Encoded, Question
+from policy_service.domain.policy_request import Claimed, EncodedArgs, PolicyRequest
 from policy_service.domain.values import datetime_value
 from policy_service.pdp.rules import Rules, ToolRules
 
@@ -91,7 +91,7 @@ def failed_policies(errors: Sequence[str]) -> tuple[str, ...]:
     return tuple(match.group(1) for error in errors if (match := _FAILED_POLICY.match(error)))
 
 
-def request_for(question: Question, tool: ToolRules, resource: Resource, encoded: Encoded) -> Request:
+def request_for(question: PolicyRequest, tool: ToolRules, resource: Resource, encoded: EncodedArgs) -> Request:
     """The request both policy sets are asked about."""
     manifest = tool.manifest
     context: dict[str, Any] = {
@@ -114,7 +114,7 @@ def request_for(question: Question, tool: ToolRules, resource: Resource, encoded
     )
 
 
-def entities_for(question: Question, rules: Rules, resource: Resource) -> list[dict[str, Any]]:
+def entities_for(question: PolicyRequest, rules: Rules, resource: Resource) -> list[dict[str, Any]]:
     """Agent, resource, and the people the policy may ask about, with their groups."""
     agent = question.agent
     attributes: dict[str, Any] = {**question.facts.agent, "proof": question.method}
@@ -136,7 +136,7 @@ def person_entity(person: str, groups: frozenset[str]) -> dict[str, Any]:
     return entity(uid("User", person), {}, [uid("Group", group) for group in sorted(groups)])
 
 
-def missing_facts(question: Question, tool: ToolRules) -> tuple[str, ...]:
+def missing_facts(question: PolicyRequest, tool: ToolRules) -> tuple[str, ...]:
     """Attributes every effect of this tool must have and this one has not."""
     return (
         *sorted(tool.resource_attributes.difference(question.facts.resource)),

@@ -37,7 +37,7 @@ from cedarpy import Entities
 from countersign.contract import ContractError, DenyCode, Resource, Verdict, manifest_file
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
-from policy_service.domain.question import ArgsRefusedError, Encoded, Question
+from policy_service.domain.policy_request import InvalidArgsError, EncodedArgs, PolicyRequest
 from policy_service.pdp.cedar import (
     Answer,
     Request,
@@ -93,7 +93,7 @@ def ask_rules(tool: ToolRules, request: Request, entities: Entities) -> Outcome:
     return outcome_of(ask(tool.guards, request, entities, tool.schema), fired)
 
 
-def decide(rules: Rules, question: Question) -> Decision:
+def decide(rules: Rules, question: PolicyRequest) -> Decision:
     """The decision of these rules on this question."""
     current = rules.tools.get(question.tool)  # step 1
     if current is None:
@@ -104,7 +104,7 @@ def decide(rules: Rules, question: Question) -> Decision:
     try:  # step 2
         encoded = tool.codec.encode(question.args)
         resource = tool.manifest.resource_of(question.args)
-    except (ArgsRefusedError, ContractError) as error:
+    except (InvalidArgsError, ContractError) as error:
         return _deny(rules, (invalid_args(question, str(error)),))
     if problem := _facts_problem(rules, question, tool):  # step 3
         alarms = () if question.facts.alarm is None else (question.facts.alarm,)
@@ -115,8 +115,8 @@ def decide(rules: Rules, question: Question) -> Decision:
     return _granted(rules, outcome, encoded.unseen)  # step 6
 
 
-def _unknown(rules: Rules, question: Question) -> Decision:
-    if question.env == DEV and (question.asked_as_unknown or not question.redecided):
+def _unknown(rules: Rules, question: PolicyRequest) -> Decision:
+    if question.env == DEV and (question.reviewed_as_unknown or not question.reevaluated):
         return Decision(
             outcome=Verdict.REVIEW,
             bundle=rules.digest,
@@ -124,12 +124,12 @@ def _unknown(rules: Rules, question: Question) -> Decision:
             policies=(UNKNOWN_TOOL,),
             gates=(UNKNOWN_TOOL_GATE,),
         )
-    if question.redecided:
+    if question.reevaluated:
         return _deny(rules, (tool_changed(question, None),))
     return _deny(rules, (unknown_tool(question),))
 
 
-def _facts_problem(rules: Rules, question: Question, tool: ToolRules) -> str | None:
+def _facts_problem(rules: Rules, question: PolicyRequest, tool: ToolRules) -> str | None:
     facts = question.facts
     if facts.failed is not None:
         return facts.failed
@@ -140,7 +140,7 @@ def _facts_problem(rules: Rules, question: Question, tool: ToolRules) -> str | N
     return None
 
 
-def _ask(rules: Rules, question: Question, tool: ToolRules, resource: Resource, encoded: Encoded) -> Outcome:
+def _ask(rules: Rules, question: PolicyRequest, tool: ToolRules, resource: Resource, encoded: EncodedArgs) -> Outcome:
     try:
         entities = entities_of(entities_for(question, rules, resource), tool.schema)
     except ValueError as error:
@@ -177,7 +177,7 @@ def _named_by_a_permit(rules: Rules, determining: Sequence[str], unseen: tuple[s
 
 def _denied(
     rules: Rules,
-    question: Question,
+    question: PolicyRequest,
     tool: ToolRules,
     resource: Resource,
     outcome: Outcome,
@@ -213,7 +213,7 @@ def _deny(
 _SHOWN = 12  # digits of a digest, enough to tell two manifests apart by eye
 
 
-def unknown_tool(question: Question) -> Reason:
+def unknown_tool(question: PolicyRequest) -> Reason:
     """The bundle has never heard of it."""
     tool = question.tool
     return Reason(
@@ -224,7 +224,7 @@ def unknown_tool(question: Question) -> Reason:
     )
 
 
-def tool_changed(question: Question, reviewed: str | None) -> Reason:
+def tool_changed(question: PolicyRequest, reviewed: str | None) -> Reason:
     """The tool is not, or no longer, the one this effect was staged for."""
     tool = question.tool
     now = f"is {reviewed[:_SHOWN]}" if reviewed is not None else "is gone"
@@ -244,7 +244,7 @@ def tool_changed(question: Question, reviewed: str | None) -> Reason:
     )
 
 
-def invalid_args(question: Question, problem: str) -> Reason:
+def invalid_args(question: PolicyRequest, problem: str) -> Reason:
     """The args do not fit the reviewed manifest."""
     return Reason(
         DenyCode.INVALID_ARGS.value,
@@ -296,7 +296,7 @@ def forbidden(rules: Rules, policy_ids: Sequence[str]) -> tuple[Reason, ...]:
     )
 
 
-def no_permit(question: Question, rules: Rules, tool: ToolRules, resource: Resource) -> Reason:
+def no_permit(question: PolicyRequest, rules: Rules, tool: ToolRules, resource: Resource) -> Reason:
     """Nothing permits it; says which permits were looked at, and the line that would."""
     agent, name = question.agent, question.tool
     permits = ", ".join(f"{permit} ({rules.policies[permit].place})" for permit in tool.permits)

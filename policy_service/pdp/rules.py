@@ -16,7 +16,7 @@ from cedarpy import PolicySet, Schema, pst
 
 from countersign.contract import JSON, ToolManifest
 from policy_service.domain.gates import Gate
-from policy_service.domain.question import Encoded
+from policy_service.domain.policy_request import EncodedArgs
 
 UNSEEN: Final = "unseen"
 """Policy id and group of the built-in gate for what Cedar cannot weigh; no author's policy may take the id.
@@ -40,7 +40,7 @@ DEV: Final = "dev"
 class Codec(Protocol):
     """Args of one tool to `context.input`."""
 
-    def encode(self, args: JSON) -> Encoded:
+    def encode(self, args: JSON) -> EncodedArgs:
         """The args as policy sees them; raises ArgsRefusedError."""
 
     @property

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import TaskKind
-from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.identity.agents import OPERATOR, frozen_agents
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from countersign.contract import JSON, ContractError, admit, canonicalize, pointer_to
-from policy_service.domain.question import ArgsRefusedError
+from policy_service.domain.policy_request import InvalidArgsError
 from policy_service.errors import InvalidRequestError, RequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.effect_text import is_hidden
@@ -48,7 +48,7 @@ def edited_args(bundle: Bundle, effect: EffectRow, args: Mapping[str, JSON]) -> 
     try:
         rules.codec.encode(admitted)
         rules.manifest.resource_of(admitted)
-    except (ArgsRefusedError, ContractError) as error:
+    except (InvalidArgsError, ContractError) as error:
         raise InvalidRequestError(f"these arguments do not fit {effect.tool!r}: {error}") from error
     raw = canonicalize(admitted)
     if raw == effect.args:

@@ -18,9 +18,9 @@ from datetime import datetime
 from typing import Literal, cast
 
 from policy_service.domain.gates import Gate, merge
-from policy_service.domain.people import BREAK_GLASS, BREAK_GLASS_ALONE
-from policy_service.domain.question import AgentPrincipal
-from policy_service.domain.quorum import BallotVote, Opening, Signature, Tally, opening, tally
+from policy_service.domain.person_actions import BREAK_GLASS, BREAK_GLASS_ALONE
+from policy_service.domain.policy_request import AgentPrincipal
+from policy_service.domain.quorum import BallotVote, BreakGlassApproval, BreakGlassSignature, Tally, break_glass_approval, tally
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.approve import Approver, Permission, ReviewFacts, can_approve, can_do
 from policy_service.queries.context import Context
@@ -145,12 +145,12 @@ def opening_of(
     agent: AgentRow,
     gates: Sequence[Gate],
     now: datetime,
-) -> Opening | None:
+) -> BreakGlassApproval | None:
     """What the signatures come to now."""
     signed, review = weighed(ctx, bundle, snapshot, effect, agent, gates, now), snapshot.review_of(effect)
     if not signed or review is None:
         return None
-    return opening(merge(gates), signed, excluded=requesters_side(agent, review))
+    return break_glass_approval(merge(gates), signed, excluded=requesters_side(agent, review))
 
 
 def weighed(
@@ -161,9 +161,9 @@ def weighed(
     agent: AgentRow,
     gates: Sequence[Gate],
     now: datetime,
-) -> list[Signature]:
+) -> list[BreakGlassSignature]:
     """The signatures that stand, each with what policy says of its person now."""
-    review, found = snapshot.review_of(effect), list[Signature]()
+    review, found = snapshot.review_of(effect), list[BreakGlassSignature]()
     if review is None:
         return found
     for vote in signatures_on(snapshot, effect):
@@ -173,7 +173,7 @@ def weighed(
             is_named(ctx, bundle, agent, review, gates, action, person, groups, vote.assurance, now)
             for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
         )
-        found.append(Signature(vote.vote_id, person, vote.step_up, may, alone))
+        found.append(BreakGlassSignature(vote.vote_id, person, vote.step_up, may, alone))
     return found
 
 

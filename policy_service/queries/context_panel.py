@@ -18,7 +18,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Select, and_, bindparam, or_, select
 
 from countersign.contract import EffectState, load, pointer_tokens
-from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.facts.meters import COUNT, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.limits import limit_of

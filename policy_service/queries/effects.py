@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from countersign.contract import JSON, ToolManifest, load
 from policy_service.domain.gates import Gate
-from policy_service.domain.question import AgentPrincipal
+from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.tables import AgentRow, EffectRow
 

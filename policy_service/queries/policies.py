@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from sqlalchemy import Connection, select
 
-from policy_service.domain.people import APPROVE, BREAK_GLASS, BREAK_GLASS_ALONE, SETTLE, START_AGAIN, STOP
+from policy_service.domain.person_actions import APPROVE, BREAK_GLASS, BREAK_GLASS_ALONE, SETTLE, START_AGAIN, STOP
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.guarding import Held, held
 from policy_service.pap.source import Written

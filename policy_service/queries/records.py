@@ -1,7 +1,7 @@
 """Reading a transaction as it is: one snapshot of its rows, taken in one connection.
 
 A snapshot is what every verb works on. Rows are the tables' own classes, used as plain typed values: no session is
-attached, so changing one changes memory only; :mod:`policy_service.workflow.moves` keeps the two in step.
+attached, so changing one changes memory only; :mod:`policy_service.workflow.transitions` keeps the two in step.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func,
 from sqlmodel import col
 
 from countersign.contract import EffectState, TaskAnswer
-from policy_service.domain.people import BREAK_GLASS
-from policy_service.domain.settlement import Part
+from policy_service.domain.person_actions import BREAK_GLASS
+from policy_service.domain.settlement import EffectStatus
 from policy_service.errors import NotFoundError
 from policy_service.storage import proposals
 from policy_service.storage.core import Row, find, find_one, key_after, rows_of, table
@@ -61,11 +61,11 @@ class Snapshot:
         """The revision in force, when it is not this one."""
         return self.head_rev if self.head_rev > self.transaction.rev else None
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[EffectStatus]:
         """The forward effects as :mod:`policy_service.domain.settlement` sees them."""
         unknown = {e.compensates for e in self.compensations if e.state == EffectState.UNKNOWN.value}
         return [
-            Part(
+            EffectStatus(
                 EffectState(e.state),
                 e.compensation is not None,
                 e.effect_id in unknown,

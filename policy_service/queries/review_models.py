@@ -247,4 +247,4 @@ class VoteResult:
     state: str
     verdict: Ballot
     counted: bool
-    said_before: bool = False
+    already_recorded: bool = False

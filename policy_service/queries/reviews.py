@@ -15,7 +15,7 @@ from typing import cast
 from sqlalchemy import Connection
 
 from policy_service.domain.gates import Gate, MergedGate
-from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.quorum import Tally
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle

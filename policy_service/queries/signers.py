@@ -15,8 +15,8 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from policy_service.domain.people import BREAK_GLASS
-from policy_service.domain.quorum import fillers
+from policy_service.domain.person_actions import BREAK_GLASS
+from policy_service.domain.quorum import fillable_gates
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.ballots import ballots, groups_now, permission, person_key, requesters_side
@@ -99,7 +99,7 @@ def signers_of(
     excluded = requesters_side(case.agent, case.snapshot.transaction)
     voters = {gate.key: gate.voters for gate in case.asked}
     found = {}
-    for key, helping in fillers(case.asked, counted, excluded=excluded).items():
+    for key, helping in fillable_gates(case.asked, counted, excluded=excluded).items():
         groups = frozenset[str]().union(*(voters[each] for each in helping))
         found[key] = replace(_of_groups(ctx, people, case, out, groups, now), also=groups - voters[key])
     return found

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, cast
 from sqlalchemy import Connection, select
 from sqlmodel import col
 
-from policy_service.domain.people import START_AGAIN, STOP
+from policy_service.domain.person_actions import START_AGAIN, STOP
 from policy_service.identity.agents import OPERATOR, agent_names
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.approve import Approver, Permission, StopFacts, can_do

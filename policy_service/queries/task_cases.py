@@ -20,15 +20,15 @@ from sqlalchemy import Connection
 
 from countersign.contract import EffectState, TaskAnswer, TaskKind, TxnState
 from policy_service.domain.gates import Gate
-from policy_service.domain.people import SETTLE
-from policy_service.domain.question import AgentPrincipal
+from policy_service.domain.person_actions import SETTLE
+from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.domain.settlement import (
     ANSWERS,
-    Part,
-    did_not_go_through,
-    moves_of,
-    stands_for_good,
-    state_of_transaction,
+    EffectStatus,
+    has_missing_effect,
+    transitions_for,
+    needs_manual_settlement,
+    transaction_state,
 )
 from policy_service.errors import NotFoundError
 from policy_service.pap.bundle import Bundle
@@ -248,7 +248,7 @@ def _of_compensation(case: TaskCase, answer: TaskAnswer) -> str:
 
 
 def _of_unknown(case: TaskCase, answer: TaskAnswer) -> str:
-    to = moves_of(case.state, answer, spent=case.effect.redeemed_by is not None)[-1]
+    to = transitions_for(case.state, answer, spent=case.effect.redeemed_by is not None)[-1]
     after = [
         replace(part, state=to) if effect is case.effect else part
         for effect, part in zip(case.snapshot.effects, case.snapshot.parts(), strict=True)
@@ -261,15 +261,15 @@ def _of_unknown(case: TaskCase, answer: TaskAnswer) -> str:
     return f"{recorded} {_of_transaction(case.snapshot.effects, after)}"
 
 
-def _of_transaction(effects: Sequence[EffectRow], after: Sequence[Part]) -> str:
-    state = state_of_transaction(after)
+def _of_transaction(effects: Sequence[EffectRow], after: Sequence[EffectStatus]) -> str:
+    state = transaction_state(after)
     if any(part.state is EffectState.UNKNOWN for part in after):
         return "Another effect of its transaction is not known yet: nothing is taken back before that is settled."
     if state is TxnState.SETTLED:
         return "The transaction is settled."
     if state is TxnState.ENDED:
         return "Nothing of its transaction stands."
-    if not did_not_go_through(after):
+    if not has_missing_effect(after):
         return "What became of the others of its transaction is still to be told."
     due = [
         (effect.tool, str(effect.compensation["tool"]))
@@ -279,6 +279,6 @@ def _of_transaction(effects: Sequence[EffectRow], after: Sequence[Part]) -> str:
     told = [
         f"{undo} is asked for, to take {tool} back, by a release of its own." for tool, undo in reversed(due)
     ]
-    if stands_for_good(after):
+    if needs_manual_settlement(after):
         told.append("What fired and has no compensation stands: that becomes a task.")
     return " ".join(["The transaction did not go through.", *told])

@@ -9,8 +9,8 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from policy_service.domain.gates import Gate, merge
-from policy_service.domain.people import BREAK_GLASS, BREAK_GLASS_ALONE
-from policy_service.domain.quorum import BallotVote, could_serve, serves
+from policy_service.domain.person_actions import BREAK_GLASS, BREAK_GLASS_ALONE
+from policy_service.domain.quorum import BallotVote, is_eligible_for, counts_toward
 from policy_service.identity.passkeys import active_passkeys
 from policy_service.identity.people import Person
 from policy_service.pap.bundle import Bundle
@@ -69,11 +69,11 @@ def step_up_of(
     have none that counts, and nothing they could serve does without.
     """
     mine, merged = probe(bundle, voter), case.asked
-    if not any(could_serve(gate, mine) and gate.step_up for gate in merged):
+    if not any(is_eligible_for(gate, mine) and gate.step_up for gate in merged):
         return "none"
     if _has_passkey(conn, ctx, voter, now):
         return "asked"
-    return "none" if any(serves(gate, mine) for gate in merged) else "missing"
+    return "none" if any(counts_toward(gate, mine) for gate in merged) else "missing"
 
 
 def opening_step_up(conn: Connection, ctx: Context, case: Case, voter: Voter, now: datetime) -> StepUp:
@@ -103,7 +103,7 @@ def why_not(
     if voter.key in requesters_side(agent, review):
         return "you changed its arguments; nobody approves what they wrote, so somebody else decides this one"
     mine, merged = probe(bundle, voter), merge(gates, review.escalated)
-    if not any(could_serve(gate, mine) for gate in merged):
+    if not any(is_eligible_for(gate, mine) for gate in merged):
         asked = {bundle.directory.title_of(group) for gate in merged for group in gate.voters}
         return with_missing_groups(only_for(sorted(asked), "decide this"), voter)
     granted = permission(

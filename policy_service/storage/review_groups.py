@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from sqlalchemy import Connection, Index, Select, bindparam, delete, func, insert, select, union
 from sqlmodel import Field
 
-from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.storage.core import Row, key_after, table
 from policy_service.storage.tables import VoteRow
 from policy_service.storage.types import UtcDateTime

@@ -22,7 +22,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from countersign.contract import ENDED_UNSPENT, EffectState, load
-from policy_service.domain.question import Facts, ShownFact
+from policy_service.domain.policy_request import Facts, DisplayedFact
 from policy_service.domain.values import money_text
 from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.pap.bundle import Bundle
@@ -36,7 +36,7 @@ _NOT_FIRED: Final = frozenset({EffectState.UNUSED, EffectState.FAILED})
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class MeterReading:
     """What the meters show one effect, and the fields by which it holds nothing yet."""
 
     meters: tuple[tuple[Meter, int], ...] = ()
@@ -54,12 +54,12 @@ class Sight:
             return facts
         at = self.at
         shown = (
-            ShownFact(meter.words, _in_words(meter, total), f"meter {meter.name}", at)
+            DisplayedFact(meter.words, _in_words(meter, total), f"meter {meter.name}", at)
             for meter, total in self.meters
         )
         return replace(facts, shown=(*facts.shown, *shown))
 
-    def after(self, going: Iterable[EffectRow], effect: EffectRow) -> Sight:
+    def after(self, going: Iterable[EffectRow], effect: EffectRow) -> MeterReading:
         """The same, had these effects of one list taken their parts before."""
         others = list(going)
         meters = tuple(
@@ -93,30 +93,30 @@ def _resource(effect: EffectRow) -> str:
 # -- looking ---------------------------------------------------------------------------------------------------------
 
 
-def look(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> Sight:
+def read_meters(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> MeterReading:
     """What the meters show an effect that holds nothing: all that others hold now."""
     meters = bundle.meters.get(effect.tool, ())
     shown = tuple((meter, _total(conn, meter, effect, now, NEWEST)) for meter in meters)
-    return Sight(shown, now, frozenset(meter.field for meter in meters))
+    return MeterReading(shown, now, frozenset(meter.field for meter in meters))
 
 
-def look_again(tx: Tx, bundle: Bundle, effect: EffectRow) -> Sight:
+def reread_meters(tx: Tx, bundle: Bundle, effect: EffectRow) -> MeterReading:
     """What the meters show an effect that may hold its part already: what was held before it."""
     meters = bundle.meters.get(effect.tool, ())
     if not meters:
-        return Sight()
+        return MeterReading()
     held = reservations.reservations_of(tx.conn, effect.effect_id, effect.rev)
     missing = frozenset(meter.field for meter in meters) - held.keys()
     if missing:
-        be_alone(tx, bundle, [effect])
-    return Sight(_before_it(tx.conn, meters, effect, held, tx.now), tx.now, missing)
+        lock_meters(tx, bundle, [effect])
+    return MeterReading(_before_it(tx.conn, meters, effect, held, tx.now), tx.now, missing)
 
 
-def look_back(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> Sight:
+def read_past_meters(conn: Connection, bundle: Bundle, effect: EffectRow, now: datetime) -> MeterReading:
     """The same for whoever takes nothing: a shadow."""
     meters = bundle.meters.get(effect.tool, ())
     held = reservations.reservations_of(conn, effect.effect_id, effect.rev) if meters else {}
-    return Sight(_before_it(conn, meters, effect, held, now), now)
+    return MeterReading(_before_it(conn, meters, effect, held, now), now)
 
 
 def _before_it(
@@ -150,7 +150,7 @@ def _total(conn: Connection, meter: Meter, effect: EffectRow, at: datetime, befo
 # -- taking and giving back ------------------------------------------------------------------------------------------
 
 
-def be_alone(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
+def lock_meters(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
     """Be alone, until the unit ends, with every agent and resource these effects are counted for; all at once, or two
     units could wait for each other."""
     counted = {
@@ -162,7 +162,7 @@ def be_alone(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
         lock_counters(tx, counted)
 
 
-def be_alone_if_missing(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
+def lock_missing_meters(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) -> None:
     """The same before several are asked about again, where the bundle counts one of them that holds nothing yet."""
     late = [
         effect
@@ -170,10 +170,10 @@ def be_alone_if_missing(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow]) ->
         if {meter.field for meter in bundle.meters.get(effect.tool, ())}
         - reservations.reservations_of(tx.conn, effect.effect_id, effect.rev).keys()
     ] if any(effect.tool in bundle.meters for effect in effects) else []  # fmt: skip
-    be_alone(tx, bundle, late)
+    lock_meters(tx, bundle, late)
 
 
-def take(
+def reserve(
     tx: Tx, bundle: Bundle, effect: EffectRow, fields: Iterable[str], at: datetime | None = None
 ) -> bool:
     """Let an effect that was not denied hold its part by these fields; whether it now holds more than before.
@@ -198,15 +198,15 @@ def take(
     return bool(wanted)
 
 
-def take_what_was_spent(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow], at: datetime) -> None:
+def reserve_redeemed(tx: Tx, bundle: Bundle, effects: Sequence[EffectRow], at: datetime) -> None:
     """Count effects that were redeemed already, whatever that leaves: the rows they are about are not stored yet."""
-    be_alone(tx, bundle, effects)
+    lock_meters(tx, bundle, effects)
     for effect in effects:
         fields = {meter.field for meter in bundle.meters.get(effect.tool, ())}
-        effect.metered = take(tx, bundle, effect, fields, at)
+        effect.metered = reserve(tx, bundle, effect, fields, at)
 
 
-def give_back_if_over(tx: Tx, effect: EffectRow, to: EffectState, actor: str) -> bool:
+def release_reservation(tx: Tx, effect: EffectRow, to: EffectState, actor: str) -> bool:
     """Give back what an effect holds if this move lets it; whether it did."""
     if not effect.metered or not _comes_back(effect, to, actor):
         return False

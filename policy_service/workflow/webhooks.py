@@ -41,7 +41,7 @@ from policy_service.storage.outbox import Message, RetryPolicy
 from policy_service.storage.system_tables import OutboxRow, WebhookRow
 from policy_service.storage.types import time_text
 from policy_service.tokens.keys import WebhookKey, sign_webhook
-from policy_service.workflow.moves import SERVICE
+from policy_service.workflow.transitions import SERVICE
 
 _LINES: Final = 500  # of the log, in one look
 _AT_ONCE: Final = 8  # requests to one receiver at the same time
@@ -56,7 +56,7 @@ _PAGES: Final = {"review_id": "reviews", "task_id": "tasks"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class DeliveryResult:
     """What came of one request: ``error`` is None where the receiver has taken it, and never quotes what it says."""
 
     status: int | None = None
@@ -66,7 +66,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReceiverStatus:
     """How a receiver is doing."""
 
     upto: int
@@ -80,7 +80,7 @@ class Standing:
     disabled_at: datetime | None
 
 
-def lane_of(name: str) -> str:
+def webhook_lane(name: str) -> str:
     """The lane of a receiver in the outbox."""
     return f"webhook {name}"
 
@@ -92,7 +92,7 @@ def webhook_id(issuer: str, name: str, index: int) -> str:
     return f"evt_{digest[:32]}"
 
 
-def event_of(settings: Settings, line: Entry) -> dict[str, Any]:
+def webhook_event(settings: Settings, line: Entry) -> dict[str, Any]:
     """What is told of a line: ids, codes and where to look; no args, no words of anybody."""
     about = {"txn": line.txn, "effect_id": line.effect_id, "rev": line.rev}
     told = about | {name: value for name, value in line.body.items() if name in _MEMBERS}
@@ -112,7 +112,7 @@ def event_of(settings: Settings, line: Entry) -> dict[str, Any]:
 # -- following the log ---------------------------------------------------------------------------------------------
 
 
-async def follow(ctx: Context, webhook: Webhook) -> bool:
+async def enqueue_events(ctx: Context, webhook: Webhook) -> bool:
     """Write the messages about what the log has said since; whether there was anything to look at.
 
     A receiver that was never heard of is told from now on.
@@ -143,15 +143,15 @@ def _put(tx: Tx, settings: Settings, webhook: Webhook, was: int, lines: Sequence
     for line in lines:
         if webhook.wants(line.kind):
             named = webhook_id(settings.iss, webhook.name, line.index)
-            event = event_of(settings, line)
-            outbox.enqueue_once(tx, named, line.kind, event, lane=lane_of(webhook.name), give_up_at=until)
+            event = webhook_event(settings, line)
+            outbox.enqueue_once(tx, named, line.kind, event, lane=webhook_lane(webhook.name), give_up_at=until)
     return True
 
 
 # -- sending -------------------------------------------------------------------------------------------------------
 
 
-async def take(ctx: Context, name: str, holder: str) -> list[Message]:
+async def claim_messages(ctx: Context, name: str, holder: str) -> list[Message]:
     """What is to be sent to a receiver now, claimed for this process; nothing while another one sends to it."""
     now = ctx.clock()
     if not await ctx.db.read(lambda conn: _is_due(conn, name, now)):
@@ -162,7 +162,7 @@ async def take(ctx: Context, name: str, holder: str) -> list[Message]:
 def _is_due(conn: Connection, name: str, now: datetime) -> bool:
     if not _is_awake(find_one(conn, WebhookRow, name=name), now):
         return False
-    due = (_outbox.lane == lane_of(name), _outbox.state == "waiting", _outbox.next_at <= now)
+    due = (_outbox.lane == webhook_lane(name), _outbox.state == "waiting", _outbox.next_at <= now)
     return conn.execute(select(_outbox.outbox_id).where(*due).limit(1)).first() is not None
 
 
@@ -173,21 +173,21 @@ def _is_awake(row: WebhookRow | None, now: datetime) -> bool:
 
 
 def _claim(tx: Tx, name: str, holder: str) -> list[Message]:
-    if advisory_locks.acquire_lease(tx, lane_of(name), holder, _LEASE) is None:
+    if advisory_locks.acquire_lease(tx, webhook_lane(name), holder, _LEASE) is None:
         return []
     row = find_one(tx.conn, WebhookRow, name=name)
     if row is None or not _is_awake(row, tx.now):
         return []
-    return outbox.claim(tx, 1 if row.failures else _AT_ONCE, _RETRY, lane_of(name))
+    return outbox.claim(tx, 1 if row.failures else _AT_ONCE, _RETRY, webhook_lane(name))
 
 
-async def note(ctx: Context, name: str, message: Message, answer: Answer) -> int:
+async def record_result(ctx: Context, name: str, message: Message, answer: DeliveryResult) -> int:
     """Write down what came of a message; how many were given up."""
     spread = random.uniform(0.5, 1)  # noqa: S311  so that what failed together does not come back together
     return await ctx.db.write(lambda tx: _note(tx, name, message, answer, spread))
 
 
-def _note(tx: Tx, name: str, message: Message, answer: Answer, spread: float) -> int:
+def _note(tx: Tx, name: str, message: Message, answer: DeliveryResult, spread: float) -> int:
     mine = update(table(WebhookRow)).where(_hooks.name == name)
     if answer.error is None:
         outbox.mark_sent(tx, message.outbox_id)
@@ -203,7 +203,7 @@ def _note(tx: Tx, name: str, message: Message, answer: Answer, spread: float) ->
     tx.conn.execute(mine.values(not_before=tx.now + rest, last_error=answer.error))
     if answer.gone:
         _disable(tx, name)
-    dead = outbox.expire_messages(tx, lane_of(name))
+    dead = outbox.expire_messages(tx, webhook_lane(name))
     if dead:
         append(tx, "webhook_given_up", actor=SERVICE, body={"webhook": name, "messages": dead})
     return dead
@@ -218,27 +218,27 @@ def _disable(tx: Tx, name: str) -> None:
 # -- for operators -------------------------------------------------------------------------------------------------
 
 
-def standing_of(conn: Connection, name: str, most: int = 10_000) -> Standing | None:
+def receiver_status(conn: Connection, name: str, most: int = 10_000) -> ReceiverStatus | None:
     """How a receiver is doing; None before the service has met it. Counting stops at ``most``."""
     row = find_one(conn, WebhookRow, name=name)
     if row is None:
         return None
     waiting, oldest = _count(conn, name, "waiting", most)
     dead, _ = _count(conn, name, "dead", most)
-    return Standing(
+    return ReceiverStatus(
         row.upto, max(0, highest_index(conn) - row.upto), waiting, oldest, dead,
         row.failures, row.last_error, row.not_before, row.disabled_at,
     )  # fmt: skip
 
 
 def _count(conn: Connection, name: str, state: str, most: int) -> tuple[int, datetime | None]:
-    where = (_outbox.lane == lane_of(name), _outbox.state == state)
+    where = (_outbox.lane == webhook_lane(name), _outbox.state == state)
     some = select(_outbox.created_at.label("since")).where(*where).limit(most).subquery()
     count, oldest = conn.execute(select(func.count(), func.min(some.c.since))).one()
     return count, oldest
 
 
-def try_again(tx: Tx, settings: Settings, name: str) -> int:
+def retry_deliveries(tx: Tx, settings: Settings, name: str) -> int:
     """Send what was given up after all, and to a receiver that was gone again; how many messages were given up.
 
     Raises:
@@ -254,7 +254,7 @@ def try_again(tx: Tx, settings: Settings, name: str) -> int:
             f"there is no webhook {name!r}; the settings have {', '.join(sorted(known)) or 'none'}"
         )
     until = tx.now + timedelta(hours=settings.webhook_give_up_hours)
-    revived = outbox.retry_dead(tx, lane_of(name), until)
+    revived = outbox.retry_dead(tx, webhook_lane(name), until)
     append(tx, "webhook_retried", actor=OPERATOR, body={"webhook": name, "messages": revived})
     return revived
 
@@ -270,7 +270,7 @@ async def deliver(
     event: Mapping[str, Any],
     now: datetime,
     resolve: Resolve = resolve,
-) -> Answer:
+) -> DeliveryResult:
     """Send one event; what came of it."""
     body = canonicalize(dict(event))
     headers = {"Content-Type": "application/json", "User-Agent": "countersign"}
@@ -282,19 +282,19 @@ async def deliver(
         ):
             return _judged(response, now)
     except TimeoutError:
-        return Answer(error=f"no answer within {webhook.timeout_s:g} s")
+        return DeliveryResult(error=f"no answer within {webhook.timeout_s:g} s")
     except UnreachableError as error:
-        return Answer(error=str(error))
+        return DeliveryResult(error=str(error))
     except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
-        return Answer(error=type(error).__name__)
+        return DeliveryResult(error=type(error).__name__)
 
 
-def _judged(response: httpx2.Response, now: datetime) -> Answer:
+def _judged(response: httpx2.Response, now: datetime) -> DeliveryResult:
     status = response.status_code
     if 200 <= status < 300:
-        return Answer(status)
+        return DeliveryResult(status)
     rest = _asked_for(response.headers.get("retry-after"), now) if status in _BUSY else None
-    return Answer(status, f"it answered {status}", gone=status == _GONE, rest=rest)
+    return DeliveryResult(status, f"it answered {status}", gone=status == _GONE, rest=rest)
 
 
 def _asked_for(told: str | None, now: datetime) -> timedelta | None:

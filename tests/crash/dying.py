@@ -73,9 +73,9 @@ def _which(value: Any) -> str:
     if isinstance(value, str):
         return value
     from policy_service.channels.operator.verbs import VERBS
-    from policy_service.workflow.due import due
+    from policy_service.workflow.expiry import due_rows
 
-    tables: tuple[dict[str, Any], ...] = (VERBS, vars(due))
+    tables: tuple[dict[str, Any], ...] = (VERBS, vars(due_rows))
     return next(name for table in tables for name, known in table.items() if known is value)
 
 

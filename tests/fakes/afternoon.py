@@ -16,7 +16,7 @@ from typing import Any
 from examples.local_service import free_port
 from policy_service.identity import people
 from policy_service.identity.sessions import open_session
-from policy_service.workflow.slack.linking import invite
+from policy_service.workflow.slack.account_links import invite
 from tests.fakes import northwind
 from tests.fakes.authenticator import Passkey
 from tests.fakes.listening import Listening

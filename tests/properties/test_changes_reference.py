@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from policy_service.domain.question import AgentPrincipal, Facts
+from policy_service.domain.policy_request import AgentPrincipal, Facts
 from policy_service.pap.changes.comparing import compare
 from policy_service.pap.changes.findings import Way, laxer
 from policy_service.pdp.engine import decide

@@ -18,7 +18,7 @@ from cedarpy import Entities, PolicySet, Schema, is_authorized, pst
 
 from countersign.contract import Verdict
 from policy_service.domain.decision import Decision
-from policy_service.domain.question import Question
+from policy_service.domain.policy_request import PolicyRequest
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.compile import schema_json, shape_of
 from policy_service.pap.parts import read_parts
@@ -57,7 +57,7 @@ class Reference:
         handle = PolicySet.from_pst(pst.PolicySet(templates={}, static_policies=trees, template_links=()))
         return cls(handle, gates, Schema.from_json_str(json.dumps(schema)))
 
-    def verdict(self, bundle: Bundle, question: Question) -> tuple[Verdict, frozenset[str], bool]:
+    def verdict(self, bundle: Bundle, question: PolicyRequest) -> tuple[Verdict, frozenset[str], bool]:
         """The verdict, the gates that fired, and whether the engine erred."""
         first = self._ask(bundle, question, frozenset())
         if first.diagnostics.errors or first.decision is CedarDecision.NoDecision:
@@ -70,7 +70,7 @@ class Reference:
             return Verdict.REVIEW, fired, False
         return Verdict.DENY, frozenset(), bool(what_if.diagnostics.errors)
 
-    def _ask(self, bundle: Bundle, question: Question, cleared: frozenset[str]) -> Any:
+    def _ask(self, bundle: Bundle, question: PolicyRequest, cleared: frozenset[str]) -> Any:
         tool = bundle.rules.tools[question.tool]
         resource = tool.manifest.resource_of(question.args)
         request = request_for(question, tool, resource, tool.codec.encode(question.args))

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from policy_service.http_clients import is_open
 from policy_service.remote_hosts import Webhook
 from policy_service.tokens.keys import WebhookKey
-from policy_service.workflow.webhooks import Answer, deliver
+from policy_service.workflow.webhooks import DeliveryResult, deliver
 from tests.fakes.lookups import certificate
 from tests.fakes.receivers import Receiver, Step
 from tests.unit.tokens.test_webhook_keys import SHARED
@@ -85,7 +85,7 @@ def hook(url: str = "https://hooks.example/x", **more: Any) -> Webhook:
     return Webhook.model_validate(given | more)
 
 
-async def sent(webhook: Webhook, *answers: Sequence[str]) -> Answer:
+async def sent(webhook: Webhook, *answers: Sequence[str]) -> DeliveryResult:
     """One delivery; ``answers`` are what the resolver says, one after the other."""
     said = iter(answers)
 
@@ -96,14 +96,14 @@ async def sent(webhook: Webhook, *answers: Sequence[str]) -> Answer:
     return await deliver(webhook, [WebhookKey(SHARED)], "evt_1", {"type": "task_opened"}, NOW, **more)
 
 
-async def here(receiver: Receiver, *plan: Step) -> Answer:
+async def here(receiver: Receiver, *plan: Step) -> DeliveryResult:
     """One delivery to this receiver, which answers by the plan."""
     receiver.plan = list(plan) or receiver.plan
     return await sent(hook(receiver.url, addresses=LOOPBACK))
 
 
 async def test_the_address_that_is_named_is_reached(receiver: Receiver) -> None:
-    assert await here(receiver) == Answer(204)
+    assert await here(receiver) == DeliveryResult(204)
     (got,) = receiver.got
     assert (got.method, got.path, got.headers["content-type"]) == ("POST", "/hook", "application/json")
 
@@ -169,7 +169,7 @@ async def test_whatever_is_not_taken_has_failed(step: Step, error: str, receiver
 
 
 async def test_an_answer_without_end_is_not_read(receiver: Receiver) -> None:
-    assert await here(receiver, "endless") == Answer(200)
+    assert await here(receiver, "endless") == DeliveryResult(200)
 
 
 async def test_nobody_there_is_a_failure_that_quotes_no_address() -> None:
@@ -206,7 +206,7 @@ async def test_no_proxy_of_the_environment_is_used(
     with Receiver() as proxy:
         for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
-        assert await here(receiver) == Answer(204)
+        assert await here(receiver) == DeliveryResult(204)
         assert proxy.got == []
 
 

@@ -28,8 +28,8 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pap.tools import ToolVersion
 from policy_service.queries.view import evaluation_view
 from policy_service.workflow.effects.epochs import epoch_view
-from policy_service.workflow.effects.evaluate import decide_live, evaluate_request
-from policy_service.workflow.releases.redeem import Redeemed, redeem
+from policy_service.workflow.effects.evaluation_requests import decide_live, evaluate_request
+from policy_service.workflow.releases.redeem import RedeemResult, redeem
 from policy_service.workflow.releases.renew import renew
 from policy_service.workflow.releases.report import report
 
@@ -119,7 +119,7 @@ async def get_tool(
     return Response(canonicalize(told), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
 
 
-async def _told(api: Api, redeemed: Redeemed) -> RedemptionView:
+async def _told(api: Api, redeemed: RedeemResult) -> RedemptionView:
     return RedemptionView(
         attempt_id=redeemed.attempt_id,
         redeemed=redeemed.redeemed,

@@ -24,11 +24,11 @@ from policy_service.identity.agents import Caller
 from policy_service.identity.sessions import Session
 from policy_service.queries import review_views
 from policy_service.queries.voter import voter_for
-from policy_service.workflow.edits.propose import Proposed, propose
-from policy_service.workflow.proofs.exporting import export
+from policy_service.workflow.edits.propose import ProposalRequest, propose
+from policy_service.workflow.review_export.export import export
 from policy_service.workflow.reviews import answer as answers
-from policy_service.workflow.reviews.comment import Remark, comment
-from policy_service.workflow.reviews.vote import Ballot, vote
+from policy_service.workflow.reviews.comment import CommentDraft, comment
+from policy_service.workflow.reviews.vote import VoteInput, vote
 
 ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
 Cursor = Query(default=None, max_length=200, description="`next` of the page before.")
@@ -70,7 +70,7 @@ async def export_review(request: Request, review_id: str = ReviewId) -> Response
 @routes.person("POST /reviews/{review_id}/votes")
 async def cast_vote(api: Api, session: Session, wish: VoteRequest, review_id: str = ReviewId) -> ReviewView:
     """Approve or deny exactly these bytes."""
-    ballot = Ballot(
+    ballot = VoteInput(
         review_id=review_id,
         verdict="approve" if wish.verdict == "approve" else "deny",  # the wire takes no other
         rev=wish.rev,
@@ -89,7 +89,7 @@ async def propose_args(
     api: Api, session: Session, wish: ProposeRequest, review_id: str = ReviewId
 ) -> ReviewView:
     """Propose other arguments for exactly these bytes."""
-    proposed = Proposed(
+    proposed = ProposalRequest(
         review_id=review_id,
         rev=wish.rev,
         effect_digest=wish.effect_digest,
@@ -107,7 +107,7 @@ async def write_comment(
     api: Api, session: Session, wish: CommentRequest, review_id: str = ReviewId
 ) -> ReviewView:
     """Write a comment, or ask the agent something."""
-    remark = Remark(review_id, wish.text, question=wish.question, channel="api")
+    remark = CommentDraft(review_id, wish.text, question=wish.question, channel="api")
     await comment(api.ctx, voter_for(session.person), remark)
     return await review_views.review(api.ctx, review_id)
 

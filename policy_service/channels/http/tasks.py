@@ -14,7 +14,7 @@ from policy_service.channels.http.reviews import Cursor, Limit
 from policy_service.identity.sessions import Session
 from policy_service.queries import task_views
 from policy_service.queries.voter import voter_for
-from policy_service.workflow.tasks.settle import Word, settle
+from policy_service.workflow.tasks.settle import Settlement, settle
 
 TaskId = Path(min_length=1, max_length=64, description="The task's id.")
 State = Query(default="open", description="Those still to settle, or those that are settled.")
@@ -49,7 +49,7 @@ async def get_task(api: Api, session: Session, task_id: str = TaskId) -> TaskDet
 async def settle_task(api: Api, session: Session, wish: SettleRequest, task_id: str = TaskId) -> TaskDetail:
     """Settle a task; the first word stands, and the same word again is the same word."""
     voter = voter_for(session.person)
-    word = Word(
+    word = Settlement(
         task_id=task_id,
         answer=wish.answer,
         effect_digest=wish.effect_digest,

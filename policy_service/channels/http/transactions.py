@@ -65,7 +65,7 @@ def wanted_wait(request: Request, most: int) -> int:
     return min(int(found.group(1)), most) if found else 0
 
 
-def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.Key:
+def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.IdempotencyKey:
     """The key of a creating request.
 
     Raises:
@@ -77,7 +77,7 @@ def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.Ke
             f"send an Idempotency-Key of 1 to {_KEY_MAX} ASCII characters, the same one when you repeat this request",
             code=ErrorCode.IDEMPOTENCY_KEY_REQUIRED,
         )
-    return idempotency.Key(agent, value, request.url.path, body_digest(body))
+    return idempotency.IdempotencyKey(agent, value, request.url.path, body_digest(body))
 
 
 routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])

@@ -24,7 +24,7 @@ from policy_service.storage.database import Database
 from policy_service.storage.sqlite import backup_to
 from policy_service.storage.types import time_text
 from policy_service.tokens.epoch import Mark, is_behind, read_mark, write_mark
-from policy_service.workflow.oversight.restored import Standing, doubt_transaction, go_on_above, standing
+from policy_service.workflow.revocation.restore import RestoreStatus, mark_transaction_unknown, begin_restored_epoch, restore_status
 
 
 def backup(
@@ -99,8 +99,8 @@ def restored(
         say(told | {"dry_run": dry_run}, as_json, _text(told, dry_run=dry_run))
 
 
-def _require_restored(settings: Settings, db: Database, even_so: bool) -> tuple[Mark, Standing]:
-    mark, was = read_mark(settings.key_dir), db.read_sync(standing)
+def _require_restored(settings: Settings, db: Database, even_so: bool) -> tuple[Mark, RestoreStatus]:
+    mark, was = read_mark(settings.key_dir), db.read_sync(restore_status)
     if mark is None:
         raise StartError(
             f"there is no epoch.json in {settings.key_dir}: nothing says what this database may have forgotten; copy "
@@ -127,17 +127,17 @@ def _require_alone(db: Database) -> None:
         )
 
 
-def _restore(settings: Settings, db: Database, mark: Mark, was: Standing, reason: str) -> dict[str, Any]:
+def _restore(settings: Settings, db: Database, mark: Mark, was: RestoreStatus, reason: str) -> dict[str, Any]:
     epoch = max(mark.epoch, was.epoch) + 1
     write_mark(settings.key_dir, Mark(epoch, mark.highest_index))
     for txn, rev in was.open_ones:
-        db.write_sync(lambda tx, txn=txn, rev=rev: doubt_transaction(tx, txn, rev, reason))  # type: ignore[misc]
-    index = db.write_sync(lambda tx: go_on_above(tx, was, epoch, mark.highest_index, reason))
+        db.write_sync(lambda tx, txn=txn, rev=rev: mark_transaction_unknown(tx, txn, rev, reason))  # type: ignore[misc]
+    index = db.write_sync(lambda tx: begin_restored_epoch(tx, was, epoch, mark.highest_index, reason))
     write_mark(settings.key_dir, Mark(epoch, index))
     return {"epoch": epoch, "goes_on_at": index}
 
 
-def _told(mark: Mark, was: Standing) -> dict[str, Any]:
+def _told(mark: Mark, was: RestoreStatus) -> dict[str, Any]:
     return {
         "was_epoch": was.epoch,
         "known_to": was.highest_index,

@@ -15,7 +15,7 @@ from policy_service.errors import InvalidRequestError, NotFoundError, StartError
 from policy_service.http_clients import Route, route_of
 from policy_service.settings import Settings, load_settings
 from policy_service.slack import SlackApp, require_place
-from policy_service.workflow.slack.admin import Trial
+from policy_service.workflow.slack.admin import CheckResult
 
 slack_app = typer.Typer(
     no_args_is_help=True, help="How Slack stands, and the accounts of people there: docs/slack.md."
@@ -62,7 +62,7 @@ def _arriving(found: dict[str, Any], settings: Settings) -> list[str]:
     return [*lines, "what a running service knows of it, its /readyz tells"]
 
 
-def add_test(trial: Callable[[SlackApp, str, Route], Coroutine[Any, Any, Trial]]) -> None:
+def add_test(trial: Callable[[SlackApp, str, Route], Coroutine[Any, Any, CheckResult]]) -> None:
     """The verb that tries Slack by this, which another room knows how to do."""
 
     @slack_app.command("test")
@@ -94,7 +94,7 @@ def _place(app: SlackApp, channel: str | None) -> str:
         raise InvalidRequestError(str(error)) from None
 
 
-def _went_well(tried: Trial, app: SlackApp, place: str) -> list[str]:
+def _went_well(tried: CheckResult, app: SlackApp, place: str) -> list[str]:
     lines = []
     if tried.team_id == app.team_id:
         lines.append(f"the bot token is of {tried.team_id}, as {tried.bot_user}")

@@ -17,7 +17,7 @@ from policy_service.remote_hosts import Webhook
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.types import time_text
 from policy_service.tokens.keys import make_webhook_key, read_webhook_keys
-from policy_service.workflow.webhooks import Answer, deliver
+from policy_service.workflow.webhooks import DeliveryResult, deliver
 
 webhooks_app = typer.Typer(no_args_is_help=True, help="Who is told by webhook, and how they take it.")
 
@@ -68,7 +68,7 @@ def _named(settings: Settings, name: str) -> Webhook:
     return known[name]
 
 
-async def _test(settings: Settings, webhook: Webhook) -> Answer:
+async def _test(settings: Settings, webhook: Webhook) -> DeliveryResult:
     keys = read_webhook_keys(webhook.name, webhook.secret_files)
     now = datetime.now(UTC)
     event = {

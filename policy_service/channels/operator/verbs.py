@@ -21,13 +21,13 @@ from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import PasskeyRow
 from policy_service.storage.types import time_text
-from policy_service.workflow import policy_heads, webhooks
-from policy_service.workflow.effects import stops
-from policy_service.workflow.oversight import revoke
-from policy_service.workflow.passkeys import lost as lost_passkeys
-from policy_service.workflow.slack import admin, linking
-from policy_service.workflow.slack.admin import standing_of
-from policy_service.workflow.trials import recorded
+from policy_service.workflow import active_commit, webhooks
+from policy_service.workflow.effects import emergency_stop
+from policy_service.workflow.revocation import revoke
+from policy_service.workflow.passkeys import revocation as lost_passkeys
+from policy_service.workflow.slack import admin, account_links
+from policy_service.workflow.slack.admin import slack_health
+from policy_service.workflow.shadow import recorded_calls
 
 Arguments = dict[str, Any]
 Verb = Callable[[Tx, Settings, Arguments], Any]
@@ -110,7 +110,7 @@ def _slack_status(tx: Tx, settings: Settings, args: Arguments) -> Any:
         "http": f"{settings.public_url}{EVENTS_PATH}" if http else None,
         "socket_mode": settings.slack.app_token_file is not None,
     }
-    found = standing_of(tx.conn, settings.slack, tx.now)
+    found = slack_health(tx.conn, settings.slack, tx.now)
     if found is None:
         return {"configured": True, "met": False, "deliveries": ways}
     resting = [
@@ -132,11 +132,11 @@ def _slack_status(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _retry_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"messages": admin.try_again(tx, _slack(settings))}
+    return {"messages": admin.retry(tx, _slack(settings))}
 
 
 def _drop_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    done = admin.drop(tx, _slack(settings), args["place"], args["reason"])
+    done = admin.drop_place(tx, _slack(settings), args["place"], args["reason"])
     return {"place": args["place"], "messages": done.messages, "cards": done.cards}
 
 
@@ -147,7 +147,7 @@ def _slack(settings: Settings) -> SlackApp:
 
 
 def _unlink_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    was = linking.unlink_in(tx, args["team"], args["user"], actor=agents.OPERATOR, reason=args["reason"])
+    was = account_links.unlink_in(tx, args["team"], args["user"], actor=agents.OPERATOR, reason=args["reason"])
     if was is None:
         raise NotFoundError(
             f"the account {args['user']!r} of {args['team']!r} is nobody's; `policy-service slack links` lists them"
@@ -223,7 +223,7 @@ def _unfreeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _stop(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"tool": args["tool"], "began": stops.freeze_tool(tx, args["tool"], args["reason"])}
+    return {"tool": args["tool"], "began": emergency_stop.freeze_tool(tx, args["tool"], args["reason"])}
 
 
 def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -251,7 +251,7 @@ def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _go_on(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"tool": args["tool"], "ended": stops.unfreeze_tool(tx, args["tool"], args.get("reason"))}
+    return {"tool": args["tool"], "ended": emergency_stop.unfreeze_tool(tx, args["tool"], args.get("reason"))}
 
 
 def _revoke_effect(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -281,7 +281,7 @@ def _revoke_commit(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _accept_policies(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    policy_heads.allow(tx, args["commit"], args["reason"])
+    active_commit.allow_commit(tx, args["commit"], args["reason"])
     return {"commit": args["commit"]}
 
 
@@ -295,13 +295,13 @@ def _list_webhooks(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "name": webhook.name,
             "host": urlsplit(webhook.url).netloc,  # its path may be a secret
             "kinds": list(webhook.kinds),
-            "standing": _standing(webhooks.standing_of(tx.conn, webhook.name)),
+            "standing": _standing(webhooks.receiver_status(tx.conn, webhook.name)),
         }
         for webhook in settings.webhooks
     ]
 
 
-def _standing(found: webhooks.Standing | None) -> dict[str, Any] | None:
+def _standing(found: webhooks.ReceiverStatus | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
@@ -317,17 +317,17 @@ def _standing(found: webhooks.Standing | None) -> dict[str, Any] | None:
 
 
 def _retry_webhook(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"webhook": args["webhook"], "messages": webhooks.try_again(tx, settings, args["webhook"])}
+    return {"webhook": args["webhook"], "messages": webhooks.retry_deliveries(tx, settings, args["webhook"])}
 
 
 def _recorded_calls(tx: Tx, settings: Settings, args: Arguments) -> Any:
     since = tx.now - timedelta(days=args["days"])
     secrets = bool(args["with_secrets"])
-    return recorded.recorded_calls(tx.conn, since, settings.environment, with_secrets=secrets)
+    return recorded_calls.recorded_calls(tx.conn, since, settings.environment, with_secrets=secrets)
 
 
 def _recorded_call(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    found = recorded.recorded_call(tx.conn, args["effect_id"], settings.environment)
+    found = recorded_calls.recorded_call(tx.conn, args["effect_id"], settings.environment)
     if found is None:
         raise NotFoundError(f"there is no effect {args['effect_id']!r} that an agent submitted")
     return found

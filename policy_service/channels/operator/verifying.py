@@ -9,7 +9,7 @@ import typer
 
 from countersign.contract import ContractError, KeySet, load
 from policy_service.channels.operator.speaking import AsJson, say, visible
-from policy_service.workflow.proofs.verifying import Given, Report, verify
+from policy_service.workflow.review_export.verification import VerificationInput, VerificationReport, verify
 
 _LARGEST = 64 * 1024 * 1024  # bytes; a review with the largest args has about a megabyte
 
@@ -36,14 +36,14 @@ def verify_review(
     if file.stat().st_size > _LARGEST:
         raise typer.BadParameter(f"{file} is larger than any review")
     keys = _keys(jwks)
-    report = verify(file.read_bytes(), Given(_pins(pin or []), origin, keys))
+    report = verify(file.read_bytes(), VerificationInput(_pins(pin or []), origin, keys))
     told = {"holds": report.holds, "anchored": keys is not None, **vars(report)}
     say(told, as_json, _text(report, anchored=keys is not None))
     if not report.holds:
         raise typer.Exit(1)
 
 
-def _text(report: Report, *, anchored: bool) -> str:
+def _text(report: VerificationReport, *, anchored: bool) -> str:
     parts = (("PROVEN", report.proven), ("BELIEVED", report.trusted), ("WRONG", report.faults))
     lines = [f"{head:9} {visible(line)}" for head, found in parts for line in found]
     verdict = "THIS REVIEW DOES NOT HOLD"

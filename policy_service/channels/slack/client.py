@@ -27,7 +27,7 @@ from policy_service.channels.slack.sending import Came, Outcome
 from policy_service.errors import ForbiddenError
 from policy_service.http_clients import DIRECT, Route, slack_client, slack_session
 from policy_service.slack import SlackApp, is_team
-from policy_service.workflow.slack.linking import Account, nobody
+from policy_service.workflow.slack.account_links import Account, unverified_account
 
 CLEARLY_UNSENT: Final = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
 """What is raised before Slack has seen anything of a call."""
@@ -251,7 +251,7 @@ class Slack:
             ForbiddenError: Slack does not say; who nobody vouches for decides nothing.
         """
         if team_id != self.app.team_id:
-            return nobody(team_id, user_id)
+            return unverified_account(team_id, user_id)
         kept = self._accounts.get(user_id)
         if kept is not None and time.monotonic() - kept[0] < ACCOUNT_KEPT_S:
             return kept[1]

@@ -32,11 +32,11 @@ from policy_service.identity.people import slack_link
 from policy_service.queries.context import Context
 from policy_service.queries.queue import QueuePage, Wanted, queue_page
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.workflow.effects.trying import try_effect
-from policy_service.workflow.moves import person_actor
-from policy_service.workflow.slack.linking import COMMAND, Account, invite, require_member, set_direct, unlink
-from policy_service.workflow.slack.owing import delivery_of, first_time
-from policy_service.workflow.slack.voters import Linked, voter_of
+from policy_service.workflow.effects.dry_run import try_effect
+from policy_service.workflow.transitions import person_actor
+from policy_service.workflow.slack.account_links import COMMAND, Account, invite, require_member, set_direct, unlink
+from policy_service.workflow.slack.enqueue import delivery_id, mark_processed
+from policy_service.workflow.slack.voters import LinkedVoter, voter_for_account
 
 log = structlog.get_logger(__name__)
 
@@ -68,8 +68,8 @@ class Commands:
         answer = self._verbs.get(verb.lower())
         if answer is None:
             return as_answer(usage())
-        delivery = delivery_of("command", given.user_id, given.trigger_id, given.text)
-        if not await first_time(self._ctx, delivery):  # before anything is answered: of two at once, one is
+        delivery = delivery_id("command", given.user_id, given.trigger_id, given.text)
+        if not await mark_processed(self._ctx, delivery):  # before anything is answered: of two at once, one is
             return as_answer(said("this was answered already; write it again"))
         try:
             account = await self._slack.account(given.user_id, given.team_id)
@@ -151,13 +151,13 @@ class Commands:
 
     # -- what they share ---------------------------------------------------------------------------------------------
 
-    async def _linked(self, account: Account) -> Linked:
+    async def _linked(self, account: Account) -> LinkedVoter:
         ctx, app = self._ctx, self._slack.app
         return await ctx.db.read(
-            lambda conn: voter_of(conn, ctx, app, account.team_id, account.user_id, ctx.clock())
+            lambda conn: voter_for_account(conn, ctx, app, account.team_id, account.user_id, ctx.clock())
         )
 
-    async def _waiting(self, linked: Linked) -> QueuePage:
+    async def _waiting(self, linked: LinkedVoter) -> QueuePage:
         return await queue_page(self._ctx, linked.voter, Wanted(), None, _ROWS)
 
     async def _take_back(self, account: Account) -> None:
@@ -171,7 +171,7 @@ class Commands:
     async def _link_of(self, account: Account) -> SlackLinkRow | None:
         return await self._ctx.db.read(lambda conn: slack_link(conn, account.team_id, account.user_id))
 
-    async def _set_direct(self, account: Account, linked: Linked, *, wanted: bool) -> None:
+    async def _set_direct(self, account: Account, linked: LinkedVoter, *, wanted: bool) -> None:
         await set_direct(self._ctx, account.team_id, account.user_id, wanted, whose=linked.voter.key)
 
 

@@ -28,7 +28,7 @@ from policy_service.errors import StorageUnavailableError
 from policy_service.queries.context import Context
 from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
-from policy_service.workflow.slack.owing import EPHEMERAL
+from policy_service.workflow.slack.enqueue import EPHEMERAL
 
 _CHANNELS_A_PAGE: Final = 1000
 _CHANNEL_PAGES: Final = 50

@@ -20,7 +20,7 @@ from policy_service.errors import StartError
 from policy_service.http_clients import Route
 from policy_service.slack import SlackApp
 from policy_service.tokens.secret_files import read_secret
-from policy_service.workflow.slack.admin import Failure, Trial
+from policy_service.workflow.slack.admin import ApiFailure, CheckResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _read(secret: Secret, path: Path) -> str:
 WORDS: Final = "Countersign can write here. This is a trial by whoever runs it; nobody need do anything."
 
 
-async def trial(app: SlackApp, place: str, route: Route) -> Trial:
+async def trial(app: SlackApp, place: str, route: Route) -> CheckResult:
     """Try it. A message is posted only where the token is of the workspace of the settings.
 
     Raises:
@@ -104,16 +104,16 @@ async def trial(app: SlackApp, place: str, route: Route) -> Trial:
         opened = refused is None
         failures += [] if refused is None else [refused]
     team_id, bot_user = (None, None) if bot.met is None else (bot.met.team_id, bot.met.bot_user)
-    return Trial(team_id, bot_user, posted, opened, tuple(failures))
+    return CheckResult(team_id, bot_user, posted, opened, tuple(failures))
 
 
-async def _write(slack: Slack, app: SlackApp, place: str) -> Failure | None:
+async def _write(slack: Slack, app: SlackApp, place: str) -> ApiFailure | None:
     method = "auth.test"
     try:
         error = (await slack.how_is_it()).error
         if error is not None:
             why = slack.another_workspace
-            return Failure(method, error, remedy(error, method, app) if why is None else f"{why}; {_OTHER}")
+            return ApiFailure(method, error, remedy(error, method, app) if why is None else f"{why}; {_OTHER}")
         channel = place
         if place.startswith("#"):
             method = "conversations.list"
@@ -121,7 +121,7 @@ async def _write(slack: Slack, app: SlackApp, place: str) -> Failure | None:
         method = "chat.postMessage"
         await slack.call(method, channel=channel, text=WORDS, unfurl_links=False)
     except SlackFault as fault:
-        return Failure(method, fault.error, remedy(fault.error, method, app))
+        return ApiFailure(method, fault.error, remedy(fault.error, method, app))
     finally:
         await slack.close()
     return None
@@ -130,12 +130,12 @@ async def _write(slack: Slack, app: SlackApp, place: str) -> Failure | None:
 _OTHER: Final = "mend team_id, or install the app in that workspace and take the bot token from there"
 
 
-async def _open(slack: Slack, app: SlackApp) -> Failure | None:
+async def _open(slack: Slack, app: SlackApp) -> ApiFailure | None:
     method = "apps.connections.open"
     try:
         await slack.call(method)
     except SlackFault as fault:
-        return Failure(method, fault.error, remedy(fault.error, method, app))
+        return ApiFailure(method, fault.error, remedy(fault.error, method, app))
     finally:
         await slack.close()
     return None

@@ -52,19 +52,19 @@ from policy_service.channels.slack.sending import lost
 from policy_service.errors import ForbiddenError, InternalError, NotFoundError, RequestError, ServiceError
 from policy_service.queries.context import Context
 from policy_service.slack import SlackApp, is_app, is_team
-from policy_service.workflow.slack.acting import (
-    Does,
-    Press,
-    Pressed,
-    act,
-    look,
-    remember,
+from policy_service.workflow.slack.interactions import (
+    ButtonAction,
+    ButtonPress,
+    ButtonContext,
+    handle_interaction,
+    load_interaction,
+    record_interaction,
     require_openable,
     require_words,
-    sentence_of,
+    refusal_text,
 )
-from policy_service.workflow.slack.linking import Account, nobody
-from policy_service.workflow.slack.owing import delivery_of, first_time, is_known
+from policy_service.workflow.slack.account_links import Account, unverified_account
+from policy_service.workflow.slack.enqueue import delivery_id, mark_processed, is_processed
 
 log = structlog.get_logger(__name__)
 
@@ -192,10 +192,10 @@ class Desk:
             action.action_id,
             action.action_ts,
         )
-        press = Press(
-            delivery=delivery_of("action", *named),
-            account=nobody(given.user.team_id or given.team.id, given.user.id),
-            does=cast(Does, action.action_id),
+        press = ButtonPress(
+            delivery=delivery_id("action", *named),
+            account=unverified_account(given.user.team_id or given.team.id, given.user.id),
+            does=cast(ButtonAction, action.action_id),
             card_id="",
             view_digest="",
             channel=where.channel_id or "",
@@ -216,29 +216,29 @@ class Desk:
 
         return await self._in_time(self._pressed(given, action, press, arrived), late)
 
-    async def _pressed(self, given: Interaction, action: Action, press: Press, arrived: float) -> Answer:
-        if await is_known(self._ctx, press.delivery):
+    async def _pressed(self, given: Interaction, action: Action, press: ButtonPress, arrived: float) -> Answer:
+        if await is_processed(self._ctx, press.delivery):
             return Answer()
         try:
             press = _pointed(press, action.value)
             press = replace(press, account=await self._account(given))
-            pressed = await look(self._ctx, self._app, press)
+            pressed = await load_interaction(self._ctx, self._app, press)
             page = pressed.page
             if press.does != "approve" or (page.reason_required and page.state == "open"):
                 return await self._open(press, pressed, given.trigger_id)
             await self._act(press, pressed, arrived)
         except RequestError as refusal:
-            await remember(self._ctx, press, refusal)
+            await record_interaction(self._ctx, press, refusal)
             return Answer()
-        await remember(self._ctx, press)
+        await record_interaction(self._ctx, press)
         return Answer()
 
-    async def _open(self, press: Press, pressed: Pressed, trigger_id: str) -> Answer:
+    async def _open(self, press: ButtonPress, pressed: ButtonContext, trigger_id: str) -> Answer:
         """Open a form; where it could not be sent, say so at once. Of two deliveries at once one opens it: the trigger
         serves once."""
         await require_openable(pressed, press, buttons_withheld)
         view = _FORMS[press.does](pressed.page, Pointer(press.card_id, press.view_digest))
-        if not await remember(self._ctx, press):
+        if not await record_interaction(self._ctx, press):
             return Answer()
 
         async def after() -> None:
@@ -249,7 +249,7 @@ class Desk:
                 why = ForbiddenError(
                     "Slack did not open the form; press again, or decide on the page", code="forbidden"
                 )
-                await remember(self._ctx, replace(press, delivery=f"{press.delivery}_form"), why)
+                await record_interaction(self._ctx, replace(press, delivery=f"{press.delivery}_form"), why)
 
         return Answer(after=after)
 
@@ -257,10 +257,10 @@ class Desk:
         if view.callback_id not in _DOES:
             return Answer()
         arrived = time.monotonic()
-        press = Press(
-            delivery=delivery_of("view", given.user.id, view.id),
-            account=nobody(given.user.team_id or given.team.id, given.user.id),
-            does=cast(Does, view.callback_id),
+        press = ButtonPress(
+            delivery=delivery_id("view", given.user.id, view.id),
+            account=unverified_account(given.user.team_id or given.team.id, given.user.id),
+            does=cast(ButtonAction, view.callback_id),
             card_id="",
             view_digest="",
             words=_words(view),
@@ -272,7 +272,7 @@ class Desk:
                 if came is None:
                     await self._show(view, _RECORDED)
                 else:
-                    told = sentence_of(came) if isinstance(came, RequestError) else _doubtful(came)
+                    told = refusal_text(came) if isinstance(came, RequestError) else _doubtful(came)
                     await self._show(view, sentence(told))
 
             return Answer({"response_action": "update", "view": notice_modal(_RECORDING_FORM)}, after)
@@ -280,27 +280,27 @@ class Desk:
         came = await self._in_time(self._submitted(given, view, press, arrived), late)
         if not isinstance(came, RequestError):
             return came or Answer()
-        told = under_field(sentence_of(came), elsewhere="url" in came.extras)
+        told = under_field(refusal_text(came), elsewhere="url" in came.extras)
         return Answer({"response_action": "errors", "errors": {REASON_BLOCK: told}})
 
     async def _submitted(
-        self, given: Interaction, view: View, press: Press, arrived: float
+        self, given: Interaction, view: View, press: ButtonPress, arrived: float
     ) -> RequestError | None:
         """Act on a form; why it was refused."""
-        if await is_known(self._ctx, press.delivery):
+        if await is_processed(self._ctx, press.delivery):
             return None
         try:
             press = _pointed(press, view.private_metadata)
             if press.does != "approve":
                 press = replace(press, words=require_words(press.words))
             press = replace(press, account=await self._account(given))
-            await self._act(press, await look(self._ctx, self._app, press), arrived)
+            await self._act(press, await load_interaction(self._ctx, self._app, press), arrived)
         except RequestError as refusal:
             return refusal
-        await remember(self._ctx, press)
+        await record_interaction(self._ctx, press)
         return None
 
-    async def _tell(self, press: Press, words: str) -> None:
+    async def _tell(self, press: ButtonPress, words: str) -> None:
         """Tell the one who pressed, at once: what the database holds up cannot wait in its outbox."""
         drawn = said(words)
         try:
@@ -318,9 +318,9 @@ class Desk:
         except SlackFault as fault:
             log.warning("slack_not_told", error=fault.error)
 
-    async def _act(self, press: Press, pressed: Pressed, arrived: float) -> None:
+    async def _act(self, press: ButtonPress, pressed: ButtonContext, arrived: float) -> None:
         left_s = max(FACTS_S, FACTS_UNTIL_S - (time.monotonic() - arrived))
-        await act(self._ctx, self._app, press, pressed, withheld=buttons_withheld, within_s=left_s)
+        await handle_interaction(self._ctx, self._app, press, pressed, withheld=buttons_withheld, within_s=left_s)
 
     async def _account(self, given: Interaction) -> Account:
         return await self._slack.account(given.user.id, given.user.team_id or self._app.team_id)
@@ -346,8 +346,8 @@ class Desk:
     async def _home_pressed(
         self, given: Interaction, view: View, action: Action, shown: Callable[[str | None], After]
     ) -> Answer:
-        delivery = delivery_of("home", given.user.id, view.id, action.action_id, action.action_ts)
-        if await is_known(self._ctx, delivery):
+        delivery = delivery_id("home", given.user.id, view.id, action.action_id, action.action_ts)
+        if await is_processed(self._ctx, delivery):
             return Answer()
         note: str | None = None
         try:
@@ -357,7 +357,7 @@ class Desk:
             log.info("slack_home_refused", code=refusal.code.value)
             note = sentence(refusal.detail)
         # after it was done: what was not is delivered again, and not known then
-        return Answer(after=shown(note)) if await first_time(self._ctx, delivery) else Answer()
+        return Answer(after=shown(note)) if await mark_processed(self._ctx, delivery) else Answer()
 
     async def _event(self, given: Happened) -> Answer:
         event = given.event
@@ -373,7 +373,7 @@ def _doubtful(error: ServiceError) -> str:
     return f"your answer may not be recorded: {error.detail}; press again, it counts once"
 
 
-def _pointed(press: Press, value: object) -> Press:
+def _pointed(press: ButtonPress, value: object) -> ButtonPress:
     pointer = Pointer.read(value)
     if pointer is None:
         raise NotFoundError("this button is none of ours; open the review on the web")

@@ -47,8 +47,8 @@ from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.slack_tables import IS_WAITING, SlackCardRow, SlackLinkRow, SlackStatusRow, lane_of
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.types import new_id
-from policy_service.workflow.slack.owing import ASKED_NOWHERE, CARD, owe_line, want_place
-from policy_service.workflow.slack.voters import voter_of
+from policy_service.workflow.slack.enqueue import ASKED_NOWHERE, CARD, enqueue_log_line, ensure_place
+from policy_service.workflow.slack.voters import voter_for_account
 
 
 def who_wants(conn: Connection, ctx: Context, app: SlackApp, case: Case, now: datetime) -> list[str]:
@@ -61,7 +61,7 @@ def _could_decide(
     conn: Connection, ctx: Context, app: SlackApp, case: Case, row: SlackLinkRow, now: datetime
 ) -> bool:
     try:
-        linked = voter_of(conn, ctx, app, row.team_id, row.user_id, now)
+        linked = voter_for_account(conn, ctx, app, row.team_id, row.user_id, now)
     except ForbiddenError:
         return False
     bundle = ctx.active.current
@@ -213,7 +213,7 @@ def _owe(tx: Tx, app: SlackApp, news: _News) -> bool:
             _ask(tx, app, about, cards[about.effect_id])
         for card in cards.get(line.effect_id or "", ()):
             if line.rev in (None, card.rev):
-                owe_line(tx, line.index, card, said=line.kind in (SAID if card.digest_id is None else LOUD))
+                enqueue_log_line(tx, line.index, card, said=line.kind in (SAID if card.digest_id is None else LOUD))
     return True
 
 
@@ -244,7 +244,7 @@ def _ask(tx: Tx, app: SlackApp, about: _Asked, cards: list[SlackCardRow]) -> Non
                 digest_id=None if digest is None else digest.card_id,
                 created_at=tx.now,
             )
-            want_place(tx, place)
+            ensure_place(tx, place)
             insert_row(tx.conn, row)
             cards.append(row)
 

@@ -28,7 +28,7 @@ from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.outbox import RetryPolicy
 from policy_service.storage.slack_tables import SlackPlaceRow, SlackStatusRow
-from policy_service.workflow.slack.admin import Standing, standing_of
+from policy_service.workflow.slack.admin import SlackHealth, slack_health
 
 log = structlog.get_logger(__name__)
 
@@ -111,8 +111,8 @@ class SlackChannel:
             found = await self._standing() or found
         self._show(found)
 
-    async def _standing(self) -> Standing | None:
-        return await self._ctx.db.read(lambda conn: standing_of(conn, self.app, self._ctx.clock()))
+    async def _standing(self) -> SlackHealth | None:
+        return await self._ctx.db.read(lambda conn: slack_health(conn, self.app, self._ctx.clock()))
 
     async def _is_met(self) -> bool:
         """Whether Slack has said that the token is of our workspace: nothing is sent before, to no other one's people.
@@ -199,7 +199,7 @@ class SlackChannel:
                 log.exception("slack_look_failed")  # the watch of the database says why
             await asyncio.sleep(self._settings.watch_s)
 
-    def _show(self, found: Standing) -> None:
+    def _show(self, found: SlackHealth) -> None:
         now = self._ctx.clock()
         age = 0.0 if found.oldest is None else max(0.0, (now - found.oldest).total_seconds())
         metrics.SLACK_WAITING.set(found.waiting)

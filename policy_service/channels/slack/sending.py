@@ -37,7 +37,7 @@ from policy_service.storage.slack_tables import (
     has_message,
     lane_of,
 )
-from policy_service.workflow.slack.owing import CARD, EPHEMERAL, REPLY, owe_anew
+from policy_service.workflow.slack.enqueue import CARD, EPHEMERAL, REPLY, enqueue_replacement
 
 PACE: Final = timedelta(seconds=1.1)
 """Between two messages in one place: Slack takes about one a second in a channel, and bursts only now and then."""
@@ -210,7 +210,7 @@ def _keep_card(tx: Tx, message: Message, outcome: Outcome) -> None:
     stands: dict[str, Any] = {"channel": outcome.channel, "ts": outcome.ts, "drawn": outcome.drawn}
     if outcome.came is Came.GONE:
         stands = {"channel": None, "ts": None, "drawn": None, "posted_at": None}
-        owe_anew(tx, card, message)
+        enqueue_replacement(tx, card, message)
     else:
         stands["posted_at"] = card.posted_at or outcome.at or tx.now
     update_rows(tx.conn, SlackCardRow, {"card_id": card.card_id}, stands)

@@ -27,7 +27,7 @@ from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.slack_tables import SlackCardRow
 from policy_service.storage.tables import CommentRow, EffectRow, VoteRow
 from policy_service.storage.types import parse_stored_json
-from policy_service.workflow.slack.owing import CARD, REPLY
+from policy_service.workflow.slack.enqueue import CARD, REPLY
 
 ONLOOKER: Final = Voter("", "", "", "oidc")
 """Whoever reads along in a channel: nobody in particular, who may decide nothing."""

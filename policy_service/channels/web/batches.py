@@ -27,7 +27,7 @@ from policy_service.errors import ConflictError, InvalidRequestError, ServiceErr
 from policy_service.queries.batches import MAX_TOGETHER, BatchLine, WholePage, WholePart, alike, whole
 from policy_service.queries.review_models import Sibling
 from policy_service.queries.reviews import review_page
-from policy_service.workflow.reviews.vote import Ballot, vote
+from policy_service.workflow.reviews.vote import VoteInput, vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ async def _decided(
         try:
             if named not in may:
                 await _require_voted_already(pages, session, named, batch.verdict, of)
-            ballot = Ballot(
+            ballot = VoteInput(
                 named, batch.verdict, int(line["rev"]), line["effect_digest"], line["txn_digest"],
                 batch.reason or None, "web", view_digest=line["view_digest"],
             )  # fmt: skip

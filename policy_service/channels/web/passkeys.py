@@ -14,9 +14,9 @@ from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
 from policy_service.errors import InvalidRequestError
 from policy_service.identity.passkeys import dismiss_notices
-from policy_service.workflow.passkeys import managing
-from policy_service.workflow.passkeys.managing import Ceremony, Renewed
-from policy_service.workflow.passkeys.stepping_up import ask
+from policy_service.workflow.passkeys import manage
+from policy_service.workflow.passkeys.manage import Ceremony, RenewedSession
+from policy_service.workflow.passkeys.step_up import begin_step_up
 
 _UNDONE = "nothing was changed"
 _SIGN = (
@@ -28,7 +28,7 @@ routes = PageRoutes()
 
 @routes.page("/passkeys")
 async def show_passkeys(pages: Pages, request: Request, session: PageSession) -> Response:
-    found = await managing.page(pages.ctx, session.live)
+    found = await manage.passkey_page(pages.ctx, session.live)
     # the providers that say when they made sure of somebody
     ways = [(one.name, one.title) for one in pages.ctx.settings.providers if one.kind != "github"]
     return await pages.draw(request, "passkeys.html", session=session, found=found, ways=ways)
@@ -36,20 +36,20 @@ async def show_passkeys(pages: Pages, request: Request, session: PageSession) ->
 
 @routes.form("/passkeys/additions", {"name"}, undone=_UNDONE)
 async def add(pages: Pages, request: Request, session: PageSession, form: dict[str, str]) -> Response:
-    asked = await managing.begin_adding(pages.ctx, session.live, form["name"])
+    asked = await manage.begin_adding(pages.ctx, session.live, form["name"])
     return await _next_page(pages, request, session, asked)
 
 
 @routes.form("/passkeys/removals", {"passkey_id"}, undone=_UNDONE)
 async def remove(pages: Pages, request: Request, session: PageSession, form: dict[str, str]) -> Response:
-    asked = await managing.begin_removing(pages.ctx, session.live, form["passkey_id"])
+    asked = await manage.begin_removing(pages.ctx, session.live, form["passkey_id"])
     return await _next_page(pages, request, session, asked)
 
 
 @routes.form("/passkeys/answers", {"nonce", "credential"}, undone=_UNDONE)
 async def answer(pages: Pages, request: Request, session: PageSession, form: dict[str, str]) -> Response:
-    done = await managing.finish(pages.ctx, session.live, form["nonce"], form["credential"])
-    if not isinstance(done, Renewed):
+    done = await manage.finish_ceremony(pages.ctx, session.live, form["nonce"], form["credential"])
+    if not isinstance(done, RenewedSession):
         return await _next_page(pages, request, session, done)
     back = pages.go("/passkeys")
     pages.set_session(back, done.cookie)
@@ -81,7 +81,7 @@ async def step_up(
     if ballot.verdict == "deny":
         raise InvalidRequestError("a denial asks for no passkey")
     page = await pages.review(session, review_id)
-    asked = await ask(pages.ctx, session.live, ballot.signed_by(session.voter))
+    asked = await begin_step_up(pages.ctx, session.live, ballot.signed_by(session.voter))
     return await pages.draw(
         request,
         "ceremony.html",

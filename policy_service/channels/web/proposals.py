@@ -28,7 +28,7 @@ from policy_service.queries.edit_views import EditForm, edit_form, preview, revi
 from policy_service.queries.words import require_short
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
-from policy_service.workflow.edits.propose import Proposed, propose
+from policy_service.workflow.edits.propose import ProposalRequest, propose
 
 _STAMP = frozenset({"rev", "effect_digest", "txn_digest"})
 _MAX_FIELDS = 2_000  # two for each argument of the largest schema anybody has reviewed, with room
@@ -81,7 +81,7 @@ async def send(
         raise InvalidRequestError("the arguments are not an object; open the form again")
     if not sent["reason"].strip():
         return await _ask_why(pages, request, session, review_id, sent, args)
-    proposed = Proposed(
+    proposed = ProposalRequest(
         review_id=review_id,
         rev=whole_number(sent, "rev"),
         effect_digest=sent["effect_digest"],

@@ -13,7 +13,7 @@ from policy_service.errors import ConflictError, InvalidRequestError
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.reviews import review_page
 from policy_service.queries.words import closed, require_short
-from policy_service.workflow.reviews.comment import Remark, comment
+from policy_service.workflow.reviews.comment import CommentDraft, comment
 from policy_service.workflow.reviews.vote import vote
 
 _WORDS = frozenset({"kind", "text"})
@@ -53,7 +53,7 @@ def _require_in_time(result: VoteResult) -> None:
 
     Raises ConflictError: review_closed.
     """
-    if result.counted or result.said_before:
+    if result.counted or result.already_recorded:
         return
     raise ConflictError(
         f"{closed(result.state)}; what you sent is on record and changed nothing", code="review_closed"
@@ -65,7 +65,7 @@ async def write_comment(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
     words, question = _read_comment(form)
-    await comment(pages.ctx, session.voter, Remark(review_id, words, question=question, channel="web"))
+    await comment(pages.ctx, session.voter, CommentDraft(review_id, words, question=question, channel="web"))
     return pages.go(f"/reviews/{review_id}#talk")
 
 

@@ -12,7 +12,7 @@ from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError
 from policy_service.queries.stops import Stoppable, Target, stop_page
 from policy_service.queries.words import require_short
-from policy_service.workflow.oversight.stopping import start_again, stop
+from policy_service.workflow.revocation.stops_by_people import start_again, stop
 
 _FIELDS = frozenset({"what", "reason"})
 _WHAT = ("agent", "tool", "everything")

@@ -22,7 +22,7 @@ from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.queries.tasks import TaskLine, TaskList, TaskPage, task_list, task_page
 from policy_service.queries.words import require_short
-from policy_service.workflow.tasks.settle import Word, settle
+from policy_service.workflow.tasks.settle import Settlement, settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,9 @@ async def settle_task(
     return pages.go(f"/tasks/{task_id}")
 
 
-def _read_word(task_id: str, fields: dict[str, str]) -> Word:
+def _read_word(task_id: str, fields: dict[str, str]) -> Settlement:
     """Raises InvalidRequestError (`wrong_answer` among others)."""
-    return Word(
+    return Settlement(
         task_id,
         answer=_answer(fields["answer"]),
         effect_digest=fields["effect_digest"],

@@ -10,14 +10,14 @@ from policy_service.channels.web.pages import PageSession
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.queries.review_models import Ballot as Verdict
 from policy_service.queries.words import require_short
-from policy_service.workflow.passkeys.stepping_up import Proof
-from policy_service.workflow.reviews.vote import Ballot
+from policy_service.workflow.passkeys.step_up import StepUpProof
+from policy_service.workflow.reviews.vote import VoteInput
 
 FIELDS = frozenset({"verdict", "rev", "effect_digest", "txn_digest"})
 OPTIONAL = frozenset({"reason", "pick", "seen", "view_digest", "view_parts", "nonce", "credential"})
 
 
-def read_ballot(session: PageSession, review_id: str, fields: dict[str, str]) -> Ballot:
+def read_ballot(session: PageSession, review_id: str, fields: dict[str, str]) -> VoteInput:
     """The ballot on a form with ``FIELDS``: what was pressed, on exactly which bytes, shown how, and what a passkey
     answered.
 
@@ -25,7 +25,7 @@ def read_ballot(session: PageSession, review_id: str, fields: dict[str, str]) ->
     """
     verdict = _verdict(fields["verdict"])
     nonce, credential = fields.get("nonce", ""), fields.get("credential", "")
-    return Ballot(
+    return VoteInput(
         review_id,
         verdict,
         rev=whole_number(fields, "rev"),
@@ -35,7 +35,7 @@ def read_ballot(session: PageSession, review_id: str, fields: dict[str, str]) ->
         channel="web",
         view_digest=fields.get("view_digest") or None,
         view_parts=fields.get("view_parts", ""),
-        proof=Proof(nonce, credential, session.live.key) if nonce or credential else None,
+        proof=StepUpProof(nonce, credential, session.live.key) if nonce or credential else None,
     )
 
 

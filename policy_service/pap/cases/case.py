@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from policy_service.domain.gates import DEFAULT_ANSWER_WITHIN
-from policy_service.domain.question import AgentPrincipal, CallMethod, Claimed
+from policy_service.domain.policy_request import AgentPrincipal, CallMethod, Claimed
 from policy_service.pap.cases.fields import Table
 
 DEFAULT_NOW: Final = datetime(2026, 1, 14, 12, 0, tzinfo=UTC)

@@ -19,7 +19,7 @@ from cedarpy import PolicySet, Schema, pst, validate_policies
 
 from countersign.contract import ContractError
 from policy_service.domain.decision import Decision
-from policy_service.domain.question import ArgsRefusedError, Question
+from policy_service.domain.policy_request import InvalidArgsError, PolicyRequest
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.case import Case
 from policy_service.pap.cases.mutants import Mutant, mutants_of
@@ -332,7 +332,7 @@ def _alone(policy: Policy) -> PolicySet:
 
 def _count(
     rules: Rules,
-    question: Question | None,
+    question: PolicyRequest | None,
     policies: Mapping[str, Policy],
     alone: Mapping[str, PolicySet],
     counts: dict[str, list[int]],
@@ -348,12 +348,12 @@ def _count(
             counts[name][_ERRED if answer.errors else _HELD if answer.allowed else _NOT_HELD] += 1
 
 
-def _ask_alone(rules: Rules, question: Question, tool: ToolRules, policies: PolicySet) -> Answer | None:
+def _ask_alone(rules: Rules, question: PolicyRequest, tool: ToolRules, policies: PolicySet) -> Answer | None:
     """What one policy says of a case; None where the call never reaches the rules."""
     try:
         encoded = tool.codec.encode(question.args)
         resource = tool.manifest.resource_of(question.args)
         entities = entities_of(entities_for(question, rules, resource), tool.schema)
-    except (ArgsRefusedError, ContractError, ValueError):
+    except (InvalidArgsError, ContractError, ValueError):
         return None
     return ask(policies, request_for(question, tool, resource, encoded), entities, tool.schema)

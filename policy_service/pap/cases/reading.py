@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, cast
 
 from countersign.contract import ContractError, TaskKind, canonicalize, load
 from policy_service.domain.gates import STEP_UPS
-from policy_service.domain.people import ABOUT
-from policy_service.domain.question import AgentPrincipal, CallMethod, Claimed
+from policy_service.domain.person_actions import RESOURCE_TYPES
+from policy_service.domain.policy_request import AgentPrincipal, CallMethod, Claimed
 from policy_service.pap.cases import fields
 from policy_service.pap.cases.case import (
     DEFAULT_NOW,
@@ -220,7 +220,7 @@ def people_case_of(
     for key in ("matrix", "each"):
         case.take(key, lambda value: value, None)
     now = case.take("now", fields.moment, DEFAULT_NOW)
-    about = ABOUT[kind]
+    about = RESOURCE_TYPES[kind]
     of_effect = about != "Stop"
     read = PeopleCase(
         file=name,
@@ -255,7 +255,7 @@ _DEFAULTS: Final = frozenset(
     "agent tool args facts history claimed now env txn_size on_behalf_of method person groups assurance".split()
 )
 _OF_PEOPLE: Final = frozenset("agent tool now env person groups assurance".split())
-_LISTS: Final = ("cases", *ABOUT)
+_LISTS: Final = ("cases", *RESOURCE_TYPES)
 
 
 def cases_in(files: Mapping[str, bytes]) -> list[AnyCase]:
@@ -305,7 +305,7 @@ def _read(name: str, document: Any, problems: list[Problem]) -> list[AnyCase]:
 def _defaulted(kind: str, defaults: Table) -> Table:
     """The defaults that a case of this kind can have: one file may hold cases about calls and about people."""
     not_its = {"person", "groups", "assurance"} if kind == "cases" else _DEFAULTS - _OF_PEOPLE
-    if ABOUT.get(kind) == "Stop":
+    if RESOURCE_TYPES.get(kind) == "Stop":
         not_its = not_its | {"agent", "tool"}
     kept = Table(defaults.line)
     kept.update({key: value for key, value in defaults.items() if key not in not_its})

@@ -14,9 +14,9 @@ from typing import Any, Final, Literal, cast
 
 from countersign.contract import ContractError, DenyCode, Resource
 from policy_service.domain.decision import Decision
-from policy_service.domain.gates import MergedGate, is_stronger, merge
-from policy_service.domain.people import ABOUT, APPROVE
-from policy_service.domain.question import Facts, Question
+from policy_service.domain.gates import MergedGate, is_stronger_step_up, merge
+from policy_service.domain.person_actions import RESOURCE_TYPES, APPROVE
+from policy_service.domain.policy_request import Facts, PolicyRequest
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.case import AnyCase, Asked, Case, Expected, PeopleCase
@@ -104,7 +104,7 @@ def _why(name: str, decision: Decision) -> str:
 def _strongest(merged: Iterable[MergedGate]) -> str | None:
     strongest: str | None = None
     for gate in merged:
-        if is_stronger(gate.step_up, strongest):
+        if is_stronger_step_up(gate.step_up, strongest):
             strongest = gate.step_up
     return strongest
 
@@ -148,7 +148,7 @@ class Prepared:
     """A case with its facts gathered: it can be asked of many rules. `question` is None for one about people."""
 
     case: AnyCase
-    question: Question | None = None
+    question: PolicyRequest | None = None
 
     def ask(self, rules: Rules) -> Answered:
         """What these rules say, and in what that differs from what is expected."""
@@ -195,7 +195,7 @@ async def _prepare_all(bundle: Bundle, cases: Sequence[AnyCase], problems: list[
     ]
 
 
-async def _question(bundle: Bundle, case: Case, problems: list[Problem]) -> Question:
+async def _question(bundle: Bundle, case: Case, problems: list[Problem]) -> PolicyRequest:
     manifest = bundle.manifests.get(case.tool)
     for meter in sorted(case.history.keys() - _meters(bundle, case.tool)):
         known = ", ".join(sorted(_meters(bundle, case.tool))) or "none"
@@ -207,7 +207,7 @@ async def _question(bundle: Bundle, case: Case, problems: list[Problem]) -> Ques
         )
     else:
         facts = _given(bundle, case, problems)
-    return Question(
+    return PolicyRequest(
         agent=case.agent,
         tool=case.tool,
         tool_digest=manifest.digest if manifest else _NO_TOOL,
@@ -277,7 +277,7 @@ def _permission(rules: Rules, case: PeopleCase) -> Permission:
 
 
 def _what(rules: Rules, case: PeopleCase) -> ReviewFacts | StopFacts:
-    match ABOUT[case.action]:
+    match RESOURCE_TYPES[case.action]:
         case "Stop":
             return StopFacts(cast("Literal['agent', 'tool', 'everything']", case.what), case.name)
         case "Task":

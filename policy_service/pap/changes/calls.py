@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from countersign.contract import ContractError, canonicalize
 from policy_service.domain.decision import Decision
-from policy_service.domain.question import AgentPrincipal, CallMethod, Claimed, Facts, Question
+from policy_service.domain.policy_request import AgentPrincipal, CallMethod, Claimed, Facts, PolicyRequest
 from policy_service.facts.config import AGENT, parse_timestamp
 from policy_service.facts.meters import MAX_TOTAL
 from policy_service.pap.bundle import Bundle
@@ -204,7 +204,7 @@ def missing_meters(call: Call, bundle: Bundle) -> list[str]:
     return sorted({meter.name for meter in bundle.meters.get(call.tool, ())} - (call.history or {}).keys())
 
 
-async def question_of(call: Call, bundle: Bundle, parts: Parts) -> Question:
+async def question_of(call: Call, bundle: Bundle, parts: Parts) -> PolicyRequest:
     """The question a bundle is asked about a recorded call. A meter the call does not tell reads 0.
 
     Raises:
@@ -224,7 +224,7 @@ async def question_of(call: Call, bundle: Bundle, parts: Parts) -> Question:
             resource=_typed(parts, version.manifest.resource.type, call.facts.get("resource", {})),
             agent=_typed(parts, AGENT, call.facts.get("agent", {})),
         )
-    return Question(
+    return PolicyRequest(
         agent=call.agent,
         tool=call.tool,
         tool_digest=digest,

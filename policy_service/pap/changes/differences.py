@@ -10,7 +10,7 @@ from typing import Any, Final
 from countersign.contract import Verdict
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
-from policy_service.domain.question import Question
+from policy_service.domain.policy_request import PolicyRequest
 from policy_service.pap.changes.findings import Finding, Laxer, Way, asked_of, laxer, stricter
 from policy_service.pap.changes.partition import Half, State, meaning
 from policy_service.pap.changes.paths import PEOPLE, Path, told
@@ -211,7 +211,7 @@ def call_text(shown: Shown) -> str:
     return "; ".join([f"{question.tool} {json.dumps(question.args, sort_keys=True)}", *beside])
 
 
-def _question(shown: Shown) -> Question:
+def _question(shown: Shown) -> PolicyRequest:
     side = next(side for side in reversed(shown.pair) if side is not None)
     return side.question(shown.base, shown.values)
 

@@ -17,7 +17,7 @@ from cedarpy import Entities, pst
 from countersign.contract import Verdict, pointer_to
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import merge
-from policy_service.domain.question import Question
+from policy_service.domain.policy_request import PolicyRequest
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.mutants import written
 from policy_service.pap.changes.paths import Path, told
@@ -80,7 +80,7 @@ class Explanation:
         }
 
 
-def explain(bundle: Bundle, question: Question, hides: Hides) -> Explanation:
+def explain(bundle: Bundle, question: PolicyRequest, hides: Hides) -> Explanation:
     """Explain what this bundle decides on a question. ``hides`` says whether a pointer is secret."""
     decision = decide(bundle.rules, question)
     version = bundle.rules.versions.get((question.tool, question.tool_digest))
@@ -171,7 +171,7 @@ def _text_of(clause: pst.Clause) -> str:
     return f"{'when' if isinstance(clause, pst.When) else 'unless'} {{ {written(clause.expr)} }}"
 
 
-def _looked_at(side: Side, question: Question, read: Read, hides: Hides) -> Iterator[tuple[str, str]]:
+def _looked_at(side: Side, question: PolicyRequest, read: Read, hides: Hides) -> Iterator[tuple[str, str]]:
     for path in sorted(read.literals):
         if path[0] in ("role", "team"):
             names = question.agent.roles if path[0] == "role" else question.agent.teams
@@ -185,7 +185,7 @@ def _is_hidden(path: Path, hides: Hides) -> bool:
     return path[0] == "input" and hides("".join(pointer_to(step) for step in path[1:]))
 
 
-def _value(side: Side, question: Question, path: Path) -> Any:
+def _value(side: Side, question: PolicyRequest, path: Path) -> Any:
     head, rest = path[0], path[1:]
     tables: dict[str, Any] = {
         "input": question.args, "fact": question.facts.resource, "agentfact": question.facts.agent,
@@ -210,7 +210,7 @@ def _value(side: Side, question: Question, path: Path) -> Any:
 class _Search:
     """Looks for the fewest changed values with which the call would be released."""
 
-    def __init__(self, side: Side, question: Question, read: Read, hides: Hides) -> None:
+    def __init__(self, side: Side, question: PolicyRequest, read: Read, hides: Hides) -> None:
         self._side, self._question, self._hides = side, question, hides
         self.count = 0
         args = question.args if isinstance(question.args, dict) else {}

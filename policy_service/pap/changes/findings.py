@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from countersign.contract import Verdict
 from policy_service.domain.decision import Decision
-from policy_service.domain.gates import MergedGate, is_stronger, merge
+from policy_service.domain.gates import MergedGate, is_stronger_step_up, merge
 from policy_service.pap.cases.running import STRICTNESS
 
 _ID_DIGITS: Final = 12
@@ -188,7 +188,7 @@ def _weaker(gate: MergedGate, now: MergedGate) -> list[Laxer]:
     who, found = gate.key, []
     if now.quorum < gate.quorum:
         found.append(Laxer("quorum", f"{now.quorum} instead of {gate.quorum} of {who} are enough"))
-    if is_stronger(gate.step_up, now.step_up):
+    if is_stronger_step_up(gate.step_up, now.step_up):
         found.append(Laxer("step_up", f"{who} need not step up by {gate.step_up}"))
     if now.answer_within > gate.answer_within:
         found.append(

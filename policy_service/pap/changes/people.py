@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from cedarpy import pst
 
-from policy_service.domain.people import (
-    ABOUT,
+from policy_service.domain.person_actions import (
+    RESOURCE_TYPES,
     APPROVE,
     BREAK_GLASS,
     BREAK_GLASS_ALONE,
@@ -26,7 +26,7 @@ from policy_service.domain.people import (
     START_AGAIN,
     STOP,
 )
-from policy_service.domain.question import AgentPrincipal
+from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.findings import Finding, Way
 from policy_service.pap.changes.partition import meaning, only_stricter
@@ -68,7 +68,7 @@ _ENDED: Final = {
 
 def people_findings(before: Bundle, after: Bundle) -> list[Finding]:
     """What changes about who may do what people do."""
-    pairs = {action: (before.rules.people.get(action), after.rules.people.get(action)) for action in ABOUT}
+    pairs = {action: (before.rules.people.get(action), after.rules.people.get(action)) for action in RESOURCE_TYPES}
     return [finding for action, pair in pairs.items() for finding in _about(action, pair, before, after)]
 
 
@@ -180,7 +180,7 @@ def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
 
     who = Approver(values.get(("agent",), "someone|else"), held("team"), values.get(("assurance",), "oidc"))
     now, env = values.get(("now",), BASE_NOW), values.get(("env",), "production")
-    if ABOUT[action] == "Stop":
+    if RESOURCE_TYPES[action] == "Stop":
         stop = StopFacts(values.get(("fact", "what"), "agent"), values.get(("fact", "name"), FRESH))
         return bool(can_do(bundle.rules, action, who, stop, now=now, env=env))
     owner = values.get(("fact", "agent", "owner"), ABSENT)
@@ -197,7 +197,7 @@ def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
     if action == APPROVE:
         return bool(can_approve(bundle.rules, who, ReviewFacts(**about), now=now, env=env))
     task = TaskFacts(**about, kind=values.get(("fact", "kind"), "unknown"))
-    what = task if ABOUT[action] == "Task" else ReviewFacts(**about)
+    what = task if RESOURCE_TYPES[action] == "Task" else ReviewFacts(**about)
     return bool(can_do(bundle.rules, action, who, what, now=now, env=env))
 
 

@@ -20,7 +20,7 @@ from cedarpy import Entities, PolicySet, pst
 from countersign.contract import JSON, ContractError, Resource, ToolManifest, pointer_tokens
 from countersign.contract.patterns import found_by
 from policy_service.domain.decision import Decision
-from policy_service.domain.question import AgentPrincipal, ArgsRefusedError, Claimed, Encoded, Facts, Question
+from policy_service.domain.policy_request import AgentPrincipal, InvalidArgsError, Claimed, EncodedArgs, Facts, PolicyRequest
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.paths import Path
@@ -128,7 +128,7 @@ class Side:
     parts: Parts
     tool: str
     version: ToolVersion | None = None  # the tool's current one, unless another is named
-    _encoded: dict[str, Encoded | None] = field(default_factory=dict)
+    _encoded: dict[str, EncodedArgs | None] = field(default_factory=dict)
     _entities: dict[str, Entities] = field(default_factory=dict)
 
     @property
@@ -170,13 +170,13 @@ class Side:
         pointer = self.manifest.resource.id
         return ("input", *pointer_tokens(pointer)) if pointer.startswith("/") else None
 
-    def encoded(self, args: dict[str, Any]) -> Encoded | None:
+    def encoded(self, args: dict[str, Any]) -> EncodedArgs | None:
         """The args as policy sees them; None where the manifest refuses them."""
         key = json.dumps(args, sort_keys=True)
         if key not in self._encoded:
             try:
                 self._encoded[key] = self.rules.codec.encode(args)
-            except ArgsRefusedError:
+            except InvalidArgsError:
                 self._encoded[key] = None
         return self._encoded[key]
 
@@ -187,7 +187,7 @@ class Side:
         except ValueError:  # a value of another type than the attribute's: no such call
             return None
 
-    def asked_as(self, question: Question) -> tuple[Request, Entities] | None:
+    def asked_as(self, question: PolicyRequest) -> tuple[Request, Entities] | None:
         """What the engine is given for a question; None where the call is refused before."""
         args = question.args
         encoded = self.encoded(args) if isinstance(args, dict) else None
@@ -203,7 +203,7 @@ class Side:
             return None
         return request_for(question, self.rules, resource, encoded), self._entities[key]
 
-    def question(self, base: dict[str, Any], values: Assignment) -> Question:
+    def question(self, base: dict[str, Any], values: Assignment) -> PolicyRequest:
         """The call as the engine is asked about it."""
         facts = Facts(
             self.bundle.digest,
@@ -211,10 +211,10 @@ class Side:
             agent=self._required(AGENT),
         )
         agent = AgentPrincipal("some-agent")
-        plain = Question(agent, self.tool, self.manifest.digest, base, facts, BASE_NOW)
+        plain = PolicyRequest(agent, self.tool, self.manifest.digest, base, facts, BASE_NOW)
         return self.changed(plain, values)
 
-    def changed(self, question: Question, values: Assignment) -> Question:
+    def changed(self, question: PolicyRequest, values: Assignment) -> PolicyRequest:
         """The question with these values, everything else as it was.
 
         Raises:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 from cedarpy import pst
 
 from countersign.contract import MAX_SAFE_INTEGER, ToolManifest
-from policy_service.domain.people import ABOUT
+from policy_service.domain.person_actions import RESOURCE_TYPES
 from policy_service.facts.config import FactsConfig
 from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.facts.schema import approval_schema
@@ -119,7 +119,7 @@ def people_domain(action: str) -> Domain:
         groups=frozenset(),
         types={
             "principal": {"type": "Entity", "name": "User"},
-            "resource": {"type": "Entity", "name": ABOUT[action]},
+            "resource": {"type": "Entity", "name": RESOURCE_TYPES[action]},
             "context": schema[""]["actions"][action]["appliesTo"]["context"],
         },
         entities=_entities(schema),

@@ -16,7 +16,7 @@ async def epoch_view(ctx: Context) -> EpochView:
     return EpochView(epoch=ctx.epoch(), restores=known)
 
 
-def require_told(ctx: Context, epoch: int | None) -> None:
+def require_current_epoch(ctx: Context, epoch: int | None) -> None:
     """Take no submission of a caller that has met another epoch than this.
 
     Raises:

@@ -20,7 +20,7 @@ from policy_service.storage.system_tables import IdempotencyRow
 
 
 @dataclass(frozen=True)
-class Key:
+class IdempotencyKey:
     """An Idempotency-Key header with what it was sent for."""
 
     agent: str
@@ -29,7 +29,7 @@ class Key:
     body_digest: str
 
 
-def settle(tx: Tx, key: Key, resource: str) -> str | None:
+def claim_key(tx: Tx, key: IdempotencyKey, resource: str) -> str | None:
     """Bind a new key to the resource this unit makes, or answer with the one the key has made already.
 
     Raises:
@@ -54,6 +54,6 @@ def settle(tx: Tx, key: Key, resource: str) -> str | None:
     return known.resource
 
 
-def forget_older(tx: Tx, before: datetime) -> int:
+def delete_expired_keys(tx: Tx, before: datetime) -> int:
     """Delete keys made before that moment; how many."""
     return tx.conn.execute(delete(IdempotencyRow).where(col(IdempotencyRow.created_at) < before)).rowcount

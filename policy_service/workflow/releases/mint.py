@@ -28,13 +28,13 @@ from policy_service.queries.effects import gates_of
 from policy_service.queries.records import Snapshot, agent_of
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow, VoteRow
-from policy_service.workflow.moves import Cause, log_about
+from policy_service.workflow.transitions import TransitionReason, audit_effect
 
 _JTI_BYTES = 16  # 128 bits: never guessed, never met twice
 
 
 @dataclass(frozen=True)
-class Minted:
+class UnsignedRelease:
     """A release as it will be signed."""
 
     effect_id: str
@@ -48,11 +48,11 @@ def mint(
     effects: Sequence[EffectRow],
     caller: Caller,
     until: datetime,
-    cause: Cause,
-) -> list[Minted]:
+    cause: TransitionReason,
+) -> list[UnsignedRelease]:
     """Fix the releases of these effects for the key that asks, and log each by its jti."""
     jtis = {effect.effect_id: secrets.token_hex(_JTI_BYTES) for effect in effects}
-    minted = describe(tx, ctx, snapshot, effects, caller, until, jtis)
+    minted = build_releases(tx, ctx, snapshot, effects, caller, until, jtis)
     for effect, one in zip(effects, minted, strict=True):
         body = {
             "jti": one.claims.jti,
@@ -60,11 +60,11 @@ def mint(
             "cnf": caller.jkt or "none",
             "aud": caller.agent,
         }
-        log_about(tx, effect, "release_minted", cause.actor, body)
+        audit_effect(tx, effect, "release_minted", cause.actor, body)
     return minted
 
 
-def describe(
+def build_releases(
     tx: Tx,
     ctx: Context,
     snapshot: Snapshot,
@@ -72,10 +72,10 @@ def describe(
     caller: Caller,
     until: datetime,
     jtis: Mapping[str, str],
-) -> list[Minted]:
+) -> list[UnsignedRelease]:
     """Releases with these ids. Those of a recorded attempt are spent: telling them again permits nothing new."""
     return [
-        Minted(
+        UnsignedRelease(
             effect.effect_id,
             _claims(
                 ctx,

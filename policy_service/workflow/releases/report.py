@@ -20,20 +20,20 @@ from policy_service.queries.records import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.effects.standing import compensation_failed
-from policy_service.workflow.moves import (
-    Cause,
+from policy_service.workflow.effects.compensation_tasks import compensation_failed
+from policy_service.workflow.transitions import (
+    TransitionReason,
     agent_actor,
-    follow_effects,
-    log_about,
-    move_effect,
+    sync_transaction_state,
+    audit_effect,
+    transition_effect,
     open_task,
     set_columns,
-    settle_task,
+    close_tasks,
 )
-from policy_service.workflow.parties import require_redeemer
-from policy_service.workflow.releases.recall import recall
-from policy_service.workflow.releases.receipts_in import Recalled, read_recall
+from policy_service.workflow.authorization import require_redeemer
+from policy_service.workflow.releases.restore_redemption import restore_redemption
+from policy_service.workflow.releases.verify_receipt import ReceiptProof, verify_receipt
 from policy_service.workflow.releases.renew import require_attempt
 
 _MAX_ERROR = 2_000  # characters of the redeemer's error text that are kept
@@ -48,15 +48,15 @@ async def report(ctx: Context, caller: Caller, told: ReportRequest) -> Snapshot:
         InvalidRequestError: bad_token: a recall that proves nothing.
     """
     _require_reportable(told.outcomes)
-    recalled = None if told.recall is None else read_recall(ctx, caller, told.attempt_id, told.recall)
+    recalled = None if told.recall is None else verify_receipt(ctx, caller, told.attempt_id, told.recall)
     return await ctx.db.write(lambda tx: _report(tx, ctx, caller, told, recalled))
 
 
-def _report(tx: Tx, ctx: Context, caller: Caller, told: ReportRequest, recalled: Recalled | None) -> Snapshot:
+def _report(tx: Tx, ctx: Context, caller: Caller, told: ReportRequest, recalled: ReceiptProof | None) -> Snapshot:
     if recalled is not None:
         tx = lock_transaction(tx, recalled.claims.txn)
         if records.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
-            snapshot = recall(tx, ctx.active.current, caller, recalled)
+            snapshot = restore_redemption(tx, ctx.active.current, caller, recalled)
             if records.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
                 return snapshot  # redeemed under another attempt too: people were told
     attempt = require_attempt(tx.conn, caller, told.attempt_id)
@@ -64,13 +64,13 @@ def _report(tx: Tx, ctx: Context, caller: Caller, told: ReportRequest, recalled:
         tx = lock_transaction(tx, attempt.txn)
     snapshot = records.require(tx.conn, attempt.txn, attempt.rev)
     require_redeemer(caller, snapshot.transaction)
-    cause = Cause(agent_actor(caller.agent), "report", {"attempt_id": told.attempt_id})
+    cause = TransitionReason(agent_actor(caller.agent), "report", {"attempt_id": told.attempt_id})
     for outcome in told.outcomes:
         effect = snapshot.find(outcome.effect_id)
         if effect is None or effect.redeemed_by != told.attempt_id:
             raise NotFoundError(f"the attempt did not redeem an effect {outcome.effect_id!r}")
         _take(tx, snapshot, effect, outcome, cause)
-    follow_effects(tx, snapshot, cause)
+    sync_transaction_state(tx, snapshot, cause)
     return snapshot
 
 
@@ -85,7 +85,7 @@ def _require_reportable(outcomes: Sequence[ReportedOutcome]) -> None:
 _REPORTABLE = frozenset({Outcome.FIRED, Outcome.FAILED, Outcome.UNKNOWN, Outcome.UNUSED})
 
 
-def _take(tx: Tx, snapshot: Snapshot, effect: EffectRow, outcome: ReportedOutcome, cause: Cause) -> None:
+def _take(tx: Tx, snapshot: Snapshot, effect: EffectRow, outcome: ReportedOutcome, cause: TransitionReason) -> None:
     to, state = EffectState(outcome.outcome.value), EffectState(effect.state)
     if to is state or (to is EffectState.FIRED and state in _AFTER_FIRED):
         _complete(tx, effect, outcome)
@@ -96,10 +96,10 @@ def _take(tx: Tx, snapshot: Snapshot, effect: EffectRow, outcome: ReportedOutcom
         _contradicted(tx, effect, to, cause)
         return
     result = None if outcome.result is None else canonicalize(outcome.result)
-    move_effect(tx, effect, to, cause, result=result, error=(outcome.error or "")[:_MAX_ERROR] or None)
+    transition_effect(tx, effect, to, cause, result=result, error=(outcome.error or "")[:_MAX_ERROR] or None)
     if state is EffectState.UNKNOWN:
-        settle_task(tx, effect, cause, TaskKind.UNKNOWN, TaskKind.RESTORED)
-    settle_effect(tx, snapshot, effect, cause)
+        close_tasks(tx, effect, cause, TaskKind.UNKNOWN, TaskKind.RESTORED)
+    apply_outcome(tx, snapshot, effect, cause)
 
 
 _NOT_DONE = frozenset({EffectState.FAILED, EffectState.UNUSED})
@@ -123,17 +123,17 @@ def _complete(tx: Tx, effect: EffectRow, outcome: ReportedOutcome) -> None:
 _AFTER_FIRED = frozenset({EffectState.COMPENSATING, EffectState.COMPENSATED, EffectState.COMPENSATION_FAILED})
 
 
-def _contradicted(tx: Tx, effect: EffectRow, told: EffectState, cause: Cause) -> None:
+def _contradicted(tx: Tx, effect: EffectRow, told: EffectState, cause: TransitionReason) -> None:
     if told is EffectState.UNKNOWN:
         return  # knowing less than we do contradicts nothing
     text = f"{effect.tool} is recorded as {effect.state}; a later report says {told.value}"
     body = {"recorded": effect.state, "told": told.value, **cause.detail}
-    log_about(tx, effect, "outcome_contradicted", cause.actor, body)
+    audit_effect(tx, effect, "outcome_contradicted", cause.actor, body)
     open_task(tx, effect, TaskKind.CONTRADICTION, text, cause)
     set_columns(tx, effect, error=(effect.error or text)[:_MAX_ERROR])
 
 
-def settle_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause) -> None:
+def apply_outcome(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReason) -> None:
     """What an outcome brings with it: a task for an unknown, and the forward effect of a compensation."""
     state = EffectState(effect.state)
     if state is EffectState.UNKNOWN:
@@ -144,6 +144,6 @@ def settle_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause) -
     if state is EffectState.FIRED:
         forward = snapshot.find(effect.compensates or "")
         if forward is not None:
-            move_effect(tx, forward, EffectState.COMPENSATED, cause)
+            transition_effect(tx, forward, EffectState.COMPENSATED, cause)
     elif state in {EffectState.FAILED, EffectState.UNUSED}:
         compensation_failed(tx, snapshot, effect, f"its compensation {state.value}", cause)

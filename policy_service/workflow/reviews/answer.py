@@ -20,10 +20,10 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import CommentRow, ReviewRow
-from policy_service.workflow.effects.endings import expire_effect
-from policy_service.workflow.moves import Cause, agent_actor, tell_review
-from policy_service.workflow.parties import require_acting
-from policy_service.workflow.reviews.comment import over, require_open, require_words
+from policy_service.workflow.effects.termination import expire_effect
+from policy_service.workflow.transitions import TransitionReason, agent_actor, publish_review_event
+from policy_service.workflow.authorization import require_active_caller
+from policy_service.workflow.reviews.comment import review_expired_error, require_open, require_text
 
 
 async def answer(ctx: Context, caller: Caller, review_id: str, question_id: str, text: str) -> Snapshot:
@@ -36,20 +36,20 @@ async def answer(ctx: Context, caller: Caller, review_id: str, question_id: str,
         UnauthenticatedError: its key was revoked meanwhile.
         InvalidRequestError: no words, or too many.
     """
-    words = require_words(text)
+    words = require_text(text)
     review = await ctx.db.read(lambda conn: records.require_review(conn, review_id))
     if caller.agent != review.agent:  # a stranger hears what it would of a review that does not exist
         raise NotFoundError(f"there is no review {review_id!r}")
     unit = partial(_answer, caller=caller, review=review, question_id=question_id, words=words)
     if (answered := await ctx.db.write(unit)) is None:
-        raise over()
+        raise review_expired_error()
     return answered
 
 
 def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, words: str) -> Snapshot | None:
     """None: the review has expired in this unit, which stands."""
     tx = lock_transaction(tx, review.txn)
-    require_acting(tx, caller)
+    require_active_caller(tx, caller)
     case = read_case(tx.conn, review.review_id)
     question = _question(case, question_id)
     if question.answer == words:
@@ -65,8 +65,8 @@ def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, word
         )
     update_rows(tx.conn, CommentRow, {"comment_id": question_id}, {"answer": words, "answered_at": tx.now})
     question.answer, question.answered_at = words, tx.now
-    cause = Cause(agent_actor(caller.agent), "answer")
-    tell_review(tx, case.review, "question_answered", cause, comment_id=question_id)
+    cause = TransitionReason(agent_actor(caller.agent), "answer")
+    publish_review_event(tx, case.review, "question_answered", cause, comment_id=question_id)
     return case.snapshot
 
 

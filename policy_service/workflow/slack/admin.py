@@ -27,9 +27,9 @@ from policy_service.storage.slack_tables import (
 )
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.unit_of_work import Tx
-from policy_service.workflow.slack.owing import ASKED_NOWHERE, EPHEMERAL, OFFERED_FOR
+from policy_service.workflow.slack.enqueue import ASKED_NOWHERE, EPHEMERAL, MESSAGE_LIFETIME
 
-SAID_FOR: Final = timedelta(days=1)
+DEAD_MESSAGES_REPORTED_FOR: Final = timedelta(days=1)
 """How long what was set aside is said aloud: nothing mends it, and the log has it for ever."""
 
 _MOST: Final = 10_000  # counted
@@ -38,7 +38,7 @@ _outbox = table(OutboxRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class SlackHealth:
     """How Slack takes what it is sent."""
 
     waiting: int
@@ -51,16 +51,16 @@ class Standing:
     resting: tuple[SlackPlaceRow, ...]  # places that failed the last time, and have something waiting
 
 
-def standing_of(conn: Connection, app: SlackApp, now: datetime) -> Standing | None:
+def slack_health(conn: Connection, app: SlackApp, now: datetime) -> SlackHealth | None:
     """How it stands; None before the service has met the app."""
     row = find_one(conn, SlackStatusRow, team_id=app.team_id)
     if row is None:
         return None
     waiting, oldest = _count(conn, IS_WAITING)
     dead, _ = _count(
-        conn, _outbox.c.state == "dead", _outbox.c.kind != EPHEMERAL, _outbox.c.next_at >= now - SAID_FOR
+        conn, _outbox.c.state == "dead", _outbox.c.kind != EPHEMERAL, _outbox.c.next_at >= now - DEAD_MESSAGES_REPORTED_FOR
     )
-    return Standing(
+    return SlackHealth(
         waiting=waiting,
         dead=dead,
         oldest=oldest,
@@ -80,7 +80,7 @@ def _count(conn: Connection, *where: ColumnElement[bool]) -> tuple[int, datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ApiFailure:
     """A call that Slack did not take: its method, the code, and what to do about it."""
 
     method: str
@@ -89,14 +89,14 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class CheckResult:
     """What came of it. ``socket_mode`` is None where the settings do not have it."""
 
     team_id: str | None
     bot_user: str | None
     posted: bool
     socket_mode: bool | None
-    failures: tuple[Failure, ...]
+    failures: tuple[ApiFailure, ...]
 
 
 _cards, _places = table(SlackCardRow), table(SlackPlaceRow)
@@ -107,11 +107,11 @@ _AWAKE: Final[dict[str, object]] = {"failures": 0, "last_error": None, "not_befo
 _DEAD = _outbox.c.state == "dead"
 
 
-def try_again(tx: Tx, app: SlackApp) -> int:
+def retry(tx: Tx, app: SlackApp) -> int:
     """Whatever rests is awake, and what was set aside may leave after all; how many messages that were. A name is
     looked up anew: another channel may have it by now."""
     update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, _AWAKE)
-    until, revived = tx.now + OFFERED_FOR, 0
+    until, revived = tx.now + MESSAGE_LIFETIME, 0
     for place in _owed(tx.conn):
         anew = {"channel": None} if place.startswith("#") else {}
         update_rows(tx.conn, SlackPlaceRow, {"place": place}, _AWAKE | anew)
@@ -127,14 +127,14 @@ def _owed(conn: Connection) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class DroppedPlace:
     """What was let go with a place."""
 
     messages: int  # that waited or were set aside
     cards: int  # that stand there, or were to
 
 
-def drop(tx: Tx, app: SlackApp, place: str, reason: str) -> Dropped:
+def drop_place(tx: Tx, app: SlackApp, place: str, reason: str) -> DroppedPlace:
     """Give up a place that takes nothing: what is for it is let go, and its cards are followed no more. What is open
     and asked nowhere else has a line in the log, after which it is asked where policy and settings name another place
     (`following`).
@@ -167,7 +167,7 @@ def drop(tx: Tx, app: SlackApp, place: str, reason: str) -> Dropped:
             tx, ASKED_NOWHERE, actor=OPERATOR, body={"place": place}, txn=review.txn, effect_id=review.effect_id,
             rev=review.rev, agent=review.agent,
         )  # fmt: skip
-    return Dropped(messages, cards)
+    return DroppedPlace(messages, cards)
 
 
 def _asked_there_alone(conn: Connection, place: str) -> list[ReviewRow]:

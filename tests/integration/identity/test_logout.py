@@ -11,7 +11,7 @@ import pytest
 from policy_service.identity.issuer_keys import IssuerKeys, bounded_transport, issuer_client
 from policy_service.identity.people import record_sign_in
 from policy_service.identity.sessions import LOGOUT_EVENT, open_session
-from policy_service.workflow.due import sweep
+from policy_service.workflow.expiry import sweep
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET, Provider
 from tests.fakes.world import SUPPORT_BUNDLE, World, running
 
@@ -92,7 +92,7 @@ async def test_each_is_obeyed_once(over: Over) -> None:
     assert (await over.say(over.token(jti="j-2")))[0] == 200
     assert not await over.is_open(later)
     over.world.clock.pass_(hours=1)
-    assert await sweep.forget_what_is_over(over.world.service.ctx) == 2
+    assert await sweep.delete_expired_rows(over.world.service.ctx) == 2
 
 
 FALSE: list[dict[str, Any]] = [

@@ -26,9 +26,9 @@ from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.workflow.reviews.vote import Ballot, vote
-from policy_service.workflow.slack.linking import Account, invite, link
-from policy_service.workflow.slack.voters import Linked, require_still, voter_of
+from policy_service.workflow.reviews.vote import VoteInput, vote
+from policy_service.workflow.slack.account_links import Account, invite, link
+from policy_service.workflow.slack.voters import LinkedVoter, require_still_linked, voter_for_account
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.slack_accounts import TEAM, account, app_settings
@@ -115,15 +115,15 @@ class Workspace:
         """Be invited and answer."""
         return await self.take(await self.invited(who), session)
 
-    async def voter(self, user_id: str, team_id: str = TEAM) -> Linked:
+    async def voter(self, user_id: str, team_id: str = TEAM) -> LinkedVoter:
         """Who decides through an account."""
         ctx = self.world.service.ctx
-        return await ctx.db.read(lambda conn: voter_of(conn, ctx, self.app, team_id, user_id, ctx.clock()))
+        return await ctx.db.read(lambda conn: voter_for_account(conn, ctx, self.app, team_id, user_id, ctx.clock()))
 
-    async def vote(self, user_id: str, view: dict[str, Any], by: Linked | None = None) -> VoteResult:
+    async def vote(self, user_id: str, view: dict[str, Any], by: LinkedVoter | None = None) -> VoteResult:
         """An approval through an account, by whom the channel took its person for."""
         linked, seen = by or await self.voter(user_id), view["effects"][0]
-        ballot = Ballot(
+        ballot = VoteInput(
             seen["review"]["review_id"],
             "approve",
             view["rev"],
@@ -137,7 +137,7 @@ class Workspace:
         ctx = self.world.service.ctx
 
         def still(tx: Tx) -> None:
-            require_still(tx.conn, ctx, self.app, TEAM, user_id, linked.voter, tx.now)
+            require_still_linked(tx.conn, ctx, self.app, TEAM, user_id, linked.voter, tx.now)
 
         return await vote(ctx, linked.voter, ballot, still=still)
 

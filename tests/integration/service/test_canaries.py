@@ -304,7 +304,7 @@ async def test_nothing_sings_when_a_provider_goes_wrong(scene: Scene, faults: li
 # -- crashes -----------------------------------------------------------------------------------------------------
 
 OF_A_REQUEST: dict[str, tuple[Any, str]] = {
-    "the policy engine": ("policy_service.workflow.effects.asking", "decide"),
+    "the policy engine": ("policy_service.workflow.effects.evaluation", "decide"),
     "the facts": (Bundle, "facts_for"),
     "a unit of work": ("policy_service.workflow.effects.revisions", "insert"),
     "the log": ("policy_service.storage.audit_writer", "canonicalize"),
@@ -317,7 +317,7 @@ OF_A_REQUEST: dict[str, tuple[Any, str]] = {
     "a vote": ("policy_service.workflow.reviews.vote", "count"),
 }
 OF_A_LOOP: dict[str, tuple[Any, str]] = {
-    "a sweep": ("policy_service.workflow.due.due", "page"),
+    "a sweep": ("policy_service.workflow.expiry.due_rows", "page"),
     "the outbox": ("policy_service.storage.outbox", "claim"),
     "the sequencer": ("policy_service.audit.sequencer", "_has_unnumbered"),
     "the feed": ("policy_service.audit.feed", "entries_after"),

@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import DecisionRow
-from policy_service.workflow.trials import shadow
+from policy_service.workflow.shadow import comparison
 from tests.fakes.pages import holds, words
 from tests.fakes.payments import ANYBODY, LARGE, Payments, person, plain_forbid
 from tests.fakes.repository import Repository
@@ -305,11 +305,11 @@ async def test_the_shadow_is_on_the_page(tmp_path: Path, folder: Payments) -> No
     async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path) as bank:
         ctx = bank.service.ctx
         assert ctx.candidate is not None
-        await shadow.follow(ctx, ctx.candidate, "one")
+        await comparison.shadow_new_decisions(ctx, ctx.candidate, "one")
         robot = await bank.agent("robot")
         await robot.submit(await pay(bank, 500))
         await bank.service.sequencer.number()
-        await shadow.follow(ctx, ctx.candidate, "one")
+        await comparison.shadow_new_decisions(ctx, ctx.candidate, "one")
         text = await text_of(await bank.person("maya"))
     holds(
         text,

@@ -28,7 +28,7 @@ from policy_service.pap.git.remotes import place_of
 from policy_service.pap.problems import HeadError
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow
-from policy_service.workflow.looking import look
+from policy_service.workflow.bundle_refresh import refresh_bundle
 from tests.fakes.pages import holds
 from tests.fakes.payments import PAY, Payments
 from tests.fakes.repository import Key, Repository
@@ -454,7 +454,7 @@ async def test_what_was_recorded_and_not_swapped_is_in_force_after_a_restart(
         with monkeypatch.context() as patched:
             patched.setattr(world.service.active, "_swap", dies)
             with pytest.raises(RuntimeError, match="died"):
-                await look(world.service.ctx)
+                await refresh_bundle(world.service.ctx)
         assert commit_of(world) == rules.first
         robot = await world.agent("robot")
         answer = await robot.submit(await pay(world), attempt_id="a1")

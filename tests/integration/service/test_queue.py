@@ -13,7 +13,7 @@ from sqlalchemy import text
 from policy_service.queries.queue import Tab, Wanted
 from policy_service.storage.review_groups import ReviewGroupRow
 from policy_service.storage.core import table
-from policy_service.workflow.effects.activate import ask_about_open
+from policy_service.workflow.effects.activate import reevaluate_open_effects
 from tests.fakes.payments import ANYBODY, PAY, Payments, gate, person
 from tests.fakes.world import URL, Agent, Visitor, World
 from tests.integration.service.effects import pay
@@ -51,7 +51,7 @@ async def test_whom_a_review_asks_follows_its_gates_and_ends_with_it(
     folder.policies(ANYBODY + gate("fin", "finance") + gate("law", "legal"))
     await bank.activate()
     await bank.sweep()
-    await ask_about_open(bank.service.ctx)
+    await reevaluate_open_effects(bank.service.ctx)
     assert (await asked(bank))[review_of(view)] == {"finance", "legal"}
     assert review_of(view) in ids((await seen(bank, ingrid, wanted=Wanted())).rows)
     await maya.vote(view, "deny", reason="no")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from policy_service.channels.operator.author import explaining, replaying
 from policy_service.cli import app
 from policy_service.pap.changes.calls import read_calls
-from policy_service.workflow.trials import recorded
+from policy_service.workflow.shadow import recorded_calls
 from tests.fakes.payments import Payments, gate
 from tests.fakes.world import Agent, Clock, World, running
 from tests.integration.service.effects import pay, refund
@@ -43,7 +43,7 @@ async def test_a_record_longer_than_a_page_comes_out_whole_and_in_order(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And one call with everything that was decided about it."""
-    monkeypatch.setattr(recorded, "_PAGE", 2)
+    monkeypatch.setattr(recorded_calls, "_PAGE", 2)
     for n in range(5):
         await robot.submit(await pay(bank, n + 1), run_key=f"r-{n}")
         bank.clock.pass_(seconds=1)

@@ -11,7 +11,7 @@ import pytest
 from policy_service.errors import ForbiddenError
 from policy_service.identity.sessions import Logout, apply_logout
 from policy_service.slack import SlackApp
-from policy_service.workflow.slack.linking import unlink
+from policy_service.workflow.slack.account_links import unlink
 from tests.fakes.identity_provider import ISSUER
 from tests.fakes.payments import person
 from tests.fakes.slack_accounts import OTHER_TEAM, TEAM, account, app_settings

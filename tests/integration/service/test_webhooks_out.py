@@ -85,11 +85,11 @@ async def asked(world: World, run_key: str = "run-1") -> dict[str, Any]:
     return view
 
 
-async def stands(world: World, so: Callable[[webhooks.Standing], bool], name: str = "billing") -> None:
+async def stands(world: World, so: Callable[[webhooks.ReceiverStatus], bool], name: str = "billing") -> None:
     """Wait until the receiver is met, and stands so."""
 
-    async def found() -> webhooks.Standing | None:
-        return await world.service.db.read(lambda conn: webhooks.standing_of(conn, name))
+    async def found() -> webhooks.ReceiverStatus | None:
+        return await world.service.db.read(lambda conn: webhooks.receiver_status(conn, name))
 
     async with asyncio.timeout(10):
         while (one := await found()) is None or not so(one):  # noqa: ASYNC110  it is in a database
@@ -314,10 +314,10 @@ async def test_following_twice_writes_each_event_once_and_one_process_sends(
         await told(receiver, "review_opened")
         await asked(world, "two")
         await service.sequencer.number()
-        await asyncio.gather(*(webhooks.follow(service.ctx, webhook) for _ in range(4)))
-        assert await webhooks.take(service.ctx, "billing", "another process") == []
+        await asyncio.gather(*(webhooks.enqueue_events(service.ctx, webhook) for _ in range(4)))
+        assert await webhooks.claim_messages(service.ctx, "billing", "another process") == []
         await service.db.write(lambda tx: update_rows(tx.conn, WebhookRow, {"name": "billing"}, {"upto": 0}))
-        await asyncio.gather(*(webhooks.follow(service.ctx, webhook) for _ in range(4)))
+        await asyncio.gather(*(webhooks.enqueue_events(service.ctx, webhook) for _ in range(4)))
         about = table(OutboxRow).c
         ids = await service.db.read(lambda conn: list(conn.scalars(select(about.outbox_id))))
         assert len(ids) == len(set(ids))

@@ -20,7 +20,7 @@ import pytest
 
 from policy_service.channels.slack import client, loops, sending
 from policy_service.channels.slack.sending import PACE
-from policy_service.workflow.slack import owing
+from policy_service.workflow.slack import enqueue
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_faults import SlackFaults, failing_slack
@@ -55,7 +55,7 @@ def at_its_pace(monkeypatch: pytest.MonkeyPatch) -> None:
 def each_press_is_answered() -> Iterator[None]:
     """However fast one person presses."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(owing, "MOST_ANSWERS", 1_000)
+        patch.setattr(enqueue, "MAX_PENDING_EPHEMERALS", 1_000)
         yield
 
 

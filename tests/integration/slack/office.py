@@ -35,8 +35,8 @@ from policy_service.storage.slack_tables import (
 )
 from policy_service.storage.tables import CommentRow, VoteRow
 from policy_service.workflow.slack import admin
-from policy_service.workflow.slack.admin import Standing, standing_of
-from policy_service.workflow.slack.linking import invite, link
+from policy_service.workflow.slack.admin import SlackHealth, slack_health
+from policy_service.workflow.slack.account_links import invite, link
 from tests.counterparts.slack import SlackServer
 from tests.fakes.asgi_server import listening
 from tests.fakes.log_check import faults_of_log
@@ -187,9 +187,9 @@ class Office(Attacks):
 
         await until(so)
 
-    async def standing(self) -> Standing:
+    async def standing(self) -> SlackHealth:
         """How it stands with Slack."""
-        found = await self.world.service.db.read(lambda conn: standing_of(conn, self.app, self.world.clock()))
+        found = await self.world.service.db.read(lambda conn: slack_health(conn, self.app, self.world.clock()))
         assert found is not None
         return found
 
@@ -203,7 +203,7 @@ class Office(Attacks):
 
     async def retried(self) -> int:
         """What `slack retry` does; how many messages that were."""
-        return await self.world.service.db.write(lambda tx: admin.try_again(tx, self.app))
+        return await self.world.service.db.write(lambda tx: admin.retry(tx, self.app))
 
     async def finding(self) -> str:
         """What /readyz says is wrong with Slack as of now, and since when; nothing where all is well."""

@@ -185,7 +185,7 @@ async def test_a_lost_answer_makes_no_second_vote(office: Office, monkeypatch: p
     _, card = await office.asked(5_000)
     press = captured(office, office.press(dana, card))
     with monkeypatch.context() as patch:
-        patch.setattr(desk, "remember", out_of_space)
+        patch.setattr(desk, "record_interaction", out_of_space)
         await sent(office, press, status=503)
     assert await office.votes() == [MAYA]
     await sent(office, press)

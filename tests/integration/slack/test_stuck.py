@@ -14,7 +14,7 @@ from policy_service.storage import outbox
 from policy_service.storage.core import update_rows
 from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, lane_of
-from policy_service.workflow.slack.owing import CARD, OFFERED_FOR
+from policy_service.workflow.slack.enqueue import CARD, MESSAGE_LIFETIME
 from tests.fakes.slack_faults import CutAfter, Fault, NotOk
 from tests.integration.slack.office import APPROVALS, POST, UPDATE, Office, until, words
 
@@ -128,7 +128,7 @@ async def test_what_a_lost_update_drew_is_drawn_over(office: Office) -> None:
 
     def owed(tx: Any) -> None:
         """One more message that brings the card up to date, tried once already."""
-        payload, give_up_at = {"card_id": row.card_id}, tx.now + OFFERED_FOR
+        payload, give_up_at = {"card_id": row.card_id}, tx.now + MESSAGE_LIFETIME
         outbox.enqueue_once(tx, "one", CARD, payload, lane=lane_of(row.place), give_up_at=give_up_at)
         update_rows(tx.conn, OutboxRow, {"outbox_id": "one"}, {"attempts": 1})
 

@@ -13,7 +13,7 @@ import pytest
 from policy_service.channels.slack import client
 from policy_service.storage.core import update_rows
 from policy_service.storage.tables import PersonRow
-from policy_service.workflow.effects.activate import ask_about_open
+from policy_service.workflow.effects.activate import reevaluate_open_effects
 from tests.fakes.payments import Payments, gate, person
 from tests.fakes.slack_deliveries import Json
 from tests.fakes.slack_faults import CutAfter, Garbled, Hang, NotOk, Status
@@ -189,7 +189,7 @@ async def test_a_gate_that_asks_for_a_passkey_takes_no_press(office: Office, bun
     view, before = await office.asked()
     bundle.rules(gate("sure", "finance", "context.input.amount > 100", step_up="passkey"))
     assert await office.world.activate()
-    await ask_about_open(office.world.service.ctx)
+    await reevaluate_open_effects(office.world.service.ctx)
     await office.pressed(dana, before)
     other, after = await office.asked(500, "b")
     for shown, card in ((view, before), (other, after)):

@@ -16,7 +16,7 @@ from tests.fakes.pages import holds
 from tests.fakes.payments import person
 from tests.integration.service.stepping_up import Holder
 from tests.integration.service.together.bank import Bank
-from tests.integration.service.together.test_settling import unknown
+from tests.integration.service.together.test_settlement import unknown
 from tests.integration.web.conftest import drawn_task
 
 pytestmark = pytest.mark.anyio

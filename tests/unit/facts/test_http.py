@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from countersign.contract import Resource
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.readers import AllowedHost
 from policy_service.pap.bundle import Bundle, prepare_bundle

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from policy_service.domain.question import AgentPrincipal
+from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.pdp.approve import Approver, Permission, ReviewFacts, can_approve
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 

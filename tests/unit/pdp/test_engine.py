@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from countersign.contract import Verdict
-from policy_service.domain.question import AgentPrincipal, Claimed, Facts
+from policy_service.domain.policy_request import AgentPrincipal, Claimed, Facts
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest
 
@@ -98,10 +98,10 @@ def test_what_policy_is_not_asked_about_is_denied(
 @pytest.mark.parametrize("env", ["production", "staging"])
 @pytest.mark.parametrize("asked_as_unknown", [True, False])
 def test_unknown_tools_are_denied_but_in_dev(
-    standard: BundleFolder, env: str, asked_as_unknown: bool
+    standard: BundleFolder, env: str, reviewed_as_unknown: bool
 ) -> None:
-    for redecided, code in ((False, "unknown_tool"), (True, "tool_changed")):
-        asked: dict[str, Any] = {"redecided": redecided, "asked_as_unknown": asked_as_unknown}
+    for reevaluated, code in ((False, "unknown_tool"), (True, "tool_changed")):
+        asked: dict[str, Any] = {"redecided": reevaluated, "asked_as_unknown": reviewed_as_unknown}
         decision = standard.decide({}, tool="refund", env=env, **asked)
         assert (decision.outcome, decision.code) == (Verdict.DENY, code)
 
@@ -113,7 +113,7 @@ def test_in_dev_an_unknown_tool_asks_people(standard: BundleFolder) -> None:
     assert gate.groups == {"unseen"} and gate.title.startswith("UNKNOWN TOOL")
     source = standard.load().describe("unknown-tool")
     assert source is not None and "countersign tools export" in source.doc
-    again = standard.decide({"any": [None]}, tool="refund", env="dev", redecided=True, asked_as_unknown=True)
+    again = standard.decide({"any": [None]}, tool="refund", env="dev", reevaluated=True, reviewed_as_unknown=True)
     assert again == decision
 
 

@@ -17,7 +17,7 @@ import pytest
 from cedarpy import Entities
 
 from countersign.contract import Resource, Verdict
-from policy_service.domain.question import Facts
+from policy_service.domain.policy_request import Facts
 from policy_service.pdp.cedar import Answer, ask, entities_for, entities_of, failed_policies, request_for
 from policy_service.pdp.engine import outcome_of
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest

@@ -16,8 +16,8 @@ from policy_service.errors import ForbiddenError, StorageUnavailableError
 from policy_service.storage import postgres
 from policy_service.storage.advisory_locks import lock_shared, lock_transaction, lock_counters, require_locked, lock_exclusive
 from policy_service.storage.database import Database, StorageLimits, Tx
-from policy_service.workflow.oversight.revoke import revoke_approver
-from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.revocation.revoke import revoke_approver
+from policy_service.workflow.authorization import require_active_person
 
 ONE, OTHER = "1" * 64, "2" * 64
 WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
@@ -95,7 +95,7 @@ def revoking(sub: str) -> Callable[[Tx], Any]:
 def deciding(sub: str) -> Callable[[Tx], Any]:
     def unit(tx: Tx) -> None:
         with suppress(ForbiddenError):  # where they were revoked first
-            require_deciding(tx, "idp", sub)
+            require_active_person(tx, "idp", sub)
 
     return unit
 

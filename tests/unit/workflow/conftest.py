@@ -10,7 +10,7 @@ from policy_service.identity.agents import enroll
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, TransactionRow
-from policy_service.workflow.moves import insert
+from policy_service.workflow.transitions import insert
 from tests.unit.storage.databases import database_url, migrated_file, migrated_url, store
 
 __all__ = ["database_url", "engine", "migrated_file", "migrated_url", "store"]

@@ -7,7 +7,7 @@ import pytest
 from countersign.contract import EffectState
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Database, Tx
-from policy_service.workflow.moves import insert
+from policy_service.workflow.transitions import insert
 from tests.unit.storage.databases import BOTH, migrated_template, postgres_server
 from tests.unit.workflow.conftest import TXN, effect
 

@@ -32,7 +32,7 @@ from policy_service.channels.operator.dev.telling import (
     tell_task,
     tell_unknown,
 )
-from policy_service.domain.settlement import did_not_go_through
+from policy_service.domain.settlement import has_missing_effect
 from policy_service.identity.dev_signin import create_link
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.queries import records
@@ -65,7 +65,7 @@ def is_left(snapshot: records.Snapshot) -> bool:
         return True
     parts = snapshot.parts()
     return (
-        did_not_go_through(parts)
+        has_missing_effect(parts)
         and any(
             part.state is EffectState.FIRED and part.can_compensate and not part.left_standing
             for part in parts

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from countersign.contract import TaskKind
-from policy_service.domain.question import AgentPrincipal
+from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.pap.cases import reading
 from policy_service.pap.cases.case import Asked, Case, PeopleCase
 from tests.fakes.cases import HEAD, one_case, problems, read

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from countersign.contract import Verdict
-from policy_service.domain.question import AgentPrincipal
+from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.pap.changes.explaining import HIDDEN, Explanation, explain
 from tests.fakes.bundles import PAY, BundleFolder, pay_manifest
 
