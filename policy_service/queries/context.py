@@ -15,7 +15,7 @@ from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.tokens.keys import Signer
 
 
-class Looks:
+class RefreshSignal:
     """Who asks never waits; who looks waits here until somebody has asked."""
 
     def __init__(self) -> None:
@@ -48,4 +48,4 @@ class Context:
     epoch: Callable[[], int]
     candidate: Candidate | None = None  # a bundle in shadow; nothing that decides asks it
     clock: Clock = utc_now  # between units; inside one, its own `now` counts
-    looks: Looks = field(default_factory=Looks)
+    looks: RefreshSignal = field(default_factory=RefreshSignal)

@@ -33,10 +33,10 @@ def args_of(effect: EffectRow) -> dict[str, JSON]:
     Raises:
         TypeError: they are no object, which nothing that was admitted can be.
     """
-    return args_in(effect.args)
+    return decode_args(effect.args)
 
 
-def args_in(stored: bytes) -> dict[str, JSON]:
+def decode_args(stored: bytes) -> dict[str, JSON]:
     """The same, of the bytes alone.
 
     Raises:

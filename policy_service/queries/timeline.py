@@ -172,7 +172,7 @@ _TOLD: dict[str, Callable[[_Body], str]] = {
 }
 
 
-def changes_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[RuleChange, ...]:
+def rule_changes_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[RuleChange, ...]:
     """Every change of the answer about this revision under another bundle, the newest first."""
     decisions = find(conn, DecisionRow, effect_id=effect.effect_id, rev=effect.rev)
     decisions.sort(key=lambda row: (row.decided_at, row.decision_id))

@@ -10,7 +10,7 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.agents import Caller, find_key, has_live_api_key
 from policy_service.identity.people import is_revoked
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.transactions import require_visible
 from policy_service.storage.advisory_locks import lock_shared
 from policy_service.storage.database import Tx
@@ -95,7 +95,7 @@ def require_effect_agent(tx: Tx, name: str, kind: str) -> AgentRow:
         ForbiddenError: it is not enrolled any more, or frozen while it wants to act.
     """
     lock_shared(tx, name)
-    agent = records.agent_of(tx.conn, name)
+    agent = repository.agent_of(tx.conn, name)
     if agent is None:
         raise ForbiddenError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
     if agent.frozen_at is not None and kind != "compensate":

@@ -19,7 +19,7 @@ from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, req
 from policy_service.audit.log import append
 from policy_service.domain.settlement import needs_manual_decision, needs_manual_settlement, transaction_state
 from policy_service.errors import ConflictError
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage import review_groups, outbox, proposals
 from policy_service.storage.advisory_locks import require_locked
 from policy_service.storage.core import Row, update_rows, insert_row, table

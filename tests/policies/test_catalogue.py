@@ -19,7 +19,7 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pdp.engine import decide
-from policy_service.queries.effect_text import sentence
+from policy_service.queries.effect_text import effect_sentence
 from policy_service.workflow.effects.effect_rows import new_effect_row
 from tests.fakes.catalogue import sample, taken_back
 
@@ -135,7 +135,7 @@ def test_people_read_a_whole_sentence_and_no_secret(starter: Bundle, one: Entry)
         agent="robot", txn="0" * 64, call_key="1" * 64, seq=1, tool=one.tool, tool_digest=manifest.digest,
         resource=manifest.resource_of(args), args=args,
     )  # fmt: skip
-    told = "".join(piece.text for piece in sentence(starter, new_effect_row(starter, effect, 1)))
+    told = "".join(piece.text for piece in effect_sentence(starter, new_effect_row(starter, effect, 1)))
     named = [part.pointer for part in manifest.sentence_parts if part.pointer is not None]
     for pointer in named:
         value = resolve_pointer(args, pointer)

@@ -25,8 +25,8 @@ from policy_service.channels.slack.drawing.card import (
 from policy_service.channels.slack.drawing.views import home
 from policy_service.queries import review_models as reading
 from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Piece
-from policy_service.queries.queue import Count, QueuePage, TabCounts
-from policy_service.queries.review_models import DeniedBefore, EventLine, GateView, ReviewPage, VoteView
+from policy_service.queries.queue import CappedCount, QueuePage, TabCounts
+from policy_service.queries.review_models import DeniedBefore, EventLine, GateView, ReviewPage, VoteLine
 from tests.fakes import policies, reviews
 from tests.fakes.blocks import buttons, code, nodes, refused, refused_view
 
@@ -76,7 +76,7 @@ gates = st.builds(
     also=names, added=names,
 )  # fmt: skip
 verdicts = st.sampled_from(["approve", "approve", "deny"])
-votes = st.builds(VoteView, long, verdicts, long, times, st.booleans(), st.just("oidc"))
+votes = st.builds(VoteLine, long, verdicts, long, times, st.booleans(), st.just("oidc"))
 siblings = st.builds(reading.Sibling, st.integers(1, 500), few(pieces), st.sampled_from(["review", "fired"]))
 rows = st.dictionaries(short, json_values, max_size=5) | st.builds(
     lambda number, value: {f"a{i}": value for i in range(number)}, st.integers(1, 400), st.integers() | short
@@ -125,7 +125,7 @@ def pages(draw: st.DrawFn) -> ReviewPage:
         warnings=draw(few(long)), unanswerable=draw(st.none() | long),
         denied_before=draw(few(st.builds(DeniedBefore, st.just("rev_0"), times, long, long, names))),
         rule_changes=draw(few(st.builds(reading.RuleChange, times, short, short, long))),
-        since_staged=draw(few(st.builds(reading.Change, long, short, short))),
+        since_staged=draw(few(st.builds(reading.ArgChange, long, short, short))),
         break_glass=draw(st.none() | st.builds(reading.BreakGlassView, few(votes), st.none() | times)),
     )  # fmt: skip
 
@@ -228,7 +228,7 @@ def test_a_reply_keeps_the_limits(text: str, actor: str, channel: str, words: st
 def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
     require_sound(digest(lines, more, digest_id="d" * 40, outbox_id="o", public_url=URL, now=NOW))
-    queue = QueuePage(tuple(reviews.row_of(page) for page in some), None, TabCounts(me=Count(more, capped)))
+    queue = QueuePage(tuple(reviews.row_of(page) for page in some), None, TabCounts(me=CappedCount(more, capped)))
     require_sound(views.my_reviews(queue, public_url=URL))
     name = some[0].agent if some else None
     view = home(queue, name=name, direct=capped, public_url=URL, now=NOW, slack_note=name)

@@ -14,7 +14,7 @@ from policy_service.health import Finding
 from policy_service.identity.external_jwt import TrustedIssuers
 from policy_service.identity.oidc import SignIn
 from policy_service.queries.context import Context
-from policy_service.queries.transactions import Telling
+from policy_service.queries.transactions import TransactionPresenter
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Api:
         return self.gate.ctx
 
     @cached_property
-    def telling(self) -> Telling:
+    def telling(self) -> TransactionPresenter:
         """Transactions and effects as the wire shows them."""
-        return Telling(self.ctx)
+        return TransactionPresenter(self.ctx)
 
 
 def api_of(request: Request) -> Api:

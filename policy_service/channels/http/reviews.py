@@ -23,7 +23,7 @@ from policy_service.errors import NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.identity.sessions import Session
 from policy_service.queries import review_views
-from policy_service.queries.voter import voter_for
+from policy_service.queries.voter import voter_from_person
 from policy_service.workflow.edits.propose import ProposalRequest, propose
 from policy_service.workflow.review_export.export import export
 from policy_service.workflow.reviews import answer as answers
@@ -42,13 +42,13 @@ async def list_reviews(
     api: Api, _: Session, cursor: str | None = Cursor, limit: int | None = Limit
 ) -> ReviewPageView:
     """Open reviews, those that expire first in front."""
-    return await review_views.page(api.ctx, cursor, api.ctx.settings.rows(limit))
+    return await review_views.open_review_page(api.ctx, cursor, api.ctx.settings.rows(limit))
 
 
 @routes.person("GET /reviews/{review_id}", 404)
 async def get_review(api: Api, _: Session, review_id: str = ReviewId) -> ReviewView:
     """One review, open or settled."""
-    return await review_views.review(api.ctx, review_id)
+    return await review_views.load_review_view(api.ctx, review_id)
 
 
 @routes.get(
@@ -80,8 +80,8 @@ async def cast_vote(api: Api, session: Session, wish: VoteRequest, review_id: st
         channel="api",
         view_digest=wish.view_digest,
     )
-    cast = await vote(api.ctx, voter_for(session.person), ballot)
-    return await review_views.review_of(api.ctx, cast.case, cast.tally)
+    cast = await vote(api.ctx, voter_from_person(session.person), ballot)
+    return await review_views.review_view_of(api.ctx, cast.case, cast.tally)
 
 
 @routes.person("POST /reviews/{review_id}/proposals", 429, status=201)
@@ -98,8 +98,8 @@ async def propose_args(
         reason=wish.reason,
         channel="api",
     )
-    await propose(api.ctx, voter_for(session.person), proposed)
-    return await review_views.review(api.ctx, review_id)
+    await propose(api.ctx, voter_from_person(session.person), proposed)
+    return await review_views.load_review_view(api.ctx, review_id)
 
 
 @routes.person("POST /reviews/{review_id}/comments", 429)
@@ -108,8 +108,8 @@ async def write_comment(
 ) -> ReviewView:
     """Write a comment, or ask the agent something."""
     remark = CommentDraft(review_id, wish.text, question=wish.question, channel="api")
-    await comment(api.ctx, voter_for(session.person), remark)
-    return await review_views.review(api.ctx, review_id)
+    await comment(api.ctx, voter_from_person(session.person), remark)
+    return await review_views.load_review_view(api.ctx, review_id)
 
 
 @routes.agent("POST /reviews/{review_id}/answers", 404, 409)

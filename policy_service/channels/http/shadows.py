@@ -15,4 +15,4 @@ routes = ApiRoutes(prefix="/v1", tags=["policies"])
 @routes.person("GET /policies/shadow")
 async def get_shadow(api: Api, _: Session, limit: int | None = Limit) -> ShadowView:
     """The bundle in shadow, and where it differs from the one in force."""
-    return await shadow_views.view(api.ctx, api.ctx.settings.rows(limit))
+    return await shadow_views.shadow_view(api.ctx, api.ctx.settings.rows(limit))

@@ -125,7 +125,7 @@ async def list_transactions(
 ) -> TransactionPage:
     """Your transactions, the newest first."""
     rows = api.ctx.settings.rows(limit)
-    return await mine.page(api.ctx, caller, state=state, cursor=cursor, limit=rows)
+    return await mine.transaction_page(api.ctx, caller, state=state, cursor=cursor, limit=rows)
 
 
 @routes.agent("GET /{txn}", 404, 429, header=_PREFER)

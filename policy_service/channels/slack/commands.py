@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from countersign.contract import JSON, AdmissionError, load
-from policy_service.channels.showing.wording import sentence
+from policy_service.channels.presentation.formatting import as_sentence
 from policy_service.channels.slack.client import INLINE_S, Slack, SlackFault
 from policy_service.channels.slack.drawing.blocks import Drawn
 from policy_service.channels.slack.drawing.views import (
@@ -30,7 +30,7 @@ from policy_service.channels.slack.payloads import Command
 from policy_service.errors import ForbiddenError, InvalidRequestError, RequestError
 from policy_service.identity.people import slack_link
 from policy_service.queries.context import Context
-from policy_service.queries.queue import QueuePage, Wanted, queue_page
+from policy_service.queries.queue import QueuePage, QueueFilter, queue_page
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.workflow.effects.dry_run import try_effect
 from policy_service.workflow.transitions import person_actor
@@ -146,7 +146,7 @@ class Commands:
             linked = await self._linked(account)
         except ForbiddenError as error:
             log.info("slack_home_refused", code=error.code.value)
-            return nobody(why_not=sentence(error.detail), linked=row is not None)
+            return nobody(why_not=as_sentence(error.detail), linked=row is not None)
         return draw(await self._waiting(linked), name=linked.voter.name, direct=linked.link.direct)
 
     # -- what they share ---------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Commands:
         )
 
     async def _waiting(self, linked: LinkedVoter) -> QueuePage:
-        return await queue_page(self._ctx, linked.voter, Wanted(), None, _ROWS)
+        return await queue_page(self._ctx, linked.voter, QueueFilter(), None, _ROWS)
 
     async def _take_back(self, account: Account) -> None:
         """By the link alone: whoever may not decide through it just now may end it all the same."""

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar, cast
 
 import structlog
 
-from policy_service.channels.showing.wording import sentence
+from policy_service.channels.presentation.formatting import as_sentence
 from policy_service.channels.slack.client import INLINE_S, Slack, SlackFault
 from policy_service.channels.slack.commands import Commands, as_answer
 from policy_service.channels.slack.drawing.blocks import Pointer
@@ -273,7 +273,7 @@ class Desk:
                     await self._show(view, _RECORDED)
                 else:
                     told = refusal_text(came) if isinstance(came, RequestError) else _doubtful(came)
-                    await self._show(view, sentence(told))
+                    await self._show(view, as_sentence(told))
 
             return Answer({"response_action": "update", "view": notice_modal(_RECORDING_FORM)}, after)
 
@@ -335,7 +335,7 @@ class Desk:
             async def after() -> None:
                 came = await self._outcome(work)
                 if isinstance(came, ServiceError):
-                    await shown(sentence(_doubtful(came)))()
+                    await shown(as_sentence(_doubtful(came)))()
                 elif came.after is not None:
                     await came.after()
 
@@ -355,7 +355,7 @@ class Desk:
             await self._commands.set_from_home(account, action.action_id, action.value or "")
         except RequestError as refusal:
             log.info("slack_home_refused", code=refusal.code.value)
-            note = sentence(refusal.detail)
+            note = as_sentence(refusal.detail)
         # after it was done: what was not is delivered again, and not known then
         return Answer(after=shown(note)) if await mark_processed(self._ctx, delivery) else Answer()
 

@@ -27,11 +27,11 @@ from sqlalchemy import Connection, Select, func, select
 from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.gates import MergedGate
 from policy_service.errors import ForbiddenError
-from policy_service.queries.broken import SetApart
-from policy_service.queries.cases import Case, read_case
+from policy_service.queries.quarantine import Quarantine
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
-from policy_service.queries.records import among, at_revisions
-from policy_service.queries.voter import why_not
+from policy_service.queries.repository import select_in, select_at_revisions
+from policy_service.queries.voter import vote_refusal
 from policy_service.slack import SlackApp
 from policy_service.storage.core import (
     update_rows,
@@ -51,21 +51,21 @@ from policy_service.workflow.slack.enqueue import ASKED_NOWHERE, CARD, enqueue_l
 from policy_service.workflow.slack.voters import voter_for_account
 
 
-def who_wants(conn: Connection, ctx: Context, app: SlackApp, case: Case, now: datetime) -> list[str]:
+def who_wants(conn: Connection, ctx: Context, app: SlackApp, case: ReviewContext, now: datetime) -> list[str]:
     """The accounts, by id."""
     wanting = find(conn, SlackLinkRow, team_id=app.team_id, direct=True)
     return sorted(row.user_id for row in wanting if _could_decide(conn, ctx, app, case, row, now))
 
 
 def _could_decide(
-    conn: Connection, ctx: Context, app: SlackApp, case: Case, row: SlackLinkRow, now: datetime
+    conn: Connection, ctx: Context, app: SlackApp, case: ReviewContext, row: SlackLinkRow, now: datetime
 ) -> bool:
     try:
         linked = voter_for_account(conn, ctx, app, row.team_id, row.user_id, now)
     except ForbiddenError:
         return False
     bundle = ctx.active.current
-    return why_not(ctx, bundle, case.agent, case.review, case.gates, linked.voter, now) is None
+    return vote_refusal(ctx, bundle, case.agent, case.review, case.gates, linked.voter, now) is None
 
 
 _LINES: Final = 200  # of the log, in one look
@@ -162,7 +162,7 @@ def _cards_of(conn: Connection, lines: Sequence[Entry]) -> dict[str, list[SlackC
     """The cards about the effects of these lines, by effect."""
     effects = sorted({line.effect_id for line in lines if line.effect_id is not None})
     cards: dict[str, list[SlackCardRow]] = {effect_id: [] for effect_id in effects}
-    for card in among(conn, SlackCardRow, table(SlackCardRow).c.effect_id, effects):
+    for card in select_in(conn, SlackCardRow, table(SlackCardRow).c.effect_id, effects):
         cards[str(card.effect_id)].append(card)
     return cards
 
@@ -171,12 +171,12 @@ def _asked(conn: Connection, ctx: Context, app: SlackApp, lines: Sequence[Entry]
     """Where people have to be asked; nowhere for a review that is over, or that cannot be read: the web tells that."""
     asking = {line.index: line for line in lines if line.kind in _ASKING}
     about = {index: (line.effect_id or "", line.rev or 0) for index, line in asking.items()}
-    reviews = at_revisions(conn, ReviewRow, "effect_id", sorted(set(about.values())))
+    reviews = select_at_revisions(conn, ReviewRow, "effect_id", sorted(set(about.values())))
     found = {}
     for review in reviews:
-        with SetApart(review):
+        with Quarantine(review):
             if review.state == "open":
-                case = read_case(conn, review.review_id)
+                case = read_review_context(conn, review.review_id)
                 direct = tuple(who_wants(conn, ctx, app, case, ctx.clock()))
                 found[review.effect_id, review.rev] = review, case, direct
     return {
@@ -187,7 +187,7 @@ def _asked(conn: Connection, ctx: Context, app: SlackApp, lines: Sequence[Entry]
 
 
 def _asked_after(
-    app: SlackApp, line: Entry, review: ReviewRow, case: Case, direct: tuple[str, ...]
+    app: SlackApp, line: Entry, review: ReviewRow, case: ReviewContext, direct: tuple[str, ...]
 ) -> _Asked:
     channels = places_of(app, case.asked)
     if line.kind == ASKED_NOWHERE:

@@ -12,13 +12,13 @@ from sqlalchemy import Connection
 from policy_service.channels.slack.drawing.card import DigestLine
 from policy_service.channels.slack.following import SHOWN
 from policy_service.identity.people import is_revoked, names_of, slack_link
-from policy_service.queries import records
-from policy_service.queries.broken import SetApart
+from policy_service.queries import repository
+from policy_service.queries.quarantine import Quarantine
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import sentence
+from policy_service.queries.effect_text import effect_sentence
 from policy_service.queries.review_models import EventLine, ReviewPage
-from policy_service.queries.reviews import read_page
-from policy_service.queries.shown import SLACK, view_of
+from policy_service.queries.reviews import read_review_page
+from policy_service.queries.view_digest import SLACK_RENDERER, view_of
 from policy_service.queries.timeline import event_line, person_of
 from policy_service.queries.voter import Voter
 from policy_service.storage.core import find, find_one
@@ -91,30 +91,30 @@ def _is_wanted(conn: Connection, ctx: Context, card: SlackCardRow) -> bool:
 
 def read_card(conn: Connection, ctx: Context, card: SlackCardRow, now: datetime) -> CardSubject | None:
     """A review as its card shows it now."""
-    review = None if card.review_id is None else records.review_by_id(conn, card.review_id)
+    review = None if card.review_id is None else repository.review_by_id(conn, card.review_id)
     if review is None:
         return None
-    with SetApart(review):
-        page = read_page(conn, ctx, ONLOOKER, review.review_id, now)
-        return None if page is None else CardSubject(card, page, view_of(page, SLACK).digest)
+    with Quarantine(review):
+        page = read_review_page(conn, ctx, ONLOOKER, review.review_id, now)
+        return None if page is None else CardSubject(card, page, view_of(page, SLACK_RENDERER).digest)
     return None
 
 
 def _digest(conn: Connection, ctx: Context, card: SlackCardRow) -> DigestSubject | None:
     held = find(conn, SlackCardRow, digest_id=card.card_id)
-    found = records.reviews_among(conn, [row.review_id for row in held if row.review_id is not None])
+    found = repository.reviews_by_id(conn, [row.review_id for row in held if row.review_id is not None])
     reviews = sorted(found, key=lambda review: (review.state != "open", review.review_id))
     shown, rest = reviews[:DIGEST_LINES], reviews[DIGEST_LINES:]
     named = [(review.effect_id, review.rev) for review in shown]
     effects = {
         (effect.effect_id, effect.rev): effect
-        for effect in records.at_revisions(conn, EffectRow, "effect_id", named)
+        for effect in repository.select_at_revisions(conn, EffectRow, "effect_id", named)
     }
     lines = []
     for review in shown:
-        with SetApart(review):
+        with Quarantine(review):
             effect = effects[review.effect_id, review.rev]
-            said = sentence(ctx.active.current, effect)
+            said = effect_sentence(ctx.active.current, effect)
             lines.append(DigestLine(review.review_id, said, review.state, review.answer_by))
     more = sum(review.state == "open" for review in rest)
     return DigestSubject(card, tuple(lines), more) if lines else None

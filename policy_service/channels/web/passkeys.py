@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from policy_service.channels.showing.signing import signing
+from policy_service.channels.presentation.signing import signed_sentence
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
-from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
+from policy_service.channels.web.vote_form import VOTE_FIELDS, OPTIONAL_VOTE_FIELDS, read_ballot
 from policy_service.errors import InvalidRequestError
 from policy_service.identity.passkeys import dismiss_notices
 from policy_service.workflow.passkeys import manage
@@ -72,7 +72,7 @@ async def seen(pages: Pages, _: Request, session: PageSession, form: dict[str, s
     return pages.go(form["back"])
 
 
-@routes.form("/reviews/{review_id}/step-up", FIELDS, OPTIONAL, undone="your vote was not counted")
+@routes.form("/reviews/{review_id}/step-up", VOTE_FIELDS, OPTIONAL_VOTE_FIELDS, undone="your vote was not counted")
 async def step_up(
     pages: Pages, request: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
@@ -90,5 +90,5 @@ async def step_up(
         action=f"/reviews/{review_id}/votes",
         fields={name: value for name, value in form.items() if name != "csrf_token"},
         page=page,
-        signing=signing(page),
+        signing=signed_sentence(page),
     )

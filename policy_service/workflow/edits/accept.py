@@ -24,11 +24,11 @@ from policy_service.errors import ConflictError, ForbiddenError
 from policy_service.identity.agents import Caller
 from policy_service.identity.people import is_revoked
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.cases import Case, read_case
+from policy_service.queries import repository
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
-from policy_service.queries.edit_views import require_proposal
-from policy_service.queries.records import Snapshot
+from policy_service.queries.proposal_views import require_proposal
+from policy_service.queries.repository import Snapshot
 from policy_service.queries.voter import Voter
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
@@ -59,7 +59,7 @@ async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot
 
     async def under(bundle: Bundle) -> Snapshot:
         proposal = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
-        case = await ctx.db.read(lambda conn: read_case(conn, proposal.review_id))
+        case = await ctx.db.read(lambda conn: read_review_context(conn, proposal.review_id))
         require_visible_to(by, case)
         named = identify_edited(bundle, case.snapshot, edits_of([proposal]))
         facts = await gather_facts(bundle, named.effects, ctx.clock())
@@ -68,7 +68,7 @@ async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot
     return await with_stable_bundle(ctx, under)
 
 
-def require_visible_to(by: Caller | Voter, case: Case) -> None:
+def require_visible_to(by: Caller | Voter, case: ReviewContext) -> None:
     """People see every proposal; an agent those about what it submitted, and no other.
 
     Raises:
@@ -78,7 +78,7 @@ def require_visible_to(by: Caller | Voter, case: Case) -> None:
         require_owning_agent(by, case.snapshot.transaction)
 
 
-def require_may_answer(tx: Tx, by: Caller | Voter, case: Case, proposal: ProposalRow) -> TransitionReason:
+def require_may_answer(tx: Tx, by: Caller | Voter, case: ReviewContext, proposal: ProposalRow) -> TransitionReason:
     """The agent itself, or the person who owns it; never whoever proposed.
 
     Raises:
@@ -123,10 +123,10 @@ def _accept(
     require_current_bundle(ctx, bundle)
     tx = lock_transaction(tx, seen.txn)
     proposal = require_proposal(tx.conn, seen.proposal_id)
-    case = read_case(tx.conn, proposal.review_id)
+    case = read_review_context(tx.conn, proposal.review_id)
     cause = require_may_answer(tx, by, case, proposal)
     if proposal.state == ACCEPTED:
-        return records.require(tx.conn, proposal.txn)
+        return repository.require_transaction(tx.conn, proposal.txn)
     agent = _require_going_on(tx, case, proposal)
     rev = case.snapshot.head_rev + 1
     transition_proposal(tx, case.review, proposal, ACCEPTED, cause.because("accepted"), became_rev=rev)
@@ -134,7 +134,7 @@ def _accept(
     return create_revision(tx, ctx, _asked(bundle, by, case.snapshot, named, facts), agent, rev, cause)
 
 
-def _require_going_on(tx: Tx, case: Case, proposal: ProposalRow) -> AgentRow:
+def _require_going_on(tx: Tx, case: ReviewContext, proposal: ProposalRow) -> AgentRow:
     """Whatever the proposal was made on still stands. INVARIANT: an open proposal's revision is the one in force."""
     over = any(
         review.state == "open" and tx.now >= review.answer_by for review in case.snapshot.reviews.values()

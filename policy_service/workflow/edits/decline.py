@@ -6,10 +6,10 @@ The question stays open as it was: nobody's vote is touched.
 from __future__ import annotations
 
 from policy_service.identity.agents import Caller
-from policy_service.queries.cases import Case, read_case
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
-from policy_service.queries.edit_views import require_proposal
-from policy_service.queries.records import Snapshot
+from policy_service.queries.proposal_views import require_proposal
+from policy_service.queries.repository import Snapshot
 from policy_service.queries.voter import Voter
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
@@ -34,7 +34,7 @@ async def decline(ctx: Context, by: Caller | Voter, proposal_id: str, answer: st
 def _decline(tx: Tx, by: Caller | Voter, seen: ProposalRow, answer: str | None) -> Snapshot:
     tx = lock_transaction(tx, seen.txn)
     proposal = require_proposal(tx.conn, seen.proposal_id)
-    case = read_case(tx.conn, proposal.review_id)
+    case = read_review_context(tx.conn, proposal.review_id)
     cause = _declining(tx, by, case, proposal)
     if proposal.state == DECLINED:
         return case.snapshot
@@ -47,7 +47,7 @@ def _decline(tx: Tx, by: Caller | Voter, seen: ProposalRow, answer: str | None) 
     return case.snapshot
 
 
-def _declining(tx: Tx, by: Caller | Voter, case: Case, proposal: ProposalRow) -> TransitionReason:
+def _declining(tx: Tx, by: Caller | Voter, case: ReviewContext, proposal: ProposalRow) -> TransitionReason:
     require_visible_to(by, case)
     if isinstance(by, Voter) and (by.iss, by.sub) == (proposal.iss, proposal.sub):
         require_active_person(tx, by.iss, by.sub)

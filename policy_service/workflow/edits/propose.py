@@ -22,12 +22,12 @@ from typing import Final
 from countersign.contract import JSON, ErrorCode, load, names
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.arguments import edited_args
-from policy_service.queries.cases import Case, read_case
-from policy_service.queries.changes import stale_review
+from policy_service.queries import repository
+from policy_service.queries.proposed_args import canonical_proposed_args
+from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.queries.arg_diff import stale_review
 from policy_service.queries.context import Context
-from policy_service.queries.voter import Voter, why_not
+from policy_service.queries.voter import Voter, vote_refusal
 from policy_service.storage import proposals
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
@@ -65,15 +65,15 @@ async def propose(ctx: Context, voter: Voter, proposed: ProposalRequest) -> Prop
     """
 
     async def under(bundle: Bundle) -> ProposalRow:
-        txn = (await ctx.db.read(lambda conn: records.require_review(conn, proposed.review_id))).txn
+        txn = (await ctx.db.read(lambda conn: repository.require_review(conn, proposed.review_id))).txn
         return await ctx.db.write(lambda tx: _propose(tx, ctx, bundle, voter, proposed, txn))
 
     return await with_stable_bundle(ctx, under)
 
 
-def require_proposable(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter) -> None:
+def require_proposable(tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter) -> None:
     """Refuse who may not propose, and what cannot be changed any more (2, 3)."""
-    reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
+    reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
     if case.review.state != "open" or tx.now >= case.review.answer_by:
@@ -91,13 +91,13 @@ def _propose(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, proposed: Propo
     require_current_bundle(ctx, bundle)
     tx = lock_transaction(tx, txn)
     require_active_person(tx, voter.iss, voter.sub)
-    case = read_case(tx.conn, proposed.review_id)
+    case = read_review_context(tx.conn, proposed.review_id)
     _require_same_bytes(tx, case, proposed)
     require_proposable(tx, ctx, bundle, case, voter)
     reason = (proposed.reason or "").strip()
     if not reason:
         raise InvalidRequestError("say why: the agent and its owner read it", code=ErrorCode.REASON_REQUIRED)
-    args = edited_args(bundle, case.effect, proposed.args)
+    args = canonical_proposed_args(bundle, case.effect, proposed.args)
     cause = TransitionReason(person_actor(voter.iss, voter.sub), "proposed")
     made = proposals.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
     mine = next((one for one in made if one.state == OPEN), None)
@@ -109,7 +109,7 @@ def _propose(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, proposed: Propo
     return _record(tx, case, voter, proposed, args, reason, cause)
 
 
-def _require_same_bytes(tx: Tx, case: Case, proposed: ProposalRequest) -> None:
+def _require_same_bytes(tx: Tx, case: ReviewContext, proposed: ProposalRequest) -> None:
     seen = (proposed.rev, proposed.effect_digest, proposed.txn_digest)
     stands = (case.review.rev, case.effect.effect_digest, case.snapshot.transaction.txn_digest)
     if seen != stands or case.snapshot.superseded_by is not None:
@@ -125,7 +125,7 @@ def _require_room(made: Sequence[ProposalRow]) -> None:
 
 
 def _record(
-    tx: Tx, case: Case, voter: Voter, proposed: ProposalRequest, args: bytes, reason: str, cause: TransitionReason
+    tx: Tx, case: ReviewContext, voter: Voter, proposed: ProposalRequest, args: bytes, reason: str, cause: TransitionReason
 ) -> ProposalRow:
     row = ProposalRow(
         proposal_id=new_id("prop", tx.now),

@@ -22,7 +22,7 @@ from sqlmodel import col
 from countersign.contract import EffectState
 from policy_service.domain.policy_request import Facts
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
@@ -100,7 +100,7 @@ async def _ask_about_open(ctx: Context) -> int:
 
 async def _ask_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:
     async def under(bundle: Bundle) -> None:
-        snapshot = await ctx.db.read(lambda conn: records.require(conn, txn, rev))
+        snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn, rev))
         effect = snapshot.find(effect_id)
         if effect is not None:
             facts = await gather_facts(bundle, [effect], ctx.clock())
@@ -109,9 +109,9 @@ async def _ask_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:
     def _ask_in(tx: Tx, bundle: Bundle, effect_id: str, txn: str, rev: int, facts: Facts) -> None:
         require_current_bundle(ctx, bundle)
         tx = lock_transaction(tx, txn)
-        snapshot = records.require(tx.conn, txn, rev)
+        snapshot = repository.require_transaction(tx.conn, txn, rev)
         effect = snapshot.find(effect_id)
-        agent = records.agent_of(tx.conn, snapshot.transaction.agent)
+        agent = repository.agent_of(tx.conn, snapshot.transaction.agent)
         if effect is None or agent is None or EffectState(effect.state) not in _OPEN:
             return
         cause = TransitionReason(SERVICE, "activation")

@@ -9,7 +9,7 @@ from policy_service.domain.gates import Gate
 from policy_service.domain.quorum import BreakGlassApproval
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.effects import gates_of
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow

@@ -6,7 +6,7 @@ Each of these is a task: only a person can settle it, and nobody would be told o
 from __future__ import annotations
 
 from countersign.contract import EffectState, TaskKind
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.transitions import TransitionReason, sync_transaction_state, transition_effect, open_task

@@ -14,9 +14,9 @@ from policy_service.domain.gates import merge
 from policy_service.domain.policy_request import Facts
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.policies import TriedEffect, row_of
+from policy_service.queries.policies import EvaluatedCall, policy_row
 from policy_service.queries.review_models import FactLine
 from policy_service.workflow.effects.evaluation import evaluate_policy, gather_facts, policy_request
 from policy_service.workflow.effects.effect_rows import new_effect_row
@@ -27,7 +27,7 @@ _NONE = timedelta()
 _UNKNOWN = "0" * 64  # the digest of a manifest that nobody has
 
 
-async def try_effect(ctx: Context, agent: str, tool: str, args: JSON) -> TriedEffect:
+async def try_effect(ctx: Context, agent: str, tool: str, args: JSON) -> EvaluatedCall:
     """The answer an agent would get now for one call.
 
     Raises:
@@ -35,7 +35,7 @@ async def try_effect(ctx: Context, agent: str, tool: str, args: JSON) -> TriedEf
         NotFoundError: no such agent is enrolled.
     """
     bundle = ctx.active.current
-    known = await ctx.db.read(lambda conn: records.agent_of(conn, agent))
+    known = await ctx.db.read(lambda conn: repository.agent_of(conn, agent))
     if known is None:
         raise NotFoundError(f"no agent {agent!r} is enrolled here")
     manifest = bundle.manifests.get(tool)
@@ -59,15 +59,15 @@ async def try_effect(ctx: Context, agent: str, tool: str, args: JSON) -> TriedEf
     return _tried(bundle, decision, sight.beside(facts), now)
 
 
-def _tried(bundle: Bundle, decision: Decision, facts: Facts, now: datetime) -> TriedEffect:
+def _tried(bundle: Bundle, decision: Decision, facts: Facts, now: datetime) -> EvaluatedCall:
     sources = (bundle.describe(policy_id) for policy_id in decision.policies)
     asks = tuple(
         f"{gate.quorum} of {' or '.join(bundle.directory.title_of(group) for group in sorted(gate.groups))}"
         for gate in merge(decision.gates)
     )
-    return TriedEffect(
+    return EvaluatedCall(
         outcome=decision.outcome.value,
-        policies=tuple(row_of(bundle, source, Counter()) for source in sources if source is not None),
+        policies=tuple(policy_row(bundle, source, Counter()) for source in sources if source is not None),
         asks=asks,
         reasons=tuple(reason.text for reason in decision.reasons),
         advice=tuple(reason.advice for reason in decision.reasons if reason.advice is not None),

@@ -17,7 +17,7 @@ from countersign.contract import ErrorCode
 from policy_service.audit.log import append
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.agents import OPERATOR
-from policy_service.queries.stops import EVERYTHING, _of_tool, in_words
+from policy_service.queries.stops import EVERYTHING, _of_tool, describe_stop
 from policy_service.storage.advisory_locks import lock_shared, lock_exclusive
 from policy_service.storage.core import insert_or_ignore, table
 from policy_service.storage.database import Tx
@@ -42,7 +42,7 @@ def require_not_stopped(tx: Tx, tools: Iterable[str]) -> None:
         if (EVERYTHING if tool is None else _of_tool(tool)) in stopped:
             named = EVERYTHING if tool is None else f"tool {tool}"
             raise ForbiddenError(
-                f"{in_words(tool)} is frozen; whoever may start it again does so on the page /stop, an operator with "
+                f"{describe_stop(tool)} is frozen; whoever may start it again does so on the page /stop, an operator with "
                 f"`policy-service unfreeze {named}`",
                 code=ErrorCode.FROZEN,
             )

@@ -32,10 +32,10 @@ from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import UNKNOWN_TOOL
-from policy_service.queries.ballots import count
+from policy_service.queries.vote_eligibility import count_votes
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of, principal_of
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from policy_service.storage.types import new_id, time_text
@@ -230,7 +230,7 @@ def reevaluate(
         set_columns(tx, effect, metered=True)
     gates = () if is_preapproved_compensation(snapshot, effect) else gates_of(effect, decision.gates)
     if counted is None or gates != gates_of(effect):
-        counted = count(ctx, bundle, snapshot, effect, agent, gates, tx.now)
+        counted = count_votes(ctx, bundle, snapshot, effect, agent, gates, tx.now)
     decision_id = record_decision(tx, snapshot, effect, decision, facts, sight, cause)
     return Evaluation(decision, decision_id, gates, counted)
 

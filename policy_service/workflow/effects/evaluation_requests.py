@@ -14,7 +14,7 @@ from policy_service.domain.decision import Decision
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.effects import manifest_for
 from policy_service.storage.database import Tx
@@ -110,7 +110,7 @@ async def _decide(
     facts = await gather_facts(bundle, effects, now)
     agent, sights = await ctx.db.read(
         lambda conn: (
-            records.agent_of(conn, caller.agent),
+            repository.agent_of(conn, caller.agent),
             [metering.read_meters(conn, bundle, effect, now) for effect in effects],
         )
     )

@@ -8,7 +8,7 @@ from datetime import datetime
 from policy_service.domain.gates import Gate, merge
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage import review_groups
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow

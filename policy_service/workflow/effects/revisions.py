@@ -25,7 +25,7 @@ from policy_service.errors import QuotaError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.settings import Settings
 from policy_service.storage import proposals
 from policy_service.storage.advisory_locks import lock_review_quota

@@ -22,9 +22,9 @@ from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import Edits, accepted_proposals, edits_of
@@ -126,8 +126,8 @@ def submit_in_unit(tx: Tx, ctx: Context, submission: Submission) -> SubmitResult
     agent = require_active_caller(tx, submission.caller)
     require_not_stopped(tx, [effect.tool for effect in submission.named.effects])
     if (known := idempotency.claim_key(tx, submission.key, submission.named.txn)) is not None:
-        return SubmitResult(records.require(tx.conn, known), created=False)
-    head = records.load(tx.conn, submission.named.txn)
+        return SubmitResult(repository.require_transaction(tx.conn, known), created=False)
+    head = repository.load(tx.conn, submission.named.txn)
     if head is None:
         cause = TransitionReason(agent_actor(agent.name), "submit")
         return SubmitResult(create_revision(tx, ctx, submission.asked, agent, 1, cause, first=True), created=True)
@@ -181,7 +181,7 @@ def _calls(snapshot: Snapshot) -> list[tuple[str, str]]:
 def _denied_by_person(tx: Tx, named: IdentifiedTransaction) -> Snapshot | None:
     """The revision at which a person denied this very list: another list in between does not wash that off."""
     for rev in _denied_by_people(tx.conn, named.txn):
-        snapshot = records.require(tx.conn, named.txn, rev)
+        snapshot = repository.require_transaction(tx.conn, named.txn, rev)
         if named.calls == _calls(snapshot):
             return snapshot
     return None

@@ -6,7 +6,7 @@ One that ends takes its siblings along. A compensation ends alone, and then its 
 from __future__ import annotations
 
 from countersign.contract import EffectState, TxnState
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.apply_evaluation import end_transaction

@@ -5,9 +5,9 @@ from __future__ import annotations
 from countersign.contract import ErrorCode, TxnState
 from policy_service.errors import ConflictError
 from policy_service.identity.agents import Caller
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.workflow.effects.termination import withdraw_effect
@@ -27,7 +27,7 @@ async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -
 
 def _withdraw(tx: Tx, caller: Caller, txn: str, reason: str | None) -> Snapshot:
     tx = lock_transaction(tx, txn)
-    snapshot = records.require(tx.conn, txn)
+    snapshot = repository.require_transaction(tx.conn, txn)
     require_owning_agent(caller, snapshot.transaction)
     state = TxnState(snapshot.transaction.state)
     if state is TxnState.ENDED:

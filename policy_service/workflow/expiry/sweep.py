@@ -20,9 +20,9 @@ from policy_service.identity.dev_signin import delete_expired_links
 from policy_service.identity.passkeys import delete_expired_challenges
 from policy_service.identity.people import delete_expired_invitations
 from policy_service.identity.sessions import delete_expired_logouts, delete_expired_sessions
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import delete_dead, delete_sent
@@ -131,7 +131,7 @@ def _move(tx: Tx, queue: DueQueue, move: Move, grace: timedelta, row: DueRow) ->
     tx = lock_transaction(tx, row.txn)
     if not due_rows.is_due(tx.conn, queue, tx.now - grace, row):
         return False
-    move(tx, records.require(tx.conn, row.txn, row.rev), row)
+    move(tx, repository.require_transaction(tx.conn, row.txn, row.rev), row)
     return True
 
 

@@ -29,10 +29,10 @@ from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of, manifest_for
-from policy_service.queries.records import Snapshot, stays
+from policy_service.queries.repository import Snapshot, left_as_fired
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow
@@ -76,7 +76,7 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
     """
 
     async def under(bundle: Bundle) -> CompensationResult:
-        snapshot = await ctx.db.read(lambda conn: records.require(conn, txn))
+        snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
         require_redeemer(caller, snapshot.transaction)
         try:
             undo = _known(snapshot, effect_id) or _build(bundle, snapshot, effect_id)
@@ -153,7 +153,7 @@ def _require_fired(snapshot: Snapshot, effect_id: str) -> EffectRow:
             code=ErrorCode.ILLEGAL_STATE,
             state=forward.state,
         )
-    if stays(forward):
+    if left_as_fired(forward):
         raise ConflictError(
             f"a person settled that {forward.tool} stays as it fired; nothing takes it back any more",
             state=forward.state,
@@ -164,7 +164,7 @@ def _require_fired(snapshot: Snapshot, effect_id: str) -> EffectRow:
 def _give_up(tx: Tx, caller: Caller, txn: str, effect_id: str, why: str) -> None:
     """Nobody can take it back by a call: a person is told."""
     tx = lock_transaction(tx, txn)
-    snapshot = records.require(tx.conn, txn)
+    snapshot = repository.require_transaction(tx.conn, txn)
     forward = _require_fired(snapshot, effect_id)
     compensation_impossible(tx, snapshot, forward, why, TransitionReason(agent_actor(caller.agent), "compensate"))
 
@@ -174,7 +174,7 @@ def _compensate(
 ) -> tuple[Snapshot, list[UnsignedRelease]]:
     require_current_bundle(ctx, bundle)
     tx = lock_transaction(tx, txn)
-    snapshot = records.require(tx.conn, txn)
+    snapshot = repository.require_transaction(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
     require_active_caller(tx, caller, "compensate")
     cause = TransitionReason(agent_actor(caller.agent), "compensate")
@@ -238,7 +238,7 @@ def _open(
 
 def _agent(tx: Tx, name: str) -> AgentRow:
     """The agent, frozen or not: a freeze does not stop a compensation."""
-    agent = records.agent_of(tx.conn, name)
+    agent = repository.agent_of(tx.conn, name)
     if agent is None:
         raise NotFoundError(f"the agent {name!r} is not enrolled any more")
     return agent

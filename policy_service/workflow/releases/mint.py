@@ -22,10 +22,10 @@ from countersign.contract import (
     Resource,
 )
 from policy_service.identity.agents import Caller
-from policy_service.queries.ballots import count
+from policy_service.queries.vote_eligibility import count_votes
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of
-from policy_service.queries.records import Snapshot, agent_of
+from policy_service.queries.repository import Snapshot, agent_of
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow, VoteRow
 from policy_service.workflow.transitions import TransitionReason, audit_effect
@@ -105,7 +105,7 @@ def _people(tx: Tx, ctx: Context, snapshot: Snapshot, effect: EffectRow) -> _Peo
     agent = agent_of(tx.conn, effect.agent) if effect.gates else None
     if agent is None:
         return _People(Mode.REVIEW if effect.gates else Mode.AUTO)
-    tally = count(ctx, ctx.active.current, snapshot, effect, agent, gates_of(effect), tx.now)
+    tally = count_votes(ctx, ctx.active.current, snapshot, effect, agent, gates_of(effect), tx.now)
     votes = [vote for vote in snapshot.votes_on(effect) if vote.vote_id in tally.signed]
     return _People(Mode.REVIEW if tally.opened is None else Mode.BREAK_GLASS, votes)
 

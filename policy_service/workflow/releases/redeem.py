@@ -24,10 +24,10 @@ from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError, InvalidRequestError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
@@ -84,7 +84,7 @@ async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id
     """
 
     async def under(bundle: Bundle) -> RedeemResult:
-        known = await ctx.db.read(lambda conn: records.attempt_of(conn, caller.agent, attempt_id))
+        known = await ctx.db.read(lambda conn: repository.attempt_of(conn, caller.agent, attempt_id))
         claims = [] if known is not None else verify_releases(ctx, caller, tokens)
         facts = {} if known is not None else await _facts(ctx, bundle, claims)
         spent = await ctx.db.write(lambda tx: _redeem(tx, ctx, bundle, caller, claims, attempt_id, facts))
@@ -118,16 +118,16 @@ def _redeem(
     require_current_bundle(ctx, bundle)
     if claims:
         tx = lock_transaction(tx, claims[0].txn)
-    attempt = records.attempt_of(tx.conn, caller.agent, attempt_id)
+    attempt = repository.attempt_of(tx.conn, caller.agent, attempt_id)
     if attempt is not None:
-        snapshot = records.require(tx.conn, attempt.txn, attempt.rev)
+        snapshot = repository.require_transaction(tx.conn, attempt.txn, attempt.rev)
         return UnsignedReceipt(snapshot, receipt_for_attempt(tx, ctx, snapshot, attempt, caller))
     if not claims:
         raise InvalidRequestError(
             "send the release tokens of the whole transaction", code=ErrorCode.BAD_TOKEN
         )
     require_active_commit(tx, ctx, bundle)
-    snapshot = records.require(tx.conn, claims[0].txn)
+    snapshot = repository.require_transaction(tx.conn, claims[0].txn)
     require_redeemer(caller, snapshot.transaction)
     redeemer = require_active_caller(tx, caller, claims[0].kind)
     for claim in claims:
@@ -142,7 +142,7 @@ def _redeem(
     its_own = caller.agent == snapshot.transaction.agent
     agent = redeemer if its_own else require_effect_agent(tx, snapshot.transaction.agent, effects[0].kind)
     if not is_still_released(tx, ctx, bundle, snapshot, agent, effects, facts, caller):
-        return UnsignedReceipt(records.require(tx.conn, snapshot.transaction.txn), None)
+        return UnsignedReceipt(repository.require_transaction(tx.conn, snapshot.transaction.txn), None)
     return redeem_effects(
         tx, ctx, bundle, snapshot, effects, caller, attempt_id, {c.detail.effect_id: c.jti for c in claims}
     )
@@ -152,7 +152,7 @@ def receipt_for_attempt(
     tx: Tx, ctx: Context, snapshot: Snapshot, attempt: AttemptRow, caller: Caller
 ) -> ReceiptClaims:
     """The receipt of a recorded attempt, for the key that asks now."""
-    redemptions = records.redemptions_of(tx.conn, attempt)
+    redemptions = repository.redemptions_of(tx.conn, attempt)
     effects = [e for e in [*snapshot.effects, *snapshot.compensations] if e.effect_id in redemptions]
     return receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now)
 
@@ -178,7 +178,7 @@ def _compensation(snapshot: Snapshot, named: Sequence[str]) -> EffectRow:
 
 
 def _require_unspent(tx: Tx, snapshot: Snapshot, effects: Sequence[EffectRow]) -> None:
-    spent = records.spent_effects(tx.conn, [effect.effect_id for effect in effects])
+    spent = repository.redeemed_effects(tx.conn, [effect.effect_id for effect in effects])
     if spent:
         raise already_redeemed_error(snapshot, "these effects were redeemed under another attempt")
 

@@ -12,9 +12,9 @@ from datetime import datetime
 from countersign.contract import EffectState, ErrorCode, TxnState
 from policy_service.errors import ConflictError
 from policy_service.identity.agents import Caller
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
@@ -51,7 +51,7 @@ def sign_releases(ctx: Context, minted: list[UnsignedRelease]) -> tuple[str, ...
 
 def _release(tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int) -> tuple[Snapshot, list[UnsignedRelease]]:
     tx = lock_transaction(tx, txn)
-    snapshot = records.require(tx.conn, txn)
+    snapshot = repository.require_transaction(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
     require_active_caller(tx, caller)
     if snapshot.transaction.agent != caller.agent:

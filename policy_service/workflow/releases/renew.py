@@ -17,9 +17,9 @@ from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx
@@ -61,7 +61,7 @@ def attempt_and_snapshot(conn: Connection, caller: Caller, attempt_id: str) -> t
         NotFoundError: unknown_attempt.
     """
     attempt = require_attempt(conn, caller, attempt_id)
-    return attempt, records.require(conn, attempt.txn, attempt.rev)
+    return attempt, repository.require_transaction(conn, attempt.txn, attempt.rev)
 
 
 def require_attempt(conn: Connection, caller: Caller, attempt_id: str) -> AttemptRow:
@@ -70,7 +70,7 @@ def require_attempt(conn: Connection, caller: Caller, attempt_id: str) -> Attemp
     Raises:
         NotFoundError: unknown_attempt.
     """
-    attempt = records.attempt_of(conn, caller.agent, attempt_id)
+    attempt = repository.attempt_of(conn, caller.agent, attempt_id)
     if attempt is None:
         raise NotFoundError(f"there is no attempt {attempt_id!r}", code=ErrorCode.UNKNOWN_ATTEMPT)
     return attempt
@@ -101,13 +101,13 @@ def _renew(
         and not _over(tx, snapshot, effects, cause)
     )
     if not allowed:
-        return UnsignedReceipt(records.require(tx.conn, attempt.txn, attempt.rev), None)
+        return UnsignedReceipt(repository.require_transaction(tx.conn, attempt.txn, attempt.rev), None)
     fire_by = tx.now + timedelta(seconds=ctx.settings.fire_window_s)
     _set_fire_by(tx.conn, attempt, fire_by)
     for effect in effects:
         set_columns(tx, effect, fire_by=fire_by, unknown_at=outcome_deadline(ctx, bundle, effect, attempt))
         _log(tx, effect, "redemption_renewed", cause, fire_by=int(fire_by.timestamp()))
-    redemptions = records.redemptions_of(tx.conn, attempt)
+    redemptions = repository.redemptions_of(tx.conn, attempt)
     return UnsignedReceipt(snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now))
 
 

@@ -14,9 +14,9 @@ from countersign.contract import EffectState, Outcome, TaskAnswer, TaskKind, can
 from countersign.contract.wire import ReportedOutcome, ReportRequest
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
@@ -55,14 +55,14 @@ async def report(ctx: Context, caller: Caller, told: ReportRequest) -> Snapshot:
 def _report(tx: Tx, ctx: Context, caller: Caller, told: ReportRequest, recalled: ReceiptProof | None) -> Snapshot:
     if recalled is not None:
         tx = lock_transaction(tx, recalled.claims.txn)
-        if records.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
+        if repository.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
             snapshot = restore_redemption(tx, ctx.active.current, caller, recalled)
-            if records.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
+            if repository.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
                 return snapshot  # redeemed under another attempt too: people were told
     attempt = require_attempt(tx.conn, caller, told.attempt_id)
     if tx.alone_with is None:
         tx = lock_transaction(tx, attempt.txn)
-    snapshot = records.require(tx.conn, attempt.txn, attempt.rev)
+    snapshot = repository.require_transaction(tx.conn, attempt.txn, attempt.rev)
     require_redeemer(caller, snapshot.transaction)
     cause = TransitionReason(agent_actor(caller.agent), "report", {"attempt_id": told.attempt_id})
     for outcome in told.outcomes:

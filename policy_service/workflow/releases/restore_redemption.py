@@ -29,8 +29,8 @@ from policy_service.domain.policy_request import Facts
 from policy_service.errors import ConflictError, ForbiddenError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.records import Snapshot
+from policy_service.queries import repository
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, TransactionRow
 from policy_service.workflow.effects.evaluation import record_decision
@@ -64,11 +64,11 @@ def restore_redemption(tx: Tx, bundle: Bundle, caller: Caller, recalled: Receipt
     """
     claims = recalled.claims
     cause = TransitionReason(agent_actor(caller.agent), "recalled", {"attempt_id": claims.attempt})
-    if records.agent_of(tx.conn, claims.sub) is None:
+    if repository.agent_of(tx.conn, claims.sub) is None:
         raise ForbiddenError(
             f"the agent {claims.sub!r} is not enrolled any more: policy-service agent enroll {claims.sub}"
         )
-    spent = records.spent_effects(tx.conn, [effect.effect_id for effect in recalled.effects])
+    spent = repository.redeemed_effects(tx.conn, [effect.effect_id for effect in recalled.effects])
     if spent:
         return _redeemed_twice(tx, claims, spent, cause)
     snapshot = _standing(tx, claims)
@@ -92,7 +92,7 @@ def _standing(tx: Tx, claims: ReceiptClaims) -> Snapshot | None:
         .order_by(col(TransactionRow.rev).desc())
     )
     rev = tx.conn.execute(same_list).scalars().first()
-    snapshot = None if rev is None else records.require(tx.conn, claims.txn, rev)
+    snapshot = None if rev is None else repository.require_transaction(tx.conn, claims.txn, rev)
     if snapshot is None or any(effect.state in ENDED_UNSPENT for effect in snapshot.effects):
         return None
     return snapshot
@@ -135,7 +135,7 @@ def _moment(seconds: int) -> datetime:
 
 
 def _new_revision(tx: Tx, bundle: Bundle, recalled: ReceiptProof, cause: TransitionReason) -> Snapshot:
-    claims, head = recalled.claims, records.load(tx.conn, recalled.claims.txn)
+    claims, head = recalled.claims, repository.load(tx.conn, recalled.claims.txn)
     if head is not None and head.transaction.state in {TxnState.REVIEW.value, TxnState.READY.value}:
         superseded = cause.because("superseded")  # its run key was spent with another list
         withdraw_siblings(tx, head, superseded)
@@ -203,7 +203,7 @@ def _insert(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReas
 
 
 def _redeemed_twice(tx: Tx, claims: ReceiptClaims, spent: set[str], cause: TransitionReason) -> Snapshot:
-    snapshot = records.require(tx.conn, claims.txn)
+    snapshot = repository.require_transaction(tx.conn, claims.txn)
     for effect in [*snapshot.effects, *snapshot.compensations]:
         if effect.effect_id in spent:
             body = {**cause.detail, "epoch": claims.epoch, "recorded": effect.redeemed_by}

@@ -13,9 +13,9 @@ from countersign.contract import TxnState
 from countersign.contract.wire import SubmitRequest
 from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import Edits
@@ -88,7 +88,7 @@ def _submit_and_redeem(tx: Tx, ctx: Context, caller: Caller, submission: Submiss
     snapshot, attempt_id = submitted.snapshot, submission.request.attempt_id
     if attempt_id is None or caller.agent != snapshot.transaction.aud:
         return _Done(snapshot, submitted.created)
-    known, until = records.attempt_of(tx.conn, caller.agent, attempt_id), snapshot.transaction.valid_until
+    known, until = repository.attempt_of(tx.conn, caller.agent, attempt_id), snapshot.transaction.valid_until
     if until is None:
         return _Done(snapshot, submitted.created)
     if known is not None:
@@ -111,7 +111,7 @@ def _told_again(tx: Tx, ctx: Context, caller: Caller, submitted: SubmitResult, a
     snapshot, until = submitted.snapshot, submitted.snapshot.transaction.valid_until
     if attempt.kind != "effect" or attempt.txn != snapshot.transaction.txn or until is None:
         return _Done(snapshot, submitted.created)
-    jtis = {e: row.jti or "" for e, row in records.redemptions_of(tx.conn, attempt).items()}
+    jtis = {e: row.jti or "" for e, row in repository.redemptions_of(tx.conn, attempt).items()}
     minted = build_releases(tx, ctx, snapshot, snapshot.effects, caller, until, jtis)
     spent = UnsignedReceipt(snapshot, receipt_for_attempt(tx, ctx, snapshot, attempt, caller))
     return _Done(snapshot, created=False, minted=tuple(minted), spent=spent)

@@ -19,9 +19,9 @@ from countersign.contract import canonicalize
 from countersign.contract.keys import encode_base64url
 from countersign.contract.names import labelled_digest
 from policy_service.domain.quorum import BallotVote, BreakGlassSignature
-from policy_service.queries import records
-from policy_service.queries.ballots import ballots, count, person_key, requesters_side, weighed
-from policy_service.queries.cases import Case, read_case
+from policy_service.queries import repository
+from policy_service.queries.vote_eligibility import valid_ballots, count_votes, person_key, requesters_side, evaluated_signatures
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
 from policy_service.storage.core import find, find_one, rows_of, table
 from policy_service.storage.system_tables import AssertionRow, ViewRow
@@ -65,9 +65,9 @@ def content_digest(content: dict[str, Any]) -> str:
 
 
 def _content(conn: Connection, ctx: Context, review_id: str, now: datetime) -> dict[str, Any] | None:
-    if records.review_by_id(conn, review_id) is None:
+    if repository.review_by_id(conn, review_id) is None:
         return None
-    case = read_case(conn, review_id)
+    case = read_review_context(conn, review_id)
     review, effect, transaction = case.review, case.effect, case.snapshot.transaction
     votes = case.snapshot.votes_on(effect)
     proofs = _proofs(conn, [vote.vote_id for vote in votes])
@@ -119,7 +119,7 @@ def _effect(effect: EffectRow) -> dict[str, Any]:
     }
 
 
-def _transaction(transaction: TransactionRow, case: Case) -> dict[str, Any]:
+def _transaction(transaction: TransactionRow, case: ReviewContext) -> dict[str, Any]:
     return {
         "txn_digest": transaction.txn_digest,
         "state": transaction.state,
@@ -128,13 +128,13 @@ def _transaction(transaction: TransactionRow, case: Case) -> dict[str, Any]:
 
 
 def _votes(
-    ctx: Context, case: Case, votes: list[VoteRow], proofs: dict[str, AssertionRow], now: datetime
+    ctx: Context, case: ReviewContext, votes: list[VoteRow], proofs: dict[str, AssertionRow], now: datetime
 ) -> list[dict[str, Any]]:
     bundle = ctx.active.current
     about = (ctx, bundle, case.snapshot, case.effect, case.agent)
-    standing = {one.vote_id: one for one in ballots(*about, now)}
-    signed = {one.vote_id: one for one in weighed(*about, case.gates, now)}
-    counted = count(*about, case.gates, now)
+    standing = {one.vote_id: one for one in valid_ballots(*about, now)}
+    signed = {one.vote_id: one for one in evaluated_signatures(*about, case.gates, now)}
+    counted = count_votes(*about, case.gates, now)
     return [
         _vote(vote, standing.get(vote.vote_id), signed.get(vote.vote_id))
         | {

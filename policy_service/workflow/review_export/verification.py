@@ -41,7 +41,7 @@ from policy_service.identity.webauthn import (
     step_up_challenge,
     verify_assertion,
 )
-from policy_service.queries.shown import SHOWN_TO_PEOPLE, View, folded_args
+from policy_service.queries.view_digest import CHANNELS_REQUIRING_VIEW, RenderedView, folded_args
 from policy_service.tokens.keys import TYP_EXPORT
 from policy_service.workflow.passkeys.step_up import PASSKEY
 from policy_service.workflow.review_export.export import FORMAT, content_digest
@@ -175,7 +175,7 @@ def _bytes(content: dict[str, Any], report: VerificationReport) -> None:
 
 def _views(content: dict[str, Any], report: VerificationReport) -> None:
     for digest, material in content["views"].items():
-        _require(View(material).digest == digest, f"the view {digest[:12]} is not that of its digest")
+        _require(RenderedView(material).digest == digest, f"the view {digest[:12]} is not that of its digest")
         about = (
             material["review"], material["rev"], material["effect"]["effect_digest"],
             material["transaction"]["txn_digest"],
@@ -205,14 +205,14 @@ def _votes(content: dict[str, Any], report: VerificationReport) -> None:
         )
         if vote["view_digest"] is None:
             _require(
-                vote["verdict"] == "deny" or vote["channel"] not in SHOWN_TO_PEOPLE, f"{named} names no view"
+                vote["verdict"] == "deny" or vote["channel"] not in CHANNELS_REQUIRING_VIEW, f"{named} names no view"
             )
             report.trusted.append(f"what {vote['person']} was shown: their vote names no view")
             continue
         material = content["views"].get(vote["view_digest"])
         _require(material is not None, f"{named} is on a view that is not here")
         if vote["verdict"] != "deny":
-            _require(not folded_args(View(material)), f"{named} is on a page with folded arguments")
+            _require(not folded_args(RenderedView(material)), f"{named} is on a page with folded arguments")
     report.proven.append(f"{len(content['votes'])} votes are on exactly this revision")
 
 
@@ -255,7 +255,7 @@ def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: RelyingP
     _require(signed == stands, f"{named}: the passkey signed something else")
     material = content["views"].get(signed["view_digest"])
     _require(material is not None, f"{named}: the passkey signed a view that is not here")
-    _require(not folded_args(View(material)), f"{named}: the passkey signed a page with folded arguments")
+    _require(not folded_args(RenderedView(material)), f"{named}: the passkey signed a page with folded arguments")
     assertion = Assertion(
         proof["credential_id"],
         decode_base64url(proof["authenticator_data"]),

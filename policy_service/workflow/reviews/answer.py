@@ -12,10 +12,10 @@ from functools import partial
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import Caller
-from policy_service.queries import records
-from policy_service.queries.cases import Case, read_case
+from policy_service.queries import repository
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx
@@ -37,7 +37,7 @@ async def answer(ctx: Context, caller: Caller, review_id: str, question_id: str,
         InvalidRequestError: no words, or too many.
     """
     words = require_text(text)
-    review = await ctx.db.read(lambda conn: records.require_review(conn, review_id))
+    review = await ctx.db.read(lambda conn: repository.require_review(conn, review_id))
     if caller.agent != review.agent:  # a stranger hears what it would of a review that does not exist
         raise NotFoundError(f"there is no review {review_id!r}")
     unit = partial(_answer, caller=caller, review=review, question_id=question_id, words=words)
@@ -50,7 +50,7 @@ def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, word
     """None: the review has expired in this unit, which stands."""
     tx = lock_transaction(tx, review.txn)
     require_active_caller(tx, caller)
-    case = read_case(tx.conn, review.review_id)
+    case = read_review_context(tx.conn, review.review_id)
     question = _question(case, question_id)
     if question.answer == words:
         return case.snapshot
@@ -70,7 +70,7 @@ def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, word
     return case.snapshot
 
 
-def _question(case: Case, question_id: str) -> CommentRow:
+def _question(case: ReviewContext, question_id: str) -> CommentRow:
     written = case.snapshot.comments.get(case.review.review_id, [])
     for one in written:
         if one.comment_id == question_id and one.kind == "question":

@@ -20,12 +20,12 @@ from typing import Final
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.ballots import requesters_side
-from policy_service.queries.cases import Case, read_case
+from policy_service.queries import repository
+from policy_service.queries.vote_eligibility import requesters_side
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
-from policy_service.queries.voter import Voter, why_not
-from policy_service.queries.words import closed, require_short
+from policy_service.queries.voter import Voter, vote_refusal
+from policy_service.queries.messages import closed_review_text, require_text_length
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import CommentRow
@@ -68,7 +68,7 @@ async def comment(
         InvalidRequestError: no words, too many of them, too_large, rate_limited.
     """
     text = require_text(remark.text)
-    review = await ctx.db.read(lambda conn: records.require_review(conn, remark.review_id))
+    review = await ctx.db.read(lambda conn: repository.require_review(conn, remark.review_id))
     if not await ctx.db.write(lambda tx: _comment(tx, ctx, review.txn, voter, remark, text, still)):
         raise review_expired_error()
 
@@ -82,7 +82,7 @@ def require_text(text: str) -> str:
     words = text.replace("\r\n", "\n").strip()
     if not words:
         raise InvalidRequestError("write something: these are no words")
-    return require_short(words)
+    return require_text_length(words)
 
 
 def _comment(
@@ -98,7 +98,7 @@ def _comment(
     tx = lock_transaction(tx, txn)
     require_active_person(tx, voter.iss, voter.sub)
     still(tx)
-    case = read_case(tx.conn, remark.review_id)
+    case = read_review_context(tx.conn, remark.review_id)
     if case.review.state == "open" and tx.now >= case.review.answer_by:
         expire_effect(tx, case.snapshot, case.effect)
         return False
@@ -131,7 +131,7 @@ def _comment(
     return True
 
 
-def require_open(case: Case) -> None:
+def require_open(case: ReviewContext) -> None:
     """Refuse words on what nobody decides any more.
 
     Raises:
@@ -139,7 +139,7 @@ def require_open(case: Case) -> None:
     """
     if case.review.state != "open":
         newer = case.snapshot.superseded_by
-        why = closed(case.review.state) if newer is None else f"this was replaced by revision {newer}"
+        why = closed_review_text(case.review.state) if newer is None else f"this was replaced by revision {newer}"
         raise ConflictError(f"{why}: nothing is added to it", code=ErrorCode.REVIEW_CLOSED)
 
 
@@ -149,11 +149,11 @@ def review_expired_error() -> ConflictError:
 
 
 def _require_may_write(
-    tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter, remark: CommentDraft, *, own_side: bool
+    tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, remark: CommentDraft, *, own_side: bool
 ) -> None:
     if own_side and not remark.question:
         return
-    reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
+    reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from policy_service.domain.gates import MergedGate, merge
 from policy_service.queries.effects import gates_of
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.storage.types import time_text

@@ -6,7 +6,7 @@ One line in the log and one message in the outbox for each reminder; what was mi
 from __future__ import annotations
 
 from policy_service.queries.effects import gates_of
-from policy_service.queries.records import Snapshot
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.termination import expire_effect

@@ -21,13 +21,13 @@ from countersign.contract import TaskKind
 from policy_service.domain.quorum import BallotVote, GateTally, gates_needing_voters, tally
 from policy_service.identity.people import list_people, list_revoked
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.ballots import ballots, requesters_side
-from policy_service.queries.broken import SetApart
-from policy_service.queries.cases import Case, read_case, read_cases
+from policy_service.queries import repository
+from policy_service.queries.vote_eligibility import valid_ballots, requesters_side
+from policy_service.queries.quarantine import Quarantine
+from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
 from policy_service.queries.context import Context
-from policy_service.queries.records import Snapshot
-from policy_service.queries.signers import People, is_permitted
+from policy_service.queries.repository import Snapshot
+from policy_service.queries.signers import KnownPeople, is_permitted
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
@@ -58,9 +58,9 @@ async def update_unsatisfiable_reviews(ctx: Context) -> int:
 async def _unanswerable(ctx: Context) -> set[str]:
     """The open reviews that cannot be met, read by page."""
     found: set[str] = set()
-    people = People(ctx.active.current, await ctx.db.read(list_people))
+    people = KnownPeople(ctx.active.current, await ctx.db.read(list_people))
     after: tuple[datetime, str] | None = None
-    while page := await ctx.db.read(partial(records.open_reviews, after=after, limit=_AT_ONCE)):
+    while page := await ctx.db.read(partial(repository.list_open_reviews, after=after, limit=_AT_ONCE)):
         found |= await ctx.db.read(partial(_short, ctx=ctx, page=page, people=people))
         after = page[-1].answer_by, page[-1].review_id
     return found
@@ -77,7 +77,7 @@ async def check_new_reviews(ctx: Context, snapshot: Snapshot) -> Snapshot:
         for review_id in due:
             await ctx.db.write(partial(_move, ctx=ctx, review_id=review_id))
         txn = snapshot.transaction.txn
-        return await ctx.db.read(lambda conn: records.require(conn, txn)) if due else snapshot
+        return await ctx.db.read(lambda conn: repository.require_transaction(conn, txn)) if due else snapshot
     except Exception:
         # What was submitted stands, and the next round weighs it again.
         log.exception("not_weighed", txn=snapshot.transaction.txn)
@@ -87,25 +87,25 @@ async def check_new_reviews(ctx: Context, snapshot: Snapshot) -> Snapshot:
 def _short_of(conn: Connection, ctx: Context, snapshot: Snapshot) -> list[str]:
     """The open reviews of a transaction that cannot be met. Most can by those the bundle names, but for those who were
     taken out of the decisions: then nobody else is read."""
-    agent = records.agent_of(conn, snapshot.transaction.agent)
+    agent = repository.agent_of(conn, snapshot.transaction.agent)
     effects = [effect for effect in snapshot.effects if effect.effect_id in snapshot.reviews]
-    cases = [Case(snapshot.reviews[e.effect_id], snapshot, e, agent) for e in effects] if agent else []
+    cases = [ReviewContext(snapshot.reviews[e.effect_id], snapshot, e, agent) for e in effects] if agent else []
     short = [case for case in cases if case.review.state == "open"]
-    named = People(ctx.active.current, list_revoked(conn) if short else ())
+    named = KnownPeople(ctx.active.current, list_revoked(conn) if short else ())
     if short := [case for case in short if _missing(ctx, case, named)]:
-        everybody = People(ctx.active.current, list_people(conn))
+        everybody = KnownPeople(ctx.active.current, list_people(conn))
         short = [case for case in short if _missing(ctx, case, everybody)]
     return [case.review.review_id for case in short]
 
 
-def _short(conn: Connection, ctx: Context, page: Sequence[ReviewRow], people: People) -> set[str]:
+def _short(conn: Connection, ctx: Context, page: Sequence[ReviewRow], people: KnownPeople) -> set[str]:
     """Without those a person has settled: nothing would come of weighing them again."""
-    open_cases = (case for case in read_cases(conn, page) if not _settled_by_a_person(case))
+    open_cases = (case for case in read_review_contexts(conn, page) if not _settled_by_a_person(case))
     return {case.review.review_id for case in open_cases if _is_short(ctx, case, people)}
 
 
-def _is_short(ctx: Context, case: Case, people: People) -> bool:
-    with SetApart(case.review):
+def _is_short(ctx: Context, case: ReviewContext, people: KnownPeople) -> bool:
+    with Quarantine(case.review):
         return bool(_missing(ctx, case, people))
     return False
 
@@ -122,12 +122,12 @@ def _told(conn: Connection) -> set[str]:
 
 def _move(tx: Tx, ctx: Context, review_id: str) -> bool:
     """Weighed again, alone with its transaction: it may have been met meanwhile."""
-    tx = lock_transaction(tx, read_case(tx.conn, review_id).review.txn)
-    case = read_case(tx.conn, review_id)
+    tx = lock_transaction(tx, read_review_context(tx.conn, review_id).review.txn)
+    case = read_review_context(tx.conn, review_id)
     effect, cause = case.effect, TransitionReason(SERVICE, "quorum")
     short = []
     if case.review.state == "open":
-        people = People(ctx.active.current, list_people(tx.conn))
+        people = KnownPeople(ctx.active.current, list_people(tx.conn))
         short = _missing(ctx, case, people)
         if short and escalate(tx, case.review, effect, _would_help(ctx, case, people), cause):
             short = _missing(ctx, case, people)
@@ -144,11 +144,11 @@ def _move(tx: Tx, ctx: Context, review_id: str) -> bool:
     return True
 
 
-def _settled_by_a_person(case: Case) -> bool:
+def _settled_by_a_person(case: ReviewContext) -> bool:
     return any(said["kind"] == KIND.value for said in case.effect.settlements)
 
 
-def _missing(ctx: Context, case: Case, people: People) -> list[GateTally]:
+def _missing(ctx: Context, case: ReviewContext, people: KnownPeople) -> list[GateTally]:
     """The gates that stay short even if everybody known here approved."""
     gates, excluded = case.asked, requesters_side(case.agent, case.snapshot.transaction)
     votes, enough = _cast(ctx, case, people), 1
@@ -162,18 +162,18 @@ def _missing(ctx: Context, case: Case, people: People) -> list[GateTally]:
     return [] if counted.met else [entry for entry in counted.per_gate if not entry.met]
 
 
-def _would_help(ctx: Context, case: Case, people: People) -> frozenset[str]:
+def _would_help(ctx: Context, case: ReviewContext, people: KnownPeople) -> frozenset[str]:
     """The gates that further people could help to be met, by key; asked where everybody known is too few."""
     excluded = requesters_side(case.agent, case.snapshot.transaction)
     votes = [*_cast(ctx, case, people), *_hoped_for(ctx, case, people)]
     return gates_needing_voters(case.asked, votes, excluded=excluded)
 
 
-def _cast(ctx: Context, case: Case, people: People) -> list[BallotVote]:
-    return ballots(ctx, people.bundle, case.snapshot, case.effect, case.agent, ctx.clock())
+def _cast(ctx: Context, case: ReviewContext, people: KnownPeople) -> list[BallotVote]:
+    return valid_ballots(ctx, people.bundle, case.snapshot, case.effect, case.agent, ctx.clock())
 
 
-def _hoped_for(ctx: Context, case: Case, people: People) -> Iterator[BallotVote]:
+def _hoped_for(ctx: Context, case: ReviewContext, people: KnownPeople) -> Iterator[BallotVote]:
     """An approval of everybody the gates ask and Cedar permits."""
     # Whoever has no passkey may enrol one; where the deployment's address allows none, nobody may.
     step_up, now = None if ctx.settings.rp_id is None else PASSKEY, ctx.clock()

@@ -29,17 +29,17 @@ from policy_service.domain.quorum import Tally, counts_toward
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.passkeys import active_passkeys
 from policy_service.pap.bundle import Bundle
-from policy_service.queries import records
-from policy_service.queries.ballots import count, standing_of, standing_verdict
-from policy_service.queries.cases import Case, read_case
-from policy_service.queries.changes import stale_review
+from policy_service.queries import repository
+from policy_service.queries.vote_eligibility import count_votes, valid_votes_of, counted_verdict
+from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.queries.arg_diff import stale_review
 from policy_service.queries.context import Context
-from policy_service.queries.review_models import Ballot as Verdict
+from policy_service.queries.review_models import VoteVerdict as Verdict
 from policy_service.queries.review_models import VoteResult
-from policy_service.queries.reviews import content_of
-from policy_service.queries.shown import SHOWN_TO_PEOPLE, folded_args, views_for
-from policy_service.queries.voter import Voter, may_open, probe, why_not
-from policy_service.queries.words import require_short
+from policy_service.queries.reviews import review_content
+from policy_service.queries.view_digest import CHANNELS_REQUIRING_VIEW, folded_args, views_for_channel
+from policy_service.queries.voter import Voter, break_glass_permission, hypothetical_approval, vote_refusal
+from policy_service.queries.messages import require_text_length
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import update_rows, insert_row_or_ignore
 from policy_service.storage.database import Tx
@@ -99,7 +99,7 @@ class FactsTimeoutError(Exception):
 class VoteOutcome(VoteResult):
     """The result, with the case as it is after the vote, and its count where the vote took one."""
 
-    case: Case
+    case: ReviewContext
     tally: Tally | None = None
 
 
@@ -122,7 +122,7 @@ async def vote(
         ForbiddenError: not_eligible, step_up_required.
         InvalidRequestError: reason_required, view_incomplete; the reason is too long.
     """
-    require_short(ballot.reason or "")
+    require_text_length(ballot.reason or "")
     proven = None
     if ballot.proof is not None:
         proven = await verify_step_up(ctx, ballot.proof, ballot.signed_by(voter))
@@ -131,7 +131,7 @@ async def vote(
     until = None if facts_timeout_s is None else asyncio.get_running_loop().time() + facts_timeout_s
 
     async def under(bundle: Bundle) -> VoteOutcome:
-        effect = await ctx.db.read(lambda conn: records.reviewed_effect(conn, ballot.review_id))
+        effect = await ctx.db.read(lambda conn: repository.reviewed_effect(conn, ballot.review_id))
         facts = await _facts(ctx, bundle, effect, ballot, until)
         return await ctx.db.write(
             lambda tx: _vote(tx, ctx, bundle, voter, ballot, effect.txn, facts, still, proven)
@@ -167,7 +167,7 @@ def _vote(
     require_current_bundle(ctx, bundle)
     tx = lock_transaction(tx, txn)
     require_active_person(tx, voter.iss, voter.sub)
-    case = read_case(tx.conn, ballot.review_id)
+    case = read_review_context(tx.conn, ballot.review_id)
     _require_same_bytes(tx, case, ballot)
     _require_eligible(tx, ctx, bundle, case, voter, ballot)
     still(tx)
@@ -179,7 +179,7 @@ def _vote(
         expire_effect(tx, case.snapshot, case.effect)
     cast = _already_cast(case, voter, ballot)
     if case.review.state != "open":
-        answer = standing_verdict(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
+        answer = counted_verdict(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
         said = cast is not None if is_break_glass(ballot) else answer == ballot.verdict
         _record(tx, case, voter, ballot, cause, proven, late=True)
         return VoteOutcome(
@@ -208,23 +208,23 @@ def is_break_glass(ballot: VoteInput) -> bool:
     return ballot.verdict == BREAK_GLASS
 
 
-def _require_same_bytes(tx: Tx, case: Case, ballot: VoteInput) -> None:
+def _require_same_bytes(tx: Tx, case: ReviewContext, ballot: VoteInput) -> None:
     seen = (ballot.rev, ballot.effect_digest, ballot.txn_digest)
     stands = (case.review.rev, case.effect.effect_digest, case.snapshot.transaction.txn_digest)
     if seen != stands or case.snapshot.superseded_by is not None:
         raise stale_review(tx.conn, case.snapshot, case.effect, ballot.rev)
 
 
-def _require_same_view(tx: Tx, bundle: Bundle, case: Case, ballot: VoteInput) -> VoteInput:
+def _require_same_view(tx: Tx, bundle: Bundle, case: ReviewContext, ballot: VoteInput) -> VoteInput:
     """The ballot with the view it was cast on, which is stored.
 
     A deny is never refused for what was shown: it releases nothing. One on another view names none.
     """
     if ballot.view_digest is None:
-        if ballot.verdict != "deny" and ballot.channel in SHOWN_TO_PEOPLE:
+        if ballot.verdict != "deny" and ballot.channel in CHANNELS_REQUIRING_VIEW:
             raise InvalidRequestError("this vote does not say what was read", code=ErrorCode.VIEW_INCOMPLETE)
         return ballot
-    views = views_for(content_of(bundle, case), ballot.channel)
+    views = views_for_channel(review_content(bundle, case), ballot.channel)
     shown = next((view for view in views if view.digest == ballot.view_digest), None)
     if shown is None and ballot.verdict == "deny":
         return replace(ballot, view_digest=None)
@@ -241,14 +241,14 @@ def _require_same_view(tx: Tx, bundle: Bundle, case: Case, ballot: VoteInput) ->
     return ballot
 
 
-def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter, ballot: VoteInput) -> None:
+def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, ballot: VoteInput) -> None:
     if is_break_glass(ballot):
         _require_openable(tx, ctx, bundle, case, voter)
         return
-    reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
+    reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
-    mine = probe(bundle, voter)
+    mine = hypothetical_approval(bundle, voter)
     if ballot.verdict == "approve" and not any(counts_toward(gate, mine) for gate in case.asked):
         if active_passkeys(tx.conn, voter.iss, voter.sub, tx.now):
             raise ForbiddenError(
@@ -258,13 +258,13 @@ def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: V
         raise passkey_required_error(ctx.settings)
 
 
-def _require_openable(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter) -> None:
+def _require_openable(tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter) -> None:
     """Refuse a signature that could not count. A stop comes before any emergency: what is frozen, nobody opens.
 
     Raises:
         ForbiddenError: not_eligible, step_up_required, frozen.
     """
-    reason = may_open(ctx, bundle, case, voter, tx.now).why_not
+    reason = break_glass_permission(ctx, bundle, case, voter, tx.now).why_not
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
     if not all(satisfies_step_up(voter.step_up, gate.step_up) for gate in merge(case.gates)):
@@ -276,7 +276,7 @@ def _require_openable(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: V
     require_not_stopped(tx, [case.effect.tool])
 
 
-def _require_reason(case: Case, ballot: VoteInput) -> None:
+def _require_reason(case: ReviewContext, ballot: VoteInput) -> None:
     wanted = ballot.verdict != "approve" or any(gate.reason for gate in case.gates)
     if wanted and not (ballot.reason or "").strip():
         doing = "open" if is_break_glass(ballot) else ballot.verdict
@@ -285,13 +285,13 @@ def _require_reason(case: Case, ballot: VoteInput) -> None:
         )
 
 
-def _already_cast(case: Case, voter: Voter, ballot: VoteInput) -> VoteRow | None:
+def _already_cast(case: ReviewContext, voter: Voter, ballot: VoteInput) -> VoteRow | None:
     """This person's vote where it is in already; an approve after a deny never arrives here, a deny settles."""
-    mine = standing_of(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
+    mine = valid_votes_of(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
     return next((vote for vote in mine if vote.verdict == ballot.verdict), None)
 
 
-def _strengthen(tx: Tx, case: Case, cast: VoteRow, voter: Voter, cause: TransitionReason, proven: VerifiedStepUp | None) -> None:
+def _strengthen(tx: Tx, case: ReviewContext, cast: VoteRow, voter: Voter, cause: TransitionReason, proven: VerifiedStepUp | None) -> None:
     """The vote stands as it was cast, in its place; what its person has proved since is a line of its own."""
     was, cast.step_up = cast.step_up, voter.step_up
     update_rows(tx.conn, VoteRow, {"vote_id": cast.vote_id}, {"step_up": cast.step_up})
@@ -302,7 +302,7 @@ def _strengthen(tx: Tx, case: Case, cast: VoteRow, voter: Voter, cause: Transiti
 
 
 def _record(
-    tx: Tx, case: Case, voter: Voter, ballot: VoteInput, cause: TransitionReason, proven: VerifiedStepUp | None, *, late: bool
+    tx: Tx, case: ReviewContext, voter: Voter, ballot: VoteInput, cause: TransitionReason, proven: VerifiedStepUp | None, *, late: bool
 ) -> None:
     row = VoteRow(
         vote_id=new_id("vote", tx.now),
@@ -344,13 +344,13 @@ def _by(proven: VerifiedStepUp | None) -> dict[str, Any]:
 
 
 def _settle(
-    tx: Tx, ctx: Context, bundle: Bundle, case: Case, ballot: VoteInput, facts: Facts, cause: TransitionReason
+    tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, ballot: VoteInput, facts: Facts, cause: TransitionReason
 ) -> Tally | None:
     """Deny, or release what is met by now. What the votes come to then; None after a deny, which counts none."""
     if ballot.verdict == "deny":
         deny_effect(tx, case.snapshot, case.effect, cause)
         return None
-    counted = count(ctx, bundle, case.snapshot, case.effect, case.agent, case.gates, tx.now)
+    counted = count_votes(ctx, bundle, case.snapshot, case.effect, case.agent, case.gates, tx.now)
     if counted.permits_release:
         answer = reevaluate(
             tx, ctx, bundle, case.agent, case.snapshot, case.effect, facts, cause, counted=counted

@@ -24,8 +24,8 @@ from policy_service.identity.agents import OPERATOR
 from policy_service.identity.dev_signin import revoke_all_links
 from policy_service.identity.people import delete_all_slack_links
 from policy_service.identity.sessions import end_every_session
-from policy_service.queries import records
-from policy_service.queries.records import Snapshot
+from policy_service.queries import repository
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import begin_epoch, read_epoch
@@ -75,7 +75,7 @@ def restore_status(conn: Connection) -> RestoreStatus:
 def mark_transaction_unknown(tx: Tx, txn: str, rev: int, reason: str) -> int:
     """Nobody knows whether the open effects of a transaction were redeemed; how many those are."""
     tx = lock_transaction(tx, txn)
-    snapshot = records.require(tx.conn, txn, rev)
+    snapshot = repository.require_transaction(tx.conn, txn, rev)
     cause = TransitionReason(OPERATOR, RESTORED_TASK.value, {"reason": reason})
     open_ones = [e for e in [*snapshot.effects, *snapshot.compensations] if e.state in OPEN_STATES]
     for effect in open_ones:

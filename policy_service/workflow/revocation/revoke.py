@@ -20,8 +20,8 @@ from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import OPERATOR, freeze, revoke_api_keys, revoke_keys_of
 from policy_service.identity.people import ensure_person
 from policy_service.identity.sessions import end_sessions_of
-from policy_service.queries import records
-from policy_service.queries.records import Snapshot
+from policy_service.queries import repository
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction, lock_exclusive
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
@@ -45,7 +45,7 @@ def revoke_effect(tx: Tx, effect_id: str, reason: str) -> str:
     if txn is None:
         raise NotFoundError(f"there is no effect {effect_id!r}")
     tx = lock_transaction(tx, txn)
-    snapshot = records.require(tx.conn, txn)
+    snapshot = repository.require_transaction(tx.conn, txn)
     effect = snapshot.find(effect_id)
     if effect is None:
         raise NotFoundError(f"the revision in force holds no effect {effect_id!r}")
@@ -61,7 +61,7 @@ def revoke_transaction(tx: Tx, txn: str, reason: str) -> None:
         ConflictError: it is not open any more.
     """
     if not revoke_if_open(tx, txn, reason):
-        state = records.require(tx.conn, txn).transaction.state
+        state = repository.require_transaction(tx.conn, txn).transaction.state
         raise ConflictError(
             f"the transaction is {state}; only what waits or is released can be revoked", state=state
         )
@@ -87,7 +87,7 @@ def revoke_if_open(tx: Tx, txn: str, reason: str) -> bool:
         NotFoundError: there is no such transaction.
     """
     tx = lock_transaction(tx, txn)
-    snapshot = records.require(tx.conn, txn)
+    snapshot = repository.require_transaction(tx.conn, txn)
     still = next((effect for effect in snapshot.effects if effect.state in _OPEN), None)
     if still is not None:
         _end(tx, snapshot, still, reason)

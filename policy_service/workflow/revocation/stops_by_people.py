@@ -19,7 +19,7 @@ from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundE
 from policy_service.identity.agents import find_agent, freeze, unfreeze
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.queries.stops import Target, why_not
+from policy_service.queries.stops import Target, stop_refusal
 from policy_service.queries.voter import Voter
 from policy_service.storage.database import Tx
 from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle
@@ -62,7 +62,7 @@ def _do(
 ) -> None:
     require_current_bundle(ctx, bundle)
     require_active_person(tx, voter.iss, voter.sub)
-    refused = why_not(ctx, bundle, voter, STOP if begins else START_AGAIN, target, tx.now)
+    refused = stop_refusal(ctx, bundle, voter, STOP if begins else START_AGAIN, target, tx.now)
     if refused is not None:
         raise ForbiddenError(refused, code=ErrorCode.NOT_ELIGIBLE)
     if not reason:

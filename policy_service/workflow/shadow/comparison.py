@@ -23,9 +23,9 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.findings import asked_of, laxer
 from policy_service.pap.shadow import Candidate
 from policy_service.pdp.engine import decide
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.shadow import Way, _differences
+from policy_service.queries.shadow import ShadowDirection, _differences
 from policy_service.storage import advisory_locks
 from policy_service.storage.core import update_rows, find_one, insert_row, insert_row_or_ignore, table
 from policy_service.storage.database import Tx
@@ -118,8 +118,8 @@ async def _compare(
     ctx: Context, active: Bundle, candidate: Bundle, line: Entry
 ) -> ShadowDifferenceRow | None:
     effect_id, txn, rev = str(line.effect_id), str(line.txn), int(line.rev or 0)
-    snapshot = await ctx.db.read(lambda conn: records.require(conn, txn, rev))
-    agent = await ctx.db.read(lambda conn: records.agent_of(conn, snapshot.transaction.agent))
+    snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn, rev))
+    agent = await ctx.db.read(lambda conn: repository.agent_of(conn, snapshot.transaction.agent))
     effect = snapshot.find(effect_id)
     if agent is None or effect is None:
         raise LookupError(f"the effect {effect_id} or its agent is gone")
@@ -161,7 +161,7 @@ async def _compare(
     )
 
 
-def direction_of(before: Decision, after: Decision) -> Way | None:
+def direction_of(before: Decision, after: Decision) -> ShadowDirection | None:
     """Which way the second decision differs from the first; None when it asks the same."""
     looser, stricter = bool(laxer(before, after)), bool(laxer(after, before))
     if looser and stricter:

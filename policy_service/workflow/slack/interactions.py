@@ -32,10 +32,10 @@ from policy_service.errors import (
 )
 from policy_service.queries.context import Context
 from policy_service.queries.review_models import ReviewPage
-from policy_service.queries.reviews import read_page
-from policy_service.queries.shown import SLACK, view_of
+from policy_service.queries.reviews import read_review_page
+from policy_service.queries.view_digest import SLACK_RENDERER, view_of
 from policy_service.queries.voter import Voter
-from policy_service.queries.words import closed
+from policy_service.queries.messages import closed_review_text
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.database import Tx
@@ -103,7 +103,7 @@ class AlreadyApprovedError(ConflictError):
     """The same person's approval again: the first one counts, and this one changed nothing."""
 
     def __init__(self, state: str) -> None:
-        after = {"open": "it waits for others", "met": "it was approved"}.get(state, closed(state))
+        after = {"open": "it waits for others", "met": "it was approved"}.get(state, closed_review_text(state))
         super().__init__(f"your approval is recorded already, and {after}", code=ErrorCode.ALREADY_ANSWERED)
 
 
@@ -233,7 +233,7 @@ def _require_still(
 
 
 def _closed(state: str, what: str) -> ConflictError:
-    return ConflictError(f"{closed(state)}; {what}", code=ErrorCode.REVIEW_CLOSED)
+    return ConflictError(f"{closed_review_text(state)}; {what}", code=ErrorCode.REVIEW_CLOSED)
 
 
 def _pressed(conn: Connection, ctx: Context, app: SlackApp, press: ButtonPress, now: datetime) -> ButtonContext:
@@ -242,10 +242,10 @@ def _pressed(conn: Connection, ctx: Context, app: SlackApp, press: ButtonPress, 
         raise NotFoundError("this is no message of ours, or a copy of one; open the review on the web")
     require_member(app, press.account)
     linked = voter_for_account(conn, ctx, app, press.account.team_id, press.account.user_id, now)
-    page = read_page(conn, ctx, linked.voter, card.review_id, now)
+    page = read_review_page(conn, ctx, linked.voter, card.review_id, now)
     if page is None:
         raise NotFoundError("the review this message asks about is not there any more")
-    return ButtonContext(page, linked, view_of(page, SLACK).digest)
+    return ButtonContext(page, linked, view_of(page, SLACK_RENDERER).digest)
 
 
 def _stands_there(conn: Connection, card: SlackCardRow, press: ButtonPress) -> bool:

@@ -22,7 +22,7 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
 from policy_service.identity.people import find_person, slack_link
 from policy_service.queries.context import Context
-from policy_service.queries.voter import Voter, voter_for
+from policy_service.queries.voter import Voter, voter_from_person
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.slack_tables import SlackLinkRow
@@ -57,7 +57,7 @@ def voter_for_account(
         raise _refused("an operator of this deployment has taken you out of its decisions")
     _require_vouched_for(ctx, row)
     _require_signed_in(ctx, app, row, seen.last_seen_at, now)
-    return LinkedVoter(voter_for(person), row, bool(seen.groups) and not person.groups, seen.groups_at)
+    return LinkedVoter(voter_from_person(person), row, bool(seen.groups) and not person.groups, seen.groups_at)
 
 
 def require_still_linked(

@@ -22,7 +22,7 @@ from policy_service.domain.settlement import ANSWERS, applies_to, transitions_fo
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.queries.task_cases import TaskCase, read_task, said_of, why_not_settle
+from policy_service.queries.task_context import TaskContext, read_task_context, settlement_of, settle_refusal
 from policy_service.queries.voter import Voter
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
@@ -54,7 +54,7 @@ class Settlement:
     result: bytes | None = None  # canonical JSON
 
 
-async def settle(ctx: Context, voter: Voter, word: Settlement) -> TaskCase:
+async def settle(ctx: Context, voter: Voter, word: Settlement) -> TaskContext:
     """Settle a task; the case as it is afterwards.
 
     Raises:
@@ -64,22 +64,22 @@ async def settle(ctx: Context, voter: Voter, word: Settlement) -> TaskCase:
         InvalidRequestError: wrong_answer, reason_required.
     """
 
-    async def under(bundle: Bundle) -> TaskCase:
-        txn = (await ctx.db.read(lambda conn: read_task(conn, word.task_id))).task.txn
+    async def under(bundle: Bundle) -> TaskContext:
+        txn = (await ctx.db.read(lambda conn: read_task_context(conn, word.task_id))).task.txn
         return await ctx.db.write(lambda tx: _settle(tx, ctx, bundle, voter, word, txn))
 
     return await with_stable_bundle(ctx, under)
 
 
-def _settle(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, word: Settlement, txn: str) -> TaskCase:
+def _settle(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, word: Settlement, txn: str) -> TaskContext:
     require_current_bundle(ctx, bundle)
     tx = lock_transaction(tx, txn)
     require_active_person(tx, voter.iss, voter.sub)
-    case = read_task(tx.conn, word.task_id)
+    case = read_task_context(tx.conn, word.task_id)
     if case.task.state != "open":
         _require_same_word(case, voter, word)
         return case
-    if (reason := why_not_settle(ctx, bundle, case, voter, tx.now)) is not None:
+    if (reason := settle_refusal(ctx, bundle, case, voter, tx.now)) is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
     _require_answer(case.kind, word)
     _require_same_effect(case, word)
@@ -89,11 +89,11 @@ def _settle(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, word: Settlement
             code=ErrorCode.REASON_REQUIRED,
         )
     _take(tx, case, voter, word)
-    return read_task(tx.conn, word.task_id)
+    return read_task_context(tx.conn, word.task_id)
 
 
-def _require_same_word(case: TaskCase, voter: Voter, word: Settlement) -> None:
-    said = said_of(case)
+def _require_same_word(case: TaskContext, voter: Voter, word: Settlement) -> None:
+    said = settlement_of(case)
     if said is not None and (said["person"], said["answer"]) == (voter.key, word.answer.value):
         return
     if said is None:
@@ -119,7 +119,7 @@ def _require_answer(kind: TaskKind, word: Settlement) -> None:
         raise InvalidRequestError("only what fired has a result; leave it out")
 
 
-def _require_same_effect(case: TaskCase, word: Settlement) -> None:
+def _require_same_effect(case: TaskContext, word: Settlement) -> None:
     seen, stands = (word.effect_digest, word.effect_state), (case.effect.effect_digest, case.effect.state)
     if seen != stands or not applies_to(case.kind, case.state):
         raise ConflictError(
@@ -130,7 +130,7 @@ def _require_same_effect(case: TaskCase, word: Settlement) -> None:
         )
 
 
-def _take(tx: Tx, case: TaskCase, voter: Voter, word: Settlement) -> None:
+def _take(tx: Tx, case: TaskContext, voter: Voter, word: Settlement) -> None:
     effect, task_id = case.effect, case.task.task_id
     detail = {"task_id": task_id, "answer": word.answer.value, "channel": word.channel}
     cause = TransitionReason(person_actor(voter.iss, voter.sub), "settled", detail)
@@ -149,7 +149,7 @@ def _take(tx: Tx, case: TaskCase, voter: Voter, word: Settlement) -> None:
         sync_transaction_state(tx, case.snapshot, cause)
 
 
-def _settlement(tx: Tx, case: TaskCase, voter: Voter, word: Settlement) -> dict[str, Any]:
+def _settlement(tx: Tx, case: TaskContext, voter: Voter, word: Settlement) -> dict[str, Any]:
     """The word as it is kept; the log holds who, when and which, the words of a person stay here."""
     told = {} if word.result is None else {"result": load(word.result)}
     return {

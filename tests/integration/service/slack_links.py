@@ -17,10 +17,10 @@ from sqlalchemy import func, select
 from policy_service.errors import ServiceError
 from policy_service.identity.people import delete_all_slack_links, list_slack_links, record_sign_in
 from policy_service.identity.sessions import Session, open_session
-from policy_service.queries.cases import read_case
+from policy_service.queries.review_context import read_review_context
 from policy_service.queries.review_models import VoteResult
-from policy_service.queries.reviews import content_of
-from policy_service.queries.shown import SLACK, view_of
+from policy_service.queries.reviews import review_content
+from policy_service.queries.view_digest import SLACK_RENDERER, view_of
 from policy_service.slack import SlackApp
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
@@ -144,8 +144,8 @@ class Workspace:
     async def _shown(self, review_id: str) -> str:
         """What a message of that review shows now."""
         ctx = self.world.service.ctx
-        case = await ctx.db.read(lambda conn: read_case(conn, review_id))
-        return view_of(content_of(ctx.active.current, case), SLACK).digest
+        case = await ctx.db.read(lambda conn: read_review_context(conn, review_id))
+        return view_of(review_content(ctx.active.current, case), SLACK_RENDERER).digest
 
     async def log(self) -> list[tuple[str, str, dict[str, Any]]]:
         """What the log says of accounts: kind, actor, body."""

@@ -25,7 +25,7 @@ from countersign.contract import PrivateKey, make_proof
 from policy_service.channels.web.pages import Pages
 from policy_service.identity.sessions import Sessions
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.transactions import Telling
+from policy_service.queries.transactions import TransactionPresenter
 from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET, Signer
 from tests.fakes.canaries import Ears
 from tests.fakes.identity_provider import ISSUER, SECRET, Provider
@@ -309,7 +309,7 @@ OF_A_REQUEST: dict[str, tuple[Any, str]] = {
     "a unit of work": ("policy_service.workflow.effects.revisions", "insert"),
     "the log": ("policy_service.storage.audit_writer", "canonicalize"),
     "the signer": (Signer, "sign_receipt"),
-    "the answer": (Telling, "transaction"),
+    "the answer": (TransactionPresenter, "transaction"),
     "a page": (Pages, "draw"),
     "the sessions": (Sessions, "find"),
     "the proofs": ("policy_service.identity.proofs", "verify_proof"),

@@ -234,7 +234,7 @@ async def test_a_page_of_the_log_looks_far(
     seen = re.findall(r'<span class="mono muted">([\d,]+)</span>', "".join(texts))
     indexes = [int(index.replace(",", "")) for index in seen]
     assert len(texts) > 1 and indexes == sorted(set(indexes), reverse=True)  # no line is on two
-    monkeypatch.setattr("policy_service.queries.log.LOOKED_THROUGH", 10)
+    monkeypatch.setattr("policy_service.queries.audit_log.MAX_SEARCHED", 10)
     texts = await pages(maya, "/audit?agent=robot&kind=vote_recorded")  # rare beside much
     assert "".join(texts).count('href="/audit?kind=vote_recorded') == 1 and len(texts) > 2
     assert all(("Looked back to" in text) is ("Look further back" in text) for text in texts)

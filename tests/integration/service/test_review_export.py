@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from countersign.contract import PrivateKey, sign
 from countersign.contract.names import txn_digest
 from policy_service.cli import app
-from policy_service.queries.shown import View
+from policy_service.queries.view_digest import RenderedView
 from policy_service.tokens.keys import TYP_EXPORT
 from policy_service.workflow.review_export.export import content_digest
 from policy_service.workflow.review_export.verification import VerificationInput, VerificationReport, verify
@@ -114,8 +114,8 @@ def another_view(file: File, digest: str, draw: Callable[[File], None]) -> str:
     views = file["content"]["views"]
     material = copy.deepcopy(views[digest])
     draw(material)
-    views[View(material).digest] = material
-    return View(material).digest
+    views[RenderedView(material).digest] = material
+    return RenderedView(material).digest
 
 
 def changed(value: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import update
 
 from policy_service.facts.readers import SqlReader
-from policy_service.queries.shadow import shadow_of
+from policy_service.queries.shadow import read_shadow
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.shadow import comparison
@@ -178,7 +178,7 @@ async def test_only_the_newest_differences_and_candidates_are_kept_and_all_are_c
     bank.clock.pass_(seconds=1)
     candidate.policies(ANYBODY + LARGE)
     await look(bank)
-    assert await shadow_of(bank.service.ctx, told["digest"], 10) is None
+    assert await read_shadow(bank.service.ctx, told["digest"], 10) is None
     assert (await seen(bank))["since"]
 
 

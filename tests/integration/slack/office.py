@@ -19,9 +19,9 @@ from policy_service.audit.log import highest_index
 from policy_service.channels.slack import client
 from policy_service.channels.slack.drawing.blocks import Pointer
 from policy_service.identity.people import slack_link
-from policy_service.queries.cases import read_case
-from policy_service.queries.reviews import content_of
-from policy_service.queries.shown import SLACK, view_of
+from policy_service.queries.review_context import read_review_context
+from policy_service.queries.reviews import review_content
+from policy_service.queries.view_digest import SLACK_RENDERER, view_of
 from policy_service.storage.core import Row, update_rows, find, find_one, table
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import AuditRow, OutboxRow
@@ -157,8 +157,8 @@ class Office(Attacks):
         """What a button of its card says as it stands now, or would say where it has none."""
         ctx, row = self.world.service.ctx, await self.card_of(view)
         assert row.review_id is not None
-        case = await ctx.db.read(lambda conn: read_case(conn, row.review_id))
-        return Pointer(row.card_id, view_of(content_of(ctx.active.current, case), SLACK).digest).value
+        case = await ctx.db.read(lambda conn: read_review_context(conn, row.review_id))
+        return Pointer(row.card_id, view_of(review_content(ctx.active.current, case), SLACK_RENDERER).digest).value
 
     async def find(self, model: type[R], **where: Any) -> list[R]:
         """Rows of a table."""

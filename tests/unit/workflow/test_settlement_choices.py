@@ -6,8 +6,8 @@ from typing import Any, TypeVar
 import pytest
 
 from countersign.contract import TaskAnswer
-from policy_service.queries.records import Snapshot
-from policy_service.queries.task_cases import TaskCase, choices
+from policy_service.queries.repository import Snapshot
+from policy_service.queries.task_context import TaskContext, choices
 from policy_service.storage.tables import AgentRow, EffectRow, Row, TaskRow, TransactionRow
 
 R = TypeVar("R", bound=Row)
@@ -28,7 +28,7 @@ def told(answer: TaskAnswer, *beside: Beside, undo: str | None = None) -> str:
     others = [_effect(f"tool_{n}", one.state, one.undo, one.may_fail) for n, one in enumerate(beside)]
     snapshot = Snapshot(_row(TransactionRow, txn="t", rev=1), [asked, *others])
     task = _row(TaskRow, kind="unknown", state="open")
-    case = TaskCase(task, snapshot, asked, _row(AgentRow, name="agent"))
+    case = TaskContext(task, snapshot, asked, _row(AgentRow, name="agent"))
     (found,) = [choice.follows for choice in choices(case) if choice.answer is answer]
     return found
 

@@ -9,8 +9,8 @@ from sqlalchemy import Connection, select, text
 
 from countersign.contract import EFFECT_MOVES, EffectState, IllegalMoveError, TaskKind, TxnState
 from policy_service.errors import ConflictError
-from policy_service.queries import records
-from policy_service.queries.records import Snapshot
+from policy_service.queries import repository
+from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
@@ -42,7 +42,7 @@ def messages(conn: Connection) -> list[str]:
 
 def on(written: Database, work: Mover) -> None:
     """Run something on the transaction in one unit of work."""
-    written.write_sync(lambda tx: work(lock_transaction(tx, TXN), records.require(tx.conn, TXN)))
+    written.write_sync(lambda tx: work(lock_transaction(tx, TXN), repository.require_transaction(tx.conn, TXN)))
 
 
 def next_revision(row: TransactionRow) -> TransactionRow:
@@ -63,7 +63,7 @@ MOVERS: dict[str, Mover] = {
 @pytest.mark.parametrize("move", MOVERS.values(), ids=MOVERS)
 def test_nothing_moves_in_a_unit_that_is_not_alone(written: Database, move: Mover) -> None:
     with pytest.raises(RuntimeError, match="not alone with"):
-        written.write_sync(lambda tx: move(tx, records.require(tx.conn, TXN)))
+        written.write_sync(lambda tx: move(tx, repository.require_transaction(tx.conn, TXN)))
     assert written.read_sync(states) == ["review", "review"]
     on(written, move)
 
@@ -91,7 +91,7 @@ def test_a_move_the_table_does_not_hold_does_not_happen(written: Database) -> No
 
 
 def test_what_was_read_before_somebody_else_moved_it_loses(written: Database) -> None:
-    stale = written.read_sync(lambda conn: records.require(conn, TXN)).effects[0]
+    stale = written.read_sync(lambda conn: repository.require_transaction(conn, TXN)).effects[0]
     on(written, lambda tx, snapshot: transition_effect(tx, snapshot.effects[0], EffectState.DENIED, CAUSE))
     with pytest.raises(ConflictError, match="changed while"):
         on(written, lambda tx, _: transition_effect(tx, stale, EffectState.RELEASED, CAUSE))
@@ -100,7 +100,7 @@ def test_what_was_read_before_somebody_else_moved_it_loses(written: Database) ->
     assert written.read_sync(states) == ["denied", "review"]
     assert [kind for kind, _ in written.read_sync(log)] == ["effect_denied"]
     on(written, lambda tx, snapshot: transitions.set_columns(tx, snapshot.effects[0], valid_for_s=1))
-    assert written.read_sync(lambda conn: records.require(conn, TXN)).effects[0].valid_for_s == 1
+    assert written.read_sync(lambda conn: repository.require_transaction(conn, TXN)).effects[0].valid_for_s == 1
 
 
 FULL = "CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'full'); END"
@@ -126,7 +126,7 @@ def test_a_review_settles_and_opens_again_and_people_are_told_each_time(written:
         transition_review(tx, review, "open", CAUSE)
 
     on(written, work)
-    review = written.read_sync(lambda conn: records.require(conn, TXN)).reviews["1" * 64]
+    review = written.read_sync(lambda conn: repository.require_transaction(conn, TXN)).reviews["1" * 64]
     assert (review.state, review.settled_at) == ("open", None)
     assert [kind for kind, _ in written.read_sync(log)] == ["review_settled", "review_reopened"]
     assert written.read_sync(messages) == ["review_settled", "review_reopened"]

@@ -35,9 +35,9 @@ from policy_service.channels.operator.dev.telling import (
 from policy_service.domain.settlement import has_missing_effect
 from policy_service.identity.dev_signin import create_link
 from policy_service.pdp.rules import UNKNOWN_TOOL
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.queries.context import Context
-from policy_service.queries.task_cases import TaskCase, read_task, said_of
+from policy_service.queries.task_context import TaskContext, read_task_context, settlement_of
 from policy_service.queries.task_views import task_url
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.activate import activate
@@ -57,7 +57,7 @@ HEARD_BY_AGENTS: Final = frozenset(
 """The answers that an agent goes on from; the others move nothing, or end the transaction unspent."""
 
 
-def is_left(snapshot: records.Snapshot) -> bool:
+def is_left(snapshot: repository.Snapshot) -> bool:
     """Whether its agent has something to spend or to take back."""
     if snapshot.transaction.state == TxnState.READY.value:
         return True
@@ -244,8 +244,8 @@ class Session:
         """What an earlier sitting left to people: no event will tell of it again."""
         db, now = self._ctx.db, self._ctx.clock()
         # Those that nobody can answer any more are over, though no job has ended them yet.
-        reviews = await db.read(lambda conn: records.open_reviews(conn, after=(now, ""), limit=_WAITING + 1))
-        tasks = await db.read(lambda conn: records.tasks(conn, state="open", limit=_WAITING + 1))
+        reviews = await db.read(lambda conn: repository.list_open_reviews(conn, after=(now, ""), limit=_WAITING + 1))
+        tasks = await db.read(lambda conn: repository.list_tasks(conn, state="open", limit=_WAITING + 1))
         for review in reviews[:_WAITING]:
             await self._tell_review(review.review_id)
         for task in tasks[:_WAITING]:
@@ -254,10 +254,10 @@ class Session:
             say(f"and more of them wait: {self._ctx.settings.public_url}/queue and /tasks")
 
     async def _tell_review(self, review_id: str) -> None:
-        review = await self._ctx.db.read(lambda conn: records.review_by_id(conn, review_id))
+        review = await self._ctx.db.read(lambda conn: repository.review_by_id(conn, review_id))
         if review is None:
             return
-        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, review.txn, review.rev))
+        snapshot = await self._ctx.db.read(lambda conn: repository.require_transaction(conn, review.txn, review.rev))
         effect = snapshot.find(review.effect_id)
         gates = [] if effect is None else effect.gates
         if any(gate["policy_id"] == UNKNOWN_TOOL for gate in gates):
@@ -309,7 +309,7 @@ class Session:
     async def _hear_word(self, task_id: str) -> None:
         """A task is over: by a person's word the script goes on, for one that settled itself nobody has to."""
         case = await self._task(task_id)
-        said = said_of(case)
+        said = settlement_of(case)
         if said is not None and said["answer"] in HEARD_BY_AGENTS:
             self._todo.put_nowait(lambda: self._go_on(case.task.txn, SETTLED))
 
@@ -363,14 +363,14 @@ class Session:
     def _in_a_moment(self, step: Step) -> None:
         asyncio.get_running_loop().call_later(_A_MOMENT_S, lambda: self._todo.put_nowait(step))
 
-    async def _task(self, task_id: str) -> TaskCase:
-        return await self._ctx.db.read(lambda conn: read_task(conn, task_id))
+    async def _task(self, task_id: str) -> TaskContext:
+        return await self._ctx.db.read(lambda conn: read_task_context(conn, task_id))
 
-    async def _snapshot(self, txn: str) -> records.Snapshot:
-        return await self._ctx.db.read(lambda conn: records.require(conn, txn))
+    async def _snapshot(self, txn: str) -> repository.Snapshot:
+        return await self._ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
 
 
-def _why(snapshot: records.Snapshot, effect: EffectRow) -> str:
+def _why(snapshot: repository.Snapshot, effect: EffectRow) -> str:
     """What the rules say of an effect that they, and not a person, denied."""
     decision = snapshot.decisions.get(effect.decision_id)
     if decision is None or decision.outcome != Verdict.DENY:

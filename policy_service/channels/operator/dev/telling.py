@@ -15,7 +15,7 @@ import typer
 from countersign.contract import TaskKind, manifest_file
 from policy_service.channels.operator.dev.folder import DevFolder
 from policy_service.channels.operator.speaking import visible
-from policy_service.channels.showing.wording import question_text
+from policy_service.channels.presentation.formatting import question_text
 
 KEYS = "keys, each with Enter: l another sign-in link, r run again, q end (as Ctrl-C)"
 

@@ -19,12 +19,12 @@ from typing import Final
 
 from slack_sdk.models.blocks import Block, ContextBlock, RichTextElement
 
-from policy_service.channels.showing.arguments import ArgView, Sheet, arg_views, members, same_bytes
-from policy_service.channels.showing.findings import Finding
-from policy_service.channels.showing.marking import mark
-from policy_service.channels.showing.signing import approving
-from policy_service.channels.showing.standing import quorum
-from policy_service.channels.showing.wording import counted
+from policy_service.channels.presentation.arguments import ArgView, ArgumentsPage, arg_views, ordered_members, matches_canonical
+from policy_service.channels.presentation.text_findings import TextFinding
+from policy_service.channels.presentation.marked_text import mark
+from policy_service.channels.presentation.signing import approval_effect
+from policy_service.channels.presentation.review_status import quorum_status
+from policy_service.channels.presentation.formatting import pluralize
 from policy_service.channels.slack.drawing.blocks import (
     VALUE,
     WORDS,
@@ -71,9 +71,9 @@ class Args:
     note: str = ""
 
 
-def args_shown(page: Sheet, *, short: bool = False) -> Args:
+def args_shown(page: ArgumentsPage, *, short: bool = False) -> Args:
     """The arguments of an effect, nothing of them where the rows are not the bytes. ``short``: nobody decides by it."""
-    if not same_bytes(page):
+    if not matches_canonical(page):
         return Args("", False, "The arguments are not shown: they do not add up to the canonical bytes.")
     text = laid_out(page)
     secrets = {row.name: row.value_json for row in page.args if row.secret}
@@ -83,9 +83,9 @@ def args_shown(page: Sheet, *, short: bool = False) -> Args:
     return _beginning(text, len(page.canonical))
 
 
-def laid_out(page: Sheet) -> str:
+def laid_out(page: ArgumentsPage) -> str:
     """`{`, a member a line, `}`: in canonical order, with what cannot be seen written out."""
-    lines = ",\n".join(f"  {_string(row.name)}: {_value(row)}" for _, row in members(page))
+    lines = ",\n".join(f"  {_string(row.name)}: {_value(row)}" for _, row in ordered_members(page))
     return f"{{\n{lines}\n}}" if lines else "{}"
 
 
@@ -119,7 +119,7 @@ def _member(line: str, secrets: Mapping[str, str]) -> str | None:
 
 def _value(row: ArgRow) -> str:
     if row.secret:
-        return f"(hidden, {counted(row.bytes, 'byte')})"
+        return f"(hidden, {pluralize(row.bytes, 'byte')})"
     if row.value_json.startswith('"'):
         return _string(row.value_text, address=row.recipient)
     return _written(row.value_json, address=False)
@@ -143,12 +143,12 @@ def _written(text: str, *, address: bool, json_text: bool = False) -> str:
 def _beginning(text: str, size: int) -> Args:
     lines = text.split("\n")
     first = "\n".join(lines[:BEGINNING_LINES])
-    rest = f"all {counted(size, 'byte')} are on the page."
+    rest = f"all {pluralize(size, 'byte')} are on the page."
     if units(first) <= BEGINNING_CHARACTERS:
         shown = min(BEGINNING_LINES, len(lines))
-        return Args(first, False, f"The first {shown:,} of {counted(len(lines), 'line')}; {rest}")
+        return Args(first, False, f"The first {shown:,} of {pluralize(len(lines), 'line')}; {rest}")
     first = text[:BEGINNING_CHARACTERS]
-    return Args(first, False, f"The first {len(first):,} of {counted(len(text), 'character')}; {rest}")
+    return Args(first, False, f"The first {len(first):,} of {pluralize(len(text), 'character')}; {rest}")
 
 
 MOST_WARNINGS: Final = 4
@@ -162,7 +162,7 @@ class Misled:
     """Something that can mislead, and the argument it is in; no name: the sentence."""
 
     name: str
-    finding: Finding
+    finding: TextFinding
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def _views(page: ReviewPage) -> tuple[ArgView, ...]:
     return arg_views(page, full=True)
 
 
-def _in_sentence(pieces: tuple[Piece, ...]) -> list[Finding]:
+def _in_sentence(pieces: tuple[Piece, ...]) -> list[TextFinding]:
     values = (mark(piece.text, address=piece.kind == "recipient") for piece in pieces if piece.value)
     return [finding for marked in values for finding in marked.findings]
 
@@ -227,12 +227,12 @@ def _warned(page: ReviewPage, misled: tuple[Misled, ...], pen: Pen) -> list[Rich
     number = len(page.warnings) + len(misled)
     if not number:
         return []
-    lines: list[RichTextElement] = [section(bold(f"{counted(number, 'thing')} here can mislead you"))]
+    lines: list[RichTextElement] = [section(bold(f"{pluralize(number, 'thing')} here can mislead you"))]
     lines += [section(pen.said(text, WORDS)) for text in page.warnings[:MOST_WARNINGS]]
     lines += [section(_misled(one, pen)) for one in misled[:MOST_WARNINGS]]
     if (more := number - min(len(page.warnings), MOST_WARNINGS) - min(len(misled), MOST_WARNINGS)) > 0:
         pen.cut = True
-        lines.append(section(own(f"{counted(more, 'more warning')}: on the page.")))
+        lines.append(section(own(f"{pluralize(more, 'more warning')}: on the page.")))
     return lines
 
 
@@ -272,7 +272,7 @@ def _asked(page: ReviewPage, pen: Pen, most: int, *, small: bool) -> list[RichTe
     lines.append(
         section(own("Answer by "), when(page.answer_by, left=True), own(", else it expires unfired."))
     )
-    if does := approving(page, quorum(page).wanted):
+    if does := approval_effect(page, quorum_status(page).wanted):
         lines.append(section(own(does)))
     lines += gate_lines(page, pen, most)
     if page.unanswerable:
@@ -296,7 +296,7 @@ def _siblings(page: ReviewPage, pen: Pen) -> list[RichTextElement]:
     ]
     if (more := len(page.siblings) - MOST_SIBLINGS) > 0:
         pen.cut = True
-        lines.append(section(own(f"{counted(more, 'more effect')}: on the page.")))
+        lines.append(section(own(f"{pluralize(more, 'more effect')}: on the page.")))
     return lines
 
 
@@ -307,7 +307,7 @@ def _asker(page: ReviewPage, pen: Pen) -> list[RichTextElement]:
         else own(", for nobody: this agent has no owner")
     )
     lines: list[RichTextElement] = [section(own("Asked by "), bold(pen.shown(page.agent)), owner, own("."))]
-    facts = f"{counted(len(page.facts), 'fact')} looked up" if page.facts else ""
+    facts = f"{pluralize(len(page.facts), 'fact')} looked up" if page.facts else ""
     claims = "what the agent says of it, unchecked" if page.claimed else ""
     beside = ", and ".join(filter(None, (facts, claims)))
     return [*lines, section(own(f"On the page: {beside}."))] if beside else lines

@@ -19,8 +19,8 @@ from slack_sdk.models.blocks import (
     RichTextSectionElement,
 )
 
-from policy_service.channels.showing.signing import siblings_waiting, signing, the_amount
-from policy_service.channels.showing.standing import quorum, short_outcome
+from policy_service.channels.presentation.signing import waiting_siblings, signed_sentence, single_amount
+from policy_service.channels.presentation.review_status import quorum_status, short_outcome_text
 from policy_service.channels.slack.drawing.blocks import (
     NAME,
     VALUE,
@@ -35,7 +35,7 @@ from policy_service.channels.slack.drawing.blocks import (
     units,
     when,
 )
-from policy_service.queries.queue import Count, QueuePage, QueueRow
+from policy_service.queries.queue import CappedCount, QueuePage, QueueRow
 from policy_service.queries.review_models import ReviewPage
 
 MAX_CONFIRM: Final = 300  # of a confirmation's text: what Slack takes
@@ -80,13 +80,13 @@ def opening(url: str, label: str) -> ButtonElement:
 
 def releases(page: ReviewPage) -> bool:
     """Whether one more approval is the last thing that is missing."""
-    return quorum(page).wanted <= 1 and not siblings_waiting(page)
+    return quorum_status(page).wanted <= 1 and not waiting_siblings(page)
 
 
 def signing_words(page: ReviewPage, most: int) -> str:
     """`You sign: refund $1,240.00 USD to card_visa_4242, once.`; a long one is named by its digest."""
     pen = Pen()
-    words = f"You sign: {pen.spoken(signing(page))}, once."
+    words = f"You sign: {pen.spoken(signed_sentence(page))}, once."
     if pen.cut or units(words) > most:
         digest = f"{page.effect_digest[:4]} {page.effect_digest[4:8]}"
         return f"You sign the effect as it stands in the message, digest {digest}, once."
@@ -100,7 +100,7 @@ def approving_words(page: ReviewPage) -> str:
 
 
 def _approve(page: ReviewPage, pointer: Pointer) -> ButtonElement:
-    amount = the_amount(page)
+    amount = single_amount(page)
     label = f"Approve {amount.text}" if amount else "Approve"
     if units(label) >= MAX_LABEL:
         label = "Approve"
@@ -131,12 +131,12 @@ def row_of(row: QueueRow, public_url: str) -> Row:
         f"{row.risk.capitalize()} risk · {pen.shown(row.agent)} · {row.have:,} of {row.need:,} signed · "
     )
     until = [*own("by "), *when(row.answer_by, left=True)]
-    told = short_outcome(row.state, row.effect_state, opened=row.opened)
+    told = short_outcome_text(row.state, row.effect_state, opened=row.opened)
     stands = until if row.state == "open" else own(pen.shown(told.heading, NAME))
     return [section(pen.sentence(row.sentence, VALUE)), section(by, stands, own(" · "), way)]
 
 
-def listed(rows: Iterable[Row], total: Count, where: str, most: int = MOST_ROWS) -> list[Block]:
+def listed(rows: Iterable[Row], total: CappedCount, where: str, most: int = MOST_ROWS) -> list[Block]:
     """As many rows as there is room for, and how many of the ``total`` stand elsewhere."""
     blocks: list[Block] = []
     room, shown = MAX_LIST_CHARACTERS, 0
@@ -147,22 +147,22 @@ def listed(rows: Iterable[Row], total: Count, where: str, most: int = MOST_ROWS)
             break
         blocks += [block] if not blocks else [DividerBlock(), block]
         shown += 1
-    more = Count(total.number - shown, total.capped)
+    more = CappedCount(total.number - shown, total.capped)
     return blocks + ([_more(more, where)] if more.number > 0 else [])
 
 
-def number_waiting(page: QueuePage) -> Count:
+def number_waiting(page: QueuePage) -> CappedCount:
     """How many reviews wait for the person whose queue this is."""
-    return Count(max(page.counts.me.number, len(page.rows)), page.counts.me.capped)
+    return CappedCount(max(page.counts.me.number, len(page.rows)), page.counts.me.capped)
 
 
-def numbered(count: Count) -> str:
+def numbered(count: CappedCount) -> str:
     """`3 reviews wait`, `1 review waits`, `1,000+ reviews wait`."""
     one = count.number == 1 and not count.capped
     return f"{count.words} {'review waits' if one else 'reviews wait'}"
 
 
-def _more(more: Count, where: str) -> Block:
+def _more(more: CappedCount, where: str) -> Block:
     one = more.number == 1 and not more.capped
     words = "1 more stands" if one else f"{more.words} more stand"
     return rich(section(own(f"{words} "), link(where, "on the web"), own(".")))

@@ -17,8 +17,8 @@ from typing import Final
 from slack_sdk.models.blocks import Block
 
 from countersign.contract.wire import MAX_TEXT_CHARS
-from policy_service.channels.showing.arguments import same_bytes
-from policy_service.channels.showing.wording import counted
+from policy_service.channels.presentation.arguments import matches_canonical
+from policy_service.channels.presentation.formatting import pluralize
 from policy_service.channels.slack.drawing.blocks import (
     MAX_CHARACTERS,
     VALUE,
@@ -49,7 +49,7 @@ from policy_service.channels.slack.drawing.buttons import (
 )
 from policy_service.channels.slack.drawing.people import state_words
 from policy_service.queries.effect_text import Piece
-from policy_service.queries.queue import Count
+from policy_service.queries.queue import CappedCount
 from policy_service.queries.review_models import EventLine, ReviewPage
 
 FOOT_CHARACTERS: Final = 2_600  # the buttons: two values, four addresses, what is signed, once more
@@ -65,7 +65,7 @@ def withheld_from(page: ReviewPage, body: Body) -> str | None:
     """The same, where its body is at hand."""
     if page.superseded_by is not None or page.state != "open":
         return f"{state_words(page)}: nobody is asked here any more."
-    if not same_bytes(page):
+    if not matches_canonical(page):
         return "Its arguments do not add up to the canonical bytes. Nobody can vote on it: tell the operator."
     return _cannot_be_read_here(page, body) or _asks_for_more(page)
 
@@ -73,7 +73,7 @@ def withheld_from(page: ReviewPage, body: Body) -> str | None:
 def _cannot_be_read_here(page: ReviewPage, body: Body) -> str | None:
     if body.misled:
         each = "it" if len(body.misled) == 1 else "each"
-        return f"{counted(len(body.misled), 'thing')} in it can mislead: on the page {each} is marked."
+        return f"{pluralize(len(body.misled), 'thing')} in it can mislead: on the page {each} is marked."
     if page.warnings:
         return "It carries a warning: read it on the page."
     if body.args.note:
@@ -174,14 +174,14 @@ def digest(
     """A list with a link for each; ``more`` stand besides. It is named like a card: `cs/<digest_id>/0/<outbox_id>`."""
     waiting = sum(_waits(line, now) for line in lines)
     head = (
-        f"{numbered(Count(waiting + more))} here, listed together"
+        f"{numbered(CappedCount(waiting + more))} here, listed together"
         if waiting + more
         else "Nobody is asked about these any more"
     )
     blocks: list[Block] = [rich(section(bold(head), own(".")), block_id=block_id(digest_id, 0, outbox_id))]
     rows = (_row(line, public_url, now) for line in lines)
     return drawn(
-        escaped(head), [*blocks, *listed(rows, Count(len(lines) + more), f"{public_url.rstrip('/')}/")]
+        escaped(head), [*blocks, *listed(rows, CappedCount(len(lines) + more), f"{public_url.rstrip('/')}/")]
     )
 
 

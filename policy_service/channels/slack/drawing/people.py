@@ -12,10 +12,10 @@ from typing import Final
 
 from slack_sdk.models.blocks import RichTextElement
 
-from policy_service.channels.showing.standing import Outcome, denial, named, outcome, quorum
-from policy_service.channels.showing.wording import counted, either
+from policy_service.channels.presentation.review_status import OutcomeText, counted_denial, join_names, outcome_text, quorum_status
+from policy_service.channels.presentation.formatting import pluralize, join_or
 from policy_service.channels.slack.drawing.blocks import WORDS, Pen, bold, own, quote, section, when
-from policy_service.queries.review_models import BreakGlassView, GateView, ReviewPage, VoteView
+from policy_service.queries.review_models import BreakGlassView, GateView, ReviewPage, VoteLine
 
 MOST_GATES: Final = 4  # more rules than this about one effect are read on the page
 MOST_NAMES: Final = 6
@@ -29,7 +29,7 @@ def gate_lines(page: ReviewPage, pen: Pen, most: int = MOST_GATES) -> list[RichT
     if len(page.gates) > most:
         pen.cut = True
         lines.append(
-            section(own(f"{counted(len(page.gates) - most, 'more gate')} asked: they are on the page."))
+            section(own(f"{pluralize(len(page.gates) - most, 'more gate')} asked: they are on the page."))
         )
     return lines
 
@@ -52,22 +52,22 @@ def _gate(gate: GateView, pen: Pen, *, alone: bool) -> RichTextElement:
 
 
 def _asked(gate: GateView, pen: Pen) -> str:
-    groups = either([pen.shown(group) for group in gate.groups[:MOST_NAMES]])
+    groups = join_or([pen.shown(group) for group in gate.groups[:MOST_NAMES]])
     if len(gate.groups) > MOST_NAMES:
         pen.cut = True
         groups += f" or {len(gate.groups) - MOST_NAMES:,} more"
     passkey = f", with a {pen.shown(gate.own_step_up)}" if gate.own_step_up else ""
-    return f"{counted(gate.own_quorum, 'person', 'people')} in {groups}{passkey}"
+    return f"{pluralize(gate.own_quorum, 'person', 'people')} in {groups}{passkey}"
 
 
 def _also(gate: GateView, pen: Pen) -> str:
-    groups = either([pen.shown(group) for group in gate.added[:MOST_NAMES]])
+    groups = join_or([pen.shown(group) for group in gate.added[:MOST_NAMES]])
     return f"{groups} {'is' if len(gate.added) == 1 else 'are'} asked as well by now."
 
 
 def quorum_lines(page: ReviewPage, pen: Pen) -> list[RichTextElement]:
     """`1 of 2 approvals by finance: Ana Ito.`, and who else could."""
-    aside, signatures = Pen(), quorum(page)
+    aside, signatures = Pen(), quorum_status(page)
     groups = f" by {pen.shown(signatures.groups, WORDS)}" if signatures.groups else ""
     who = _voters(signatures.signed, aside)
     signed = [*own(": "), *bold(who), *own(".")] if who else own(".")
@@ -88,15 +88,15 @@ def quorum_lines(page: ReviewPage, pen: Pen) -> list[RichTextElement]:
 def _could(gate: GateView, aside: Pen) -> str:
     names = [aside.shown(name) for name in gate.could_sign[:MOST_NAMES]]
     more = gate.could_sign_more + max(0, len(gate.could_sign) - MOST_NAMES)
-    could = f"{named(names, more)} could sign." if names else ""
+    could = f"{join_names(names, more)} could sign." if names else ""
     barred = [aside.shown(name) for name in gate.barred[:MOST_NAMES]]
-    return could + (f" Not {either(barred)}, on the asking side." if barred else "")
+    return could + (f" Not {join_or(barred)}, on the asking side." if barred else "")
 
 
 def decided_lines(page: ReviewPage) -> list[RichTextElement]:
     """Who settled it and when, where people did; a denial with its reason."""
     aside = Pen()
-    if page.state == "denied" and (vote := denial(page)) is not None:
+    if page.state == "denied" and (vote := counted_denial(page)) is not None:
         lines: list[RichTextElement] = [
             section(
                 bold("Denied"), own(" by "), bold(aside.shown(vote.person_name)), own(" · "), when(vote.at)
@@ -105,7 +105,7 @@ def decided_lines(page: ReviewPage) -> list[RichTextElement]:
         return [*lines, quote(aside.said(vote.reason, WORDS, block=True))] if vote.reason else lines
     if page.break_glass is not None and page.break_glass.signed:
         return [_emergency(page.break_glass)]
-    signed = quorum(page).signed
+    signed = quorum_status(page).signed
     if page.state != "met" or not signed:
         return []
     last = max(vote.at for vote in signed)
@@ -137,11 +137,11 @@ def denied_before_lines(page: ReviewPage, most: int = MOST_DENIALS) -> list[Rich
         if one.reason:
             lines.append(quote(aside.said(one.reason, WORDS, block=True)))
     if (more := len(page.denied_before) - most) > 0:
-        lines.append(section(own(f"Denied {counted(more, 'more time')} before: see the page.")))
+        lines.append(section(own(f"Denied {pluralize(more, 'more time')} before: see the page.")))
     return lines
 
 
-def _voters(votes: Sequence[VoteView], aside: Pen) -> str:
+def _voters(votes: Sequence[VoteLine], aside: Pen) -> str:
     names = [aside.shown(vote.person_name) for vote in votes[:MOST_NAMES]]
     more = len(votes) - len(names)
     if more > 0:
@@ -155,7 +155,7 @@ _TOLD_WITH_WHO = frozenset({"Denied", "Approved", "Released", "Break-glass"})
 
 def settled_lines(page: ReviewPage) -> list[RichTextElement]:
     """What became of it, whether anything fired above all; and who settled it. Nothing is said twice."""
-    told, who = outcome(page), decided_lines(page)
+    told, who = outcome_text(page), decided_lines(page)
     words = Pen().said(told.text, 300)
     if who and told.tag in _TOLD_WITH_WHO:
         return [*who, *([section(words)] if told.text else [])]
@@ -169,8 +169,8 @@ def state_words(page: ReviewPage) -> str:
     """The state of a review in a word or two."""
     if page.state == "open" and page.superseded_by is None:
         return "Review wanted"
-    return _short(outcome(page))
+    return _short(outcome_text(page))
 
 
-def _short(told: Outcome) -> str:
+def _short(told: OutcomeText) -> str:
     return Pen().shown(told.heading or told.tag)

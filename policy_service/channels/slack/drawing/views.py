@@ -21,7 +21,7 @@ from slack_sdk.models.blocks import (
 )
 from slack_sdk.models.views import View
 
-from policy_service.channels.showing.wording import age_words, counted, sentence
+from policy_service.channels.presentation.formatting import age_words, pluralize, as_sentence
 from policy_service.channels.slack.drawing.blocks import (
     NAME,
     WORDS,
@@ -48,7 +48,7 @@ from policy_service.channels.slack.drawing.buttons import (
     row_of,
     signing_words,
 )
-from policy_service.queries.policies import TriedEffect
+from policy_service.queries.policies import EvaluatedCall
 from policy_service.queries.queue import QueuePage
 from policy_service.queries.review_models import ReviewPage
 
@@ -79,14 +79,14 @@ _USAGE: Final = (
 
 def refusal(words: str, *, url: str | None) -> Drawn:
     """Why not, and where to go. What did not happen stands in the words: a late vote is on record all the same."""
-    told = Pen().shown(sentence(words), WORDS)
+    told = Pen().shown(as_sentence(words), WORDS)
     ways: list[Block] = [ActionsBlock(elements=[opening(url, "Open")])] if url else []
     return drawn(escaped(told), [rich(section(own(told))), *ways])
 
 
 def under_field(words: str, *, elsewhere: bool) -> str:
     """The same below a field of a form, which is a short line; ``elsewhere``: a page says how to mend it."""
-    told = sentence(words)
+    told = as_sentence(words)
     if not elsewhere and len(told) <= MOST_UNDER_FIELD:
         return told
     room = MOST_UNDER_FIELD - len(_READ_ON)
@@ -101,13 +101,13 @@ def _shortened(text: str, room: int) -> str:
 
 def said(words: str) -> Drawn:
     """One sentence."""
-    told = Pen().shown(sentence(words), WORDS)
+    told = Pen().shown(as_sentence(words), WORDS)
     return drawn(escaped(told), [rich(section(own(told)))])
 
 
 def link_offer(url: str, minutes: int) -> Drawn:
     """The way to say who one is."""
-    once = f"The link is yours alone, works once, and for {counted(minutes, 'minute')}."
+    once = f"The link is yours alone, works once, and for {pluralize(minutes, 'minute')}."
     words = f"Sign in once, so that Countersign knows who you are. {once}"
     button = ButtonElement(text=plain("Link my account"), action_id="link", url=url)
     return drawn(escaped(words), [rich(section(own(words))), ActionsBlock(elements=[button])])
@@ -124,7 +124,7 @@ def my_reviews(page: QueuePage, *, public_url: str) -> Drawn:
     return drawn(escaped(head), [rich(section(bold(head), own("."))), *rows])
 
 
-def simulated(tried: TriedEffect) -> Drawn:
+def simulated(tried: EvaluatedCall) -> Drawn:
     """What would be decided about a call."""
     pen, head = Pen(), _OUTCOMES[tried.outcome]
     lines: list[RichTextElement] = [section(bold(head), own(" Nothing was recorded and nothing fires."))]
@@ -147,7 +147,7 @@ def usage() -> Drawn:
 def _told(pen: Pen, words: list[str], more: str, plural: str = "") -> list[RichTextElement]:
     lines: list[RichTextElement] = [section(pen.said(one, 2 * NAME)) for one in words[:MOST_LINES]]
     rest = len(words) - MOST_LINES
-    return lines + ([section(own(f"{counted(rest, more, plural)}."))] if rest > 0 else [])
+    return lines + ([section(own(f"{pluralize(rest, more, plural)}."))] if rest > 0 else [])
 
 
 MOST_NOTE: Final = 400  # characters of a note about Slack itself

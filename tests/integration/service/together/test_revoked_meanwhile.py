@@ -14,7 +14,7 @@ import pytest
 
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.agents import Caller
-from policy_service.queries.queue import Wanted, queue_page
+from policy_service.queries.queue import QueueFilter, queue_page
 from policy_service.queries.stops import Target
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
@@ -212,7 +212,7 @@ async def test_after_a_revocation_and_a_reinstatement_a_new_vote_counts(bank: Ba
     async with bank.revoked("maya"):
         pass
     again, review_id = await bank.person("maya"), review_of(view)
-    queue = await queue_page(bank.service.ctx, voter("maya"), Wanted(), None, 200)
+    queue = await queue_page(bank.service.ctx, voter("maya"), QueueFilter(), None, 200)
     assert review_id in {row.review_id for row in queue.rows if row.can_vote}, "she is asked"
     assert "You approved this" not in (await again.get(f"/reviews/{review_id}")).text
     answer = (await again.vote(view)).json()

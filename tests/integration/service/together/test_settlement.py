@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from countersign.contract import ARGS_LIMITS, EffectState, ErrorCode, TaskKind
-from policy_service.queries import records
+from policy_service.queries import repository
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.workflow.transitions import TransitionReason, sync_transaction_state, transition_effect, open_task
@@ -331,7 +331,7 @@ async def restored(bank: Bank, robot: Agent) -> dict[str, Any]:
 
     def put_back(tx: Tx) -> None:
         alone, cause = lock_transaction(tx, view["txn"]), TransitionReason("service", "restored")
-        snapshot = records.require(alone.conn, view["txn"])
+        snapshot = repository.require_transaction(alone.conn, view["txn"])
         for effect in snapshot.effects:
             transition_effect(alone, effect, EffectState.UNKNOWN, cause)
             open_task(alone, effect, TaskKind.RESTORED, "what is remembered was put back", cause)

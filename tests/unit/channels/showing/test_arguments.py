@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from policy_service.channels.showing.arguments import arg_views, canonical_bytes, folded, same_bytes
-from policy_service.channels.web.drawing.views import warned
+from policy_service.channels.presentation.arguments import arg_views, canonical_view, fold, matches_canonical
+from policy_service.channels.web.presenters.review_page import argument_warnings
 from policy_service.channels.web.rendering import shown
 from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow
 from policy_service.queries.review_models import ReviewPage
@@ -19,19 +19,19 @@ AMOUNT = arg("amount", 1, "integer")
 def text_of(page: ReviewPage) -> str:
     return "".join(
         f"<{stretch}>" if isinstance(stretch, int) else "".join(span.text for span in stretch.spans)
-        for stretch in canonical_bytes(page).stretches
+        for stretch in canonical_view(page).stretches
     )
 
 
 @pytest.mark.parametrize("page", [REFUND, DEPLOY, reviews.hostile(), reviews.fired()])
 def test_rows_reproduce_the_canonical_bytes(page: ReviewPage) -> None:
-    assert same_bytes(page)
-    assert same_bytes(replace(page, args=(), canonical=b"{}"))
+    assert matches_canonical(page)
+    assert matches_canonical(replace(page, args=(), canonical=b"{}"))
 
 
 def test_names_are_ordered_by_utf_16_units_as_the_canonical_form_does() -> None:
     rows = (arg("\ufb33", 1, "integer"), arg("\U0001f600", 2, "integer"))
-    assert same_bytes(replace(REFUND, args=rows, canonical='{"\U0001f600":2,"\ufb33":1}'.encode()))
+    assert matches_canonical(replace(REFUND, args=rows, canonical='{"\U0001f600":2,"\ufb33":1}'.encode()))
 
 
 def tampered(place: int, **changes: object) -> ReviewPage:
@@ -53,18 +53,18 @@ BROKEN = {
 
 @pytest.mark.parametrize("page", BROKEN.values(), ids=BROKEN)
 def test_rows_that_do_not_reproduce_the_bytes_are_noticed(page: ReviewPage) -> None:
-    assert not same_bytes(page)
+    assert not matches_canonical(page)
 
 
 def test_a_secret_is_in_no_stretch_but_its_size_is() -> None:
     assert "s3cr3t" not in text_of(DEPLOY)
     assert '"deploy_key":<19>,"image"' in text_of(DEPLOY)
-    assert canonical_bytes(DEPLOY).size == len(DEPLOY.canonical)
+    assert canonical_view(DEPLOY).size == len(DEPLOY.canonical)
 
 
 def test_a_secret_that_cannot_be_told_apart_takes_all_the_bytes_with_it() -> None:
     page = replace(DEPLOY, canonical=DEPLOY.canonical.replace(b'"100"', b"1").replace(b"4.18", b"4.19"))
-    assert canonical_bytes(page).stretches == (len(page.canonical),)
+    assert canonical_view(page).stretches == (len(page.canonical),)
 
 
 FOLDS = {
@@ -79,7 +79,7 @@ FOLDS = {
 
 @pytest.mark.parametrize(("text", "label"), FOLDS.values(), ids=FOLDS)
 def test_a_long_value_is_folded_and_says_how_much_it_holds(text: str, label: str) -> None:
-    value = folded(text)
+    value = fold(text)
     assert value.label == label
     assert "".join(span.text for span in value.whole.spans) == text
     assert (value.preview is None) == (label == "")
@@ -123,4 +123,4 @@ def test_a_name_the_schema_does_not_know_is_told() -> None:
 
 def test_what_is_said_of_a_name_counts_among_the_warnings() -> None:
     page = replace(REFUND, args=(AMOUNT, arg("Amount", 9, "integer")))
-    assert [warning.text for warning in warned(arg_views(page))] == ["a name like another"] * 2
+    assert [warning.text for warning in argument_warnings(arg_views(page))] == ["a name like another"] * 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_service.channels.showing.marking import Marked, mark, plain
+from policy_service.channels.presentation.marked_text import Marked, mark, plain_text
 from policy_service.channels.web.rendering import shown
 from tests.bench.hostile import TEXTS
 
@@ -143,7 +143,7 @@ def test_a_long_run_of_different_hidden_characters_says_how_many_more() -> None:
 
 
 def test_a_title_writes_out_what_is_hidden() -> None:
-    assert plain("pay \u202egpj.exe") == "pay [U+202E]gpj.exe"
+    assert plain_text("pay \u202egpj.exe") == "pay [U+202E]gpj.exe"
 
 
 # What no page may draw: the directions of text, and what has no width.

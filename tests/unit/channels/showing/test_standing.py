@@ -9,15 +9,15 @@ import pytest
 
 from countersign.contract import TaskKind
 from policy_service.channels.operator.dev.telling import tell_task
-from policy_service.channels.showing import wording
-from policy_service.channels.showing.signing import signing
-from policy_service.channels.showing.standing import denial, outcome, quorum, short_outcome
-from policy_service.channels.showing.wording import question_text
-from policy_service.channels.web.drawing.queue_views import queue_groups
-from policy_service.channels.web.drawing.views import as_shown, changed_since
-from policy_service.channels.web.rendering import stretches
-from policy_service.channels.web.tasks import question
-from policy_service.queries.queue import Wanted
+from policy_service.channels.presentation import formatting
+from policy_service.channels.presentation.signing import signed_sentence
+from policy_service.channels.presentation.review_status import counted_denial, outcome_text, quorum_status, short_outcome_text
+from policy_service.channels.presentation.formatting import question_text
+from policy_service.channels.web.presenters.queue_rows import queue_groups
+from policy_service.channels.web.presenters.review_page import page_fingerprint, change_notice
+from policy_service.channels.web.rendering import cedar_tokens
+from policy_service.channels.web.tasks import task_question
+from policy_service.queries.queue import QueueFilter
 from policy_service.queries.review_models import BreakGlassView, GateView, ReviewPage, RuleChange
 from tests.fakes import reviews
 
@@ -32,7 +32,7 @@ def gate(groups: str, need: int = 1, **changes: Any) -> GateView:
 
 
 def lines(*gates: GateView, **changes: Any) -> list[str]:
-    return [line.by for line in quorum(reviews.refund(gates=gates, **changes)).open_lines]
+    return [line.by for line in quorum_status(reviews.refund(gates=gates, **changes)).open_lines]
 
 
 def test_an_open_line_names_who_may_sign_it() -> None:
@@ -48,16 +48,16 @@ def test_an_open_line_names_who_may_sign_it() -> None:
 
 def test_only_votes_that_count_are_signatures() -> None:
     late = replace(DEPLOY, votes=(replace(DEPLOY.votes[0], counted=False),))
-    assert [vote.person_name for vote in quorum(DEPLOY).signed] == ["Tomás Reyes"]
-    assert quorum(late).signed == ()
+    assert [vote.person_name for vote in quorum_status(DEPLOY).signed] == ["Tomás Reyes"]
+    assert quorum_status(late).signed == ()
 
 
 def test_what_nobody_approved_is_not_told_as_approved() -> None:
-    told = outcome(reviews.fired(effect_state="released", break_glass=BreakGlassView(opened_at=NOW)))
+    told = outcome_text(reviews.fired(effect_state="released", break_glass=BreakGlassView(opened_at=NOW)))
     assert (told.heading, told.tone, told.tag) == ("Opened in an emergency", "why-bad", "Break-glass")
     assert "Nobody's approval" in told.text
-    assert short_outcome("met", "released", opened=True).tag == "Break-glass"
-    assert short_outcome("met", "fired", opened=True).tag == "Fired"
+    assert short_outcome_text("met", "released", opened=True).tag == "Break-glass"
+    assert short_outcome_text("met", "fired", opened=True).tag == "Fired"
 
 
 APPROVED = {
@@ -83,18 +83,18 @@ OUTCOMES = [
 
 @pytest.mark.parametrize(("page", "heading"), OUTCOMES)
 def test_a_settled_review_says_what_became_of_the_effect(page: ReviewPage, heading: str) -> None:
-    assert outcome(page).heading == heading
+    assert outcome_text(page).heading == heading
 
 
 @pytest.mark.parametrize("state", ["denied", "expired", "withdrawn", "revoked"])
 def test_where_nothing_fired_the_page_says_so(state: str) -> None:
-    assert "Nothing fired" in outcome(reviews.refund(state=state, effect_state=state)).text
+    assert "Nothing fired" in outcome_text(reviews.refund(state=state, effect_state=state)).text
 
 
 def test_the_denial_that_settled_it_is_found() -> None:
-    found = denial(reviews.denied())
+    found = counted_denial(reviews.denied())
     assert found is not None and found.person_name == "Tomás Reyes"
-    assert denial(reviews.fired()) is None
+    assert counted_denial(reviews.fired()) is None
 
 
 RULES = RuleChange(NOW, "a" * 40, "b" * 40, "People are now asked by Legal looks at it")
@@ -120,12 +120,12 @@ SINCE = [
 
 @pytest.mark.parametrize(("page", "before", "told"), SINCE)
 def test_a_page_is_told_what_happened_since_it_was_opened(page: ReviewPage, before: Any, told: str) -> None:
-    since = changed_since(page, "" if before is None else as_shown(before))
+    since = change_notice(page, "" if before is None else page_fingerprint(before))
     assert since.startswith(told) and bool(since) is bool(told)
 
 
 def test_what_is_signed_is_the_sentence_with_currency_codes() -> None:
-    text = "".join(piece.text for piece in signing(reviews.refund()))
+    text = "".join(piece.text for piece in signed_sentence(reviews.refund()))
     assert text == "refund $1,240.00 USD to Dana Whitfield, card card_visa_4242"
 
 
@@ -141,14 +141,14 @@ SPANS = {
 
 
 def test_a_span_is_said_in_two_units_at_most() -> None:
-    assert [wording.span_words(span) for span in SPANS.values()] == list(SPANS)
+    assert [formatting.span_words(span) for span in SPANS.values()] == list(SPANS)
 
 
 def test_the_answer_time_itself_is_too_late_and_below_a_quarter_of_an_hour_the_ring_is_red() -> None:
     opened, moment, quarter = NOW - timedelta(hours=4), timedelta(microseconds=1), timedelta(minutes=15)
-    assert [wording.due(opened, NOW + left, NOW).over for left in (timedelta(), moment)] == [True, False]
+    assert [formatting.deadline_of(opened, NOW + left, NOW).over for left in (timedelta(), moment)] == [True, False]
     opened = NOW - timedelta(hours=1)
-    assert [wording.due(opened, NOW + left, NOW).soon for left in (quarter, quarter - moment)] == [
+    assert [formatting.deadline_of(opened, NOW + left, NOW).soon for left in (quarter, quarter - moment)] == [
         False,
         True,
     ]
@@ -156,25 +156,25 @@ def test_the_answer_time_itself_is_too_late_and_below_a_quarter_of_an_hour_the_r
 
 def test_a_clock_time_names_its_day_when_it_is_not_today() -> None:
     moments = ["2026-11-19T17:07:00Z", "2026-11-20T09:00:00Z", "2027-01-02T09:00:00Z"]
-    told = [wording.clock(datetime.fromisoformat(moment), NOW) for moment in moments]
+    told = [formatting.clock_time(datetime.fromisoformat(moment), NOW) for moment in moments]
     assert told == ["17:07", "20 Nov, 09:00", "2 Jan 2027, 09:00"]
 
 
 def test_a_digest_is_shortened_and_nothing_else_is() -> None:
-    assert wording.short_digest("7c1e09af4b52d8e0" + "0" * 44 + "31fa") == "7c1e 09af 4b52 d8e0 … 31fa"
-    assert wording.short_digest("rev_01KAHV6T3M") == "rev_01KAHV6T3M"
+    assert formatting.short_digest("7c1e09af4b52d8e0" + "0" * 44 + "31fa") == "7c1e 09af 4b52 d8e0 … 31fa"
+    assert formatting.short_digest("rev_01KAHV6T3M") == "rev_01KAHV6T3M"
 
 
 def test_rows_are_grouped_by_the_time_they_have() -> None:
     left = [timedelta(0), timedelta(minutes=60), timedelta(hours=2), timedelta(days=2)]
     rows = [reviews.row_of(reviews.refund(f"rev_{one}", answer_by=NOW + one)) for one in left]
-    groups = [group.name for group in queue_groups(rows, NOW, Wanted())]
+    groups = [group.name for group in queue_groups(rows, NOW, QueueFilter())]
     assert groups == ["Time is up", "Within the hour", "Within a day", "Later"]
 
 
 def test_cedar_text_is_whole_and_its_words_are_told_apart() -> None:
     text = reviews.REFUND_GATE + ' // in "comments" nothing is\n@doc("a \\" b")'
-    pieces = list(stretches(text))
+    pieces = list(cedar_tokens(text))
     assert "".join(piece for _, piece in pieces) == text
     found = [("k", "forbid"), ("a", "@approval"), ("s", '"finance"'), ("d", "5000"), ("s", '"a \\" b"')]
     assert {*found, ("c", '// in "comments" nothing is')} <= set(pieces)
@@ -190,7 +190,7 @@ def test_every_kind_of_task_has_its_sentence_wherever_it_is_told(
 ) -> None:
     asked = question_text(kind, of_compensation=of_compensation)
     task = SimpleNamespace(kind=kind.value, of_compensation=of_compensation)
-    drawn = question(cast("Any", task))
+    drawn = task_question(cast("Any", task))
     tell_task("refund", kind, URL, of_compensation=of_compensation)
     said = "".join(capsys.readouterr())
     assert drawn.text == asked and len(drawn.tag.split()) <= 2

@@ -13,7 +13,7 @@ from policy_service.channels.slack.drawing.card import bare_card, buttons_withhe
 from policy_service.channels.slack.drawing.people import MOST_GATES
 from policy_service.queries import review_models as reading
 from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece
-from policy_service.queries.review_models import BreakGlassView, ReviewPage, RuleChange, VoteView
+from policy_service.queries.review_models import BreakGlassView, ReviewPage, RuleChange, VoteLine
 from tests.fakes import reviews
 from tests.fakes.blocks import buttons, code, kinds, refused, values, words
 
@@ -41,9 +41,9 @@ def approving(page: ReviewPage) -> dict[str, Any]:
     return found
 
 
-def voted(name: str, verdict: str = "approve", *, after_min: int = 0, counted: bool = True) -> VoteView:
+def voted(name: str, verdict: str = "approve", *, after_min: int = 0, counted: bool = True) -> VoteLine:
     words = "fire" if verdict == "break_glass" else ""
-    return VoteView(name, verdict, words, NOW + timedelta(minutes=after_min), counted, "oidc")
+    return VoteLine(name, verdict, words, NOW + timedelta(minutes=after_min), counted, "oidc")
 
 
 def test_our_words_are_plain_and_values_are_bold() -> None:
@@ -79,7 +79,7 @@ OF_LEGAL = reviews.refund(gates=(GATE, replace(SECOND, groups=("legal",), own_st
 BEFORE = reviews.refund(
     denied_before=(reading.DeniedBefore("rev_0", NOW, "Ingrid Vik", "Voucher <!here>", ("amount_cents",)),),
     rule_changes=(RuleChange(NOW, "a" * 40, "b" * 40, "Asks finance now"),),
-    since_staged=(reading.Change("amount_cents", "1", "2"),),
+    since_staged=(reading.ArgChange("amount_cents", "1", "2"),),
     unanswerable="nobody in finance is left",
 )
 TOLD = [

@@ -18,7 +18,7 @@ from policy_service.channels.slack.drawing.views import (
     my_reviews,
     under_field,
 )
-from policy_service.queries.queue import Count, QueuePage, TabCounts
+from policy_service.queries.queue import CappedCount, QueuePage, TabCounts
 from policy_service.queries.review_models import EventLine, ReviewPage
 from tests.fakes import policies, reviews
 from tests.fakes.blocks import buttons, nodes, refused, refused_view, values, words
@@ -145,7 +145,7 @@ def test_the_forms_say_what_they_do() -> None:
 # -- the home ---------------------------------------------------------------------------------------------------------
 
 ROWS = tuple(map(reviews.row_of, (reviews.refund(), reviews.hostile(), reviews.credit(1))))
-QUEUE = QueuePage(ROWS, None, TabCounts(me=Count(7)))
+QUEUE = QueuePage(ROWS, None, TabCounts(me=CappedCount(7)))
 
 
 def at_home(waiting: QueuePage | None, **changes: Any) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def at_home(waiting: QueuePage | None, **changes: Any) -> dict[str, Any]:
     return view
 
 
-CAPPED = QueuePage(ROWS, "next", TabCounts(me=Count(1_000, capped=True)))
+CAPPED = QueuePage(ROWS, "next", TabCounts(me=CappedCount(1_000, capped=True)))
 AT_HOME = [
     (QUEUE, "7 reviews wait for you"),
     (QUEUE, "Low risk · goodwill-desk · 0 of 1 signed · by 19 Nov 2026, 21:27 UTC · Open"),
