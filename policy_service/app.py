@@ -38,33 +38,33 @@ from policy_service.audit.log import highest_index
 from policy_service.audit.sequencer import LEASE, SequencerLimits, Sequencer
 from policy_service.channels.http import (
     agent_keys,
-    docs,
-    measured,
+    openapi,
+    request_metrics,
     policies,
     problems,
     proposals,
     redemptions,
     reviews,
-    shadows,
-    signing_out,
+    shadow_report,
+    backchannel_logout,
     tasks,
     transactions,
     wellknown,
 )
 from policy_service.channels.http import log as log_routes
-from policy_service.channels.http.answer_headers import AnswerHeaders
+from policy_service.channels.http.response_headers import ResponseHeaders
 from policy_service.channels.http.api import Api
-from policy_service.channels.http.gate import Gate
-from policy_service.channels.http.single_headers import SingleHeaders
-from policy_service.channels.operator.socket import embedded_lock, open_database
+from policy_service.channels.http.authentication import Authentication
+from policy_service.channels.http.duplicate_headers import RefuseDuplicateHeaders
+from policy_service.channels.admin.socket import embedded_lock, open_database
 from policy_service.channels.slack import transports as slack_routes
-from policy_service.channels.slack.loops import SlackChannel
+from policy_service.channels.slack.workers import SlackService
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.pages import Pages
 from policy_service.errors import StartError
 from policy_service.facts.allowlist import Allowlist, load_allowlist
 from policy_service.health import Health
-from policy_service.http_clients import route_of
+from policy_service.http_clients import route_from_settings
 from policy_service.identity.external_jwt import TrustedIssuers
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.proofs import Authenticator, Nonces
@@ -73,7 +73,7 @@ from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.jobs.delivery import WebhookSender, send_outbox
 from policy_service.jobs.health_monitor import HealthMonitor
-from policy_service.logs import fault_of_the_loop, set_up_logs
+from policy_service.logs import log_loop_exception, set_up_logs
 from policy_service.pap.active import ActiveBundle
 from policy_service.pap.shadow import Candidate
 from policy_service.queries.context import Context
@@ -127,18 +127,18 @@ class Service:
             self.mark = EpochMarkWriter(settings.key_dir, mark, self.health.signal("epoch"))
             self.db.refuse_stale_server(self.mark.progress)
             clients = from_settings.client_secrets(settings)
-            outside = load_allowlist(settings, clock or utc_now, self.health, from_settings.given_secret)
+            outside = load_allowlist(settings, clock or utc_now, self.health, from_settings.read_secret_file)
             self.metrics_token = from_settings.metrics_token(settings)
             self.webhook_secret = from_settings.webhook_secret(settings)
             self.telling = WebhookSender(settings, self.health)
-            route = route_of(settings)
+            route = route_from_settings(settings)
             opened.callback(tracing.start(route=route))
             self._closing = opened.pop_all()
         # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
         clock = clock or utc_now
         self.active = ActiveBundle(
-            from_settings.source(settings, clock),
+            from_settings.bundle_source(settings, clock),
             clock,
             signal=self.health.signal("bundle"),
             activation=self.health.signal("activation"),
@@ -176,7 +176,7 @@ class Service:
         )
         self.slack = None
         if settings.slack is not None:
-            self.slack = SlackChannel(settings, settings.slack, self.ctx, self.health)
+            self.slack = SlackService(settings, settings.slack, self.ctx, self.health)
         self.authenticator = Authenticator(
             self.db, Nonces(ring.nonce_secret, settings.nonce_period_s), settings, clock
         )
@@ -245,7 +245,7 @@ class Service:
         loaded = await refresh_bundle(self.ctx, starting=True)
         if loaded.active is None:
             raise StartError(f"the bundle {self.active.origin} does not load:\n{loaded.error}")
-        asyncio.get_running_loop().set_exception_handler(fault_of_the_loop)
+        asyncio.get_running_loop().set_exception_handler(log_loop_exception)
         async with AsyncExitStack() as started:
             await self.feed.start()
             self.db.on_commit(self.sequencer.nudge)
@@ -317,10 +317,10 @@ _ROUTES = (
     reviews.routes,
     proposals.routes,
     tasks.routes,
-    shadows.routes,
+    shadow_report.routes,
     log_routes.routes,
     agent_keys.routes,
-    signing_out.routes,
+    backchannel_logout.routes,
     policies.routes,
     wellknown.routes,
 )
@@ -354,9 +354,9 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         telemetry={"tracing": False, "metrics": False, "logs": False},  # see tracing.py
     )
     app.state.service = service
-    problems.install(app)
+    problems.install_error_handlers(app)
     app.state.api = Api(
-        gate=Gate(service.ctx, service.authenticator, service.sessions),
+        gate=Authentication(service.ctx, service.authenticator, service.sessions),
         issuers=service.trusted_issuers,
         sign_in=service.sign_in,
         webhook_secret=service.webhook_secret,
@@ -368,9 +368,9 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     if service.slack is not None and service.slack.signatures is not None:
         app.routes.extend(slack_routes.router(service.slack.desk, service.slack.signatures).routes)
     web.install(app, Pages(service.ctx, service.sessions, service.sign_in))
-    docs.describe(app, _BODIES)
-    app.add_middleware(problems.Faults)
-    app.add_middleware(SingleHeaders)
-    app.add_middleware(AnswerHeaders, authenticator=service.authenticator)
-    app.add_middleware(measured.Measured)
+    openapi.install_openapi(app, _BODIES)
+    app.add_middleware(problems.UnhandledErrors)
+    app.add_middleware(RefuseDuplicateHeaders)
+    app.add_middleware(ResponseHeaders, authenticator=service.authenticator)
+    app.add_middleware(request_metrics.RequestMetrics)
     return app

@@ -24,10 +24,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from policy_service.configured import (
+from policy_service.settings_parsing import (
     ENV_PREFIX,
     config_file,
-    fault,
+    setting_error,
     is_loopback,
     require_origin,
     require_proxy,
@@ -300,7 +300,7 @@ class Settings(BaseSettings):
                         f"unset {ENV_PREFIX}{name.upper()} or listen on 127.0.0.1"
                     )
         if self.durability != "full":
-            self._require_a_trial()
+            self._require_durability_allowed()
         require_distinct(self.providers)
         require_distinct(self.trusted_issuers)
         if len({webhook.name for webhook in self.webhooks}) != len(self.webhooks):
@@ -315,7 +315,7 @@ class Settings(BaseSettings):
             raise ValueError("session_idle_s cannot be longer than session_max_s")
         return self
 
-    def _require_a_trial(self) -> None:
+    def _require_durability_allowed(self) -> None:
         """I-7 holds on full only: whoever gives that up says so twice, and not where decisions are real."""
         if self.environment == "production":
             raise ValueError(
@@ -388,7 +388,7 @@ def load_settings(**given: Any) -> Settings:
     except SettingsError as error:
         raise StartError(f"settings: {error}; write lists and tables in the environment as JSON") from None
     except ValidationError as error:
-        faults = "; ".join(fault(one) for one in error.errors(include_url=False, include_context=False))
+        faults = "; ".join(setting_error(one) for one in error.errors(include_url=False, include_context=False))
         raise StartError(
             f"settings: {faults}"
         ) from None  # the error itself quotes every value given, secrets too

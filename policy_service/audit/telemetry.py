@@ -57,7 +57,7 @@ class AuditTelemetry:
             return
         for line in lines:
             linked = known.get(line.txn)
-            tracing.note(
+            tracing.record_span(
                 f"countersign {line.kind}", _span_attributes(line), seconds, () if linked is None else (linked,)
             )
 
@@ -70,7 +70,7 @@ class AuditTelemetry:
         where = (_audit.txn == txn, _audit.kind == _SUBMITTED)
         newest = select(_audit.body).where(*where).order_by(_audit.audit_id.desc()).limit(1)
         body = tx.conn.execute(newest).scalar()
-        found = None if body is None else tracing.parse(json.loads(body).get("trace"))
+        found = None if body is None else tracing.parse_traceparent(json.loads(body).get("trace"))
         self._submitted[txn] = found
         while len(self._submitted) > _CACHE_SIZE:
             self._submitted.popitem(last=False)
@@ -88,7 +88,7 @@ class AuditTelemetry:
         elif kind == "effect_submitted":
             metrics.EFFECTS_SUBMITTED.labels(self._tool(body["tool"]), body["to"]).inc()
         elif kind.startswith("effect_"):
-            metrics.EFFECT_MOVES.labels(body["to"]).inc()
+            metrics.EFFECT_TRANSITIONS.labels(body["to"]).inc()
         elif kind == "vote_recorded":
             metrics.VOTES.labels(body["verdict"], "yes" if body["late"] else "no").inc()
         elif kind == "break_glass_opened":

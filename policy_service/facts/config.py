@@ -32,7 +32,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from countersign.contract import BUILT_IN_TYPES
 from policy_service.domain.values import datetime_value, decimal_value, parse_duration
-from policy_service.remote_hosts import require_plain_address
+from policy_service.remote_hosts import require_canonical_url
 
 _INT64: Final = 2**63
 
@@ -305,7 +305,7 @@ def _require_http_source(source: SourceSpec) -> None:
     if source.file or source.query or source.path or source.url_env:
         raise ValueError(f"source {source.name!r} is http; file, query, path and url_env belong to others")
     try:
-        require_plain_address(source.url or "")
+        require_canonical_url(source.url or "")
     except ValueError as error:
         raise ValueError(f'source {source.name!r} needs url = "https://host/path": {error}') from error
     if not timedelta() < source.timeout <= MAX_HTTP_TIMEOUT:

@@ -30,7 +30,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from countersign.contract import JSON, ContractError, Limits, canonicalize, load
 from policy_service.facts.config import SourceSpec, parse_timestamp
-from policy_service.http_clients import Resolve, UnreachableError, answered, resolve
+from policy_service.http_clients import Resolve, UnreachableError, open_response, resolve
 from policy_service.remote_hosts import DirectoryApi, FactsHost
 
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
@@ -164,7 +164,7 @@ class AllowedHost:
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         there = self.setting
-        async with answered(method, url, there, headers=headers, body=body, resolve=self.resolve) as response:
+        async with open_response(method, url, there, headers=headers, body=body, resolve=self.resolve) as response:
             return await _read(response, limits)
 
 

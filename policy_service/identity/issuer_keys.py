@@ -34,9 +34,9 @@ from joserfc.util import base64_to_int
 
 from countersign.contract import ErrorCode
 from policy_service import metrics
-from policy_service.errors import StartError, WorldError
+from policy_service.errors import StartError, ServerError
 from policy_service.health import Health
-from policy_service.http_clients import DIRECT, Route, http_client, network
+from policy_service.http_clients import DIRECT, Route, http_client, http_transport
 from policy_service.issuers import ALGORITHMS, require_published_url, require_safe_url
 
 _MIN_RSA_BITS = 2048  # bits; RFC 7518 sections 3.3 and 3.5
@@ -197,7 +197,7 @@ def bounded_transport(
     transport: httpx2.AsyncBaseTransport | None = None, health: Health | None = None, route: Route = DIRECT
 ) -> httpx2.AsyncBaseTransport:
     """A transport whose answers are bounded, and which notes who gives none; by default the network's."""
-    return _BoundedTransport(transport or network(route), health)
+    return _BoundedTransport(transport or http_transport(route), health)
 
 
 async def get_json_document(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -> Any:
@@ -230,10 +230,10 @@ async def get_response(client: httpx2.AsyncClient, url: str, what: str, **header
     return response
 
 
-def issuer_unavailable(detail: str) -> WorldError:
+def issuer_unavailable(detail: str) -> ServerError:
     """What a caller hears when the other side is at fault; the log says the same."""
     log.warning("issuer_unavailable", why=detail)
-    return WorldError(f"{detail}; try again later", code=ErrorCode.ISSUER_UNAVAILABLE)
+    return ServerError(f"{detail}; try again later", code=ErrorCode.ISSUER_UNAVAILABLE)
 
 
 class _CachedDocument(Generic[T]):
@@ -271,7 +271,7 @@ class _CachedDocument(Generic[T]):
             raise issuer_unavailable("the issuer did not answer a moment ago")
         try:
             value = await self._fetch()
-        except WorldError:
+        except ServerError:
             self._tried_at = self._monotonic()
             if (last := self._usable()) is None:
                 raise

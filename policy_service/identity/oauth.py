@@ -22,7 +22,7 @@ import httpx2
 import structlog
 from authlib.common.errors import AuthlibBaseError
 
-from policy_service.errors import ForbiddenError, WorldError
+from policy_service.errors import ForbiddenError, ServerError
 from policy_service.http_clients import oauth_client
 from policy_service.identity.claims import claim_at
 from policy_service.identity.external_jwt import UntrustedTokenError, audiences, verify_jwt
@@ -135,8 +135,8 @@ async def read_userinfo(
         found = await _claims(answer, keys, provider, now)
         if not isinstance(found, Mapping) or not isinstance(found.get("sub"), str):
             raise UntrustedTokenError("it names no subject")
-    except (WorldError, UntrustedTokenError) as error:
-        why = str(error) if isinstance(error, WorldError) else f"{what} cannot be used: {error}"
+    except (ServerError, UntrustedTokenError) as error:
+        why = str(error) if isinstance(error, ServerError) else f"{what} cannot be used: {error}"
         log.warning("userinfo_not_used", provider=provider.name, why=why)
         return UserInfo(fault=why)
     if found["sub"] != signed.get("sub"):

@@ -24,7 +24,7 @@ from policy_service.domain.values import parse_duration
 from policy_service.pap.problems import Problem
 from policy_service.pap.scan import Statement, hidden_characters, scan
 from policy_service.pdp.rules import UNKNOWN_TOOL, UNSEEN, PolicySource, actions_named
-from policy_service.slack import require_place
+from policy_service.slack import require_channel
 
 ANYWHERE: Final = frozenset({"id", "title", "doc"})
 ON_A_GATE: Final = frozenset(
@@ -140,7 +140,7 @@ def _gate(lint: _Lint, policy_id: str, groups: frozenset[str]) -> Gate | None:
         "answer_within": lint.value("answer_within", parse_duration),
         "valid_for": lint.value("valid_for", parse_duration),
         "reason": lint.value("reason", _flag),
-        "channel": lint.value("channel", require_place),
+        "channel": lint.value("channel", require_channel),
         "remind": lint.value("remind", parse_duration),
         "escalate": lint.value("escalate", existing),
         "title": lint.annotations.get("title"),

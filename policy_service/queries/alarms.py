@@ -22,7 +22,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
 from policy_service.queries.repository import select_at_revisions, rows
 from policy_service.queries.stops import Target, list_stops
-from policy_service.slack import LATE_FAILURES, SlackApp
+from policy_service.slack import UNHEALTHY_FAILURES, SlackApp
 from policy_service.storage.core import find_one, table
 from policy_service.storage.slack_tables import SlackStatusRow, list_failing_places
 from policy_service.storage.tables import ReviewRow, TaskRow, VoteRow
@@ -88,14 +88,14 @@ def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
     row = None if app is None else find_one(conn, SlackStatusRow, team_id=app.team_id)
     if row is None:
         return None
-    if row.since is not None and row.failures >= LATE_FAILURES:
+    if row.since is not None and row.failures >= UNHEALTHY_FAILURES:
         return SlackLine(row.since, row.last_error or "")
     return _shut(conn)
 
 
 def _shut(conn: Connection) -> SlackLine | None:
     """Channels that take nothing while something waits for them."""
-    found = list_failing_places(conn, LATE_FAILURES)
+    found = list_failing_places(conn, UNHEALTHY_FAILURES)
     if not found or found[0].since is None:
         return None
     return SlackLine(found[0].since, found[0].last_error or "", tuple(row.place for row in found))

@@ -83,7 +83,7 @@ def _tell(ctx: Context, before: str | None) -> None:
     status = ctx.active.status()
     if status.active_commit is None or status.active_digest is None or status.active_commit == before:
         return
-    metrics.in_force(status.active_digest, status.active_commit)
+    metrics.set_active_bundle(status.active_digest, status.active_commit)
     passed = (
         {}
         if status.guarded is None

@@ -29,7 +29,7 @@ from countersign.contract import canonicalize
 from policy_service.audit.telemetry import EXPORTED_MEMBERS
 from policy_service.audit.log import Entry, append, entries_after, highest_index
 from policy_service.errors import NotFoundError
-from policy_service.http_clients import Resolve, UnreachableError, answered, resolve
+from policy_service.http_clients import Resolve, UnreachableError, open_response, resolve
 from policy_service.identity.agents import OPERATOR
 from policy_service.queries.context import Context
 from policy_service.remote_hosts import Webhook
@@ -278,7 +278,7 @@ async def deliver(
     try:
         async with (
             asyncio.timeout(webhook.timeout_s),
-            answered("POST", webhook.url, webhook, headers=headers, body=body, resolve=resolve) as response,
+            open_response("POST", webhook.url, webhook, headers=headers, body=body, resolve=resolve) as response,
         ):
             return _judged(response, now)
     except TimeoutError:

@@ -72,10 +72,10 @@ def _which(value: Any) -> str:
     """The word for a value that tells apart the points of one call: its own, or its name in the table it is from."""
     if isinstance(value, str):
         return value
-    from policy_service.channels.operator.verbs import VERBS
+    from policy_service.channels.admin.commands import COMMANDS
     from policy_service.workflow.expiry import due_rows
 
-    tables: tuple[dict[str, Any], ...] = (VERBS, vars(due_rows))
+    tables: tuple[dict[str, Any], ...] = (COMMANDS, vars(due_rows))
     return next(name for table in tables for name, known in table.items() if known is value)
 
 

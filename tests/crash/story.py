@@ -28,7 +28,7 @@ from countersign.manifests.drafting import manifest_json
 from examples.local_service import free_port
 from examples.person import PageError, Person
 from policy_service.audit.log import highest_index
-from policy_service.channels.operator.socket import run_verb
+from policy_service.channels.admin.socket import run_admin_command
 from policy_service.errors import ServiceError, StartError
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
@@ -226,7 +226,7 @@ class Story:
     def operator(self, verb: str, args: dict[str, Any]) -> Any:
         """One verb through the running service, or by itself when it is down; again if it died on the way."""
         settings = _settings(self.env)
-        return self.patiently(lambda: run_verb(settings, verb, args))
+        return self.patiently(lambda: run_admin_command(settings, verb, args))
 
     def _bury(self, who: str, killed: bool) -> None:
         assert killed and self.death is not None and not self.died, f"{who} ended by itself"

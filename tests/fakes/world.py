@@ -36,7 +36,7 @@ from countersign.contract import (
     open_token,
 )
 from policy_service.app import Service, create_app
-from policy_service.channels.operator.verbs import VERBS
+from policy_service.channels.admin.commands import COMMANDS
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.core import table
 from policy_service.storage.migrations import migrate
@@ -317,7 +317,7 @@ class World:
 
     async def operator(self, verb: str, args: dict[str, Any]) -> Any:
         """Run an operator's verb, as the socket would."""
-        return await self.service.db.write(lambda tx: VERBS[verb](tx, self.settings, args))
+        return await self.service.db.write(lambda tx: COMMANDS[verb](tx, self.settings, args))
 
     async def person(self, sub: str, name: str = "") -> Visitor:
         """Somebody signed in by a one-time link, through the page; called by their own name unless by another."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from policy_service import settings
-from policy_service.configured import ENV_PREFIX
+from policy_service.settings_parsing import ENV_PREFIX
 from policy_service.settings import Settings
 from tests.house.repository import ROOT
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from countersign import settings as sdk_settings
-from policy_service.configured import ENV_PREFIX
+from policy_service.settings_parsing import ENV_PREFIX
 from policy_service.settings import Settings
 from tests.house.repository import ROOT
 from tests.house.settings_page import PAGE, page

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from countersign.catalogue.reading import Entry, catalogue
 from countersign.contract import JSON, Effect, Verdict, canonicalize, manifest_file, resolve_pointer
 from countersign.manifests.drafting import manifest_json
-from policy_service.channels.operator.dev.folder import STARTER as DEV_TEMPLATES
+from policy_service.channels.admin.dev.folder import STARTER as DEV_TEMPLATES
 from policy_service.cli import app
 from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import AgentPrincipal, PolicyRequest

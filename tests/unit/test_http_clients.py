@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from policy_service.channels.slack.client import Slack, SlackFault
+from policy_service.channels.slack.client import SlackClient, SlackCallError
 from policy_service.channels.slack.transports import SocketMode
 from policy_service.errors import StartError
 from policy_service.health import Health
-from policy_service.http_clients import Route, route_of, span_exporter
+from policy_service.http_clients import Route, route_from_settings, span_exporter
 from policy_service.identity.issuer_keys import bounded_transport, get_json_document, issuer_client
 from policy_service.pap.git.following import Mirror
 from policy_service.pap.git.remotes import place_of
@@ -97,8 +97,8 @@ async def ask_issuer(url: str, route: Route, folder: Path) -> None:
 
 
 async def ask_slack(url: str, route: Route, folder: Path) -> None:
-    slack = Slack(SlackApp.model_construct(team_id="T0", api_url=f"{url}/api/", timeout_s=5), "xoxb-1", route)
-    with suppress(SlackFault):
+    slack = SlackClient(SlackApp.model_construct(team_id="T0", api_url=f"{url}/api/", timeout_s=5), "xoxb-1", route)
+    with suppress(SlackCallError):
         await slack.call("auth.test")
     await slack.close()
 
@@ -204,4 +204,4 @@ def test_a_file_without_certificates_starts_nothing(tmp_path: Path) -> None:
     (tmp_path / "empty.pem").write_text("")
     for name in ("empty.pem", "gone.pem"):
         with pytest.raises(StartError, match=f"ca_file .*{name}"):
-            route_of(Settings(ca_file=tmp_path / name))
+            route_from_settings(Settings(ca_file=tmp_path / name))

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from policy_service.http_clients import is_open
+from policy_service.http_clients import is_allowed_address
 from policy_service.remote_hosts import Webhook
 from policy_service.tokens.keys import WebhookKey
 from policy_service.workflow.webhooks import DeliveryResult, deliver
@@ -45,12 +45,12 @@ INSIDE = {
 
 def test_a_public_address_is_open() -> None:
     for address in PUBLIC:
-        assert is_open(ip_address(address)), address
+        assert is_allowed_address(ip_address(address)), address
 
 
 @pytest.mark.parametrize("address", " ".join(INSIDE.values()).split())
 def test_an_inner_address_is_not(address: str) -> None:
-    assert not is_open(ip_address(address))
+    assert not is_allowed_address(ip_address(address))
 
 
 NETWORKS = [
@@ -65,7 +65,7 @@ NETWORKS = [
 
 @pytest.mark.parametrize(("address", "network", "may"), NETWORKS)
 def test_a_network_that_is_named_opens_itself_alone(address: str, network: str, may: bool) -> None:
-    assert is_open(ip_address(address), [ip_network(network)]) is may
+    assert is_allowed_address(ip_address(address), [ip_network(network)]) is may
 
 
 # -- over a connection -----------------------------------------------------------------------------------------------

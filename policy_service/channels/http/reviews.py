@@ -15,7 +15,7 @@ from countersign.contract.wire import (
     TransactionView,
     VoteRequest,
 )
-from policy_service.channels.http import docs
+from policy_service.channels.http import openapi
 from policy_service.channels.http.api import Api, api_of
 from policy_service.channels.http.api_routes import ApiRoutes
 from policy_service.channels.http.bodies import JSON_TYPE
@@ -54,8 +54,8 @@ async def get_review(api: Api, _: Session, review_id: str = ReviewId) -> ReviewV
 @routes.get(
     "/reviews/{review_id}/export",
     summary="One review as a file that proves itself: `policy-service verify-review` checks it offline",
-    responses=docs.problems(400, 401, 404, 421, 503),
-    openapi_extra={"security": docs.PERSON},
+    responses=openapi.problem_responses(400, 401, 404, 421, 503),
+    openapi_extra={"security": openapi.PERSON_SECURITY},
 )
 async def export_review(request: Request, review_id: str = ReviewId) -> Response:
     api = api_of(request)

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from policy_service.channels.presentation.formatting import as_sentence
-from policy_service.channels.streams import Streams
+from policy_service.channels.streams import EventStreams
 from policy_service.channels.web.assets import Asset, load_assets, web_folder
 from policy_service.channels.web.presenters.review_page import stale_changes
 from policy_service.channels.web.error_texts import error_text_for
@@ -117,7 +117,7 @@ class Pages:
         self.sessions = sessions
         self.sign_in = sign_in
         self.policies = PoliciesReader(ctx)
-        self.streams, self.exports = Streams(), Streams()
+        self.streams, self.exports = EventStreams(), EventStreams()
         self.site: Site = parse_site(ctx.settings.public_url)
         self.assets: Mapping[str, Asset] = load_assets(folder / "static")
         self._templates = templates_of(folder / "templates")

@@ -23,7 +23,7 @@ from dulwich.refs import Ref, check_ref_format
 from dulwich.repo import Repo
 
 from policy_service.errors import StartError
-from policy_service.http_clients import DIRECT, Route, route_of
+from policy_service.http_clients import DIRECT, Route, route_from_settings
 from policy_service.pap.git.commits import commit_at, descends, files_at
 from policy_service.pap.git.objects import (
     COMMIT,
@@ -199,7 +199,7 @@ def follow_repository(
         raise StartError(f"policies_subfolder {subfolder!r} is no folder of a repository; write a/b")
     place = place_of(settings.policies_repository, password)
     folder = settings.data_dir / "shadow" if shadow else settings.data_dir
-    mirror = Mirror(mirror_path(folder), place, ref, settings.policies_timeout_s, route_of(settings))
+    mirror = Mirror(mirror_path(folder), place, ref, settings.policies_timeout_s, route_from_settings(settings))
     return GitSource(place, mirror, ref, subfolder, clock, settings.policies_allowed_signers)
 
 

@@ -170,5 +170,5 @@ def _asked(
         claimed=row.claimed,
         method=weakest_auth_method(head, caller),
         jkt=row.jkt if caller is None else caller.jkt,
-        trace=tracing.here(),
+        trace=tracing.current_traceparent(),
     )

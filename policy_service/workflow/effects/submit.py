@@ -109,7 +109,7 @@ async def prepare_submission(
     require_current_epoch(ctx, request.epoch)
     named = identify_transaction(bundle, caller.agent, request, edits)
     facts = await gather_facts(bundle, named.effects, ctx.clock())
-    return Submission(bundle, caller, request, named, facts, key, edits, tracing.here())
+    return Submission(bundle, caller, request, named, facts, key, edits, tracing.current_traceparent())
 
 
 def submit_in_unit(tx: Tx, ctx: Context, submission: Submission) -> SubmitResult:

@@ -93,7 +93,7 @@ async def scene(
         ears.plant(name, value)
     hook = {"name": "billing", "url": "https://hooks.example/canary", "secret_files": [hook_file]}
     more = {"providers": [CORP], "api_keys": True, "metrics_token_file": token_file, "webhooks": [hook]}
-    monkeypatch.setattr("policy_service.http_clients._address", _public)
+    monkeypatch.setattr("policy_service.http_clients._resolve_allowed", _public)
     with ears.open():
         async with running(tmp_path / "data", folder.path, **more) as world:
             provider.now = int(world.clock().timestamp())

@@ -194,7 +194,7 @@ async def test_what_a_caller_invents_makes_no_label(bank: World, robot: Agent) -
     await bank.http.request("HUNTER2", "/hunter2")
     assert (await robot.send("GET", f"/v1/transactions/{'0' * 64}")).status_code == 404
     assert [is_now - was for is_now, was in zip(counted(), before, strict=True)] == [1, 1, 2]
-    assert b"hunter2" not in metrics.text().lower()
+    assert b"hunter2" not in metrics.render_metrics().lower()
 
 
 async def test_what_was_committed_counts_and_what_was_rolled_back_does_not(

@@ -252,7 +252,7 @@ async def test_an_idle_tab_asks_nothing(bank: World, robot: Agent, monkeypatch: 
 
 @pytest.mark.parametrize("path", STREAMS)
 async def test_nobody_holds_too_many_streams(bank: World, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "MOST_OF_ONE", 2)
+    monkeypatch.setattr(streams, "MAX_STREAMS_PER_CALLER", 2)
     maya, omar = await bank.person("maya"), await bank.person("omar")
     cookie = cookie_of(maya)
     async with served(bank) as port, events(port, cookie, path):

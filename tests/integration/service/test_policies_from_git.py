@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
-from policy_service.channels.http.webhooks import require_usable
+from policy_service.channels.http.webhook_signatures import require_strong_secret
 from policy_service.cli import app
 from policy_service.errors import InvalidRequestError, StartError
 from policy_service.pap.git import following as follower
@@ -349,9 +349,9 @@ async def test_an_agent_and_a_person_may_ask_for_a_look(world: World, rules: Rul
 def test_a_secret_that_anybody_guesses_is_refused_at_the_start() -> None:
     for secret in (b"short", b"whsec_", b"whsec_----------------------------", b"whsec_AAAA"):
         with pytest.raises(StartError, match="openssl rand -hex 32"):
-            require_usable(secret)
+            require_strong_secret(secret)
     for good in (b"0123456789abcdef", b"whsec_MDEyMzQ1Njc4OWFiY2RlZg=="):
-        assert require_usable(good)
+        assert require_strong_secret(good)
 
 
 # -- replicas --------------------------------------------------------------------------------------------------------

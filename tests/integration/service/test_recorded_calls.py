@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from policy_service.channels.operator.author import explaining, replaying
+from policy_service.channels.admin.policy_cli import explain, replay
 from policy_service.cli import app
 from policy_service.pap.changes.calls import read_calls
 from policy_service.workflow.shadow import recorded_calls
@@ -71,7 +71,7 @@ async def run(*args: str) -> Result:
 
 def answers(monkeypatch: pytest.MonkeyPatch, answer: Callable[[Any], Any]) -> None:
     """What the operator's socket answers to an author's verb, by its arguments."""
-    for module in (replaying, explaining):
+    for module in (replay, explain):
         monkeypatch.setattr(module, "load_settings", lambda: None)
         monkeypatch.setattr(module, "run_verb", lambda _settings, _verb, args: answer(args))
 

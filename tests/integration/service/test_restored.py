@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from policy_service.audit.feed import transaction_topic
 from policy_service.audit.log import entries_after, highest_index
-from policy_service.channels.operator import backup
+from policy_service.channels.admin import backup
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.identity.people import list_slack_links

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from policy_service.channels.operator import slack
-from policy_service.channels.operator.socket import open_database
+from policy_service.channels.admin import slack
+from policy_service.channels.admin.socket import open_database
 from policy_service.cli import app
 from policy_service.settings import load_settings
 from policy_service.storage import outbox

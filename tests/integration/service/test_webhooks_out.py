@@ -238,7 +238,7 @@ async def test_after_three_days_an_event_is_given_up_and_an_operator_has_it_trie
         assert given_up in await lines(world, "webhook_given_up")
         await world.service.telling.look(world.service.ctx)
         assert trouble(world) == ["1 events for billing were given up"]
-        assert b'countersign_webhook_events_given_up{webhook="billing"} 1.0' in metrics.text()
+        assert b'countersign_webhook_events_given_up{webhook="billing"} 1.0' in metrics.render_metrics()
         receiver.plan, seen = [204], len(receiver.got)
         assert await world.operator("webhooks-retry", {"webhook": "billing"}) == given_up
         await until(lambda: len(receiver.got) > seen)

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, delete, select
 from examples.local_service import free_port
 from policy_service.audit.log import highest_index
 from policy_service.channels.slack import client
-from policy_service.channels.slack.drawing.blocks import Pointer
+from policy_service.channels.slack.blocks.block_kit import Pointer
 from policy_service.identity.people import slack_link
 from policy_service.queries.review_context import read_review_context
 from policy_service.queries.reviews import review_content
@@ -139,12 +139,12 @@ class Office(Attacks):
         """Slack says this of an account for as long as it lasts, and whatever it said before is known no more."""
         people = self.faults.truth.people
         people[user] = said
-        self.world.clock.pass_(seconds=client.ACCOUNT_KEPT_S)
+        self.world.clock.pass_(seconds=client.ACCOUNT_CACHE_S)
         try:
             yield
         finally:
             del people[user]
-            self.world.clock.pass_(seconds=client.ACCOUNT_KEPT_S)
+            self.world.clock.pass_(seconds=client.ACCOUNT_CACHE_S)
 
     # -- what the service knows --------------------------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class Office(Attacks):
             update_rows(tx.conn, SlackStatusRow, {"team_id": self.app.team_id}, well)
 
         await self.world.service.db.write(clear)
-        self.world.clock.pass_(seconds=client.ACCOUNT_KEPT_S)  # nobody's account is known any more
+        self.world.clock.pass_(seconds=client.ACCOUNT_CACHE_S)  # nobody's account is known any more
         self.before = {one: len(await self.find(one)) for one in _STAYING}
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack import following, loops
-from policy_service.channels.slack.courier import Courier
-from policy_service.channels.slack.sending import Outcome
+from policy_service.channels.slack import projection, workers
+from policy_service.channels.slack.delivery import MessageSender
+from policy_service.channels.slack.send_queue import SendResult
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.storage import outbox
 from policy_service.storage.core import Row
@@ -162,15 +162,15 @@ async def test_a_message_on_its_way_to_it_changes_nothing_when_it_arrives(
     office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await stuck_in(office, bundle, "#payments")
-    on_its_way, let_go, carry = asyncio.Event(), asyncio.Event(), Courier.carry
+    on_its_way, let_go, send_message = asyncio.Event(), asyncio.Event(), MessageSender.send_message
 
-    async def slowly(self: Courier, place: SlackPlaceRow, message: Message) -> Outcome:
+    async def slowly(self: MessageSender, place: SlackPlaceRow, message: Message) -> SendResult:
         if place.place == "#payments":
             on_its_way.set()
             await let_go.wait()
-        return await carry(self, place, message)
+        return await send_message(self, place, message)
 
-    monkeypatch.setattr(Courier, "carry", slowly)
+    monkeypatch.setattr(MessageSender, "send_message", slowly)
     office.world.clock.pass_(minutes=10)
     await asyncio.wait_for(on_its_way.wait(), PATIENCE_S)
     await given_up(office, "#payments")
@@ -190,17 +190,17 @@ async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behin
     async def rest(*_: Any) -> bool:
         return False
 
-    monkeypatch.setattr(loops, "follow", rest)
+    monkeypatch.setattr(workers, "project_log", rest)
     (review,) = await office.find(ReviewRow, txn=next(iter(office.robot.txns)))
     of: Any = {"txn": review.txn, "effect_id": review.effect_id, "rev": review.rev}
     await service.db.write(lambda tx: append(tx, "slack_told", actor="operator", body={}, **of))
     await service.sequencer.number()
-    news = await service.db.read(lambda conn: following._look(conn, service.ctx, office.app))
+    news = await service.db.read(lambda conn: projection._read_batch(conn, service.ctx, office.app))
     assert news is not None
     assert news.lines
 
     def followed(tx: Tx) -> None:
-        assert following._owe(tx, office.app, news)
+        assert projection._enqueue_batch(tx, office.app, news)
 
     def dropped(tx: Tx) -> None:
         drop_place(tx, office.app, "#payments", "the team moved on")

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from policy_service.channels.slack import desk
+from policy_service.channels.slack import dispatcher
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import insert_row_or_ignore
@@ -65,7 +65,7 @@ async def test_a_slack_that_hangs_holds_up_nothing(office: Office, monkeypatch: 
     view, card = await office.asked(5_000)
     await office.pressed("U0SAM", card)  # who they are is known from now on
     await office.pressed(dana, card, "ask")
-    monkeypatch.setattr(desk, "INLINE_S", 600)  # what waits for Slack waits for as long as the test
+    monkeypatch.setattr(dispatcher, "VIEW_TIMEOUT_S", 600)  # what waits for Slack waits for as long as the test
     office.faults.on.always("*", Hang())
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -184,7 +184,7 @@ SOON_S: Final = 0.3
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slack is answered sooner than it has to be: the test waits for that."""
-    monkeypatch.setattr(desk, "ANSWER_S", SOON_S)
+    monkeypatch.setattr(dispatcher, "RESPONSE_TIMEOUT_S", SOON_S)
 
 
 @asynccontextmanager

@@ -78,7 +78,7 @@ async def test_an_account_that_is_no_full_members_decides_nothing_though_it_is_l
     office: Office, card: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was a member's when it was linked; what it is now counts."""
-    monkeypatch.setattr(client, "ACCOUNT_S", 20.0)  # a busy machine is no doubt about who it is
+    monkeypatch.setattr(client, "ACCOUNT_TIMEOUT_S", 20.0)  # a busy machine is no doubt about who it is
     dana = await office.link("maya")
     commands = ["link", "", "reviews", "unlink", "direct on", "simulate robot pay {}"]
     for said, because in ACCOUNTS:
@@ -109,7 +109,7 @@ async def test_whoever_slack_does_not_vouch_for_decides_nothing(
     office: Office, card: Json, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Doubt is a refusal, and a moment later there is none."""
-    monkeypatch.setattr(client, "ACCOUNT_S", 0.3)
+    monkeypatch.setattr(client, "ACCOUNT_TIMEOUT_S", 0.3)
     dana = await office.link("maya")
     for fault in (
         NotOk("user_not_found"), NotOk("token_revoked"), Status(429, 30), Status(500), Hang(1), CutAfter(), Garbled(),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from countersign.contract import EffectState, TxnState
-from policy_service.channels.operator.dev.session import is_left
+from policy_service.channels.admin.dev.session import has_pending_work
 from policy_service.domain.settlement import EffectStatus
 
 E, T = EffectState, TxnState
@@ -40,4 +40,4 @@ ROWS: dict[str, tuple[TxnState, list[EffectStatus], list[EffectState], bool]] = 
 def test_what_is_left_to_agents(state: TxnState, parts: Any, undone: list[EffectState], left: bool) -> None:
     snapshot: Any = SimpleNamespace(transaction=SimpleNamespace(state=state.value), parts=lambda: parts)
     snapshot.compensations = [SimpleNamespace(state=one.value) for one in undone]
-    assert is_left(snapshot) is left
+    assert has_pending_work(snapshot) is left

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from policy_service.errors import WorldError
+from policy_service.errors import ServerError
 from policy_service.identity.claims import effective_groups, listed_groups
 from policy_service.identity.external_jwt import UntrustedTokenError
 from policy_service.identity.oauth import GithubAccount, fetch_account
@@ -74,5 +74,5 @@ async def test_a_team_without_a_name_does_not_hide_the_others() -> None:
 
 
 async def test_teams_it_may_not_read_are_an_error_and_not_no_teams() -> None:
-    with pytest.raises(WorldError):
+    with pytest.raises(ServerError):
         await asked({USER: {"id": 7}})

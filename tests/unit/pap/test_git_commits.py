@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.channels.operator.author.naming import bundle_named
+from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
 from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.folder_reader import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES
 from policy_service.pap.git.commits import commit_at, descends, read_commit
@@ -226,20 +226,20 @@ def test_an_author_names_a_folder_at_a_revision(
 ) -> None:
     before = repository.head()
     repository.write("rules.cedar", "// nothing yet\n").commit()
-    named = bundle_named(f"{repository.path}@HEAD~1")
+    named = load_bundle_files(f"{repository.path}@HEAD~1")
     assert (named.commit, named.files["rules.cedar"]) == (before, PERMIT_ALL.encode())
     repository.git("clone", "-q", "--bare", str(repository.path), str(tmp_path / "bare.git"))
     monkeypatch.chdir(repository.path)
     for name in ("@main", ".@main", ".", f"{tmp_path / 'bare.git'}@main"):
-        assert bundle_named(name).commit == repository.head()
+        assert load_bundle_files(name).commit == repository.head()
     with pytest.raises(BundleError, match="no git repository is here or above, so there is no 'main' of it"):
-        bundle_named(f"{tmp_path}@main")
+        load_bundle_files(f"{tmp_path}@main")
 
 
 def test_a_folder_within_a_repository_is_found_there_even_when_it_is_gone(tmp_path: Path) -> None:
     made = made_in(tmp_path / "mono", "teams/desk")
     made.git("rm", "-r", "-q", "teams")
     made.commit()
-    assert bundle_named(f"{made.path / 'teams/desk'}@HEAD~1").files["rules.cedar"] == PERMIT_ALL.encode()
+    assert load_bundle_files(f"{made.path / 'teams/desk'}@HEAD~1").files["rules.cedar"] == PERMIT_ALL.encode()
     with pytest.raises(BundleError, match="no such folder in this commit"):
-        bundle_named(f"{made.path / 'teams/desk'}@HEAD")
+        load_bundle_files(f"{made.path / 'teams/desk'}@HEAD")

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from countersign.contract import TaskKind
-from policy_service.channels.operator.dev.telling import tell_task
+from policy_service.channels.admin.dev.output import print_task
 from policy_service.channels.presentation import formatting
 from policy_service.channels.presentation.signing import signed_sentence
 from policy_service.channels.presentation.review_status import counted_denial, outcome_text, quorum_status, short_outcome_text
@@ -191,7 +191,7 @@ def test_every_kind_of_task_has_its_sentence_wherever_it_is_told(
     asked = question_text(kind, of_compensation=of_compensation)
     task = SimpleNamespace(kind=kind.value, of_compensation=of_compensation)
     drawn = task_question(cast("Any", task))
-    tell_task("refund", kind, URL, of_compensation=of_compensation)
+    print_task("refund", kind, URL, of_compensation=of_compensation)
     said = "".join(capsys.readouterr())
     assert drawn.text == asked and len(drawn.tag.split()) <= 2
     assert f"refund: {asked[0].lower()}{asked[1:]}" in said

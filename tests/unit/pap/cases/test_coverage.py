@@ -3,7 +3,7 @@
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
-from policy_service.channels.operator.author.testing import junit_report
+from policy_service.channels.admin.policy_cli.run_cases import junit_report
 from policy_service.pap.cases.coverage import Covered, coverage_of, table
 from policy_service.pap.cases.running import prepare_cases
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder

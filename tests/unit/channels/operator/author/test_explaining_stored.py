@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign.contract import ToolManifest
-from policy_service.channels.operator.author import explaining
+from policy_service.channels.admin.policy_cli import explain
 from policy_service.cli import app
 from tests.fakes import bundles
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder, pay_args, pay_manifest
@@ -40,10 +40,10 @@ def folder(tmp_path: Path) -> BundleFolder:
 @pytest.fixture
 def explained(monkeypatch: pytest.MonkeyPatch, folder: BundleFolder) -> Explain:
     """What is printed when the service tells this of the effect."""
-    monkeypatch.setattr(explaining, "load_settings", lambda: None)
+    monkeypatch.setattr(explain, "load_settings", lambda: None)
 
     def explain(*args: str, **changes: Any) -> Result:
-        monkeypatch.setattr(explaining, "run_verb", lambda _settings, _verb, _args: CALL | changes)
+        monkeypatch.setattr(explain, "run_admin_command", lambda _settings, _verb, _args: CALL | changes)
         return CliRunner().invoke(app, ["explain", EFFECT, str(folder.path), *args])
 
     return explain
