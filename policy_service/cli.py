@@ -30,8 +30,8 @@ from policy_service.http_clients import Route
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.jobs.epoch_mark import reconcile_epoch
 from policy_service.logs import set_up_foreign_logs, set_up_logs
-from policy_service.pap.bundle import prepare_bundle
-from policy_service.pap.git.remotes import place_of as repository_of
+from policy_service.pap.bundle import build_bundle
+from policy_service.pap.git.remotes import parse_address as repository_of
 from policy_service.settings import Settings, load_settings
 from policy_service.slack import SlackApp
 from policy_service.tokens.epoch import Mark
@@ -247,7 +247,7 @@ def _print_welcome(settings: Settings) -> None:
 def _dev_people(settings: Settings) -> list[tuple[str, str]]:
     """The people of the bundle that the development sign-in can be, or whoever runs the service."""
     prefix = f"{DEV_ISSUER}|"
-    people = prepare_bundle(configured_bundle_files(settings)).directory.people
+    people = build_bundle(configured_bundle_files(settings)).directory.people
     found = [(key.removeprefix(prefix), name) for key, name in people.items() if key.startswith(prefix)]
     return found or [(getpass.getuser(), getpass.getuser())]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from policy_service.channels.http.webhook_signatures import require_strong_secret
 from policy_service.issuers import SignInProvider
-from policy_service.pap.git.following import follow_repository
+from policy_service.pap.git.git_source import open_git_source
 from policy_service.pap.source import BundleSource, FolderSource
 from policy_service.settings import Settings
 from policy_service.storage.unit_of_work import Clock
@@ -17,7 +17,7 @@ def bundle_source(settings: Settings, clock: Clock) -> BundleSource:
     """Where the bundles come from."""
     if not settings.policies_repository:
         return FolderSource(settings.bundle_dir)
-    return follow_repository(settings, clock, _policies_token(settings))
+    return open_git_source(settings, clock, _policies_token(settings))
 
 
 def shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
@@ -26,7 +26,7 @@ def shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
         return FolderSource(settings.shadow_dir)
     if not settings.shadow_ref:
         return None
-    return follow_repository(settings, clock, _policies_token(settings), shadow=True)
+    return open_git_source(settings, clock, _policies_token(settings), shadow=True)
 
 
 def read_secret_file(path: Path) -> bytes:

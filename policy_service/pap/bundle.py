@@ -20,9 +20,9 @@ from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
 from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.sources import FactSources
-from policy_service.pap.checking import Checked, check_files
+from policy_service.pap.check import CheckedBundle, check_files
 from policy_service.pap.compile import compile_rules
-from policy_service.pap.parts import outside_problems
+from policy_service.pap.parts import allowlist_problems
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
 from policy_service.pap.tools import ToolVersion
@@ -141,10 +141,10 @@ def load_bundle(folder: Path) -> Bundle:
     Raises:
         BundleError: everything that is wrong with it.
     """
-    return prepare_bundle(FolderSource(folder).read())
+    return build_bundle(FolderSource(folder).read())
 
 
-def prepare_bundle(source: BundleFiles, outside: Allowlist | None = None) -> Bundle:
+def build_bundle(source: BundleFiles, outside: Allowlist | None = None) -> Bundle:
     """Check bytes that were read, and prepare them for deciding.
 
     ``outside`` is what the service may ask; without it, sources and groups outside load and nobody is ever asked.
@@ -152,11 +152,11 @@ def prepare_bundle(source: BundleFiles, outside: Allowlist | None = None) -> Bun
     Raises:
         BundleError: everything that is wrong with them.
     """
-    return assemble(source, check_files(source.files, outside), outside)
+    return assemble_bundle(source, check_files(source.files, outside), outside)
 
 
-def assemble(
-    source: BundleFiles, checked: Checked, outside: Allowlist | None, pause: Callable[[], None] = lambda: None
+def assemble_bundle(
+    source: BundleFiles, checked: CheckedBundle, outside: Allowlist | None, pause: Callable[[], None] = lambda: None
 ) -> Bundle:
     """The bundle of these bytes, made of what checking them found.
 
@@ -166,7 +166,7 @@ def assemble(
         BundleError: it asks what this service may not ask.
     """
     parts = checked.parts
-    if outside is not None and (problems := outside_problems(parts.directory, parts.config, outside)):
+    if outside is not None and (problems := allowlist_problems(parts.directory, parts.config, outside)):
         raise BundleError(problems)
     rules = compile_rules(
         digest=source.digest,

@@ -23,14 +23,14 @@ from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.pap.folder_reader import MAX_FILE_BYTES
-from policy_service.pap.problems import Problem, unreadable
+from policy_service.pap.problems import Problem, parse_problem
 from policy_service.pap.tools import ToolVersion, read_tools
 
 _FACTS_LIMITS: Final = Limits(max_bytes=MAX_FILE_BYTES, max_depth=8, max_nodes=200_000)
 
 
 @dataclass(frozen=True)
-class Parts:
+class BundleParts:
     """Everything in a bundle but its policies."""
 
     tools: tuple[ToolVersion, ...]
@@ -93,7 +93,7 @@ def _database_url(source: SourceSpec, folder: Path | None) -> str:
     )
 
 
-def read_parts(files: Mapping[str, bytes], outside: Allowlist | None = None) -> tuple[Parts, list[Problem]]:
+def read_parts(files: Mapping[str, bytes], outside: Allowlist | None = None) -> tuple[BundleParts, list[Problem]]:
     """All parts, and every problem in them; parts with a problem are empty.
 
     What is asked outside is held against what this service may ask; without ``outside`` nobody is asked.
@@ -106,11 +106,11 @@ def read_parts(files: Mapping[str, bytes], outside: Allowlist | None = None) -> 
     meters = _meters(files, tools, problems)
     problems += _tool_problems(tools, config)
     if outside is not None:
-        problems += outside_problems(directory, config, outside)
-    return Parts(tools, directory, config, rows, meters), problems
+        problems += allowlist_problems(directory, config, outside)
+    return BundleParts(tools, directory, config, rows, meters), problems
 
 
-def outside_problems(directory: GroupDirectory, config: FactsConfig, outside: Allowlist) -> list[Problem]:
+def allowlist_problems(directory: GroupDirectory, config: FactsConfig, outside: Allowlist) -> list[Problem]:
     """What of the world outside this service may not ask for them."""
     problems = [
         Problem(
@@ -191,7 +191,7 @@ def _toml(files: Mapping[str, bytes], name: str, read: Any, problems: list[Probl
     try:
         return read(tomllib.loads(files[name].decode("utf-8")))
     except (ValueError, RecursionError) as error:
-        problems.append(unreadable(name, error))
+        problems.append(parse_problem(name, error))
         return None
 
 
@@ -212,7 +212,7 @@ def _fact_files(
         try:
             rows[file] = _rows(load(files[file], _FACTS_LIMITS))
         except ValueError as error:
-            problems.append(unreadable(file, error))
+            problems.append(parse_problem(file, error))
             continue
         for spec in (source for source in config.source if source.file == file):
             problems += [Problem(file, None, said) for said in row_problems(config, spec, rows[file])]

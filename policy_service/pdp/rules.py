@@ -60,7 +60,7 @@ class PolicySource:
     annotations: Mapping[str, str] = field(default_factory=dict)
     gate: Gate | None = None
     unseen: frozenset[str] = frozenset()
-    people_do: str | None = None  # what people do that it is about, not tools: approve, settle, stop, ...
+    people_action: str | None = None  # what people do that it is about, not tools: approve, settle, stop, ...
 
     @property
     def title(self) -> str:
@@ -128,7 +128,7 @@ class Rules:
         return tuple(sorted(known, key=self.places.__getitem__))
 
 
-def actions_named(policy: pst.Template) -> frozenset[str] | None:
+def scope_actions(policy: pst.Template) -> frozenset[str] | None:
     """Ids of the actions and groups in a policy's scope; None when it is open to every action."""
     match policy.action:
         case pst.ActionEq(entity=entity):
@@ -138,7 +138,7 @@ def actions_named(policy: pst.Template) -> frozenset[str] | None:
     return None
 
 
-def may_match(policy: pst.Template, action: str, groups: Iterable[str]) -> bool:
+def scope_may_match(policy: pst.Template, action: str, groups: Iterable[str]) -> bool:
     """Whether this policy's action scope can match that action, itself or through one of its groups."""
     match policy.action:
         case pst.ActionEq(entity=entity):

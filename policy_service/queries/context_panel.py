@@ -21,7 +21,7 @@ from countersign.contract import EffectState, load, pointer_tokens
 from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.facts.meters import COUNT, Meter
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.limits import limit_of
+from policy_service.pdp.limits import find_limit
 from policy_service.queries.effect_text import ArgRow, Piece, arg_rows, is_hidden, effect_sentence
 from policy_service.queries.effects import manifest_for
 from policy_service.queries.repository import select_in, select_at_revisions
@@ -310,7 +310,7 @@ def _line(bundle: Bundle, effect: EffectRow, meter: Meter, before: int) -> Meter
 
 def _limit(bundle: Bundle, effect: EffectRow, meter: Meter) -> MeterLimit | None:
     manifest = bundle.manifests.get(effect.tool)
-    found = limit_of(
+    found = find_limit(
         bundle.policies.values(),
         meter=meter.name,
         field=tuple(pointer_tokens(meter.field)),

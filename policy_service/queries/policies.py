@@ -18,8 +18,8 @@ from sqlalchemy import Connection, select
 
 from policy_service.domain.person_actions import APPROVE, BREAK_GLASS, BREAK_GLASS_ALONE, SETTLE, START_AGAIN, STOP
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.cases.guarding import Held, held
-from policy_service.pap.source import Written
+from policy_service.pap.policy_tests.activation_check import CaseSummary, summarize_cases
+from policy_service.pap.source import CommitInfo
 from policy_service.pdp.rules import PolicySource
 from policy_service.queries.context import Context
 from policy_service.queries.repository import rows
@@ -174,7 +174,7 @@ _PEOPLES: Final[dict[str, PolicyKind]] = {
     BREAK_GLASS_ALONE: "break-glass",
 }
 _EVENTS: Final = 12
-_NO_CASES: Final = Held()
+_NO_CASES: Final = CaseSummary()
 _TOLD: Final[dict[str, EventKind]] = {
     "bundle_activated": "activated",
     "bundle_refused": "refused",
@@ -205,7 +205,7 @@ class PoliciesReader:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._tally: DecisionCounts | None = None
-        self._held: tuple[str, Held] = ("", Held())
+        self._held: tuple[str, CaseSummary] = ("", CaseSummary())
 
     async def page(self, chosen: str | None) -> PoliciesPage:
         """The page, with one policy in full when it is named and there."""
@@ -234,13 +234,13 @@ class PoliciesReader:
             self._tally = await self._ctx.db.read(lambda conn: _count(conn, now))
         return self._tally
 
-    async def _cases(self, bundle: Bundle) -> Held:
+    async def _cases(self, bundle: Bundle) -> CaseSummary:
         """Run once for each bundle, beside the loop."""
         if self._held[0] != bundle.digest:
-            self._held = (bundle.digest, await asyncio.to_thread(held, bundle))
+            self._held = (bundle.digest, await asyncio.to_thread(summarize_cases, bundle))
         return self._held[1]
 
-    def _in_force(self, bundle: Bundle, cases: Held) -> ActiveBundleInfo:
+    def _in_force(self, bundle: Bundle, cases: CaseSummary) -> ActiveBundleInfo:
         status, written = self._ctx.active.status(), bundle.source.written
         gates = sum(source.gate is not None for source in bundle.policies.values())
         return ActiveBundleInfo(
@@ -279,7 +279,7 @@ class PoliciesReader:
         )
 
 
-def policy_row(bundle: Bundle, source: PolicySource, decided: Counter[str], cases: Held = _NO_CASES) -> PolicyRow:
+def policy_row(bundle: Bundle, source: PolicySource, decided: Counter[str], cases: CaseSummary = _NO_CASES) -> PolicyRow:
     """One policy as the page shows it."""
     return PolicyRow(
         policy_id=source.id,
@@ -295,7 +295,7 @@ def policy_row(bundle: Bundle, source: PolicySource, decided: Counter[str], case
     )
 
 
-def _cases_say(cases: Held) -> str:
+def _cases_say(cases: CaseSummary) -> str:
     if cases.problem is not None:
         return f"cases cannot be read: {cases.problem}"
     if not cases.cases:
@@ -306,8 +306,8 @@ def _cases_say(cases: Held) -> str:
 
 def policy_kind(source: PolicySource) -> PolicyKind:
     """What a policy is for."""
-    if source.people_do is not None:
-        return _PEOPLES[source.people_do]
+    if source.people_action is not None:
+        return _PEOPLES[source.people_action]
     return "gate" if source.gate is not None else source.effect
 
 
@@ -355,11 +355,11 @@ def _event(row: AuditRow) -> BundleEvent:
     return BundleEvent(row.at, _TOLD[row.kind], str(body.get("commit") or ""), _said_of(body))
 
 
-def _by(event: BundleEvent, written: Written | None) -> BundleEvent:
+def _by(event: BundleEvent, written: CommitInfo | None) -> BundleEvent:
     return event if written is None else replace(event, author=written.author, subject=_subject(written))
 
 
-def _subject(written: Written) -> str:
+def _subject(written: CommitInfo) -> str:
     return written.message.strip().partition("\n")[0]
 
 

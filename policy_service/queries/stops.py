@@ -12,7 +12,7 @@ from sqlmodel import col
 from policy_service.domain.person_actions import START_AGAIN, STOP
 from policy_service.identity.agents import OPERATOR, agent_names
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.approve import Approver, Permission, StopFacts, can_do
+from policy_service.pdp.people import PersonFacts, Permission, StopFacts, check_people_rules
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries.vote_eligibility import current_groups
 from policy_service.queries.context import Context
@@ -111,9 +111,9 @@ def stop_refusal(
             "you are in no group here; ask your administrator to add you to one whose people may do this",
             voter,
         )
-    person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
+    person = PersonFacts(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
     what = StopFacts(target.what, target.name)
-    granted = can_do(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
+    granted = check_people_rules(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
     if granted is None:
         return _without_a_rule(bundle, action, groups, voter)
     return None if granted else _said(granted)

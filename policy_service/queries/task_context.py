@@ -32,7 +32,7 @@ from policy_service.domain.settlement import (
 )
 from policy_service.errors import NotFoundError
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.approve import Approver, TaskFacts, can_do
+from policy_service.pdp.people import PersonFacts, TaskFacts, check_people_rules
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries import repository
 from policy_service.queries.vote_eligibility import current_groups, person_key, requesters_side, break_glass_signatures
@@ -127,8 +127,8 @@ def settle_refusal(ctx: Context, bundle: Bundle, case: TaskContext, voter: Voter
     if voter.key in requesters_side(case.agent, case.snapshot.transaction):
         return "you changed its arguments; nobody settles for their own side"
     groups = current_groups(bundle, voter.key, voter.groups)
-    person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
-    granted = can_do(
+    person = PersonFacts(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
+    granted = check_people_rules(
         bundle.rules, SETTLE, person, _facts(bundle, case), now=now, env=ctx.settings.environment
     )
     if granted is None:

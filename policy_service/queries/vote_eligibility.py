@@ -22,7 +22,7 @@ from policy_service.domain.person_actions import BREAK_GLASS, BREAK_GLASS_ALONE
 from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.domain.quorum import BallotVote, BreakGlassApproval, BreakGlassSignature, Tally, break_glass_approval, tally
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.approve import Approver, Permission, ReviewFacts, can_approve, can_do
+from policy_service.pdp.people import PersonFacts, Permission, ReviewFacts, check_approve_rules, check_people_rules
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow, VoteRow
@@ -56,9 +56,9 @@ def approval_permission(
     now: datetime,
 ) -> Permission:
     """What Cedar says of this person approving this effect; groups and gates are counted apart."""
-    return can_approve(
+    return check_approve_rules(
         bundle.rules,
-        Approver(person, groups, cast(Literal["oidc", "dev"], assurance)),
+        PersonFacts(person, groups, cast(Literal["oidc", "dev"], assurance)),
         review_facts(agent, review, gates),
         now=now,
         env=ctx.settings.environment,
@@ -190,9 +190,9 @@ def policy_permits(
     now: datetime,
 ) -> bool:
     """Whether policy names this person for it; a bundle that names nobody means nobody."""
-    who = Approver(person, groups, cast(Literal["oidc", "dev"], assurance))
+    who = PersonFacts(person, groups, cast(Literal["oidc", "dev"], assurance))
     what = review_facts(agent, review, gates)
-    return bool(can_do(bundle.rules, action, who, what, now=now, env=ctx.settings.environment))
+    return bool(check_people_rules(bundle.rules, action, who, what, now=now, env=ctx.settings.environment))
 
 
 def count_votes(

@@ -18,7 +18,7 @@ from policy_service.errors import InvalidRequestError
 from policy_service.identity.agents import OPERATOR
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
-from policy_service.pap.source import Standing
+from policy_service.pap.source import AcceptedCommits
 from policy_service.queries.context import Context
 from policy_service.storage.core import update_rows, find_one, insert_row_or_ignore
 from policy_service.storage.database import Tx
@@ -38,10 +38,10 @@ def active_commit_row(conn: Connection) -> PolicyHeadRow | None:
     return find_one(conn, PolicyHeadRow, what=_ACTIVE)
 
 
-def commit_constraints(conn: Connection, source: str) -> Standing:
+def commit_constraints(conn: Connection, source: str) -> AcceptedCommits:
     """What a source has to keep to; another one than was followed before begins anew."""
     active, override = active_commit_row(conn), find_one(conn, PolicyHeadRow, what=_OVERRIDE)
-    return Standing(
+    return AcceptedCommits(
         active.commit if active is not None and active.source == source else None,
         None if override is None else override.commit,
     )
@@ -61,7 +61,7 @@ def require_active_commit(tx: Tx, ctx: Context, bundle: Bundle) -> None:
         raise OutdatedBundleError
 
 
-def activate_commit(tx: Tx, source: str, bundle: Bundle, standing: Standing, *, starting: bool) -> bool:
+def activate_commit(tx: Tx, source: str, bundle: Bundle, standing: AcceptedCommits, *, starting: bool) -> bool:
     """Record that a commit is in force from now on; whether it is, or another replica was first.
 
     ``standing``: what its history was compared with. ``starting``: only a start takes over from another source, so that
@@ -89,7 +89,7 @@ def _moved(
     row: PolicyHeadRow | None,
     source: str,
     bundle: Bundle,
-    standing: Standing,
+    standing: AcceptedCommits,
     reason: str | None,
     *,
     starting: bool,

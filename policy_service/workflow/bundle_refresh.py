@@ -9,7 +9,7 @@ import structlog
 
 from policy_service import metrics
 from policy_service.errors import PoliciesBehindError
-from policy_service.pap.active import Reloaded
+from policy_service.pap.active_bundle import ReloadResult
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
 from policy_service.queries.context import Context
@@ -18,7 +18,7 @@ from policy_service.workflow.active_commit import active_commit_row, is_refusal_
 log = structlog.get_logger(__name__)
 
 
-async def refresh_bundle(ctx: Context, *, starting: bool = False) -> Reloaded:
+async def refresh_bundle(ctx: Context, *, starting: bool = False) -> ReloadResult:
     """Look once. What is valid and may follow is in force afterwards, unless another replica was first: then the next
     look follows it.
     """
@@ -57,7 +57,7 @@ async def follow_active_commit(ctx: Context) -> None:
     _tell(ctx, before)
 
 
-async def _look_at(ctx: Context, source: str, *, starting: bool) -> Reloaded:
+async def _look_at(ctx: Context, source: str, *, starting: bool) -> ReloadResult:
     standing = await ctx.db.read(lambda conn: commit_constraints(conn, source))
 
     async def accept(bundle: Bundle) -> bool:
@@ -68,7 +68,7 @@ async def _look_at(ctx: Context, source: str, *, starting: bool) -> Reloaded:
         await _note(ctx, source, reloaded.error)
     row = await ctx.db.read(active_commit_row)
     if row is not None and row.source != source:
-        ctx.active.displaced()
+        ctx.active.mark_displaced()
     return reloaded
 
 

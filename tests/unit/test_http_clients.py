@@ -19,8 +19,8 @@ from policy_service.errors import StartError
 from policy_service.health import Health
 from policy_service.http_clients import Route, route_from_settings, span_exporter
 from policy_service.identity.issuer_keys import bounded_transport, get_json_document, issuer_client
-from policy_service.pap.git.following import Mirror
-from policy_service.pap.git.remotes import place_of
+from policy_service.pap.git.git_source import Mirror
+from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
 from policy_service.settings import Settings
 from policy_service.slack import SlackApp
@@ -117,7 +117,7 @@ async def open_socket_mode(url: str, route: Route, folder: Path) -> None:
 
 
 async def fetch_policies(url: str, route: Route, folder: Path) -> None:
-    mirror = Mirror(folder / "copy.git", place_of(f"{url}/rules.git"), "main", 5, route)
+    mirror = Mirror(folder / "copy.git", parse_address(f"{url}/rules.git"), "main", 5, route)
     with pytest.raises(HeadError):
         await asyncio.to_thread(mirror.newest)
 

@@ -15,7 +15,7 @@ from policy_service.channels.admin.policy_cli.bundles import configured_bundle_f
 from policy_service.channels.admin.socket import describe_database, run_admin_command
 from policy_service.channels.admin.output import AsJson, print_result, report_errors
 from policy_service.errors import StartError
-from policy_service.pap.bundle import prepare_bundle
+from policy_service.pap.bundle import build_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.settings import load_settings
 
@@ -89,7 +89,7 @@ def _warn_of_unknown(tool: str, tools: list[str]) -> None:
 def _tools_here() -> list[str]:
     """The tools of the bundle as this shell's settings have it, where no running service says which is in force."""
     try:
-        return sorted(prepare_bundle(configured_bundle_files(load_settings())).manifests)
+        return sorted(build_bundle(configured_bundle_files(load_settings())).manifests)
     except BundleError:
         return []
 

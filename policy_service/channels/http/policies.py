@@ -10,7 +10,7 @@ from policy_service.channels.http.api import api_of
 from policy_service.channels.http.bodies import json_response
 from policy_service.channels.http.webhook_signatures import is_webhook, require_signed
 from policy_service.channels.requests import read_unidentified_body
-from policy_service.pap.active import ActiveBundle
+from policy_service.pap.active_bundle import ActiveBundle
 
 _HOOKS = [
     openapi.header_parameter("X-Hub-Signature-256", "GitHub, Gitea, Forgejo: HMAC of the body."),

@@ -22,7 +22,7 @@ from policy_service.errors import (
     ServiceError,
     StorageUnavailableError,
 )
-from policy_service.pap.active import NoActiveBundleError
+from policy_service.pap.active_bundle import NoActiveBundleError
 
 log = structlog.get_logger(__name__)
 

@@ -20,8 +20,8 @@ from sqlalchemy import Connection, delete, select
 from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.findings import asked_of, laxer
-from policy_service.pap.shadow import Candidate
+from policy_service.pap.diff.findings import describe_review, find_relaxations
+from policy_service.pap.candidate import Candidate
 from policy_service.pdp.engine import decide
 from policy_service.queries import repository
 from policy_service.queries.context import Context
@@ -163,7 +163,7 @@ async def _compare(
 
 def direction_of(before: Decision, after: Decision) -> ShadowDirection | None:
     """Which way the second decision differs from the first; None when it asks the same."""
-    looser, stricter = bool(laxer(before, after)), bool(laxer(after, before))
+    looser, stricter = bool(find_relaxations(before, after)), bool(find_relaxations(after, before))
     if looser and stricter:
         return "other"
     return "looser" if looser else "stricter" if stricter else None
@@ -171,7 +171,7 @@ def direction_of(before: Decision, after: Decision) -> ShadowDirection | None:
 
 def _told(decision: Decision) -> dict[str, Any]:
     reasons = [reason.text for reason in decision.reasons]
-    asks = asked_of(decision) if decision.gates else None
+    asks = describe_review(decision) if decision.gates else None
     return {
         "outcome": decision.outcome.value,
         "policies": list(decision.policies),

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection, func, select
 from structlog.testing import capture_logs
 
-from policy_service.pap.active import ActiveBundle
+from policy_service.pap.active_bundle import ActiveBundle
 from policy_service.pap.source import FolderSource
 from policy_service.storage.core import table
 from policy_service.storage.tables import DecisionRow

@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from policy_service.channels.http.webhook_signatures import require_strong_secret
 from policy_service.cli import app
 from policy_service.errors import InvalidRequestError, StartError
-from policy_service.pap.git import following as follower
-from policy_service.pap.git import following as mirrors
-from policy_service.pap.git.commits import descends
+from policy_service.pap.git import git_source as follower
+from policy_service.pap.git import git_source as mirrors
+from policy_service.pap.git.commits import is_descendant
 from policy_service.pap.git.objects import Objects
-from policy_service.pap.git.remotes import place_of
+from policy_service.pap.git.remotes import parse_address
 from policy_service.pap.problems import HeadError
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow
@@ -121,7 +121,7 @@ async def test_a_restart_under_the_same_commit_says_nothing_new(tmp_path: Path, 
 
 def newest(rules: Rules, ref: str) -> str:
     """The commit that is followed under that name."""
-    place = place_of(str(rules.repository.path), None)
+    place = parse_address(str(rules.repository.path), None)
     return mirrors.Mirror(rules.repository.path.parent / "copy.git", place, ref, 30).newest()
 
 
@@ -178,9 +178,9 @@ async def test_a_force_push_is_refused_until_an_operator_says_why(
 
     def walk(objects: Objects, head: str, accepted: str) -> bool:
         walks.append(head)
-        return descends(objects, head, accepted)
+        return is_descendant(objects, head, accepted)
 
-    monkeypatch.setattr(follower, "descends", walk)
+    monkeypatch.setattr(follower, "is_descendant", walk)
     second = rules.push()
     await accept(world, rules.first, "we may go back tonight")  # over, as soon as another is in force
     assert commit_of(world) == second

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from policy_service.channels.admin.policy_cli import explain, replay
 from policy_service.cli import app
-from policy_service.pap.changes.calls import read_calls
+from policy_service.pap.diff.recorded_calls import read_calls
 from policy_service.workflow.shadow import recorded_calls
 from tests.fakes.payments import Payments, gate
 from tests.fakes.world import Agent, Clock, World, running

@@ -14,7 +14,7 @@ from countersign.contract import Resource
 from policy_service.domain.policy_request import Facts
 from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.readers import AllowedHost
-from policy_service.pap.bundle import Bundle, prepare_bundle
+from policy_service.pap.bundle import Bundle, build_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import FolderSource
 from policy_service.remote_hosts import FactsHost
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 
 def load(folder: BundleFolder, *places: AllowedHost) -> Bundle:
-    return prepare_bundle(FolderSource(folder.path).read(), Allowlist(places))
+    return build_bundle(FolderSource(folder.path).read(), Allowlist(places))
 
 
 def bank(folder: BundleFolder, host: Host, **more: str) -> Bundle:
@@ -147,10 +147,10 @@ def test_only_what_is_on_the_allowlist_loads(folder: BundleFolder, place: str) -
     files = FolderSource(folder.path).read()
     outside = Allowlist([AllowedHost(FactsHost(url="https://facts.example/accounts"))])
     if place in ALLOWED:
-        prepare_bundle(files, outside).close()
+        build_bundle(files, outside).close()
         return
     with pytest.raises(BundleError, match="not on the allowlist of this service"):
-        prepare_bundle(files, outside)
+        build_bundle(files, outside)
 
 
 UNPLAIN = [
@@ -173,7 +173,7 @@ def test_an_address_that_could_be_read_in_two_ways_is_refused(folder: BundleFold
 
 async def test_without_a_service_a_bundle_loads_and_nobody_is_asked(folder: BundleFolder, host: Host) -> None:
     folder.write("facts.toml", source(host.url))
-    facts = await gather(prepare_bundle(FolderSource(folder.path).read()))
+    facts = await gather(build_bundle(FolderSource(folder.path).read()))
     assert "nothing outside may be asked here" in str(facts.alarm)
     assert host.asked == []
 

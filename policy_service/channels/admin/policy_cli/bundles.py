@@ -7,9 +7,9 @@ from pathlib import Path
 
 from policy_service.errors import InvalidRequestError
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.calls import BadLine, Call, read_calls, without_strange_meters
-from policy_service.pap.git.commits import read_commit
-from policy_service.pap.git.following import ACTIVE, mirror_path
+from policy_service.pap.diff.recorded_calls import InvalidLine, RecordedCall, read_calls, drop_unknown_meters
+from policy_service.pap.git.commits import read_revision
+from policy_service.pap.git.git_source import ACTIVE_REF, mirror_path
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
 from policy_service.settings import Settings, load_settings
@@ -39,7 +39,7 @@ def configured_bundle_files(settings: Settings) -> BundleFiles:
     """
     if not settings.policies_repository:
         return FolderSource(settings.bundle_dir).read()
-    return read_commit(mirror_path(settings.data_dir), ACTIVE, settings.policies_subfolder)
+    return read_revision(mirror_path(settings.data_dir), ACTIVE_REF, settings.policies_subfolder)
 
 
 def _at_revision(folder: Path, revision: str) -> BundleFiles:
@@ -47,7 +47,7 @@ def _at_revision(folder: Path, revision: str) -> BundleFiles:
     here = folder.absolute()
     for above in (here, *here.parents):
         if (above / ".git").exists() or _is_bare_repository(above):
-            return read_commit(above, revision, here.relative_to(above).as_posix().removeprefix("."))
+            return read_revision(above, revision, here.relative_to(above).as_posix().removeprefix("."))
     raise BundleError(
         [Problem(str(folder), None, f"no git repository is here or above, so there is no {revision!r} of it")]
     )
@@ -57,7 +57,7 @@ def _is_bare_repository(folder: Path) -> bool:
     return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
 
 
-def read_recorded_calls(file: Path, bundles: Sequence[Bundle]) -> tuple[list[Call], list[BadLine]]:
+def read_recorded_calls(file: Path, bundles: Sequence[Bundle]) -> tuple[list[RecordedCall], list[InvalidLine]]:
     """The calls of a file for these bundles, and the lines that are none.
 
     Raises:
@@ -70,10 +70,10 @@ def read_recorded_calls(file: Path, bundles: Sequence[Bundle]) -> tuple[list[Cal
         raise InvalidRequestError(
             f"{file} cannot be read: {error.strerror}; name a file of JSON lines"
         ) from None
-    calls, strange = without_strange_meters(calls, bundles)
+    calls, strange = drop_unknown_meters(calls, bundles)
     return calls, sorted([*bad, *strange], key=lambda each: each.number)
 
 
-def bad_line_messages(bad: Sequence[BadLine]) -> list[str]:
+def bad_line_messages(bad: Sequence[InvalidLine]) -> list[str]:
     """Each bad line by its number."""
     return [f"line {each.number} is no call and was left out: {each.why}" for each in bad]

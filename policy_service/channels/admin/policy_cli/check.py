@@ -11,9 +11,9 @@ import typer
 from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
 from policy_service.channels.admin.output import AsJson, problem_json, print_result, report_errors
 from policy_service.facts.schema import approval_schema, schema_text
-from policy_service.pap.bundle import prepare_bundle
+from policy_service.pap.bundle import build_bundle
 from policy_service.pap.compile import bundle_schema
-from policy_service.pap.lint.run import findings_about
+from policy_service.pap.lint.report import lint_files
 from policy_service.pap.problems import BundleError
 
 BundleName = Annotated[
@@ -33,8 +33,8 @@ def check(bundle: BundleName = None, strict: Strict = False, as_json: AsJson = F
     with report_errors():
         try:
             files = load_bundle_files(bundle)
-            checked = prepare_bundle(files)
-            findings = findings_about(files.files)
+            checked = build_bundle(files)
+            findings = lint_files(files.files)
         except BundleError as error:
             problems = [problem_json(problem) for problem in error.problems]
             print_result({"ok": False, "problems": problems}, as_json, str(error))
@@ -72,7 +72,7 @@ def schema(
 ) -> None:
     """Write the schema that every rule of a bundle is validated against."""
     with report_errors(as_json):
-        prepared = prepare_bundle(load_bundle_files(bundle))
+        prepared = build_bundle(load_bundle_files(bundle))
         prepared.close()
         made: dict[str, Any] = approval_schema() if people else bundle_schema(prepared.source.files)
     text = json.dumps(made, indent=2) + "\n" if as_json else schema_text(made)

@@ -9,10 +9,10 @@ import typer
 
 from policy_service.channels.admin.policy_cli.bundles import load_bundle_files, read_recorded_calls, bad_line_messages
 from policy_service.channels.admin.output import AsJson, problem_json, print_result, report_errors
-from policy_service.pap.bundle import Bundle, prepare_bundle
-from policy_service.pap.changes.comparing import Report, compare
-from policy_service.pap.changes.findings import Finding, Way
-from policy_service.pap.changes.replaying import differing, findings_of, replay
+from policy_service.pap.bundle import Bundle, build_bundle
+from policy_service.pap.diff.compare import DiffReport, compare
+from policy_service.pap.diff.findings import Finding, Direction
+from policy_service.pap.diff.replay import replay_differences, replay_findings, replay
 from policy_service.pap.problems import BundleError
 
 Old = Annotated[str, typer.Argument(metavar="OLD", help="The bundle that is active, say the folder of main.")]
@@ -35,12 +35,12 @@ def diff(old: Old, new: New, ack: Acknowledged = None, calls: Calls = None, as_j
         recorded, bad = ([], []) if calls is None else read_recorded_calls(calls, (before, after))
         try:
             answers = replay(before, recorded), replay(after, recorded)
-            report = compare(before, after, findings_of(differing(*answers)))
+            report = compare(before, after, replay_findings(replay_differences(*answers)))
         finally:
             before.close()
             after.close()
         asked = report.not_acknowledged(ack or ())
-        unused = sorted(set(ack or ()) - {finding.id for finding in report.of_way(Way.LOOSENING)})
+        unused = sorted(set(ack or ()) - {finding.id for finding in report.in_direction(Direction.LOOSENING)})
         unknown = sum(
             one.decision is None or other.decision is None for one, other in zip(*answers, strict=True)
         )
@@ -56,34 +56,34 @@ def diff(old: Old, new: New, ack: Acknowledged = None, calls: Calls = None, as_j
 
 def _prepared(name: str, as_json: bool) -> Bundle:
     try:
-        return prepare_bundle(load_bundle_files(name))
+        return build_bundle(load_bundle_files(name))
     except BundleError as error:
         problems = [problem_json(each) for each in error.problems]
         print_result({"ok": False, "bundle": name, "problems": problems}, as_json, f"{name} does not load:\n{error}")
         raise typer.Exit(1) from None
 
 
-def _json(report: Report, asked: list[Finding], unused: list[str], recorded: int) -> dict[str, Any]:
+def _json(report: DiffReport, asked: list[Finding], unused: list[str], recorded: int) -> dict[str, Any]:
     return {
         "ok": not asked,
         "old": {"digest": report.before.digest, "commit": report.before.commit},
         "new": {"digest": report.after.digest, "commit": report.after.commit},
-        **{f"{way.value}": [finding.to_json() for finding in report.of_way(way)] for way in Way},
+        **{f"{way.value}": [finding.to_json() for finding in report.in_direction(way)] for way in Direction},
         "not_acknowledged": [finding.id for finding in asked],
         "acknowledged_but_absent": unused,
         "tools": [
             {"tool": one.tool, "how": one.how, "calls": one.count, "why_not_all": list(one.why_not)}
             for one in report.tools
         ],
-        "same_in_meaning": list(report.same_in_meaning),
+        "same_in_meaning": list(report.equivalent_files),
         "recorded_calls": recorded,
     }
 
 
 _HEADS = {
-    Way.LOOSENING: "Loosenings: deny or review becomes less, or other people, facts, tools or cases",
-    Way.LOOK: "Changed, look: decides nothing by itself, or was tried and changes no answer",
-    Way.TIGHTENING: "Tightenings",
+    Direction.LOOSENING: "Loosenings: deny or review becomes less, or other people, facts, tools or cases",
+    Direction.LOOK: "Changed, look: decides nothing by itself, or was tried and changes no answer",
+    Direction.TIGHTENING: "Tightenings",
 }
 
 
@@ -92,11 +92,11 @@ def _replay_summary(count: int, unknown: int) -> str:
     return f"{told}; {unknown} of them cannot be replayed, see `replay`" if unknown else told
 
 
-def _text(report: Report, asked: list[Finding], unused: list[str], replayed: list[str]) -> list[str]:
+def _text(report: DiffReport, asked: list[Finding], unused: list[str], replayed: list[str]) -> list[str]:
     lines: list[str] = []
     open_ids = {finding.id for finding in asked}
-    for way in Way:
-        found = report.of_way(way)
+    for way in Direction:
+        found = report.in_direction(way)
         if found:
             lines += [f"{_HEADS[way]}:", *(_finding_text(finding, way, open_ids) for finding in found), ""]
     changed = [one for one in report.tools if one.how != "unchanged"]
@@ -105,11 +105,11 @@ def _text(report: Report, asked: list[Finding], unused: list[str], replayed: lis
         for one in changed:
             why = f" ({'; '.join(one.why_not)})" if one.why_not else ""
             lines.append(f"  {one.tool}: {one.how}, {one.count} made-up calls{why}")
-    if report.same_in_meaning:
-        lines.append(f"Differ in form only: {', '.join(report.same_in_meaning)}")
+    if report.equivalent_files:
+        lines.append(f"Differ in form only: {', '.join(report.equivalent_files)}")
     lines += replayed
     lines += [f"--ack {name} names no loosening of this change; drop it" for name in unused]
-    counted = len(report.of_way(Way.LOOSENING))
+    counted = len(report.in_direction(Direction.LOOSENING))
     if asked:
         lines.append(
             f"{len(asked)} loosenings are not acknowledged; if they are meant: "
@@ -120,6 +120,6 @@ def _text(report: Report, asked: list[Finding], unused: list[str], replayed: lis
     return lines
 
 
-def _finding_text(finding: Finding, way: Way, open_ids: set[str]) -> str:
+def _finding_text(finding: Finding, way: Direction, open_ids: set[str]) -> str:
     text = finding.to_text()
-    return f"{text}\n      acknowledged" if way is Way.LOOSENING and finding.id not in open_ids else text
+    return f"{text}\n      acknowledged" if way is Direction.LOOSENING and finding.id not in open_ids else text

@@ -17,16 +17,16 @@ from policy_service.channels.admin.socket import run_admin_command
 from policy_service.channels.admin.output import AsJson, print_result, report_errors
 from policy_service.domain.decision import Decision
 from policy_service.errors import InvalidRequestError
-from policy_service.pap.bundle import Bundle, prepare_bundle
-from policy_service.pap.changes.calls import (
-    Call,
-    digest_of,
+from policy_service.pap.bundle import Bundle, build_bundle
+from policy_service.pap.diff.recorded_calls import (
+    RecordedCall,
+    recorded_tool_digest,
     missing_meters,
-    question_of,
+    build_question,
     read_call,
-    without_strange_meters,
+    drop_unknown_meters,
 )
-from policy_service.pap.changes.explaining import Explanation, explain
+from policy_service.pap.diff.explain import Explanation, explain
 from policy_service.pap.parts import read_parts
 from policy_service.queries.effect_text import is_hidden
 from policy_service.settings import load_settings
@@ -54,7 +54,7 @@ def explain_call(
     """Say which rules held and which did not and why, whom the gates ask, and the smallest change that releases."""
     with report_errors(as_json):
         call = _call(what)
-        prepared = prepare_bundle(load_bundle_files(bundle))
+        prepared = build_bundle(load_bundle_files(bundle))
         try:
             _require_known_meters(call, prepared)
             told = _explained(call, prepared, with_secrets)
@@ -74,21 +74,21 @@ def explain_call(
         print_result(value, as_json, "\n".join(lines))
 
 
-def _explained(call: Call, bundle: Bundle, with_secrets: bool) -> Explanation:
+def _explained(call: RecordedCall, bundle: Bundle, with_secrets: bool) -> Explanation:
     """The call under today's bundle; what was secret on that day stays it, whatever the manifest says today."""
-    version = bundle.version(call.tool, digest_of(call, bundle))
+    version = bundle.version(call.tool, recorded_tool_digest(call, bundle))
     said = () if version is None else tuple(version.manifest.secret)
     secret = () if with_secrets else (*said, *call.secret)
-    question = asyncio.run(question_of(call, bundle, read_parts(bundle.source.files)[0]))
+    question = asyncio.run(build_question(call, bundle, read_parts(bundle.source.files)[0]))
     return explain(bundle, question, partial(is_hidden, secret))
 
 
-def _require_known_meters(call: Call, bundle: Bundle) -> None:
-    for bad in without_strange_meters([call], [bundle])[1]:
+def _require_known_meters(call: RecordedCall, bundle: Bundle) -> None:
+    for bad in drop_unknown_meters([call], [bundle])[1]:
         raise ValueError(bad.why)
 
 
-def _call(what: str) -> Call:
+def _call(what: str) -> RecordedCall:
     if _EFFECT.match(what):
         found = run_admin_command(load_settings(), "recorded-call", {"effect_id": what})
         return read_call(json.dumps(found))
@@ -103,7 +103,7 @@ def _call(what: str) -> Call:
         raise InvalidRequestError(f"{what} holds no call: {error}") from None
 
 
-def _differs(today: Decision, call: Call) -> bool | None:
+def _differs(today: Decision, call: RecordedCall) -> bool | None:
     """Whether today's answer is another than the first of that day, to the same question; None when none is stored."""
     if not call.decisions:
         return None
@@ -111,7 +111,7 @@ def _differs(today: Decision, call: Call) -> bool | None:
     return (today.outcome.value, list(today.policies)) != (then["outcome"], list(then["policies"]))
 
 
-def _recorded_decisions(today: Decision, call: Call) -> list[str]:
+def _recorded_decisions(today: Decision, call: RecordedCall) -> list[str]:
     """What the service answered, by which rules of which commit, before what it would answer today."""
     if not call.decisions:
         return []
@@ -128,7 +128,7 @@ def _recorded_decisions(today: Decision, call: Call) -> list[str]:
     return [*lines, "Today's bundle answers as at first, by the same policies", ""]
 
 
-def _text(told: Explanation, call: Call, unknown: list[str]) -> list[str]:
+def _text(told: Explanation, call: RecordedCall, unknown: list[str]) -> list[str]:
     decision = told.decision
     then = f" (then: {call.decided})" if call.decided else ""
     lines = [f"{decision.outcome} of {call.tool} by {decision.bundle} at {decision.commit}{then}"]

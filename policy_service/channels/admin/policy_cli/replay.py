@@ -12,15 +12,15 @@ import typer
 from policy_service.channels.admin.policy_cli.bundles import load_bundle_files, read_recorded_calls, bad_line_messages
 from policy_service.channels.admin.socket import run_admin_command
 from policy_service.channels.admin.output import AsJson, print_result, report_errors
-from policy_service.pap.bundle import prepare_bundle
-from policy_service.pap.changes.findings import Way
-from policy_service.pap.changes.replaying import (
-    Counts,
-    Difference,
-    Replayed,
-    as_table,
-    counted,
-    differing,
+from policy_service.pap.bundle import build_bundle
+from policy_service.pap.diff.findings import Direction
+from policy_service.pap.diff.replay import (
+    OutcomeCounts,
+    ReplayDifference,
+    ReplayedCall,
+    outcome_table,
+    count_outcomes,
+    replay_differences,
     replay,
 )
 from policy_service.settings import load_settings
@@ -60,23 +60,23 @@ def replay_calls(
     with report_errors(as_json), ExitStack() as opened:
         bundles = []
         for name in (bundle, against) if against is not None else (bundle,):
-            bundles.append(prepare_bundle(load_bundle_files(name)))
+            bundles.append(build_bundle(load_bundle_files(name)))
             opened.callback(bundles[-1].close)
         calls, bad = read_recorded_calls(file, bundles)
         results = [replay(each, calls) for each in bundles]
         first = results[0]
-        differences = differing(first, results[1]) if len(results) > 1 else []
+        differences = replay_differences(first, results[1]) if len(results) > 1 else []
         value = _json(first, differences) | {
             "bad_lines": [{"line": each.number, "why": each.why} for each in bad]
         }
-        lines = [*bad_line_messages(bad), *_text(first, counted(first), differences, against)]
+        lines = [*bad_line_messages(bad), *_text(first, count_outcomes(first), differences, against)]
         print_result(value, as_json, "\n".join(lines))
         if bad:
             raise typer.Exit(1)
 
 
-def _json(replayed: list[Replayed], differences: list[Difference]) -> dict[str, Any]:
-    counts = counted(replayed)
+def _json(replayed: list[ReplayedCall], differences: list[ReplayDifference]) -> dict[str, Any]:
+    counts = count_outcomes(replayed)
     return {
         "calls": [each.to_json() for each in replayed],
         "by_tool": _nested(counts.by_tool),
@@ -101,11 +101,11 @@ def _nested(counts: Any) -> dict[str, dict[str, int]]:
 
 
 def _text(
-    replayed: list[Replayed], counts: Counts, differences: list[Difference], against: str | None
+    replayed: list[ReplayedCall], counts: OutcomeCounts, differences: list[ReplayDifference], against: str | None
 ) -> list[str]:
-    lines = [as_table(counts.by_tool, "tool")]
+    lines = [outcome_table(counts.by_tool, "tool")]
     if counts.by_label:
-        lines += ["", as_table(counts.by_label, "label")]
+        lines += ["", outcome_table(counts.by_label, "label")]
     lines += [
         f"line {each.call.number}: not replayable: {each.why_not}"
         for each in replayed
@@ -120,12 +120,12 @@ def _text(
     return lines
 
 
-def _differences(differences: list[Difference], against: str, unknown: int) -> list[str]:
+def _differences(differences: list[ReplayDifference], against: str, unknown: int) -> list[str]:
     if not differences and unknown:
         return [f"{against} answers every call that can be replayed as before; {unknown} cannot be"]
     if not differences:
         return [f"{against} answers every call as before"]
-    loose = sum(each.way is Way.LOOSENING for each in differences)
+    loose = sum(each.way is Direction.LOOSENING for each in differences)
     lines = [f"{against} answers {len(differences)} otherwise, {loose} of them more loosely:"]
     for each in differences:
         call = each.before.call

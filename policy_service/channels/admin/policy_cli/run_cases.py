@@ -15,27 +15,27 @@ from policy_service.channels.admin.policy_cli.check import BundleName
 from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
 from policy_service.channels.admin.output import AsJson, print_result, report_errors
 from policy_service.errors import StartError
-from policy_service.pap.bundle import Bundle, prepare_bundle
-from policy_service.pap.cases.coverage import (
-    Covered,
-    Mutation,
-    acknowledged_in,
+from policy_service.pap.bundle import Bundle, build_bundle
+from policy_service.pap.policy_tests.coverage import (
+    PolicyCoverage,
+    MutationResult,
+    read_acknowledged_mutants,
     counted,
-    coverage_of,
-    mutate,
+    measure_coverage,
+    run_mutants,
     noticing,
-    table,
-    unacknowledged,
+    coverage_table,
+    unacknowledged_mutants,
 )
-from policy_service.pap.cases.mutants import Mutant
-from policy_service.pap.cases.reading import cases_in
-from policy_service.pap.cases.running import Answered, Prepared, prepare_cases
+from policy_service.pap.policy_tests.mutants import Mutant
+from policy_service.pap.policy_tests.parser import read_cases
+from policy_service.pap.policy_tests.runner import CaseResult, PreparedCase, prepare_cases
 from policy_service.pap.problems import Problem
 
 _NOT_IN_XML: Final = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit_report(answered: Sequence[Answered]) -> bytes:
+def junit_report(answered: Sequence[CaseResult]) -> bytes:
     """One suite for each file of cases, one test case for each case. What XML cannot hold is shown as U+FFFD."""
     root = Xml.Element("testsuites", tests=str(len(answered)), failures=str(_failures(answered)))
     for file in dict.fromkeys(each.case.file for each in answered):
@@ -54,7 +54,7 @@ def junit_report(answered: Sequence[Answered]) -> bytes:
     return bytes(Xml.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
-def _test_case(suite: Xml.Element, answered: Answered) -> None:
+def _test_case(suite: Xml.Element, answered: CaseResult) -> None:
     case = answered.case
     test = Xml.SubElement(suite, "testcase", name=_xml_text(case.it), classname=_xml_text(case.file))
     test.set("file", _xml_text(case.file))
@@ -64,7 +64,7 @@ def _test_case(suite: Xml.Element, answered: Answered) -> None:
         failure.text = _xml_text("\n".join((case.place, *answered.differences)))
 
 
-def _failures(answered: Sequence[Answered]) -> int:
+def _failures(answered: Sequence[CaseResult]) -> int:
     return sum(not each.holds for each in answered)
 
 
@@ -84,7 +84,7 @@ JunitFile = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help=
 class _MutationResult:
     """The mutants, and what is wrong about them."""
 
-    mutation: Mutation
+    mutation: MutationResult
     left: list[Mutant]
     stale: list[Problem]
 
@@ -106,11 +106,11 @@ def run_cases(
 
 
 def _run(name: str | None, mutate_rules: bool, coverage: bool, junit: Path | None, as_json: bool) -> None:
-    loaded = prepare_bundle(load_bundle_files(name))
+    loaded = build_bundle(load_bundle_files(name))
     try:
-        prepared = prepare_cases(loaded, cases_in(loaded.source.files))
+        prepared = prepare_cases(loaded, read_cases(loaded.source.files))
         answered = [case.ask(loaded.rules) for case in prepared]
-        covered = coverage_of(loaded, prepared, answered)
+        covered = measure_coverage(loaded, prepared, answered)
         tried = _try_mutants(loaded, prepared, answered) if mutate_rules else None
     finally:
         loaded.close()
@@ -125,10 +125,10 @@ def _run(name: str | None, mutate_rules: bool, coverage: bool, junit: Path | Non
         raise typer.Exit(1)
 
 
-def _try_mutants(loaded: Bundle, prepared: list[Prepared], answered: list[Answered]) -> _MutationResult:
-    acknowledged = acknowledged_in(loaded.source.files)
-    mutation = mutate(loaded, prepared, answered)
-    return _MutationResult(mutation, *unacknowledged(mutation.survived, acknowledged))
+def _try_mutants(loaded: Bundle, prepared: list[PreparedCase], answered: list[CaseResult]) -> _MutationResult:
+    acknowledged = read_acknowledged_mutants(loaded.source.files)
+    mutation = run_mutants(loaded, prepared, answered)
+    return _MutationResult(mutation, *unacknowledged_mutants(mutation.survived, acknowledged))
 
 
 def _require_outside_bundle(file: Path, loaded: Bundle) -> None:
@@ -149,12 +149,12 @@ def _write(file: Path, report: bytes) -> None:
 
 
 def _lines(
-    answered: list[Answered], wrong: list[Answered], covered: tuple[Covered, ...], tried: _MutationResult | None
+    answered: list[CaseResult], wrong: list[CaseResult], covered: tuple[PolicyCoverage, ...], tried: _MutationResult | None
 ) -> list[str]:
     lines = [f"{each.case.place}: {each.case.it}: {'; '.join(each.differences)}" for each in wrong]
     if tried is not None:
         lines += [_survivor(mutant) for mutant in tried.left] + [str(problem) for problem in tried.stale]
-    lines += [table(covered)] if covered else []
+    lines += [coverage_table(covered)] if covered else []
     lines.append(f"{len(answered) - len(wrong)} cases hold, {len(wrong)} do not")
     if not answered:
         lines.append("a bundle without cases is held by nothing; write the first into cases/NAME.yaml")
@@ -168,7 +168,7 @@ def _survivor(mutant: Mutant) -> str:
 
 
 def _json(
-    passed: bool, loaded: Bundle, answered: list[Answered], covered: tuple[Covered, ...], tried: _MutationResult | None
+    passed: bool, loaded: Bundle, answered: list[CaseResult], covered: tuple[PolicyCoverage, ...], tried: _MutationResult | None
 ) -> dict[str, Any]:
     told: dict[str, Any] = {
         "ok": passed,

@@ -4,17 +4,17 @@ from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 from policy_service.channels.admin.policy_cli.run_cases import junit_report
-from policy_service.pap.cases.coverage import Covered, coverage_of, table
-from policy_service.pap.cases.running import prepare_cases
+from policy_service.pap.policy_tests.coverage import PolicyCoverage, measure_coverage, coverage_table
+from policy_service.pap.policy_tests.runner import prepare_cases
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder
 from tests.fakes.cases import HEAD, ask, read, small_bundle
 
 
-def rows(folder: BundleFolder, cases: str) -> dict[str, Covered]:
+def rows(folder: BundleFolder, cases: str) -> dict[str, PolicyCoverage]:
     bundle = folder.load()
     prepared = prepare_cases(bundle, read(HEAD + cases))
     answered = [case.ask(bundle.rules) for case in prepared]
-    return {row.policy: row for row in coverage_of(bundle, prepared, answered)}
+    return {row.policy: row for row in measure_coverage(bundle, prepared, answered)}
 
 
 SMALL = "  - {it: small, expect: release}\n"
@@ -27,7 +27,7 @@ def test_a_policy_no_case_uses_is_named_also_in_the_table(tmp_path: Path) -> Non
     found = rows(small_bundle(tmp_path), SMALL)
     gaps = {"payers-may-pay": "always holds", "large": "never decides", "never-a-million": "never decides"}
     assert {name: row.gap for name, row in found.items()} == gaps
-    lines = table(tuple(found.values())).splitlines()
+    lines = coverage_table(tuple(found.values())).splitlines()
     assert [line.split()[0] for line in lines] == ["policy", *gaps]
     assert lines[2].endswith("never decides")
 

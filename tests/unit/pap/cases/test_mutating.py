@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from policy_service.pap.cases import coverage
-from policy_service.pap.cases.coverage import Mutation, acknowledged_in, mutate, unacknowledged
-from policy_service.pap.cases.mutants import Mutant, mutants_of
-from policy_service.pap.cases.running import prepare_cases
+from policy_service.pap.policy_tests import coverage
+from policy_service.pap.policy_tests.coverage import MutationResult, read_acknowledged_mutants, run_mutants, unacknowledged_mutants
+from policy_service.pap.policy_tests.mutants import Mutant, generate_mutants
+from policy_service.pap.policy_tests.runner import prepare_cases
 from policy_service.pap.folder_reader import is_bundle_file
 from policy_service.pap.policies import read_policies
 from policy_service.pap.problems import BundleError
@@ -19,13 +19,13 @@ def names(text: str, *narrows: str) -> list[str]:
     policies, problems = read_policies({"a.cedar": text.encode()}, frozenset({"finance", "cfo"}))
     assert problems == []
     (policy,) = policies.values()
-    return [mutant.name for mutant in mutants_of(policy, {"finance", "cfo"}, frozenset(narrows))]
+    return [mutant.name for mutant in generate_mutants(policy, {"finance", "cfo"}, frozenset(narrows))]
 
 
-def run(folder: BundleFolder, cases: str) -> Mutation:
+def run(folder: BundleFolder, cases: str) -> MutationResult:
     bundle = folder.load()
     prepared = prepare_cases(bundle, read(cases))
-    return mutate(bundle, prepared, [case.ask(bundle.rules) for case in prepared])
+    return run_mutants(bundle, prepared, [case.ask(bundle.rules) for case in prepared])
 
 
 def survivors(folder: BundleFolder, cases: str) -> list[str]:
@@ -129,7 +129,7 @@ def test_a_rule_that_its_own_schema_refuses_is_told(tmp_path: Path, monkeypatch:
     """Otherwise each of its mutants would be counted as refused, and none as a survivor."""
     folder = small_bundle(tmp_path)
     folder.load()
-    monkeypatch.setattr(coverage, "shapes_in", lambda parts: [])
+    monkeypatch.setattr(coverage, "tool_shapes", lambda parts: [])
     with pytest.raises(ValueError, match="fits its bundle's schema no longer"):
         run(folder, ALL_CASES)
 
@@ -155,16 +155,16 @@ def survivor(tmp_path: Path) -> list[Mutant]:
 
 
 def test_an_explained_survivor_is_let_be_and_a_stale_explanation_is_an_error(tmp_path: Path) -> None:
-    acknowledged = acknowledged_in({"cases/mutants.toml": ENTRY.encode()})
+    acknowledged = read_acknowledged_mutants({"cases/mutants.toml": ENTRY.encode()})
     assert acknowledged == {("large", "@shared is added"): "it never fires beside another gate"}
     survived = survivor(tmp_path)
-    assert unacknowledged(survived, acknowledged) == ([], [])
+    assert unacknowledged_mutants(survived, acknowledged) == ([], [])
     for entry, hint in (
         (ENTRY.replace("@shared is added", "@shared is ad"), "did you mean '@shared is added'?"),
         (ENTRY.replace('"large"', '"gone"'), "remove the entry"),
         (ENTRY.replace("@shared is added", "@reason is dropped"), "remove the entry"),
     ):
-        left, stale = unacknowledged(survived, acknowledged_in({"cases/mutants.toml": entry.encode()}))
+        left, stale = unacknowledged_mutants(survived, read_acknowledged_mutants({"cases/mutants.toml": entry.encode()}))
         assert (len(left), len(stale)) == (1, 1)
         assert hint in stale[0].message
 
@@ -183,7 +183,7 @@ WRONG = [
 @pytest.mark.parametrize(("text", "message"), WRONG)
 def test_a_file_of_explanations_that_is_wrong_is_refused(text: str, message: str) -> None:
     with pytest.raises(BundleError) as refused:
-        acknowledged_in({"cases/mutants.toml": text.encode()})
+        read_acknowledged_mutants({"cases/mutants.toml": text.encode()})
     assert message in str(refused.value)
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from countersign.contract import TaskKind
 from policy_service.domain.policy_request import AgentPrincipal
-from policy_service.pap.cases import reading
-from policy_service.pap.cases.case import Asked, Case, PeopleCase
+from policy_service.pap.policy_tests import parser
+from policy_service.pap.policy_tests.case import ExpectedGate, Case, PeopleCase
 from tests.fakes.cases import HEAD, one_case, problems, read
 
 RELEASE, REVIEW, DENY = (f"it: a\nexpect: {word}\n" for word in ("release", "review", "deny"))
@@ -69,9 +69,9 @@ def test_names_defaults_and_the_number_of_cases_are_checked(monkeypatch: pytest.
     twice = "cases/a.yaml:9: `it: a` is taken at cases/a.yaml:8; say what differs"
     assert problems(TWO.replace("it: b", "it: a")) == [twice]
     assert "'expect' has no default" in problems("defaults: {expect: release}\ncases: [{it: a}]")[0]
-    monkeypatch.setattr(reading, "MAX_CASES", 2)
+    monkeypatch.setattr(parser, "MAX_CASES", 2)
     assert problems(TWO) == []
-    monkeypatch.setattr(reading, "MAX_CASES", 1)
+    monkeypatch.setattr(parser, "MAX_CASES", 1)
     assert problems(TWO) == ["cases: 2 cases; 1 is the limit"]
 
 
@@ -91,7 +91,7 @@ def test_a_case_says_everything_a_question_has() -> None:
     assert case.history == {"spent": 7}
     assert case.args == {"account": "a1", "amount": 2}
     assert case.args_bytes == b'{"account":"a1","amount":2}'
-    assert case.expected.needs == {"cfo|finance": Asked(2, reason=True, answer_within=timedelta(hours=4))}
+    assert case.expected.needs == {"cfo|finance": ExpectedGate(2, reason=True, answer_within=timedelta(hours=4))}
     assert case.place == "cases/a.yaml:8"
 
 

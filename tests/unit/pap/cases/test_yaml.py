@@ -2,7 +2,7 @@
 
 import pytest
 
-from policy_service.pap.cases.fields import MAX_DEPTH, MAX_VALUES, YamlError, read_yaml
+from policy_service.pap.policy_tests.yaml_fields import MAX_DEPTH, MAX_VALUES, YamlError, read_yaml
 from policy_service.pap.folder_reader import MAX_FILE_BYTES
 
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(

@@ -12,9 +12,9 @@ import pytest
 
 from countersign.contract import ToolManifest
 from policy_service.pap.bundle import Bundle, load_bundle
-from policy_service.pap.changes.comparing import Report, compare
-from policy_service.pap.changes.findings import Way
-from policy_service.pap.changes.versions import manifest_changes, version_findings, versions_of_both
+from policy_service.pap.diff.compare import DiffReport, compare
+from policy_service.pap.diff.findings import Direction
+from policy_service.pap.diff.manifest_changes import manifest_changes, version_changes, pair_versions
 from tests.fakes.bundles import GROUPS, PERMIT_ALL, SPENT, BundleFolder, facts_of, pay_args, pay_manifest
 
 Change = Callable[[BundleFolder], BundleFolder]
@@ -165,14 +165,14 @@ def changed(tmp_path: Path, change: Change) -> Bundle:
     return change(folder(tmp_path / "after")).load()
 
 
-def report_of(tmp_path: Path, change: Change, before: Change) -> Report:
+def report_of(tmp_path: Path, change: Change, before: Change) -> DiffReport:
     """What two changes of the bundle differ in."""
     return compare(before(folder(tmp_path / "before")).load(), changed(tmp_path, change))
 
 
-def kinds(report: Report, way: Way = Way.LOOSENING) -> set[str]:
+def kinds(report: DiffReport, way: Direction = Direction.LOOSENING) -> set[str]:
     """The kinds of what is told to go this way."""
-    return {finding.kind for finding in report.of_way(way)}
+    return {finding.kind for finding in report.in_direction(way)}
 
 
 @pytest.mark.parametrize(("change", "told"), LOOSENINGS.values(), ids=LOOSENINGS)
@@ -197,7 +197,7 @@ TIGHTENINGS = {
 def test_a_tightening_needs_no_acknowledgement(whole: Bundle, tmp_path: Path, change: Change) -> None:
     report = compare(whole, changed(tmp_path, change))
     assert report.not_acknowledged(()) == []
-    assert report.of_way(Way.TIGHTENING)
+    assert report.in_direction(Direction.TIGHTENING)
 
 
 STRICTER = [({}, {"on_exhausted": "tool"}), ({"lane": "live", "ask": "live"}, {"lane": "live", "ask": None})]
@@ -210,14 +210,14 @@ def test_a_member_that_is_stricter_tightens_and_its_end_loosens(strict: Any, len
     one, other = (ToolManifest.model_validate(pay_manifest(**each)) for each in (strict, lenient))
     (tighter,) = manifest_changes(other, one, "pay", frozenset(), is_settled=True)
     (looser,) = manifest_changes(one, other, "pay", frozenset(), is_settled=True)
-    assert (tighter.way, looser.way) == (Way.TIGHTENING, Way.LOOSENING)
+    assert (tighter.way, looser.way) == (Direction.TIGHTENING, Direction.LOOSENING)
 
 
-ASKED = [("live", False, Way.LOOSENING), (None, False, Way.TIGHTENING), ("live", True, Way.TIGHTENING)]
+ASKED = [("live", False, Direction.LOOSENING), (None, False, Direction.TIGHTENING), ("live", True, Direction.TIGHTENING)]
 
 
 @pytest.mark.parametrize(("ask", "labelled", "way"), ASKED)
-def test_manifests_take_their_question(tmp_path: Path, ask: str | None, labelled: bool, way: Way) -> None:
+def test_manifests_take_their_question(tmp_path: Path, ask: str | None, labelled: bool, way: Direction) -> None:
     """A live tool without a manifest runs unasked; one that has another version in force does not."""
     made = BundleFolder(tmp_path).policies(PERMIT_ALL)
     gone, name = pay_manifest(tool="note", lane="live", ask=ask), "note@old" if labelled else "note"
@@ -225,7 +225,7 @@ def test_manifests_take_their_question(tmp_path: Path, ask: str | None, labelled
         made.write("tools/note.json", gone | {"risk": "high"})
     before = made.write(f"tools/{name}.json", gone).load()
     after = load_bundle(without(made, f"tools/{name}.json").path)
-    (found,) = version_findings(versions_of_both(before, after), frozenset())
+    (found,) = version_changes(pair_versions(before, after), frozenset())
     assert (found.way, found.kind, found.subject) == (way, "tool", name)
 
 
@@ -274,17 +274,17 @@ def metered(text: str, groups: list[str]) -> Change:
 
 def test_a_tool_that_leaves_a_meter_by_its_action_group_loosens_it(tmp_path: Path) -> None:
     report = report_of(tmp_path, metered(METER, []), metered(METER, ["money"]))
-    assert ("meter", "spent") in {(f.kind, f.subject) for f in report.of_way(Way.LOOSENING)}
+    assert ("meter", "spent") in {(f.kind, f.subject) for f in report.in_direction(Direction.LOOSENING)}
 
 
 DOCUMENTED = METER + 'doc = "What was paid"\n'
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "way"), [("", METER, Way.TIGHTENING), (METER, DOCUMENTED, Way.LOOK)]
+    ("before", "after", "way"), [("", METER, Direction.TIGHTENING), (METER, DOCUMENTED, Direction.LOOK)]
 )
 def test_a_meter_tightens_and_its_words_are_looked_at(
-    tmp_path: Path, before: str, after: str, way: Way
+    tmp_path: Path, before: str, after: str, way: Direction
 ) -> None:
     report = report_of(tmp_path, metered(after, ["money"]), metered(before, ["money"]))
     assert [(f.kind, f.way) for f in report.findings] == [("meter", way)]
@@ -301,13 +301,13 @@ def test_leaving_a_group_opens_where_a_rule_holds_its_people_back(tmp_path: Path
 
 def test_a_person_who_is_called_anew_is_to_be_looked_at(whole: Bundle, tmp_path: Path) -> None:
     report = compare(whole, changed(tmp_path, text("groups.toml", GROUPS, 'name = "Maya"', 'name = "Maja"')))
-    assert [(f.kind, f.way) for f in report.findings] == [("person-name", Way.LOOK)]
+    assert [(f.kind, f.way) for f in report.findings] == [("person-name", Direction.LOOK)]
 
 
 def test_each_version_in_force_is_held_against_one_that_was(tmp_path: Path) -> None:
     wider = text("tools/pay@next.json", json.dumps(MANIFEST | {"risk": "low"}))
     report = report_of(tmp_path, wider, laxer_version("next"))
-    assert ("manifest-risk", "pay@next") in {(f.kind, f.subject) for f in report.of_way(Way.LOOSENING)}
+    assert ("manifest-risk", "pay@next") in {(f.kind, f.subject) for f in report.in_direction(Direction.LOOSENING)}
     assert [one.tool for one in report.tools] == ["pay", "pay@next"]
 
 
@@ -319,7 +319,7 @@ def test_a_rule_that_only_a_version_beside_can_reach_is_tried_on_it(tmp_path: Pa
         return lambda made: bounded(laxer_version("next")(made)).policies(RULES + rule)
 
     report = report_of(tmp_path, limited(6000), limited(5000))
-    assert {finding.subject for finding in report.of_way(Way.LOOSENING)} == {"pay@next"}
+    assert {finding.subject for finding in report.in_direction(Direction.LOOSENING)} == {"pay@next"}
 
 
 def test_a_version_that_takes_the_current_ones_place_loosens_nothing(tmp_path: Path) -> None:
@@ -327,16 +327,16 @@ def test_a_version_that_takes_the_current_ones_place_loosens_nothing(tmp_path: P
     raw = (old.path / "tools/pay@next.json").read_text()
     report = compare(old.load(), changed(tmp_path, text("tools/pay.json", raw)))
     assert report.not_acknowledged(()) == []
-    assert ("tool", "pay") in {(f.kind, f.subject) for f in report.of_way(Way.TIGHTENING)}
+    assert ("tool", "pay") in {(f.kind, f.subject) for f in report.in_direction(Direction.TIGHTENING)}
 
 
 def test_an_acknowledgement_covers_exactly_the_change_a_call_shows(whole: Bundle, tmp_path: Path) -> None:
     first = compare(whole, changed(tmp_path / "1", rules("> 50 }", "> 60 }")))
     other = compare(whole, changed(tmp_path / "2", rules("> 50 }", "> 70 }")))
-    ids = [finding.id for finding in first.of_way(Way.LOOSENING)]
+    ids = [finding.id for finding in first.in_direction(Direction.LOOSENING)]
     assert first.not_acknowledged(ids) == []
     assert other.not_acknowledged(ids) != []
-    found = next(one for one in first.of_way(Way.LOOSENING) if one.kind == "review-to-release")
+    found = next(one for one in first.in_direction(Direction.LOOSENING) if one.kind == "review-to-release")
     assert (found.example["args"]["amount"], found.policies) == (51, ("large",))
     assert any(line.startswith("after: rules.cedar:") for line in found.lines)
     assert first.tools[0].how == "exhaustive"
@@ -357,7 +357,7 @@ def test_what_cannot_be_read_exactly_is_sampled_and_found(tmp_path: Path, before
 
     report = report_of(tmp_path, with_rule(after), with_rule(before))
     assert report.tools[0].how == "sampled"
-    assert "extra" in {name for finding in report.of_way(Way.LOOSENING) for name in finding.policies}
+    assert "extra" in {name for finding in report.in_direction(Direction.LOOSENING) for name in finding.policies}
 
 
 def test_many_rules_about_one_tool_are_compared_within_bounds(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ def test_many_rules_about_one_tool_are_compared_within_bounds(tmp_path: Path) ->
     )
     fewer = many.replace("== 7 &&", "== 7777 &&")
     report = report_of(tmp_path, lambda made: made.policies(fewer), lambda made: made.policies(many))
-    found = {finding.kind: finding.policies for finding in report.of_way(Way.LOOSENING)}
+    found = {finding.kind: finding.policies for finding in report.in_direction(Direction.LOOSENING)}
     assert found["deny-to-release"] == ("p7",)
     assert report.tools[0].how == "sampled"
     assert report.tools[0].count < 5_000
@@ -376,7 +376,7 @@ def test_many_rules_about_one_tool_are_compared_within_bounds(tmp_path: Path) ->
 
 PRINT_ID = (
     "from policy_service.domain.gates import Gate\n"
-    "from policy_service.pap.changes.findings import Finding, Way\n"
+    "from policy_service.pap.diff.findings import Finding, Way\n"
     "gate = Gate('large', frozenset({'finance', 'cfo', 'legal', 'board'}))\n"
     "print(Finding(Way.LOOSENING, 'kind', 'tool', 'words', content=[('forbid', gate, None)]).id)\n"
 )

@@ -5,7 +5,7 @@ from typing import Any
 
 from countersign.contract import Verdict
 from policy_service.domain.policy_request import AgentPrincipal
-from policy_service.pap.changes.explaining import HIDDEN, Explanation, explain
+from policy_service.pap.diff.explain import HIDDEN_VALUE, Explanation, explain
 from tests.fakes.bundles import PAY, BundleFolder, pay_manifest
 
 RULES = """
@@ -50,7 +50,7 @@ def test_a_secret_is_named_and_not_told(tmp_path: Path) -> None:
     folder.write("tools/pay.json", pay_manifest(secret=["/account"]))
     question = folder.question({"account": "hunter2", "amount": 1, "currency": "EUR"}, agent=DESK)
     told = explain(folder.load(), question, lambda pointer: pointer == "/account")
-    assert told.read["context.input.account"] == HIDDEN
+    assert told.read["context.input.account"] == HIDDEN_VALUE
     assert "another context.input.account" in told.release
     assert "hunter2" not in str(told.release) + str(dict(told.read))
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from policy_service.pap.changes.comparing import Report, compare
-from policy_service.pap.changes.findings import Way
+from policy_service.pap.diff.compare import DiffReport, compare
+from policy_service.pap.diff.findings import Direction
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder, facts_of, pay_args, pay_manifest
 
 STATE = facts_of("Account", state="String")
@@ -20,7 +20,7 @@ def folder(path: Path, rules: str, manifest: Any = None) -> BundleFolder:
     return made if manifest is None else made.write("tools/pay.json", manifest)
 
 
-def report_of(path: Path, before: str, after: str, *manifests: Any) -> Report:
+def report_of(path: Path, before: str, after: str, *manifests: Any) -> DiffReport:
     """What two sets of rules differ in; `manifests` are of before and after, or one for both."""
     old, new = (manifests[0], manifests[-1]) if manifests else (None, None)
     return compare(folder(path / "before", before, old).load(), folder(path / "after", after, new).load())
@@ -42,9 +42,9 @@ def chosen(condition: str) -> str:
     return f'@id("x") permit (principal, action == Action::"approve", resource) when {{ {condition} }};\n'
 
 
-def kinds(report: Report) -> set[str]:
+def kinds(report: DiffReport) -> set[str]:
     """The kinds of loosenings that are told."""
-    return {finding.kind for finding in report.of_way(Way.LOOSENING)}
+    return {finding.kind for finding in report.in_direction(Direction.LOOSENING)}
 
 
 OTHER = "something-else"
@@ -76,14 +76,14 @@ def test_a_text_that_nothing_beside_the_named_ones_stands_for_is_sampled(tmp_pat
     before, after = 'context.input.account != "123456789Z"', 'context.input.account == "987654321Z"'
     report = report_of(tmp_path, forbid(before), forbid(after), odd)
     assert report.tools[0].how == "sampled"
-    assert report.of_way(Way.LOOSENING)
+    assert report.in_direction(Direction.LOOSENING)
 
 
 def test_a_tightening_of_a_rule_does_not_excuse_what_is_not_proved(tmp_path: Path) -> None:
     before = 'context.input.account like "*secret*"'
     after = f'({before} && !(context.input.account like "*q*")) || context.input.account == "tighten"'
     report = report_of(tmp_path, forbid(before), forbid(after))
-    assert [(f.kind, f.policies) for f in report.of_way(Way.LOOSENING)] == [("unproved", ("c",))]
+    assert [(f.kind, f.policies) for f in report.in_direction(Direction.LOOSENING)] == [("unproved", ("c",))]
 
 
 UNPROVED = [
@@ -95,7 +95,7 @@ UNPROVED = [
 
 @pytest.mark.parametrize("condition", UNPROVED)
 def test_what_is_not_proved_about_people_is_a_loosening(tmp_path: Path, condition: str) -> None:
-    assert report_of(tmp_path, APPROVE, APPROVE + chosen(condition)).of_way(Way.LOOSENING)
+    assert report_of(tmp_path, APPROVE, APPROVE + chosen(condition)).in_direction(Direction.LOOSENING)
 
 
 NEVER = forbid("context.claimed has nothing_like_this")
@@ -121,7 +121,7 @@ def test_an_object_that_may_be_left_out_is_tried_with_what_is_in_it(tmp_path: Pa
 def test_of_two_rules_behind_a_call_each_looser_is_told(tmp_path: Path, limit: str, told: set[str]) -> None:
     before, named = forbid("context.input.amount > 5", "p"), forbid('context.input.account == "z"', "q")
     report = report_of(tmp_path, before + named, before.replace("> 5", limit) + named.replace('"z"', '"zz"'))
-    assert {name for finding in report.of_way(Way.LOOSENING) for name in finding.policies} == told
+    assert {name for finding in report.in_direction(Direction.LOOSENING) for name in finding.policies} == told
 
 
 GATES = (
@@ -140,13 +140,13 @@ READ = {
 def test_gates_that_exchange_ids_loosen_where_read(tmp_path: Path, condition: str, ids: set[str]) -> None:
     swapped = GATES.replace('"a"', '"c"').replace('"b"', '"a"').replace('"c"', '"b"')
     report = report_of(tmp_path, GATES + chosen(condition), swapped + chosen(condition))
-    assert {f.subject for f in report.of_way(Way.LOOSENING) if f.kind == "gate-id"} == ids
+    assert {f.subject for f in report.in_direction(Direction.LOOSENING) if f.kind == "gate-id"} == ids
 
 
 @pytest.mark.parametrize(("fact", "is_read"), [('risk == "high"', True), ('tool == "pay"', False)])
 def test_more_risk_may_open_where_people_are_chosen_by_it(tmp_path: Path, fact: str, is_read: bool) -> None:
     reads, risks = chosen(f"resource.{fact}"), [pay_manifest(risk=risk) for risk in ("low", "high")]
-    assert bool(report_of(tmp_path, reads, reads, *risks).of_way(Way.LOOSENING)) is is_read
+    assert bool(report_of(tmp_path, reads, reads, *risks).in_direction(Direction.LOOSENING)) is is_read
 
 
 def test_a_truth_in_place_of_a_number_is_no_narrower_enum(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.comparing import compare
-from policy_service.pap.changes.findings import Way
+from policy_service.pap.diff.compare import compare
+from policy_service.pap.diff.findings import Direction
 from tests.unit.pap.changes.test_comparing import RULES, folder
 
 STOPS, OPENS = ("stop", "start_again"), ("break_glass", "break_glass_alone")
 BESIDE = STOPS + OPENS
-LOOSER, STRICTER = {Way.LOOSENING}, {Way.TIGHTENING}
+LOOSER, STRICTER = {Direction.LOOSENING}, {Direction.TIGHTENING}
 CFO, ANYBODY = (
     'permit (principal in Group::"cfo", ACTION, resource);',
     "permit (principal, ACTION, resource);",
@@ -25,7 +25,7 @@ def cfo_when(condition: str) -> str:
 
 
 # A rule before and after, about which actions, and which ways the change goes for all of them.
-CHANGES: dict[str, tuple[str, str, tuple[str, ...], set[Way]]] = {
+CHANGES: dict[str, tuple[str, str, tuple[str, ...], set[Direction]]] = {
     "begins: people say what the service said, or what nobody might": ("", CFO, BESIDE, LOOSER),
     "ends: whoever a gate asks may stop again": (CFO, "", ("stop",), LOOSER),
     "ends: nobody may": (CFO, "", ("start_again", *OPENS), STRICTER),

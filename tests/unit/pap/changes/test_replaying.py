@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from countersign.contract import ToolManifest
-from policy_service.pap.changes.calls import read_calls
-from policy_service.pap.changes.findings import Way
-from policy_service.pap.changes.replaying import counted, differing, findings_of, replay
+from policy_service.pap.diff.recorded_calls import read_calls
+from policy_service.pap.diff.findings import Direction
+from policy_service.pap.diff.replay import count_outcomes, replay_differences, replay_findings, replay
 from tests.fakes import bundles
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder, facts_of, pay_args, pay_manifest
 
@@ -43,7 +43,7 @@ def bundle(path: Path, limit: int) -> BundleFolder:
 
 def test_outcomes_are_counted_by_tool_and_label(tmp_path: Path) -> None:
     calls = read(line(label="good"), line(args=ARGS | {"amount": 1}, label="good"), b"\n")
-    counts = counted(replay(bundle(tmp_path, 50).load(), calls))
+    counts = count_outcomes(replay(bundle(tmp_path, 50).load(), calls))
     assert counts.by_tool == {("pay", "review"): 1, ("pay", "release"): 1}
     assert counts.by_label == {("good", "review"): 1, ("good", "release"): 1}
 
@@ -61,11 +61,11 @@ def test_a_bad_line_is_named_by_its_number_and_the_rest_is_read(wrong: bytes) ->
 def test_differences_are_findings_with_the_calls_that_show_them(tmp_path: Path) -> None:
     calls = read(line(id="effect-1"), line(id="effect-2", args=ARGS | {"amount": 1}))
     before, after = (replay(bundle(tmp_path / str(limit), limit).load(), calls) for limit in (50, 70))
-    (found,) = findings_of(differing(before, after))
-    (back,) = findings_of(differing(after, before))
-    assert (found.way, found.kind) == (Way.LOOSENING, "recorded-review-to-release")
+    (found,) = replay_findings(replay_differences(before, after))
+    (back,) = replay_findings(replay_differences(after, before))
+    assert (found.way, found.kind) == (Direction.LOOSENING, "recorded-review-to-release")
     assert "effect-1" in found.lines[0] and "effect-2" not in found.lines[0]
-    assert back.way is Way.TIGHTENING
+    assert back.way is Direction.TIGHTENING
 
 
 def test_a_hidden_value_that_a_rule_reads_is_not_guessed(tmp_path: Path) -> None:
@@ -119,5 +119,5 @@ def test_a_meter_is_what_the_record_says_and_never_guessed(tmp_path: Path) -> No
     assert [each.outcome for each in capped] == ["deny", "release", "not replayable", "not replayable"]
     assert "history.spent" in capped[2].why_not
     free = replay(BundleFolder(tmp_path / "1").policies(PERMIT_ALL).load(), calls)
-    assert [each.before.call.number for each in differing(free, capped)] == [1, 3, 4]
+    assert [each.before.call.number for each in replay_differences(free, capped)] == [1, 3, 4]
     assert outcomes(folder, line(tool_digest="0" * 64)) == ["deny"]

@@ -19,24 +19,24 @@ from countersign.contract import manifest_file
 from policy_service.domain.person_actions import RESOURCE_TYPES, APPROVE, SETTLE, STOP
 from policy_service.facts.allowlist import Allowlist
 from policy_service.pap.compile import (
-    WrittenSet,
-    WrittenTool,
-    about_people,
-    approving_schema,
-    schema_json,
-    schema_of,
-    shapes_in,
-    written_tool,
+    PolicySetSource,
+    ToolRulesSource,
+    people_policies,
+    people_schema,
+    cedar_schema_json,
+    compile_schema,
+    tool_shapes,
+    tool_rules_source,
 )
-from policy_service.pap.parts import Parts, read_parts
-from policy_service.pap.policies import MAX_OF_ONE_TOOL, Policy, read_policies, validate
+from policy_service.pap.parts import BundleParts, read_parts
+from policy_service.pap.policies import MAX_POLICIES_PER_TOOL, Policy, read_policies, schema_problems
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.tools import ToolVersion
-from policy_service.pdp.rules import UNSEEN, PolicySource, may_match
+from policy_service.pdp.rules import UNSEEN, PolicySource, scope_may_match
 
 
-def warnings_about(
-    parts: Parts, policies: Mapping[str, Policy], *, allowed_outside: bool = False
+def bundle_warnings(
+    parts: BundleParts, policies: Mapping[str, Policy], *, allowed_outside: bool = False
 ) -> Iterator[Problem]:
     """Every suspicion about this bundle; ``allowed_outside`` where a service's allowlist was held against it."""
     for policy in policies.values():
@@ -58,7 +58,7 @@ def _named(code: str, found: Iterable[Problem]) -> Iterator[Problem]:
     return (problem.as_finding(code) for problem in found)
 
 
-def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:
+def _too_few_people(parts: BundleParts, policy: Policy) -> Iterator[Problem]:
     gate = policy.source.gate
     if gate is None:
         return
@@ -86,12 +86,12 @@ def _reminders(policy: Policy) -> Iterator[Problem]:
         yield policy.statement.problem("reminds more often than once a minute; nobody reads that", "remind")
 
 
-def _unknown_unseen(parts: Parts, policy: Policy) -> Iterator[Problem]:
+def _unknown_unseen(parts: BundleParts, policy: Policy) -> Iterator[Problem]:
     possible = frozenset[str]().union(
         *(
             version.unseen
             for version in parts.tools
-            if may_match(policy.tree, version.tool, version.manifest.groups)
+            if scope_may_match(policy.tree, version.tool, version.manifest.groups)
         )
     )
     for name in sorted(policy.source.unseen - possible):
@@ -100,7 +100,7 @@ def _unknown_unseen(parts: Parts, policy: Policy) -> Iterator[Problem]:
         )
 
 
-def _asks_outside(parts: Parts) -> Iterator[Problem]:
+def _asks_outside(parts: BundleParts) -> Iterator[Problem]:
     for source in parts.config.source:
         if source.url is not None:
             message = f"source {source.name!r} asks {source.url}: a service that loads it needs that in [[facts_http]]"
@@ -111,7 +111,7 @@ def _asks_outside(parts: Parts) -> Iterator[Problem]:
         yield Problem("groups.toml", None, message)
 
 
-def _nobody_looks_at_unseen(parts: Parts) -> Iterator[Problem]:
+def _nobody_looks_at_unseen(parts: BundleParts) -> Iterator[Problem]:
     if UNSEEN in parts.directory.groups:
         return
     for version in parts.tools:
@@ -122,12 +122,12 @@ def _nobody_looks_at_unseen(parts: Parts) -> Iterator[Problem]:
             yield Problem(version.file, None, message)
 
 
-def _tools_without_permit(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
+def _tools_without_permit(parts: BundleParts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
     permits = [
         policy for policy in policies.values() if policy.source.effect == "permit" and not policy.about_people
     ]
     for tool, manifest in parts.manifests.items():
-        if not any(may_match(permit.tree, tool, manifest.groups) for permit in permits):
+        if not any(scope_may_match(permit.tree, tool, manifest.groups) for permit in permits):
             nobody = "no permit names this tool, so every call is denied"
             yield Problem(f"tools/{manifest_file(tool)}", None, nobody)
 
@@ -160,7 +160,7 @@ def _holds_for_everybody(tree: pst.Template) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class SchemaNames:
     """What a schema knows, by what it is."""
 
     attributes: frozenset[str]
@@ -168,7 +168,7 @@ class Names:
     types: frozenset[str]
 
 
-_UNKNOWN: Final[tuple[tuple[re.Pattern[str], Callable[[Names], frozenset[str]]], ...]] = (
+_UNKNOWN: Final[tuple[tuple[re.Pattern[str], Callable[[SchemaNames], frozenset[str]]], ...]] = (
     (re.compile(r"attribute `([^`]+)` .*not found"), lambda names: names.attributes),
     (re.compile(r'unrecognized action `Action::"([^"]+)"`'), lambda names: names.actions),
     (re.compile(r"unrecognized entity type `([^`]+)`"), lambda names: names.types),
@@ -176,13 +176,13 @@ _UNKNOWN: Final[tuple[tuple[re.Pattern[str], Callable[[Names], frozenset[str]]],
 _METERS: Final = "history."
 
 
-def suggested(problems: Iterable[Problem], schema: Mapping[str, Any]) -> list[Problem]:
+def with_suggestions(problems: Iterable[Problem], schema: Mapping[str, Any]) -> list[Problem]:
     """The same problems; those about an unknown name say which one is near, or where such names come from."""
     names = _names(schema)
     return [replace(problem, message=problem.message + _hint(problem.message, names)) for problem in problems]
 
 
-def _hint(message: str, names: Names) -> str:
+def _hint(message: str, names: SchemaNames) -> str:
     for pattern, known_of in _UNKNOWN:
         found = pattern.search(message)
         if found is None:
@@ -196,9 +196,9 @@ def _hint(message: str, names: Names) -> str:
     return ""
 
 
-def _names(schema: Mapping[str, Any]) -> Names:
+def _names(schema: Mapping[str, Any]) -> SchemaNames:
     (space,) = schema.values()
-    return Names(
+    return SchemaNames(
         frozenset(_attributes(space)),
         frozenset(space.get("actions", ())),
         frozenset(space.get("entityTypes", ())),
@@ -215,19 +215,19 @@ def _attributes(part: Any) -> Iterator[str]:
 
 
 @dataclass(frozen=True)
-class Checked:
+class CheckedBundle:
     """A bundle without a fault, before the engine has it. ``tools`` stand in the order of ``parts.tools``."""
 
-    parts: Parts
+    parts: BundleParts
     policies: Mapping[str, PolicySource]
-    tools: tuple[WrittenTool, ...]
-    people: Mapping[str, WrittenSet]  # by what they do
+    tools: tuple[ToolRulesSource, ...]
+    people: Mapping[str, PolicySetSource]  # by what they do
     warnings: tuple[Problem, ...] = ()
 
 
 def check_files(
     files: Mapping[str, bytes], outside: Allowlist | None = None, *, allowed_outside: bool | None = None
-) -> Checked:
+) -> CheckedBundle:
     """Check the bytes of a bundle. Blocks, for about two milliseconds a policy.
 
     ``outside`` is what its sources may ask; ``allowed_outside`` says that somebody else holds them against that.
@@ -243,29 +243,29 @@ def check_files(
     if problems:
         raise BundleError(problems)
     about_tools = {name: policy for name, policy in policies.items() if not policy.about_people}
-    tools = tuple(written_tool(version, about_tools, parts) for version in parts.tools)
+    tools = tuple(tool_rules_source(version, about_tools, parts) for version in parts.tools)
     if problems := _too_long_to_decide(tools):
         raise BundleError(problems)
     known = outside is not None if allowed_outside is None else allowed_outside
-    return Checked(
+    return CheckedBundle(
         parts=parts,
         policies={name: policy.source for name, policy in policies.items()},
         tools=tools,
-        people={action: about_people(policies, action) for action in RESOURCE_TYPES},
-        warnings=tuple(warnings_about(parts, policies, allowed_outside=known)),
+        people={action: people_policies(policies, action) for action in RESOURCE_TYPES},
+        warnings=tuple(bundle_warnings(parts, policies, allowed_outside=known)),
     )
 
 
-def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:
+def _schema_problems(parts: BundleParts, policies: Mapping[str, Policy]) -> list[Problem]:
     try:
-        schema = schema_of(shapes_in(parts), parts.config)
+        schema = compile_schema(tool_shapes(parts), parts.config)
     except ValueError as error:
         return [Problem("tools", None, f"these manifests and facts make no Cedar schema: {error}")]
     # A folder without tools is a beginning: no rule about tools can be weighed there yet, and every call is denied.
     weighed = [policy for policy in policies.values() if parts.tools or policy.about_people]
-    problems = validate(weighed, schema, approving_schema())
+    problems = schema_problems(weighed, schema, people_schema())
     if problems:
-        return suggested(problems, schema_json(shapes_in(parts), parts.config))
+        return with_suggestions(problems, cedar_schema_json(tool_shapes(parts), parts.config))
     for version in parts.tools:
         if version.label is not None and not problems:
             problems = _other_version_problems(parts, version, policies)
@@ -273,34 +273,34 @@ def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Probl
 
 
 def _other_version_problems(
-    parts: Parts, version: ToolVersion, policies: Mapping[str, Policy]
+    parts: BundleParts, version: ToolVersion, policies: Mapping[str, Policy]
 ) -> list[Problem]:
     """What a version beside the current one has against the rules that weigh its calls as well."""
     try:
-        schema = schema_of(shapes_in(parts, version), parts.config)
+        schema = compile_schema(tool_shapes(parts, version), parts.config)
     except ValueError as error:
         return [Problem(version.file, None, f"this manifest makes no Cedar schema: {error}")]
     weighed = [
         policy
         for policy in policies.values()
-        if not policy.about_people and may_match(policy.tree, version.tool, version.manifest.groups)
+        if not policy.about_people and scope_may_match(policy.tree, version.tool, version.manifest.groups)
     ]
     advice = "ask `has` first, or write a rule for each; take the file away when the rollout is over"
     return [
         replace(problem, message=f"{problem.message} (in {version.file}, a version still in force: {advice})")
-        for problem in validate(weighed, schema, approving_schema())
+        for problem in schema_problems(weighed, schema, people_schema())
     ]
 
 
-def _too_long_to_decide(tools: tuple[WrittenTool, ...]) -> list[Problem]:
+def _too_long_to_decide(tools: tuple[ToolRulesSource, ...]) -> list[Problem]:
     """A decision cannot be interrupted inside the engine, so what it may cost is bounded before it is in force."""
     return [
         Problem(
             f"tools/{tool.name}.json",
             None,
-            f"{len(tool.everything)} policies can match this tool, and {MAX_OF_ONE_TOOL} is the limit: each call "
+            f"{len(tool.everything)} policies can match this tool, and {MAX_POLICIES_PER_TOOL} is the limit: each call "
             "weighs them all; let them name their actions, or put what differs into facts",
         )
         for tool in tools
-        if len(tool.everything) > MAX_OF_ONE_TOOL
+        if len(tool.everything) > MAX_POLICIES_PER_TOOL
     ]

@@ -24,7 +24,7 @@ from dulwich.repo import Repo
 
 from policy_service.errors import StartError
 from policy_service.http_clients import DIRECT, Route, route_from_settings
-from policy_service.pap.git.commits import commit_at, descends, files_at
+from policy_service.pap.git.commits import load_commit, is_descendant, read_bundle_files
 from policy_service.pap.git.objects import (
     COMMIT,
     MAX_COMMIT_BYTES,
@@ -35,14 +35,14 @@ from policy_service.pap.git.objects import (
     open_repository,
     require_bounded,
 )
-from policy_service.pap.git.remotes import Asking, Place, place_of
-from policy_service.pap.git.signatures import SignatureError, SignersError, read_signers, require_signed
+from policy_service.pap.git.remotes import RemoteSession, RepositoryAddress, parse_address
+from policy_service.pap.git.signatures import SignatureError, AllowedSignersError, read_allowed_signers, require_signed
 from policy_service.pap.problems import HeadError
-from policy_service.pap.source import BundleFiles, Standing, Written
+from policy_service.pap.source import BundleFiles, AcceptedCommits, CommitInfo
 from policy_service.settings import Settings
 
-ACTIVE: Final = "refs/countersign/active"
-HEAD: Final = "refs/countersign/head"
+ACTIVE_REF: Final = "refs/countersign/active"
+HEAD_REF: Final = "refs/countersign/head"
 _NAME: Final = "policies.git"
 _SHA1: Final = 40  # letters of a name
 _TAGS_OF_TAGS: Final = 8
@@ -57,7 +57,7 @@ def mirror_path(data_dir: Path) -> Path:
 class Mirror:
     """The copy of one repository's branch or tag. Blocks; belongs in a thread, one call at a time."""
 
-    def __init__(self, path: Path, place: Place, ref: str, timeout_s: float, route: Route = DIRECT) -> None:
+    def __init__(self, path: Path, place: RepositoryAddress, ref: str, timeout_s: float, route: Route = DIRECT) -> None:
         self.path, self._place, self._ref, self._timeout_s = path, place, ref, timeout_s
         self._route = route
 
@@ -73,7 +73,7 @@ class Mirror:
                 if not objects.holds(sha):
                     self._fetch(asking, repo, sha)
                 commit = _peeled(objects, sha, name)
-                repo.refs[Ref(HEAD.encode())] = ObjectID(commit.encode())
+                repo.refs[Ref(HEAD_REF.encode())] = ObjectID(commit.encode())
                 return commit
 
     @contextmanager
@@ -93,13 +93,13 @@ class Mirror:
         """Remember what is in force: by this it is found when nothing else can be."""
         repo = open_repository(self.path)
         try:
-            repo.refs[Ref(ACTIVE.encode())] = ObjectID(commit.encode())
+            repo.refs[Ref(ACTIVE_REF.encode())] = ObjectID(commit.encode())
         finally:
             repo.close()
 
     @contextmanager
-    def _asking(self) -> Iterator[Asking]:
-        asking = Asking(self._place, self._timeout_s, self._route)
+    def _asking(self) -> Iterator[RemoteSession]:
+        asking = RemoteSession(self._place, self._timeout_s, self._route)
         try:
             yield asking
         except HeadError:
@@ -116,7 +116,7 @@ class Mirror:
         finally:
             asking.close()
 
-    def _ask(self, asking: Asking) -> tuple[str, str, str]:
+    def _ask(self, asking: RemoteSession) -> tuple[str, str, str]:
         """Name and value of the branch or tag, and how the repository names its objects."""
         listed = asking.client().get_refs(self._place.path.encode(), protocol_version=_PROTOCOL)
         refs = {bytes(name).decode("utf-8", "replace"): sha for name, sha in listed.refs.items() if sha}
@@ -144,9 +144,9 @@ class Mirror:
         finally:
             repo.close()
 
-    def _fetch(self, asking: Asking, repo: Repo, sha: str) -> None:
+    def _fetch(self, asking: RemoteSession, repo: Repo, sha: str) -> None:
         # dulwich's walker cannot acknowledge a SHA-256 name: such a repository is fetched whole every time.
-        refs = [Ref(name.encode()) for name in (ACTIVE, HEAD)] if len(sha) == _SHA1 else []
+        refs = [Ref(name.encode()) for name in (ACTIVE_REF, HEAD_REF)] if len(sha) == _SHA1 else []
         heads = [repo.refs[ref] for ref in refs if ref in repo.refs]
         file, commit, abort = repo.object_store.add_pack()
         try:
@@ -183,7 +183,7 @@ def _peeled(objects: Objects, sha: str, name: str) -> str:
 _COMMIT: Final = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
-def follow_repository(
+def open_git_source(
     settings: Settings, clock: Callable[[], datetime], password: str | None = None, *, shadow: bool = False
 ) -> GitSource:
     """The source the settings name; with ``shadow`` the candidate's branch or tag, in a copy of its own.
@@ -197,7 +197,7 @@ def follow_repository(
         raise StartError(f"{setting} {ref!r} is no branch or tag; write main, or refs/tags/v1")
     if any(part in {"", ".", ".."} for part in subfolder.split("/")) and subfolder:
         raise StartError(f"policies_subfolder {subfolder!r} is no folder of a repository; write a/b")
-    place = place_of(settings.policies_repository, password)
+    place = parse_address(settings.policies_repository, password)
     folder = settings.data_dir / "shadow" if shadow else settings.data_dir
     mirror = Mirror(mirror_path(folder), place, ref, settings.policies_timeout_s, route_from_settings(settings))
     return GitSource(place, mirror, ref, subfolder, clock, settings.policies_allowed_signers)
@@ -208,7 +208,7 @@ class GitSource:
 
     def __init__(
         self,
-        place: Place,
+        place: RepositoryAddress,
         mirror: Mirror,
         ref: str,
         subfolder: str,
@@ -220,7 +220,7 @@ class GitSource:
         named = "\n".join((place.shown, ref, self._subfolder))
         self.identity: str | None = hashlib.sha256(named.encode()).hexdigest()
         self.origin = f"{place.shown} {ref}" + (f" {self._subfolder}/" if self._subfolder else "")
-        self.standing = Standing()
+        self.standing = AcceptedCommits()
         self.head: str | None = None
         self._read: BundleFiles | None = None
         self._walked: tuple[str, str, bool] = ("", "", False)
@@ -251,14 +251,14 @@ class GitSource:
         with self._mirror.objects() as objects:
             return self._files(objects, accepted)
 
-    def written(self, commits: Collection[str]) -> Mapping[str, Written]:
+    def written(self, commits: Collection[str]) -> Mapping[str, CommitInfo]:
         """What commits say of themselves, those of them that the copy holds."""
         found = {}
         with self._mirror.objects() as objects:
             for name in filter(_COMMIT.fullmatch, commits):
                 # of a history that was rewritten, or in a copy that was made anew
                 with suppress(ObjectError):
-                    found[name] = commit_at(objects, name).written
+                    found[name] = load_commit(objects, name).written
         return found
 
     def keep(self, commit: str) -> None:
@@ -267,7 +267,7 @@ class GitSource:
 
     def _files(self, objects: Objects, commit: str) -> BundleFiles:
         if self._read is None or self._read.commit != commit:
-            self._read = files_at(objects, commit, self._subfolder, self.origin)
+            self._read = read_bundle_files(objects, commit, self._subfolder, self.origin)
         return self._read
 
     def _require_following(self, objects: Objects, head: str) -> None:
@@ -289,14 +289,14 @@ class GitSource:
     def _descends(self, objects: Objects, head: str, accepted: str) -> bool:
         """A history never changes: a head that is refused at every look is walked back from once."""
         if self._walked[:2] != (head, accepted):
-            self._walked = (head, accepted, descends(objects, head, accepted))
+            self._walked = (head, accepted, is_descendant(objects, head, accepted))
         return self._walked[2]
 
     def _require_signed(self, objects: Objects, head: str) -> None:
         if self._signers is None:
             return
         try:
-            signers = read_signers(self._signers)
+            signers = read_allowed_signers(self._signers)
             require_signed(objects.read(head, COMMIT, MAX_COMMIT_BYTES), signers, self._clock())
-        except (SignatureError, SignersError, ObjectError) as error:
+        except (SignatureError, AllowedSignersError, ObjectError) as error:
             raise HeadError(self.origin, f"the commit {head} is not taken: {error}", "unsigned") from error

@@ -17,44 +17,44 @@ from typing import Any, Final
 
 from cedarpy import PolicySet
 
-from policy_service.pap.changes.partition import (
-    Half,
-    Part,
-    State,
-    part_of,
-    parts_of,
-    same_ground,
+from policy_service.pap.diff.partition import (
+    SideAnswer,
+    PolicyGroup,
+    AnswerState,
+    single_policy_group,
+    group_policies,
+    same_context,
     same_policy,
-    together,
+    combine_states,
 )
-from policy_service.pap.changes.paths import Path
-from policy_service.pap.changes.reading import Read, read_policy
-from policy_service.pap.changes.sides import ABSENT, Side
-from policy_service.pap.changes.trying import is_whole, kind_of, literals_at, values_to_try
-from policy_service.pdp.cedar import ask
+from policy_service.pap.diff.paths import Path
+from policy_service.pap.diff.policy_inputs import PolicyInputs, policy_inputs
+from policy_service.pap.diff.tool_side import ABSENT, ToolSide
+from policy_service.pap.diff.candidate_values import covers_all_sets, cedar_type_at, literals_for, candidate_values
+from policy_service.pdp.cedar import evaluate_policies
 
-MAX_TRIED: Final = 20_000
+MAX_ASSIGNMENTS: Final = 20_000
 """Assignments tried for one part of one tool's rules; a larger product is sampled."""
 
 MAX_SAMPLED: Final = 1_000
 """The same where the rules cannot be read exactly, so that trying everything would prove nothing."""
 
-MAX_WORK: Final = 400_000
+MAX_EVALUATIONS: Final = 400_000
 """The same times the policies of the part: what keeps a thousand rules about one tool within a minute."""
 
-MAX_ALONE: Final = 500
+MAX_POLICY_ASSIGNMENTS: Final = 500
 """Assignments tried for one rule by itself: there may be as many of these as rules that changed."""
 
-Pair = tuple[Side | None, Side | None]
+SidePair = tuple[ToolSide | None, ToolSide | None]
 
 
 @dataclass
-class Tried:
+class Exploration:
     """What trying one tool came to. ``exhaustive`` says that every region was tried; ``why_not`` why it was not."""
 
     tool: str
     base: dict[str, Any]
-    states: list[State] = field(default_factory=list)
+    states: list[AnswerState] = field(default_factory=list)
     count: int = 0
     why_not: list[str] = field(default_factory=list)
     inexact_ids: set[str] = field(default_factory=set)
@@ -65,46 +65,46 @@ class Tried:
         return not self.why_not
 
 
-def try_tool(tool: str, pair: Pair, base: dict[str, Any]) -> Tried:
+def explore_tool(tool: str, pair: SidePair, base: dict[str, Any]) -> Exploration:
     """Try one tool in both bundles, starting from one plain call."""
     sides = [side for side in pair if side is not None]
-    tried = Tried(tool, base)
+    tried = Exploration(tool, base)
     dice = random.Random(0)  # the same calls every time  # noqa: S311
-    parts, followed = parts_of(pair), []
+    parts, followed = group_policies(pair), []
     for part in parts:
-        part.values = values_to_try(part.read, sides, base)
+        part.values = candidate_values(part.read, sides, base)
         part.focus = _focus(part, pair, sides, base)
         _doubts(tried, part, sides, base)
         followed.append(_states(tried, part, pair, base, dice))
     unchanged = frozenset(
         name for part in parts for name in part.ids[0] & part.ids[1] if same_policy(pair[0], pair[1], name)
     )
-    tried.states, complete = together(followed, unchanged)
+    tried.states, complete = combine_states(followed, unchanged)
     if not complete:
         tried.inexact_ids |= {name for part in parts for name in part.ids[0] | part.ids[1]}
         tried.why_not.append("too many combinations of answers to follow them all")
     return tried
 
 
-def all_answers(name: str, pair: Pair, read: Read, base: dict[str, Any]) -> list[tuple[Half, Half]] | None:
+def enumerate_policy(name: str, pair: SidePair, read: PolicyInputs, base: dict[str, Any]) -> list[tuple[SideAnswer, SideAnswer]] | None:
     """Every pair of answers one rule alone can give; None where not everything can be tried."""
     sides = [side for side in pair if side is not None]
-    part = part_of(name, pair, read)
-    part.values = values_to_try(read, sides, base)
-    tried = Tried("", base)
+    part = single_policy_group(name, pair, read)
+    part.values = candidate_values(read, sides, base)
+    tried = Exploration("", base)
     _doubts(tried, part, sides, base)
-    if tried.why_not or prod(len(values) for values in part.values.values()) > MAX_ALONE:
+    if tried.why_not or prod(len(values) for values in part.values.values()) > MAX_POLICY_ASSIGNMENTS:
         return None
     dice = random.Random(0)  # never rolled: everything is tried  # noqa: S311
     return [state.halves for state in _states(tried, part, pair, base, dice)]
 
 
 def _focus(
-    part: Part, pair: Pair, sides: Sequence[Side], base: dict[str, Any]
+    part: PolicyGroup, pair: SidePair, sides: Sequence[ToolSide], base: dict[str, Any]
 ) -> list[dict[Path, list[Any]]]:
     """The values of each changed policy by itself, for when all of the part's are too many to combine."""
     return [
-        values_to_try(read_policy(side.trees[name]), sides, base)
+        candidate_values(policy_inputs(side.trees[name]), sides, base)
         for index, side in enumerate(pair)
         if side is not None
         for name in sorted(part.ids[index])
@@ -112,13 +112,13 @@ def _focus(
     ]
 
 
-def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any]) -> None:
+def _doubts(tried: Exploration, part: PolicyGroup, sides: Sequence[ToolSide], base: dict[str, Any]) -> None:
     doubts = list(part.read.inexact)
     for path, values in part.values.items():
-        literals = literals_at(part.read, path, sides)
-        if not is_whole(path, literals, sides):
+        literals = literals_for(part.read, path, sides)
+        if not covers_all_sets(path, literals, sides):
             doubts.append("a set compared with many members")
-        if kind_of(path, sides) == "String" and not _has_fresh(values, literals, path, sides):
+        if cedar_type_at(path, sides) == "String" and not _has_fresh(values, literals, path, sides):
             doubts.append(
                 f"{'.'.join(path)}: no text beside the named ones was found that the manifest takes"
             )
@@ -130,7 +130,7 @@ def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any
     tried.why_not += [doubt for doubt in doubts if doubt not in tried.why_not]
 
 
-def _has_fresh(values: Sequence[Any], literals: set[Any], path: Path, sides: Sequence[Side]) -> bool:
+def _has_fresh(values: Sequence[Any], literals: set[Any], path: Path, sides: Sequence[ToolSide]) -> bool:
     if path in (("env",), ("proof",)) or (path[0] == "input" and all(_is_closed(s, path) for s in sides)):
         return True
     return any(
@@ -138,39 +138,39 @@ def _has_fresh(values: Sequence[Any], literals: set[Any], path: Path, sides: Seq
     )
 
 
-def _is_closed(side: Side, path: Path) -> bool:
+def _is_closed(side: ToolSide, path: Path) -> bool:
     node: Any = side.manifest.args
     for step in path[1:]:
         node = node.get("properties", {}).get(step, {}) if isinstance(node, dict) else {}
     return isinstance(node, dict) and ("enum" in node or "const" in node)
 
 
-def _budget(part: Part) -> int:
-    most = MAX_SAMPLED if part.read.inexact else MAX_TRIED
-    return max(200, min(most, MAX_WORK // max(1, len(part.ids[0]) + len(part.ids[1]))))
+def _budget(part: PolicyGroup) -> int:
+    most = MAX_SAMPLED if part.read.inexact else MAX_ASSIGNMENTS
+    return max(200, min(most, MAX_EVALUATIONS // max(1, len(part.ids[0]) + len(part.ids[1]))))
 
 
-def _states(tried: Tried, part: Part, pair: Pair, base: dict[str, Any], dice: random.Random) -> list[State]:
+def _states(tried: Exploration, part: PolicyGroup, pair: SidePair, base: dict[str, Any], dice: random.Random) -> list[AnswerState]:
     assert part.sets is not None  # noqa: S101
-    found: dict[tuple[Half, Half], State] = {}
+    found: dict[tuple[SideAnswer, SideAnswer], AnswerState] = {}
     alike = _answers_alike(pair, part)
     for values in _assignments(part, dice):
         tried.count += 1
         before = _half(pair[0], part.sets[0], base, values)
         after = before if alike else _half(pair[1], part.sets[1], base, values)
-        found.setdefault((before, after), State((before, after), values))
+        found.setdefault((before, after), AnswerState((before, after), values))
     return list(found.values())
 
 
-def _answers_alike(pair: Pair, part: Part) -> bool:
+def _answers_alike(pair: SidePair, part: PolicyGroup) -> bool:
     """Whether both sides must answer this part alike, so that one of them need not be asked."""
     before, after = pair
-    if before is None or after is None or not same_ground(before, after):
+    if before is None or after is None or not same_context(before, after):
         return False
     return part.ids[0] == part.ids[1] and all(same_policy(before, after, name) for name in part.ids[0])
 
 
-def _assignments(part: Part, dice: random.Random) -> Iterator[dict[Path, Any]]:
+def _assignments(part: PolicyGroup, dice: random.Random) -> Iterator[dict[Path, Any]]:
     paths, budget = sorted(part.values), _budget(part)
     columns = [part.values[path] or [None] for path in paths]
     if prod(len(column) for column in columns) <= budget:
@@ -199,25 +199,25 @@ def _clean(paths: Sequence[Path], row: Sequence[Any]) -> dict[Path, Any]:
     return {path: value for path, value in zip(paths, row, strict=True) if value is not None}
 
 
-def _half(side: Side | None, policies: PolicySet, base: dict[str, Any], values: dict[Path, Any]) -> Half:
+def _half(side: ToolSide | None, policies: PolicySet, base: dict[str, Any], values: dict[Path, Any]) -> SideAnswer:
     if side is None:
-        return Half(refused=True)
+        return SideAnswer(refused=True)
     asked = side.asked(base, values)
     if asked is None:
-        return Half(refused=True)
+        return SideAnswer(refused=True)
     if not len(policies):
-        return Half()
-    answer = ask(policies, asked[0], asked[1], side.rules.schema)
+        return SideAnswer()
+    answer = evaluate_policies(policies, asked[0], asked[1], side.rules.schema)
     if answer.errors:
-        return Half(refused=True)
+        return SideAnswer(refused=True)
     known = side.bundle.policies
     permits = frozenset(known[name].unseen for name in answer.reasons if known[name].effect == "permit")
     gates = answer.reasons & side.rules.gates
     plain = any(known[name].effect == "forbid" for name in answer.reasons - gates)
-    return Half(permits, plain, gates)
+    return SideAnswer(permits, plain, gates)
 
 
-def never_laxer(name: str, pair: Pair, bases: list[dict[str, Any]]) -> bool:
+def never_relaxes(name: str, pair: SidePair, bases: list[dict[str, Any]]) -> bool:
     """Whether a rule of both sides holds back all that it held back, or permits nothing more; False in doubt."""
     before, after = pair
     if before is None or after is None or name not in before.trees or name not in after.trees or not bases:
@@ -225,17 +225,17 @@ def never_laxer(name: str, pair: Pair, bases: list[dict[str, Any]]) -> bool:
     old, new = before.bundle.policies[name], after.bundle.policies[name]
     if (old.effect, old.gate, old.unseen) != (new.effect, new.gate, new.unseen):
         return False
-    read = Read()
+    read = PolicyInputs()
     for side in (before, after):
-        read.add(read_policy(side.trees[name]))
+        read.add(policy_inputs(side.trees[name]))
     for base in bases:
-        answers = all_answers(name, pair, read, base)
+        answers = enumerate_policy(name, pair, read, base)
         if answers is None or any(_is_laxer(old.effect, one, other) for one, other in answers):
             return False
     return True
 
 
-def _is_laxer(effect: str, before: Half, after: Half) -> bool:
+def _is_laxer(effect: str, before: SideAnswer, after: SideAnswer) -> bool:
     if after.refused:
         return False
     if before.refused:

@@ -23,18 +23,18 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import AgentPrincipal, InvalidArgsError, Claimed, EncodedArgs, Facts, PolicyRequest
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.paths import Path
-from policy_service.pap.parts import Parts
+from policy_service.pap.diff.paths import Path
+from policy_service.pap.parts import BundleParts
 from policy_service.pap.tools import MAX_SCHEMA_DEPTH, ToolVersion, schema_node
-from policy_service.pdp.cedar import Request, entities_for, entities_of, request_for
+from policy_service.pdp.cedar import CedarRequest, entities_json, build_entities, build_request
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import ToolRules, policy_set
 
-TRIED: Final = tuple("x a A 1 a1 A1 ABC abc123 ABC123 2026-01-14 12:00 a@example.com".split())
+SAMPLE_TEXTS: Final = tuple("x a A 1 a1 A1 ABC abc123 ABC123 2026-01-14 12:00 a@example.com".split())
 """Texts that patterns of everyday arguments take."""
 
 
-def sample(node: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
+def sample_value(node: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
     """A small value of this node; whether it really fits is for the codec to say."""
     schema = schema_node(node, root)
     for key in ("examples", "enum"):
@@ -44,7 +44,7 @@ def sample(node: Any, root: Mapping[str, Any], depth: int = 0) -> Any:
         return schema.get("const", schema.get("default"))
     for key in ("anyOf", "oneOf"):
         if schema.get(key):
-            return sample(schema[key][0], root, depth + 1)
+            return sample_value(schema[key][0], root, depth + 1)
     kind = schema.get("type")
     kind = kind[0] if isinstance(kind, list) and kind else kind
     if depth > MAX_SCHEMA_DEPTH:
@@ -57,12 +57,12 @@ def _of_kind(kind: Any, schema: Mapping[str, Any], root: Mapping[str, Any], dept
         case "object":
             properties = schema.get("properties", {})
             return {
-                name: sample(properties.get(name, {}), root, depth + 1) for name in schema.get("required", ())
+                name: sample_value(properties.get(name, {}), root, depth + 1) for name in schema.get("required", ())
             }
         case "array":
             item = schema.get("items", {})
             return [
-                _varied(sample(item, root, depth + 1), index) for index in range(schema.get("minItems", 0))
+                _varied(sample_value(item, root, depth + 1), index) for index in range(schema.get("minItems", 0))
             ]
         case "string":
             return _text(schema)
@@ -83,7 +83,7 @@ def _varied(value: Any, index: int) -> Any:
 
 def _text(schema: Mapping[str, Any]) -> str:
     least, most, pattern = schema.get("minLength", 0), schema.get("maxLength"), schema.get("pattern")
-    tried = [text if len(text) >= least else text + "x" * (least - len(text)) for text in TRIED]
+    tried = [text if len(text) >= least else text + "x" * (least - len(text)) for text in SAMPLE_TEXTS]
     if most is not None:
         tried = [text for text in tried if len(text) <= most] or [""]
     if pattern is None:
@@ -121,11 +121,11 @@ Assignment = Mapping[Path, Any]
 
 
 @dataclass
-class Side:
+class ToolSide:
     """One tool of one bundle."""
 
     bundle: Bundle
-    parts: Parts
+    parts: BundleParts
     tool: str
     version: ToolVersion | None = None  # the tool's current one, unless another is named
     _encoded: dict[str, EncodedArgs | None] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class Side:
         return self.rules.manifest
 
     @cached_property
-    def all_as_forbids(self) -> PolicySet:
+    def policies_as_forbids(self) -> PolicySet:
         """Every policy of the tool as a forbid: an engine that denies names all that hold."""
         return policy_set(
             {name: replace(tree, effect="forbid", annotations={}) for name, tree in self.trees.items()}
@@ -162,7 +162,7 @@ class Side:
 
     def base_args(self) -> dict[str, Any]:
         """Plain args: what the manifest requires and nothing else."""
-        made = sample(self.manifest.args, self.manifest.args)
+        made = sample_value(self.manifest.args, self.manifest.args)
         return made if isinstance(made, dict) else {}
 
     def resource_path(self) -> Path | None:
@@ -180,14 +180,14 @@ class Side:
                 self._encoded[key] = None
         return self._encoded[key]
 
-    def asked(self, base: dict[str, Any], values: Assignment) -> tuple[Request, Entities] | None:
+    def asked(self, base: dict[str, Any], values: Assignment) -> tuple[CedarRequest, Entities] | None:
         """What the engine is given for this call; None where the call is refused before."""
         try:
             return self.asked_as(self.question(base, values))
         except ValueError:  # a value of another type than the attribute's: no such call
             return None
 
-    def asked_as(self, question: PolicyRequest) -> tuple[Request, Entities] | None:
+    def asked_as(self, question: PolicyRequest) -> tuple[CedarRequest, Entities] | None:
         """What the engine is given for a question; None where the call is refused before."""
         args = question.args
         encoded = self.encoded(args) if isinstance(args, dict) else None
@@ -195,13 +195,13 @@ class Side:
             return None
         try:
             resource: Resource = self.manifest.resource_of(args)
-            told = entities_for(question, self.bundle.rules, resource)
+            told = entities_json(question, self.bundle.rules, resource)
             key = json.dumps(told, sort_keys=True)
             if key not in self._entities:
-                self._entities[key] = entities_of(told, self.rules.schema)
+                self._entities[key] = build_entities(told, self.rules.schema)
         except (ContractError, ValueError):
             return None
-        return request_for(question, self.rules, resource, encoded), self._entities[key]
+        return build_request(question, self.rules, resource, encoded), self._entities[key]
 
     def question(self, base: dict[str, Any], values: Assignment) -> PolicyRequest:
         """The call as the engine is asked about it."""
@@ -232,7 +232,7 @@ class Side:
                 _switched(agent.roles, _at(values, "role")),
                 _switched(agent.teams, _at(values, "team")),
             ),
-            args=args_of(
+            args=apply_to_args(
                 self.manifest.args, question.args if isinstance(question.args, dict) else {}, values
             ),
             facts=replace(
@@ -273,7 +273,7 @@ def _switched(names: frozenset[str], given: Mapping[str, Any]) -> frozenset[str]
     return (names - given.keys()) | {name for name, value in given.items() if value is True}
 
 
-def args_of(schema: Mapping[str, Any], base: dict[str, Any], values: Assignment) -> JSON:
+def apply_to_args(schema: Mapping[str, Any], base: dict[str, Any], values: Assignment) -> JSON:
     """The base args with the values of the assignment put in or taken out; outer places first."""
     args = copy.deepcopy(base)
     inputs = [(path, value) for path, value in values.items() if path[0] == "input" and len(path) > 1]
@@ -295,7 +295,7 @@ def _put(schema: Mapping[str, Any], args: dict[str, Any], steps: Path, value: An
         if not isinstance(inner, dict):
             if value == ABSENT:
                 return
-            made = sample(node, schema)
+            made = sample_value(node, schema)
             inner = args[step] = made if isinstance(made, dict) else {}
         args = inner
     if value == ABSENT:

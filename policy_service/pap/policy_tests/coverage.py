@@ -21,24 +21,24 @@ from countersign.contract import ContractError
 from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import InvalidArgsError, PolicyRequest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.cases.case import Case
-from policy_service.pap.cases.mutants import Mutant, mutants_of
-from policy_service.pap.cases.running import Answered, Prepared, determining
-from policy_service.pap.compile import approving_schema, people_rules, schema_of, shapes_in, with_policies
+from policy_service.pap.policy_tests.case import Case
+from policy_service.pap.policy_tests.mutants import Mutant, generate_mutants
+from policy_service.pap.policy_tests.runner import CaseResult, PreparedCase, determining_policies
+from policy_service.pap.compile import people_schema, people_rules, compile_schema, tool_shapes, with_policies
 from policy_service.pap.folder_reader import MUTANTS_FILE
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policies import Policy, read_policies
-from policy_service.pap.problems import BundleError, Problem, unreadable
-from policy_service.pdp.cedar import Answer, ask, entities_for, entities_of, missing_facts, request_for
-from policy_service.pdp.rules import UNSEEN, Rules, ToolRules, may_match, policy_set
+from policy_service.pap.problems import BundleError, Problem, parse_problem
+from policy_service.pdp.cedar import CedarAnswer, evaluate_policies, entities_json, build_entities, missing_facts, build_request
+from policy_service.pdp.rules import UNSEEN, Rules, ToolRules, scope_may_match, policy_set
 
 _MEMBERS = ("policy", "mutant", "why")
 
-Acknowledged = Mapping[tuple[str, str], str]
+AcknowledgedMutants = Mapping[tuple[str, str], str]
 """Why, by policy and mutant."""
 
 
-def acknowledged_in(files: Mapping[str, bytes]) -> Acknowledged:
+def read_acknowledged_mutants(files: Mapping[str, bytes]) -> AcknowledgedMutants:
     """What the file says; nothing where there is none.
 
     Raises:
@@ -49,7 +49,7 @@ def acknowledged_in(files: Mapping[str, bytes]) -> Acknowledged:
     try:
         table = tomllib.loads(files[MUTANTS_FILE].decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise BundleError([unreadable(MUTANTS_FILE, error)]) from None
+        raise BundleError([parse_problem(MUTANTS_FILE, error)]) from None
     problems: list[Problem] = []
     if strange := sorted(table.keys() - {"survives"}):
         problems.append(_problem(f"{strange[0]!r} is nothing this file has; write [[survives]] tables"))
@@ -60,8 +60,8 @@ def acknowledged_in(files: Mapping[str, bytes]) -> Acknowledged:
     return {(policy, mutant): why for policy, mutant, why in read}
 
 
-def unacknowledged(
-    survived: Iterable[Mutant], acknowledged: Acknowledged
+def unacknowledged_mutants(
+    survived: Iterable[Mutant], acknowledged: AcknowledgedMutants
 ) -> tuple[list[Mutant], list[Problem]]:
     """The survivors nobody explained, and the explanations nothing needs."""
     names = {(mutant.of.source.id, mutant.name): mutant for mutant in survived}
@@ -107,7 +107,7 @@ def _problem(message: str) -> Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Mutation:
+class MutationResult:
     """What came of all mutants: how many some case noticed, how many fit no schema, and those that survived."""
 
     noticed: int
@@ -115,11 +115,11 @@ class Mutation:
     survived: tuple[Mutant, ...]
 
 
-def mutate(bundle: Bundle, prepared: Sequence[Prepared], answered: Sequence[Answered]) -> Mutation:
+def run_mutants(bundle: Bundle, prepared: Sequence[PreparedCase], answered: Sequence[CaseResult]) -> MutationResult:
     """Try every mutant of every policy. `answered` are the same cases, asked of the bundle as written."""
     parts, _ = read_parts(bundle.source.files)
     policies, _ = read_policies(bundle.source.files, parts.directory.groups)
-    tools, approving = schema_of(shapes_in(parts), parts.config), approving_schema()
+    tools, approving = compile_schema(tool_shapes(parts), parts.config), people_schema()
     holding = [(case, said) for case, said in zip(prepared, answered, strict=True) if said.holds]
     groups = parts.directory.groups - {UNSEEN}
     noticed, refused, survived = 0, 0, []
@@ -131,22 +131,22 @@ def mutate(bundle: Bundle, prepared: Sequence[Prepared], answered: Sequence[Answ
                 f"{policy.source.place}: {policy.source.id!r} fits its bundle's schema no longer"
             )
         ordered = _likely_first(policy, holding)
-        for mutant in mutants_of(policy, groups, _resource_types(bundle, policy)):
+        for mutant in generate_mutants(policy, groups, _resource_types(bundle, policy)):
             if mutant.policy is not None and not _fits(mutant.policy, schema):
                 refused += 1
             elif _is_noticed(bundle, {**policies}, mutant, ordered):
                 noticed += 1
             else:
                 survived.append(mutant)
-    return Mutation(noticed, refused, tuple(survived))
+    return MutationResult(noticed, refused, tuple(survived))
 
 
-def _likely_first(policy: Policy, holding: Sequence[tuple[Prepared, Answered]]) -> list[Prepared]:
+def _likely_first(policy: Policy, holding: Sequence[tuple[PreparedCase, CaseResult]]) -> list[PreparedCase]:
     """The cases this policy had a say in come first: one of them is the likeliest to notice."""
 
-    def without_say(pair: tuple[Prepared, Answered]) -> bool:
+    def without_say(pair: tuple[PreparedCase, CaseResult]) -> bool:
         answer = pair[1].answer
-        said = determining(answer) if isinstance(answer, Decision) else frozenset(answer.policies)
+        said = determining_policies(answer) if isinstance(answer, Decision) else frozenset(answer.policies)
         return policy.source.id not in said
 
     return [case for case, _ in sorted(holding, key=without_say)]
@@ -156,7 +156,7 @@ def _resource_types(bundle: Bundle, policy: Policy) -> frozenset[str]:
     return frozenset(
         manifest.resource.type
         for manifest in bundle.manifests.values()
-        if may_match(policy.tree, manifest.tool, manifest.groups)
+        if scope_may_match(policy.tree, manifest.tool, manifest.groups)
     )
 
 
@@ -166,7 +166,7 @@ def _fits(policy: Policy, schema: Schema) -> bool:
 
 
 def _is_noticed(
-    bundle: Bundle, policies: dict[str, Policy], mutant: Mutant, prepared: Sequence[Prepared]
+    bundle: Bundle, policies: dict[str, Policy], mutant: Mutant, prepared: Sequence[PreparedCase]
 ) -> bool:
     of = mutant.of.source.id
     if mutant.policy is None:
@@ -192,16 +192,16 @@ class _Changed:
             people=people_rules(policies) if self._people else rules.people,
         )
 
-    def touches(self, prepared: Prepared) -> bool:
+    def touches(self, prepared: PreparedCase) -> bool:
         """Whether the change can make a difference to this case at all."""
         if self._people or not isinstance(prepared.case, Case):
             return self._people and not isinstance(prepared.case, Case)
         tool = self._before.tools.get(prepared.case.tool)
         return tool is not None and any(
-            may_match(tree, tool.manifest.tool, tool.manifest.groups) for tree in self._trees
+            scope_may_match(tree, tool.manifest.tool, tool.manifest.groups) for tree in self._trees
         )
 
-    def for_case(self, prepared: Prepared) -> Rules:
+    def for_case(self, prepared: PreparedCase) -> Rules:
         """The rules as this case needs them."""
         if not isinstance(prepared.case, Case):
             return self._rules
@@ -214,7 +214,7 @@ class _Changed:
         return self._tools[name]
 
 
-def counted(mutation: Mutation, acknowledged: int) -> str:
+def counted(mutation: MutationResult, acknowledged: int) -> str:
     """The totals, as one line."""
     left = len(mutation.survived) - acknowledged
     told = f"{mutation.noticed} mutants are noticed, {left} survive"
@@ -240,7 +240,7 @@ _HELD, _NOT_HELD, _ERRED = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
+class PolicyCoverage:
     """How often the cases used one policy. `held`, `not_held` and `erred` count the cases about its actions."""
 
     policy: str
@@ -270,9 +270,9 @@ class Covered:
         return told | {"gap": self.gap}
 
 
-def coverage_of(
-    bundle: Bundle, prepared: Sequence[Prepared], answered: Sequence[Answered]
-) -> tuple[Covered, ...]:
+def measure_coverage(
+    bundle: Bundle, prepared: Sequence[PreparedCase], answered: Sequence[CaseResult]
+) -> tuple[PolicyCoverage, ...]:
     """One row for each policy, in the order of the files."""
     parts, _ = read_parts(bundle.source.files)
     policies, _ = read_policies(bundle.source.files, parts.directory.groups)
@@ -282,7 +282,7 @@ def coverage_of(
     for case in prepared:
         _count(bundle.rules, case.question, policies, alone, counts)
     return tuple(
-        Covered(
+        PolicyCoverage(
             policy=name,
             place=policy.source.place,
             kind=_kind(policy),
@@ -296,7 +296,7 @@ def coverage_of(
     )
 
 
-def table(rows: Sequence[Covered]) -> str:
+def coverage_table(rows: Sequence[PolicyCoverage]) -> str:
     """The rows for people."""
     widest = max((len(row.policy) for row in rows), default=6)
     lines = [f"{'policy':{widest}}  kind    decides  holds  not  errs"]
@@ -308,9 +308,9 @@ def table(rows: Sequence[Covered]) -> str:
     return "\n".join(lines)
 
 
-def _said(answered: Answered) -> frozenset[str]:
+def _said(answered: CaseResult) -> frozenset[str]:
     answer = answered.answer
-    return determining(answer) if isinstance(answer, Decision) else frozenset(answer.policies)
+    return determining_policies(answer) if isinstance(answer, Decision) else frozenset(answer.policies)
 
 
 def _kind(policy: Policy) -> str:
@@ -341,19 +341,19 @@ def _count(
     if question is None or tool is None or missing_facts(question, tool):
         return
     for name, policy in policies.items():
-        if may_match(policy.tree, tool.manifest.tool, tool.manifest.groups):
+        if scope_may_match(policy.tree, tool.manifest.tool, tool.manifest.groups):
             answer = _ask_alone(rules, question, tool, alone[name])
             if answer is None:
                 return
             counts[name][_ERRED if answer.errors else _HELD if answer.allowed else _NOT_HELD] += 1
 
 
-def _ask_alone(rules: Rules, question: PolicyRequest, tool: ToolRules, policies: PolicySet) -> Answer | None:
+def _ask_alone(rules: Rules, question: PolicyRequest, tool: ToolRules, policies: PolicySet) -> CedarAnswer | None:
     """What one policy says of a case; None where the call never reaches the rules."""
     try:
         encoded = tool.codec.encode(question.args)
         resource = tool.manifest.resource_of(question.args)
-        entities = entities_of(entities_for(question, rules, resource), tool.schema)
+        entities = build_entities(entities_json(question, rules, resource), tool.schema)
     except (InvalidArgsError, ContractError, ValueError):
         return None
-    return ask(policies, request_for(question, tool, resource, encoded), entities, tool.schema)
+    return evaluate_policies(policies, build_request(question, tool, resource, encoded), entities, tool.schema)

@@ -17,28 +17,28 @@ from countersign.contract import ContractError, TaskKind, canonicalize, load
 from policy_service.domain.gates import STEP_UPS
 from policy_service.domain.person_actions import RESOURCE_TYPES
 from policy_service.domain.policy_request import AgentPrincipal, CallMethod, Claimed
-from policy_service.pap.cases import fields
-from policy_service.pap.cases.case import (
+from policy_service.pap.policy_tests import yaml_fields
+from policy_service.pap.policy_tests.case import (
     DEFAULT_NOW,
     AnyCase,
-    Asked,
+    ExpectedGate,
     Case,
-    Expected,
+    ExpectedDecision,
     GivenFacts,
     PeopleCase,
-    laid_over,
-    spread,
+    merge_tables,
+    expand_case,
 )
-from policy_service.pap.cases.fields import Fields, Table, YamlError, read_yaml
+from policy_service.pap.policy_tests.yaml_fields import Fields, Table, YamlError, read_yaml
 from policy_service.pap.problems import BundleError, Problem
 
-NOBODY = AgentPrincipal("")
+NO_AGENT = AgentPrincipal("")
 
 
-def agents_of(file: Fields, name: str, problems: list[Problem]) -> dict[str, AgentPrincipal]:
+def parse_agents(file: Fields, name: str, problems: list[Problem]) -> dict[str, AgentPrincipal]:
     """The aliases of a file."""
     agents: dict[str, AgentPrincipal] = {}
-    for alias, value in file.take("agents", fields.table, Table(file.table.line)).items():
+    for alias, value in file.take("agents", yaml_fields.table, Table(file.table.line)).items():
         if isinstance(value, Table):
             agents[alias] = _agent(name, value, problems)
         else:
@@ -55,7 +55,7 @@ def agent_reader(
     def read(value: Any) -> AgentPrincipal:
         if isinstance(value, Table):
             return _agent(name, value, problems)
-        alias = fields.text(value)
+        alias = yaml_fields.text(value)
         if alias not in agents:
             close = get_close_matches(alias, agents, n=1)
             hint = f"did you mean {close[0]!r}?" if close else "add it to `agents:`"
@@ -67,12 +67,12 @@ def agent_reader(
 
 def _agent(name: str, table: Table, problems: list[Problem]) -> AgentPrincipal:
     agent = Fields(name, table, "an agent", problems)
-    owner: str | None = agent.take("owner", fields.text, "") or None
+    owner: str | None = agent.take("owner", yaml_fields.text, "") or None
     principal = AgentPrincipal(
-        name=agent.need("name", fields.text, ""),
+        name=agent.need("name", yaml_fields.text, ""),
         owner=owner,
-        roles=agent.take("roles", fields.texts, frozenset[str]()),
-        teams=agent.take("teams", fields.texts, frozenset[str]()),
+        roles=agent.take("roles", yaml_fields.texts, frozenset[str]()),
+        teams=agent.take("teams", yaml_fields.texts, frozenset[str]()),
     )
     agent.finish()
     return principal
@@ -81,30 +81,30 @@ def _agent(name: str, table: Table, problems: list[Problem]) -> AgentPrincipal:
 _METHODS = ("key", "api_key")
 
 
-def case_of(name: str, table: Table, agents: Mapping[str, AgentPrincipal], problems: list[Problem]) -> Case:
+def parse_case(name: str, table: Table, agents: Mapping[str, AgentPrincipal], problems: list[Problem]) -> Case:
     """The case; what is wrong with it is added to the problems."""
     case = Fields(name, table, "a case", problems)
     for key in ("matrix", "each"):  # have been read before, and are what a misspelt one is likened to
         case.take(key, lambda value: value, None)
     no_args: tuple[Any, bytes] = ({}, b"{}")
     args, args_bytes = case.take("args", _args, no_args)
-    facts = case.take("facts", fields.table, None)
-    claimed = case.take("claimed", fields.table, None)
+    facts = case.take("facts", yaml_fields.table, None)
+    claimed = case.take("claimed", yaml_fields.table, None)
     read = Case(
         file=name,
         line=table.line,
-        it=case.need("it", fields.text, ""),
-        agent=case.need("agent", agent_reader(name, agents, problems), NOBODY),
-        tool=case.need("tool", fields.text, ""),
+        it=case.need("it", yaml_fields.text, ""),
+        agent=case.need("agent", agent_reader(name, agents, problems), NO_AGENT),
+        tool=case.need("tool", yaml_fields.text, ""),
         args=args,
         args_bytes=args_bytes,
         expected=_expected(case, name, problems),
-        now=case.take("now", fields.moment, DEFAULT_NOW),
-        env=case.take("env", fields.text, "production"),
-        txn_size=case.take("txn_size", fields.number(1), 1),
+        now=case.take("now", yaml_fields.moment, DEFAULT_NOW),
+        env=case.take("env", yaml_fields.text, "production"),
+        txn_size=case.take("txn_size", yaml_fields.number(1), 1),
         claimed=Claimed() if claimed is None else _claimed(name, claimed, problems),
-        on_behalf_of=case.take("on_behalf_of", fields.text, "") or None,
-        method=cast("CallMethod", case.take("method", fields.one_of(*_METHODS), "key")),
+        on_behalf_of=case.take("on_behalf_of", yaml_fields.text, "") or None,
+        method=cast("CallMethod", case.take("method", yaml_fields.one_of(*_METHODS), "key")),
         history=case.take("history", _history, {}),
         facts=None if facts is None else _facts(name, facts, problems),
     )
@@ -115,21 +115,21 @@ def case_of(name: str, table: Table, agents: Mapping[str, AgentPrincipal], probl
 def _args(value: Any) -> tuple[Any, bytes]:
     """The args as admission takes them, and their canonical bytes."""
     try:
-        args = load(json.dumps(fields.table(value)).encode())
+        args = load(json.dumps(yaml_fields.table(value)).encode())
         return args, canonicalize(args)
     except ContractError as error:
         raise ValueError(f"{error}; a call like this is refused before any rule is asked") from error
 
 
 def _history(value: Any) -> dict[str, int]:
-    counted = fields.table(value)
-    return {fields.text(meter): fields.number(0)(count) for meter, count in counted.items()}
+    counted = yaml_fields.table(value)
+    return {yaml_fields.text(meter): yaml_fields.number(0)(count) for meter, count in counted.items()}
 
 
 def _claimed(name: str, table: Table, problems: list[Problem]) -> Claimed:
     said = Fields(name, table, "claimed", problems)
     claimed = Claimed(
-        *(said.take(key, fields.text, "") or None for key in ("purpose", "reasoning", "on_behalf_of"))
+        *(said.take(key, yaml_fields.text, "") or None for key in ("purpose", "reasoning", "on_behalf_of"))
     )
     said.finish()
     return claimed
@@ -138,7 +138,7 @@ def _claimed(name: str, table: Table, problems: list[Problem]) -> Claimed:
 def _facts(name: str, table: Table, problems: list[Problem]) -> GivenFacts:
     about = Fields(name, table, "facts", problems)
     empty = Table(table.line)
-    facts = GivenFacts(about.take("resource", fields.table, empty), about.take("agent", fields.table, empty))
+    facts = GivenFacts(about.take("resource", yaml_fields.table, empty), about.take("agent", yaml_fields.table, empty))
     about.finish()
     return facts
 
@@ -146,23 +146,23 @@ def _facts(name: str, table: Table, problems: list[Problem]) -> GivenFacts:
 # ------------------------------------------------------------------------------------------ expectations
 
 
-def _expected(case: Fields, name: str, problems: list[Problem]) -> Expected:
-    expected = Expected(
-        outcome=case.need("expect", fields.one_of("release", "review", "deny"), ""),
-        gates=case.take("gates", fields.some_texts, None),
+def _expected(case: Fields, name: str, problems: list[Problem]) -> ExpectedDecision:
+    expected = ExpectedDecision(
+        outcome=case.need("expect", yaml_fields.one_of("release", "review", "deny"), ""),
+        gates=case.take("gates", yaml_fields.some_texts, None),
         needs=case.take("needs", lambda value: _needs(value, name, problems), None),
-        policies=case.take("policies", fields.some_texts, frozenset[str]()),
-        reasons=case.take("reasons", fields.some_texts, None),
-        errors=case.take("errors", fields.some_texts, None),
-        step_up=case.take("step_up", fields.one_of(*STEP_UPS), "") or None,
-        valid_for=case.take("valid_for", fields.duration, None),
-        answer_within=case.take("answer_within", fields.duration, None),
+        policies=case.take("policies", yaml_fields.some_texts, frozenset[str]()),
+        reasons=case.take("reasons", yaml_fields.some_texts, None),
+        errors=case.take("errors", yaml_fields.some_texts, None),
+        step_up=case.take("step_up", yaml_fields.one_of(*STEP_UPS), "") or None,
+        valid_for=case.take("valid_for", yaml_fields.duration, None),
+        answer_within=case.take("answer_within", yaml_fields.duration, None),
     )
     _require_sense(case, expected)
     return expected
 
 
-def _require_sense(case: Fields, expected: Expected) -> None:
+def _require_sense(case: Fields, expected: ExpectedDecision) -> None:
     about = {
         "gates": "review",
         "needs": "review",
@@ -182,25 +182,25 @@ def _require_sense(case: Fields, expected: Expected) -> None:
         case.refuse("expect", message)
 
 
-def _needs(value: Any, name: str, problems: list[Problem]) -> dict[str, int | Asked]:
-    needs: dict[str, int | Asked] = {}
-    for groups, asked in fields.table(value).items():
+def _needs(value: Any, name: str, problems: list[Problem]) -> dict[str, int | ExpectedGate]:
+    needs: dict[str, int | ExpectedGate] = {}
+    for groups, asked in yaml_fields.table(value).items():
         key = "|".join(sorted(group.strip() for group in groups.split("|")))
-        needs[key] = _asked(asked, name, problems) if isinstance(asked, Table) else fields.number(1)(asked)
+        needs[key] = _asked(asked, name, problems) if isinstance(asked, Table) else yaml_fields.number(1)(asked)
     if not needs:
         raise ValueError("an empty mapping expects nothing; leave it out")
     return needs
 
 
-def _asked(table: Table, name: str, problems: list[Problem]) -> Asked:
+def _asked(table: Table, name: str, problems: list[Problem]) -> ExpectedGate:
     gate = Fields(name, table, "a need", problems)
-    usual = Asked(1)
-    asked = Asked(
-        people=gate.need("people", fields.number(1), 1),
-        step_up=gate.take("step_up", fields.one_of(*STEP_UPS), "") or None,
-        reason=gate.take("reason", fields.flag, usual.reason),
-        shared=gate.take("shared", fields.flag, usual.shared),
-        answer_within=gate.take("answer_within", fields.duration, usual.answer_within),
+    usual = ExpectedGate(1)
+    asked = ExpectedGate(
+        people=gate.need("people", yaml_fields.number(1), 1),
+        step_up=gate.take("step_up", yaml_fields.one_of(*STEP_UPS), "") or None,
+        reason=gate.take("reason", yaml_fields.flag, usual.reason),
+        shared=gate.take("shared", yaml_fields.flag, usual.shared),
+        answer_within=gate.take("answer_within", yaml_fields.duration, usual.answer_within),
     )
     gate.finish()
     return asked
@@ -212,37 +212,37 @@ _SOMEBODY = "urn:case|somebody"
 _ROBOT = AgentPrincipal("agent")
 
 
-def people_case_of(
+def parse_people_case(
     name: str, table: Table, kind: str, agents: Mapping[str, AgentPrincipal], problems: list[Problem]
 ) -> PeopleCase:
     """The case; what is wrong with it is added to the problems."""
     case = Fields(name, table, f"a case of `{kind}:`", problems)
     for key in ("matrix", "each"):
         case.take(key, lambda value: value, None)
-    now = case.take("now", fields.moment, DEFAULT_NOW)
+    now = case.take("now", yaml_fields.moment, DEFAULT_NOW)
     about = RESOURCE_TYPES[kind]
     of_effect = about != "Stop"
     read = PeopleCase(
         file=name,
         line=table.line,
-        it=case.need("it", fields.text, ""),
+        it=case.need("it", yaml_fields.text, ""),
         action=kind,
-        person=case.take("person", fields.text, _SOMEBODY),
-        groups=case.take("groups", fields.texts, frozenset[str]()),
+        person=case.take("person", yaml_fields.text, _SOMEBODY),
+        groups=case.take("groups", yaml_fields.texts, frozenset[str]()),
         assurance=cast(
-            "Literal['oidc', 'dev']", case.take("assurance", fields.one_of("oidc", "dev"), "oidc")
+            "Literal['oidc', 'dev']", case.take("assurance", yaml_fields.one_of("oidc", "dev"), "oidc")
         ),
         agent=case.take("agent", agent_reader(name, agents, problems), _ROBOT) if of_effect else _ROBOT,
-        tool=case.need("tool", fields.text, "") if of_effect else "",
-        gates=case.take("asked_by", fields.texts, frozenset[str]()) if of_effect else frozenset(),
-        kind=case.take("kind", fields.one_of(*_KINDS), _KINDS[0]) if about == "Task" else "",
-        what="" if of_effect else case.take("what", fields.one_of(*_STOPPABLE), _STOPPABLE[0]),
-        name="" if of_effect else case.take("name", fields.text, ""),
+        tool=case.need("tool", yaml_fields.text, "") if of_effect else "",
+        gates=case.take("asked_by", yaml_fields.texts, frozenset[str]()) if of_effect else frozenset(),
+        kind=case.take("kind", yaml_fields.one_of(*_KINDS), _KINDS[0]) if about == "Task" else "",
+        what="" if of_effect else case.take("what", yaml_fields.one_of(*_STOPPABLE), _STOPPABLE[0]),
+        name="" if of_effect else case.take("name", yaml_fields.text, ""),
         now=now,
-        opened_at=case.take("opened_at", fields.moment, now - timedelta(hours=1)),
-        env=case.take("env", fields.text, "production"),
-        allowed=case.need("expect", fields.one_of("allowed", "refused"), "refused") == "allowed",
-        policies=case.take("policies", fields.some_texts, frozenset[str]()),
+        opened_at=case.take("opened_at", yaml_fields.moment, now - timedelta(hours=1)),
+        env=case.take("env", yaml_fields.text, "production"),
+        allowed=case.need("expect", yaml_fields.one_of("allowed", "refused"), "refused") == "allowed",
+        policies=case.take("policies", yaml_fields.some_texts, frozenset[str]()),
     )
     case.finish()
     return read
@@ -258,7 +258,7 @@ _OF_PEOPLE: Final = frozenset("agent tool now env person groups assurance".split
 _LISTS: Final = ("cases", *RESOURCE_TYPES)
 
 
-def cases_in(files: Mapping[str, bytes]) -> list[AnyCase]:
+def read_cases(files: Mapping[str, bytes]) -> list[AnyCase]:
     """Every case of a bundle's files, in the order of files and lines.
 
     Raises:
@@ -285,15 +285,15 @@ def _read(name: str, document: Any, problems: list[Problem]) -> list[AnyCase]:
         problems.append(Problem(name, 1, "write a mapping with `cases:`, a list of them"))
         return []
     file = Fields(name, document, "a cases file", problems)
-    agents = agents_of(file, name, problems)
-    defaults = file.take("defaults", fields.table, Table(document.line))
+    agents = parse_agents(file, name, problems)
+    defaults = file.take("defaults", yaml_fields.table, Table(document.line))
     for key in defaults:
         if key not in _DEFAULTS:
             file.refuse(
                 "defaults", f"defaults: {key!r} has no default; known are {', '.join(sorted(_DEFAULTS))}"
             )
     none: list[Table] = []
-    written = [(kind, table) for kind in _LISTS for table in file.take(kind, fields.tables, none)]
+    written = [(kind, table) for kind in _LISTS for table in file.take(kind, yaml_fields.tables, none)]
     file.finish()
     cases: list[AnyCase] = []
     for kind, table in written:
@@ -323,15 +323,15 @@ def _cases(
 ) -> Iterator[AnyCase]:
     before = len(problems)
     try:
-        spreads = list(spread(laid_over(defaults, table)))
+        spreads = list(expand_case(merge_tables(defaults, table)))
     except ValueError as error:
         problems.append(Problem(name, table.line, str(error)))
         return
     for one in spreads:
         case = (
-            case_of(name, one, agents, problems)
+            parse_case(name, one, agents, problems)
             if kind == "cases"
-            else people_case_of(name, one, kind, agents, problems)
+            else parse_people_case(name, one, kind, agents, problems)
         )
         if len(problems) > before:  # the other cases of a matrix have the same one
             return

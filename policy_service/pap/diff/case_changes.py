@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.cases.case import AnyCase, Case, PeopleCase
-from policy_service.pap.cases.reading import cases_in
-from policy_service.pap.cases.running import STRICTNESS, Failure, failure_of, prepare_cases
-from policy_service.pap.changes.findings import Finding, Way
+from policy_service.pap.policy_tests.case import AnyCase, Case, PeopleCase
+from policy_service.pap.policy_tests.parser import read_cases
+from policy_service.pap.policy_tests.runner import STRICTNESS, CaseFailure, failure_of, prepare_cases
+from policy_service.pap.diff.findings import Finding, Direction
 from policy_service.pap.folder_reader import MUTANTS_FILE
 from policy_service.pap.problems import BundleError
 
 Cases = dict[str, AnyCase]
 
 
-def case_findings(before: Bundle, after: Bundle) -> Iterator[Finding]:
+def case_changes(before: Bundle, after: Bundle) -> Iterator[Finding]:
     """Everything about cases that an author must know before the new bundle is active."""
     mine, theirs = before.source.files, after.source.files
     yield from _changed(mine, theirs)
@@ -37,14 +37,14 @@ def _changed(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterato
         mine, theirs = _by_name(before), _by_name(after)
     except BundleError as error:
         if _case_files(before) != _case_files(after):
-            yield _finding(Way.LOOSENING, "cases", "cases", f"cases that cannot be read changed: {error}")
+            yield _finding(Direction.LOOSENING, "cases", "cases", f"cases that cannot be read changed: {error}")
         return
     for it in sorted(mine.keys() | theirs.keys()):
         old, new = mine.get(it), theirs.get(it)
         if old is None and new is not None:
-            yield _finding(Way.LOOK, "case", it, f"a new case: {_asks(new)}", new)
+            yield _finding(Direction.LOOK, "case", it, f"a new case: {_asks(new)}", new)
         elif old is not None and new is None:
-            yield _finding(Way.LOOSENING, "case", it, f"the case is gone; it asked for {_asks(old)}", old)
+            yield _finding(Direction.LOOSENING, "case", it, f"the case is gone; it asked for {_asks(old)}", old)
         elif old is not None and new is not None and _meaning(old) != _meaning(new):
             yield _changed_case(it, old, new)
 
@@ -53,7 +53,7 @@ def _changed_case(it: str, old: AnyCase, new: AnyCase) -> Finding:
     words = f"the case changed: {_asks(old)} becomes {_asks(new)}"
     if _asks(old) == _asks(new):
         words = f"the case changed in what it is about; it asks for {_asks(old)} as before"
-    way = Way.TIGHTENING if _only_stricter(old, new) else Way.LOOSENING
+    way = Direction.TIGHTENING if _only_stricter(old, new) else Direction.LOOSENING
     return replace(_finding(way, "case", it, words, new), files=frozenset({old.file, new.file}))
 
 
@@ -88,7 +88,7 @@ def _shown(value: object) -> str:
 
 def _by_name(files: Mapping[str, bytes]) -> Cases:
     found: Cases = {}
-    for case in cases_in(files):
+    for case in read_cases(files):
         name, number = case.it, 2
         while name in found:  # the same words twice are two cases
             name, number = f"{case.it} (again, {number})", number + 1
@@ -96,7 +96,7 @@ def _by_name(files: Mapping[str, bytes]) -> Cases:
     return found
 
 
-def same_cases(file: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
+def are_same_cases(file: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
     """Whether every case that either side writes in this file is one the other side has too, in the same words."""
     try:
         mine, theirs = _by_name(before), _by_name(after)
@@ -114,10 +114,10 @@ def _slips(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[
     old, new = before.get(MUTANTS_FILE), after.get(MUTANTS_FILE)
     if old != new and new is not None:
         words = "which slips no case need notice was changed; read each explanation"
-        found = _finding(Way.LOOSENING, "mutants", MUTANTS_FILE, words)
+        found = _finding(Direction.LOOSENING, "mutants", MUTANTS_FILE, words)
         yield replace(found, content=new.decode("utf-8", "replace"), files=frozenset({MUTANTS_FILE}))
     elif old != new:
-        found = _finding(Way.TIGHTENING, "mutants", MUTANTS_FILE, "no slip may go unnoticed any more")
+        found = _finding(Direction.TIGHTENING, "mutants", MUTANTS_FILE, "no slip may go unnoticed any more")
         yield replace(found, files=frozenset({MUTANTS_FILE}))
 
 
@@ -131,31 +131,31 @@ def _run(
     for it, why in failing.items():
         if it in failed_before:
             words = f"the active bundle does not pass it either: {why.words}"
-            yield _finding(Way.LOOK, "case-fails-in-both", it, words)
+            yield _finding(Direction.LOOK, "case-fails-in-both", it, words)
         elif why.stricter and it not in own:
             words = f"the new bundle's own case says so too: answered more strictly, {why.words}"
-            yield _finding(Way.LOOK, "active-case-stricter", it, words)
+            yield _finding(Direction.LOOK, "active-case-stricter", it, words)
         else:
             words = f"a case of the active bundle does not hold: {why.words}"
-            yield _finding(Way.LOOSENING, "active-case-fails", it, words)
+            yield _finding(Direction.LOOSENING, "active-case-fails", it, words)
     for it, why in own.items():
         if it not in failing and it not in failed_before:
             words = f"a case of the new bundle does not hold: {why.words}"
-            yield _finding(Way.LOOSENING, "own-case-fails", it, words)
+            yield _finding(Direction.LOOSENING, "own-case-fails", it, words)
 
 
-def _runs(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, Failure]:
+def _runs(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, CaseFailure]:
     """The cases in ``files`` that do not hold in the bundle, each with why."""
     try:
         named = _by_name(files)
         prepared = prepare_cases(bundle, list(named.values()))
     except BundleError as error:
-        return {"cases": Failure(str(error))}
+        return {"cases": CaseFailure(str(error))}
     answers = ((it, case.ask(bundle.rules)) for it, case in zip(named, prepared, strict=True))
     return {it: failure_of(answered) for it, answered in answers if not answered.holds}
 
 
-def _finding(way: Way, kind: str, it: str, words: str, case: AnyCase | None = None) -> Finding:
+def _finding(way: Direction, kind: str, it: str, words: str, case: AnyCase | None = None) -> Finding:
     if case is None:
         return Finding(way, kind, it, words)
     return Finding(

@@ -28,14 +28,14 @@ from policy_service.domain.person_actions import (
 )
 from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.findings import Finding, Way
-from policy_service.pap.changes.partition import meaning, only_stricter
-from policy_service.pap.changes.paths import Path
-from policy_service.pap.changes.reading import Read, members_of, read_all
-from policy_service.pap.changes.sides import ABSENT, BASE_NOW
-from policy_service.pap.changes.trying import ENVIRONMENTS, FRESH, fresh_text, moments_to_try, sets_to_try
-from policy_service.pap.changes.versions import Versions
-from policy_service.pdp.approve import Approver, ReviewFacts, StopFacts, TaskFacts, can_approve, can_do
+from policy_service.pap.diff.findings import Finding, Direction
+from policy_service.pap.diff.partition import policy_meaning, only_restricts
+from policy_service.pap.diff.paths import Path
+from policy_service.pap.diff.policy_inputs import PolicyInputs, literal_members, policies_inputs
+from policy_service.pap.diff.tool_side import ABSENT, BASE_NOW
+from policy_service.pap.diff.candidate_values import ENVIRONMENTS, UNNAMED_TEXT, unnamed_text, candidate_times, candidate_sets
+from policy_service.pap.diff.manifest_changes import VersionPair
+from policy_service.pdp.people import PersonFacts, ReviewFacts, StopFacts, TaskFacts, check_approve_rules, check_people_rules
 from policy_service.pdp.rules import PeopleRules
 
 _MAX_TRIED: Final = 4_000
@@ -45,7 +45,7 @@ _WORDS: Final[Mapping[Path, tuple[str, ...]]] = {
     ("fact", "risk"): ("low", "medium", "high"),
     ("fact", "what"): ("agent", "tool", "everything"),
 }
-_LOOSENS, _TIGHTENS = Way.LOOSENING, Way.TIGHTENING
+_LOOSENS, _TIGHTENS = Direction.LOOSENING, Direction.TIGHTENING
 _BEGUN: Final = {
     APPROVE: (_TIGHTENS, "the bundle begins to narrow who of the asked groups may approve"),
     SETTLE: (_LOOSENS, "the bundle begins to say who may settle, instead of the service"),
@@ -66,7 +66,7 @@ _ENDED: Final = {
 }
 
 
-def people_findings(before: Bundle, after: Bundle) -> list[Finding]:
+def people_rule_changes(before: Bundle, after: Bundle) -> list[Finding]:
     """What changes about who may do what people do."""
     pairs = {action: (before.rules.people.get(action), after.rules.people.get(action)) for action in RESOURCE_TYPES}
     return [finding for action, pair in pairs.items() for finding in _about(action, pair, before, after)]
@@ -84,20 +84,20 @@ def _about(
     )
     subject, may_kind = f'Action::"{action}"', f"who-may-{action}"
 
-    def finding(way: Way, kind: str, words: str, *lines: str) -> Finding:
+    def finding(way: Direction, kind: str, words: str, *lines: str) -> Finding:
         return Finding(way, kind, subject, words, lines, tuple(names), texts, files)
 
     if pair[0] is None or pair[1] is None:
         way, words = (_BEGUN if pair[0] is None else _ENDED)[action]
         yield finding(way, may_kind, words)
         return
-    found: dict[Way, Finding] = {}
+    found: dict[Direction, Finding] = {}
     count = 0
     read = _read(pair)
     for values in _assignments(read):
         count += 1
         might, may = (_may(bundle, action, values) for bundle in (before, after))
-        way = Way.LOOSENING if may else Way.TIGHTENING
+        way = Direction.LOOSENING if may else Direction.TIGHTENING
         if might is may or way in found:
             continue
         words = (
@@ -108,12 +108,12 @@ def _about(
     yield from found.values()
     changed = [tuple(bundle.policies.get(name) for bundle in (before, after)) for name in names]
     open_question = _why_unproved(read)
-    if Way.LOOSENING not in found and open_question and not all(only_stricter(*each) for each in changed):
+    if Direction.LOOSENING not in found and open_question and not all(only_restricts(*each) for each in changed):
         words = f"the rules changed, and {count} made-up questions show no loosening: {open_question}"
-        yield finding(Way.LOOSENING, "unproved", words)
+        yield finding(Direction.LOOSENING, "unproved", words)
     elif not found:
         words = f"the rules changed; {count} made-up questions are answered as before"
-        yield finding(Way.LOOK, may_kind, words)
+        yield finding(Direction.LOOK, may_kind, words)
 
 
 def _texts(rules: PeopleRules | None) -> dict[str, str]:
@@ -124,25 +124,25 @@ def _trees(rules: PeopleRules | None) -> Mapping[str, pst.Template]:
     return {} if rules is None else dict(rules.policies.to_pst().static_policies)
 
 
-def _read(pair: Iterable[PeopleRules | None]) -> Read:
-    return read_all(tree for rules in pair for tree in _trees(rules).values())
+def _read(pair: Iterable[PeopleRules | None]) -> PolicyInputs:
+    return policies_inputs(tree for rules in pair for tree in _trees(rules).values())
 
 
-def _columns(read: Read) -> dict[Path, list[Any]]:
+def _columns(read: PolicyInputs) -> dict[Path, list[Any]]:
     return {path: _values(path, literals, read) for path, literals in sorted(read.literals.items())}
 
 
-def _why_unproved(read: Read) -> str:
+def _why_unproved(read: PolicyInputs) -> str:
     """Why some question might be answered otherwise than those that were tried; empty where none can be."""
     why = list(read.inexact)
     if (size := prod(len(column) for column in _columns(read).values())) > _MAX_TRIED:
         why.append(f"{size} combinations, {_MAX_TRIED} of them tried")
-    if len(members_of(read.literals.get(("fact", "gates"), set()))) > _MAX_GATES:
+    if len(literal_members(read.literals.get(("fact", "gates"), set()))) > _MAX_GATES:
         why.append("a set compared with many members")
     return "; ".join(why)
 
 
-def _assignments(read: Read) -> Iterator[dict[Path, Any]]:
+def _assignments(read: PolicyInputs) -> Iterator[dict[Path, Any]]:
     columns = _columns(read)
     if prod(len(column) for column in columns.values()) <= _MAX_TRIED:
         for row in product(*columns.values()):
@@ -153,16 +153,16 @@ def _assignments(read: Read) -> Iterator[dict[Path, Any]]:
         yield {path: dice.choice(column) for path, column in columns.items()}
 
 
-def _values(path: Path, literals: set[Any], read: Read) -> list[Any]:
+def _values(path: Path, literals: set[Any], read: PolicyInputs) -> list[Any]:
     texts = sorted(value for value in literals if isinstance(value, str))
     if path[0] in ("team", "agent-role", "agent-team", "role"):
         return [False, True]
     if path in _WORDS:
         return list(_WORDS[path])
     if path == ("fact", "gates"):
-        return list(islice(sets_to_try(literals), 64))  # all there are of up to four
+        return list(islice(candidate_sets(literals), 64))  # all there are of up to four
     if path in (("now",), ("fact", "opened_at")):
-        return moments_to_try(literals)
+        return candidate_times(literals)
     if path == ("assurance",):
         return ["oidc", "dev"]
     if path == ("env",):
@@ -170,41 +170,41 @@ def _values(path: Path, literals: set[Any], read: Read) -> list[Any]:
     if path in _PERSONS:  # two that may be the same person, or others
         both = {each for one in _PERSONS for each in read.literals.get(one, ()) if isinstance(each, str)}
         nobody = [ABSENT] if path == _PERSONS[1] else []
-        return [*sorted(both), *nobody, fresh_text(both, "someone|else")]
-    return [*texts, fresh_text(texts)]
+        return [*sorted(both), *nobody, unnamed_text(both, "someone|else")]
+    return [*texts, unnamed_text(texts)]
 
 
 def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
     def held(head: str) -> frozenset[str]:
         return frozenset(path[1] for path, value in values.items() if path[0] == head and value is True)
 
-    who = Approver(values.get(("agent",), "someone|else"), held("team"), values.get(("assurance",), "oidc"))
+    who = PersonFacts(values.get(("agent",), "someone|else"), held("team"), values.get(("assurance",), "oidc"))
     now, env = values.get(("now",), BASE_NOW), values.get(("env",), "production")
     if RESOURCE_TYPES[action] == "Stop":
-        stop = StopFacts(values.get(("fact", "what"), "agent"), values.get(("fact", "name"), FRESH))
-        return bool(can_do(bundle.rules, action, who, stop, now=now, env=env))
+        stop = StopFacts(values.get(("fact", "what"), "agent"), values.get(("fact", "name"), UNNAMED_TEXT))
+        return bool(check_people_rules(bundle.rules, action, who, stop, now=now, env=env))
     owner = values.get(("fact", "agent", "owner"), ABSENT)
     name = values.get(("fact", "agent"), "some-agent")
     owned_by = None if owner == ABSENT else owner
     about: dict[str, Any] = {
         "review_id": values.get(("resource",), "r1"),
         "agent": AgentPrincipal(name, owned_by, held("agent-role"), held("agent-team")),
-        "tool": values.get(("fact", "tool"), FRESH),
+        "tool": values.get(("fact", "tool"), UNNAMED_TEXT),
         "risk": values.get(("fact", "risk"), "medium"),
         "gates": frozenset(values.get(("fact", "gates"), ())),
         "opened_at": values.get(("fact", "opened_at"), BASE_NOW),
     }
     if action == APPROVE:
-        return bool(can_approve(bundle.rules, who, ReviewFacts(**about), now=now, env=env))
+        return bool(check_approve_rules(bundle.rules, who, ReviewFacts(**about), now=now, env=env))
     task = TaskFacts(**about, kind=values.get(("fact", "kind"), "unknown"))
     what = task if RESOURCE_TYPES[action] == "Task" else ReviewFacts(**about)
-    return bool(can_do(bundle.rules, action, who, what, now=now, env=env))
+    return bool(check_people_rules(bundle.rules, action, who, what, now=now, env=env))
 
 
 _GATES, _RISK = ("fact", "gates"), ("fact", "risk")
 
 
-def answer_findings(before: Bundle, after: Bundle, versions: Iterable[Versions]) -> Iterator[Finding]:
+def approver_input_changes(before: Bundle, after: Bundle, versions: Iterable[VersionPair]) -> Iterator[Finding]:
     """What of a review changed that a rule about people reads."""
     read = _read(rules for bundle in (before, after) for rules in bundle.rules.people.values())
     named = _named_gates(read)
@@ -214,32 +214,32 @@ def answer_findings(before: Bundle, after: Bundle, versions: Iterable[Versions])
         asks = any(each.gate is not None for each in held)
         if not asks or (named is not None and name not in named):
             continue
-        if old is not None and new is not None and meaning(old) == meaning(new):
+        if old is not None and new is not None and policy_meaning(old) == policy_meaning(new):
             continue
         words = f"the gate {name} changed, and rules about who answers read `resource.gates`"
-        content = [None if each is None else meaning(each) for each in (old, new)]
+        content = [None if each is None else policy_meaning(each) for each in (old, new)]
         files = frozenset(each.file for each in held)
         lines = tuple(f"in {each.place}" for each in held)
-        yield Finding(Way.LOOSENING, "gate-id", name, words, lines, (name,), content, files)
+        yield Finding(Direction.LOOSENING, "gate-id", name, words, lines, (name,), content, files)
     if _RISK in read.literals:
         yield from _risks(versions)
 
 
-def _risks(versions: Iterable[Versions]) -> Iterator[Finding]:
+def _risks(versions: Iterable[VersionPair]) -> Iterator[Finding]:
     for pair in versions:
         if pair.before is None or pair.after is None:
             continue
         old, new = pair.before.manifest.risk, pair.after.manifest.risk
         if old is not new:
             words = f"the risk {old} becomes {new}, and rules about who answers read `resource.risk`"
-            yield Finding(Way.LOOSENING, "risk-read", pair.name, words, files=pair.files)
+            yield Finding(Direction.LOOSENING, "risk-read", pair.name, words, files=pair.files)
 
 
-def _named_gates(read: Read) -> frozenset[Any] | None:
+def _named_gates(read: PolicyInputs) -> frozenset[Any] | None:
     """The gates that rules about people name; None where they may mean any."""
     literals = read.literals.get(_GATES)
     if literals is None:
         return frozenset()
     if frozenset() in literals or any("resource.gates" in why for why in read.inexact):
         return None
-    return frozenset(members_of(literals))
+    return frozenset(literal_members(literals))

@@ -16,19 +16,19 @@ from typing import Final
 
 from policy_service.domain.decision import Decision
 from policy_service.facts.config import AGENT
-from policy_service.pap.bundle import Bundle, prepare_bundle
-from policy_service.pap.cases.case import AnyCase, Case
-from policy_service.pap.cases.reading import cases_in
-from policy_service.pap.cases.running import Failure, determining, failure_of, prepare_cases
-from policy_service.pap.problems import BundleError, Problem, Why
+from policy_service.pap.bundle import Bundle, build_bundle
+from policy_service.pap.policy_tests.case import AnyCase, Case
+from policy_service.pap.policy_tests.parser import read_cases
+from policy_service.pap.policy_tests.runner import CaseFailure, determining_policies, failure_of, prepare_cases
+from policy_service.pap.problems import BundleError, Problem, RejectionReason
 from policy_service.pap.source import BundleFiles
 
-MAX_TOLD: Final = 50
+MAX_REPORTED: Final = 50
 """Failing cases that are told one by one; the rest is a number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class CaseCheck:
     """How many cases were run, and how many were not because they need facts from elsewhere."""
 
     run: int = 0
@@ -38,10 +38,10 @@ class Guarded:
 class CasesError(BundleError):
     """A bundle that loads and does not pass the cases it has to."""
 
-    why: Why = "cases"
+    why: RejectionReason = "cases"
 
 
-def guard(candidate: Bundle, active: BundleFiles | None) -> Guarded:
+def require_cases_pass(candidate: Bundle, active: BundleFiles | None) -> CaseCheck:
     """Run both bundles' cases in the candidate. Blocks, for about half a millisecond a case.
 
     The bundle in force is prepared only where a case of its own fails: it may never have held.
@@ -58,15 +58,15 @@ def guard(candidate: Bundle, active: BundleFiles | None) -> Guarded:
     problems += [_problem(*one, "a case of the bundle in force") for one in _held_before(opened, active)]
     if problems:
         raise CasesError(_bounded(problems))
-    return Guarded(run + run_too, not_run + not_run_too)
+    return CaseCheck(run + run_too, not_run + not_run_too)
 
 
-Failing = list[tuple[AnyCase, Failure]]
+FailingCases = list[tuple[AnyCase, CaseFailure]]
 
 
 def _read(files: Mapping[str, bytes]) -> list[AnyCase]:
     try:
-        return cases_in(files)
+        return read_cases(files)
     except BundleError as error:
         raise CasesError(_bounded(error.problems)) from error
 
@@ -74,14 +74,14 @@ def _read(files: Mapping[str, bytes]) -> list[AnyCase]:
 def _in_force(active: BundleFiles | None) -> list[AnyCase]:
     """Those of the bundle in force; it may have come into force when nobody asked whether its cases can be read."""
     try:
-        return [] if active is None else cases_in(active.files)
+        return [] if active is None else read_cases(active.files)
     except BundleError:
         return []
 
 
-def _failing(bundle: Bundle, cases: Sequence[AnyCase]) -> tuple[Failing, int, int]:
+def _failing(bundle: Bundle, cases: Sequence[AnyCase]) -> tuple[FailingCases, int, int]:
     """The cases that do not hold, how many were run, and how many were not."""
-    asked = [case for case in cases if not needs_others(bundle, case)]
+    asked = [case for case in cases if not needs_external_facts(bundle, case)]
     try:
         prepared = prepare_cases(bundle, asked)
     except BundleError as error:  # facts or meters that this bundle does not have
@@ -91,7 +91,7 @@ def _failing(bundle: Bundle, cases: Sequence[AnyCase]) -> tuple[Failing, int, in
     return failing, len(asked), len(cases) - len(asked)
 
 
-def needs_others(bundle: Bundle, case: AnyCase) -> bool:
+def needs_external_facts(bundle: Bundle, case: AnyCase) -> bool:
     """Whether its facts are in a database or at a host: written facts are the case's own."""
     if not isinstance(case, Case) or case.facts is not None or case.tool not in bundle.manifests:
         return False
@@ -100,27 +100,27 @@ def needs_others(bundle: Bundle, case: AnyCase) -> bool:
     return any(source.file is None for source in sources)
 
 
-def _held_before(opened: Failing, active: BundleFiles | None) -> Failing:
+def _held_before(opened: FailingCases, active: BundleFiles | None) -> FailingCases:
     """Those that the bundle in force passes."""
     if not opened or active is None:
         return opened
-    never = {case.it for case, _ in _failing(prepare_bundle(active), [case for case, _ in opened])[0]}
+    never = {case.it for case, _ in _failing(build_bundle(active), [case for case, _ in opened])[0]}
     return [(case, failure) for case, failure in opened if case.it not in never]
 
 
-def _problem(case: AnyCase, failure: Failure, whose: str) -> Problem:
+def _problem(case: AnyCase, failure: CaseFailure, whose: str) -> Problem:
     return Problem(case.file, case.line, f"{whose} does not hold: {case.it}: {failure.words}", "cases")
 
 
 def _bounded(problems: Sequence[Problem]) -> list[Problem]:
-    told = list(problems[:MAX_TOLD])
+    told = list(problems[:MAX_REPORTED])
     if more := len(problems) - len(told):
         told.append(Problem("cases", None, f"and {more} more; `policy-service test` tells all", "cases"))
     return told
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CaseSummary:
     """The cases of a bundle. ``by_policy``: how many of them each policy determines."""
 
     cases: int = 0
@@ -130,16 +130,16 @@ class Held:
     problem: str | None = None  # why none could be run
 
 
-def held(bundle: Bundle) -> Held:
+def summarize_cases(bundle: Bundle) -> CaseSummary:
     """Run a bundle's own cases. Blocks, for about half a millisecond a case."""
     try:
-        cases = cases_in(bundle.source.files)
-        asked = [case for case in cases if not needs_others(bundle, case)]
+        cases = read_cases(bundle.source.files)
+        asked = [case for case in cases if not needs_external_facts(bundle, case)]
         answers = [case.ask(bundle.rules) for case in prepare_cases(bundle, asked)]
     except BundleError as error:
-        return Held(problem=str(error.problems[0]))
-    said = (determining(each.answer) for each in answers if isinstance(each.answer, Decision))
-    return Held(
+        return CaseSummary(problem=str(error.problems[0]))
+    said = (determining_policies(each.answer) for each in answers if isinstance(each.answer, Decision))
+    return CaseSummary(
         cases=len(cases),
         failing=sum(not each.holds for each in answers),
         not_run=len(cases) - len(asked),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from countersign.contract import ToolManifest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.findings import Finding, Way, exact, short
+from policy_service.pap.diff.findings import Finding, Direction, exact_json, short_json
 from policy_service.pap.tools import ToolVersion
 
 _RISKS: Final = ("low", "medium", "high")
@@ -31,7 +31,7 @@ _NARROWS_WHEN_ADDED: Final = (
     _AT_LEAST | _AT_MOST | {"enum", "const", "pattern", "multipleOf", "uniqueItems", "allOf", "not"}
 )
 
-Change = tuple[Way, str]
+Change = tuple[Direction, str]
 
 
 def manifest_changes(
@@ -42,11 +42,11 @@ def manifest_changes(
     theirs: dict[str, Any] = new.model_dump(mode="json")
     for name in sorted(mine.keys() | theirs.keys()):
         before, after = mine.get(name), theirs.get(name)
-        if exact(before) == exact(after):
+        if exact_json(before) == exact_json(after):
             continue
         if name == "args":
             changes = list(dict.fromkeys(_schema(before, after, "args")))
-            for way in Way:
+            for way in Direction:
                 if told := "; ".join(text for each, text in changes if each is way):
                     yield _member_finding(way, subject, "manifest-args", told, files, [before, after])
             continue
@@ -55,28 +55,28 @@ def manifest_changes(
         yield _member_finding(way, subject, f"manifest-{name}", words, files, [before, after])
 
 
-def _way(name: str, before: Any, after: Any, is_settled: bool) -> Way:
+def _way(name: str, before: Any, after: Any, is_settled: bool) -> Direction:
     if name in _WORDS or (name == "groups" and is_settled):
-        return Way.LOOK
+        return Direction.LOOK
     if name in _KEPT_LISTS:
         lost = [each for each in before if each not in after]
-        return Way.LOOSENING if lost else Way.LOOK
+        return Direction.LOOSENING if lost else Direction.LOOK
     stricter = (
         (name == "risk" and _RISKS.index(after) > _RISKS.index(before))
         or (name == "timeout_seconds" and after < before)
         or (name in _STRICTER and after == _STRICTER[name])
     )
-    return Way.TIGHTENING if stricter else Way.LOOSENING
+    return Direction.TIGHTENING if stricter else Direction.LOOSENING
 
 
 def _schema(before: Any, after: Any, place: str) -> Iterator[Change]:
     """How one schema node differs: narrowing what is known to narrow, words for words, else a loosening."""
     if not isinstance(before, dict) or not isinstance(after, dict):
-        yield Way.LOOSENING, f"{place} {_shown(before)} becomes {_shown(after)}"
+        yield Direction.LOOSENING, f"{place} {_shown(before)} becomes {_shown(after)}"
         return
     for key in sorted(before.keys() | after.keys()):
         mine, theirs = before.get(key), after.get(key)
-        if exact(mine) == exact(theirs) and (key in before) is (key in after):
+        if exact_json(mine) == exact_json(theirs) and (key in before) is (key in after):
             continue
         if key in ("properties", "$defs") and isinstance(mine, dict) and isinstance(theirs, dict):
             yield from _properties(mine, theirs, f"{place}.{key}")
@@ -89,21 +89,21 @@ def _schema(before: Any, after: Any, place: str) -> Iterator[Change]:
 def _properties(before: dict[str, Any], after: dict[str, Any], place: str) -> Iterator[Change]:
     for name in sorted(before.keys() | after.keys()):
         if name not in before:
-            yield Way.LOOSENING, f"{place}.{name} is new: agents may send it"
+            yield Direction.LOOSENING, f"{place}.{name} is new: agents may send it"
         elif name not in after:
-            yield Way.TIGHTENING, f"{place}.{name} is gone"
-        elif exact(before[name]) != exact(after[name]):
+            yield Direction.TIGHTENING, f"{place}.{name} is gone"
+        elif exact_json(before[name]) != exact_json(after[name]):
             yield from _schema(before[name], after[name], f"{place}.{name}")
 
 
 def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change:
     words = f"{place}.{key} {_shown(before)} becomes {_shown(after)}"
     if key in _WORDS_IN_ARGS:
-        return Way.LOOK, words
+        return Direction.LOOK, words
     # policy may begin to see the field
     shows_it = key == "uniqueItems" or (key == "multipleOf" and kind == "number")
     if before is None and key in _NARROWS_WHEN_ADDED and kind is not None and not shows_it:
-        return Way.TIGHTENING, words
+        return Direction.TIGHTENING, words
     narrower = (
         (key in _AT_LEAST and _is_more(after, before))
         or (key in _AT_MOST and _is_more(before, after))
@@ -111,11 +111,11 @@ def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change
             key == "enum"
             and isinstance(after, list)
             and isinstance(before, list)
-            and {exact(v) for v in after} <= {exact(v) for v in before}
+            and {exact_json(v) for v in after} <= {exact_json(v) for v in before}
         )
         or (key == "required" and isinstance(after, list) and set(before or ()) <= set(after))
     )
-    return (Way.TIGHTENING if narrower else Way.LOOSENING), words
+    return (Direction.TIGHTENING if narrower else Direction.LOOSENING), words
 
 
 def _is_more(one: Any, other: Any) -> bool:
@@ -123,18 +123,18 @@ def _is_more(one: Any, other: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return "(nothing)" if value is None else short(value)
+    return "(nothing)" if value is None else short_json(value)
 
 
 def _member_finding(
-    way: Way, subject: str, kind: str, words: str, files: frozenset[str], content: list[Any]
+    way: Direction, subject: str, kind: str, words: str, files: frozenset[str], content: list[Any]
 ) -> Finding:
     lines = tuple(f"in {file}" for file in sorted(files))
     return Finding(way, kind, subject, words, lines, content=content, files=files)
 
 
 @dataclass(frozen=True, slots=True)
-class Versions:
+class VersionPair:
     """Two versions of one tool to hold against each other; None where one side holds none."""
 
     before: ToolVersion | None
@@ -154,50 +154,50 @@ class Versions:
         return frozenset(each.file for each in (self.before, self.after) if each is not None)
 
 
-def versions_of_both(before: Bundle, after: Bundle) -> list[Versions]:
+def pair_versions(before: Bundle, after: Bundle) -> list[VersionPair]:
     """Every version in force after with what it is held against, then those that are gone."""
-    pairs: list[Versions] = []
+    pairs: list[VersionPair] = []
     for version in sorted(after.tools, key=lambda each: (each.tool, each.label or "")):
         old = [each for each in before.tools if each.tool == version.tool]
         same = [each for each in old if each.manifest.digest == version.manifest.digest]
         named = [each for each in old if each.label == version.label]
         current = [each for each in old if each.label is None]
         partner = next(iter([*same, *named, *current]), None)
-        pairs.append(Versions(partner, version, bool(old) and not same and not named))
+        pairs.append(VersionPair(partner, version, bool(old) and not same and not named))
     kept = {(each.tool, each.manifest.digest) for each in after.tools}
     for version in before.tools:
         held_against = any(pair.before is version for pair in pairs)
         if not held_against and (version.tool, version.manifest.digest) not in kept:
-            pairs.append(Versions(version, None))
+            pairs.append(VersionPair(version, None))
     return pairs
 
 
-def version_findings(pairs: list[Versions], settled_by_trying: frozenset[str]) -> Iterator[Finding]:
+def version_changes(pairs: list[VersionPair], settled_by_trying: frozenset[str]) -> Iterator[Finding]:
     """What changes in the manifests. ``settled_by_trying`` are the versions of which everything was tried."""
     kept = {pair.after.tool for pair in pairs if pair.after is not None}
     for pair in pairs:
         old, new = pair.before, pair.after
         if old is None:
             yield _finding(
-                Way.LOOK, pair, "tool", "the tool is new; what its rules let through stands under it"
+                Direction.LOOK, pair, "tool", "the tool is new; what its rules let through stands under it"
             )
         elif new is None and old.manifest.asks_live and old.tool not in kept:
             words = "nobody asks any more before a live call of it runs: a live tool without a manifest runs unasked"
-            yield _finding(Way.LOOSENING, pair, "tool", words)
+            yield _finding(Direction.LOOSENING, pair, "tool", words)
         elif new is None:
-            yield _finding(Way.TIGHTENING, pair, "tool", "agents may not submit under this manifest any more")
+            yield _finding(Direction.TIGHTENING, pair, "tool", "agents may not submit under this manifest any more")
         elif pair.is_added:
             words = "a version more: agents may also submit under it, whatever the current one says"
-            yield _finding(Way.LOOSENING, pair, "tool-version", words)
+            yield _finding(Direction.LOOSENING, pair, "tool-version", words)
         elif old.manifest.digest != new.manifest.digest:
             yield from manifest_changes(
                 old.manifest, new.manifest, pair.name, pair.files, pair.name in settled_by_trying
             )
         elif old.file != new.file:
-            yield _finding(Way.LOOK, pair, "tool-version", f"the manifest was {old.file} and is {new.file}")
+            yield _finding(Direction.LOOK, pair, "tool-version", f"the manifest was {old.file} and is {new.file}")
 
 
-def _finding(way: Way, pair: Versions, kind: str, words: str) -> Finding:
+def _finding(way: Direction, pair: VersionPair, kind: str, words: str) -> Finding:
     content = [None if each is None else each.manifest.digest for each in (pair.before, pair.after)]
     lines = tuple(f"in {file}" for file in sorted(pair.files))
     return Finding(way, kind, pair.name, words, lines, content=content, files=pair.files)

@@ -13,22 +13,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from policy_service.pap.checking import warnings_about
+from policy_service.pap.check import bundle_warnings
 from policy_service.pap.lint.checks import (
-    Subject,
-    empty_groups,
-    given_up,
-    missing_entities,
-    mixed_alphabets,
-    never_matching,
-    outside_the_schema,
-    overflowing,
-    patterns,
-    shadowed,
-    short_windows,
-    subjects_of,
+    LintedPolicy,
+    check_empty_groups,
+    check_complexity,
+    check_missing_entities,
+    check_mixed_alphabets,
+    check_satisfiable,
+    check_schema_bounds,
+    check_overflow,
+    check_patterns,
+    check_shadowed,
+    check_answer_window,
+    linted_policies,
 )
-from policy_service.pap.parts import Parts, read_parts
+from policy_service.pap.parts import BundleParts, read_parts
 from policy_service.pap.policies import Policy, read_policies
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.scan import Statement, comments
@@ -55,7 +55,7 @@ class _Allowed:
         )
 
 
-def without_acknowledged(
+def drop_acknowledged(
     findings: Sequence[Problem], files: Mapping[str, bytes], policies: Mapping[str, Policy]
 ) -> list[Problem]:
     """The findings nobody has acknowledged, and what is wrong with the acknowledgements."""
@@ -90,7 +90,7 @@ def _useless(allowed: Iterable[_Allowed], findings: Sequence[Problem]) -> Iterat
             yield Problem(where.file, where.line, message).as_finding("bad-acknowledgement")
 
 
-def findings_about(files: Mapping[str, bytes]) -> tuple[Problem, ...]:
+def lint_files(files: Mapping[str, bytes]) -> tuple[Problem, ...]:
     """Every finding about the files of a valid bundle: by file and line, warnings and notes.
 
     Raises:
@@ -101,34 +101,34 @@ def findings_about(files: Mapping[str, bytes]) -> tuple[Problem, ...]:
     if problems or policy_problems:
         raise BundleError([*problems, *policy_problems])
     found = dict.fromkeys(_all(parts, policies))
-    kept = without_acknowledged(list(found), files, policies)
+    kept = drop_acknowledged(list(found), files, policies)
     return tuple(sorted(kept, key=lambda finding: (finding.file, finding.line or 0, finding.code)))
 
 
-def _all(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
-    yield from warnings_about(parts, policies)
+def _all(parts: BundleParts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
+    yield from bundle_warnings(parts, policies)
     yield from _unseen(parts)
     if not parts.tools:
         return  # a beginning: there is no tool yet that a rule could be about
-    subjects = subjects_of(parts, policies)
+    subjects = linted_policies(parts, policies)
     for subject in subjects:
         yield from _about(parts, subject)
-    yield from shadowed(subjects)
+    yield from check_shadowed(subjects)
 
 
-def _about(parts: Parts, subject: Subject) -> Iterable[Problem]:
-    yield from never_matching(subject)
-    yield from outside_the_schema(subject)
-    yield from overflowing(subject)
-    yield from missing_entities(subject)
-    yield from patterns(subject)
-    yield from mixed_alphabets(subject)
-    yield from empty_groups(parts, subject)
-    yield from short_windows(subject)
-    yield from given_up(subject)
+def _about(parts: BundleParts, subject: LintedPolicy) -> Iterable[Problem]:
+    yield from check_satisfiable(subject)
+    yield from check_schema_bounds(subject)
+    yield from check_overflow(subject)
+    yield from check_missing_entities(subject)
+    yield from check_patterns(subject)
+    yield from check_mixed_alphabets(subject)
+    yield from check_empty_groups(parts, subject)
+    yield from check_answer_window(subject)
+    yield from check_complexity(subject)
 
 
-def _unseen(parts: Parts) -> Iterator[Problem]:
+def _unseen(parts: BundleParts) -> Iterator[Problem]:
     for version in parts.tools:
         if version.unseen:
             message = f"policy cannot see {', '.join(version.unseen)}: a call that carries one asks people, unless a "

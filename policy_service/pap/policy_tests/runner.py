@@ -19,22 +19,22 @@ from policy_service.domain.person_actions import RESOURCE_TYPES, APPROVE
 from policy_service.domain.policy_request import Facts, PolicyRequest
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.cases.case import AnyCase, Asked, Case, Expected, PeopleCase
+from policy_service.pap.policy_tests.case import AnyCase, ExpectedGate, Case, ExpectedDecision, PeopleCase
 from policy_service.pap.problems import BundleError, Problem
-from policy_service.pdp.approve import (
-    Approver,
+from policy_service.pdp.people import (
+    PersonFacts,
     Permission,
     ReviewFacts,
     StopFacts,
     TaskFacts,
-    can_approve,
-    can_do,
+    check_approve_rules,
+    check_people_rules,
 )
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import Rules
 
 
-def decision_differences(expected: Expected, decision: Decision) -> Iterator[str]:
+def decision_differences(expected: ExpectedDecision, decision: Decision) -> Iterator[str]:
     """Each thing that is not as expected; nothing when the case holds."""
     merged = merge(decision.gates)
     found: dict[str, Any] = {
@@ -49,10 +49,10 @@ def decision_differences(expected: Expected, decision: Decision) -> Iterator[str
     for name, value in found.items():
         wanted = expected.outcome if name == "expect" else getattr(expected, name)
         if wanted is not None and wanted != value:
-            yield f"{name}: found {shown(value)}, expected {shown(wanted)}{_why(name, decision)}"
+            yield f"{name}: found {format_value(value)}, expected {format_value(wanted)}{_why(name, decision)}"
     yield from _need_differences(expected, merged)
-    if missing := expected.policies.difference(determining(decision)):
-        yield f"policies: found {shown(determining(decision))}, expected also {shown(missing)}"
+    if missing := expected.policies.difference(determining_policies(decision)):
+        yield f"policies: found {format_value(determining_policies(decision))}, expected also {format_value(missing)}"
 
 
 def permission_differences(case: PeopleCase, permission: Permission) -> Iterator[str]:
@@ -61,18 +61,18 @@ def permission_differences(case: PeopleCase, permission: Permission) -> Iterator
     if permission.alarms:
         yield f"the rules could not be evaluated: {'; '.join(permission.alarms)}"
     elif permission.granted is not case.allowed:
-        by = f" by {shown(permission.policies)}" if permission.policies else ""
+        by = f" by {format_value(permission.policies)}" if permission.policies else ""
         yield f"expect: found {words[permission.granted]}{by}, expected {words[case.allowed]}"
     if missing := case.policies.difference(permission.policies):
-        yield f"policies: found {shown(permission.policies)}, expected also {shown(missing)}"
+        yield f"policies: found {format_value(permission.policies)}, expected also {format_value(missing)}"
 
 
-def determining(decision: Decision) -> frozenset[str]:
+def determining_policies(decision: Decision) -> frozenset[str]:
     """The policies that made it so: permits and gates, forbids, or those that erred."""
     return frozenset(decision.policies) | _erring(decision)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as it would be written in the file."""
     if value is None:
         return "nothing"
@@ -109,7 +109,7 @@ def _strongest(merged: Iterable[MergedGate]) -> str | None:
     return strongest
 
 
-def _need_differences(expected: Expected, merged: tuple[MergedGate, ...]) -> Iterator[str]:
+def _need_differences(expected: ExpectedDecision, merged: tuple[MergedGate, ...]) -> Iterator[str]:
     if expected.needs is None:
         return
     found = {gate.key: gate for gate in merged}
@@ -119,16 +119,16 @@ def _need_differences(expected: Expected, merged: tuple[MergedGate, ...]) -> Ite
             yield f"needs: found nothing of {key}, expected {_told(wanted)}"
         elif wanted is None:
             yield f"needs: found {gate.quorum} of {key}, expected nobody"
-        elif (asked := _need_of(gate) if isinstance(wanted, Asked) else gate.quorum) != wanted:
+        elif (asked := _need_of(gate) if isinstance(wanted, ExpectedGate) else gate.quorum) != wanted:
             yield f"needs: {key}: found {_told(asked)}, expected {_told(wanted)}"
 
 
-def _need_of(gate: MergedGate) -> Asked:
-    return Asked(gate.quorum, gate.step_up, gate.reason, gate.shared, gate.answer_within)
+def _need_of(gate: MergedGate) -> ExpectedGate:
+    return ExpectedGate(gate.quorum, gate.step_up, gate.reason, gate.shared, gate.answer_within)
 
 
-def _told(asked: int | Asked | None) -> str:
-    if not isinstance(asked, Asked):
+def _told(asked: int | ExpectedGate | None) -> str:
+    if not isinstance(asked, ExpectedGate):
         return str(asked)
     extra = [
         f"people: {asked.people}",
@@ -144,25 +144,25 @@ _NO_TOOL = "0" * 64
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedCase:
     """A case with its facts gathered: it can be asked of many rules. `question` is None for one about people."""
 
     case: AnyCase
     question: PolicyRequest | None = None
 
-    def ask(self, rules: Rules) -> Answered:
+    def ask(self, rules: Rules) -> CaseResult:
         """What these rules say, and in what that differs from what is expected."""
         if isinstance(self.case, PeopleCase):
             permission = _permission(rules, self.case)
-            return Answered(self.case, permission, tuple(permission_differences(self.case, permission)))
+            return CaseResult(self.case, permission, tuple(permission_differences(self.case, permission)))
         if self.question is None:
             raise ValueError(f"{self.case.place}: this case was never prepared")
         decision = decide(rules, self.question)
-        return Answered(self.case, decision, tuple(decision_differences(self.case.expected, decision)))
+        return CaseResult(self.case, decision, tuple(decision_differences(self.case.expected, decision)))
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class CaseResult:
     """A case and what came of it. `differences` is empty when it holds."""
 
     case: AnyCase
@@ -175,7 +175,7 @@ class Answered:
         return not self.differences
 
 
-def prepare_cases(bundle: Bundle, cases: Sequence[AnyCase]) -> list[Prepared]:
+def prepare_cases(bundle: Bundle, cases: Sequence[AnyCase]) -> list[PreparedCase]:
     """Gather the facts of every case. Blocks, where a case asks a database.
 
     Raises:
@@ -188,9 +188,9 @@ def prepare_cases(bundle: Bundle, cases: Sequence[AnyCase]) -> list[Prepared]:
     return prepared
 
 
-async def _prepare_all(bundle: Bundle, cases: Sequence[AnyCase], problems: list[Problem]) -> list[Prepared]:
+async def _prepare_all(bundle: Bundle, cases: Sequence[AnyCase], problems: list[Problem]) -> list[PreparedCase]:
     return [
-        Prepared(case, None if isinstance(case, PeopleCase) else await _question(bundle, case, problems))
+        PreparedCase(case, None if isinstance(case, PeopleCase) else await _question(bundle, case, problems))
         for case in cases
     ]
 
@@ -268,10 +268,10 @@ def _typed(
 
 
 def _permission(rules: Rules, case: PeopleCase) -> Permission:
-    approver = Approver(case.person, case.groups, case.assurance)
+    approver = PersonFacts(case.person, case.groups, case.assurance)
     if case.action == APPROVE:
-        return can_approve(rules, approver, ReviewFacts(**_asked(rules, case)), now=case.now, env=case.env)
-    granted = can_do(rules, case.action, approver, _what(rules, case), now=case.now, env=case.env)
+        return check_approve_rules(rules, approver, ReviewFacts(**_asked(rules, case)), now=case.now, env=case.env)
+    granted = check_people_rules(rules, case.action, approver, _what(rules, case), now=case.now, env=case.env)
     # Without a rule about it the service has one of its own; the bundle says nothing, so neither does a case.
     return Permission(False) if granted is None else granted
 
@@ -305,17 +305,17 @@ STRICTNESS: Final = {"release": 0, "review": 1, "deny": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class CaseFailure:
     """Why a case does not hold; ``stricter`` when the answer is a stricter one."""
 
     words: str
     stricter: bool = False
 
 
-def failure_of(answered: Answered) -> Failure:
+def failure_of(answered: CaseResult) -> CaseFailure:
     """What is wrong with an answer that is not the expected one."""
     words, case, answer = "; ".join(answered.differences), answered.case, answered.answer
     if isinstance(case, Case) and isinstance(answer, Decision):
         stricter = STRICTNESS[answer.outcome.value] > STRICTNESS[case.expected.outcome]
-        return Failure(words, stricter)
-    return Failure(words, isinstance(case, PeopleCase) and case.allowed)
+        return CaseFailure(words, stricter)
+    return CaseFailure(words, isinstance(case, PeopleCase) and case.allowed)

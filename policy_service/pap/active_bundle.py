@@ -17,12 +17,12 @@ from typing import Final
 from policy_service.facts.allowlist import DirectoryReader, Allowlist
 from policy_service.health import Signal
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.cases.guarding import Guarded
-from policy_service.pap.problems import BundleError, Problem, Why
-from policy_service.pap.source import BundleFiles, BundleSource, Standing, Written
-from policy_service.pap.subprocess_loader import Cases, EndedError, Preparer
+from policy_service.pap.policy_tests.activation_check import CaseCheck
+from policy_service.pap.problems import BundleError, Problem, RejectionReason
+from policy_service.pap.source import BundleFiles, BundleSource, AcceptedCommits, CommitInfo
+from policy_service.pap.subprocess_loader import RequiredCases, LoaderFailedError, BundleLoader
 
-Accept = Callable[[Bundle], Awaitable[bool]]
+AcceptBundle = Callable[[Bundle], Awaitable[bool]]
 """Asked before a bundle comes into force: records that for all replicas, or says that another was first."""
 
 
@@ -31,7 +31,7 @@ class NoActiveBundleError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reloaded:
+class ReloadResult:
     """What a reload did: the bundle that is active now, whether it is another one, and what kept the folder
     out.
     """
@@ -52,7 +52,7 @@ class BundleStatus:
     loaded_at: datetime | None
     error: BundleError | None
     failed_at: datetime | None
-    guarded: Guarded | None = None
+    guarded: CaseCheck | None = None
     """Cases the active bundle passed before it came into force; None where none were asked for."""
 
 
@@ -75,7 +75,7 @@ class ActiveBundle:
         force only where it passes its own cases and those of the one that is.
         """
         self._outside = outside
-        self._preparer = Preparer(outside)
+        self._preparer = BundleLoader(outside)
         self._require_cases = require_cases
         self._source = source
         self._clock = clock
@@ -86,7 +86,7 @@ class ActiveBundle:
         self._head: str | None = None
         self._error: BundleError | None = None
         self._refused: tuple[_Asked, BundleError] | None = None
-        self._guarded: Guarded | None = None
+        self._guarded: CaseCheck | None = None
         self._loaded_at: datetime | None = None
         self._failed_at: datetime | None = None
         self.fully_reevaluated: str | None = None
@@ -118,34 +118,34 @@ class ActiveBundle:
         """Which source it follows, as all replicas name it; None for a folder of its own."""
         return self._source.identity
 
-    async def reload(self, standing: Standing | None = None, accept: Accept | None = None) -> Reloaded:
+    async def reload(self, standing: AcceptedCommits | None = None, accept: AcceptBundle | None = None) -> ReloadResult:
         """Look at the source again and swap to its newest bytes if they are valid. Reading and parsing happen in a
         thread.
 
         Where they are not, or may not follow what stands, what stands comes into force if it is not there already.
         """
         async with self._lock:
-            self._source.standing = standing or Standing()
+            self._source.standing = standing or AcceptedCommits()
             try:
                 bundle = await asyncio.to_thread(self._load)
             except BundleError as error:
                 return await self._keep(error)
             if bundle is not self._current and accept is not None and not await accept(bundle):
                 bundle.close()
-                return Reloaded(self._current, changed=False)
+                return ReloadResult(self._current, changed=False)
             self._error = self._failed_at = None
             self._signal.good()
             changed = await self._swap(bundle)
-            return Reloaded(self._current, changed)
+            return ReloadResult(self._current, changed)
 
-    def displaced(self) -> None:
+    def mark_displaced(self) -> None:
         """Another replica follows another repository, branch or folder: what this one has cannot come into force."""
         self._signal.bad(
             "another replica has other policies in force (its policies_repository, policies_ref or policies_subfolder "
             "differ): nothing is redeemed here; restart this one with the same settings"
         )
 
-    async def follow(self, standing: Standing) -> bool:
+    async def follow(self, standing: AcceptedCommits) -> bool:
         """Put in force what another replica has, where this one holds its bytes; whether it is in force now."""
         async with self._lock:
             self._source.standing = standing
@@ -158,7 +158,7 @@ class ActiveBundle:
                     await self._swap(bundle)
             return self._current is not None and self._current.commit == standing.accepted
 
-    async def _keep(self, error: BundleError) -> Reloaded:
+    async def _keep(self, error: BundleError) -> ReloadResult:
         """What stands stays, or comes back after a start."""
         changed = False
         accepted, current = self._source.standing.accepted, self._current
@@ -171,7 +171,7 @@ class ActiveBundle:
         self._failed_at = self._failed_at or self._clock()  # since when it does not load
         self._error = error
         self._signal.bad(self._wrong(error))
-        return Reloaded(self._current, changed, error)
+        return ReloadResult(self._current, changed, error)
 
     def status(self) -> BundleStatus:
         """What is active, what lies in the folder, and what is wrong with it."""
@@ -187,7 +187,7 @@ class ActiveBundle:
             guarded=self._guarded,
         )
 
-    async def written(self, commits: Collection[str]) -> Mapping[str, Written]:
+    async def written(self, commits: Collection[str]) -> Mapping[str, CommitInfo]:
         """What commits say of themselves, those of them that the source can still read."""
         try:
             return await asyncio.to_thread(self._source.written, commits)
@@ -237,14 +237,14 @@ class ActiveBundle:
             return current
         return self._prepared(found, self._cases_for(found))
 
-    def _cases_for(self, found: BundleFiles) -> Cases | None:
+    def _cases_for(self, found: BundleFiles) -> RequiredCases | None:
         """What these bytes have to pass; nothing where nobody asks for cases, or an operator let this commit follow."""
         standing = self._source.standing
         if not self._require_cases or found.commit in (standing.accepted, standing.allowed):
             return None
         if self._current is not None:
-            return Cases(self._current.source)
-        return Cases(self._source.read_accepted())
+            return RequiredCases(self._current.source)
+        return RequiredCases(self._source.read_accepted())
 
     async def read_directory(self) -> None:
         """Look again who is in the directory's groups. Where somebody came or went, decisions begin anew with it."""
@@ -279,7 +279,7 @@ class ActiveBundle:
         found = self._source.read_accepted()
         return None if found is None else self._prepared(found, None)
 
-    def _prepared(self, found: BundleFiles, cases: Cases | None) -> Bundle:
+    def _prepared(self, found: BundleFiles, cases: RequiredCases | None) -> Bundle:
         """A commit that was refused is refused again unread, until it has to pass something else; a folder's facts may
         have changed beside its bytes.
         """
@@ -289,7 +289,7 @@ class ActiveBundle:
             raise self._refused[1]
         try:
             bundle, self._guarded = self._preparer.prepare(found, cases)
-        except EndedError:
+        except LoaderFailedError:
             raise  # it may do better at the next look
         except BundleError as error:
             error = _with_advice(error, found)
@@ -322,7 +322,7 @@ def _with_advice(error: BundleError, found: BundleFiles) -> BundleError:
     return BundleError([*error.problems, Problem("cases", None, advice, "cases")], error.why)
 
 
-_IN_WORDS: Final[dict[Why, str]] = {
+_IN_WORDS: Final[dict[RejectionReason, str]] = {
     "invalid": "it does not load",
     "unreachable": "the repository cannot be reached or read",
     "gone": "the branch or tag is not there",

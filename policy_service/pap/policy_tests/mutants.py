@@ -17,7 +17,7 @@ from cedarpy import PolicySet, pst
 from policy_service.domain.gates import Gate
 from policy_service.pap.policies import Policy
 
-Variant = tuple[str, str, Any]
+ExpressionMutation = tuple[str, str, Any]
 """What was there, what is there instead, and the whole expression with it."""
 
 _OTHER: Final[dict[str, pst.BinaryOpName]] = {
@@ -43,7 +43,7 @@ _LAST_NUMBER: Final = re.compile(r"(\d+)(?=\D*\Z)")
 _INT64: Final = 2**63
 
 
-def variants(expr: Any) -> Iterator[Variant]:
+def mutated_expressions(expr: Any) -> Iterator[ExpressionMutation]:
     """Every slip in an expression, at any depth."""
     yield from _here(expr)
     if isinstance(expr, pst.UnaryOp) and expr.op in _TYPED:
@@ -51,21 +51,21 @@ def variants(expr: Any) -> Iterator[Variant]:
     for name, inner in _parts(expr):
         if isinstance(inner, tuple):
             for index, item in enumerate(inner):
-                for was, now, changed in variants(item) if _is_expr(item) else ():
+                for was, now, changed in mutated_expressions(item) if _is_expr(item) else ():
                     yield was, now, replace(expr, **{name: (*inner[:index], changed, *inner[index + 1 :])})
         elif _is_expr(inner):
-            for was, now, changed in variants(inner):
+            for was, now, changed in mutated_expressions(inner):
                 yield was, now, replace(expr, **{name: changed})
 
 
-def negated(clause: pst.Clause) -> tuple[str, pst.Clause]:
+def negated_clause(clause: pst.Clause) -> tuple[str, pst.Clause]:
     """The clause the other way round, and the word it then begins with."""
     if isinstance(clause, pst.When):
         return "unless", pst.Unless(clause.expr)
     return "when", pst.When(clause.expr)
 
 
-def written(expr: Any) -> str:
+def expression_text(expr: Any) -> str:
     """An expression as Cedar writes it."""
     template = pst.Template(
         "x", "permit", pst.ScopeAny(), pst.ScopeAny(), pst.ScopeAny(), (pst.When(expr),), pst.FrozenMap()
@@ -75,9 +75,9 @@ def written(expr: Any) -> str:
     return " ".join(inner.split())
 
 
-def _here(expr: Any) -> Iterator[Variant]:
+def _here(expr: Any) -> Iterator[ExpressionMutation]:
     for changed in _changed(expr):
-        yield written(expr), written(changed), changed
+        yield expression_text(expr), expression_text(changed), changed
 
 
 def _changed(expr: Any) -> Iterator[Any]:
@@ -150,7 +150,7 @@ class Mutant:
         return self.of.source.place
 
 
-def mutants_of(policy: Policy, groups: Iterable[str], narrows: frozenset[str]) -> Iterator[Mutant]:
+def generate_mutants(policy: Policy, groups: Iterable[str], narrows: frozenset[str]) -> Iterator[Mutant]:
     """Every mutant of a policy, each once. `groups` are those that exist, without the policy's own; `narrows` are
     the resource types that its actions have: naming the only one narrows nothing.
     """
@@ -208,12 +208,12 @@ def _scopes(tree: pst.Template, narrows: frozenset[str]) -> Iterator[tuple[str, 
 def _clauses(tree: pst.Template) -> Iterator[tuple[str, pst.Template]]:
     for index, clause in enumerate(tree.clauses):
         word = "when" if isinstance(clause, pst.When) else "unless"
-        text = written(clause.expr)
+        text = expression_text(clause.expr)
         before, after = tree.clauses[:index], tree.clauses[index + 1 :]
         yield f"{word} {{ {text} }} is dropped", replace(tree, clauses=(*before, *after))
-        other, turned = negated(clause)
+        other, turned = negated_clause(clause)
         yield f"{word} -> {other}: {text}", replace(tree, clauses=(*before, turned, *after))
-        for was, now, expr in variants(clause.expr):
+        for was, now, expr in mutated_expressions(clause.expr):
             changed = replace(clause, expr=expr)
             yield f"{was} -> {now}", replace(tree, clauses=(*before, changed, *after))
 

@@ -20,22 +20,22 @@ from policy_service.facts.config import FactsConfig, SourceSpec
 from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.findings import Finding, Way, exact, short
-from policy_service.pap.changes.paths import path_of
-from policy_service.pap.parts import Parts
+from policy_service.pap.diff.findings import Finding, Direction, exact_json, short_json
+from policy_service.pap.diff.paths import path_of
+from policy_service.pap.parts import BundleParts
 from policy_service.pap.policies import expressions
 
 _OWN_GROUPS = (("agent",),)
 """In a rule about tools the principal is an agent: its groups are of its key, not of groups.toml."""
 
 
-def opened_by_leaving(bundles: tuple[Bundle, Bundle]) -> dict[str, list[str]]:
+def groups_that_restrict(bundles: tuple[Bundle, Bundle]) -> dict[str, list[str]]:
     """The groups whose members some rule holds back, with the ids of those rules."""
     found: dict[str, list[str]] = {}
     for bundle in bundles:
         for name, policy in bundle.policies.items():
             tree: Any = next(iter(policies_to_pst(policy.text).static_policies.values()))
-            ignored = () if policy.people_do else _OWN_GROUPS
+            ignored = () if policy.people_action else _OWN_GROUPS
             for group, asked in _groups(tree, ignored):
                 held_back = asked is None or asked is (policy.effect == "forbid")
                 if held_back and name not in found.setdefault(group, []):
@@ -78,7 +78,7 @@ def _is_group(entity: pst.EntityUid) -> bool:
 _FILE = "groups.toml"
 
 
-def group_findings(before: GroupDirectory, after: GroupDirectory, opened: Mapping[str, list[str]]) -> Iterator[Finding]:
+def group_changes(before: GroupDirectory, after: GroupDirectory, opened: Mapping[str, list[str]]) -> Iterator[Finding]:
     """Who came into which group, who left, and what people are called. ``opened``: what rules hold whom back."""
     for group in sorted(before.groups | after.groups):
         yield from _group_members(group, before, after, opened.get(group, []))
@@ -91,18 +91,18 @@ def _group_members(group: str, before: GroupDirectory, after: GroupDirectory, op
     came = after.members(group) - before.members(group)
     left = before.members(group) - after.members(group)
     if group not in before.groups:
-        way = Way.LOOSENING if came else Way.LOOK
+        way = Direction.LOOSENING if came else Direction.LOOK
         yield _group_finding(way, "group", group, f"a new group of {_people(came, after) or 'nobody'}")
         return
     if came:
-        yield _group_finding(Way.LOOSENING, "group", group, f"{_people(came, after)} may now answer")
+        yield _group_finding(Direction.LOOSENING, "group", group, f"{_people(came, after)} may now answer")
     if left and opened:
         words = f"{_people(left, before)} left; {', '.join(opened)} held back whoever is in it"
-        yield _group_finding(Way.LOOSENING, "group-left", group, words)
+        yield _group_finding(Direction.LOOSENING, "group-left", group, words)
     elif left:
-        yield _group_finding(Way.TIGHTENING, "group", group, f"{_people(left, before)} may not any more")
+        yield _group_finding(Direction.TIGHTENING, "group", group, f"{_people(left, before)} may not any more")
     if group not in after.groups:
-        yield _group_finding(Way.TIGHTENING, "group", group, "the group is gone")
+        yield _group_finding(Direction.TIGHTENING, "group", group, "the group is gone")
 
 
 def _directory_findings(
@@ -113,7 +113,7 @@ def _directory_findings(
         old, new = before.elsewhere.get(group), after.elsewhere.get(group)
         if old == new:
             continue
-        way = Way.LOOSENING if new is not None or opened.get(group) else Way.LOOK
+        way = Direction.LOOSENING if new is not None or opened.get(group) else Direction.LOOK
         instead = f", not of {old!r}" if old is not None else ""
         words = f"its people are those of the directory's {new!r}{instead}"
         if new is None:
@@ -147,7 +147,7 @@ def _names(before: GroupDirectory, after: GroupDirectory) -> Iterator[Finding]:
 def _renamed(kind: str, subject: str, words: str, whose: str, is_taken: bool) -> Finding:
     if is_taken:
         words = f"{words}: the name of another {whose}, before or after"
-    return _group_finding(Way.LOOSENING if is_taken else Way.LOOK, kind, subject, words)
+    return _group_finding(Direction.LOOSENING if is_taken else Direction.LOOK, kind, subject, words)
 
 
 def _seen(name: str) -> str:
@@ -159,7 +159,7 @@ def _people(persons: frozenset[str], directory: GroupDirectory) -> str:
     return ", ".join(f"{directory.name_of(each) or 'somebody'} ({each})" for each in sorted(persons))
 
 
-def _group_finding(way: Way, kind: str, subject: str, words: str) -> Finding:
+def _group_finding(way: Direction, kind: str, subject: str, words: str) -> Finding:
     return Finding(way, kind, subject, words, (f"in {_FILE}",), files=frozenset({_FILE}))
 
 
@@ -167,7 +167,7 @@ _MAX_ROWS: Final = 20
 """Rows of a facts file told one by one; the rest in one line."""
 
 
-def fact_findings(before: Parts, after: Parts) -> Iterator[Finding]:
+def fact_changes(before: BundleParts, after: BundleParts) -> Iterator[Finding]:
     """What the service knows, and where it learns it."""
     yield from _attributes(before.config, after.config)
     old = {source.name: source for source in before.config.source}
@@ -177,7 +177,7 @@ def fact_findings(before: Parts, after: Parts) -> Iterator[Finding]:
             yield from _source(old[name], new[name])
             continue
         words = "the source is gone" if name in old else f"a new source for {new[name].entity}"
-        yield _finding(Way.LOOSENING, "fact-source", name, words, "facts.toml")
+        yield _finding(Direction.LOOSENING, "fact-source", name, words, "facts.toml")
     sources = [*before.config.source, *after.config.source]
     for file in sorted(before.rows.keys() | after.rows.keys()):
         may_miss = any(source.optional for source in sources if source.file == file)
@@ -192,7 +192,7 @@ def _attributes(before: FactsConfig, after: FactsConfig) -> Iterator[Finding]:
             if mine.get(name) == theirs.get(name):
                 continue
             words = f"{name} was {_type(mine.get(name))} and is {_type(theirs.get(name))}"
-            way = Way.LOOK if name not in mine else Way.LOOSENING
+            way = Direction.LOOK if name not in mine else Direction.LOOSENING
             yield _finding(way, "fact-attribute", entity, words, "facts.toml")
 
 
@@ -207,7 +207,7 @@ def _source(old: SourceSpec, new: SourceSpec) -> Iterator[Finding]:
         if before == after:
             continue
         fresher = name == "max_age" and after is not None and (before is None or after < before)
-        way = Way.TIGHTENING if fresher else Way.LOOSENING
+        way = Direction.TIGHTENING if fresher else Direction.LOOSENING
         yield _finding(way, f"fact-source-{name}", old.name, f"{name} {before} becomes {after}", "facts.toml")
 
 
@@ -215,8 +215,8 @@ def _rows(
     file: str, before: Mapping[str, Any], after: Mapping[str, Any], may_miss: bool
 ) -> Iterator[Finding]:
     keys = sorted(before.keys() | after.keys())
-    changed = [key for key in keys if exact(before.get(key)) != exact(after.get(key))]
-    gone = Way.LOOSENING if may_miss else Way.TIGHTENING
+    changed = [key for key in keys if exact_json(before.get(key)) != exact_json(after.get(key))]
+    gone = Direction.LOOSENING if may_miss else Direction.TIGHTENING
     for key in changed[:_MAX_ROWS]:
         if key not in after:
             words = "the row is gone: calls about it are denied"
@@ -224,35 +224,35 @@ def _rows(
                 words = "the row is gone: a source of this file is optional, so calls about it are decided without it"
             yield _finding(gone, "fact-row", f"{file} {key}", words, file, before[key])
             continue
-        words = f"a new row {short(after[key], 200)}"
+        words = f"a new row {short_json(after[key], 200)}"
         if key in before:
-            words = f"{short(before[key], 200)} becomes {short(after[key], 200)}"
+            words = f"{short_json(before[key], 200)} becomes {short_json(after[key], 200)}"
         content = [before.get(key), after[key]]
-        yield _finding(Way.LOOSENING, "fact-row", f"{file} {key}", words, file, content)
+        yield _finding(Direction.LOOSENING, "fact-row", f"{file} {key}", words, file, content)
     if rest := changed[_MAX_ROWS:]:
         both = {key: [before.get(key), after.get(key)] for key in rest}
-        way = Way.LOOSENING if any(key in after for key in rest) else gone
+        way = Direction.LOOSENING if any(key in after for key in rest) else gone
         yield _finding(way, "fact-rows", file, f"{len(rest)} more rows differ", file, both)
 
 
-def meter_findings(before: Parts, after: Parts) -> Iterator[Finding]:
+def meter_changes(before: BundleParts, after: BundleParts) -> Iterator[Finding]:
     """Which budgets are counted, and how: as resolved, because a tool may leave one by leaving an action group."""
-    mine, theirs = meters_of(before), meters_of(after)
+    mine, theirs = meters_by_name(before), meters_by_name(after)
     for name in sorted(mine.keys() | theirs.keys()):
         old, new = mine.get(name), theirs.get(name)
         if old == new:
             continue
         if old is None:
-            yield _finding(Way.TIGHTENING, "meter", name, "a new meter", "meters.toml", _told(new))
+            yield _finding(Direction.TIGHTENING, "meter", name, "a new meter", "meters.toml", _told(new))
         elif new is None:
-            yield _finding(Way.LOOSENING, "meter", name, "the meter is gone", "meters.toml", _told(old))
+            yield _finding(Direction.LOOSENING, "meter", name, "the meter is gone", "meters.toml", _told(old))
         else:
-            way = Way.LOOK if replace(old, doc="") == replace(new, doc="") else Way.LOOSENING
+            way = Direction.LOOK if replace(old, doc="") == replace(new, doc="") else Direction.LOOSENING
             words = "; ".join(_members(_told(old), _told(new)))
             yield _finding(way, "meter", name, words, "meters.toml", [_told(old), _told(new)])
 
 
-def meters_of(parts: Parts) -> dict[str, Meter]:
+def meters_by_name(parts: BundleParts) -> dict[str, Meter]:
     """Every meter that counts something, by its name."""
     return {meter.name: meter for counting in parts.meters.values() for meter in counting}
 
@@ -271,5 +271,5 @@ def _members(old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
             yield f"{key} {old.get(key)!r} becomes {new.get(key)!r}"
 
 
-def _finding(way: Way, kind: str, subject: str, words: str, file: str, content: Any = None) -> Finding:
+def _finding(way: Direction, kind: str, subject: str, words: str, file: str, content: Any = None) -> Finding:
     return Finding(way, kind, subject, words, (f"in {file}",), content=content, files=frozenset({file}))

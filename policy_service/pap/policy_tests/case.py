@@ -16,14 +16,14 @@ from typing import Any, Final, Literal
 
 from policy_service.domain.gates import DEFAULT_ANSWER_WITHIN
 from policy_service.domain.policy_request import AgentPrincipal, CallMethod, Claimed
-from policy_service.pap.cases.fields import Table
+from policy_service.pap.policy_tests.yaml_fields import Table
 
 DEFAULT_NOW: Final = datetime(2026, 1, 14, 12, 0, tzinfo=UTC)
 """When a case happens that does not say: a Wednesday, at noon."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ExpectedGate:
     """What one merged gate must ask for, written out."""
 
     people: int
@@ -34,7 +34,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedDecision:
     """What must come of it. What is None was not written and is not compared.
 
     `needs` is by group set (`finance`, `cfo|finance`): a number of people, or all that is asked for.
@@ -42,7 +42,7 @@ class Expected:
 
     outcome: str
     gates: frozenset[str] | None = None
-    needs: Mapping[str, int | Asked] | None = None
+    needs: Mapping[str, int | ExpectedGate] | None = None
     policies: frozenset[str] = frozenset()
     reasons: frozenset[str] | None = None
     errors: frozenset[str] | None = None
@@ -70,7 +70,7 @@ class Case:
     tool: str
     args: Any
     args_bytes: bytes
-    expected: Expected
+    expected: ExpectedDecision
     now: datetime = DEFAULT_NOW
     env: str = "production"
     txn_size: int = 1
@@ -118,28 +118,28 @@ class PeopleCase:
 AnyCase = Case | PeopleCase
 
 
-EXPECTATION: Final = frozenset(
+EXPECTATION_KEYS: Final = frozenset(
     {"expect", "gates", "needs", "policies", "reasons", "errors", "step_up", "valid_for", "answer_within"}
 )
-MERGED: Final = frozenset({"args", "facts", "history", "claimed"})
-MAX_PRODUCT: Final = 1_000
+MERGED_KEYS: Final = frozenset({"args", "facts", "history", "claimed"})
+MAX_EXPANDED_CASES: Final = 1_000
 """Cases that one written case may stand for; more are read by nobody."""
 
 
-def laid_over(below: Mapping[str, Any], above: Table) -> Table:
+def merge_tables(below: Mapping[str, Any], above: Table) -> Table:
     """One table over another. The lines are those of whoever wrote the key."""
     both = Table(above.line)
     lines = {**getattr(below, "lines", {}), **above.lines}
     for key, value in itertools.chain(below.items(), above.items()):
-        if key in EXPECTATION and key not in above and "expect" in above:
+        if key in EXPECTATION_KEYS and key not in above and "expect" in above:
             continue
-        both[key] = _merged(both.get(key), value) if key in MERGED else value
+        both[key] = _merged(both.get(key), value) if key in MERGED_KEYS else value
         if key in lines:
             both.lines[key] = lines[key]
     return both
 
 
-def spread(written: Table) -> Iterator[Table]:
+def expand_case(written: Table) -> Iterator[Table]:
     """The cases one written case stands for: itself where it has neither `matrix:` nor `each:`.
 
     Raises:
@@ -149,9 +149,9 @@ def spread(written: Table) -> Iterator[Table]:
     base.update({key: value for key, value in written.items() if key not in {"matrix", "each"}})
     base.lines.update(written.lines)
     rows, products = _rows(written.get("matrix", [None])), list(_products(written))
-    if len(rows) * len(products) > MAX_PRODUCT:
+    if len(rows) * len(products) > MAX_EXPANDED_CASES:
         raise ValueError(
-            f"stands for {len(rows) * len(products)} cases; {MAX_PRODUCT} is the limit, write several"
+            f"stands for {len(rows) * len(products)} cases; {MAX_EXPANDED_CASES} is the limit, write several"
         )
     for number, row in enumerate(rows, 1):
         case = base if row is None else _named(base, row, str(row.get("it", number)))
@@ -160,7 +160,7 @@ def spread(written: Table) -> Iterator[Table]:
 
 
 def _named(base: Table, above: Table, suffix: str) -> Table:
-    both = laid_over(base, above)
+    both = merge_tables(base, above)
     if "it" in base:
         both["it"] = f"{base['it']} ({suffix})"
     return both
@@ -183,8 +183,8 @@ def _products(written: Table) -> Iterator[tuple[Table, str]]:
     count = 1
     for values in each.values():
         count *= len(values)
-    if count > MAX_PRODUCT:  # before any of them is made
-        raise ValueError(f"each: stands for {count} cases; {MAX_PRODUCT} is the limit, write several")
+    if count > MAX_EXPANDED_CASES:  # before any of them is made
+        raise ValueError(f"each: stands for {count} cases; {MAX_EXPANDED_CASES} is the limit, write several")
     for values in itertools.product(*each.values()):
         table = Table(written.line)
         chosen = dict(zip(each, values, strict=True))

@@ -11,13 +11,13 @@ from countersign.contract import Verdict
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
 from policy_service.domain.policy_request import PolicyRequest
-from policy_service.pap.changes.findings import Finding, Laxer, Way, asked_of, laxer, stricter
-from policy_service.pap.changes.partition import Half, State, meaning
-from policy_service.pap.changes.paths import PEOPLE, Path, told
-from policy_service.pap.changes.regions import Pair, Tried, try_tool
-from policy_service.pap.changes.sides import ABSENT, Side, sample
+from policy_service.pap.diff.findings import Finding, Relaxation, Direction, describe_review, find_relaxations, find_restrictions
+from policy_service.pap.diff.partition import SideAnswer, AnswerState, policy_meaning
+from policy_service.pap.diff.paths import PERSON_PATHS, Path, path_text
+from policy_service.pap.diff.exploration import SidePair, Exploration, explore_tool
+from policy_service.pap.diff.tool_side import ABSENT, ToolSide, sample_value
 from policy_service.pap.tools import schema_node
-from policy_service.pdp.cedar import ask
+from policy_service.pdp.cedar import evaluate_policies
 from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE
 
 _SHOWN_PER_KEY: Final = 6
@@ -27,21 +27,21 @@ _WHY_DENIED: Final = (Reason("made-up", "denied"),)
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ExampleCall:
     """One call that shows a difference, with what both bundles decide on it."""
 
-    pair: Pair
+    pair: SidePair
     base: dict[str, Any]
     values: Mapping[Path, Any]
     decisions: tuple[Decision, Decision]
 
 
-def tool_findings(tool: str, pair: Pair) -> tuple[list[Finding], list[Tried]]:
+def tool_findings(tool: str, pair: SidePair) -> tuple[list[Finding], list[Exploration]]:
     """Everything that differs for one tool, and what was tried to find it."""
     found: dict[Any, Finding] = {}
-    rounds: list[Tried] = []
+    rounds: list[Exploration] = []
     for base in _bases(pair):
-        tried = try_tool(tool, pair, base)
+        tried = explore_tool(tool, pair, base)
         rounds.append(tried)
         for way, one, shown in _differences(tried, pair):
             finding = _finding(way, one, shown, tool)
@@ -49,7 +49,7 @@ def tool_findings(tool: str, pair: Pair) -> tuple[list[Finding], list[Tried]]:
     return list(found.values()), rounds
 
 
-def _bases(pair: Pair) -> list[dict[str, Any]]:
+def _bases(pair: SidePair) -> list[dict[str, Any]]:
     """Plain calls to start from: one if both manifests take it, else one of each."""
     sides = [side for side in pair if side is not None]
     made = [base for side in sides if side.encoded(base := side.base_args()) is not None]
@@ -59,17 +59,17 @@ def _bases(pair: Pair) -> list[dict[str, Any]]:
     return made
 
 
-def _differences(tried: Tried, pair: Pair) -> Iterator[tuple[Way, Laxer, Shown]]:
+def _differences(tried: Exploration, pair: SidePair) -> Iterator[tuple[Direction, Relaxation, ExampleCall]]:
     looked: dict[Any, int] = {}
     for state in tried.states:
-        told_already: set[Way] = set()  # without unseen fields: with them it is the same difference
+        told_already: set[Direction] = set()  # without unseen fields: with them it is the same difference
         for unseen in _unseen_to_try(pair):
             before, after = (
                 _decision(side, half, unseen) for side, half in zip(pair, state.halves, strict=True)
             )
             for way, changes in (
-                (Way.LOOSENING, laxer(before, after)),
-                (Way.TIGHTENING, stricter(before, after)),
+                (Direction.LOOSENING, find_relaxations(before, after)),
+                (Direction.TIGHTENING, find_restrictions(before, after)),
             ):
                 if way in told_already:
                     continue
@@ -82,7 +82,7 @@ def _differences(tried: Tried, pair: Pair) -> Iterator[tuple[Way, Laxer, Shown]]
                         yield way, one, _shown(tried, pair, state, unseen, (before, after))
 
 
-def _unseen_to_try(pair: Pair) -> list[frozenset[str]]:
+def _unseen_to_try(pair: SidePair) -> list[frozenset[str]]:
     known: set[str] = set()
     named: set[frozenset[str]] = {frozenset()}
     for side in pair:
@@ -94,7 +94,7 @@ def _unseen_to_try(pair: Pair) -> list[frozenset[str]]:
     return sorted({each & known for each in (*named, frozenset(known))}, key=sorted)
 
 
-def _decision(side: Side | None, half: Half, unseen: frozenset[str]) -> Decision:
+def _decision(side: ToolSide | None, half: SideAnswer, unseen: frozenset[str]) -> Decision:
     """What the table of design section 4 makes of these answers."""
     if side is None or half.denies or not half.permits:
         return Decision(Verdict.DENY, "", "", reasons=_WHY_DENIED)
@@ -109,42 +109,42 @@ def _decision(side: Side | None, half: Half, unseen: frozenset[str]) -> Decision
 
 
 def _shown(
-    tried: Tried, pair: Pair, state: State, unseen: frozenset[str], decisions: tuple[Decision, Decision]
-) -> Shown:
+    tried: Exploration, pair: SidePair, state: AnswerState, unseen: frozenset[str], decisions: tuple[Decision, Decision]
+) -> ExampleCall:
     values = dict(state.witness)
     for name in sorted(unseen):
         path = ("input", *(part.replace("~1", "/").replace("~0", "~") for part in name.split("/")))
         values[path] = _unseen_value(pair, path)
-    return Shown(pair, tried.base, values, decisions)
+    return ExampleCall(pair, tried.base, values, decisions)
 
 
-def _unseen_value(pair: Pair, path: Path) -> Any:
+def _unseen_value(pair: SidePair, path: Path) -> Any:
     for side in (side for side in pair if side is not None):
         node: Any = side.manifest.args
         for step in path[1:]:
             node = schema_node(node, side.manifest.args).get("properties", {}).get(step)
         if node is not None:
-            return sample(node, side.manifest.args)
+            return sample_value(node, side.manifest.args)
     return "x"
 
 
-def _fired(side: Side | None, shown: Shown) -> frozenset[str]:
+def _fired(side: ToolSide | None, shown: ExampleCall) -> frozenset[str]:
     """The policies that hold for this call, permits under a gate among them."""
     if side is None:
         return frozenset()
     asked = side.asked(shown.base, shown.values)
     if asked is None:
         return frozenset()
-    holding = ask(side.all_as_forbids, asked[0], asked[1], side.rules.schema).reasons
+    holding = evaluate_policies(side.policies_as_forbids, asked[0], asked[1], side.rules.schema).reasons
     unseen = {UNSEEN} if UNSEEN in side.decided(shown.base, shown.values).policies else set()
     return holding | unseen
 
 
-def _finding(way: Way, one: Laxer, shown: Shown, tool: str) -> Finding:
+def _finding(way: Direction, one: Relaxation, shown: ExampleCall, tool: str) -> Finding:
     before, after = shown.pair
     fired = (_fired(before, shown), _fired(after, shown))
     names = sorted(name for name in fired[0] | fired[1] if _is_behind(name, shown.pair, fired))
-    lines = [f"call: {call_text(shown)}", *_outcome_lines(shown)]
+    lines = [f"call: {describe_call(shown)}", *_outcome_lines(shown)]
     lines += [line for name in names for line in _places(name, shown.pair)]
     return Finding(
         way,
@@ -159,16 +159,16 @@ def _finding(way: Way, one: Laxer, shown: Shown, tool: str) -> Finding:
     )
 
 
-def _is_behind(name: str, pair: Pair, fired: tuple[frozenset[str], frozenset[str]]) -> bool:
+def _is_behind(name: str, pair: SidePair, fired: tuple[frozenset[str], frozenset[str]]) -> bool:
     return (name in fired[0]) is not (name in fired[1]) or _meaning(pair[0], name) != _meaning(pair[1], name)
 
 
-def _meaning(side: Side | None, name: str) -> Any:
+def _meaning(side: ToolSide | None, name: str) -> Any:
     policy = None if side is None else side.bundle.policies.get(name)
-    return None if policy is None else meaning(policy)
+    return None if policy is None else policy_meaning(policy)
 
 
-def _places(name: str, pair: Pair) -> Iterator[str]:
+def _places(name: str, pair: SidePair) -> Iterator[str]:
     words = ("before", "after")
     if name == UNSEEN:
         yield "policy unseen: the built-in gate for what policy cannot weigh"
@@ -181,14 +181,14 @@ def _places(name: str, pair: Pair) -> Iterator[str]:
             yield f"{word}: {policy.place} {policy.effect} {name}{'' if policy.gate is None else ' (gate)'}"
 
 
-def _files(names: list[str], pair: Pair) -> Iterator[str]:
+def _files(names: list[str], pair: SidePair) -> Iterator[str]:
     for side in pair:
         for name in names:
             if side is not None and (policy := side.bundle.policies.get(name)) is not None:
                 yield policy.file
 
 
-def _outcome_lines(shown: Shown) -> Iterator[str]:
+def _outcome_lines(shown: ExampleCall) -> Iterator[str]:
     for word, side, made in zip(("before", "after"), shown.pair, shown.decisions, strict=True):
         if side is None:
             yield f"{word}: deny, the bundle does not hold the tool"
@@ -197,40 +197,40 @@ def _outcome_lines(shown: Shown) -> Iterator[str]:
         if decision.outcome is not made.outcome:
             yield f"{word}: {made.outcome} by the rules, although this very call is a {decision.outcome}"
         elif decision.outcome is Verdict.REVIEW:
-            yield f"{word}: review by {asked_of(decision)}"
+            yield f"{word}: review by {describe_review(decision)}"
         elif decision.outcome is Verdict.DENY:
             yield f"{word}: deny by {', '.join(decision.policies) or decision.code}"
         else:
             yield f"{word}: release by {', '.join(decision.policies)}"
 
 
-def call_text(shown: Shown) -> str:
+def describe_call(shown: ExampleCall) -> str:
     """The call in one line: args, then who and what else the rules look at."""
     question = _question(shown)
-    beside = [f"{told(path)} = {_value_text(path, value)}" for path, value in _beside(shown)]
+    beside = [f"{path_text(path)} = {_value_text(path, value)}" for path, value in _beside(shown)]
     return "; ".join([f"{question.tool} {json.dumps(question.args, sort_keys=True)}", *beside])
 
 
-def _question(shown: Shown) -> PolicyRequest:
+def _question(shown: ExampleCall) -> PolicyRequest:
     side = next(side for side in reversed(shown.pair) if side is not None)
     return side.question(shown.base, shown.values)
 
 
-def _beside(shown: Shown) -> list[tuple[Path, Any]]:
+def _beside(shown: ExampleCall) -> list[tuple[Path, Any]]:
     """What the rules look at beside the args."""
     return [(path, value) for path, value in sorted(shown.values.items()) if path[0] != "input"]
 
 
 def _value_text(path: Path, value: Any) -> str:
     if value == ABSENT:
-        return "nobody" if path in PEOPLE else "(absent)"
+        return "nobody" if path in PERSON_PATHS else "(absent)"
     return json.dumps(value, default=str)
 
 
-def _example(shown: Shown) -> dict[str, Any]:
+def _example(shown: ExampleCall) -> dict[str, Any]:
     question = _question(shown)
     beside = {
-        told(path): "(absent)" if value == ABSENT else value if isinstance(value, bool | int) else str(value)
+        path_text(path): "(absent)" if value == ABSENT else value if isinstance(value, bool | int) else str(value)
         for path, value in _beside(shown)
     }
     return {"tool": question.tool, "args": question.args, "with": beside}

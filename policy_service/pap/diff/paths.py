@@ -21,7 +21,7 @@ CONSTANT: Final[Path] = ("constant",)
 OPAQUE: Final[Path] = ("opaque",)
 """What we do not follow, for example an attribute of what an `if` yields."""
 
-PEOPLE: Final = frozenset({("owner",), ("on_behalf_of",), ("person",), ("review", "owner")})
+PERSON_PATHS: Final = frozenset({("owner",), ("on_behalf_of",), ("person",), ("review", "owner")})
 """Paths whose values are persons, or nobody."""
 
 _CONTEXT: Final = frozenset({"input", "history", "claimed"})
@@ -67,7 +67,7 @@ def _of_principal(steps: tuple[str, ...]) -> Path:
     return ("agentfact", *steps) if steps[0] not in ("owner", "proof") else OPAQUE
 
 
-def told(path: Path) -> str:
+def path_text(path: Path) -> str:
     """The path as an author would write it."""
     head, rest = path[0], path[1:]
     names = {
@@ -82,13 +82,13 @@ def told(path: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Linear:
+class LinearExpression:
     """``constant`` plus each path times its factor, compared with zero."""
 
     constant: int
     factors: Mapping[Path, int]
 
-    def solved_for(self, path: Path, others: Mapping[Path, int]) -> int | None:
+    def solve_for(self, path: Path, others: Mapping[Path, int]) -> int | None:
         """The value of ``path`` at which the sum is about zero; None where it does not depend on it."""
         factor = self.factors.get(path, 0)
         if factor == 0:
@@ -98,33 +98,33 @@ class Linear:
         )
         return -rest // factor
 
-    def plus(self, other: Linear, times: int = 1) -> Linear:
+    def plus(self, other: LinearExpression, times: int = 1) -> LinearExpression:
         """The sum of the two, the other one ``times`` times."""
         factors = dict(self.factors)
         for path, factor in other.factors.items():
             factors[path] = factors.get(path, 0) + times * factor
-        return Linear(self.constant + times * other.constant, factors)
+        return LinearExpression(self.constant + times * other.constant, factors)
 
 
-def linear_of(expr: pst.Expr) -> Linear | None:
+def parse_linear(expr: pst.Expr) -> LinearExpression | None:
     """The expression as such a sum; None where it is none."""
     path = path_of(expr)
     if path in (CONSTANT, OPAQUE):
         return None
     if path is not None:
-        return Linear(0, {path: 1})
+        return LinearExpression(0, {path: 1})
     match expr:
         case pst.LongLit(value=value):
-            return Linear(value, {})
+            return LinearExpression(value, {})
         case pst.UnaryOp(op="neg", arg=arg):
-            inner = linear_of(arg)
-            return None if inner is None else Linear(0, {}).plus(inner, -1)
+            inner = parse_linear(arg)
+            return None if inner is None else LinearExpression(0, {}).plus(inner, -1)
         case pst.BinaryOp(op="add" | "sub" | "mul" as op, left=left, right=right):
-            return _both(op, linear_of(left), linear_of(right))
+            return _both(op, parse_linear(left), parse_linear(right))
     return None
 
 
-def _both(op: str, left: Linear | None, right: Linear | None) -> Linear | None:
+def _both(op: str, left: LinearExpression | None, right: LinearExpression | None) -> LinearExpression | None:
     if left is None or right is None:
         return None
     if op != "mul":
@@ -133,4 +133,4 @@ def _both(op: str, left: Linear | None, right: Linear | None) -> Linear | None:
         left, right = right, left
     if right.factors:
         return None  # two paths multiplied
-    return Linear(0, {}).plus(left, right.constant)
+    return LinearExpression(0, {}).plus(left, right.constant)

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from cedarpy import PolicySet, policies_to_pst, pst
 
-from policy_service.pap.changes.paths import Path
-from policy_service.pap.changes.reading import Read, read_policy
-from policy_service.pap.changes.sides import Side
+from policy_service.pap.diff.paths import Path
+from policy_service.pap.diff.policy_inputs import PolicyInputs, policy_inputs
+from policy_service.pap.diff.tool_side import ToolSide
 from policy_service.pdp.rules import PolicySource, policy_set
 
 MAX_STATES: Final = 4_000
@@ -26,7 +26,7 @@ MAX_STATES: Final = 4_000
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
+class SideAnswer:
     """One bundle's answers: the unseen sets of satisfied permits, whether a plain forbid holds, which gates fired,
     whether something erred or the manifest refused the call.
     """
@@ -36,9 +36,9 @@ class Half:
     gates: frozenset[str] = frozenset()
     refused: bool = False
 
-    def with_(self, other: Half) -> Half:
+    def with_(self, other: SideAnswer) -> SideAnswer:
         """Both together."""
-        return Half(
+        return SideAnswer(
             self.permits | other.permits,
             self.forbidden or other.forbidden,
             self.gates | other.gates,
@@ -52,23 +52,23 @@ class Half:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class AnswerState:
     """Both bundles' answers, and an assignment that gives them."""
 
-    halves: tuple[Half, Half]
+    halves: tuple[SideAnswer, SideAnswer]
     witness: Mapping[Path, Any] = field(compare=False, hash=False)
 
-    def with_(self, other: State) -> State:
+    def with_(self, other: AnswerState) -> AnswerState:
         """Both parts' answers together, with a witness of both."""
         halves = (self.halves[0].with_(other.halves[0]), self.halves[1].with_(other.halves[1]))
-        return State(halves, {**self.witness, **other.witness})
+        return AnswerState(halves, {**self.witness, **other.witness})
 
 
-def together(parts: Iterable[Iterable[State]], unchanged: frozenset[str]) -> tuple[list[State], bool]:
+def combine_states(parts: Iterable[Iterable[AnswerState]], unchanged: frozenset[str]) -> tuple[list[AnswerState], bool]:
     """The states of the whole from those of its parts, and whether all were followed."""
-    whole, complete = [State((Half(), Half()), {})], True
+    whole, complete = [AnswerState((SideAnswer(), SideAnswer()), {})], True
     for part in parts:
-        kept: dict[tuple[Half, Half], State] = {}
+        kept: dict[tuple[SideAnswer, SideAnswer], AnswerState] = {}
         for state in part:
             for one in whole:
                 both = one.with_(state)
@@ -80,9 +80,9 @@ def together(parts: Iterable[Iterable[State]], unchanged: frozenset[str]) -> tup
     return whole, complete
 
 
-def _least(states: list[State], unchanged: frozenset[str]) -> list[State]:
+def _least(states: list[AnswerState], unchanged: frozenset[str]) -> list[AnswerState]:
     """Of states alike but for unchanged gates, those with no fewer beside them."""
-    alike: dict[Any, list[State]] = {}
+    alike: dict[Any, list[AnswerState]] = {}
     for state in states:
         before, after = state.halves
         key = (
@@ -94,10 +94,10 @@ def _least(states: list[State], unchanged: frozenset[str]) -> list[State]:
             after.gates - unchanged,
         )
         alike.setdefault(key, []).append(state)
-    kept: list[State] = []
+    kept: list[AnswerState] = []
     for group in alike.values():
         group.sort(key=lambda each: len(each.halves[0].gates) + len(each.halves[1].gates))
-        smallest: list[State] = []
+        smallest: list[AnswerState] = []
         for state in group:
             if not any(_within(each, state) for each in smallest):
                 smallest.append(state)
@@ -105,32 +105,32 @@ def _least(states: list[State], unchanged: frozenset[str]) -> list[State]:
     return kept
 
 
-def _within(one: State, other: State) -> bool:
+def _within(one: AnswerState, other: AnswerState) -> bool:
     return all(mine.gates <= theirs.gates for mine, theirs in zip(one.halves, other.halves, strict=True))
 
 
 @dataclass
-class Part:
+class PolicyGroup:
     """Policies of both sides that share paths. ``sets`` holds all of them as forbids, for each side: an engine that
     denies names every forbid that holds, so one question tells which policies are satisfied and which err.
     """
 
-    read: Read = field(default_factory=Read)
+    read: PolicyInputs = field(default_factory=PolicyInputs)
     ids: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     sets: tuple[PolicySet, PolicySet] | None = None
     values: dict[Path, list[Any]] = field(default_factory=dict)
     focus: list[dict[Path, list[Any]]] = field(default_factory=list)  # what each changed policy looks at
 
 
-def same_policy(before: Side | None, after: Side | None, policy_id: str) -> bool:
+def same_policy(before: ToolSide | None, after: ToolSide | None, policy_id: str) -> bool:
     """Whether a policy decides the same on both sides: text and annotations that only people read may differ."""
     if before is None or after is None:
         return False
     old, new = before.bundle.policies.get(policy_id), after.bundle.policies.get(policy_id)
-    return old is not None and new is not None and meaning(old) == meaning(new)
+    return old is not None and new is not None and policy_meaning(old) == policy_meaning(new)
 
 
-def same_ground(before: Side, after: Side) -> bool:
+def same_context(before: ToolSide, after: ToolSide) -> bool:
     """Whether everything but the policies is the same: manifest, types of facts, who is in which group."""
     return (
         before.manifest.digest == after.manifest.digest
@@ -140,29 +140,29 @@ def same_ground(before: Side, after: Side) -> bool:
     )
 
 
-def _types(side: Side) -> Any:
+def _types(side: ToolSide) -> Any:
     entities = side.config.entities
     return {e: {n: (t.name, t.optional) for n, t in side.config.attribute_types(e).items()} for e in entities}
 
 
-def _memberships(side: Side) -> Any:
+def _memberships(side: ToolSide) -> Any:
     return {group: side.bundle.directory.members(group) for group in side.bundle.directory.groups}
 
 
-def meaning(policy: PolicySource) -> Any:
+def policy_meaning(policy: PolicySource) -> Any:
     """What of a policy the service obeys."""
     gate = None if policy.gate is None else replace(policy.gate, title="", channel=None, remind=None)
-    return (policy.effect, gate, policy.unseen, body(policy))
+    return (policy.effect, gate, policy.unseen, policy_body(policy))
 
 
-def only_stricter(old: PolicySource | None, new: PolicySource | None) -> bool:
+def only_restricts(old: PolicySource | None, new: PolicySource | None) -> bool:
     """Whether a change of this kind can let nothing more through, whatever the rule says."""
     if old is None:
         return new is None or new.effect == "forbid"
     return new is None and old.effect == "permit"
 
 
-def body(policy: PolicySource) -> Any:
+def policy_body(policy: PolicySource) -> Any:
     """Scope and conditions as the engine reads them: no comments, no layout, no annotations."""
     return _body(policy.text)
 
@@ -173,10 +173,10 @@ def _body(text: str) -> Any:
     return (parsed.principal, parsed.action, parsed.resource, parsed.clauses)
 
 
-def parts_of(sides: Sequence[Side | None]) -> list[Part]:
+def group_policies(sides: Sequence[ToolSide | None]) -> list[PolicyGroup]:
     """The parts of one tool's policies."""
     trees = [side.trees if side is not None else {} for side in sides]
-    parts: list[Part] = []
+    parts: list[PolicyGroup] = []
     for index, of_side in enumerate(trees):
         for policy_id, tree in of_side.items():
             _take(parts, index, policy_id, tree, [side for side in sides if side is not None])
@@ -186,20 +186,20 @@ def parts_of(sides: Sequence[Side | None]) -> list[Part]:
     return parts
 
 
-def part_of(policy_id: str, sides: Sequence[Side | None], read: Read) -> Part:
+def single_policy_group(policy_id: str, sides: Sequence[ToolSide | None], read: PolicyInputs) -> PolicyGroup:
     """One policy by itself."""
     chosen = [
         _as_forbids({} if side is None else side.trees, {policy_id} if side is not None else set())
         for side in sides
     ]
-    return Part(read, ({policy_id}, {policy_id}), (chosen[0], chosen[1]))
+    return PolicyGroup(read, ({policy_id}, {policy_id}), (chosen[0], chosen[1]))
 
 
-def _take(parts: list[Part], index: int, policy_id: str, tree: pst.Template, sides: Sequence[Side]) -> None:
-    read = read_policy(tree)
+def _take(parts: list[PolicyGroup], index: int, policy_id: str, tree: pst.Template, sides: Sequence[ToolSide]) -> None:
+    read = policy_inputs(tree)
     keys = _keys(read, sides)
     meeting = [part for part in parts if keys & _keys(part.read, sides) or policy_id in part.ids[1 - index]]
-    home = meeting[0] if meeting else Part()
+    home = meeting[0] if meeting else PolicyGroup()
     for other in meeting[1:]:
         home.read.add(other.read)
         for each in (0, 1):
@@ -211,7 +211,7 @@ def _take(parts: list[Part], index: int, policy_id: str, tree: pst.Template, sid
     home.ids[index].add(policy_id)
 
 
-def _keys(read: Read, sides: Sequence[Side]) -> set[Path]:
+def _keys(read: PolicyInputs, sides: Sequence[ToolSide]) -> set[Path]:
     """What a policy's answers hang on together: args by their first name, since one may be inside another."""
     keys = {path[:2] if path[0] in ("input", "fact", "agentfact") else path for path in read.literals}
     if ("resource",) in keys:

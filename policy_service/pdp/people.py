@@ -17,12 +17,12 @@ from policy_service.domain.decision import Reason
 from policy_service.domain.person_actions import RESOURCE_TYPES, APPROVE
 from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.domain.values import datetime_value
-from policy_service.pdp.cedar import Answer, Request, ask, entities_of, entity, person_entity, uid
+from policy_service.pdp.cedar import CedarAnswer, CedarRequest, evaluate_policies, build_entities, entity_json, person_entity_json, entity_uid
 from policy_service.pdp.rules import PeopleRules, Rules
 
 
 @dataclass(frozen=True, slots=True)
-class Approver:
+class PersonFacts:
     """A person who wants to vote, in the groups they are in now."""
 
     person: str
@@ -70,18 +70,18 @@ class Permission:
         return self.granted
 
 
-def can_approve(
-    rules: Rules, approver: Approver, review: ReviewFacts, *, now: datetime, env: str = "production"
+def check_approve_rules(
+    rules: Rules, approver: PersonFacts, review: ReviewFacts, *, now: datetime, env: str = "production"
 ) -> Permission:
     """Ask the bundle's rules about approving."""
-    granted = can_do(rules, APPROVE, approver, review, now=now, env=env)
+    granted = check_people_rules(rules, APPROVE, approver, review, now=now, env=env)
     return Permission(True) if granted is None else granted
 
 
-def can_do(
+def check_people_rules(
     rules: Rules,
     action: str,
-    person: Approver,
+    person: PersonFacts,
     what: ReviewFacts | StopFacts,
     *,
     now: datetime,
@@ -96,7 +96,7 @@ def _permission(
     rules: Rules,
     about: PeopleRules,
     action: str,
-    who: Approver,
+    who: PersonFacts,
     what: ReviewFacts | StopFacts,
     now: datetime,
     env: str,
@@ -126,28 +126,28 @@ def _ask(
     rules: Rules,
     about: PeopleRules,
     action: str,
-    approver: Approver,
+    approver: PersonFacts,
     what: ReviewFacts | StopFacts,
     now: datetime,
     env: str,
-) -> Answer:
+) -> CedarAnswer:
     asked = (
         _stop_entities(approver, what)
         if isinstance(what, StopFacts)
         else _entities(rules, action, approver, what)
     )
     context = {"assurance": approver.assurance, "now": datetime_value(now), "env": env}
-    request = Request(
-        principal=uid("User", approver.person),
-        action=uid("Action", action),
-        resource=uid(RESOURCE_TYPES[action], _id_of(what)),
+    request = CedarRequest(
+        principal=entity_uid("User", approver.person),
+        action=entity_uid("Action", action),
+        resource=entity_uid(RESOURCE_TYPES[action], _id_of(what)),
         context=json.dumps(context),
     )
     try:
-        entities = entities_of(asked, about.schema)
+        entities = build_entities(asked, about.schema)
     except ValueError as error:
-        return Answer(False, errors=(f"entities do not fit the schema: {error}",))
-    return ask(about.policies, request, entities, about.schema)
+        return CedarAnswer(False, errors=(f"entities do not fit the schema: {error}",))
+    return evaluate_policies(about.policies, request, entities, about.schema)
 
 
 def _id_of(what: ReviewFacts | StopFacts) -> str:
@@ -156,24 +156,24 @@ def _id_of(what: ReviewFacts | StopFacts) -> str:
     return f"{what.what}:{what.name}" if what.name else what.what
 
 
-def _stop_entities(person: Approver, what: StopFacts) -> list[dict[str, Any]]:
+def _stop_entities(person: PersonFacts, what: StopFacts) -> list[dict[str, Any]]:
     attributes = {"what": what.what, "name": what.name}
-    return [person_entity(person.person, person.groups), entity(uid("Stop", _id_of(what)), attributes)]
+    return [person_entity_json(person.person, person.groups), entity_json(entity_uid("Stop", _id_of(what)), attributes)]
 
 
-def _entities(rules: Rules, action: str, approver: Approver, review: ReviewFacts) -> list[dict[str, Any]]:
+def _entities(rules: Rules, action: str, approver: PersonFacts, review: ReviewFacts) -> list[dict[str, Any]]:
     agent = review.agent
     agent_attributes: dict[str, Any] = {}
-    people = [person_entity(approver.person, approver.groups)]
+    people = [person_entity_json(approver.person, approver.groups)]
     if agent.owner is not None:
-        agent_attributes["owner"] = {"__entity": uid("User", agent.owner)}
+        agent_attributes["owner"] = {"__entity": entity_uid("User", agent.owner)}
         if agent.owner != approver.person:
-            people.append(person_entity(agent.owner, rules.groups_of(agent.owner)))
-    parents = [uid("Role", role) for role in sorted(agent.roles)] + [
-        uid("Group", team) for team in sorted(agent.teams)
+            people.append(person_entity_json(agent.owner, rules.groups_of(agent.owner)))
+    parents = [entity_uid("Role", role) for role in sorted(agent.roles)] + [
+        entity_uid("Group", team) for team in sorted(agent.teams)
     ]
     attributes = {
-        "agent": {"__entity": uid("Agent", agent.name)},
+        "agent": {"__entity": entity_uid("Agent", agent.name)},
         "tool": review.tool,
         "risk": review.risk,
         "gates": sorted(review.gates),
@@ -182,6 +182,6 @@ def _entities(rules: Rules, action: str, approver: Approver, review: ReviewFacts
     }
     return [
         *people,
-        entity(uid("Agent", agent.name), agent_attributes, parents),
-        entity(uid(RESOURCE_TYPES[action], review.review_id), attributes),
+        entity_json(entity_uid("Agent", agent.name), agent_attributes, parents),
+        entity_json(entity_uid(RESOURCE_TYPES[action], review.review_id), attributes),
     ]

@@ -20,10 +20,10 @@ from policy_service.domain.policy_request import AgentPrincipal, CallMethod, Cla
 from policy_service.facts.config import AGENT, parse_timestamp
 from policy_service.facts.meters import MAX_TOTAL
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.parts import Parts
+from policy_service.pap.parts import BundleParts
 from policy_service.pdp.engine import decide
 
-MEMBERS: Final = frozenset(
+CALL_MEMBERS: Final = frozenset(
     "agent tool tool_digest args facts history now env txn_size claimed on_behalf_of method label id hidden secret "
     "decided decisions".split()
 )
@@ -33,7 +33,7 @@ _OUTCOMES: Final = frozenset({"release", "review", "deny"})
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RecordedCall:
     """One recorded call. ``hidden`` are pointers to args whose values were taken out; ``secret`` to those
     that are not to be shown; ``decided`` is what was decided at submission, ``decisions`` everything that was decided
     about it; ``facts`` are attributes by `resource` and `agent`, ``history`` is what the meters showed.
@@ -61,28 +61,28 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class BadLine:
+class InvalidLine:
     """A line that is no call, by its number, and why."""
 
     number: int
     why: str
 
 
-def read_calls(lines: Iterable[bytes | str]) -> tuple[list[Call], list[BadLine]]:
+def read_calls(lines: Iterable[bytes | str]) -> tuple[list[RecordedCall], list[InvalidLine]]:
     """The calls of a file and the lines that are none. Empty lines are nothing."""
-    calls: list[Call] = []
-    bad: list[BadLine] = []
+    calls: list[RecordedCall] = []
+    bad: list[InvalidLine] = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             calls.append(read_call(line, number))
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            bad.append(BadLine(number, str(error)))
+            bad.append(InvalidLine(number, str(error)))
     return calls, bad
 
 
-def read_call(line: bytes | str, number: int = 1) -> Call:
+def read_call(line: bytes | str, number: int = 1) -> RecordedCall:
     """One call.
 
     Raises:
@@ -91,8 +91,8 @@ def read_call(line: bytes | str, number: int = 1) -> Call:
     told = json.loads(line)
     if not isinstance(told, dict):
         raise ValueError('write one object a line: {"agent": {"name": "..."}, "tool": "...", "args": {...}}')
-    if strange := sorted(told.keys() - MEMBERS):
-        raise ValueError(f"{strange[0]!r} is no member of a call; known are {', '.join(sorted(MEMBERS))}")
+    if strange := sorted(told.keys() - CALL_MEMBERS):
+        raise ValueError(f"{strange[0]!r} is no member of a call; known are {', '.join(sorted(CALL_MEMBERS))}")
     agent, tool, args = (
         _require(told, "agent", dict),
         _require(told, "tool", str),
@@ -101,7 +101,7 @@ def read_call(line: bytes | str, number: int = 1) -> Call:
     decided = told.get("decided")
     if decided is not None and decided not in _OUTCOMES:
         raise ValueError(f"decided is {decided!r}; known are {', '.join(sorted(_OUTCOMES))}")
-    return Call(
+    return RecordedCall(
         number=number,
         agent=_agent(agent),
         tool=tool,
@@ -172,45 +172,45 @@ def _decisions(told: Any) -> tuple[dict[str, Any], ...]:
     return tuple(told)
 
 
-def without_strange_meters(
-    calls: Iterable[Call], bundles: Sequence[Bundle]
-) -> tuple[list[Call], list[BadLine]]:
+def drop_unknown_meters(
+    calls: Iterable[RecordedCall], bundles: Sequence[Bundle]
+) -> tuple[list[RecordedCall], list[InvalidLine]]:
     """The calls, and those that name a meter no bundle here has. A recorded call may: its bundle had it then."""
     known = {meter.name for bundle in bundles for meters in bundle.meters.values() for meter in meters}
-    kept: list[Call] = []
-    bad: list[BadLine] = []
+    kept: list[RecordedCall] = []
+    bad: list[InvalidLine] = []
     for call in calls:
         strange = sorted((call.history or {}).keys() - known)
         if strange and call.decided is None:
             names = ", ".join(sorted(known)) or "none"
             bad.append(
-                BadLine(call.number, f"history.{strange[0]}: there is no such meter; known are {names}")
+                InvalidLine(call.number, f"history.{strange[0]}: there is no such meter; known are {names}")
             )
         else:
             kept.append(call)
     return kept, bad
 
 
-def digest_of(call: Call, bundle: Bundle) -> str:
+def recorded_tool_digest(call: RecordedCall, bundle: Bundle) -> str:
     """The version of its tool that a call is of."""
     manifest = bundle.manifests.get(call.tool)
     return call.tool_digest or (manifest.digest if manifest else "0" * 64)
 
 
-def missing_meters(call: Call, bundle: Bundle) -> list[str]:
+def missing_meters(call: RecordedCall, bundle: Bundle) -> list[str]:
     """The meters that count the call's tool here, and of which it does not say what they stood at."""
-    if bundle.version(call.tool, digest_of(call, bundle)) is None:
+    if bundle.version(call.tool, recorded_tool_digest(call, bundle)) is None:
         return []  # the answer does not turn on them
     return sorted({meter.name for meter in bundle.meters.get(call.tool, ())} - (call.history or {}).keys())
 
 
-async def question_of(call: Call, bundle: Bundle, parts: Parts) -> PolicyRequest:
+async def build_question(call: RecordedCall, bundle: Bundle, parts: BundleParts) -> PolicyRequest:
     """The question a bundle is asked about a recorded call. A meter the call does not tell reads 0.
 
     Raises:
         ValueError: its facts are not of the types the bundle declares.
     """
-    digest = digest_of(call, bundle)
+    digest = recorded_tool_digest(call, bundle)
     version = bundle.version(call.tool, digest)
     now = call.now or datetime.now(UTC)
     if call.facts is None or version is None:
@@ -247,7 +247,7 @@ def _bytes_of(args: dict[str, Any]) -> bytes:
         return json.dumps(args).encode()
 
 
-def _typed(parts: Parts, entity: str, given: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(parts: BundleParts, entity: str, given: Mapping[str, Any]) -> dict[str, Any]:
     types = parts.config.attribute_types(entity)
     if strange := sorted(given.keys() - types.keys()):
         raise ValueError(f"the bundle declares no fact {strange[0]!r} of {entity}; leave it out")
@@ -262,12 +262,12 @@ def _typed(parts: Parts, entity: str, given: Mapping[str, Any]) -> dict[str, Any
     return found
 
 
-async def decided(call: Call, bundle: Bundle, parts: Parts) -> Decision:
+async def decide_recorded_call(call: RecordedCall, bundle: Bundle, parts: BundleParts) -> Decision:
     """What the bundle decides about a recorded call."""
-    return decide(bundle.rules, await question_of(call, bundle, parts))
+    return decide(bundle.rules, await build_question(call, bundle, parts))
 
 
-def reads_hidden(call: Call, bundle: Bundle, paths: Iterable[tuple[str, ...]]) -> bool:
+def reads_hidden(call: RecordedCall, bundle: Bundle, paths: Iterable[tuple[str, ...]]) -> bool:
     """Whether some rule of the call's tool reads a value that was taken out of the record."""
     names = {pointer.lstrip("/").split("/")[0] for pointer in call.hidden}
     return any(
@@ -275,6 +275,6 @@ def reads_hidden(call: Call, bundle: Bundle, paths: Iterable[tuple[str, ...]]) -
     ) or _names_resource(call, bundle, names)
 
 
-def _names_resource(call: Call, bundle: Bundle, names: set[str]) -> bool:
-    version = bundle.version(call.tool, digest_of(call, bundle))
+def _names_resource(call: RecordedCall, bundle: Bundle, names: set[str]) -> bool:
+    version = bundle.version(call.tool, recorded_tool_digest(call, bundle))
     return version is not None and version.manifest.resource.id.lstrip("/").split("/")[0] in names

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.calls import Call, decided, digest_of, missing_meters, reads_hidden
-from policy_service.pap.changes.findings import Finding, Way, asked_of, laxer, stricter
-from policy_service.pap.changes.paths import Path
-from policy_service.pap.changes.reading import read_policy
+from policy_service.pap.diff.recorded_calls import RecordedCall, decide_recorded_call, recorded_tool_digest, missing_meters, reads_hidden
+from policy_service.pap.diff.findings import Finding, Direction, describe_review, find_relaxations, find_restrictions
+from policy_service.pap.diff.paths import Path
+from policy_service.pap.diff.policy_inputs import policy_inputs
 from policy_service.pap.parts import read_parts
 
 NOT_REPLAYABLE: Final = "not replayable"
@@ -27,10 +27,10 @@ _MAX_NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedCall:
     """One call and what it came to: a decision, or why there is none."""
 
-    call: Call
+    call: RecordedCall
     decision: Decision | None
     why_not: str = ""
 
@@ -55,45 +55,45 @@ class Replayed:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ReplayDifference:
     """A call that two bundles answer differently, and which way."""
 
-    way: Way
+    way: Direction
     kinds: tuple[str, ...]
     words: str
-    before: Replayed
-    after: Replayed
+    before: ReplayedCall
+    after: ReplayedCall
 
 
 @dataclass
-class Counts:
+class OutcomeCounts:
     """Outcomes by tool, and by tool and label where there are labels."""
 
     by_tool: Counter[tuple[str, str]] = field(default_factory=Counter)
     by_label: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
-def replay(bundle: Bundle, calls: Iterable[Call]) -> list[Replayed]:
+def replay(bundle: Bundle, calls: Iterable[RecordedCall]) -> list[ReplayedCall]:
     """Every call through the bundle, in order. Blocks while fact sources are read."""
     parts = read_parts(bundle.source.files)[0]
     read: dict[tuple[str, str], frozenset[Path]] = {}
 
-    async def all_of_them() -> list[Replayed]:
+    async def all_of_them() -> list[ReplayedCall]:
         found = []
         for call in calls:
             if why := _why_not(bundle, call, read):
-                found.append(Replayed(call, None, why))
+                found.append(ReplayedCall(call, None, why))
                 continue
             try:
-                found.append(Replayed(call, await decided(call, bundle, parts)))
+                found.append(ReplayedCall(call, await decide_recorded_call(call, bundle, parts)))
             except ValueError as error:
-                found.append(Replayed(call, None, str(error)))
+                found.append(ReplayedCall(call, None, str(error)))
         return found
 
     return asyncio.run(all_of_them())
 
 
-def _why_not(bundle: Bundle, call: Call, read: dict[tuple[str, str], frozenset[Path]]) -> str:
+def _why_not(bundle: Bundle, call: RecordedCall, read: dict[tuple[str, str], frozenset[Path]]) -> str:
     if call.hidden and reads_hidden(call, bundle, _read_by(bundle, call, read)):
         return f"a rule reads {', '.join(call.hidden)}, and the record holds no value of it"
     if missing := missing_meters(call, bundle):
@@ -102,18 +102,18 @@ def _why_not(bundle: Bundle, call: Call, read: dict[tuple[str, str], frozenset[P
     return ""
 
 
-def _read_by(bundle: Bundle, call: Call, known: dict[tuple[str, str], frozenset[Path]]) -> frozenset[Path]:
-    version = call.tool, digest_of(call, bundle)
+def _read_by(bundle: Bundle, call: RecordedCall, known: dict[tuple[str, str], frozenset[Path]]) -> frozenset[Path]:
+    version = call.tool, recorded_tool_digest(call, bundle)
     if version not in known:
         rules = bundle.rules.versions.get(version)
         trees = {} if rules is None else rules.everything.to_pst().static_policies
-        known[version] = frozenset(path for tree in trees.values() for path in read_policy(tree).literals)
+        known[version] = frozenset(path for tree in trees.values() for path in policy_inputs(tree).literals)
     return known[version]
 
 
-def counted(replayed: Iterable[Replayed]) -> Counts:
+def count_outcomes(replayed: Iterable[ReplayedCall]) -> OutcomeCounts:
     """The table's numbers."""
-    counts = Counts()
+    counts = OutcomeCounts()
     for each in replayed:
         counts.by_tool[each.call.tool, each.outcome] += 1
         if each.call.label is not None:
@@ -121,35 +121,35 @@ def counted(replayed: Iterable[Replayed]) -> Counts:
     return counts
 
 
-def differing(before: Sequence[Replayed], after: Sequence[Replayed]) -> list[Difference]:
+def replay_differences(before: Sequence[ReplayedCall], after: Sequence[ReplayedCall]) -> list[ReplayDifference]:
     """The calls that the second bundle answers otherwise."""
     found = []
     for old, new in zip(before, after, strict=True):
         if old.decision is None or new.decision is None:
             if old.outcome != new.outcome:
                 words = f"{old.outcome} becomes {new.outcome}"
-                found.append(Difference(Way.LOOSENING, ("not-replayable",), words, old, new))
+                found.append(ReplayDifference(Direction.LOOSENING, ("not-replayable",), words, old, new))
             continue
         for way, changes in (
-            (Way.LOOSENING, laxer(old.decision, new.decision)),
-            (Way.TIGHTENING, stricter(old.decision, new.decision)),
+            (Direction.LOOSENING, find_relaxations(old.decision, new.decision)),
+            (Direction.TIGHTENING, find_restrictions(old.decision, new.decision)),
         ):
             if changes:
                 kinds = tuple(dict.fromkeys(each.kind for each in changes))
-                found.append(Difference(way, kinds, "; ".join(each.words for each in changes), old, new))
+                found.append(ReplayDifference(way, kinds, "; ".join(each.words for each in changes), old, new))
     return found
 
 
-def findings_of(differences: Iterable[Difference]) -> list[Finding]:
+def replay_findings(differences: Iterable[ReplayDifference]) -> list[Finding]:
     """The differences as findings, one for each tool, way and kind, with the calls that show it."""
-    grouped: dict[tuple[Way, str, str], list[Difference]] = {}
+    grouped: dict[tuple[Direction, str, str], list[ReplayDifference]] = {}
     for each in differences:
         for kind in each.kinds:
             grouped.setdefault((each.way, each.before.call.tool, kind), []).append(each)
     return [_finding(way, tool, kind, group) for (way, tool, kind), group in grouped.items()]
 
 
-def _finding(way: Way, tool: str, kind: str, group: list[Difference]) -> Finding:
+def _finding(way: Direction, tool: str, kind: str, group: list[ReplayDifference]) -> Finding:
     named = [each.before.call.name or f"line {each.before.call.number}" for each in group]
     rest = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
     words = f"{len(group)} recorded calls are answered otherwise: {group[0].words}"
@@ -158,26 +158,26 @@ def _finding(way: Way, tool: str, kind: str, group: list[Difference]) -> Finding
     return Finding(way, f"recorded-{kind}", tool, words, tuple(lines), tuple(policies), content=named)
 
 
-def _behind(each: Difference) -> set[str]:
+def _behind(each: ReplayDifference) -> set[str]:
     sides = [
         set() if one.decision is None else set(one.decision.policies) for one in (each.before, each.after)
     ]
     return sides[0] ^ sides[1]
 
 
-def _sides(each: Difference) -> list[str]:
+def _sides(each: ReplayDifference) -> list[str]:
     return [f"{word}: {_told(one)}" for word, one in (("before", each.before), ("after", each.after))]
 
 
-def _told(one: Replayed) -> str:
+def _told(one: ReplayedCall) -> str:
     if one.decision is None:
         return f"{one.outcome}: {one.why_not}"
     by = ", ".join(one.decision.policies) or one.decision.code
-    asked = f" of {asked_of(one.decision)}" if one.decision.gates else ""
+    asked = f" of {describe_review(one.decision)}" if one.decision.gates else ""
     return f"{one.outcome}{asked} by {by}"
 
 
-def as_table(counts: Mapping[tuple[str, str], int], head: str) -> str:
+def outcome_table(counts: Mapping[tuple[str, str], int], head: str) -> str:
     """Outcomes in columns, one row for each name."""
     names = sorted({name for name, _ in counts})
     columns = [

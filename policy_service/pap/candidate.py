@@ -14,7 +14,7 @@ from policy_service.health import Signal
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import BundleSource
-from policy_service.pap.subprocess_loader import Preparer
+from policy_service.pap.subprocess_loader import BundleLoader
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Candidate:
         """``signal`` is told of a candidate that does not load; ``outside`` is what its sources may ask."""
         self._source = source
         self._outside = outside
-        self._preparer = Preparer(outside)
+        self._preparer = BundleLoader(outside)
         self._signal = signal or Signal()
         self._bundle: Bundle | None = None
         self._error: BundleError | None = None

@@ -13,12 +13,12 @@ from itertools import combinations, islice, product
 from typing import Any, Final
 
 from policy_service.facts.config import AGENT
-from policy_service.pap.changes.paths import PEOPLE, Linear, Path
-from policy_service.pap.changes.reading import InGroup, Later, Read, TimeOfDay, members_of
-from policy_service.pap.changes.sides import ABSENT, BASE_NOW, TRIED, Side, sample
+from policy_service.pap.diff.paths import PERSON_PATHS, LinearExpression, Path
+from policy_service.pap.diff.policy_inputs import InGroup, OffsetTime, PolicyInputs, TimeOfDay, literal_members
+from policy_service.pap.diff.tool_side import ABSENT, BASE_NOW, SAMPLE_TEXTS, ToolSide, sample_value
 from policy_service.pap.tools import schema_node
 
-FRESH: Final = "something-else"
+UNNAMED_TEXT: Final = "something-else"
 """What a text is that no rule names: written on with letters until none does (`fresh_text`)."""
 
 ENVIRONMENTS: Final = ("production", "staging", "dev")
@@ -31,7 +31,7 @@ _INT64: Final = 2**63
 _MAX_SOLVED: Final = 60
 
 
-def fresh_text(taken: Iterable[Any], start: str = FRESH) -> str:
+def unnamed_text(taken: Iterable[Any], start: str = UNNAMED_TEXT) -> str:
     """A text that is none of these."""
     known = frozenset(each for each in taken if isinstance(each, str))
     while start in known:
@@ -39,7 +39,7 @@ def fresh_text(taken: Iterable[Any], start: str = FRESH) -> str:
     return start
 
 
-def literals_at(read: Read, path: Path, sides: Sequence[Side]) -> set[Any]:
+def literals_for(read: PolicyInputs, path: Path, sides: Sequence[ToolSide]) -> set[Any]:
     """What a path is compared with, also as the resource's id."""
     found = set(read.literals.get(path, ()))
     if any(side.resource_path() == path for side in sides):
@@ -47,7 +47,7 @@ def literals_at(read: Read, path: Path, sides: Sequence[Side]) -> set[Any]:
     return found
 
 
-def values_to_try(read: Read, sides: Sequence[Side], base: dict[str, Any]) -> dict[Path, list[Any]]:
+def candidate_values(read: PolicyInputs, sides: Sequence[ToolSide], base: dict[str, Any]) -> dict[Path, list[Any]]:
     """The values of each path that was read."""
     literals = {path: set(values) for path, values in read.literals.items() if path != ("resource",)}
     for path, values in read.literals.items():
@@ -60,18 +60,18 @@ def values_to_try(read: Read, sides: Sequence[Side], base: dict[str, Any]) -> di
             literals[path] |= shared
     tried = {path: _values(path, values, sides, base) for path, values in literals.items()}
     for relation in read.relations:
-        if all(kind_of(path, sides) == "Long" for path in relation.factors):
+        if all(cedar_type_at(path, sides) == "Long" for path in relation.factors):
             _solve(relation, tried, sides, base)
     return tried
 
 
-def _values(path: Path, literals: set[Any], sides: Sequence[Side], base: dict[str, Any]) -> list[Any]:
-    kind = kind_of(path, sides)
-    if path in PEOPLE:
+def _values(path: Path, literals: set[Any], sides: Sequence[ToolSide], base: dict[str, Any]) -> list[Any]:
+    kind = cedar_type_at(path, sides)
+    if path in PERSON_PATHS:
         return _people(literals, sides, absent=path != ("person",))
     found = _of_kind(kind, literals)
     if path == ("agent",):
-        found.append(fresh_text(found, "some-agent"))
+        found.append(unnamed_text(found, "some-agent"))
     elif path == ("proof",):
         found = ["key", "api_key"]
     elif path == ("env",):
@@ -87,7 +87,7 @@ def _values(path: Path, literals: set[Any], sides: Sequence[Side], base: dict[st
     return _once(found)
 
 
-def kind_of(path: Path, sides: Sequence[Side]) -> str:
+def cedar_type_at(path: Path, sides: Sequence[ToolSide]) -> str:
     """The Cedar type of what stands there, by its name in facts.toml."""
     head = path[0]
     if head in ("role", "team"):
@@ -107,7 +107,7 @@ def kind_of(path: Path, sides: Sequence[Side]) -> str:
     return "String"
 
 
-def _node(side: Side, path: Path) -> Mapping[str, Any]:
+def _node(side: ToolSide, path: Path) -> Mapping[str, Any]:
     root = side.manifest.args
     node: Mapping[str, Any] = root
     for step in path[1:]:
@@ -115,7 +115,7 @@ def _node(side: Side, path: Path) -> Mapping[str, Any]:
     return node
 
 
-def _kind_of_arg(side: Side, path: Path) -> str | None:
+def _kind_of_arg(side: ToolSide, path: Path) -> str | None:
     node = _node(side, path)
     kind = node.get("type")
     if isinstance(kind, list):
@@ -145,13 +145,13 @@ def _of_kind(kind: str, literals: Iterable[Any]) -> list[Any]:
             steps = (-1, Decimal("-0.01"), -_STEP, 0, _STEP, Decimal("0.01"), 1)
             return _once(value + step for value in given for step in steps)
         case "datetime":
-            return moments_to_try(literals)
+            return candidate_times(literals)
         case "Set<String>":
-            return sets_to_try(literals)
+            return candidate_sets(literals)
         case "Record":
             return []
     texts = sorted({value for value in literals if isinstance(value, str)})
-    return [*texts, fresh_text([*texts, *TRIED])]
+    return [*texts, unnamed_text([*texts, *SAMPLE_TEXTS])]
 
 
 def _whole_number(literal: Any) -> int | None:
@@ -161,11 +161,11 @@ def _whole_number(literal: Any) -> int | None:
     return literal if type(literal) is int else None
 
 
-def moments_to_try(literals: Iterable[Any]) -> list[datetime]:
+def candidate_times(literals: Iterable[Any]) -> list[datetime]:
     """Times around those that are compared with, on their days and the days beside."""
     literals = list(literals)
     moments = [value for value in literals if isinstance(value, datetime)]
-    moments += [BASE_NOW + value.by for value in literals if isinstance(value, Later)]
+    moments += [BASE_NOW + value.by for value in literals if isinstance(value, OffsetTime)]
     clock = {value.since_midnight for value in literals if isinstance(value, TimeOfDay)}
     clock |= {value for value in literals if isinstance(value, timedelta)}
     near = [moment + step * _MILLISECOND for moment in moments for step in (-1, 0, 1)]
@@ -177,26 +177,26 @@ def moments_to_try(literals: Iterable[Any]) -> list[datetime]:
     return _once([*near, *(midnight + hour for midnight in sorted(midnights) for hour in hours), BASE_NOW])
 
 
-def sets_to_try(literals: Iterable[Any]) -> list[list[Any]]:
+def candidate_sets(literals: Iterable[Any]) -> list[list[Any]]:
     """Sets of the named members, with and without one that is not named."""
-    members: set[Any] = {value for value in members_of(literals) if isinstance(value, str | int)}
+    members: set[Any] = {value for value in literal_members(literals) if isinstance(value, str | int)}
     ordered = sorted(members, key=lambda each: (str(type(each)), str(each)))
     sizes = range(len(ordered) + 1) if len(ordered) <= _MAX_SUBSETS_OF else (0, 1, 2, len(ordered))
     chosen = [list(each) for size in sizes for each in combinations(ordered, size)]
-    fresh: Any = fresh_text(members)
+    fresh: Any = unnamed_text(members)
     if members and all(isinstance(each, int) for each in members):
         fresh = max(members) + 1
     return [*chosen, *([*each, fresh] for each in chosen)]
 
 
-def is_whole(path: Path, literals: set[Any], sides: Sequence[Side]) -> bool:
+def covers_all_sets(path: Path, literals: set[Any], sides: Sequence[ToolSide]) -> bool:
     """Whether `values_to_try` has one of every region at this path: not for sets with many literals."""
-    if kind_of(path, sides) != "Set<String>":
+    if cedar_type_at(path, sides) != "Set<String>":
         return True
-    return len(members_of(literals)) <= _MAX_SUBSETS_OF
+    return len(literal_members(literals)) <= _MAX_SUBSETS_OF
 
 
-def _people(literals: set[Any], sides: Sequence[Side], *, absent: bool) -> list[Any]:
+def _people(literals: set[Any], sides: Sequence[ToolSide], *, absent: bool) -> list[Any]:
     named = sorted({value for value in literals if isinstance(value, str)})
     groups = {value.group for value in literals if isinstance(value, InGroup)}
     people = sorted(
@@ -207,16 +207,16 @@ def _people(literals: set[Any], sides: Sequence[Side], *, absent: bool) -> list[
         key = tuple(frozenset(side.bundle.rules.groups_of(person) & groups) for side in sides)
         by_groups.setdefault(key, person)
     known = _everybody(sides)
-    fresh = fresh_text({*named, *people, *known}, "someone|else")
+    fresh = unnamed_text({*named, *people, *known}, "someone|else")
     return _once([*named, *by_groups.values(), fresh, *([ABSENT] if absent else [])])
 
 
-def _everybody(sides: Sequence[Side]) -> set[str]:
+def _everybody(sides: Sequence[ToolSide]) -> set[str]:
     directories = [side.bundle.directory for side in sides]
     return {person for each in directories for group in each.groups for person in each.members(group)}
 
 
-def _may_be_absent(path: Path, sides: Sequence[Side]) -> bool:
+def _may_be_absent(path: Path, sides: Sequence[ToolSide]) -> bool:
     if path[0] == "claimed":
         return True
     if path[0] in ("fact", "agentfact"):
@@ -228,13 +228,13 @@ def _may_be_absent(path: Path, sides: Sequence[Side]) -> bool:
     return False
 
 
-def _of_args(path: Path, found: list[Any], sides: Sequence[Side], base: dict[str, Any]) -> list[Any]:
+def _of_args(path: Path, found: list[Any], sides: Sequence[ToolSide], base: dict[str, Any]) -> list[Any]:
     found = [float(value) if isinstance(value, Decimal) else value for value in found]
     literals = list(found)
     for side in sides:
         node = _node(side, path)
         if node.get("type") == "object" or "properties" in node:
-            found.append(sample(node, side.manifest.args))
+            found.append(sample_value(node, side.manifest.args))
         found += [node[key] for key in ("minimum", "maximum", "const", "default") if key in node]
         found += [
             node[key] + step
@@ -254,8 +254,8 @@ def _of_args(path: Path, found: list[Any], sides: Sequence[Side], base: dict[str
         found.append(standing)
     found.append(ABSENT)
     fitting = [value for value in _once(found) if any(_fits(side, base, path, value) for side in sides)]
-    if kind_of(path, sides) == "String":
-        fresh = (text for text in TRIED if text not in literals)
+    if cedar_type_at(path, sides) == "String":
+        fresh = (text for text in SAMPLE_TEXTS if text not in literals)
         fitting += [text for text in fresh if any(_fits(side, base, path, text) for side in sides)][:1]
     return _once(fitting)
 
@@ -271,13 +271,13 @@ def _standing(base: dict[str, Any], path: Path) -> Any:
     return value
 
 
-def _fits(side: Side, base: dict[str, Any], path: Path, value: Any) -> bool:
+def _fits(side: ToolSide, base: dict[str, Any], path: Path, value: Any) -> bool:
     args = side.question(base, {path: value}).args
     return isinstance(args, dict) and side.encoded(args) is not None
 
 
 def _solve(
-    relation: Linear, tried: dict[Path, list[Any]], sides: Sequence[Side], base: dict[str, Any]
+    relation: LinearExpression, tried: dict[Path, list[Any]], sides: Sequence[ToolSide], base: dict[str, Any]
 ) -> None:
     """Put the values at which a sum turns beside those that are tried already."""
     numbers = {path: [v for v in tried.get(path, ()) if type(v) is int] or [0] for path in relation.factors}
@@ -287,7 +287,7 @@ def _solve(
         others = [name for name in relation.factors if name != path]
         solved: list[Any] = []
         for combination in islice(product(*(_few(numbers[name]) for name in others)), _MAX_SOLVED):
-            value = relation.solved_for(path, dict(zip(others, combination, strict=True)))
+            value = relation.solve_for(path, dict(zip(others, combination, strict=True)))
             solved += [] if value is None else [value - 1, value, value + 1]
         fitting = [v for v in _once(solved) if -_INT64 <= v < _INT64]
         if path[0] == "input":

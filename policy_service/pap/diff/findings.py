@@ -19,12 +19,12 @@ from typing import Any, Final
 from countersign.contract import Verdict
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import MergedGate, is_stronger_step_up, merge
-from policy_service.pap.cases.running import STRICTNESS
+from policy_service.pap.policy_tests.runner import STRICTNESS
 
 _ID_DIGITS: Final = 12
 
 
-class Way(StrEnum):
+class Direction(StrEnum):
     """Which way a change goes: laxer, to be looked at, or stricter."""
 
     LOOSENING = "loosening"
@@ -53,7 +53,7 @@ class Finding:
     people; ``content`` is what the id covers beside kind, subject and sentence.
     """
 
-    way: Way
+    way: Direction
     kind: str
     subject: str
     sentence: str
@@ -78,59 +78,59 @@ class Finding:
 
     def to_text(self) -> str:
         """The finding for people, its lines indented below it."""
-        name = f"[{self.id}] " if self.way is Way.LOOSENING else ""
+        name = f"[{self.id}] " if self.way is Direction.LOOSENING else ""
         return "\n".join(
             [f"  {name}{self.subject}: {self.sentence}", *(f"      {line}" for line in self.lines)]
         )
 
 
-def exact(value: Any) -> str:
+def exact_json(value: Any) -> str:
     """A value to compare: Python calls `1` and `true` equal, and JSON does not."""
     return json.dumps(value, sort_keys=True)
 
 
-def short(value: Any, most: int = 120) -> str:
+def short_json(value: Any, most: int = 120) -> str:
     """A value as JSON, cut where it is longer."""
-    text = exact(value)
+    text = exact_json(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def of_way(findings: Iterable[Finding], way: Way) -> list[Finding]:
+def select_direction(findings: Iterable[Finding], way: Direction) -> list[Finding]:
     """Those that go this way, in order, each once."""
     return list({finding.id: finding for finding in findings if finding.way is way}.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Laxer:
+class Relaxation:
     """One way in which the second decision is laxer; ``kind`` is one word, ``words`` a few."""
 
     kind: str
     words: str
 
 
-def laxer(before: Decision, after: Decision) -> list[Laxer]:
+def find_relaxations(before: Decision, after: Decision) -> list[Relaxation]:
     """Everything in which ``after`` asks less than ``before``; empty when it asks as much or more."""
     if STRICTNESS[after.outcome] < STRICTNESS[before.outcome]:
-        return [Laxer(f"{before.outcome}-to-{after.outcome}", f"{before.outcome} becomes {after.outcome}")]
+        return [Relaxation(f"{before.outcome}-to-{after.outcome}", f"{before.outcome} becomes {after.outcome}")]
     if after.outcome is not Verdict.REVIEW or before.outcome is not Verdict.REVIEW:
         return []
     found = _gates(merge(before.gates), merge(after.gates))
     if after.valid_for > before.valid_for:
         found.append(
-            Laxer("valid_for", f"a release is valid for {after.valid_for} instead of {before.valid_for}")
+            Relaxation("valid_for", f"a release is valid for {after.valid_for} instead of {before.valid_for}")
         )
     return list(dict.fromkeys(found))
 
 
-def stricter(before: Decision, after: Decision) -> list[Laxer]:
+def find_restrictions(before: Decision, after: Decision) -> list[Relaxation]:
     """Everything in which ``after`` asks more than ``before``, in its own words."""
     if before.outcome is not after.outcome:
         words = f"{before.outcome} becomes {after.outcome}"
-        return [Laxer(f"{before.outcome}-to-{after.outcome}", words)] if laxer(after, before) else []
-    return [Laxer(each.kind, f"more is asked ({each.kind})") for each in laxer(after, before)]
+        return [Relaxation(f"{before.outcome}-to-{after.outcome}", words)] if find_relaxations(after, before) else []
+    return [Relaxation(each.kind, f"more is asked ({each.kind})") for each in find_relaxations(after, before)]
 
 
-def asked_of(decision: Decision) -> str:
+def describe_review(decision: Decision) -> str:
     """Whom a review asks, in words."""
     return " and ".join(_gate_words(gate) for gate in merge(decision.gates)) or "nobody"
 
@@ -142,14 +142,14 @@ def _gate_words(gate: MergedGate) -> str:
     return " ".join([str(gate.quorum), "of", gate.key, *(f"({extra})" for extra in extras)])
 
 
-def _gates(before: Sequence[MergedGate], after: Sequence[MergedGate]) -> list[Laxer]:
+def _gates(before: Sequence[MergedGate], after: Sequence[MergedGate]) -> list[Relaxation]:
     served = _served(before, after)
-    found: list[Laxer] = []
+    found: list[Relaxation] = []
     for gate in before:
         partner = served.get(gate.key)
         if partner is None:
             what = ", ".join(_gate_words(each) for each in after)
-            found.append(Laxer("groups", f"{_gate_words(gate)} are not asked any more, only {what}"))
+            found.append(Relaxation("groups", f"{_gate_words(gate)} are not asked any more, only {what}"))
         else:
             found += _weaker(gate, partner)
     return found
@@ -184,20 +184,20 @@ def _place(
     return False
 
 
-def _weaker(gate: MergedGate, now: MergedGate) -> list[Laxer]:
+def _weaker(gate: MergedGate, now: MergedGate) -> list[Relaxation]:
     who, found = gate.key, []
     if now.quorum < gate.quorum:
-        found.append(Laxer("quorum", f"{now.quorum} instead of {gate.quorum} of {who} are enough"))
+        found.append(Relaxation("quorum", f"{now.quorum} instead of {gate.quorum} of {who} are enough"))
     if is_stronger_step_up(gate.step_up, now.step_up):
-        found.append(Laxer("step_up", f"{who} need not step up by {gate.step_up}"))
+        found.append(Relaxation("step_up", f"{who} need not step up by {gate.step_up}"))
     if now.answer_within > gate.answer_within:
         found.append(
-            Laxer("answer_within", f"{who} are asked for {now.answer_within}, not {gate.answer_within}")
+            Relaxation("answer_within", f"{who} are asked for {now.answer_within}, not {gate.answer_within}")
         )
     if gate.reason and not now.reason:
-        found.append(Laxer("reason", f"{who} need not give a reason"))
+        found.append(Relaxation("reason", f"{who} need not give a reason"))
     if now.shared and not gate.shared:
-        found.append(Laxer("shared", f"a vote for {who} serves other questions too"))
+        found.append(Relaxation("shared", f"a vote for {who} serves other questions too"))
     if wider := now.escalate - gate.escalate:
-        found.append(Laxer("escalate", f"escalation adds {', '.join(sorted(wider))} to {who}"))
+        found.append(Relaxation("escalate", f"escalation adds {', '.join(sorted(wider))} to {who}"))
     return found

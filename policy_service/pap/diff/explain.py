@@ -19,25 +19,25 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.gates import merge
 from policy_service.domain.policy_request import PolicyRequest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.cases.mutants import written
-from policy_service.pap.changes.paths import Path, told
-from policy_service.pap.changes.reading import Read, read_all
-from policy_service.pap.changes.sides import ABSENT, Side
-from policy_service.pap.changes.trying import values_to_try
+from policy_service.pap.policy_tests.mutants import expression_text
+from policy_service.pap.diff.paths import Path, path_text
+from policy_service.pap.diff.policy_inputs import PolicyInputs, policies_inputs
+from policy_service.pap.diff.tool_side import ABSENT, ToolSide
+from policy_service.pap.diff.candidate_values import candidate_values
 from policy_service.pap.parts import read_parts
-from policy_service.pdp.cedar import Request, ask
+from policy_service.pdp.cedar import CedarRequest, evaluate_policies
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import policy_set
 
 MAX_TRIED: Final = 3_000
 """Changed calls that are decided while looking for one that is released."""
 
-HIDDEN: Final = "(hidden)"
-Hides = Callable[[str], bool]
+HIDDEN_VALUE: Final = "(hidden)"
+IsHidden = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyTold:
+class PolicyExplanation:
     """One policy of the call's tool: whether it held, and if not the first condition that failed."""
 
     id: str
@@ -55,7 +55,7 @@ class Explanation:
     """
 
     decision: Decision
-    policies: tuple[PolicyTold, ...] = ()
+    policies: tuple[PolicyExplanation, ...] = ()
     read: Mapping[str, str] = field(default_factory=dict)
     asks: tuple[str, ...] = ()
     release: tuple[str, ...] = ()
@@ -80,7 +80,7 @@ class Explanation:
         }
 
 
-def explain(bundle: Bundle, question: PolicyRequest, hides: Hides) -> Explanation:
+def explain(bundle: Bundle, question: PolicyRequest, hides: IsHidden) -> Explanation:
     """Explain what this bundle decides on a question. ``hides`` says whether a pointer is secret."""
     decision = decide(bundle.rules, question)
     version = bundle.rules.versions.get((question.tool, question.tool_digest))
@@ -88,9 +88,9 @@ def explain(bundle: Bundle, question: PolicyRequest, hides: Hides) -> Explanatio
         return Explanation(decision)
     tools = {**bundle.rules.tools, question.tool: version}
     bundle = replace(bundle, rules=replace(bundle.rules, tools=tools))
-    side = Side(bundle, read_parts(bundle.source.files)[0], question.tool)
+    side = ToolSide(bundle, read_parts(bundle.source.files)[0], question.tool)
     asked = side.asked_as(question)
-    read = read_all(side.trees.values())
+    read = policies_inputs(side.trees.values())
     told = Explanation(
         decision,
         tuple(_policies(side, asked)) if asked is not None else (),
@@ -115,16 +115,16 @@ def _gate_words(bundle: Bundle, gate: Any) -> str:
     return f"{asks} (asked by {', '.join(gate.gates)}; in groups.toml: {', '.join(people) or 'nobody'})"
 
 
-def _policies(side: Side, asked: tuple[Request, Entities]) -> Iterator[PolicyTold]:
-    holding = ask(side.all_as_forbids, *asked, side.rules.schema).reasons
+def _policies(side: ToolSide, asked: tuple[CedarRequest, Entities]) -> Iterator[PolicyExplanation]:
+    holding = evaluate_policies(side.policies_as_forbids, *asked, side.rules.schema).reasons
     for policy_id, tree in side.trees.items():
         source = side.bundle.policies[policy_id]
         effect = "gate" if source.gate is not None else source.effect
         failed = None if policy_id in holding else _first_failing(side, tree, asked)
-        yield PolicyTold(policy_id, effect, source.place, source.text, policy_id in holding, failed)
+        yield PolicyExplanation(policy_id, effect, source.place, source.text, policy_id in holding, failed)
 
 
-def _first_failing(side: Side, tree: pst.Template, asked: tuple[Request, Entities]) -> str:
+def _first_failing(side: ToolSide, tree: pst.Template, asked: tuple[CedarRequest, Entities]) -> str:
     """The first condition that is not true, in the order in which the engine looks at them."""
     bare = replace(
         tree,
@@ -142,7 +142,7 @@ def _first_failing(side: Side, tree: pst.Template, asked: tuple[Request, Entitie
     ]
     steps += [(_text_of(each), replace(bare, clauses=(each,))) for each in _conjuncts(tree.clauses)]
     for words, one in steps:
-        answer = ask(policy_set({"one": one}), *asked, side.rules.schema)
+        answer = evaluate_policies(policy_set({"one": one}), *asked, side.rules.schema)
         if answer.errors:
             return f"{words}: it cannot be evaluated"
         if "one" not in answer.reasons:
@@ -168,24 +168,24 @@ def _split(expr: pst.Expr) -> Iterator[pst.Expr]:
 
 
 def _text_of(clause: pst.Clause) -> str:
-    return f"{'when' if isinstance(clause, pst.When) else 'unless'} {{ {written(clause.expr)} }}"
+    return f"{'when' if isinstance(clause, pst.When) else 'unless'} {{ {expression_text(clause.expr)} }}"
 
 
-def _looked_at(side: Side, question: PolicyRequest, read: Read, hides: Hides) -> Iterator[tuple[str, str]]:
+def _looked_at(side: ToolSide, question: PolicyRequest, read: PolicyInputs, hides: IsHidden) -> Iterator[tuple[str, str]]:
     for path in sorted(read.literals):
         if path[0] in ("role", "team"):
             names = question.agent.roles if path[0] == "role" else question.agent.teams
-            yield told(path), str(path[1] in names).lower()
+            yield path_text(path), str(path[1] in names).lower()
             continue
         value = _value(side, question, path)
-        yield told(path), HIDDEN if _is_hidden(path, hides) else "(absent)" if value is None else repr(value)
+        yield path_text(path), HIDDEN_VALUE if _is_hidden(path, hides) else "(absent)" if value is None else repr(value)
 
 
-def _is_hidden(path: Path, hides: Hides) -> bool:
+def _is_hidden(path: Path, hides: IsHidden) -> bool:
     return path[0] == "input" and hides("".join(pointer_to(step) for step in path[1:]))
 
 
-def _value(side: Side, question: PolicyRequest, path: Path) -> Any:
+def _value(side: ToolSide, question: PolicyRequest, path: Path) -> Any:
     head, rest = path[0], path[1:]
     tables: dict[str, Any] = {
         "input": question.args, "fact": question.facts.resource, "agentfact": question.facts.agent,
@@ -210,18 +210,18 @@ def _value(side: Side, question: PolicyRequest, path: Path) -> Any:
 class _Search:
     """Looks for the fewest changed values with which the call would be released."""
 
-    def __init__(self, side: Side, question: PolicyRequest, read: Read, hides: Hides) -> None:
+    def __init__(self, side: ToolSide, question: PolicyRequest, read: PolicyInputs, hides: IsHidden) -> None:
         self._side, self._question, self._hides = side, question, hides
         self.count = 0
         args = question.args if isinstance(question.args, dict) else {}
         base = args if side.encoded(args) is not None else side.base_args()
-        self._values = values_to_try(read, [side], base)
+        self._values = candidate_values(read, [side], base)
         self._beside_what_stands(read)
         for path in list(self._values):
             if path[0] == "input" and _value(side, question, path) is not None:
                 self._values[path] = [v for v in self._values[path] if v != _value(side, question, path)]
 
-    def _beside_what_stands(self, read: Read) -> None:
+    def _beside_what_stands(self, read: PolicyInputs) -> None:
         """Values that would fit the other values of this very call, where rules compare two of them. Never those of a
         secret: the change would tell it."""
         for alike in read.alike:
@@ -232,7 +232,7 @@ class _Search:
             now = {path: value for path in relation.factors if type(value := self._now(path)) is int}
             if len(now) == len(relation.factors):
                 for path in relation.factors.keys() & self._values.keys():
-                    solved = relation.solved_for(path, now)
+                    solved = relation.solve_for(path, now)
                     self._values[path] += [] if solved is None else [solved - 1, solved, solved + 1]
 
     def _now(self, path: Path) -> Any:
@@ -295,9 +295,9 @@ class _Search:
 
     def _words(self, path: Path, value: Any) -> str:
         if _is_hidden(path, self._hides):
-            return f"another {told(path)}"
+            return f"another {path_text(path)}"
         if value == ABSENT:
-            return f"no {told(path)}"
+            return f"no {path_text(path)}"
         if path[0] in ("role", "team"):
-            return told(path) if value else f"not {told(path)}"
-        return f"{told(path)} = {value!r}"
+            return path_text(path) if value else f"not {path_text(path)}"
+        return f"{path_text(path)} = {value!r}"

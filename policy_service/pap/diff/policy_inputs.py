@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from cedarpy import pst
 
-from policy_service.pap.changes.paths import CONSTANT, OPAQUE, PEOPLE, Linear, Path, linear_of, path_of, told
+from policy_service.pap.diff.paths import CONSTANT, OPAQUE, PERSON_PATHS, LinearExpression, Path, parse_linear, path_of, path_text
 from policy_service.pap.policies import children, expressions
 
 _COMPARES: Final = frozenset(
@@ -29,12 +29,12 @@ _TIMES: Final = frozenset({"to_date", "to_time"})
 
 
 @dataclass
-class Read:
+class PolicyInputs:
     """The paths of some policies, with the literals each is compared with, and what could not be read exactly."""
 
     literals: dict[Path, set[Any]] = field(default_factory=dict)
     inexact: list[str] = field(default_factory=list)
-    relations: list[Linear] = field(default_factory=list)
+    relations: list[LinearExpression] = field(default_factory=list)
     alike: list[frozenset[Path]] = field(default_factory=list)
 
     def see(self, path: Path | None, *values: Any) -> None:
@@ -51,7 +51,7 @@ class Read:
         if why not in self.inexact:
             self.inexact.append(why)
 
-    def add(self, other: Read) -> None:
+    def add(self, other: PolicyInputs) -> None:
         """Take over everything another one has read."""
         for path, values in other.literals.items():
             self.see(path, *values)
@@ -61,9 +61,9 @@ class Read:
         self.alike += other.alike
 
 
-def read_policy(tree: pst.Template) -> Read:
+def policy_inputs(tree: pst.Template) -> PolicyInputs:
     """Everything one policy looks at."""
-    read = Read()
+    read = PolicyInputs()
     _scope(tree.principal, ("agent",), read)
     _scope(tree.resource, ("resource",), read)
     for clause in tree.clauses:
@@ -71,36 +71,36 @@ def read_policy(tree: pst.Template) -> Read:
     return read
 
 
-def read_all(trees: Iterable[pst.Template]) -> Read:
+def policies_inputs(trees: Iterable[pst.Template]) -> PolicyInputs:
     """Everything these policies look at."""
-    read = Read()
+    read = PolicyInputs()
     for tree in trees:
-        read.add(read_policy(tree))
+        read.add(policy_inputs(tree))
     return read
 
 
-def members_of(literals: Iterable[Any]) -> set[Any]:
+def literal_members(literals: Iterable[Any]) -> set[Any]:
     """What is compared with, sets by their members."""
     return {each for value in literals for each in (value if isinstance(value, frozenset) else (value,))}
 
 
-def _scope(constraint: Any, path: Path, read: Read) -> None:
+def _scope(constraint: Any, path: Path, read: PolicyInputs) -> None:
     entity = getattr(constraint, "entity", None)
     if isinstance(entity, pst.EntityUid):
         _entity(path, entity, read)
 
 
-def _entity(path: Path, entity: pst.EntityUid, read: Read) -> None:
+def _entity(path: Path, entity: pst.EntityUid, read: PolicyInputs) -> None:
     kind = entity.type.basename
     if kind in ("Role", "Group") and path == ("agent",):
         read.see(("role" if kind == "Role" else "team", entity.id))
     elif kind in ("Role", "Group") and path == ("fact", "agent"):
         read.see(("agent-role" if kind == "Role" else "agent-team", entity.id))
-    elif kind == "Group" and path in PEOPLE:
+    elif kind == "Group" and path in PERSON_PATHS:
         read.see(path, InGroup(entity.id))
     else:
         if kind == "Group":
-            read.doubt(f"groups of {told(path)}")
+            read.doubt(f"groups of {path_text(path)}")
         read.see(path, entity.id)
 
 
@@ -118,7 +118,7 @@ class TimeOfDay:
     since_midnight: timedelta
 
 
-def _visit(expr: pst.Expr, read: Read) -> None:  # noqa: C901 - one line for each form of the grammar
+def _visit(expr: pst.Expr, read: PolicyInputs) -> None:  # noqa: C901 - one line for each form of the grammar
     match expr:
         case pst.BinaryOp(op="and" | "or", left=left, right=right):
             _visit(left, read)
@@ -151,7 +151,7 @@ def _visit(expr: pst.Expr, read: Read) -> None:  # noqa: C901 - one line for eac
             _everything(expr, f"{type(expr).__name__} {getattr(expr, 'op', '')}".strip(), read)
 
 
-def _has(path: Path | None, base: pst.Expr, attrs: tuple[str, ...], read: Read) -> None:
+def _has(path: Path | None, base: pst.Expr, attrs: tuple[str, ...], read: PolicyInputs) -> None:
     if isinstance(base, pst.Var):
         for name in attrs[:1]:
             read.see(path_of(pst.GetAttr(base=base, attr=name)))
@@ -163,14 +163,14 @@ def _has(path: Path | None, base: pst.Expr, attrs: tuple[str, ...], read: Read) 
         read.see((*path, *attrs[:count]) if path not in (CONSTANT, OPAQUE) else path)
 
 
-def _like(base: pst.Expr, pattern: Any, read: Read) -> None:
+def _like(base: pst.Expr, pattern: Any, read: PolicyInputs) -> None:
     parts = ["" if isinstance(each, pst.Wildcard) else each.value for each in pattern]
     filled = ["x" if isinstance(each, pst.Wildcard) else each.value for each in pattern]
     read.doubt("like")
     _simple_or_doubt(base, ("".join(parts), "".join(filled), "".join(parts)[1:], "".join(parts)[:-1]), read)
 
 
-def _simple_or_doubt(expr: pst.Expr, values: tuple[Any, ...], read: Read) -> None:
+def _simple_or_doubt(expr: pst.Expr, values: tuple[Any, ...], read: PolicyInputs) -> None:
     path = path_of(expr)
     if path is None:
         _everything(expr, "an expression", read)
@@ -178,7 +178,7 @@ def _simple_or_doubt(expr: pst.Expr, values: tuple[Any, ...], read: Read) -> Non
         read.see(path, *values)
 
 
-def _compare_in(left: pst.Expr, right: pst.Expr, read: Read) -> None:
+def _compare_in(left: pst.Expr, right: pst.Expr, read: PolicyInputs) -> None:
     path = path_of(left)
     elements = right.elements if isinstance(right, pst.Set) else (right,)
     named = [each.value for each in elements if isinstance(each, pst.EntityLit)]
@@ -189,8 +189,8 @@ def _compare_in(left: pst.Expr, right: pst.Expr, read: Read) -> None:
         _entity(path, entity, read)
 
 
-def _members(op: str, left: pst.Expr, right: pst.Expr, read: Read) -> None:
-    given, wanted = constant_of(left), constant_of(right)
+def _members(op: str, left: pst.Expr, right: pst.Expr, read: PolicyInputs) -> None:
+    given, wanted = constant_value(left), constant_value(right)
     if given is not None and op == "contains" and path_of(right) is not None:
         read.see(path_of(right), *given)
     elif wanted is not None and path_of(left) is not None:
@@ -209,24 +209,24 @@ def _entities(given: pst.Set) -> list[pst.EntityUid]:
     return named if len(named) == len(given.elements) else []
 
 
-def _compare(left: pst.Expr, right: pst.Expr, read: Read) -> None:
+def _compare(left: pst.Expr, right: pst.Expr, read: PolicyInputs) -> None:
     for one, other in ((left, right), (right, left)):
         if isinstance(other, pst.EntityLit) and path_of(one) is not None:
             _entity(path_of(one) or OPAQUE, other.value, read)
             return
-        value = constant_of(other)
+        value = constant_value(other)
         if value is not None and _against_constant(one, value, read):
             return
-    if constant_of(left) is not None and constant_of(right) is not None:
+    if constant_value(left) is not None and constant_value(right) is not None:
         return
-    relation = linear_of(pst.BinaryOp(op="sub", left=left, right=right))
+    relation = parse_linear(pst.BinaryOp(op="sub", left=left, right=right))
     if relation is not None and relation.factors:
         read.relations.append(relation)
     what = "two attributes against each other" if path_of(left) and path_of(right) else "arithmetic"
     _relate((left, right), what, read)
 
 
-def _against_constant(expr: pst.Expr, value: Any, read: Read) -> bool:
+def _against_constant(expr: pst.Expr, value: Any, read: PolicyInputs) -> bool:
     """Note what one path is compared with; False where the expression is more than a path."""
     path = path_of(expr)
     if path is not None:
@@ -241,35 +241,35 @@ def _against_constant(expr: pst.Expr, value: Any, read: Read) -> bool:
     return False
 
 
-def _since(left: pst.Expr, right: pst.Expr, value: Any, read: Read) -> bool:
+def _since(left: pst.Expr, right: pst.Expr, value: Any, read: PolicyInputs) -> bool:
     if not isinstance(value, timedelta):
         return False
     try:
-        if isinstance(start := constant_of(right), datetime) and path_of(left) is not None:
+        if isinstance(start := constant_value(right), datetime) and path_of(left) is not None:
             read.see(path_of(left), start + value)
             return True
-        if isinstance(end := constant_of(left), datetime) and path_of(right) is not None:
+        if isinstance(end := constant_value(left), datetime) and path_of(right) is not None:
             read.see(path_of(right), end - value)
             return True
     except OverflowError:
         return False
     read.doubt("time between two attributes")
     for path in _paths(left):
-        read.see(path, Later(path_of(right) or OPAQUE, value))
+        read.see(path, OffsetTime(path_of(right) or OPAQUE, value))
     for path in _paths(right):
-        read.see(path, Later(path_of(left) or OPAQUE, -value))
+        read.see(path, OffsetTime(path_of(left) or OPAQUE, -value))
     return True
 
 
 @dataclass(frozen=True, slots=True)
-class Later:
+class OffsetTime:
     """A time that much later than another path's, as a value to try."""
 
     than: Path
     by: timedelta
 
 
-def _relate(exprs: tuple[pst.Expr, ...], why: str, read: Read) -> None:
+def _relate(exprs: tuple[pst.Expr, ...], why: str, read: PolicyInputs) -> None:
     paths = frozenset(path for expr in exprs for path in _paths(expr) if path not in (CONSTANT, OPAQUE))
     if len(paths) > 1:
         read.alike.append(paths)
@@ -277,11 +277,11 @@ def _relate(exprs: tuple[pst.Expr, ...], why: str, read: Read) -> None:
         _everything(expr, why, read)
 
 
-def _everything(expr: pst.Expr, why: str, read: Read) -> None:
+def _everything(expr: pst.Expr, why: str, read: PolicyInputs) -> None:
     """All paths below, each with all literals below: tried, not proved."""
-    if names := sorted({told(path) for path in _paths(expr)}):
+    if names := sorted({path_text(path) for path in _paths(expr)}):
         read.doubt(f"{why} ({', '.join(names)})")
-    values = [value for value in map(constant_of, expressions(expr)) if value is not None]
+    values = [value for value in map(constant_value, expressions(expr)) if value is not None]
     entities = [each.value for each in expressions(expr) if isinstance(each, pst.EntityLit)]
     for path in _paths(expr):
         read.see(path, *values)
@@ -298,18 +298,18 @@ def _paths(expr: pst.Expr) -> Iterator[Path]:
         yield from _paths(child)
 
 
-def constant_of(expr: pst.Expr) -> Any:
+def constant_value(expr: pst.Expr) -> Any:
     """The value of an expression without paths; None where it has one, or is no value we try."""
     match expr:
         case pst.BoolLit(value=value) | pst.LongLit(value=value) | pst.StringLit(value=value):
             return value
         case pst.UnaryOp(op="neg", arg=arg):
-            value = constant_of(arg)
+            value = constant_value(arg)
             return -value if isinstance(value, int) else None
         case pst.UnaryOp(op="decimal" | "datetime" | "duration" as op, arg=pst.StringLit(value=text)):
             return _typed(op, text)
         case pst.Set(elements=elements):
-            values = [constant_of(each) for each in elements]
+            values = [constant_value(each) for each in elements]
             return None if any(value is None for value in values) else frozenset(values)
     return None
 
