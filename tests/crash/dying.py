@@ -173,7 +173,7 @@ def watch_agent(passing: Passing) -> None:
     from countersign.journal.leases import Leases
     from countersign.live.work import LiveWork
     from countersign.service.client import Service
-    from countersign.waiting import AsyncWaits, SyncWaits
+    from countersign.waiting import AsyncExecutor, SyncExecutor
 
     sites = _by_file(points.agent_sites())
     unit = Database.unit
@@ -190,7 +190,7 @@ def watch_agent(passing: Passing) -> None:
         return _journaled(unit(self, durable=durable), point or "?", passing)
 
     Database.unit = watched_unit  # type: ignore[method-assign,assignment]
-    for waits in (SyncWaits, AsyncWaits):
+    for waits in (SyncExecutor, AsyncExecutor):
         waits.call = _watched_tool(waits.call, sites, passing)  # type: ignore[method-assign]
     for point in points.requests():
         name = point.rpartition(".")[2]

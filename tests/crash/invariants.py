@@ -20,8 +20,8 @@ from sqlalchemy import Connection, select
 from sqlmodel import SQLModel
 
 from countersign.contract import EffectState, TxnState, can_move, load, names
-from countersign.journal.moves import OPEN_TXN
-from countersign.journal.verifying import verify
+from countersign.journal.states import OPEN_TXN
+from countersign.journal.verification import verify
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow, IdempotencyRow, OutboxRow
 from policy_service.storage.tables import (

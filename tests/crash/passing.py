@@ -18,7 +18,7 @@ from countersign.adapters.redo import Work
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.database import Database
 from countersign.live.work import LiveWork
-from countersign.waiting import Answered, Asked, AsyncWaits, SyncWaits
+from countersign.waiting import HttpResponse, HttpRequest, AsyncExecutor, SyncExecutor
 
 
 class Points:
@@ -66,7 +66,7 @@ def watch(points: Points) -> None:
         passing(f"after {kind}")
 
     Database.unit = watched_unit  # type: ignore[method-assign]
-    for waits in (SyncWaits, AsyncWaits):
+    for waits in (SyncExecutor, AsyncExecutor):
         waits.send = _watched_send(waits.send)  # type: ignore[method-assign]
     for move in ("prepare", "commit"):
         _watch_act(LiveWork, move, f"live {move}")
@@ -76,10 +76,10 @@ def watch(points: Points) -> None:
 
 
 def _watched_send(send: Callable[..., Any]) -> Callable[..., Any]:
-    async def watched(self: Any, asked: Asked) -> Answered:
+    async def watched(self: Any, asked: HttpRequest) -> HttpResponse:
         where = f"{asked.method} {'/'.join(asked.target.split('/')[:3])}"
         passing(f"before {where}")
-        answered: Answered = await send(self, asked)
+        answered: HttpResponse = await send(self, asked)
         passing(f"after {where}")
         return answered
 

@@ -50,16 +50,16 @@ SDK_UPWARD = {
     },  # Tool.draft_manifest()
     "countersign.tools.current": {"countersign.llm.ledger.Ledger"},  # who counts
     "countersign.transactions.opening": {  # transaction(dry_run=True)
-        "countersign.rehearsal.dry_run.DryRehearsal",
-        "countersign.rehearsal.offline.Rehearsal",
+        "countersign.simulation.dry_run.DryRunSimulation",
+        "countersign.simulation.offline.Simulation",
     },
     "countersign.transactions.transaction": {  # its .result
-        "countersign.rehearsal.foreseen.DryRun",
-        "countersign.rehearsal.offline.Rehearsal",
+        "countersign.simulation.dry_run_report.DryRun",
+        "countersign.simulation.offline.Simulation",
     },
     "countersign.transactions.rerun": {  # run_transaction(dry_run=True)
-        "countersign.rehearsal.dry_run.rehearse",
-        "countersign.rehearsal.foreseen.DryRun",
+        "countersign.simulation.dry_run.run_dry",
+        "countersign.simulation.dry_run_report.DryRun",
     },
 }
 

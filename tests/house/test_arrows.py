@@ -104,7 +104,7 @@ WRONG_IN_SDK = {
         "def late():\n    from countersign.transactions.step import Step\n",
     ),
     "the commit knows the block": ("commit/firing.py", "from countersign.transactions import intake"),
-    "a neighbour on the same floor": ("integrations/loop.py", "import countersign.rehearsal.replay.replay"),
+    "a neighbour on the same floor": ("integrations/loop.py", "import countersign.simulation.replay.replay"),
     "somebody names the command line": ("rehearsal/replay.py", "import countersign.cli.terminal"),
     "a room names the package of all": ("commit/plan.py", "from countersign import transaction"),
     "a room that is not on the plan": ("strings/cut.py", "from countersign.errors import Denied"),

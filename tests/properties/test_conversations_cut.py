@@ -22,7 +22,7 @@ from countersign.integrations.loop import Loop, ModelClient
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.integrations.taking import StepTaker
 from countersign.journal import Journal
-from countersign.waiting import run
+from countersign.waiting import run_sync
 
 KEYS = (f"case-{number}" for number in count())
 FAULTS = ("before it is asked", "as it is asked", "before it fires", "after it fired", "as it is heard")
@@ -179,6 +179,6 @@ def _talk(journal: Journal, model: Model, world: World, key: str, messages: list
     both = (cast("ModelClient", model), cast("StepTaker", world))
     loop = Loop(dialect, *both, key, list(messages), numbers, on_message=hear)
     try:
-        return run(loop.run()).messages
+        return run_sync(loop.run()).messages
     except CutError:
         raise _CutAt(heard) from None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
         LeaseLost,
         LiveCommitFailed,
         MisuseError,
-        Moved,
+        IsolationConflict,
         NotDone,
         NotStageable,
         OutcomeUnknown,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         WorldError,
     )
     from countersign.errors.reasons import Asks, DenyReason, PendingReview, Proposal, Question
-    from countersign.journal.place import JournalUrl
+    from countersign.journal.location import JournalUrl
     from countersign.live.isolation import Abort, Retry, Serialize
     from countersign.llm.budgets import Budget
     from countersign.llm.calling import LlmCall, llm_call, record_llm
@@ -62,15 +62,15 @@ if TYPE_CHECKING:
     from countersign.llm.ledger import LlmRecord
     from countersign.llm.shapes import Usage
     from countersign.recovery.recovery import resume, resume_async
-    from countersign.rehearsal.divergences import (
+    from countersign.simulation.replay_report import (
         Divergence,
         NotRecorded,
         ReplayDiverged,
         ReplayedCall,
         ReplayResult,
     )
-    from countersign.rehearsal.foreseen import DryRun, ForeseenEffect
-    from countersign.rehearsal.replay import replay
+    from countersign.simulation.dry_run_report import DryRun, ForeseenEffect
+    from countersign.simulation.replay import replay
     from countersign.runtime import Runtime, default_runtime, use_runtime
     from countersign.settings import Settings
     from countersign.tools.current import FiringEffect, current_effect
@@ -100,7 +100,7 @@ _HOMES = {
         "SessionLost SettingsError Stopped ToolRaised TransactionBusy WorldError".split()
     ),
     "live.isolation": ("Abort", "Retry", "Serialize"),
-    "journal.place": ("JournalUrl",),
+    "journal.location": ("JournalUrl",),
     "llm.budgets": ("Budget",),
     "llm.calling": ("LlmCall", "llm_call", "record_llm"),
     "llm.errors": ("BudgetExceeded", "CallNotRecorded", "PriceUnknown", "UsageUnknown"),
@@ -109,9 +109,9 @@ _HOMES = {
     "tools.placeholder": ("Placeholder",),
     "tools.definition": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
     "errors.reasons": ("Asks", "DenyReason", "PendingReview", "Proposal", "Question"),
-    "rehearsal.divergences": ("Divergence", "NotRecorded", "ReplayDiverged", "ReplayResult", "ReplayedCall"),
-    "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
-    "rehearsal.replay": ("replay",),
+    "simulation.replay_report": ("Divergence", "NotRecorded", "ReplayDiverged", "ReplayResult", "ReplayedCall"),
+    "simulation.dry_run_report": ("DryRun", "ForeseenEffect"),
+    "simulation.replay": ("replay",),
     "transactions.rerun": ("run_transaction",),
     "recovery.recovery": ("resume", "resume_async"),
     "tools.rest": ("RestAnswer", "RestApi", "RestUnknown"),
@@ -160,7 +160,7 @@ __all__ = [
     "LlmRecord",
     "MemoryAdapter",
     "MisuseError",
-    "Moved",
+    "IsolationConflict",
     "NotDone",
     "NotRecorded",
     "NotStageable",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from countersign.journal.telling import visible
+from countersign.journal.export import escape_unprintable
 from policy_service.channels.admin.dev.output import print_lines, warn_manifest_not_in_force, print_review, warn_unknown_tool
 
 ERASE = "\x1b[8A\x1b[J\r\x9b2K"
@@ -20,7 +20,7 @@ HOSTILE = {
 def test_what_nobody_can_print_is_written(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     print_lines(f"{text}: approved")
     assert capsys.readouterr().out == f"dev | {shown}: approved\n"
-    assert visible(text) == shown, "as the SDK's own terminal does"
+    assert escape_unprintable(text) == shown, "as the SDK's own terminal does"
 
 
 def test_the_bar_of_an_unknown_tool_stands_whatever_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:

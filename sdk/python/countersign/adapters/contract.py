@@ -27,7 +27,7 @@ from countersign.adapters.examined import (
     raises,
 )
 from countersign.adapters.protocol import LiveAdapter, LiveSession
-from countersign.errors import Moved, OutsideTransaction, SessionLost, TransactionBusy
+from countersign.errors import IsolationConflict, OutsideTransaction, SessionLost, TransactionBusy
 
 __all__ = ["AdapterContract", "Resource"]
 
@@ -180,7 +180,7 @@ class AdapterContract(Nesting, Refusing, Stragglers):
             with session.effect(CALL):
                 resource.write(adapter, "k", "mine")
         first.prepare(A)
-        with raises(Moved):
+        with raises(IsolationConflict):
             second.prepare("a-2")
         second.undo()
         commit(first)
@@ -199,7 +199,7 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         with second.effect(CALL):
             resource.read(adapter, "k")
             resource.write(adapter, "k", "second")
-        with raises(Moved):
+        with raises(IsolationConflict):
             second.prepare("a-2")
         second.undo()
         first.close()
@@ -358,15 +358,15 @@ class AdapterContract(Nesting, Refusing, Stragglers):
                 session.undo()
                 continue
             equal(resource.notices_moves, True, "a change by others is noticed")
-            with raises(Moved) as caught:
+            with raises(IsolationConflict) as caught:
                 session.verify_unmoved() if refuses == "verify_unmoved" else session.prepare(A)
             (moved,) = caught
-            equal(isinstance(moved, Moved) and moved.key, key, "the key of the refusal")
-            equal(isinstance(moved, Moved) and moved.expected != moved.now, True, "its versions differ")
+            equal(isinstance(moved, IsolationConflict) and moved.key, key, "the key of the refusal")
+            equal(isinstance(moved, IsolationConflict) and moved.expected != moved.now, True, "its versions differ")
             if read is not None:
-                equal(isinstance(moved, Moved) and moved.read, read, "whether it was read")
+                equal(isinstance(moved, IsolationConflict) and moved.read, read, "whether it was read")
             (seen,) = (one for one in session.versions() if one.key == key)
-            equal(isinstance(moved, Moved) and moved.expected, seen.version, "the version that was seen")
+            equal(isinstance(moved, IsolationConflict) and moved.expected, seen.version, "the version that was seen")
             session.undo()
             equal(resource.outside(key), "theirs", "outside")
 

@@ -25,7 +25,7 @@ from countersign.adapters.examined import (
     raises,
 )
 from countersign.adapters.protocol import LiveAdapter
-from countersign.errors import Moved, NotStageable, OutsideTransaction
+from countersign.errors import IsolationConflict, NotStageable, OutsideTransaction
 
 
 class Nesting(Examined):
@@ -140,7 +140,7 @@ class Refusing(Examined):
         with first.effect(CALL):
             resource.write(adapter, "k", "mine")
         another, second = resource.adapter(), None
-        with raises(Moved):
+        with raises(IsolationConflict):
             second = another.begin("t-2")
             with second.effect(CALL):
                 resource.write(another, "k", "theirs")

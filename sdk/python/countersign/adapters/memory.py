@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
-from countersign.errors import MisuseError, Moved, NotStageable
+from countersign.errors import MisuseError, IsolationConflict, NotStageable
 from countersign.texts import text_of
 
 _NAMES: Final = "/"  # the key of the set of all keys
@@ -131,9 +131,9 @@ class MemorySession(LiveSession):
     def savepoint(self) -> Savepoint:
         """What was written until now."""
         before = dict(self._over)
-        return Savepoint(lambda: None, lambda: self._go_back(before))
+        return Savepoint(lambda: None, lambda: self._compensate_all(before))
 
-    def _go_back(self, before: dict[str, Any]) -> None:
+    def _compensate_all(self, before: dict[str, Any]) -> None:
         self._over = before
 
     def get(self, key: str) -> Any:
@@ -232,7 +232,7 @@ class MemorySession(LiveSession):
         for seen in self._seen.values():
             now = self._version(seen.key)
             if now != seen.version:
-                raise Moved(self._memory.name, seen.key, read=seen.read, expected=seen.version, now=now)
+                raise IsolationConflict(self._memory.name, seen.key, read=seen.read, expected=seen.version, now=now)
 
     def _require_undisputed(self, other: MemorySession) -> None:
         mine, theirs = self._written(), other._written()
@@ -241,7 +241,7 @@ class MemorySession(LiveSession):
         if disputed:
             key, before = min(disputed), other._before
             seen = self._seen.get(key) or Seen(key, self._version(key))
-            raise Moved(
+            raise IsolationConflict(
                 self._memory.name,
                 key,
                 read=seen.read,

@@ -18,7 +18,7 @@ from countersign.adapters.jail import Jail, Parts, parts_of, version_of
 from countersign.adapters.protocol import Change, Inside, LiveCall, LiveSession, Savepoint, Seen
 from countersign.adapters.redo import Work, sync
 from countersign.adapters.redo_record import COMMITTING, PREPARED, UNDOING, Op, Record, Unfinished
-from countersign.errors import Moved, NotStageable
+from countersign.errors import IsolationConflict, NotStageable
 
 _FOLDER_VERSION: Final = "folder"
 
@@ -56,9 +56,9 @@ class FilesSession(LiveSession):
     def savepoint(self) -> Savepoint:
         """What was written until now."""
         before = dict(self._over)
-        return Savepoint(lambda: None, lambda: self._go_back(before))
+        return Savepoint(lambda: None, lambda: self._compensate_all(before))
 
-    def _go_back(self, before: dict[Parts, str | None]) -> None:
+    def _compensate_all(self, before: dict[Parts, str | None]) -> None:
         self._over = before
 
     # -------------------------------------------------------------------------------------- looking
@@ -139,7 +139,7 @@ class FilesSession(LiveSession):
         for seen in self._seen.values():
             now = self._version(seen.key)
             if now != seen.version:
-                raise Moved(self._name, seen.key, read=seen.read, expected=seen.version, now=now)
+                raise IsolationConflict(self._name, seen.key, read=seen.read, expected=seen.version, now=now)
 
     def prepare(self, attempt_id: str) -> None:
         """Make the new contents and the record durable. From here on nobody else may prepare what we touch."""
@@ -234,7 +234,7 @@ class FilesSession(LiveSession):
                 key = min(disputed)
                 seen = self._seen.get(key) or Seen(key, None, written=True)
                 holder = f"transaction {other.txn[:12]}, which is prepared"
-                raise Moved(
+                raise IsolationConflict(
                     self._name, key, read=seen.read, expected=seen.version, now=seen.version, holder=holder
                 )
 

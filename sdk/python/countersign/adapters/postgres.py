@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from countersign.adapters.postgres_changes import changes_of
 from countersign.adapters.postgres_statements import Rows, require_stays
 from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.errors import CommitUnknown, Moved, NotStageable, SessionLost, SettingsError
+from countersign.errors import CommitUnknown, IsolationConflict, NotStageable, SessionLost, SettingsError
 
 if TYPE_CHECKING:
     import psycopg
@@ -129,7 +129,7 @@ class PostgresAdapter(LiveAdapter):
                 "PostgresAdapter more wait_seconds"
             )
         said = f"{during}: {said}" if during else said
-        raise Moved(self.name, key, read=False, expected=None, now=None, said=said) from error
+        raise IsolationConflict(self.name, key, read=False, expected=None, now=None, said=said) from error
 
     def landed(self, attempt_id: str) -> bool | None:
         """Whether the attempt's mark is in the database; None if the server cannot be asked.

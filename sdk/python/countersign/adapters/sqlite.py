@@ -31,7 +31,7 @@ from weakref import WeakSet
 from countersign.adapters.protocol import Change, Inside, LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.adapters.sqlite_changes import changes_of, require_references
 from countersign.adapters.sqlite_connection import OURS, LiveConnection
-from countersign.errors import MisuseError, Moved, NotStageable, SessionLost
+from countersign.errors import MisuseError, IsolationConflict, NotStageable, SessionLost
 
 _LANDED: Final = (
     "CREATE TABLE IF NOT EXISTS countersign_landed (attempt_id TEXT PRIMARY KEY, landed_at TEXT NOT NULL)"
@@ -139,8 +139,8 @@ class SQLiteAdapter(LiveAdapter):
                 "isolation=Serialize(...)"
             )
 
-    def _moved(self, said: str) -> Moved:
-        return Moved(self.name, "", read=False, expected=None, now=None, said=said)
+    def _moved(self, said: str) -> IsolationConflict:
+        return IsolationConflict(self.name, "", read=False, expected=None, now=None, said=said)
 
     def _uri(self, mode: str) -> str:
         return f"{Path(self._path).resolve().as_uri()}?mode={mode}"

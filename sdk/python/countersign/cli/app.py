@@ -37,12 +37,12 @@ from countersign.contract.codes import ErrorCode
 from countersign.errors import CountersignError, MisuseError, ServiceRefused
 from countersign.errors.reasons import Question, open_questions
 from countersign.integrations.errors import require_package
-from countersign.journal.telling import json_text, visible
+from countersign.journal.export import json_text, escape_unprintable
 from countersign.manifests.drafting import manifest_json
 from countersign.manifests.exporting import Exported, export_drafts, export_manifests
 from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
-from countersign.recovery.recovery import Resumed, resume_async
-from countersign.recovery.worker import work
+from countersign.recovery.recovery import RecoveryResult, resume_async
+from countersign.recovery.worker import run_worker
 from countersign.runtime import Runtime
 from countersign.tools.definition import Tool
 from countersign.tools.registry import files_beside, load_tools
@@ -111,10 +111,10 @@ def worker(
     Several may share one journal. SIGTERM or Ctrl-C lets the effect that is being fired end, and begins no other. With
     --once it ends as `resume` does.
     """
-    found: list[Resumed] = []
+    found: list[RecoveryResult] = []
     teller = _teller(as_json)
 
-    def tell(one: Resumed) -> None:
+    def tell(one: RecoveryResult) -> None:
         if once:
             found.append(one)
         teller(one)
@@ -122,7 +122,7 @@ def worker(
     with errors_told():
         load_tools(*tools)
         with Runtime.from_env() as runtime:
-            asyncio.run(work(runtime, tell, every_seconds=None if once else every))
+            asyncio.run(run_worker(runtime, tell, every_seconds=None if once else every))
     if not once:
         typer.echo("stopped")
     _end_by(found)
@@ -133,7 +133,7 @@ def accept(proposal: Annotated[str, typer.Argument(help="The id a ReviewPending 
     """Take the arguments a reviewer proposes, in the agent's name: people are asked anew, and nothing fires here."""
     with errors_told(), Runtime.from_env() as runtime:
         view = runtime.client().accept_proposal(proposal)
-    typer.echo(f"accepted: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
+    typer.echo(f"accepted: {escape_unprintable(view.run_key)} is at revision {view.rev}, {view.state.value}")
 
 
 @app.command()
@@ -144,7 +144,7 @@ def decline(
     """Keep the arguments as they are, in the agent's name; the question stays open."""
     with errors_told(), Runtime.from_env() as runtime:
         view = runtime.client().decline_proposal(proposal, reason)
-    typer.echo(f"declined: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
+    typer.echo(f"declined: {escape_unprintable(view.run_key)} is at revision {view.rev}, {view.state.value}")
 
 
 @app.command()
@@ -167,7 +167,7 @@ def answer(
         print_json([asdict(one) for one in asked])
         return
     for one in asked:
-        typer.echo(visible(f"{one.question_id}: {one} ({one.asked_at})"))
+        typer.echo(escape_unprintable(f"{one.question_id}: {one} ({one.asked_at})"))
     if not asked:
         typer.echo("nobody asks anything")
 
@@ -264,7 +264,7 @@ def _export_listing(mcp: str, prefix: str, out: Path | None, *, force: bool, as_
         print_json({"tools": told, "notes": list(notes)})
     else:
         for line in _listing_lines(told, notes):
-            typer.echo(visible(line))
+            typer.echo(escape_unprintable(line))
     if any(one.problems for one in drafts):
         raise typer.Exit(1)
 
@@ -322,7 +322,7 @@ def _tool_line(one: Tool) -> dict[str, Any]:
     return line | {"kind": kind, "resource": resource, "draft": manifest_json(draft).decode()}
 
 
-async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> list[Resumed]:
+async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> list[RecoveryResult]:
     while True:
         found = await resume_async(runtime)
         _print_resumed(found, as_json)
@@ -331,32 +331,32 @@ async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> list
         await asyncio.sleep(max(follow, _LEAST_PAUSE_SECONDS))
 
 
-def _end_by(found: list[Resumed]) -> None:
+def _end_by(found: list[RecoveryResult]) -> None:
     """A timer that runs this hears of what it cannot finish."""
-    if any(one.is_kept_up for one in found):
+    if any(one.needs_attention for one in found):
         raise typer.Exit(_KEPT_UP)
 
 
-def _teller(as_json: bool) -> Callable[[Resumed], None]:
+def _teller(as_json: bool) -> Callable[[RecoveryResult], None]:
     """Prints a transaction when something about it is new: a line each, at once."""
 
-    def tell(one: Resumed) -> None:
+    def tell(one: RecoveryResult) -> None:
         typer.echo(json_text(_resumed(one)) if as_json else _line(one))
         sys.stdout.flush()
 
     return tell
 
 
-def _resumed(one: Resumed) -> dict[str, Any]:
-    return asdict(one) | {"kept_up": one.is_kept_up}
+def _resumed(one: RecoveryResult) -> dict[str, Any]:
+    return asdict(one) | {"kept_up": one.needs_attention}
 
 
-def _line(one: Resumed) -> str:
+def _line(one: RecoveryResult) -> str:
     before, after = one.before or "damaged", one.after or "damaged"
-    return f"{visible(one.run_key or one.txn[:12])}: {before} -> {after}: {visible(one.note)}"
+    return f"{escape_unprintable(one.run_key or one.txn[:12])}: {before} -> {after}: {escape_unprintable(one.note)}"
 
 
-def _print_resumed(found: list[Resumed], as_json: bool) -> None:
+def _print_resumed(found: list[RecoveryResult], as_json: bool) -> None:
     if as_json:
         print_json([_resumed(one) for one in found])
         return

@@ -17,7 +17,7 @@ from countersign.catalogue.reading import acts_without_compensation, entry, havi
 from countersign.cli.terminal import JsonOption, errors_told, print_json
 from countersign.contract.manifest import ToolManifest
 from countersign.errors import MisuseError
-from countersign.journal.telling import visible
+from countersign.journal.export import escape_unprintable
 from countersign.manifests.drafting import manifest_json
 from countersign.manifests.exporting import export_manifests
 
@@ -59,7 +59,7 @@ def show_catalogue(
         return
     if not found:
         typer.echo(
-            f"none of them has the word {visible(word)!r}; `countersign tools catalogue` lists them all"
+            f"none of them has the word {escape_unprintable(word)!r}; `countersign tools catalogue` lists them all"
         )
     for one in found:  # lines and no table, which would cut the names that are to be copied
         nothing = one.uncompensated is not None

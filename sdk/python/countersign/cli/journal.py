@@ -30,13 +30,13 @@ from countersign.cli.terminal import (
     to_the_minute,
 )
 from countersign.errors import MisuseError, SettingsError
-from countersign.journal.counting import count
+from countersign.journal.statistics import count
 from countersign.journal.damage import Verified
-from countersign.journal.place import default_key_path
-from countersign.journal.reading import Wanted, moment
+from countersign.journal.location import default_key_path
+from countersign.journal.queries import TransactionFilter, parse_time
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.telling import DAMAGED, Form, description_of, exported, summary_of, visible
-from countersign.journal.verifying import verify
+from countersign.journal.export import DAMAGED, ExportFormat, description_of, render_export, summary_of, escape_unprintable
+from countersign.journal.verification import verify
 from countersign.recovery.prior_run import close
 from countersign.runtime import Runtime
 from countersign.settings import JOURNAL_KEY_VARIABLE, journal_key_path_from_env
@@ -117,7 +117,7 @@ def _print_whole(one: dict[str, Any]) -> None:
     print_members({name: value for name, value in one.items() if name not in _APART})
     for kind in ("effects", "dropped"):
         for effect in one[kind]:
-            head = f"{effect['lane']} {effect['seq']}: {visible(effect['tool'] or '')} {effect['state']}"
+            head = f"{effect['lane']} {effect['seq']}: {escape_unprintable(effect['tool'] or '')} {effect['state']}"
             typer.echo(f"\n{head}{', not in the list' if kind == 'dropped' else ''}")
             print_members(
                 {name: value for name, value in effect.items() if name not in _IN_ITS_HEAD}, indent="  "
@@ -141,7 +141,7 @@ def export_journal(
     with errors_told(), the_journal(journal) as opened:
         wanted = _wanted(state, tool, agent, text, since, until)
         found = [description_of(opened, txn) for txn in opened.transactions.matching_ids(wanted)]
-        written = exported(_form(form), found, datetime.now(UTC).isoformat(timespec="seconds"))
+        written = render_export(_form(form), found, datetime.now(UTC).isoformat(timespec="seconds"))
         if out is not None:
             _write_new(out, written)
     typer.echo(written if out is None else f"{len(found)} transactions in {out}", nl=out is not None)
@@ -242,9 +242,9 @@ def _wanted(
     text: str | None,
     since: str | None,
     until: str | None,
-) -> Wanted:
+) -> TransactionFilter:
     now = time.time()
-    return Wanted(state, tool, agent, text, moment(since, now), moment(until, now))
+    return TransactionFilter(state, tool, agent, text, parse_time(since, now), parse_time(until, now))
 
 
 def _print_summaries(rows: list[dict[str, Any]], as_json: bool, none: str) -> None:
@@ -280,11 +280,11 @@ def _states(counts: dict[str, int]) -> str:
     return ", ".join(f"{n} {state}" for state, n in counts.items())
 
 
-def _form(name: str) -> Form:
-    for form in get_args(Form):
+def _form(name: str) -> ExportFormat:
+    for form in get_args(ExportFormat):
         if name == form:
             return form  # type: ignore[no-any-return]
-    raise MisuseError(f"there is no format {name!r}; there are {', '.join(get_args(Form))}")
+    raise MisuseError(f"there is no format {name!r}; there are {', '.join(get_args(ExportFormat))}")
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -25,10 +25,10 @@ import typer
 from countersign.cli.terminal import JournalOption, JsonOption, errors_told, place_of, print_json, print_table
 from countersign.errors import CountersignError, Denied, MisuseError, ReviewRequired, ServiceUnavailable
 from countersign.errors.fired import raised_at
-from countersign.journal.telling import json_text, visible
-from countersign.rehearsal.divergences import ReplayResult, require_mode
-from countersign.rehearsal.foreseen import DryRun
-from countersign.rehearsal.replay import Mode, replay
+from countersign.journal.export import json_text, escape_unprintable
+from countersign.simulation.replay_report import ReplayResult, require_mode
+from countersign.simulation.dry_run_report import DryRun
+from countersign.simulation.replay import Mode, replay
 from countersign.runtime import Runtime
 from countersign.texts import text_of
 from countersign.tools.registry import load_tools
@@ -112,11 +112,11 @@ def _ends_told() -> Iterator[None]:
     try:
         yield
     except CountersignError as ended:
-        typer.echo(f"{ended.code}: {visible(text_of(ended))}", err=True)
+        typer.echo(f"{ended.code}: {escape_unprintable(text_of(ended))}", err=True)
         raise typer.Exit(_ENDS.get(type(ended), NOT_RUN)) from ended
     except Exception as raised:
         told = f"the step raised {type(raised).__name__}: {text_of(raised)} ({raised_at(raised)})"
-        typer.echo(visible(told), err=True)
+        typer.echo(escape_unprintable(told), err=True)
         raise typer.Exit(NOT_RUN) from raised
 
 
@@ -136,9 +136,9 @@ def _print(found: DryRun) -> None:
         ],
     )  # fmt: skip
     for live in found.live:
-        typer.echo(visible(f"live {live}"))
+        typer.echo(escape_unprintable(f"live {live}"))
     for changed in found.changes:
-        typer.echo(visible(f"changes {changed}"))
+        typer.echo(escape_unprintable(f"changes {changed}"))
     typer.echo("nothing fired, nothing was kept")
 
 
@@ -186,5 +186,5 @@ def _print_replayed(found: ReplayResult) -> None:
     for divergence in found.divergences:
         typer.echo(f"differs: {divergence}")
     for told in found.unchecked:
-        typer.echo(visible(f"unchecked: {told}"))
+        typer.echo(escape_unprintable(f"unchecked: {told}"))
     typer.echo(f"{found.status}; nothing fired")

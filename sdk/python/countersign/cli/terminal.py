@@ -16,8 +16,8 @@ from rich.table import Column, Table
 
 from countersign.errors import CountersignError
 from countersign.journal import Journal, require_journal
-from countersign.journal.place import JournalPlace, journal_place
-from countersign.journal.telling import json_text, visible
+from countersign.journal.location import JournalLocation, parse_location
+from countersign.journal.export import json_text, escape_unprintable
 from countersign.settings import journal_key_path_from_env, journal_path_from_env
 
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text for people.")]
@@ -32,9 +32,9 @@ JournalOption = Annotated[
 ]
 
 
-def place_of(named: str | None) -> JournalPlace:
+def place_of(named: str | None) -> JournalLocation:
     """Where a command's journal lies."""
-    return journal_place(named) if named else journal_path_from_env()
+    return parse_location(named) if named else journal_path_from_env()
 
 
 ToolsOption = Annotated[
@@ -72,7 +72,7 @@ def errors_told() -> Iterator[None]:
     try:
         yield
     except CountersignError as error:
-        typer.echo(f"{error.code}: {visible(str(error))}", err=True)
+        typer.echo(f"{error.code}: {escape_unprintable(str(error))}", err=True)
         raise typer.Exit(1) from error
 
 
@@ -85,7 +85,7 @@ def print_members(members: Mapping[str, Any], *, indent: str = "") -> None:
     """Print each member that says something on a line of its own, whole: a line may be copied, a cell may not."""
     for name, value in members.items():
         if value is not None:
-            typer.echo(f"{indent}{name}: {visible(str(value))}")
+            typer.echo(f"{indent}{name}: {escape_unprintable(str(value))}")
 
 
 def to_the_minute(moment: str | None) -> str | None:
@@ -103,5 +103,5 @@ def print_table(
     # What is cut off cannot be copied.
     table = Table(*(Column(name, overflow="fold", no_wrap=name in whole) for name in columns))
     for row in rows:
-        table.add_row(*("" if row[name] is None else visible(str(row[name])) for name in columns))
+        table.add_row(*("" if row[name] is None else escape_unprintable(str(row[name])) for name in columns))
     Console(markup=False, highlight=False).print(table)

@@ -202,7 +202,7 @@ class ReleaseLapsed(Stopped):
         super().__init__(f"permission to act ran out before everything was done: {detail}. {stands}")
 
 
-class Moved(Stopped):
+class IsolationConflict(Stopped):
     """What live effects saw was changed by somebody else before the commit; run the transaction again.
 
     `expected` is the version they saw, `now` the one that is there; None where there was, or is, nothing. A database
@@ -236,9 +236,9 @@ class Moved(Stopped):
             "became of it, so ask for none of it under another.",
         )
 
-    def after(self, attempts: int) -> Moved:
+    def after(self, attempts: int) -> IsolationConflict:
         """The same of the last of so many runs."""
-        last = Moved(self.adapter, self.key, read=self.read, expected=self.expected, now=self.now)
+        last = IsolationConflict(self.adapter, self.key, read=self.read, expected=self.expected, now=self.now)
         last.attempts = attempts
         last.args = (f"{self} Somebody came in between in each of {attempts} runs, all that Retry allows.",)
         return last

@@ -33,7 +33,7 @@ from countersign.integrations.loop import (
 )
 from countersign.integrations.taking import StepTaker
 from countersign.live.isolation import ABORT, Abort, Serialize
-from countersign.waiting import run
+from countersign.waiting import run_sync
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
@@ -214,7 +214,7 @@ def run_openai(
         max_turns,
         on_message,
     )
-    return loop.run() if awaits else run(loop.run())
+    return loop.run() if awaits else run_sync(loop.run())
 
 
 def _require_client(vendor: Any, client: Any) -> None:

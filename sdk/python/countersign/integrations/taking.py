@@ -26,7 +26,7 @@ from countersign.errors import (
     Denied,
     EffectFailed,
     MisuseError,
-    Moved,
+    IsolationConflict,
     NotDone,
     NotStageable,
     ReleaseLapsed,
@@ -49,10 +49,10 @@ from countersign.integrations.telling import (
     results_of,
 )
 from countersign.live.isolation import ABORT, Abort, Retry, Serialize, require_isolation
-from countersign.recovery.prior_run import denied_before, earlier_run, is_passed, withdraw
+from countersign.recovery.prior_run import find_prior_denial, load_prior_run, is_superseded, withdraw
 from countersign.runtime import default_runtime
 from countersign.texts import text_of
-from countersign.transactions.opening import claimed_of, require_wait, transaction
+from countersign.transactions.opening import build_claimed, require_wait, transaction
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class StepTaker:
             )
         require_isolation(self.isolation, reruns=False)
         require_wait(self.wait)
-        claimed_of(self.purpose, None, self.on_behalf_of)
+        build_claimed(self.purpose, None, self.on_behalf_of)
         waiting = [one.name for _, one in self.offered if one.is_async]
         if waiting and not self.awaits:
             raise MisuseError(
@@ -119,7 +119,7 @@ class StepTaker:
             answers = tuple(one if isinstance(one, Answer) else held(one.call) for one in read)
             return await self._not_done(key, (), answers)
         runtime = self.runtime or default_runtime()
-        if is_passed(runtime.journal, runtime.settings.agent, key, later):
+        if is_superseded(runtime.journal, runtime.settings.agent, key, later):
             return await self._not_done(key, meant, await self._told_then(key, meant))
         taken, step = Taken(), self._step(key, said)
         try:
@@ -135,7 +135,7 @@ class StepTaker:
             if failed_before is None:
                 raise
             return after_failure(failed_before, meant, taken)
-        except (Moved, ReleaseLapsed) as stopped:
+        except (IsolationConflict, ReleaseLapsed) as stopped:
             if isinstance(stopped, ReleaseLapsed) and stopped.may_fire:
                 raise  # a model would call it once more, in another turn
             told = {one.call.call_id: f"not done: {stopped}" for one in meant}
@@ -143,7 +143,7 @@ class StepTaker:
         if step.replayed:
             # what live tools answered now was of a world that has the earlier run's work already
             record = runtime.journal.transactions.require(step.txn)
-            then = as_it_was(earlier_run(runtime.journal, record), meant, whole=False)
+            then = as_it_was(load_prior_run(runtime.journal, record), meant, whole=False)
             taken = taken if then is None else Taken(then)
         return results_of(meant, taken)
 
@@ -152,8 +152,8 @@ class StepTaker:
         runtime = self.runtime or default_runtime()
         record = runtime.journal.transactions.get(txn_id(agent=runtime.settings.agent, run_key=key))
         if record is not None and record.staging is not None:
-            then = as_it_was(earlier_run(runtime.journal, record), meant)
-            denied = None if then is None else await self._asked(denied_before, record)
+            then = as_it_was(load_prior_run(runtime.journal, record), meant)
+            denied = None if then is None else await self._asked(find_prior_denial, record)
             if then is not None and denied is not None:
                 return answers_of(meant, denials(denied, meant, Taken(then)))
         return tuple(passed(one.call) for one in meant)
@@ -208,20 +208,20 @@ class StepTaker:
             value = one.function(**one.args)
             return await value if one.tool.is_async else value
         except NotDone as refused:
-            why = NotDone.__name__ if step.hides_live(one.tool) else text_of(refused)
+            why = NotDone.__name__ if step.live_call_has_secrets(one.tool) else text_of(refused)
             raise _NotTakenError(one.call, f"not done: {why}") from refused
         except (NotStageable, Denied, ReviewRequired) as refused:  # the latter two of `ask: live`
             raise _NotTakenError(one.call, f"not done: {text_of(refused)}") from refused
         except SessionLost as lost:  # a database said no, and took all of the step's live work back
             if lost.may_stand:
                 raise
-            why = SessionLost.__name__ if step.hides_live(one.tool) else str(lost)
+            why = SessionLost.__name__ if step.live_call_has_secrets(one.tool) else str(lost)
             raise _NotTakenError(one.call, f"not done: {why}") from lost
         except CountersignError:
             raise
         except Exception as error:  # a live tool may raise anything; it is undone with its transaction
             # Its text may repeat the arguments.
-            kind, hidden = type(error).__name__, step.hides_live(one.tool)
+            kind, hidden = type(error).__name__, step.live_call_has_secrets(one.tool)
             log.warning(
                 "live tool %s raised %s; its step is undone and the model is told",
                 *(one.tool.name, kind),

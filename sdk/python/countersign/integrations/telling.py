@@ -13,7 +13,7 @@ from typing import Any, Final
 from countersign.errors import AlreadyRedeemed, Denied, EffectFailed, NotStageable
 from countersign.integrations.conversation import Answer, ModelCall
 from countersign.journal import EffectRecord
-from countersign.recovery.prior_run import EarlierRun
+from countersign.recovery.prior_run import PriorRun
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.tool import CallNames
@@ -122,7 +122,7 @@ def _distinct(staged: Sequence[Placeholder[Any]]) -> tuple[Placeholder[Any], ...
     return tuple({one.effect_id: one for one in staged}.values())
 
 
-def done_before(done: EarlierRun, meant: Sequence[Meant]) -> tuple[Answer, ...]:
+def done_before(done: PriorRun, meant: Sequence[Meant]) -> tuple[Answer, ...]:
     """What an earlier run has done, where it is what these calls mean.
 
     Raises:
@@ -140,7 +140,7 @@ def done_before(done: EarlierRun, meant: Sequence[Meant]) -> tuple[Answer, ...]:
     return after_failure(failed, meant, Taken(returned))
 
 
-def as_it_was(done: EarlierRun, meant: Sequence[Meant], *, whole: bool = True) -> list[Any] | None:
+def as_it_was(done: PriorRun, meant: Sequence[Meant], *, whole: bool = True) -> list[Any] | None:
     """What the tools answered then, one call after the other. None where the calls are not those that were done; where
     `whole` is False, a part of those is told as well.
     """

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from countersign.adapters.reads import READS
 from countersign.clock import backoff
-from countersign.errors import MisuseError, Moved, NotStageable, OutsideTransaction, ResourceBusy
+from countersign.errors import MisuseError, IsolationConflict, NotStageable, OutsideTransaction, ResourceBusy
 from countersign.tools.current import Place, here
 
 if TYPE_CHECKING:
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 _TURN_POLL_SECONDS: Final = 0.002  # a task waits for a thread: no event of one loop reaches both
 
 
-class _Turn:
+class _Holder:
     """One live effect that runs; whoever it starts has it too, and keeps it when it is over."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: SessionLock) -> None:
         self.turns, self.over = turns, False
 
 
-_inside: ContextVar[_Turn | None] = ContextVar("countersign_inside_live_effect", default=None)
+_inside: ContextVar[_Holder | None] = ContextVar("countersign_inside_live_effect", default=None)
 
 
-class Turns:
+class SessionLock:
     """Who may run a live effect now."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Turns:
         self._block = 0  # which block may run effects now
 
     @property
-    def taken_here(self) -> bool:
+    def is_held_here(self) -> bool:
         """Whether the code that asks is part of a live effect."""
         turn = _inside.get()
         return turn is not None and turn.turns is self
@@ -130,7 +130,7 @@ class Turns:
 
     @contextmanager
     def _held(self) -> Iterator[None]:
-        turn = _Turn(self)
+        turn = _Holder(self)
         self._holder, token = here(), _inside.set(turn)
         try:
             yield
@@ -225,7 +225,7 @@ def require_isolation(isolation: object, *, reruns: bool) -> None:
         )
 
 
-async def claim(engine: Engine, lease: Lease, policy: Serialize) -> frozenset[str]:
+async def lock_resources(engine: Engine, lease: Lease, policy: Serialize) -> frozenset[str]:
     """Wait for the resources and take all of them; answers their names.
 
     Raises:
@@ -247,18 +247,18 @@ async def claim(engine: Engine, lease: Lease, policy: Serialize) -> frozenset[st
 
 
 @dataclass(slots=True)
-class Attempts:
+class ConflictRetries:
     """The runs of one `run_transaction` that somebody else has spoilt."""
 
     allowed: int
     spoilt: int = 0
 
     @classmethod
-    def of(cls, isolation: Isolation) -> Attempts:
+    def of(cls, isolation: Isolation) -> ConflictRetries:
         """As many as the policy says."""
         return cls(isolation.attempts if isinstance(isolation, Retry) else 1)
 
-    def pause_after(self, moved: Moved) -> float:
+    def pause_after(self, moved: IsolationConflict) -> float:
         """How long to let the others go on before the next run.
 
         Raises:

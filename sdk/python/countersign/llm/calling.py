@@ -81,7 +81,7 @@ class LlmCall:
             asking.model, self.run, asking.bounds, asking.budgets, keeps_reasoning=asking.reasoning
         )
         self.call_id = self._reserved.call_id
-        self._since = self._ledger.clock.steady()
+        self._since = self._ledger.clock.monotonic()
 
     def record(self, response: object, *, unknown_tokens: bool | None = None) -> LlmRecord:
         """Write down what the call took, from its response: an object or a dict, of a stream its last usage.
@@ -90,7 +90,7 @@ class LlmCall:
             UsageUnknown: it does not say. The call stays reserved; with unknown_tokens=True it is recorded.
             MisuseError: this call was recorded or released before.
         """
-        milliseconds = -int(-(self._ledger.clock.steady() - self._since) * 1000 // 1)
+        milliseconds = -int(-(self._ledger.clock.monotonic() - self._since) * 1000 // 1)
         self.ended = True  # it was made, whatever its response looks like
         allow = self._asking.unknown_tokens if unknown_tokens is None else unknown_tokens
         try:
@@ -149,7 +149,7 @@ class Calling:
             )
         with ExitStack() as opening:
             facts = _asked(self._asking)
-            tell = opening.enter_context(tracing.calling_model(f"chat {self._asking.model}", facts))
+            tell = opening.enter_context(tracing.model_span(f"chat {self._asking.model}", facts))
             self._call = LlmCall(self._asking, tell)
             self._span = opening.pop_all()
         return self._call
@@ -274,7 +274,7 @@ def record_llm(
         )
     asking = Asking(named, bounds, run=of, budgets=tuple(budgets), runtime=runtime)
     ledger, of_run = asking.resolved()
-    with tracing.calling_model(f"chat {named}", _asked(asking)) as tell:
+    with tracing.model_span(f"chat {named}", _asked(asking)) as tell:
         record = ledger.record(of_run, named, usage, asking.bounds.milliseconds, asking.budgets)
         tell(_answered(record))
     return record

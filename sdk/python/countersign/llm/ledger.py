@@ -17,7 +17,7 @@ from typing import Any, Final
 from countersign.clock import Clock
 from countersign.errors import JournalSealed, MisuseError
 from countersign.journal import Journal
-from countersign.journal.spending import Hold, Shortage
+from countersign.journal.spending import BudgetHold, Shortage
 from countersign.llm.bounds import Bounds
 from countersign.llm.budgets import Budget, day_of, load_budgets, named_once, renews_at, shown
 from countersign.llm.errors import BudgetExceeded, PriceUnknown
@@ -208,8 +208,8 @@ def _said(budget: Budget, bounds: Mapping[str, int | None]) -> list[int]:
     return [value for value in bounds.values() if value is not None]
 
 
-def _hold(budget: Budget, amount: int, run: str | None, now: float) -> Hold:
-    return Hold(
+def _hold(budget: Budget, amount: int, run: str | None, now: float) -> BudgetHold:
+    return BudgetHold(
         budget=budget.name,
         measure=budget.measure,
         per=budget.per,

@@ -96,14 +96,14 @@ class Manifests:
         if beside is not None and beside.asks_live:
             return beside
         known = self._live.get(tool.name)
-        if known is None or clock.steady() - known.at >= _LIVE_FRESH_SECONDS:
+        if known is None or clock.monotonic() - known.at >= _LIVE_FRESH_SECONDS:
             try:
                 reviewed = await self._reviewed(tool, service)
             except ServiceUnavailable:
                 if known is None and beside is None:
                     raise
                 reviewed = beside if known is None else known.manifest
-            known = self._live[tool.name] = _Looked(reviewed, clock.steady())
+            known = self._live[tool.name] = _Looked(reviewed, clock.monotonic())
             self._secret_live[tool.name] = () if reviewed is None else reviewed.secret
         found = known.manifest or beside
         if tool.draft.ask == "live":

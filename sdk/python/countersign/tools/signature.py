@@ -138,7 +138,7 @@ class Signature:
         """
         return self._validate(values)
 
-    def require_fitting(self, raw: bytes) -> None:
+    def require_args_fit(self, raw: bytes) -> None:
         """Refuse bytes that somebody else wrote and that the arguments they stand for would not be written as: a text
         that passes for a number would reach the tool as a number, and people signed the text.
 

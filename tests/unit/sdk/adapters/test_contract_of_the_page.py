@@ -7,7 +7,7 @@ from typing import Any
 
 from countersign.adapters import LiveAdapter
 from countersign.adapters.contract import AdapterContract, Resource
-from countersign.errors import Moved
+from countersign.errors import IsolationConflict
 from tests.house.documents import all_blocks
 
 PAGE = "sdk/python/countersign/adapters/README.md"
@@ -49,7 +49,7 @@ class OnTheBoard(Resource):
     def change_outside(self, key: str, value: str) -> bool:
         try:
             session = self._board.begin("theirs")
-        except Moved:
+        except IsolationConflict:
             return False
         session.notes[key] = value
         session.commit("theirs")

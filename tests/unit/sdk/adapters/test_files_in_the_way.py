@@ -293,10 +293,10 @@ def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(
         also()
     assert live_states(desk) == ["live", "live"]
     (found,) = resume(desk.runtime)
-    assert (found.is_kept_up, "was not taken back" in found.note) == (True, True)
+    assert (found.needs_attention, "was not taken back" in found.note) == (True, True)
     assert (root / "a").read_text() == "theirs" and "live" in live_states(desk)
     (folder,) = sessions(root)
     (folder / "before" / "0").unlink()  # a person has settled it
     (found,) = resume(desk.runtime)
-    assert (found.after, found.is_kept_up) == ("ended", False)
+    assert (found.after, found.needs_attention) == ("ended", False)
     assert ((root / "a").read_text(), sessions(root)) == ("theirs", [])

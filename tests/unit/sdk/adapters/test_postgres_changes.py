@@ -6,7 +6,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from countersign import Moved
+from countersign import IsolationConflict
 from countersign.adapters import row_changes
 from countersign.adapters.postgres import PostgresAdapter
 from countersign.adapters.postgres_changes import changes_of
@@ -208,7 +208,7 @@ def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> 
     with server.session() as session:
         server.run(session, "UPDATE lines SET n = 9 WHERE order_id = 1")
         server.outside("UPDATE orders SET state = 'theirs' WHERE id = 2")
-        with pytest.raises(Moved, match="a deferred constraint"):
+        with pytest.raises(IsolationConflict, match="a deferred constraint"):
             session.changes()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from countersign import Asks, Denied, Edited, NotStageable, PlaceholderUsed, ReviewPending, resume
-from countersign.commit.review import Edits, Judge
+from countersign.commit.review import ProposalResponder, EditPolicy
 from countersign.contract import DenyCode, canonicalize
 from countersign.contract.codes import ErrorCode
 from countersign.contract.wire import EffectView, ProposalView, TransactionView
@@ -223,12 +223,12 @@ def proposing(*proposed: dict[str, Any], tool: str = "refund") -> TransactionVie
     return standing(STAGED, SimpleNamespace(proposals=proposals), tool)
 
 
-def edits(desk: Desk, judge: Judge, service: Answered | None = None) -> Edits:
+def edits(desk: Desk, judge: EditPolicy, service: Answered | None = None) -> ProposalResponder:
     engine: Any = SimpleNamespace(registry=desk.registry, service=service or Answered())
-    return Edits(engine, judge)
+    return ProposalResponder(engine, judge)
 
 
-def answers(desk: Desk, view: Any, judge: Judge = True, code: str | None = None) -> tuple[Any, list[str]]:
+def answers(desk: Desk, view: Any, judge: EditPolicy = True, code: str | None = None) -> tuple[Any, list[str]]:
     """What comes of it, and what was accepted."""
     service = Answered(code)
     return asyncio.run(edits(desk, judge, service).answer(view)), service.accepted

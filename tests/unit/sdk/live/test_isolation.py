@@ -76,7 +76,7 @@ def test_scenario_45_of_two_that_add_to_one_number_one_commits(desk: Desk, resou
     first, second = Agent(desk, "first"), Agent(desk, "second", isolation=Abort())
     assert (first.do(tools.add, "n", 1), second.do(tools.add, "n", 10)) == (6, 15)
     second.leave()
-    with pytest.raises(errors.Moved) as moved:
+    with pytest.raises(errors.IsolationConflict) as moved:
         first.leave()
     assert resource.outside("n") == "15"
     told = moved.value
@@ -90,7 +90,7 @@ def test_scenario_45_of_two_that_add_to_one_number_one_commits(desk: Desk, resou
 @pytest.mark.parametrize("moved", ["n", "other"])
 def test_scenario_46_what_another_writes_is_a_conflict(desk: Desk, resource: Resource, moved: str) -> None:
     tools = Tools(desk, resource)
-    with pytest.raises(errors.Moved, match="'n' of") if moved == "n" else nullcontext(), desk.step():
+    with pytest.raises(errors.IsolationConflict, match="'n' of") if moved == "n" else nullcontext(), desk.step():
         assert [tools.add("n", 1), tools.add("n", 1), tools.add("m", 1)] == [1, 2, 1]
         resource.change_outside(moved, "7")  # nobody here has looked at the other one
     assert (resource.outside("n"), resource.outside(moved)) == ("7" if moved == "n" else "2", "7")
@@ -111,7 +111,7 @@ def spoilt(desk: Desk, resource: Resource, spoils: int, isolation: Any) -> tuple
 
     try:
         return ran, run_transaction(step, key="t-1", isolation=isolation, runtime=desk.runtime)
-    except errors.Moved as moved:
+    except errors.IsolationConflict as moved:
         return ran, moved
 
 

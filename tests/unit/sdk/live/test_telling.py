@@ -15,7 +15,7 @@ from countersign.adapters.protocol import Savepoint
 from countersign.integrations.conversation import ModelCall
 from countersign.integrations.definitions import OfferedTools
 from countersign.integrations.taking import StepTaker
-from countersign.waiting import run
+from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import fails
 from tests.unit.sdk.hunting import SECRET, found_in
@@ -91,8 +91,8 @@ RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
     "an error of the database": (lambda: ValueError(f"{SECRET} is no account"), errors.ToolRaised),
     "what cannot be snapshotted": (lambda: errors.NotStageable(f"{SECRET!r} is a folder"), errors.ToolRaised),
     "a conflict": (
-        lambda: errors.Moved("memory", SECRET, read=True, expected=SECRET, now=SECRET),
-        errors.Moved,
+        lambda: errors.IsolationConflict("memory", SECRET, read=True, expected=SECRET, now=SECRET),
+        errors.IsolationConflict,
     ),
     "a record that is damaged": (lambda: errors.JournalError("the record is damaged"), errors.JournalError),
 }
@@ -180,19 +180,19 @@ def moving(root: Path, files: FilesAdapter) -> Callable[[str], None]:
 def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files))
     met = r"'\(secret\)' met another transaction in 'root'"
-    told = fails(desk, errors.Moved, (put, SECRET), match=met).error
+    told = fails(desk, errors.IsolationConflict, (put, SECRET), match=met).error
     assert told_by(told) == []
     assert (told.key, told.expected, told.now) == ("(secret)", None, None)
     taker = StepTaker(OfferedTools([put]), awaits=False, runtime=desk.runtime)
     call = ModelCall("c-1", OfferedTools([put]).names[0], {"token": f"{SECRET}2"})
-    (answer,) = run(taker.take([call], key="t-2", said=""))  # a model is told no more
+    (answer,) = run_sync(taker.take([call], key="t-2", said=""))  # a model is told no more
     assert answer.text.startswith("not done: '(secret)' met another transaction in 'root'")
     assert found_in({"answer": answer.text.encode()}) == []
 
 
 def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Path, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files), secret=False)
-    fails(desk, errors.Moved, (put, "rent"), match="'rent' of 'root' was overwritten at no version")
+    fails(desk, errors.IsolationConflict, (put, "rent"), match="'rent' of 'root' was overwritten at no version")
 
 
 def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files: FilesAdapter) -> None:
@@ -202,6 +202,6 @@ def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files
         runs.append(txn)
         put(f"{SECRET}{len(runs)}")
 
-    with pytest.raises(errors.Moved) as told:
+    with pytest.raises(errors.IsolationConflict) as told:
         run_transaction(step, key="t-1", isolation=Retry(attempts=2), runtime=desk.runtime)
     assert (len(runs), told.value.attempts, told_by(told.value)) == (2, 2, [])

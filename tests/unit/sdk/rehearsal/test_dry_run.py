@@ -21,7 +21,7 @@ from countersign import (
     DryRun,
     FilesAdapter,
     MisuseError,
-    Moved,
+    IsolationConflict,
     NotStageable,
     PlaceholderUsed,
     ServiceRefused,
@@ -36,8 +36,8 @@ from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason
 from countersign.errors.reasons import Asks
-from countersign.journal.telling import json_text
-from countersign.rehearsal.foreseen import AdapterChanges, ForeseenEffect, RehearsedLive
+from countersign.journal.export import json_text
+from countersign.simulation.dry_run_report import AdapterChanges, ForeseenEffect, SimulatedLiveCall
 from tests.fakes.desk import (
     Desk,
     asked_of_policy,
@@ -198,7 +198,7 @@ def test_what_moved_under_the_live_work_is_raised_as_in_a_commit(desk: Desk, tmp
     (tmp_path / "root" / "a.txt").write_text("a")
     write = live_writer(desk, FilesAdapter(tmp_path / "root"))
     path = tmp_path / "root" / "a.txt"
-    desk.run((write, "a.txt", "mine"), (path.write_text, "theirs"), dry_run=True, raises=Moved)
+    desk.run((write, "a.txt", "mine"), (path.write_text, "theirs"), dry_run=True, raises=IsolationConflict)
     assert path.read_text() == "theirs"
 
 
@@ -285,7 +285,7 @@ def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
     )
     by_adapter = {"sql": None, "files": files, "memory": (), "rows": rows}
     changes = tuple(AdapterChanges(name, found) for name, found in by_adapter.items())
-    told = str(DryRun("case-\x1b[2J", effects, (RehearsedLive("note", {"text": "x"}),), changes))
+    told = str(DryRun("case-\x1b[2J", effects, (SimulatedLiveCall("note", {"text": "x"}),), changes))
     assert told.splitlines() == [
         r"dry run of 'case-\x1b[2J': nothing fired, nothing was kept",
         r'  1  refund {"to":"a\nb"}: release',

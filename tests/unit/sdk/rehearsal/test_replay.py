@@ -33,7 +33,7 @@ from countersign import (
     use_runtime,
 )
 from countersign.contract import Verdict
-from countersign.journal.telling import transaction_digest
+from countersign.journal.export import transaction_digest
 from tests.fakes.desk import (
     Desk,
     charge_tools,
@@ -366,7 +366,7 @@ def test_the_journal_and_the_tools_are_those_of_a_runtime_whose_service_is_not_t
             found.append(replay("t-1", lambda txn: pay("o-1", 100)))
         assert unreachable._http is None
     desk.runtime.close()
-    monkeypatch.setattr("countersign.rehearsal.replay.default_registry", desk.registry)
+    monkeypatch.setattr("countersign.simulation.replay.default_registry", desk.registry)
     found.append(replay("t-1", lambda txn: pay("o-1", 100), journal=desk.runtime.settings.journal_path))
     assert [one.outcomes[0].result for one in found] == [Receipt(number="n-o-1", cents=100)] * 3
 

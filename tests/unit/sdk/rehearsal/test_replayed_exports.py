@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from countersign import JournalError, MemoryAdapter, ReplayResult, Transaction, replay, tool, transaction
-from countersign.journal.telling import transaction_digest
-from countersign.journal.verifying import verify
+from countersign.journal.export import transaction_digest
+from countersign.journal.verification import verify
 from tests.fakes.desk import Desk, refund_tool
 from tests.unit.sdk import journals
 
@@ -61,7 +61,7 @@ def test_scenario_58_an_export_as_it_was_written_replays(
 ) -> None:
     """Also where there is no journal and no service; how it is laid out is no part of what it says."""
     (path := desk.folder / "export.json").write_text(json.dumps(document, sort_keys=True, indent=7))
-    monkeypatch.setattr("countersign.rehearsal.replay.default_registry", desk.registry)
+    monkeypatch.setattr("countersign.simulation.replay.default_registry", desk.registry)
     monkeypatch.delenv("COUNTERSIGN_URL", raising=False)
     desk.runtime.close()
     for export in (document, path):

@@ -24,8 +24,8 @@ from countersign import (
     transaction,
 )
 from countersign.contract import EffectState
-from countersign.journal.verifying import damage_of
-from countersign.transactions.listing import Listing
+from countersign.journal.verification import find_damage
+from countersign.transactions.call_list import CallList
 from tests.fakes.desk import Desk, answering_tool, failing_tool, refund_tool
 from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
@@ -71,7 +71,7 @@ def run(desk: Desk, *looks: Callable[[], Any], key: str = "t-1") -> list[Any]:
 def kept(desk: Desk, key: str = "t-1") -> list[bytes | None]:
     """What the journal holds of the live calls in force, as it stands there."""
     (record,) = desk.runtime.journal.transactions.find(key)
-    assert damage_of(desk.runtime.journal.database, record.txn) is None
+    assert find_damage(desk.runtime.journal.database, record.txn) is None
     found = desk.runtime.journal.database.rows(
         "SELECT result FROM effects WHERE txn = ? AND staging = ? AND lane = 'live' ORDER BY seq",
         (record.txn, record.staging),
@@ -148,7 +148,7 @@ def test_of_several_live_calls_the_one_that_answers_otherwise_is_named(desk: Des
 
 def run_before_results_were_kept(desk: Desk, look: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:
-        before.setattr(Listing, "returned", {})
+        before.setattr(CallList, "returned", {})
         run(desk, look)
 
 
@@ -283,7 +283,7 @@ def test_what_a_rerun_did_and_returned_is_what_is_kept(desk: Desk, engine: str) 
     (record,) = desk.runtime.journal.transactions.find("t-1")
     rows = desk.runtime.journal.transactions.live(record)
     assert [(row.args, row.state.value, row.result) for row in rows][-1] == ({"who": "ada"}, "kept", b"2")
-    assert damage_of(desk.runtime.journal.database, txn) is None
+    assert find_damage(desk.runtime.journal.database, txn) is None
 
 
 @pytest.mark.parametrize("engine", BOTH)

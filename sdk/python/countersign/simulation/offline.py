@@ -31,10 +31,10 @@ from countersign.tools.current import open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
 from countersign.transactions.step import Step
-from countersign.waiting import AsyncWaits, SyncWaits, Waits
+from countersign.waiting import AsyncExecutor, SyncExecutor, Executor
 
 if TYPE_CHECKING:
-    from countersign.rehearsal.foreseen import DryRun
+    from countersign.simulation.dry_run_report import DryRun
 
 _IN_MEMORY: Final = ":memory:"
 _MAX_KEY: Final = 150  # of a key, in the name of a run
@@ -53,7 +53,7 @@ def require_no_transaction() -> None:
         )
 
 
-class RehearsedStep(Step):
+class SimulatedStep(Step):
     """A step that is undone however its block ends."""
 
     ended = False
@@ -75,10 +75,10 @@ class RehearsedStep(Step):
             self.when_ended()
 
 
-S = TypeVar("S", bound=RehearsedStep)
+S = TypeVar("S", bound=SimulatedStep)
 
 
-class Rehearsal(ABC, Generic[S]):
+class Simulation(ABC, Generic[S]):
     """Opens the steps of one rehearsal on one journal in memory, which is gone when the last of them has ended.
 
     Raises:
@@ -113,7 +113,7 @@ class Rehearsal(ABC, Generic[S]):
     def on_stage(self, engine: Engine) -> Engine:
         """The engine, with a journal that nothing survives."""
         return replace(
-            engine, journal=self.journal, manifests=UnkeptManifests(self.journal, engine.manifests)
+            engine, journal=self.journal, manifests=UncachedManifests(self.journal, engine.manifests)
         )
 
     async def open(
@@ -133,7 +133,7 @@ class Rehearsal(ABC, Generic[S]):
             self.journal.close()
 
 
-class UnkeptManifests(Manifests):
+class UncachedManifests(Manifests):
     """Manifests as they are now, without a trace in the journal."""
 
     def _settle(self, tool: Tool, manifest: ToolManifest) -> None:
@@ -144,7 +144,7 @@ class UnkeptManifests(Manifests):
 _NOWHERE = "http://127.0.0.1:1"  # no request is ever made: `_nobody` is in its way
 
 
-class Alone:
+class OfflineHost:
     """What a transaction needs of a runtime, for an agent of that name. `replaying`: the runtime that replays, if there
     is one. What it has looked up of live tools is secret here as well, and it counts the calls to models: those are
     made and paid for.
@@ -172,7 +172,7 @@ class Alone:
                 raise
             return Ledger(self.settings, self._journal, SystemClock())
 
-    def engine(self, waits: Waits) -> Engine:
+    def engine(self, waits: Executor) -> Engine:
         """The parts, none of which reaches anybody."""
         settings, clock, key = self.settings, SystemClock(), PrivateKey.generate()
         known = None if self._replaying is None else self._replaying.manifests
@@ -180,7 +180,7 @@ class Alone:
             settings=settings,
             registry=self.registry,
             journal=self._journal,
-            manifests=UnkeptManifests(self._journal, known),
+            manifests=UncachedManifests(self._journal, known),
             enforcer=Enforcer(settings, key, self._journal, clock, KeyCache(settings, clock)),
             service=Service(
                 Transport(settings, waits, key, Nonces(), clock), max_jwks_bytes=settings.max_jwks_bytes
@@ -190,14 +190,14 @@ class Alone:
             ledger=Ledger(settings, self._journal, clock),  # nothing fires, so nothing asks it
         )
 
-    def sync_waits(self) -> SyncWaits:
+    def sync_waits(self) -> SyncExecutor:
         """Waiting on the calling thread."""
-        return SyncWaits(_nobody)
+        return SyncExecutor(_no_service)
 
-    def async_waits(self) -> AsyncWaits:
+    def async_waits(self) -> AsyncExecutor:
         """Waiting on the running event loop."""
-        return AsyncWaits(_nobody)
+        return AsyncExecutor(_no_service)
 
 
-def _nobody() -> NoReturn:
+def _no_service() -> NoReturn:
     raise MisuseError("a replay asks nobody anything")

@@ -18,7 +18,7 @@ import orjson
 from countersign.adapters.protocol import Change
 from countersign.contract.admission import JSON
 from countersign.errors.reasons import Asks, DenyReason
-from countersign.journal.telling import visible
+from countersign.journal.export import escape_unprintable
 
 Foresight = Literal["release", "review", "deny", "unknown"]
 _LONGEST: Final = 120  # characters of one value in a line for people; `changes` has all of it
@@ -51,7 +51,7 @@ class ForeseenEffect:
 
 
 @dataclass(frozen=True, slots=True)
-class RehearsedLive:
+class SimulatedLiveCall:
     """One live call, which ran and was undone."""
 
     tool: str
@@ -80,7 +80,7 @@ class DryRun:
 
     key: str
     effects: tuple[ForeseenEffect, ...]
-    live: tuple[RehearsedLive, ...]
+    live: tuple[SimulatedLiveCall, ...]
     changes: tuple[AdapterChanges, ...]
 
     @property
@@ -132,7 +132,7 @@ class DryRun:
         }
 
     def __str__(self) -> str:
-        return "\n".join(visible(line) for line in self._lines())
+        return "\n".join(escape_unprintable(line) for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
         yield f"dry run of {self.key!r}: nothing fired, nothing was kept"

@@ -20,7 +20,7 @@ _MAX_TOKEN_BYTES: Final = 16_384
 _RENEW_AT: Final = 0.5  # of the key's life; the other half is for a service or a platform that is away
 
 
-class BroughtKeys:
+class EphemeralKeys:
     """When to show the token again, and what to send."""
 
     def __init__(self, token_path: Path, key: PrivateKey, clock: Clock) -> None:

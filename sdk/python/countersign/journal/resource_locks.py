@@ -17,7 +17,7 @@ from countersign.clock import Clock
 from countersign.journal.database import Database, Row
 from countersign.journal.leases import Lease, Leases
 
-_CLAIMS: Final = (
+_LOCKS_QUERY: Final = (
     "SELECT c.resource, c.txn, t.run_key, t.holder, t.lease_until FROM claims c "
     "JOIN transactions t ON t.txn = c.txn AND t.generation = c.generation "
     "WHERE t.holder IS NOT NULL ORDER BY c.resource"
@@ -25,7 +25,7 @@ _CLAIMS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ResourceLock:
     """One resource, and which transaction has it to itself."""
 
     resource: str
@@ -33,7 +33,7 @@ class Claim:
     holder: str
 
 
-class Claims:
+class ResourceLocks:
     """Taking resources for a transaction alone, across all processes that share the journal."""
 
     def __init__(self, database: Database, leases: Leases, clock: Clock) -> None:
@@ -41,11 +41,11 @@ class Claims:
         self._leases = leases
         self._clock = clock
 
-    def standing(self, resources: Collection[str]) -> Claim | None:
+    def standing(self, resources: Collection[str]) -> ResourceLock | None:
         """The first of these that somebody has, or None. A look: nothing is written, and the next may see another."""
-        return self._first(self._database.rows(_CLAIMS), resources, "")
+        return self._first(self._database.rows(_LOCKS_QUERY), resources, "")
 
-    def take(self, lease: Lease, resources: Collection[str]) -> Claim | None:
+    def take(self, lease: Lease, resources: Collection[str]) -> ResourceLock | None:
         """Take all of these for the lease's transaction, or none and answer the first that somebody else has.
 
         Raises:
@@ -53,7 +53,7 @@ class Claims:
         """
         with self._database.unit(durable=False) as unit:
             self._leases.require(unit, lease)
-            taken = self._first(unit.execute(_CLAIMS).fetchall(), resources, lease.txn)
+            taken = self._first(unit.execute(_LOCKS_QUERY).fetchall(), resources, lease.txn)
             if taken is not None:
                 return taken
             for resource in sorted(resources):
@@ -73,10 +73,10 @@ class Claims:
                 (lease.txn, lease.generation),
             )
 
-    def _first(self, rows: list[Row] | list[Any], resources: Collection[str], own: str) -> Claim | None:
+    def _first(self, rows: list[Row] | list[Any], resources: Collection[str], own: str) -> ResourceLock | None:
         return next(
             (
-                Claim(row["resource"], row["run_key"], row["holder"])
+                ResourceLock(row["resource"], row["run_key"], row["holder"])
                 for row in rows
                 if row["resource"] in resources
                 and row["txn"] != own

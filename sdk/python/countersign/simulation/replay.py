@@ -19,27 +19,27 @@ from pathlib import Path
 from typing import Any, Final, Literal, overload
 
 from countersign.adapters.protocol import LiveCall
-from countersign.commit.review import Terms
+from countersign.commit.review import CommitOptions
 from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError
 from countersign.journal import Journal
-from countersign.journal.place import JournalPlace
-from countersign.journal.reading import LIVE_LANE, STAGED_LANE
-from countersign.live.calls import LiveCallAsked
-from countersign.rehearsal.divergences import (
-    CallNow,
+from countersign.journal.location import JournalLocation
+from countersign.journal.queries import LIVE_LANE, STAGED_LANE
+from countersign.live.calls import LiveCallRequest
+from countersign.simulation.replay_report import (
+    ReplayCall,
     Divergence,
     LiveResults,
     NotRecorded,
     ReplayedCall,
     ReplayResult,
-    Returned,
-    compared,
+    ReturnedResult,
+    compare_calls,
     require_mode,
 )
-from countersign.rehearsal.foreseen import DryRun
-from countersign.rehearsal.offline import Alone, Rehearsal, RehearsedStep
-from countersign.rehearsal.recorded import RecordedRun, from_export, from_journal
+from countersign.simulation.dry_run_report import DryRun
+from countersign.simulation.offline import OfflineHost, Simulation, SimulatedStep
+from countersign.simulation.recording import RecordedRun, from_export, from_journal
 from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.settings import journal_key_path_from_env
 from countersign.tools.current import require_running
@@ -48,7 +48,7 @@ from countersign.tools.placeholder import settle
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.transactions.rerun import require_step
 from countersign.transactions.transaction import Transaction
-from countersign.waiting import run
+from countersign.waiting import run_sync
 
 Mode = Literal["verify", "reconstruct"]
 Body = Callable[[Transaction], Any]
@@ -71,7 +71,7 @@ def replay(
     mode: Mode = "verify",
     export: Path | Mapping[str, Any] | None = None,
     live: Mapping[str, Callable[..., Any]] | None = None,
-    journal: JournalPlace | None = None,
+    journal: JournalLocation | None = None,
     runtime: Runtime | None = None,
 ) -> Coroutine[Any, Any, ReplayResult]: ...
 @overload
@@ -82,7 +82,7 @@ def replay(
     mode: Mode = "verify",
     export: Path | Mapping[str, Any] | None = None,
     live: Mapping[str, Callable[..., Any]] | None = None,
-    journal: JournalPlace | None = None,
+    journal: JournalLocation | None = None,
     runtime: Runtime | None = None,
 ) -> ReplayResult: ...
 def replay(
@@ -92,7 +92,7 @@ def replay(
     mode: Mode = "verify",
     export: Path | Mapping[str, Any] | None = None,
     live: Mapping[str, Callable[..., Any]] | None = None,
-    journal: JournalPlace | None = None,
+    journal: JournalLocation | None = None,
     runtime: Runtime | None = None,
 ) -> ReplayResult | Coroutine[Any, Any, ReplayResult]:
     """Run `fn(txn)` again beside what was recorded under that run key (or transaction id), and answer a `ReplayResult`;
@@ -119,7 +119,7 @@ def replay(
 
 
 def _recorded(
-    key: str, export: Path | Mapping[str, Any] | None, place: JournalPlace | None, runtime: Runtime | None
+    key: str, export: Path | Mapping[str, Any] | None, place: JournalLocation | None, runtime: Runtime | None
 ) -> RecordedRun:
     if export is not None:
         return from_export(export, key)
@@ -134,12 +134,12 @@ def _recorded(
     return from_journal(chosen.journal, key, chosen.settings.journal_path)
 
 
-class ReplayStep(RehearsedStep):
+class ReplayStep(SimulatedStep):
     """A step whose staged calls answer what was recorded."""
 
     again: _Replay  # set by the rehearsal that opened it
 
-    async def require_released(self, engine: Engine, call: LiveCallAsked, claimed: Claimed | None) -> None:
+    async def require_released(self, engine: Engine, call: LiveCallRequest, claimed: Claimed | None) -> None:
         """A replay asks nobody: what runs again is undone, and was asked about when it was recorded."""
 
     def _run_live(self, tool: Tool, call: LiveCall) -> Any:
@@ -150,12 +150,12 @@ class ReplayStep(RehearsedStep):
             else self.again.live_answer(tool, call)
         )
 
-    def returned(self) -> Iterator[Returned]:
+    def returned(self) -> Iterator[ReturnedResult]:
         """What its live calls have returned, in order."""
         kept = self._list.returned
-        return (Returned(row.call_key, kept.get(row.effect_id)) for row in self.ran)
+        return (ReturnedResult(row.call_key, kept.get(row.effect_id)) for row in self.ran)
 
-    async def commit(self, engine: Engine, terms: Terms) -> None:
+    async def commit(self, engine: Engine, terms: CommitOptions) -> None:
         """Undo the live work, and tell every placeholder what became of its call then.
 
         Raises:
@@ -175,7 +175,7 @@ class ReplayStep(RehearsedStep):
                 settle(placeholder, known.outcome, known.result, known.error)
 
 
-class _Rehearsal(Rehearsal[ReplayStep]):
+class _ReplaySimulation(Simulation[ReplayStep]):
     def __init__(self, again: _Replay) -> None:
         super().__init__(ReplayStep)
         self._again = again
@@ -193,7 +193,7 @@ class _Rehearsal(Rehearsal[ReplayStep]):
 
 
 @dataclass(slots=True)
-class _Ran:
+class _BodyResult:
     """What the body did at its end."""
 
     value: Any = None
@@ -214,22 +214,22 @@ class _Replay:
         self.mode = mode
         self._recorded = recorded
         self._stand_ins = live
-        self._rehearsal = _Rehearsal(self)
-        self._alone = Alone(recorded.agent, registry, self._rehearsal.journal, runtime)
+        self._rehearsal = _ReplaySimulation(self)
+        self._alone = OfflineHost(recorded.agent, registry, self._rehearsal.journal, runtime)
         self._outcomes = tuple(ReplayedCall.of(call, registry) for call in recorded.calls())
         self._unchecked = [] if recorded.vouched_for else [_NOT_VOUCHED_FOR.format(key=recorded.key)]
         self.outcomes_by_id = {one.effect_id: one for one in self._outcomes}
 
     def run(self, fn: Body) -> ReplayResult:
-        ran, txn = _Ran(), self._transaction()
-        with txn, _kept(ran):
-            ran.value = run(self._alone.sync_waits().call(functools.partial(fn, txn), {}, None))
+        ran, txn = _BodyResult(), self._transaction()
+        with txn, _capture_error(ran):
+            ran.value = run_sync(self._alone.sync_waits().call(functools.partial(fn, txn), {}, None))
         return self._result(ran)
 
     async def run_async(self, fn: Body) -> ReplayResult:
-        ran, txn = _Ran(), self._transaction()
+        ran, txn = _BodyResult(), self._transaction()
         async with txn:
-            with _kept(ran):
+            with _capture_error(ran):
                 ran.value = await fn(txn)
         return self._result(ran)
 
@@ -257,12 +257,12 @@ class _Replay:
         return Transaction(
             self._alone,
             self._recorded.key,
-            Terms(),
+            CommitOptions(),
             independent=self._recorded.independent,
             rehearsal=self._rehearsal,
         )
 
-    def _result(self, ran: _Ran) -> ReplayResult:
+    def _result(self, ran: _BodyResult) -> ReplayResult:
         divergences = tuple(self._divergences(ran))
         return ReplayResult(
             key=self._recorded.key,
@@ -273,14 +273,14 @@ class _Replay:
             unchecked=tuple(self._unchecked),
         )
 
-    def _divergences(self, ran: _Ran) -> Iterator[Divergence]:
+    def _divergences(self, ran: _BodyResult) -> Iterator[Divergence]:
         staged = [
-            CallNow(call.tool.name, call.call_key, call.args, call.secret or call.tool.secret)
+            ReplayCall(call.tool.name, call.call_key, call.args, call.secret or call.tool.secret)
             for step in self._rehearsal.steps
             for call in step.calls
         ]
         live = [
-            CallNow(row.tool, row.call_key, row.args, row.secret or ())
+            ReplayCall(row.tool, row.call_key, row.args, row.secret or ())
             for step in self._rehearsal.steps
             for row in step.ran
         ]
@@ -288,8 +288,8 @@ class _Replay:
         if self._recorded.independent:  # they are recorded in no order: take the one they have now
             order = {one.call_key: position for position, one in enumerate(staged)}
             recorded.sort(key=lambda one: order.get(one.call_key, len(order)))
-        yield from compared(STAGED_LANE, recorded, staged)
-        yield from compared(LIVE_LANE, self._recorded.lane(LIVE_LANE), live)
+        yield from compare_calls(STAGED_LANE, recorded, staged)
+        yield from compare_calls(LIVE_LANE, self._recorded.lane(LIVE_LANE), live)
         hides = any(one.secrets for one in [*staged, *live]) or self._recorded.hides
         if self.mode == "verify":
             results = LiveResults(self._alone.registry, hides=hides)
@@ -303,13 +303,13 @@ class _Replay:
             told = f"the step raised {name}{text}, and did not when it was recorded"
             yield Divergence("raised", STAGED_LANE, len(staged), name, None, None, told)
 
-    def _returned(self) -> Iterator[Returned]:
+    def _returned(self) -> Iterator[ReturnedResult]:
         for step in self._rehearsal.steps:
             yield from step.returned()
 
 
 @contextmanager
-def _kept(ran: _Ran) -> Iterator[None]:
+def _capture_error(ran: _BodyResult) -> Iterator[None]:
     """What the step raises is something to tell, not to raise: the block is left in order."""
     try:
         yield

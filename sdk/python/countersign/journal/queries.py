@@ -10,12 +10,12 @@ from typing import Final
 
 from countersign.errors import JournalError, JournalSealed, MisuseError
 from countersign.journal.database import Database, Row
-from countersign.journal.moves import LocalState, LocalTxn
+from countersign.journal.states import LocalState, LocalTxn
 from countersign.journal.records import (
     EffectRecord,
     ShownEffect,
     TransactionRecord,
-    Unreadable,
+    UnreadableEffect,
     effect_record,
     shown_effect,
     transaction_record,
@@ -30,7 +30,7 @@ STATES: Final = (
 )
 """What may be asked for: a state of the transaction as `list` tells it, or of one of its effects."""
 
-WANTED: Final = """
+FILTER_CONDITION: Final = """
 (CASE WHEN t.parked <> 0 THEN 'parked' ELSE t.state END = :state OR :state IS NULL
     OR EXISTS (SELECT 1 FROM effects e WHERE e.txn = t.txn AND e.staging = coalesce(t.staging, t.stagings)
         AND e.state = :state))
@@ -47,7 +47,7 @@ whether it was said at all: so PostgreSQL knows its type.
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TransactionFilter:
     """What to look for; what is None is not asked. The time is of the last change, and half open."""
 
     state: str | None = None
@@ -67,7 +67,7 @@ class Wanted:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def moment(text: str | None, now: float) -> float | None:
+def parse_time(text: str | None, now: float) -> float | None:
     """A time as a person types it: a day or a time by ISO 8601, UTC where no zone is said, or how long ago (`2h`).
 
     Raises:
@@ -92,7 +92,7 @@ COMPENSATE_LANE: Final = "compensate"
 _ALL: Final = 2**63 - 1  # more than there are
 
 
-class Reading:
+class TransactionQueries:
     """Questions to the tables `transactions` and `effects`."""
 
     def __init__(self, database: Database, seals: Seals) -> None:
@@ -147,10 +147,10 @@ class Reading:
         )
         return [row["txn"] for row in rows]
 
-    def matching_ids(self, wanted: Wanted, limit: int | None = None) -> list[str]:
+    def matching_ids(self, wanted: TransactionFilter, limit: int | None = None) -> list[str]:
         """The transactions somebody looks for by id, newest first; all of them unless `limit` says how many."""
         rows = self._database.rows(
-            f"SELECT t.txn FROM transactions t WHERE {WANTED} "  # noqa: S608 - text of ours, values are bound
+            f"SELECT t.txn FROM transactions t WHERE {FILTER_CONDITION} "  # noqa: S608 - text of ours, values are bound
             "ORDER BY t.updated_at DESC, t.txn LIMIT :limit",
             {**wanted.parameters, "limit": _ALL if limit is None else limit},
         )
@@ -185,7 +185,7 @@ class Reading:
             effect_record(row, agent, self._seals)
         return shown_effect(row)
 
-    def shown_each(self, record: TransactionRecord, lane: str) -> list[ShownEffect | Unreadable]:
+    def shown_each(self, record: TransactionRecord, lane: str) -> list[ShownEffect | UnreadableEffect]:
         """The same row by row: one that cannot be read hides no other.
 
         Raises:
@@ -199,7 +199,7 @@ class Reading:
         )
         return [self._shown_or_not(record, lane, row["seq"]) for row in rows]
 
-    def _shown_or_not(self, record: TransactionRecord, lane: str, seq: int) -> ShownEffect | Unreadable:
+    def _shown_or_not(self, record: TransactionRecord, lane: str, seq: int) -> ShownEffect | UnreadableEffect:
         try:
             (row,) = self._database.rows(
                 "SELECT * FROM effects WHERE txn = ? AND staging = ? AND lane = ? AND seq = ?",
@@ -207,9 +207,9 @@ class Reading:
             )
             return self._shown(row, record.agent)
         except JournalError as error:
-            return Unreadable(lane, seq, str(error))
+            return UnreadableEffect(lane, seq, str(error))
 
-    def dropped(self, record: TransactionRecord) -> list[ShownEffect | Unreadable]:
+    def dropped(self, record: TransactionRecord) -> list[ShownEffect | UnreadableEffect]:
         """For people: the calls that other lists of this key held, and the last one does not. Each as it was in the
         last list that held it.
 

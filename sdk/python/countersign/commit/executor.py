@@ -28,17 +28,17 @@ from countersign.commit.attempt import (
     Authority,
     Outcomes,
     PermitRefused,
-    TimeToFire,
+    FireWindow,
     TooLateError,
-    Tries,
-    exits,
-    is_last_word,
-    says_not_done,
-    silenced,
-    told_cause,
+    Retries,
+    is_exit,
+    is_final,
+    is_not_done,
+    redact_exit,
+    public_cause,
 )
 from countersign.commit.plan import PlannedCall
-from countersign.commit.probing import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
+from countersign.commit.probes import LEFT_RUNNING, UncertainCall, ProbeFinding, run_probe_after_call, find_probe
 from countersign.concurrency import ToolTimeoutError
 from countersign.contract.states import Outcome
 from countersign.errors import JournalError, NotDone, NotStageable, WorkerStopping
@@ -47,17 +47,17 @@ from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
 from countersign.tools.current import FiringEffect, Places, Requests, acting_for
 from countersign.tools.results import unfinished
-from countersign.waiting import LeftEarlyError, Raised, Unended
+from countersign.waiting import InterruptedWaitError, CallRaised, StillRunning
 
 log: Final = logging.getLogger("countersign")
-_LOST: Final = (
+_LOSSY_RESULT: Final = (
     "%s returned a %s, of which JSON does not bring back all: another run of this key gets %s in its place. Name what "
     "it returns in its annotation, or return less"
 )
 
 
 @dataclass(slots=True)
-class FireResult:
+class ExecutionResult:
     """How far a run came. `stopped` is the effect that did not fire, with the exception that told us."""
 
     results: dict[str, object] = field(default_factory=dict, repr=False)
@@ -68,32 +68,32 @@ class FireResult:
     probe_at: float | None = None  # from when what the probe of `stopped` said would count
 
 
-class FireRun:
+class EffectExecutor:
     """Fires calls in order, under one redemption."""
 
     def __init__(self, engine: Engine, lease: Lease, authority: Authority, permit: Permit | None) -> None:
         self._engine = engine
         self._lease = lease
         self._authority = authority
-        self._time = TimeToFire(engine, authority, permit)
+        self._time = FireWindow(engine, authority, permit)
         self._outcomes = Outcomes(engine, lease, authority)
-        self._result = FireResult()
+        self._result = ExecutionResult()
         self._under_way: list[FiringEffect] = []
-        self._tries = Tries(engine, self._time)
+        self._tries = Retries(engine, self._time)
         self._left_running: set[str] = set()  # a try of it was waited for in vain
         self._is_over = False
         self._ended: dict[str, str] = {}  # how the last try of what is not being called now has ended
 
-    async def run(self, calls: Sequence[PlannedCall]) -> FireResult:
+    async def run(self, calls: Sequence[PlannedCall]) -> ExecutionResult:
         """Fire these calls, in order; those of one group at the same time. On return every outcome is on disk."""
         after = tuple(calls)
         for group in _groups(calls):
-            self._stop_if_asked()
+            self._check_stopping()
             after = after[len(group) :]
             try:
                 await self._fire(group, after)
             except (PermitRefused, NotStageable) as refused:
-                self._never_called(group, refused)
+                self._record_not_called(group, refused)
             except BaseException as interrupt:
                 # Ctrl-C, cancellation, a lost lease: the call may have happened. Nothing is asked of the network now.
                 self._interrupted(group, after, interrupt)
@@ -104,10 +104,10 @@ class FireRun:
         self._outcomes.write()
         return self._result
 
-    def _stop_if_asked(self) -> None:
+    def _check_stopping(self) -> None:
         """Between two effects: what is done is written down, what is left stays redeemed and not begun."""
         try:
-            self._engine.require_going_on()
+            self._engine.require_not_stopping()
         except WorkerStopping:
             self._outcomes.write()
             raise
@@ -122,7 +122,7 @@ class FireRun:
             if self._outcomes.state_of(call.effect.effect_id) is LocalState.FIRING
         }
         self._tries.cut_off |= doubtful
-        if not self._time.is_enough_for(group):
+        if not self._time.covers_all(group):
             self._outcomes.write()
         await self._time.take(group, after)
         waiting = list(group)
@@ -134,21 +134,21 @@ class FireRun:
             ended = [one for one in failed if not isinstance(one[1], TooLateError)]
             for call, error in ended:
                 self._tries.note(call, error)
-                if not says_not_done(call, error):
+                if not is_not_done(call, error):
                     doubtful.add(call.effect.effect_id)
             self._ended = {
                 call.effect.effect_id: self._why(call, self._tries.last(call) or error)
                 for call, error in failed
             }
-            again = [call for call, error in ended if self._tries.may_go_on(call, error)]
-            await self._none_fired([one for one in ended if one[0] not in again], doubtful)
+            again = [call for call, error in ended if self._tries.may_retry(call, error)]
+            await self._record_failures([one for one in ended if one[0] not in again], doubtful)
             late = [call for call, error in failed if isinstance(error, TooLateError)]
             waiting = [*again, *late]
             if waiting:
                 self._outcomes.write()
-            refused = await self._tries.more_time(again, late, after) if waiting else None
+            refused = await self._tries.extend(again, late, after) if waiting else None
             if refused is not None:
-                await self._given_up(waiting, refused, doubtful)
+                await self._give_up_retrying(waiting, refused, doubtful)
                 waiting = []
 
     async def _call_all(
@@ -166,24 +166,24 @@ class FireRun:
         def meanwhile(ended: Sequence[tuple[int, object]]) -> None:
             for place, answer in ended:
                 self._note_last_word(calls[place], answer, doubtful)
-            self._outcomes.write_meanwhile()
+            self._outcomes.write_during_run()
 
         try:
             answers: Sequence[object] = await self._engine.waits.together(parts, meanwhile)
-            leaving = next((one.error for one in answers if exits(one)), None)
-        except LeftEarlyError as left:
+            leaving = next((one.error for one in answers if is_exit(one)), None)
+        except InterruptedWaitError as left:
             answers, leaving = left.answers, left.interrupt
         failed = []
         for call, answer in zip(calls, answers, strict=True):
-            if isinstance(answer, Raised):
+            if isinstance(answer, CallRaised):
                 failed.append((call, answer.error))
                 if answer.left or isinstance(answer.error, ToolTimeoutError):
                     self._left_running.add(call.effect.effect_id)
-            elif not isinstance(answer, Unended):
+            elif not isinstance(answer, StillRunning):
                 self._fired(call, answer)
         if leaving is not None:
             for call, error in failed:
-                known = says_not_done(call, error) and call.effect.effect_id not in doubtful
+                known = is_not_done(call, error) and call.effect.effect_id not in doubtful
                 outcome = Outcome.FAILED if known else Outcome.UNKNOWN
                 told = self._tries.last(call) if isinstance(error, TooLateError) else None
                 self._outcomes.note(call, outcome, error=self._why(call, told or error))
@@ -192,9 +192,9 @@ class FireRun:
 
     def _note_last_word(self, call: PlannedCall, answer: object, doubtful: set[str]) -> None:
         """What nothing later says otherwise: that it returned, or knows that it did nothing and is not tried again."""
-        if not isinstance(answer, Raised):
+        if not isinstance(answer, CallRaised):
             self._fired(call, answer)
-        elif is_last_word(call, answer.error) and call.effect.effect_id not in doubtful:
+        elif is_final(call, answer.error) and call.effect.effect_id not in doubtful:
             self._outcomes.note(call, Outcome.FAILED, error=self._why(call, answer.error))
 
     async def _traced(self, call: PlannedCall, kwargs: dict[str, Any], in_doubt: bool) -> object:
@@ -205,7 +205,7 @@ class FireRun:
             except TooLateError:
                 raise  # not called; another try is asked for
             except BaseException as error:
-                known = says_not_done(call, error) and not in_doubt
+                known = is_not_done(call, error) and not in_doubt
                 tell(state=(Outcome.FAILED if known else Outcome.UNKNOWN).value)
                 raise
             tell(state=Outcome.FIRED.value)
@@ -227,7 +227,7 @@ class FireRun:
         self._under_way.append(firing)
         if self._is_over:
             raise NotDone("its run was interrupted before it began")
-        self._time.require_left(call)
+        self._time.require_time_left(call)
         seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
         try:
             with acting_for(firing):
@@ -236,7 +236,7 @@ class FireRun:
                 raise error
             return returned
         except SystemExit as exit_:
-            leaving = silenced(call, exit_)
+            leaving = redact_exit(call, exit_)
         raise leaving  # out here, or it would keep what it hides as its context
 
     def _places_of(self, call: PlannedCall) -> Places:
@@ -249,12 +249,12 @@ class FireRun:
             functools.partial(sent.keep, self._lease, effect_id),
         )
 
-    async def _given_up(
+    async def _give_up_retrying(
         self, calls: Sequence[PlannedCall], refused: PermitRefused, doubtful: set[str]
     ) -> None:
         """There is no time for another try: what was tried stands as its last try ended, the rest was not called."""
         tried = [(call, last) for call in calls if (last := self._tries.last(call)) is not None]
-        await self._none_fired(tried, doubtful)
+        await self._record_failures(tried, doubtful)
         for call in (one for one in calls if self._tries.last(one) is None):
             # What an earlier run left FIRING may have happened, whatever became of this try.
             in_doubt = call.effect.effect_id in doubtful
@@ -271,28 +271,28 @@ class FireRun:
         finally:  # it has returned, whatever interrupts the writing of its result
             self._outcomes.note(call, Outcome.FIRED, result=raw)
         if instead := call.tool.signature.result.loses(returned, raw):
-            log.warning(_LOST, call.tool.name, type(returned).__name__, instead)
+            log.warning(_LOSSY_RESULT, call.tool.name, type(returned).__name__, instead)
 
-    async def _none_fired(self, failed: Sequence[tuple[PlannedCall, Exception]], doubtful: set[str]) -> None:
+    async def _record_failures(self, failed: Sequence[tuple[PlannedCall, Exception]], doubtful: set[str]) -> None:
         """What is known is on the disk before a probe is asked about the rest: that may take its time."""
         asked = []
         for call, error in failed:
             known = call.effect.effect_id not in doubtful
-            if known or probe_of(self._engine, call) is None:
-                await self._not_fired(call, error, not_done=known)
+            if known or find_probe(self._engine, call) is None:
+                await self._record_failure(call, error, not_done=known)
             else:
                 asked.append((call, error))
         if asked:
             self._outcomes.write()
         for call, error in asked:
-            await self._not_fired(call, error, not_done=False)
+            await self._record_failure(call, error, not_done=False)
 
-    async def _not_fired(self, call: PlannedCall, error: Exception, *, not_done: bool) -> None:
+    async def _record_failure(self, call: PlannedCall, error: Exception, *, not_done: bool) -> None:
         """One call that says "not done" says nothing about another before it: then it stays unknown, unless its probe
         can tell.
         """
         outcome, why = Outcome.FAILED if not_done else Outcome.UNKNOWN, self._why(call, error)
-        found = None if not_done else await self._found_out(call)
+        found = None if not_done else await self._run_probe(call)
         noted = why
         if found is not None:
             outcome, why = found.outcome, f"{why}; {found.why}"[:MAX_ERROR]
@@ -306,16 +306,16 @@ class FireRun:
                 "%s did not happen (%s); its manifest lets it fail, and the others go on", call.tool.name, why
             )
         else:
-            self._stop(call, outcome, told_cause(call, error), why, None if found is None else found.again_at)
+            self._stop(call, outcome, public_cause(call, error), why, None if found is None else found.conclusive_at)
 
     def _why(self, call: PlannedCall, error: BaseException) -> str:
         told = self._tries.told(call, error)
         return f"{LEFT_RUNNING} ({told})" if call.effect.effect_id in self._left_running else told
 
-    async def _found_out(self, call: PlannedCall) -> Found | None:
+    async def _run_probe(self, call: PlannedCall) -> ProbeFinding | None:
         left_running = call.effect.effect_id in self._left_running
-        doubt = Doubt(self._engine.clock.wall(), left_running)
-        return await find_out_here(self._engine, call, doubt, self._authority.attempt_id)
+        doubt = UncertainCall(self._engine.clock.wall(), left_running)
+        return await run_probe_after_call(self._engine, call, doubt, self._authority.attempt_id)
 
     def _happened(self, call: PlannedCall, raw: bytes | None) -> None:
         """As if it had returned this; what nobody can tell of its result is None."""
@@ -323,7 +323,7 @@ class FireRun:
         self._result.results[call.effect.effect_id] = typed
         self._outcomes.note(call, Outcome.FIRED, result=raw)
 
-    def _never_called(self, group: Sequence[PlannedCall], refused: Exception) -> None:
+    def _record_not_called(self, group: Sequence[PlannedCall], refused: Exception) -> None:
         """Not called in this run; an idempotent effect that an earlier run left FIRING may have happened all
         the same.
         """

@@ -64,7 +64,7 @@ IN_DOUBT: Final = frozenset({LocalState.FIRING, LocalState.UNKNOWN})
 _S = LocalState
 _REFUSED: Final = frozenset({_S.DENIED, _S.EXPIRED, _S.WITHDRAWN, _S.REVOKED})
 
-MOVES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
+TRANSITIONS: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
     {
         # relisted: its run began another list, and the same call stands in that
         _S.STAGED: frozenset({_S.REVIEW, _S.RELEASED, _S.REDEEMED, _S.RELISTED}) | _REFUSED,
@@ -87,7 +87,7 @@ MOVES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
 )
 
 SOURCES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
-    {to: frozenset(frm for frm, moves in MOVES.items() if to in moves) for to in LocalState}
+    {to: frozenset(frm for frm, moves in TRANSITIONS.items() if to in moves) for to in LocalState}
 )
 """From which states each state may be reached; the conditional UPDATE names exactly these."""
 
@@ -95,7 +95,7 @@ OPEN_TXN: Final = frozenset(LocalTxn) - {LocalTxn.SETTLED, LocalTxn.ENDED, Local
 """Transactions that somebody still has to finish."""
 
 
-def move(
+def transition(
     change: Change,
     staging: int,
     effect_id: str,

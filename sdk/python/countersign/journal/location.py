@@ -14,7 +14,7 @@ from countersign.errors import SettingsError
 
 KEY_SUFFIX: Final = ".key"
 """What the key file of a journal in a file is called after, where nobody names another."""
-HOW_TO_WRITE: Final = (
+LOCATION_HELP: Final = (
     "write it like postgresql://user:password@host:5432/database, and / ? # @ : in a password as "
     "%2F %3F %23 %40 %3A"
 )
@@ -39,7 +39,7 @@ class JournalUrl:
     def __post_init__(self) -> None:
         if self._parts() is None:
             raise SettingsError(
-                f"the journal's address cannot be read; {HOW_TO_WRITE}. It is not shown here, for its password may "
+                f"the journal's address cannot be read; {LOCATION_HELP}. It is not shown here, for its password may "
                 "stand anywhere in it"
             )
 
@@ -55,11 +55,11 @@ class JournalUrl:
         return found["user"] or "", found["host"], found["database"] or ""
 
 
-JournalPlace = Path | JournalUrl
+JournalLocation = Path | JournalUrl
 """A file, or a database."""
 
 
-def journal_place(named: str) -> JournalPlace:
+def parse_location(named: str) -> JournalLocation:
     """What a person wrote as the place of a journal.
 
     Raises:
@@ -75,6 +75,6 @@ def journal_place(named: str) -> JournalPlace:
     return Path(named)
 
 
-def default_key_path(place: JournalPlace) -> Path | None:
+def default_key_path(place: JournalLocation) -> Path | None:
     """Where the key of a journal lies if nobody says: beside its file. A database that machines share has none."""
     return place.with_name(place.name + KEY_SUFFIX) if isinstance(place, Path) else None

@@ -12,11 +12,11 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
-from countersign.commit.attempt import PermitRefused, last_try_knew
-from countersign.commit.compensation import Unwinding, Unwound
-from countersign.commit.firing import FireResult, FireRun
+from countersign.commit.attempt import PermitRefused, last_try_was_not_done
+from countersign.commit.compensation import Compensator, CompensationResult
+from countersign.commit.executor import ExecutionResult, EffectExecutor
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.commit.reconciliation import flush
+from countersign.commit.reconciliation import flush_outbox
 from countersign.contract.states import Outcome
 from countersign.errors import (
     EffectFailed,
@@ -29,9 +29,9 @@ from countersign.errors import (
 )
 from countersign.errors.fired import COMPENSATION_UNKNOWN, STANDING, without_reads
 from countersign.journal import Lease, LocalState, LocalTxn
-from countersign.journal.moves import IN_DOUBT
-from countersign.journal.reading import COMPENSATE_LANE
-from countersign.live.sessions import CommitFailed
+from countersign.journal.states import IN_DOUBT
+from countersign.journal.queries import COMPENSATE_LANE
+from countersign.live.sessions import AdapterCommitError
 from countersign.live.work import LiveWork
 from countersign.runtime import Engine
 
@@ -39,7 +39,7 @@ log: Final = logging.getLogger("countersign")
 _OPEN: Final = IN_DOUBT | {LocalState.FIRED, LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED}
 
 
-class Ending:
+class Finalizer:
     """Ends one transaction after firing."""
 
     def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork) -> None:
@@ -48,7 +48,7 @@ class Ending:
         self._plan = plan
         self._live = live
 
-    async def around(self, run: FireRun, calls: Sequence[PlannedCall]) -> dict[str, object]:
+    async def around(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> dict[str, object]:
         """Fire, and go the way the run ends.
 
         Raises:
@@ -61,7 +61,7 @@ class Ending:
             await self.unknown(result.why, result.cause, result.probe_at)
         await self.failed(result)
 
-    async def fire(self, run: FireRun, calls: Sequence[PlannedCall]) -> FireResult:
+    async def fire(self, run: EffectExecutor, calls: Sequence[PlannedCall]) -> ExecutionResult:
         """Fire and no more: what follows is for whoever asked.
 
         Raises:
@@ -84,7 +84,7 @@ class Ending:
             await self._commit_live()
         stands = stands or LocalState.FIRED in self.states().values()
         self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if stands else LocalTxn.ENDED)
-        await flush(self._engine, self._plan.txn)
+        await flush_outbox(self._engine, self._plan.txn)
         return results
 
     async def unknown(self, why: str, cause: BaseException | None, probe_at: float | None = None) -> NoReturn:
@@ -94,11 +94,11 @@ class Ending:
         self.undo_live()
         names = [name for name, state in self.states().items() if state in IN_DOUBT]
         self._engine.journal.transactions.end(self._lease, LocalTxn.UNSETTLED, why)
-        await flush(self._engine, self._plan.txn)
+        await flush_outbox(self._engine, self._plan.txn)
         outcomes = self.outcomes()
         raise self._unknown(names, outcomes, why, probe_at) from cause
 
-    async def failed(self, result: FireResult) -> NoReturn:
+    async def failed(self, result: ExecutionResult) -> NoReturn:
         """An effect is known not to have happened: take back what fired, undo the live lane."""
         undone = await self.take_back()
         call, outcomes = result.stopped, self.outcomes()
@@ -112,13 +112,13 @@ class Ending:
             key, txn, call.tool.name, call.effect.effect_id, why, outcomes, undone.reviews, reads=reads
         ) from result.cause
 
-    async def take_back(self) -> Unwound:
+    async def take_back(self) -> CompensationResult:
         """Compensate newest first, undo the live lane, and write down where that leaves the transaction."""
         try:
-            undone = await Unwinding(self._engine, self._lease, self._plan).run()
+            undone = await Compensator(self._engine, self._lease, self._plan).run()
         finally:
             self.undo_live()
-        await flush(self._engine, self._plan.txn)
+        await flush_outbox(self._engine, self._plan.txn)
         journal, state = self._engine.journal.transactions, self._end_state()
         # where it stood so before, recovery has left word of more than this
         is_new = journal.require(self._plan.txn).state is not state
@@ -178,7 +178,7 @@ class Ending:
             outcomes,
             why,
             probe_at=probe_at,
-            said_not_done=last_try_knew(why),
+            said_not_done=last_try_was_not_done(why),
             tasks_url=self._engine.settings.tasks_url,
         )
 
@@ -202,7 +202,7 @@ class Ending:
             self._engine.journal.reruns.take_in(self._lease, self._plan.staging, self._live.rerun)
         try:
             self._live.commit(self._plan.attempt_id, self.keep_live)
-        except CommitFailed as failed:
+        except AdapterCommitError as failed:
             if failed.unknown:
                 await self.unknown(failed.unknown, failed.__cause__)
             if not failed.committed:  # else what stands stays `live` in the journal, beside what does not

@@ -17,13 +17,13 @@ from typing import Final
 from countersign.errors import JournalError
 from countersign.journal.chain import Change
 from countersign.journal.database import Row
-from countersign.journal.freezing import write_result
+from countersign.journal.effect_rows import write_result
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.moves import LocalState, LocalTxn, move
-from countersign.journal.reading import LIVE_LANE
+from countersign.journal.states import LocalState, LocalTxn, transition
+from countersign.journal.queries import LIVE_LANE
 
 _COPIED: Final = ("effect_id", "tool", "call_key", "args", "result")
-_LOST: Final = "it was lost with its process, and its rerun did not bring it back"
+_MISSING_LIVE_WORK: Final = "it was lost with its process, and its rerun did not bring it back"
 
 
 class Reruns:
@@ -39,21 +39,21 @@ class Reruns:
             JournalError: that list was not redeemed.
         """
         with self._leases.unit(lease, "taken_in", durable=True) as change:
-            ours, brought = (_live(change, one) for one in (staging, rerun))
+            ours, brought = (_live_rows(change, one) for one in (staging, rerun))
             for effect_id in ours.keys() - brought.keys():
-                move(change, staging, effect_id, LocalState.UNDONE)
+                transition(change, staging, effect_id, LocalState.UNDONE)
             change.update(
                 "effects",
                 "txn = ? AND staging = ? AND lane = ? AND state = ? AND error IS NULL",
                 (lease.txn, staging, LIVE_LANE, LocalState.UNDONE.value),
-                error=_LOST,
+                error=_MISSING_LIVE_WORK,
             )
             for effect_id in brought:
                 if effect_id in ours:
                     write_result(change, staging, effect_id, brought[effect_id]["result"])
                 else:
                     _copy(change, staging, brought[effect_id])
-                move(change, rerun, effect_id, LocalState.RELISTED)
+                transition(change, rerun, effect_id, LocalState.RELISTED)
             redeemed = ("txn = ? AND staging = ? AND redeemed = 1", (lease.txn, staging))
             taken = change.update("transactions", *redeemed, live=len(brought))
             if taken != 1:
@@ -81,7 +81,7 @@ def _copy(change: Change, staging: int, row: Row) -> None:
     )
 
 
-def _live(change: Change, staging: int) -> dict[str, Row]:
+def _live_rows(change: Change, staging: int) -> dict[str, Row]:
     """The rows of a list that are neither kept nor undone, by effect, in order."""
     rows = change.unit.execute(
         f"SELECT {', '.join(_COPIED)} FROM effects "  # noqa: S608 - words of this module

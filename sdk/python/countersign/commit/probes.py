@@ -35,18 +35,18 @@ LEFT_RUNNING: Final = "left running"
 """How the journal's word of a call begins that nobody waited for to its end: what it still does is not known."""
 
 # seconds: the longest timeout after which the process that called asks once more itself
-_WAITS_HERE: Final = 10
+_MAX_LOCAL_WAIT: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class UncertainCall:
     """A call nobody knows the outcome of: when it had ended at the latest, or that it may still run."""
 
     ended_at: float  # by the wall clock, as the journal's rows are dated
     left_running: bool = False
 
     @classmethod
-    def of(cls, row: EffectRecord, call: PlannedCall, now: float) -> Doubt:
+    def of(cls, row: EffectRecord, call: PlannedCall, now: float) -> UncertainCall:
         """As the journal holds it. FIRING was written just before the call, by a process that is dead by now; so where
         the time that the call may have taken, and its request after that, is not over for sure, it is over from now on.
         Unknown was written once it had ended.
@@ -58,46 +58,46 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProbeFinding:
     """What a probe has found out: fired, failed, or unknown still. `again_at`: from when its "no" would count."""
 
     outcome: Outcome
     why: str
     result: bytes | None = None
-    again_at: float | None = None
+    conclusive_at: float | None = None
 
 
-def probe_of(engine: Engine, call: PlannedCall) -> Probe | None:
+def find_probe(engine: Engine, call: PlannedCall) -> Probe | None:
     """The probe that the reviewed manifest names, if its module was imported here."""
     name = call.manifest.probe
     return None if name is None else engine.registry.probe(name)
 
 
-async def find_out(engine: Engine, call: PlannedCall, doubt: Doubt, attempt_id: str) -> Found | None:
+async def run_probe(engine: Engine, call: PlannedCall, doubt: UncertainCall, attempt_id: str) -> ProbeFinding | None:
     """Ask the probe of a call; None where it has none."""
-    asked = probe_of(engine, call)
+    asked = find_probe(engine, call)
     if asked is None:
         return None
     at = engine.clock.wall()  # before it is asked: its answer is no older
-    found = _judged(call, asked, await _asked(engine, call, asked, attempt_id), doubt, at)
+    found = _interpret(call, asked, await _call_probe(engine, call, asked, attempt_id), doubt, at)
     log.info("effect %s of %s: %s", call.effect.effect_id[:12], call.tool.name, found.why)
     return found
 
 
-async def find_out_here(engine: Engine, call: PlannedCall, doubt: Doubt, attempt_id: str) -> Found | None:
+async def run_probe_after_call(engine: Engine, call: PlannedCall, doubt: UncertainCall, attempt_id: str) -> ProbeFinding | None:
     """The same in the process whose call it was, just now: where the timeout is short, it waits that long for a "no"
     to count.
     """
-    found = await find_out(engine, call, doubt, attempt_id)
-    if found is None or found.again_at is None or call.manifest.timeout_seconds > _WAITS_HERE:
+    found = await run_probe(engine, call, doubt, attempt_id)
+    if found is None or found.conclusive_at is None or call.manifest.timeout_seconds > _MAX_LOCAL_WAIT:
         return found
     await engine.waits.sleep(call.manifest.timeout_seconds)
     # by the time that was waited, whatever clocks say
-    over = Doubt(doubt.ended_at - call.manifest.timeout_seconds)
-    return await find_out(engine, call, over, attempt_id)
+    over = UncertainCall(doubt.ended_at - call.manifest.timeout_seconds)
+    return await run_probe(engine, call, over, attempt_id)
 
 
-async def _asked(engine: Engine, call: PlannedCall, asked: Probe, attempt_id: str) -> ProbeAnswer:
+async def _call_probe(engine: Engine, call: PlannedCall, asked: Probe, attempt_id: str) -> ProbeAnswer:
     effect = call.effect
     about = FiringEffect(
         effect.effect_id,
@@ -143,36 +143,36 @@ def _arguments(call: PlannedCall, asked: Probe) -> dict[str, Any]:
     return asked.signature.typed({name: given[name] for name in asked.signature.names if name in given})
 
 
-def _judged(call: PlannedCall, asked: Probe, answer: ProbeAnswer, doubt: Doubt, at: float) -> Found:
+def _interpret(call: PlannedCall, asked: Probe, answer: ProbeAnswer, doubt: UncertainCall, at: float) -> ProbeFinding:
     says = f"its probe {asked.name}"
     if isinstance(answer, Happened):
-        return _happened(call, says, answer)
+        return _fired_finding(call, says, answer)
     if isinstance(answer, Unsure):
-        return Found(Outcome.UNKNOWN, f"{says} cannot tell ({_why(answer) or 'it does not say why'})")
+        return ProbeFinding(Outcome.UNKNOWN, f"{says} cannot tell ({_unsure_reason(answer) or 'it does not say why'})")
     if doubt.left_running:
-        return Found(
+        return ProbeFinding(
             Outcome.UNKNOWN, f"{says} has not found it, which does not count: the call was left running"
         )
     counts_from = doubt.ended_at + call.manifest.timeout_seconds
     if answer.final is True or at >= counts_from:
-        return Found(Outcome.FAILED, f"{says} says that it did not happen")
+        return ProbeFinding(Outcome.FAILED, f"{says} says that it did not happen")
     when = datetime.fromtimestamp(counts_from, UTC).isoformat(timespec="seconds")
-    return Found(
-        Outcome.UNKNOWN, f"{says} has not found it, which counts from {when} on", again_at=counts_from
+    return ProbeFinding(
+        Outcome.UNKNOWN, f"{says} has not found it, which counts from {when} on", conclusive_at=counts_from
     )
 
 
-def _why(answer: Unsure) -> str:
+def _unsure_reason(answer: Unsure) -> str:
     why: object = answer.why  # a probe may put anything there
     return storable(why) if isinstance(why, str) else f"a {type(why).__name__}"
 
 
-def _happened(call: PlannedCall, says: str, answer: Happened) -> Found:
+def _fired_finding(call: PlannedCall, says: str, answer: Happened) -> ProbeFinding:
     """That it happened is believed with the result it would have had, or with none."""
     raw = None
     if answer.result is not None:
         raw = call.tool.signature.result.dump(answer.result)
         if raw is None or not call.tool.signature.result.fits(raw):
             told = f"with a {type(answer.result).__name__}, which is no result of {call.tool.name}"
-            return Found(Outcome.UNKNOWN, f"{says} says that it happened, {told}")
-    return Found(Outcome.FIRED, f"{says} says that it happened", raw)
+            return ProbeFinding(Outcome.UNKNOWN, f"{says} says that it happened, {told}")
+    return ProbeFinding(Outcome.FIRED, f"{says} says that it happened", raw)

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from countersign.errors import JournalError, MisuseError
-from countersign.journal.damage import Damage, Look, compare_schemas
+from countersign.journal.damage import Damage, Scan, compare_schemas
 from countersign.journal.database import Unit
-from countersign.journal.place import JournalUrl
-from countersign.journal.postgres import PostgresDatabase, Session
-from countersign.journal.postgres_schema import is_made, make
+from countersign.journal.location import JournalUrl
+from countersign.journal.postgres import PostgresDatabase, PostgresConnection
+from countersign.journal.postgres_schema import schema_exists, create_schema
 from countersign.journal.schema import APPLICATION_ID, VERSION, prepare
 
 _MOST_OF_FILE: Final = 20  # what SQLite says of a file that is broken all over
@@ -51,21 +51,21 @@ class SQLiteStore:
             yield db
 
     @contextmanager
-    def errors_found(self, look: Look) -> Iterator[None]:
+    def errors_found(self, look: Scan) -> Iterator[None]:
         """What SQLite cannot read is damage."""
         try:
             yield
         except (sqlite3.Error, UnicodeDecodeError) as error:  # names of columns are decoded by sqlite3 itself
             look.found(Damage.FILE, f"SQLite cannot read it: {error}")
 
-    def look_at_file(self, db: Unit, look: Look) -> None:
+    def look_at_file(self, db: Unit, look: Scan) -> None:
         """Every page and index."""
         said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
         for what in said if said != ["ok"] else ():
             look.legible = False
             look.found(Damage.FILE, what)
 
-    def look_at_schema(self, db: Unit, look: Look) -> None:
+    def look_at_schema(self, db: Unit, look: Scan) -> None:
         """Its marks, and everything that has a name."""
         marks = (
             db.execute("PRAGMA application_id").fetchone()[0],
@@ -125,15 +125,15 @@ class PostgresStore:
         """A session that writes nothing and sees one moment."""
         with closing(self._database.connect()) as connection:
             schema = self._database.enter(connection)
-            if not is_made(connection, schema):
+            if not schema_exists(connection, schema):
                 raise MisuseError(f"there is no journal at {self._database.name!r}; name one with --journal")
-            self._ours = _fresh(connection)
+            self._ours = _fresh_schema(connection)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            self._theirs = _described(connection, "current_schema()::regnamespace")
-            yield Session(connection, "on")
+            self._theirs = _describe_schema(connection, "current_schema()::regnamespace")
+            yield PostgresConnection(connection, "on")
 
     @contextmanager
-    def errors_found(self, look: Look) -> Iterator[None]:
+    def errors_found(self, look: Scan) -> Iterator[None]:
         """What the server cannot read is damage; a server that does not answer is not."""
         try:
             with self._database.told():
@@ -143,23 +143,23 @@ class PostgresStore:
                 raise
             look.found(Damage.FILE, f"PostgreSQL cannot read it: {error.__cause__}")
 
-    def look_at_file(self, db: Unit, look: Look) -> None:
+    def look_at_file(self, db: Unit, look: Scan) -> None:
         """The server does, page by page."""
 
-    def look_at_schema(self, db: Unit, look: Look) -> None:
+    def look_at_schema(self, db: Unit, look: Scan) -> None:
         """Everything that has a name."""
         compare_schemas(look, self._ours, self._theirs)
 
 
-def _fresh(connection: psycopg.Connection[Any]) -> _Described:
+def _fresh_schema(connection: psycopg.Connection[Any]) -> _Described:
     """What this SDK makes. Temporary tables are this session's own, whatever it may do elsewhere."""
     with connection.transaction(force_rollback=True):
         connection.execute("SET LOCAL search_path = pg_temp")
-        make(connection, functions="pg_temp.")
-        return _described(connection, "pg_my_temp_schema()")
+        create_schema(connection, functions="pg_temp.")
+        return _describe_schema(connection, "pg_my_temp_schema()")
 
 
-def _described(connection: psycopg.Connection[Any], of: str) -> _Described:
+def _describe_schema(connection: psycopg.Connection[Any], of: str) -> _Described:
     """Everything in a schema by name: its kind, and how it was made, without the schema's own name."""
     (schema,) = connection.execute(
         f"SELECT nspname FROM pg_namespace WHERE oid = {of}".encode()  # noqa: S608 - words of this module

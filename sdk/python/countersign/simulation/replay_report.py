@@ -19,8 +19,8 @@ from countersign.contract.admission import load
 from countersign.contract.pointers import pointer_to
 from countersign.errors import CountersignError, MisuseError
 from countersign.journal.sealing import HIDDEN
-from countersign.journal.telling import visible, without_secrets
-from countersign.rehearsal.recorded import RecordedCall
+from countersign.journal.export import escape_unprintable, without_secrets
+from countersign.simulation.recording import RecordedCall
 from countersign.tools.registry import ToolRegistry
 
 Kind = Literal["changed", "missing", "extra", "result", "raised"]
@@ -28,7 +28,7 @@ _ABSENT: Final = "absent"
 
 
 @dataclass(frozen=True, slots=True)
-class CallNow:
+class ReplayCall:
     """One call of the replay."""
 
     tool: str
@@ -53,10 +53,10 @@ class Divergence:
 
     def __str__(self) -> str:
         place = "" if self.kind == "raised" else f"{self.lane} call {self.position} "
-        return visible(f"{place}{self.text}")
+        return escape_unprintable(f"{place}{self.text}")
 
 
-def compared(lane: str, recorded: Sequence[RecordedCall], now: Sequence[CallNow]) -> Iterator[Divergence]:
+def compare_calls(lane: str, recorded: Sequence[RecordedCall], now: Sequence[ReplayCall]) -> Iterator[Divergence]:
     """Every difference between two lists of calls."""
     keys_then, keys_now = [one.call_key for one in recorded], [one.call_key for one in now]
     for kind, a, b, c, d in SequenceMatcher(None, keys_then, keys_now, autojunk=False).get_opcodes():
@@ -71,21 +71,21 @@ def compared(lane: str, recorded: Sequence[RecordedCall], now: Sequence[CallNow]
             yield _extra(lane, position + 1, now[position])
 
 
-def _changed(lane: str, position: int, then: RecordedCall, one: CallNow) -> Divergence:
+def _changed(lane: str, position: int, then: RecordedCall, one: ReplayCall) -> Divergence:
     shown = _shown(one, then)
     if then.tool != one.tool:
-        text = f"was {then.tool} {then.called_with} and is now {one.tool} {shown}"
+        text = f"was {then.tool} {then.recorded_args} and is now {one.tool} {shown}"
     else:
-        text = f"of {one.tool}: {_differing(then.called_with, shown)}"
-    return Divergence("changed", lane, position, one.tool, then.called_with, shown, text)
+        text = f"of {one.tool}: {_differing(then.recorded_args, shown)}"
+    return Divergence("changed", lane, position, one.tool, then.recorded_args, shown, text)
 
 
 def _missing(lane: str, position: int, then: RecordedCall) -> Divergence:
-    text = f"is missing: {then.tool} {then.called_with} was recorded and is not called now"
-    return Divergence("missing", lane, position, then.tool, then.called_with, None, text)
+    text = f"is missing: {then.tool} {then.recorded_args} was recorded and is not called now"
+    return Divergence("missing", lane, position, then.tool, then.recorded_args, None, text)
 
 
-def _extra(lane: str, position: int, one: CallNow) -> Divergence:
+def _extra(lane: str, position: int, one: ReplayCall) -> Divergence:
     shown = _shown(one, None)
     text = f"is new: {one.tool} {shown} is called now and was not recorded"
     return Divergence("extra", lane, position, one.tool, None, shown, text)
@@ -113,9 +113,9 @@ def _value(args: Mapping[str, object], name: str) -> str:
     return orjson.dumps(args[name]).decode() if name in args else _ABSENT
 
 
-def _shown(one: CallNow, then: RecordedCall | None) -> str:
+def _shown(one: ReplayCall, then: RecordedCall | None) -> str:
     """The arguments now, hiding what the code calls secret and whatever the record hides of the same call."""
-    hidden = () if then is None else tuple(_hidden(orjson.loads(then.called_with), ""))
+    hidden = () if then is None else tuple(_hidden(orjson.loads(then.recorded_args), ""))
     if "" in hidden:
         return orjson.dumps(HIDDEN).decode()
     return orjson.dumps(without_secrets(orjson.loads(one.args), (*one.secrets, *hidden))).decode()
@@ -167,7 +167,7 @@ _SHOWN: Final = 200  # characters of one result in a sentence; all of it is besi
 
 
 @dataclass(frozen=True, slots=True)
-class Returned:
+class ReturnedResult:
     """One live call of the replay, and its result as canonical bytes; None where JSON does not hold it."""
 
     call_key: str
@@ -182,7 +182,7 @@ class LiveResults:
         self._hides = hides
         self.unchecked: list[str] = []
 
-    def differing(self, recorded: Sequence[RecordedCall], now: Iterable[Returned]) -> Iterator[Divergence]:
+    def differing(self, recorded: Sequence[RecordedCall], now: Iterable[ReturnedResult]) -> Iterator[Divergence]:
         """Every difference; `unchecked` says afterwards what was not compared, and why."""
         then = {call.call_key: call for call in recorded}
         for position, one in enumerate(now, start=1):
@@ -223,11 +223,11 @@ class LiveResults:
         elif has is None:
             told = f"its result was {_short(known)} and is nothing that JSON could hold"
         else:
-            told = _told(known, has)
+            told = _difference_text(known, has)
         return Divergence("result", call.lane, position, call.tool, known, has, f"of {call.tool}: {told}")
 
 
-def _told(then: str, now: str) -> str:
+def _difference_text(then: str, now: str) -> str:
     before, after = orjson.loads(then), orjson.loads(now)
     if isinstance(before, dict) and isinstance(after, dict):
         return f"in its result {_short(differing_members(before, after))}"
@@ -340,7 +340,7 @@ class ReplayResult:
         }
 
     def __str__(self) -> str:
-        return "\n".join(visible(line) for line in self._lines())
+        return "\n".join(escape_unprintable(line) for line in self._lines())
 
     def _lines(self) -> Iterator[str]:
         yield f"replay of {self.key!r}: {self.status}; nothing fired"

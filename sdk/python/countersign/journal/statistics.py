@@ -16,8 +16,8 @@ import orjson
 
 from countersign.errors import JournalError
 from countersign.journal.database import Database
-from countersign.journal.moves import LocalState
-from countersign.journal.reading import COMPENSATE_LANE, WANTED, Wanted
+from countersign.journal.states import LocalState
+from countersign.journal.queries import COMPENSATE_LANE, FILTER_CONDITION, TransactionFilter
 
 _S: Final = LocalState
 ACTED: Final = frozenset({_S.FIRED, _S.COMPENSATING, _S.COMPENSATED, _S.COMPENSATION_FAILED, _S.KEPT})
@@ -27,7 +27,7 @@ _ANSWERED: Final = frozenset({_S.RELEASED.value, _S.REDEEMED.value, _S.DENIED.va
 _MILLISECONDS: Final = 1000
 
 
-def count(database: Database, wanted: Wanted) -> dict[str, Any]:
+def count(database: Database, wanted: TransactionFilter) -> dict[str, Any]:
     """Counts per state and per tool, of the lists in force of the transactions somebody wants.
 
     Raises:
@@ -35,14 +35,14 @@ def count(database: Database, wanted: Wanted) -> dict[str, Any]:
     """
     states = database.rows(
         "SELECT CASE WHEN t.parked <> 0 THEN 'parked' ELSE t.state END AS state, count(*) AS n "  # noqa: S608 - ours
-        f"FROM transactions t WHERE {WANTED} GROUP BY 1 ORDER BY 1",
+        f"FROM transactions t WHERE {FILTER_CONDITION} GROUP BY 1 ORDER BY 1",
         wanted.parameters,
     )
     tools: defaultdict[str, Counter[str]] = defaultdict(Counter)
     compensations = 0
     for row in database.rows(
         "SELECT e.tool, e.lane, e.state, count(*) AS n FROM transactions t JOIN effects e "  # noqa: S608 - ours
-        f"ON e.txn = t.txn AND e.staging = coalesce(t.staging, t.stagings) WHERE {WANTED} GROUP BY 1, 2, 3",
+        f"ON e.txn = t.txn AND e.staging = coalesce(t.staging, t.stagings) WHERE {FILTER_CONDITION} GROUP BY 1, 2, 3",
         wanted.parameters,
     ):
         if row["lane"] == COMPENSATE_LANE:
@@ -52,13 +52,13 @@ def count(database: Database, wanted: Wanted) -> dict[str, Any]:
     total = sum(tools.values(), Counter[str]())
     return {
         "transactions": {row["state"]: row["n"] for row in states},
-        "effects": _told(total) | {"compensations": compensations},
-        "tools": [{"tool": tool} | _told(tools[tool]) for tool in sorted(tools)],
-        "people": _people(list(_waits(database, wanted))),
+        "effects": _by_name(total) | {"compensations": compensations},
+        "tools": [{"tool": tool} | _by_name(tools[tool]) for tool in sorted(tools)],
+        "people": _review_waits(list(_waits(database, wanted))),
     }
 
 
-def _told(counts: Counter[str]) -> dict[str, Any]:
+def _by_name(counts: Counter[str]) -> dict[str, Any]:
     return {
         "called": counts.total(),
         "fired": sum(counts[state.value] for state in ACTED),
@@ -68,7 +68,7 @@ def _told(counts: Counter[str]) -> dict[str, Any]:
     }
 
 
-def _people(waits: list[float | None]) -> dict[str, Any]:
+def _review_waits(waits: list[float | None]) -> dict[str, Any]:
     answered = [one for one in waits if one is not None]
     return {
         "asked": len(waits),
@@ -78,12 +78,12 @@ def _people(waits: list[float | None]) -> dict[str, Any]:
     }
 
 
-def _waits(database: Database, wanted: Wanted) -> Iterator[float | None]:
+def _waits(database: Database, wanted: TransactionFilter) -> Iterator[float | None]:
     """Of every effect that people were asked about: how long, or None while they are or if it ended otherwise."""
     asked: dict[tuple[Any, ...], int] = {}
     for row in database.rows(
         "SELECT c.txn, c.body FROM transactions t JOIN chain c ON c.txn = t.txn "  # noqa: S608 - ours
-        f"WHERE c.kind IN ('seen', 'redeemed') AND {WANTED} ORDER BY c.id",
+        f"WHERE c.kind IN ('seen', 'redeemed') AND {FILTER_CONDITION} ORDER BY c.id",
         wanted.parameters,
     ):
         for at, (_, *place), state in _states(row["body"]):  # a rerun stages the same list once more

@@ -16,14 +16,14 @@ from countersign.contract.effect import Effect
 from countersign.errors import JournalError, JournalSealed
 from countersign.journal.chain import Change
 from countersign.journal.database import Unit
-from countersign.journal.moves import LocalState
-from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from countersign.journal.states import LocalState
+from countersign.journal.queries import LIVE_LANE, STAGED_LANE
 from countersign.journal.records import compensation_bytes
-from countersign.journal.sealing import MARK, About, Seals, is_told_by, sealed_pointers
+from countersign.journal.sealing import MARK, SealContext, Seals, is_secret_value, sealed_pointers
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedRow:
     """One call as it was staged: its names and its bytes. `secret` is what of them is secret as far as anybody has
     said; None where nobody has, for the manifest is looked at later: then they are written when the list is frozen.
     """
@@ -41,8 +41,8 @@ class Staged:
 def write_effect(change: Change, staging: int, effect: Effect, secret: Collection[str], seals: Seals) -> None:
     """Complete a staged row with everything its digest covers; the bytes as staged are kept beside edited ones."""
     args, staged_args = _arguments(change.unit, staging, effect, secret, seals)
-    about = About(effect.txn, effect.effect_id, "resource_id")
-    is_secret = is_told_by(effect.args_bytes, sealed_pointers(args), effect.resource.id)
+    about = SealContext(effect.txn, effect.effect_id, "resource_id")
+    is_secret = is_secret_value(effect.args_bytes, sealed_pointers(args), effect.resource.id)
     change.update(
         "effects",
         "txn = ? AND staging = ? AND lane = ? AND seq = ? AND effect_id = ?",
@@ -62,7 +62,7 @@ def _arguments(
     unit: Unit, staging: int, effect: Effect, secret: Collection[str], seals: Seals
 ) -> tuple[bytes, bytes | None]:
     """The columns `args` and `staged_args`: the bytes of this effect, and those it was staged with if they differ."""
-    about = About(effect.txn, effect.effect_id, "args")
+    about = SealContext(effect.txn, effect.effect_id, "args")
     row = unit.execute(
         "SELECT args, staged_args FROM effects WHERE txn = ? AND staging = ? AND lane = ? AND effect_id = ?",
         (effect.txn, staging, STAGED_LANE, effect.effect_id),
@@ -76,7 +76,7 @@ def _arguments(
     return sealed, seals.seal(unit, replace(about, column="staged_args"), was, known)
 
 
-def _open(seals: Seals, about: About, stored: bytes) -> bytes:
+def _open(seals: Seals, about: SealContext, stored: bytes) -> bytes:
     try:
         return seals.open(about, stored)
     except ValueError as error:
@@ -93,7 +93,7 @@ def write_returned(change: Change, staging: int, returned: Mapping[str, bytes], 
         return
     places = [""] if _has_secrets(change) else []
     for effect_id, raw in returned.items():
-        about = About(change.txn, effect_id, "result")
+        about = SealContext(change.txn, effect_id, "result")
         try:
             stored = seals.seal(change.unit, about, raw, places)
         except JournalSealed:
@@ -123,7 +123,7 @@ def _has_secrets(change: Change) -> bool:
 _SUPERSEDED: Final = "another list was submitted under this key"
 
 
-def leave(change: Change, staging: int) -> None:
+def end_unfrozen(change: Change, staging: int) -> None:
     """What was never frozen of a list: its staged calls are withdrawn, its live effects were undone."""
     for lane, to in ((STAGED_LANE, LocalState.WITHDRAWN), (LIVE_LANE, LocalState.UNDONE)):
         change.update(
@@ -134,15 +134,15 @@ def leave(change: Change, staging: int) -> None:
         )
 
 
-def keep_readable(
-    change: Change, seals: Seals, staging: int, calls: Sequence[Staged], why: str | None = None
+def complete_unsubmitted(
+    change: Change, seals: Seals, staging: int, calls: Sequence[StagedRow], why: str | None = None
 ) -> None:
     """Complete the rows of calls that are not submitted, with `why`."""
     for call in calls:
         raw = b""
         with suppress(JournalSealed):
             if call.secret is not None:
-                about = About(change.txn, call.effect_id, "args")
+                about = SealContext(change.txn, call.effect_id, "args")
                 raw = seals.seal(change.unit, about, call.args, call.secret)
         change.run(
             "effects",

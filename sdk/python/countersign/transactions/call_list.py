@@ -23,9 +23,9 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged, TransactionRecord
-from countersign.journal.reading import LIVE_LANE, STAGED_LANE
-from countersign.live.sessions import CommitFailed
+from countersign.journal import Journal, Lease, LocalState, LocalTxn, StagedRow, TransactionRecord
+from countersign.journal.queries import LIVE_LANE, STAGED_LANE
+from countersign.live.sessions import AdapterCommitError
 from countersign.live.work import LiveWork
 from countersign.runtime import Engine
 from countersign.tools.definition import Tool
@@ -43,15 +43,15 @@ class LiveKeys(NamedTuple):
     raised: tuple[str, ...]
 
 
-class Listing:
+class CallList:
     """The staged calls and live effects of one run of one transaction."""
 
     def __init__(self, journal: Journal, lease: Lease) -> None:
         self._journal = journal
         self._lease = lease
         self._calls: list[StagedCall] = []
-        self._ran: list[Staged] = []
-        self._raised: list[tuple[Staged, str]] = []  # and why
+        self._ran: list[StagedRow] = []
+        self._raised: list[tuple[StagedRow, str]] = []  # and why
         self._dropped_secrets = False  # of calls that were taken back
         self._live_seq = 0
         self._returned: dict[str, bytes] = {}
@@ -71,12 +71,12 @@ class Listing:
         return len(self._ran)
 
     @property
-    def ran(self) -> tuple[Staged, ...]:
+    def ran(self) -> tuple[StagedRow, ...]:
         """They themselves, in order."""
         return tuple(self._ran)
 
     @property
-    def live_keys(self) -> LiveKeys:
+    def live_call_keys(self) -> LiveKeys:
         """Their call keys, and those of what raised."""
         return LiveKeys(
             tuple(one.call_key for one in self._ran), tuple(one.call_key for one, _ in self._raised)
@@ -90,22 +90,22 @@ class Listing:
 
     def stage(self, call: StagedCall) -> Placeholder[Any]:
         """Write one call down and answer its placeholder."""
-        self._journal.transactions.stage(self._lease, self.staging, _row(call, len(self._calls) + 1))
+        self._journal.transactions.stage(self._lease, self.staging, _staged_row(call, len(self._calls) + 1))
         self._calls.append(call)
         placeholder: Placeholder[Any] = Placeholder(call.tool.name, call.effect_id, call.call_key)
         self._placeholders[call.effect_id] = placeholder
         return placeholder
 
-    def run(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> Staged:
+    def run(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> StagedRow:
         """Write one live effect down, before it runs."""
         effect_id = names.effect_id(txn=self._lease.txn, call_key=call_key)
-        row = Staged(effect_id, call_key, tool.name, raw, LIVE_LANE, self._live_seq + 1, secret)
+        row = StagedRow(effect_id, call_key, tool.name, raw, LIVE_LANE, self._live_seq + 1, secret)
         self._journal.transactions.stage(self._lease, self.staging, row)
         self._live_seq += 1
         self._ran.append(row)
         return row
 
-    def keep(self, row: Staged, tool: Tool, answer: object) -> None:
+    def keep(self, row: StagedRow, tool: Tool, answer: object) -> None:
         """Hear what a live effect has returned. It is written down as it is now, and with the list: not where JSON does
         not hold it, or too much was returned before.
         """
@@ -139,11 +139,11 @@ class Listing:
                 self._calls[position] = call.learned(manifest)
 
     @property
-    def rows(self) -> tuple[Staged, ...]:
+    def rows(self) -> tuple[StagedRow, ...]:
         """The staged calls as the journal holds them."""
-        return tuple(_row(call, seq) for seq, call in enumerate(self._calls, start=1))
+        return tuple(_staged_row(call, seq) for seq, call in enumerate(self._calls, start=1))
 
-    def leave_out(self, rows: Sequence[Staged], why: str) -> None:
+    def leave_out(self, rows: Sequence[StagedRow], why: str) -> None:
         """Go on without these live effects: one raised, and its savepoint has taken all of them back."""
         standing = [row for row in rows if row in self._ran]
         ids = [row.effect_id for row in standing]
@@ -203,9 +203,9 @@ class Listing:
             settle(placeholder, outcome, result, error)
 
     def _begin_again(
-        self, calls: list[StagedCall], dropped: Sequence[Staged] = (), why: str | None = None
+        self, calls: list[StagedCall], dropped: Sequence[StagedRow] = (), why: str | None = None
     ) -> None:
-        rows = [_row(call, seq) for seq, call in enumerate(calls, start=1)]
+        rows = [_staged_row(call, seq) for seq, call in enumerate(calls, start=1)]
         transactions = self._journal.transactions
         # one that raised and was done again is told by its later row
         stand = {row.effect_id for row in self._ran}
@@ -220,12 +220,12 @@ class Listing:
         self.staging, self._calls = staging, calls
 
 
-def _may_hold_secrets(calls: Sequence[StagedCall | Staged]) -> bool:
+def _may_hold_secrets(calls: Sequence[StagedCall | StagedRow]) -> bool:
     return any(call.secret is None or call.secret for call in calls)
 
 
-def _row(call: StagedCall, seq: int) -> Staged:
-    return Staged(
+def _staged_row(call: StagedCall, seq: int) -> StagedRow:
+    return StagedRow(
         *(call.effect_id, call.call_key, call.tool.name, call.args, STAGED_LANE, seq, call.secret),
         tool_digest=call.tool_digest,
     )
@@ -237,7 +237,7 @@ _MAYBE_ASKED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.STOPPED})
 _ASKED: Final = frozenset({LocalTxn.REVIEW, LocalTxn.READY}) | _MAYBE_ASKED
 
 
-def require_same_live_work(journal: Journal, earlier: TransactionRecord, plan: Plan, ran: LiveKeys) -> None:
+def require_same_live_calls(journal: Journal, earlier: TransactionRecord, plan: Plan, ran: LiveKeys) -> None:
     """Live work alone was committed under this key, so this step has been done, as with a redemption. What raises now
     may have been done then: a row that is there already is not put in twice.
 
@@ -303,7 +303,7 @@ def commit_live_only(journal: Journal, lease: Lease, live: LiveWork, plan: Plan,
 
     try:
         live.commit(attempt_id, kept)
-    except CommitFailed as failed:
+    except AdapterCommitError as failed:
         if failed.unknown:
             journal.transactions.end(lease, LocalTxn.UNSETTLED, failed.unknown)
             raise OutcomeUnknown(plan.run_key, plan.txn, [], {}, failed.unknown) from failed.__cause__

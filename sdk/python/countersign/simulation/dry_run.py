@@ -15,38 +15,38 @@ from typing import Any, Final
 
 from countersign.adapters.protocol import Change
 from countersign.commit.plan import PlannedCall, StagedCall
-from countersign.commit.review import Terms
+from countersign.commit.review import CommitOptions
 from countersign.contract.admission import load
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
 from countersign.errors import MisuseError, ServiceUnavailable
 from countersign.errors.reasons import Asks, DenyReason
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN
-from countersign.journal.telling import without_secrets
-from countersign.live.calls import LiveCallAsked, require_released
-from countersign.rehearsal.foreseen import AdapterChanges, DryRun, ForeseenEffect, RehearsedLive
-from countersign.rehearsal.offline import Rehearsal, RehearsedStep
+from countersign.journal.export import without_secrets
+from countersign.live.calls import LiveCallRequest, require_released
+from countersign.simulation.dry_run_report import AdapterChanges, DryRun, ForeseenEffect, SimulatedLiveCall
+from countersign.simulation.offline import Simulation, SimulatedStep
 from countersign.runtime import Engine, Runtime
 from countersign.tools.placeholder import settle
 from countersign.transactions.transaction import Transaction
-from countersign.waiting import run
+from countersign.waiting import run_sync
 
-REHEARSED: Final = "rehearsed"
+DRY_RUN_NOTE: Final = "rehearsed"
 """The outcome of a placeholder after a dry run."""
 
 
-class DryStep(RehearsedStep):
+class DryRunStep(SimulatedStep):
     """A step whose leaving asks what would happen."""
 
     effects: tuple[ForeseenEffect, ...] | None = None
-    live: tuple[RehearsedLive, ...] = ()
+    live: tuple[SimulatedLiveCall, ...] = ()
     changes: tuple[AdapterChanges, ...] = ()
 
-    async def require_released(self, engine: Engine, call: LiveCallAsked, claimed: Claimed | None) -> None:
+    async def require_released(self, engine: Engine, call: LiveCallRequest, claimed: Claimed | None) -> None:
         """Ask about a live call as a real run does, for it runs as well; nothing is kept of the question."""
         await require_released(engine, call, run_key=self.run_key, txn=self.txn, claimed=claimed, noted=False)
 
-    async def commit(self, engine: Engine, terms: Terms) -> None:
+    async def commit(self, engine: Engine, terms: CommitOptions) -> None:
         """Undo the live work, then ask.
 
         Raises:
@@ -62,18 +62,18 @@ class DryStep(RehearsedStep):
             self.live = self._live_calls(engine)
             hiding = self._adapters_given_secrets(engine)
             self.changes = tuple(
-                AdapterChanges(name, _hidden(changes) if name in hiding else changes)
+                AdapterChanges(name, _redacted_changes(changes) if name in hiding else changes)
                 for name, changes in self._live.changes().items()
             )
         finally:
             self.abort("a dry run")
-        self.effects = await self._foresee(engine, terms.claimed)
+        self.effects = await self._evaluate_calls(engine, terms.claimed)
         for placeholder in self._list.placeholders.values():
-            settle(placeholder, REHEARSED)
+            settle(placeholder, DRY_RUN_NOTE)
 
-    def _live_calls(self, engine: Engine) -> tuple[RehearsedLive, ...]:
+    def _live_calls(self, engine: Engine) -> tuple[SimulatedLiveCall, ...]:
         return tuple(
-            RehearsedLive(row.tool, without_secrets(row.args, _secrets_of_live(engine, row.tool)))
+            SimulatedLiveCall(row.tool, without_secrets(row.args, _secrets_of_live(engine, row.tool)))
             for row in self._live_rows()
         )
 
@@ -86,7 +86,7 @@ class DryStep(RehearsedStep):
         record = replace(self._journal.transactions.require(self.txn), staging=self._list.staging)
         return self._journal.transactions.live(record)
 
-    async def _foresee(self, engine: Engine, claimed: Claimed | None) -> tuple[ForeseenEffect, ...]:
+    async def _evaluate_calls(self, engine: Engine, claimed: Claimed | None) -> tuple[ForeseenEffect, ...]:
         if not self._list.calls:
             return ()
         try:
@@ -94,7 +94,7 @@ class DryStep(RehearsedStep):
             decided = await self._ask(engine, planned, claimed)
         except ServiceUnavailable as away:
             return tuple(_unknown(engine, call, away.why) for call in self._list.calls)
-        return tuple(map(_foreseen, planned, decided))
+        return tuple(map(_foreseen_effect, planned, decided))
 
     async def _ask(
         self, engine: Engine, planned: Sequence[PlannedCall], claimed: Claimed | None
@@ -108,11 +108,11 @@ class DryStep(RehearsedStep):
         return (await engine.service.evaluate(question)).effects
 
 
-class DryRehearsal(Rehearsal[DryStep]):
+class DryRunSimulation(Simulation[DryRunStep]):
     """One dry run."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(DryStep)
+        super().__init__(DryRunStep)
         self._key = key
 
     @property
@@ -135,7 +135,7 @@ class DryRehearsal(Rehearsal[DryStep]):
         )
 
 
-def rehearse(
+def run_dry(
     fn: Callable[[Transaction], Any], *, key: str, runtime: Runtime, claimed: Claimed | None = None
 ) -> Any:
     """Run `fn(txn)` as a dry run and answer the `DryRun`; of an async `fn` a coroutine that does.
@@ -143,11 +143,11 @@ def rehearse(
     Raises:
         CountersignError: as leaving the block of a dry run does; and whatever `fn` raises.
     """
-    txn = Transaction(runtime, key, Terms(claimed=claimed), rehearsal=DryRehearsal(key))
+    txn = Transaction(runtime, key, CommitOptions(claimed=claimed), rehearsal=DryRunSimulation(key))
     if inspect.iscoroutinefunction(fn):
         return _rehearse_async(fn, txn)
     with txn:
-        run(runtime.sync_waits().call(functools.partial(fn, txn), {}, None))
+        run_sync(runtime.sync_waits().call(functools.partial(fn, txn), {}, None))
     return txn.result
 
 
@@ -157,7 +157,7 @@ async def _rehearse_async(fn: Callable[[Transaction], Any], txn: Transaction) ->
     return txn.result
 
 
-def _foreseen(call: PlannedCall, decided: EvaluatedEffect) -> ForeseenEffect:
+def _foreseen_effect(call: PlannedCall, decided: EvaluatedEffect) -> ForeseenEffect:
     name, effect_id, decision = call.tool.name, call.effect.effect_id, decided.decision
     return ForeseenEffect(
         name,
@@ -181,7 +181,7 @@ def _unknown(engine: Engine, call: StagedCall, why: str) -> ForeseenEffect:
     )
 
 
-def _hidden(changes: tuple[Change, ...] | None) -> tuple[Change, ...] | None:
+def _redacted_changes(changes: tuple[Change, ...] | None) -> tuple[Change, ...] | None:
     """What would change, without names and values: which of them are secret nobody can tell."""
     if changes is None:
         return None

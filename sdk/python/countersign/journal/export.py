@@ -28,8 +28,8 @@ from countersign.contract.errors import ContractError
 from countersign.contract.pointers import pointer_tokens
 from countersign.errors import JournalError
 from countersign.journal import Journal, TransactionRecord
-from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
-from countersign.journal.records import ShownEffect, Unreadable
+from countersign.journal.queries import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
+from countersign.journal.records import ShownEffect, UnreadableEffect
 from countersign.journal.sealing import HIDDEN
 
 DAMAGED: Final = "damaged"
@@ -46,7 +46,7 @@ _OF_EFFECT: Final = (
 )
 
 
-def visible(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Text with everything that is not printable written out; an agent must not move the reader's cursor."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
@@ -59,9 +59,9 @@ def summary(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
         "txn": record.txn,
         "key": record.run_key,
         "agent": record.agent,
-        "state": record.stands_as,
+        "state": record.display_state,
         "effects": ", ".join(f"{row.tool} {row.state.value}" for row in rows),
-        "changed": _moment(record.updated_at),
+        "changed": _iso_time(record.updated_at),
         "note": record.note,
     }
 
@@ -80,7 +80,7 @@ def summary_of(journal: Journal, txn: str) -> dict[str, Any]:
         return {"txn": txn, "key": key, "state": DAMAGED, "note": str(error), **told}
 
 
-def describe(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
+def describe_transaction(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
     """One transaction with its effects, all of it.
 
     Raises:
@@ -115,15 +115,15 @@ def description_of(journal: Journal, txn: str) -> dict[str, Any]:
     rows = [row for lane in _LANES for row in journal.transactions.shown_each(last, lane)]
     dropped = journal.transactions.dropped(record)
     unreadable += [
-        f"{row.lane} {row.seq}: {row.why}" for row in (*rows, *dropped) if isinstance(row, Unreadable)
+        f"{row.lane} {row.seq}: {row.why}" for row in (*rows, *dropped) if isinstance(row, UnreadableEffect)
     ]
     effects = [_effect_or_damage(journal, row) for row in rows]
     found = _described(journal, record, edits, effects, [_effect_or_damage(journal, row) for row in dropped])
     return found | {"unreadable": unreadable} if unreadable else found
 
 
-def _effect_or_damage(journal: Journal, row: ShownEffect | Unreadable) -> dict[str, Any]:
-    if isinstance(row, Unreadable):
+def _effect_or_damage(journal: Journal, row: ShownEffect | UnreadableEffect) -> dict[str, Any]:
+    if isinstance(row, UnreadableEffect):
         told = dict.fromkeys(_OF_EFFECT)
         return told | {"lane": row.lane, "seq": row.seq, "state": DAMAGED, "error": row.why}
     return _effect(journal, row)
@@ -140,12 +140,12 @@ def _described(
         "txn": record.txn,
         "key": record.run_key,
         "agent": record.agent,
-        "state": record.stands_as,
+        "state": record.display_state,
         "revision": record.rev,
         "attempt": record.attempt_id,
         "unreported": journal.outbox.count(record.txn),
-        "created": _moment(record.created_at),
-        "changed": _moment(record.updated_at),
+        "created": _iso_time(record.created_at),
+        "changed": _iso_time(record.updated_at),
         "note": record.note,
         "edits": edits,
         "chain": record.chain_hash,
@@ -182,11 +182,11 @@ def _effect(journal: Journal, row: ShownEffect) -> dict[str, Any]:
         "result": _result(row, args),
         "error": row.error,
         "compensates": row.compensates,
-        "settled": "; ".join(_said(one) for one in row.said) or None,
+        "settled": "; ".join(_settlement(one) for one in row.said) or None,
     }
 
 
-def _said(one: Mapping[str, JSON]) -> str:
+def _settlement(one: Mapping[str, JSON]) -> str:
     """Who settled it, as what, when and why."""
     answer = str(one.get("answer")).replace("_", " ")
     who = f"{one.get('name')} ({one.get('person')})"
@@ -242,7 +242,7 @@ def _hide(value: JSON, tokens: tuple[str, ...]) -> None:
         value[int(last)] = HIDDEN
 
 
-def _moment(at: float) -> str:
+def _iso_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
@@ -251,7 +251,7 @@ def json_text(value: Any, indent: int | None = None) -> str:
     return json.dumps(orjson.loads(orjson.dumps(value)), indent=indent)
 
 
-Form = Literal["json", "csv", "md"]
+ExportFormat = Literal["json", "csv", "md"]
 FORMAT: Final = "countersign/journal-export/v1"
 
 _TXN_COLUMNS: Final = ("txn", "key", "agent", "state", "revision", "attempt", "created", "changed", "note")
@@ -264,7 +264,7 @@ _IN_MARKDOWN: Final = ("lane", "seq", "tool", "state", "args", "result", "error"
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet would run
 
 
-def exported(form: Form, transactions: Sequence[Mapping[str, Any]], at: str) -> str:
+def render_export(form: ExportFormat, transactions: Sequence[Mapping[str, Any]], at: str) -> str:
     """These transactions, as `describe` returns them, in one text."""
     if form == "json":
         sound = [
@@ -305,7 +305,7 @@ def _row(cells: Sequence[Any]) -> str:
 
 
 def _cell(value: Any) -> str:
-    text = "" if value is None else visible(str(value))
+    text = "" if value is None else escape_unprintable(str(value))
     if not isinstance(value, int) and text.startswith(_FORMULA):
         text = f"'{text}"
     return '"' + text.replace('"', '""') + '"'
@@ -314,22 +314,22 @@ def _cell(value: Any) -> str:
 def _pages(transactions: Sequence[Mapping[str, Any]], at: str) -> Iterator[str]:
     yield f"# Journal\n\nExported {at}: {len(transactions)} transactions.\n"
     for one in transactions:
-        yield f"\n## {_plain(one['key'])}\n\n"
+        yield f"\n## {_code_span(one['key'])}\n\n"
         for name in _TXN_COLUMNS:
             if name != "key" and one[name] is not None:
-                yield f"- {name}: {_plain(one[name])}\n"
+                yield f"- {name}: {_code_span(one[name])}\n"
         if effects := [*one["effects"], *one["dropped"]]:
             yield f"\n| {' | '.join(_IN_MARKDOWN)} |\n|{' --- |' * len(_IN_MARKDOWN)}\n"
             yield from (_line([effect[name] for name in _IN_MARKDOWN]) for effect in effects)
 
 
 def _line(cells: Sequence[Any]) -> str:
-    return "| " + " | ".join(_plain(cell).replace("|", r"\x7c") for cell in cells) + " |\n"
+    return "| " + " | ".join(_code_span(cell).replace("|", r"\x7c") for cell in cells) + " |\n"
 
 
-def _plain(value: Any) -> str:
+def _code_span(value: Any) -> str:
     """Text in a code span that it cannot end: no link, no image, no HTML, not even the address of a page."""
-    text = "" if value is None else visible(str(value))
+    text = "" if value is None else escape_unprintable(str(value))
     if not text:
         return ""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)

@@ -26,42 +26,42 @@ from typing import Any, Final
 import orjson
 
 from countersign.errors import JournalError, MisuseError
-from countersign.journal.chain import KEYS, OF_NO_TRANSACTION, OWN, line_hash, stated
-from countersign.journal.damage import Chain, Damage, Look, Verified, written_out
+from countersign.journal.chain import KEYS, OF_NO_TRANSACTION, OWN, line_hash, row_statement
+from countersign.journal.damage import Chain, Damage, Scan, Verified, printable
 from countersign.journal.database import Database, Row, Unit
 from countersign.journal.meta import txn_of
-from countersign.journal.place import JournalPlace, JournalUrl
-from countersign.journal.verifying_stores import PostgresStore, SQLiteStore
+from countersign.journal.location import JournalLocation, JournalUrl
+from countersign.journal.verification_stores import PostgresStore, SQLiteStore
 
 _PLACE: Final = ("id", "txn", "n", "kind", "prev")
 _OWN_ROWS: Final = ("transactions", "effects")
 _FROM_HEAD: Final = "SELECT * FROM chain WHERE txn = ? AND id <= ? ORDER BY id DESC LIMIT ?"
 _Key = tuple[Any, ...]
 _Rows = dict[tuple[str, _Key], dict[str, Any]]
-_Told = dict[tuple[str, _Key], dict[str, tuple[Any, int]]]
+_Stated = dict[tuple[str, _Key], dict[str, tuple[Any, int]]]
 
 
-def verify(place: JournalPlace, name: str | None = None) -> Verified:
+def verify(place: JournalLocation, name: str | None = None) -> Verified:
     """Verify a journal, or what it holds of one transaction: a run key, an id, or the beginning of one.
 
     Raises:
         MisuseError: there is no such journal, or no such transaction in it.
         JournalError: the database cannot be asked.
     """
-    look = _Look()
+    look = _Verifier()
     store = PostgresStore(place) if isinstance(place, JournalUrl) else SQLiteStore(place)
     with store.errors_found(look), store.opened() as db:
         look.at(db, store, name)
     return Verified(tuple(look.chains), tuple(look.findings), look.lines)
 
 
-def damage_of(database: Database, txn: str) -> str | None:
+def find_damage(database: Database, txn: str) -> str | None:
     """What shows that the record of a transaction is not as the SDK wrote it, in words; None where nothing does.
 
     Raises:
         JournalError: the database cannot be asked.
     """
-    look = _Look()
+    look = _Verifier()
     with database.unit(durable=False) as unit:  # nobody writes meanwhile
         look.alone(unit, txn)
     if not look.findings:
@@ -72,18 +72,18 @@ def damage_of(database: Database, txn: str) -> str | None:
     )
 
 
-def require_as_written(database: Database, txn: str) -> None:
+def require_intact(database: Database, txn: str) -> None:
     """The same, raised.
 
     Raises:
         JournalError: the record is damaged, or the database cannot be asked.
     """
-    damage = damage_of(database, txn)
+    damage = find_damage(database, txn)
     if damage is not None:
         raise JournalError(damage)
 
 
-class _Look(Look):
+class _Verifier(Scan):
     """One pass over a journal."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class _Look(Look):
         store.look_at_schema(db, self)
         if not self.legible:
             return  # what cannot be read for what it is, is not compared either
-        wanted = _named(db, name)
+        wanted = _matching_txns(db, name)
         rows = _rows(db, wanted)
         heads = {row["txn"]: row for row in db.execute("SELECT * FROM transactions")}
         for txn, lines in _chains(db, wanted):
@@ -113,7 +113,7 @@ class _Look(Look):
         lines = db.execute(_FROM_HEAD, (txn, row["chain_id"], max(row["chain_n"], 0))).fetchall()[::-1]
         told = self._chain(txn, lines)
         self._head(row, lines)
-        self._compare(txn, told, _rows_of(db, txn, told))
+        self._compare(txn, told, _transaction_rows(db, txn, told))
 
     def _transaction(self, txn: str, lines: Sequence[Row], row: Row | None, rows: _Rows) -> None:
         """Steps 3 to 5 for one chain."""
@@ -121,20 +121,20 @@ class _Look(Look):
         told = self._chain(txn, lines)
         if row is not None:
             self._head(row, lines)
-        last = written_out(str(lines[-1]["hash"])) if lines else ""
+        last = printable(str(lines[-1]["hash"])) if lines else ""
         if txn != OWN:
             known = (None,) * 3 if row is None else (row["run_key"], row["txn_digest"], row["attempt_id"])
-            key, digest, attempt = (written_out(one) for one in known)
-            self.chains.append(Chain(written_out(txn), key, len(lines), last, digest, attempt))
+            key, digest, attempt = (printable(one) for one in known)
+            self.chains.append(Chain(printable(txn), key, len(lines), last, digest, attempt))
         self._compare(txn, told, rows)
 
-    def _chain(self, txn: str, lines: Sequence[Row]) -> _Told:
+    def _chain(self, txn: str, lines: Sequence[Row]) -> _Stated:
         """Step 3. Answers the last word on each column, and in which line it stands."""
-        told: _Told = defaultdict(dict)
+        told: _Stated = defaultdict(dict)
         n, before = 0, ""
         for line in lines:
             if line["n"] > n + 1:
-                self.found(Damage.LINE_MISSING, f"{_numbered(n + 1, line['n'] - 1)} not there", txn, n + 1)
+                self.found(Damage.LINE_MISSING, f"{_number_range(n + 1, line['n'] - 1)} not there", txn, n + 1)
             elif line["prev"] != before:
                 self.found(Damage.LINE_CHANGED, "it does not follow from the line before it", txn, line["n"])
             n, before = line["n"], line["hash"]
@@ -165,7 +165,7 @@ class _Look(Look):
         """Step 4, for one transaction."""
         n, last, at = (lines[-1]["n"], lines[-1]["hash"], lines[-1]["id"]) if lines else (0, "", None)
         if row["chain_n"] > n:
-            self.found(Damage.TAIL_CUT, f"{_numbered(n + 1, row['chain_n'])} cut off", row["txn"], n + 1)
+            self.found(Damage.TAIL_CUT, f"{_number_range(n + 1, row['chain_n'])} cut off", row["txn"], n + 1)
         elif (row["chain_n"], row["chain_hash"], row["chain_id"]) != (n, last, at):
             self.found(Damage.HEAD_CHANGED, f"its row names line {row['chain_n']} as the last one and not this",
                        row["txn"], n)  # fmt: skip
@@ -177,11 +177,11 @@ class _Look(Look):
             if row["id"] != last + 1:
                 self.found(
                     Damage.LINE_MISSING,
-                    f"of the whole journal {_numbered(last + 1, row['id'] - 1)} not there",
+                    f"of the whole journal {_number_range(last + 1, row['id'] - 1)} not there",
                 )
             last = row["id"]
 
-    def _compare(self, txn: str, told: _Told, rows: _Rows) -> None:
+    def _compare(self, txn: str, told: _Stated, rows: _Rows) -> None:
         """Step 5."""
         for (table, key), says in told.items():
             n = max(n for _, n in says.values())
@@ -198,7 +198,7 @@ class _Look(Look):
             self.found(Damage.ROW_UNKNOWN, f"{_row(table, key)}: no line speaks of it", txn)
 
 
-def _named(db: Unit, name: str | None) -> list[str] | None:
+def _matching_txns(db: Unit, name: str | None) -> list[str] | None:
     """The transactions of that name, also where only lines are left of one."""
     if name is None:
         return None
@@ -223,19 +223,19 @@ def _rows(db: Unit, wanted: Sequence[str] | None) -> defaultdict[str, _Rows]:
                 OWN if table in OF_NO_TRANSACTION else txn_of(row["name"]) if table == "meta" else row["txn"]
             )
             if wanted is None or txn in wanted:
-                key, says = stated(table, row)
+                key, says = row_statement(table, row)
                 found[txn][table, tuple(key)] = says
     return found
 
 
-def _rows_of(db: Unit, txn: str, told: _Told) -> _Rows:
+def _transaction_rows(db: Unit, txn: str, told: _Stated) -> _Rows:
     """The same of one transaction: its own rows, and those beside them that its lines speak of."""
     asked = [(table, "txn", txn) for table in _OWN_ROWS]
     asked += [(table, KEYS[table][0], key[0]) for table, key in told if table not in _OWN_ROWS]
     found = {}
     for table, column, value in asked:
         for row in db.execute(f"SELECT * FROM {table} WHERE {column} = ?", (value,)):  # noqa: S608 - words of ours
-            key, says = stated(table, row)
+            key, says = row_statement(table, row)
             found[table, tuple(key)] = says
     return found
 
@@ -252,5 +252,5 @@ def _row(table: str, key: _Key) -> str:
     return " ".join([table, *(str(part) for part in key)])
 
 
-def _numbered(first: int, last: int) -> str:
+def _number_range(first: int, last: int) -> str:
     return f"line {first} is" if first == last else f"lines {first} to {last} are"

@@ -19,11 +19,11 @@ from countersign.contract.admission import Limits, load
 from countersign.contract.errors import AdmissionError
 from countersign.errors import JournalError, MisuseError
 from countersign.journal import Journal, TransactionRecord
-from countersign.journal.place import JournalPlace
-from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from countersign.journal.location import JournalLocation
+from countersign.journal.queries import LIVE_LANE, STAGED_LANE
 from countersign.journal.sealing import HIDDEN
-from countersign.journal.telling import FORMAT, describe, transaction_digest
-from countersign.journal.verifying import verify
+from countersign.journal.export import FORMAT, describe_transaction, transaction_digest
+from countersign.journal.verification import verify
 
 _EXPORT_LIMITS: Final = Limits(max_bytes=256 * 1024 * 1024, max_depth=16, max_nodes=5_000_000)
 _SHOWN: Final = "`countersign journal list` shows what there is"
@@ -54,7 +54,7 @@ class RecordedCall(_Read):
     opened: str | None = Field(default=None, repr=False)
 
     @property
-    def called_with(self) -> str:
+    def recorded_args(self) -> str:
         """The arguments of the body's own call."""
         return self.staged or self.args
 
@@ -87,7 +87,7 @@ class _Export(_Read):
     transactions: tuple[RecordedTransaction, ...]
 
 
-class _Said(_Read):
+class _SignedExport(_Read):
     """The same, all of it: what its digests cover."""
 
     transactions: tuple[dict[str, Any], ...]
@@ -127,7 +127,7 @@ class RecordedRun(_Read):
         ]
 
 
-def from_journal(journal: Journal, name: str, place: JournalPlace) -> RecordedRun:
+def from_journal(journal: Journal, name: str, place: JournalLocation) -> RecordedRun:
     """The step of that run key, or of a transaction's id or its beginning.
 
     Raises:
@@ -157,7 +157,7 @@ def _export(document: Path | Mapping[str, Any]) -> Sequence[RecordedTransaction]
     try:
         value = load(document.read_bytes(), _EXPORT_LIMITS) if isinstance(document, Path) else document
         read = _Export.model_validate(value, strict=False)
-        digests = [transaction_digest(one) for one in _Said.model_validate(value, strict=False).transactions]
+        digests = [transaction_digest(one) for one in _SignedExport.model_validate(value, strict=False).transactions]
     except OSError as error:
         raise MisuseError(f"{told} cannot be read: {error.strerror}") from error
     except AdmissionError as error:
@@ -192,7 +192,7 @@ def _vouched_for(
         yield one.model_copy(update={"vouched_for": not of_before})
 
 
-def _described(journal: Journal, name: str, place: JournalPlace) -> Sequence[RecordedTransaction]:
+def _described(journal: Journal, name: str, place: JournalLocation) -> Sequence[RecordedTransaction]:
     """What the journal holds under that name, once its chains are known to hold."""
     findings = verify(place, name).findings
     if findings:
@@ -205,7 +205,7 @@ def _described(journal: Journal, name: str, place: JournalPlace) -> Sequence[Rec
 
 def _opened(journal: Journal, record: TransactionRecord) -> RecordedTransaction:
     """One transaction; the results that nobody is shown are at hand for the step."""
-    read = RecordedTransaction.model_validate(describe(journal, record), strict=False)
+    read = RecordedTransaction.model_validate(describe_transaction(journal, record), strict=False)
     if record.staging is None:
         return read
     lanes = {call.lane for call in read.effects}

@@ -18,15 +18,15 @@ from countersign.errors import JournalError
 from countersign.journal.chain import Change
 from countersign.journal.database import Row, Unit
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.moves import LocalState, LocalTxn, move
+from countersign.journal.states import LocalState, LocalTxn, transition
 from countersign.journal.outbox import REPORTED
-from countersign.journal.reading import COMPENSATE_LANE
-from countersign.journal.records import compensation_bytes, settlements_in
-from countersign.journal.sealing import About, Seals, inherited, is_sealed, is_told_by, sealed_pointers
+from countersign.journal.queries import COMPENSATE_LANE
+from countersign.journal.records import compensation_bytes, parse_settlements
+from countersign.journal.sealing import SealContext, Seals, inherited_pointers, is_sealed, is_secret_value, sealed_pointers
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class EffectOutcome:
     """What became of one effect, to be written and reported."""
 
     effect_id: str
@@ -38,7 +38,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class RemoteOutcome:
     """What became of one effect by the service's word: the states on the way there, and what people said."""
 
     effect_id: str
@@ -48,7 +48,7 @@ class News:
     result: bytes | None = field(default=None, repr=False)
 
 
-class Firing:
+class ExecutionLog:
     """Redemption, FIRING and outcomes."""
 
     def __init__(self, leases: Leases, seals: Seals) -> None:
@@ -64,7 +64,7 @@ class Firing:
         """
         with self._leases.unit(lease, "redeemed", durable=False) as change:
             for effect_id in effect_ids:
-                move(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
+                transition(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
             change.run(
                 "transactions",
                 "UPDATE transactions SET redeemed = 1, state = CASE WHEN state = ? THEN state ELSE ? END, parked = 0 "
@@ -78,7 +78,7 @@ class Firing:
         lease: Lease,
         staging: int,
         *effect_ids: str,
-        before: Sequence[Done],
+        before: Sequence[EffectOutcome],
         lease_seconds: float,
     ) -> None:
         """Write the outcomes so far and FIRING for the next effects, in one durable commit: one, or a group.
@@ -90,9 +90,9 @@ class Firing:
         with self._leases.unit(lease, "firing", durable=True, at_least=lease_seconds) as change:
             self._write(change, staging, before)
             for effect_id in effect_ids:
-                move(change, staging, effect_id, LocalState.FIRING, generation=lease.generation)
+                transition(change, staging, effect_id, LocalState.FIRING, generation=lease.generation)
 
-    def write(self, lease: Lease, staging: int, outcomes: Sequence[Done]) -> None:
+    def write(self, lease: Lease, staging: int, outcomes: Sequence[EffectOutcome]) -> None:
         """Write outcomes, durably."""
         with self._leases.unit(lease, "outcome", durable=True) as change:
             self._write(change, staging, outcomes)
@@ -100,24 +100,24 @@ class Firing:
     def compensation_redeemed(self, lease: Lease, staging: int, effect_id: str) -> None:
         """Note the verified receipt of a compensation."""
         with self._leases.unit(lease, "compensation_redeemed", durable=False) as change:
-            move(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
+            transition(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
 
     def settle_compensated(
         self, lease: Lease, staging: int, effect_id: str, to: LocalState, why: str | None = None
     ) -> None:
         """Note how the taking back of a fired effect ended, and `why` it was in vain."""
         with self._leases.unit(lease, "compensation_settled", durable=True) as change:
-            move(change, staging, effect_id, LocalState.COMPENSATING, missing_ok=True)
-            move(change, staging, effect_id, to, error=why)
+            transition(change, staging, effect_id, LocalState.COMPENSATING, missing_ok=True)
+            transition(change, staging, effect_id, to, error=why)
 
-    def learn(self, lease: Lease, staging: int, news: Sequence[News]) -> None:
+    def learn(self, lease: Lease, staging: int, news: Sequence[RemoteOutcome]) -> None:
         """Take over what the service knows and this journal does not: what people settled. A move the table does not
         lead to is left out: what this journal knows for sure, nobody talks it out of.
         """
         with self._leases.unit(lease, "learned", durable=True) as change:
             for one in news:
                 for to in one.way:
-                    move(change, staging, one.effect_id, to, missing_ok=True)
+                    transition(change, staging, one.effect_id, to, missing_ok=True)
                 if one.settlements is None or one.settlements == self._told(change, staging, one.effect_id):
                     continue
                 settlements, result = self._as_told(change, staging, one)
@@ -147,9 +147,9 @@ class Firing:
         with self._leases.unit(lease, "compensating", durable=True) as change:
             unit = change.unit
             forward = _row(unit, lease.txn, staging, compensates)
-            places = {*secret, *_inherited(forward)}
-            about = About(lease.txn, effect.effect_id, "args")
-            is_secret = is_told_by(effect.args_bytes, places, effect.resource.id)
+            places = {*secret, *_inherited_secrets(forward)}
+            about = SealContext(lease.txn, effect.effect_id, "args")
+            is_secret = is_secret_value(effect.args_bytes, places, effect.resource.id)
             resource_id = self._seals.seal_text(
                 unit, replace(about, column="resource_id"), effect.resource.id, secret=is_secret
             )
@@ -174,19 +174,19 @@ class Firing:
                 compensates=compensates,
                 updated_at=change.at,
             )
-            move(change, staging, compensates, LocalState.COMPENSATING, missing_ok=True)
+            transition(change, staging, compensates, LocalState.COMPENSATING, missing_ok=True)
             written = unit.execute(
                 "SELECT attempt_id FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
                 (lease.txn, staging, effect.effect_id),
             ).fetchone()
             return str(written["attempt_id"])
 
-    def _write(self, change: Change, staging: int, outcomes: Sequence[Done]) -> None:
+    def _write(self, change: Change, staging: int, outcomes: Sequence[EffectOutcome]) -> None:
         for done in outcomes:
             to = LocalState(done.outcome.value)
             sealed = done.result is not None and _has_secrets(change, staging, done.effect_id)
             result = self._result(change, done.effect_id, done.result, sealed=sealed)
-            move(change, staging, done.effect_id, to, result=result, error=done.error)
+            transition(change, staging, done.effect_id, to, result=result, error=done.error)
             told = done.result if done.report_result else None
             change.insert(
                 "outbox",
@@ -205,14 +205,14 @@ class Firing:
         found = _row(change.unit, change.txn, staging, effect_id)
         if found is None or found["settlements"] is None:
             return None
-        return self._seals.open(About(change.txn, effect_id, "settlements"), found["settlements"])
+        return self._seals.open(SealContext(change.txn, effect_id, "settlements"), found["settlements"])
 
-    def _as_told(self, change: Change, staging: int, news: News) -> tuple[bytes | None, bytes | None]:
+    def _as_told(self, change: Change, staging: int, news: RemoteOutcome) -> tuple[bytes | None, bytes | None]:
         """What people settled, and the result they told; sealed as the tool's own would be."""
         if news.settlements is None or not _has_secrets(change, staging, news.effect_id):
             return news.settlements, news.result
-        about = About(change.txn, news.effect_id, "settlements")
-        said = settlements_in(news.settlements)
+        about = SealContext(change.txn, news.effect_id, "settlements")
+        said = parse_settlements(news.settlements)
         places = [f"/{n}/result" for n, one in enumerate(said) if "result" in one]
         settlements = self._seals.seal(change.unit, about, news.settlements, places)
         return settlements, self._result(change, news.effect_id, news.result, sealed=True)
@@ -223,7 +223,7 @@ class Firing:
         """A result as its column holds it. That of a call with a secret is sealed whole: it may repeat the secret."""
         if raw is None or not sealed:
             return raw
-        return self._seals.seal(change.unit, About(change.txn, effect_id, column), raw, [""])
+        return self._seals.seal(change.unit, SealContext(change.txn, effect_id, column), raw, [""])
 
 
 def _has_secrets(change: Change, staging: int, effect_id: str) -> bool:
@@ -239,7 +239,7 @@ def _row(unit: Unit, txn: str, staging: int, effect_id: str) -> Row | None:
     return found
 
 
-def _inherited(forward: Row | None) -> tuple[str, ...]:
+def _inherited_secrets(forward: Row | None) -> tuple[str, ...]:
     """Which arguments of the compensation of this effect repeat what is sealed of it."""
     if forward is None or forward["compensation"] is None or not is_sealed(forward["args"]):
         return ()
@@ -247,6 +247,6 @@ def _inherited(forward: Row | None) -> tuple[str, ...]:
     mapping = rule["map"] if isinstance(rule, dict) else {}
     if not isinstance(mapping, dict):
         raise JournalError("the journal's compensation is damaged: it has no map")
-    return inherited(
+    return inherited_pointers(
         {name: str(source) for name, source in mapping.items()}, sealed_pointers(forward["args"])
     )
