@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from countersign.contract import ENDED_UNSPENT, EffectState, TaskAnswer, TaskKind, TxnState
+from countersign.contract import ENDED_UNREDEEMED, EffectState, TaskAnswer, TaskKind, TxnState
 
-_WITHOUT_EFFECT = ENDED_UNSPENT | {EffectState.UNUSED, EffectState.FAILED, EffectState.COMPENSATED}
+_WITHOUT_EFFECT = ENDED_UNREDEEMED | {EffectState.UNUSED, EffectState.FAILED, EffectState.COMPENSATED}
 _NEEDS_PERSON = frozenset({EffectState.UNKNOWN, EffectState.COMPENSATION_FAILED})
 _OPEN_OUTCOME = frozenset({EffectState.REDEEMED, EffectState.COMPENSATING})
 
@@ -59,7 +59,7 @@ def transaction_state(parts: Sequence[EffectStatus]) -> TxnState:
     if not parts:
         raise ValueError("a transaction has at least one effect")
     states = {part.state for part in parts}
-    if states & ENDED_UNSPENT and not states & (_OPEN_OUTCOME | _NEEDS_PERSON | {EffectState.FIRED}):
+    if states & ENDED_UNREDEEMED and not states & (_OPEN_OUTCOME | _NEEDS_PERSON | {EffectState.FIRED}):
         return TxnState.ENDED
     if EffectState.REVIEW in states:
         return TxnState.REVIEW

@@ -21,7 +21,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from countersign.contract import ENDED_UNSPENT, EffectState, load
+from countersign.contract import ENDED_UNREDEEMED, EffectState, load
 from policy_service.domain.policy_request import Facts, DisplayedFact
 from policy_service.domain.values import money_text
 from policy_service.facts.meters import MAX_TOTAL, Meter
@@ -215,7 +215,7 @@ def release_reservation(tx: Tx, effect: EffectRow, to: EffectState, actor: str) 
 
 
 def _comes_back(effect: EffectRow, to: EffectState, actor: str) -> bool:
-    if to in ENDED_UNSPENT:
+    if to in ENDED_UNREDEEMED:
         return True
     # Whoever fires and says it did not would have a budget without end: the agent's own word gives nothing back.
     kind, _, name = actor.partition(":")

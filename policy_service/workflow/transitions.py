@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import update
 from sqlmodel import col
 
-from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, require_move
+from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, require_transition
 from policy_service.audit.log import append
 from policy_service.domain.settlement import needs_manual_decision, needs_manual_settlement, transaction_state
 from policy_service.errors import ConflictError
@@ -86,7 +86,7 @@ def transition_effect(tx: Tx, effect: EffectRow, to: EffectState, cause: Transit
     """
     require_locked(tx, effect.txn)
     came_from = EffectState(effect.state)
-    require_move(came_from, to)
+    require_transition(came_from, to)
     _change(
         tx,
         EffectRow,
@@ -141,7 +141,7 @@ def transition_transaction(tx: Tx, transaction: TransactionRow, to: TxnState, ca
     """Move a transaction; its effects have moved already."""
     require_locked(tx, transaction.txn)
     came_from = TxnState(transaction.state)
-    require_move(came_from, to)
+    require_transition(came_from, to)
     _change(
         tx,
         TransactionRow,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from countersign.adapters.postgres import PostgresSession
-from countersign.adapters.redo import Work
+from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.database import Database
 from countersign.live.work import LiveWork
@@ -72,7 +72,7 @@ def watch(points: Points) -> None:
         _watch_act(LiveWork, move, f"live {move}")
     for session in (SQLiteSession, PostgresSession):
         _watch_act(session, "commit", "live rows committed")
-    _watch_act(Work, "_apply", "file put in place")
+    _watch_act(SessionFolder, "_apply", "file put in place")
 
 
 def _watched_send(send: Callable[..., Any]) -> Callable[..., Any]:

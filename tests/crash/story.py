@@ -24,7 +24,7 @@ from sqlalchemy.pool import NullPool
 
 from countersign import ToolRegistry
 from countersign.contract import PrivateKey
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from examples.local_service import free_port
 from examples.person import PageError, Person
 from policy_service.audit.log import highest_index

@@ -41,14 +41,14 @@ SDK_FLOORS = (
 # What points up all the same, inside a function or as a type only. Each serves the one sentence that a user writes.
 SDK_UPWARD = {
     "countersign.settings": {"countersign.llm.budgets.Budget"},  # Settings(budgets=(Budget(...),))
-    "countersign.llm.calling": {  # llm_call(...) without a runtime: the process's own
+    "countersign.llm.calls": {  # llm_call(...) without a runtime: the process's own
         "countersign.runtime.Runtime",
         "countersign.runtime.default_runtime",
     },
     "countersign.tools.definition": {
-        "countersign.manifests.drafting.draft_manifest"
+        "countersign.manifests.drafts.draft_manifest"
     },  # Tool.draft_manifest()
-    "countersign.tools.current": {"countersign.llm.ledger.Ledger"},  # who counts
+    "countersign.tools.context": {"countersign.llm.ledger.Ledger"},  # who counts
     "countersign.transactions.opening": {  # transaction(dry_run=True)
         "countersign.simulation.dry_run.DryRunSimulation",
         "countersign.simulation.offline.Simulation",

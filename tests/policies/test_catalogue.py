@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from countersign.catalogue.reading import Entry, catalogue
+from countersign.catalogue.loader import Entry, catalogue
 from countersign.contract import JSON, Effect, Verdict, canonicalize, manifest_file, resolve_pointer
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from policy_service.channels.admin.dev.folder import STARTER as DEV_TEMPLATES
 from policy_service.cli import app
 from policy_service.domain.decision import Decision
@@ -118,7 +118,7 @@ def test_its_compensation_gets_arguments_that_fit_it(starter: Bundle, name: str)
 
 
 @pytest.mark.parametrize(
-    "name", sorted(name for name, one in COMPENSATED.items() if one.taken_back_by == name)
+    "name", sorted(name for name, one in COMPENSATED.items() if one.compensated_by == name)
 )
 def test_what_takes_itself_back_comes_back_to_where_it_began(name: str) -> None:
     manifest = EVERY[name].manifest

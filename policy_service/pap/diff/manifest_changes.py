@@ -181,7 +181,7 @@ def version_changes(pairs: list[VersionPair], settled_by_trying: frozenset[str])
             yield _finding(
                 Direction.LOOK, pair, "tool", "the tool is new; what its rules let through stands under it"
             )
-        elif new is None and old.manifest.asks_live and old.tool not in kept:
+        elif new is None and old.manifest.evaluates_live and old.tool not in kept:
             words = "nobody asks any more before a live call of it runs: a live tool without a manifest runs unasked"
             yield _finding(Direction.LOOSENING, pair, "tool", words)
         elif new is None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from cedarpy import Entities, PolicySet, pst
 
 from countersign.contract import JSON, ContractError, Resource, ToolManifest, pointer_tokens
-from countersign.contract.patterns import found_by
+from countersign.contract.patterns import pattern_searcher
 from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import AgentPrincipal, InvalidArgsError, Claimed, EncodedArgs, Facts, PolicyRequest
 from policy_service.facts.config import AGENT, FactsConfig
@@ -89,7 +89,7 @@ def _text(schema: Mapping[str, Any]) -> str:
     if pattern is None:
         return tried[0]
     try:
-        return next(filter(found_by(pattern), tried), tried[0])
+        return next(filter(pattern_searcher(pattern), tried), tried[0])
     except ContractError:  # no bundle with it is ever in force
         return tried[0]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from countersign.contract import EffectState, Outcome, TaskAnswer, TaskKind, can_move, canonicalize
+from countersign.contract import EffectState, Outcome, TaskAnswer, TaskKind, can_transition, canonicalize
 from countersign.contract.wire import ReportedOutcome, ReportRequest
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
@@ -92,7 +92,7 @@ def _take(tx: Tx, snapshot: Snapshot, effect: EffectRow, outcome: ReportedOutcom
         return  # the same report again, or what a person has said already
     if {state, to} == _NOT_DONE and _said_not_fired(effect):
         return  # a person does not tell a call that failed from one that never was; neither contradicts their word
-    if not can_move(state, to):
+    if not can_transition(state, to):
         _contradicted(tx, effect, to, cause)
         return
     result = None if outcome.result is None else canonicalize(outcome.result)

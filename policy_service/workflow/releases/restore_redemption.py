@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlmodel import col
 
 from countersign.contract import (
-    ENDED_UNSPENT,
+    ENDED_UNREDEEMED,
     Effect,
     EffectState,
     ReceiptClaims,
@@ -93,7 +93,7 @@ def _standing(tx: Tx, claims: ReceiptClaims) -> Snapshot | None:
     )
     rev = tx.conn.execute(same_list).scalars().first()
     snapshot = None if rev is None else repository.require_transaction(tx.conn, claims.txn, rev)
-    if snapshot is None or any(effect.state in ENDED_UNSPENT for effect in snapshot.effects):
+    if snapshot is None or any(effect.state in ENDED_UNREDEEMED for effect in snapshot.effects):
         return None
     return snapshot
 

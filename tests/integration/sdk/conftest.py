@@ -30,7 +30,7 @@ from countersign import (
 )
 from countersign.contract import EffectState
 from countersign.contract.manifest import ToolManifest
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from examples.local_service import LocalService, free_port
 from examples.person import Person
 from tests.fakes.desk import notes_database

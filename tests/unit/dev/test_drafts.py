@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from countersign.tools.registry import ToolRegistry
 from countersign.tools.tool import tool
 from policy_service.channels.admin.dev.folder import STARTER, DevFolder, Tools, merge_manifests, prepare_folder, write_env

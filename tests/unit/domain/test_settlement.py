@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from countersign.contract import EFFECT_MOVES, EffectState, TxnState, can_move
+from countersign.contract import EFFECT_TRANSITIONS, EffectState, TxnState, can_transition
 from policy_service.domain.settlement import EffectStatus, needs_manual_settlement, transaction_state
 
 E, T = EffectState, TxnState
@@ -129,7 +129,7 @@ def steps(states: Whole) -> Iterator[Whole]:
     if set(states) == {E.RELEASED}:
         yield (E.REDEEMED,) * len(states)
     for place, state in enumerate(states):
-        for to in EFFECT_MOVES[state] - {E.REDEEMED}:
+        for to in EFFECT_TRANSITIONS[state] - {E.REDEEMED}:
             if state in _OPEN and to is E.UNKNOWN:
                 continue  # by `policy-service restored` alone
             after = [*states]
@@ -165,7 +165,7 @@ def test_every_step_of_two_effects_moves_their_transaction_or_not(undo: Pair, ma
             if any(part.reads and part.state is E.COMPENSATING and not part.can_compensate for part in whole):
                 continue  # nothing compensates it
             to = followed(state, whole)
-            assert to is state or can_move(state, to), f"{states} -> {after}: {state} -> {to}"
+            assert to is state or can_transition(state, to), f"{states} -> {after}: {state} -> {to}"
             if (after, to) not in known:
                 known.add((after, to))
                 ahead.append((after, to))

@@ -17,7 +17,7 @@ import pytest
 
 import countersign
 from countersign import Budget, MemoryAdapter, errors, llm_call, replay, tool
-from countersign.errors.reasons import Asks, DenyReason, PendingReview, Proposal, Question
+from countersign.errors.reasons import ApprovalRequirement, DenyReason, PendingReview, Proposal, Question
 from countersign.integrations.errors import ModelStopped, TurnLimit, require_package
 from countersign.journal import Lease
 from countersign.journal.location import parse_location
@@ -37,7 +37,7 @@ OF_A_SERVICE = {"ServiceFailed", "VoteRefused"}
 
 ARGS: dict[str, Any] = {"pin": SECRET}
 EDIT = Proposal("p-1", "pay", "e", ARGS, {"pin": "0000"}, "too much", "m", "Maya")
-REVIEW = PendingReview("e", "pay", "r", None, None, (Asks(("finance",), 1),))
+REVIEW = PendingReview("e", "pay", "r", None, None, (ApprovalRequirement(("finance",), 1),))
 QUESTION = Question("q", "r", "e", "pay", "why?", "Maya", "today")
 STANDS = {"pay#1": "fired", "mail#2": "failed"}
 DIFFERS = Divergence("changed", "staged", 1, "pay", SECRET, SECRET, "pay has another argument")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select, text
 
-from countersign.contract import EFFECT_MOVES, EffectState, IllegalMoveError, TaskKind, TxnState
+from countersign.contract import EFFECT_TRANSITIONS, EffectState, IllegalTransitionError, TaskKind, TxnState
 from policy_service.errors import ConflictError
 from policy_service.queries import repository
 from policy_service.queries.repository import Snapshot
@@ -81,10 +81,10 @@ def test_a_move_changes_the_row_the_memory_and_the_log_together(written: Databas
 
 
 def test_a_move_the_table_does_not_hold_does_not_happen(written: Database) -> None:
-    for to in set(EffectState) - EFFECT_MOVES[EffectState.REVIEW]:
-        with pytest.raises(IllegalMoveError):
+    for to in set(EffectState) - EFFECT_TRANSITIONS[EffectState.REVIEW]:
+        with pytest.raises(IllegalTransitionError):
             on(written, lambda tx, snapshot, to=to: transition_effect(tx, snapshot.effects[0], to, CAUSE))
-    with pytest.raises(IllegalMoveError):
+    with pytest.raises(IllegalTransitionError):
         on(written, lambda tx, snapshot: transition_transaction(tx, snapshot.transaction, TxnState.SETTLED, CAUSE))
     assert written.read_sync(states) == ["review", "review"]
     assert written.read_sync(log) == []

@@ -32,7 +32,7 @@ JournalOption = Annotated[
 ]
 
 
-def place_of(named: str | None) -> JournalLocation:
+def journal_location(named: str | None) -> JournalLocation:
     """Where a command's journal lies."""
     return parse_location(named) if named else journal_path_from_env()
 
@@ -51,13 +51,13 @@ AllToolsOption = Annotated[
 
 
 @contextmanager
-def the_journal(named: str | None) -> Iterator[Journal]:
+def open_journal(named: str | None) -> Iterator[Journal]:
     """The journal of a command, closed afterwards.
 
     Raises:
         MisuseError: there is none at this place, nor where one is by default.
     """
-    chosen = place_of(named)
+    chosen = journal_location(named)
     require_journal(chosen)
     opened = Journal(chosen, key_path=journal_key_path_from_env())
     try:
@@ -67,7 +67,7 @@ def the_journal(named: str | None) -> Iterator[Journal]:
 
 
 @contextmanager
-def errors_told() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Errors of ours are sentences for people; everything else is a bug and keeps its traceback."""
     try:
         yield
@@ -88,7 +88,7 @@ def print_members(members: Mapping[str, Any], *, indent: str = "") -> None:
             typer.echo(f"{indent}{name}: {escape_unprintable(str(value))}")
 
 
-def to_the_minute(moment: str | None) -> str | None:
+def format_minute(moment: str | None) -> str | None:
     """A time as a table has it: `2026-11-24 23:30`, in UTC. JSON has all of it."""
     return moment and moment[:16].replace("T", " ")
 

@@ -28,7 +28,7 @@ from countersign.errors import (
     ServiceUnavailable,
     ToolRaised,
 )
-from countersign.errors.traces import beyond_ours
+from countersign.errors.tracebacks import skip_sdk_frames
 from countersign.journal import EffectOutcome, Lease, LocalState
 from countersign.live.sessions import has_no_arguments
 from countersign.runtime import Engine
@@ -82,7 +82,7 @@ def public_cause(call: PlannedCall, error: Exception) -> Exception:
     """
     if call.has_secrets:
         return ToolRaised.of(call.tool.name, error)
-    trace = beyond_ours(error.__traceback__)
+    trace = skip_sdk_frames(error.__traceback__)
     if trace is None and not isinstance(error, ToolTimeoutError | UnfinishedError | CountersignError):
         return error  # a tool that is ours, as one of an MCP server: this may be a bug
     return error.with_traceback(trace)

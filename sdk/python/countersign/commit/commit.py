@@ -86,7 +86,7 @@ class Commit:
             Stopped, WorldError: nothing fired, but for what `ReleaseLapsed` names.
             FireError: with what stands.
         """
-        self._live.verify_unmoved()  # 2
+        self._live.verify_isolation()  # 2
         asked_at = self._engine.clock.monotonic()
         return await self.go_on(await self._submit(), asked_at)  # 3
 

@@ -28,7 +28,7 @@ from countersign.contract.codes import ErrorCode
 from countersign.contract.effect import Compensation, Effect
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import compensation_args
-from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
+from countersign.contract.states import ENDED_UNREDEEMED, EffectState, Outcome
 from countersign.contract.wire import CompensationView, EffectView
 from countersign.errors import (
     CountersignError,
@@ -90,7 +90,7 @@ def describe_end(call: PlannedCall, undo: EffectView) -> str:
 
 log: Final = logging.getLogger("countersign")
 _ATTEMPT_BYTES: Final = 16
-_NOT_COMPENSATED: Final = ENDED_UNSPENT | {EffectState.FAILED, EffectState.UNUSED}
+_NOT_COMPENSATED: Final = ENDED_UNREDEEMED | {EffectState.FAILED, EffectState.UNUSED}
 _COMPENSABLE: Final = frozenset({LocalState.FIRED, LocalState.COMPENSATING})
 _GIVEN_UP: Final = ErrorCode.ILLEGAL_STATE.value
 

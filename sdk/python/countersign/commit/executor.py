@@ -45,8 +45,8 @@ from countersign.errors import JournalError, NotDone, NotStageable, WorkerStoppi
 from countersign.journal import Lease, LocalState
 from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
-from countersign.tools.current import FiringEffect, Places, Requests, acting_for
-from countersign.tools.results import unfinished
+from countersign.tools.context import FiringEffect, RequestOrder, RequestTracker, bind_effect
+from countersign.tools.results import unfinished_error
 from countersign.waiting import InterruptedWaitError, CallRaised, StillRunning
 
 log: Final = logging.getLogger("countersign")
@@ -222,7 +222,7 @@ class EffectExecutor:
             self._authority.run_key,
             self._engine.ledger,
             in_doubt=in_doubt,
-            requests=Requests(self._places_of(call)),
+            requests=RequestTracker(self._places_of(call)),
         )
         self._under_way.append(firing)
         if self._is_over:
@@ -230,21 +230,21 @@ class EffectExecutor:
         self._time.require_time_left(call)
         seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
         try:
-            with acting_for(firing):
+            with bind_effect(firing):
                 returned = await self._engine.waits.call(call.tool.fn, kwargs, seconds)
-            if (error := unfinished(returned)) is not None:
+            if (error := unfinished_error(returned)) is not None:
                 raise error
             return returned
         except SystemExit as exit_:
             leaving = redact_exit(call, exit_)
         raise leaving  # out here, or it would keep what it hides as its context
 
-    def _places_of(self, call: PlannedCall) -> Places:
+    def _places_of(self, call: PlannedCall) -> RequestOrder:
         """Only an idempotent tool is called again, in this run or after a crash: the journal keeps what it sent."""
         if not call.manifest.idempotent:
-            return Places()
+            return RequestOrder()
         sent, effect_id = self._engine.journal.sent, call.effect.effect_id
-        return Places(
+        return RequestOrder(
             functools.partial(sent.of, self._lease.txn, effect_id),
             functools.partial(sent.keep, self._lease, effect_id),
         )

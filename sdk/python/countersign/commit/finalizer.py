@@ -27,7 +27,7 @@ from countersign.errors import (
     PartlyFired,
     ReleaseLapsed,
 )
-from countersign.errors.fired import COMPENSATION_UNKNOWN, STANDING, without_reads
+from countersign.errors.execution import COMPENSATION_UNKNOWN, IN_EFFECT, without_reads
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.journal.states import IN_DOUBT
 from countersign.journal.queries import COMPENSATE_LANE
@@ -105,7 +105,7 @@ class Finalizer:
         key, txn, why = self._plan.run_key, self._plan.txn, undone.beside(result.why)
         reads = self.reads()
         if call is None or isinstance(result.cause, PermitRefused):
-            if STANDING.intersection(without_reads(outcomes, reads).values()):
+            if IN_EFFECT.intersection(without_reads(outcomes, reads).values()):
                 raise PartlyFired(key, txn, why, outcomes, undone.reviews, reads=reads) from result.cause
             raise ReleaseLapsed(key, txn, why) from result.cause
         raise EffectFailed(
@@ -178,7 +178,7 @@ class Finalizer:
             outcomes,
             why,
             probe_at=probe_at,
-            said_not_done=last_try_was_not_done(why),
+            reported_not_done=last_try_was_not_done(why),
             tasks_url=self._engine.settings.tasks_url,
         )
 

@@ -22,7 +22,7 @@ from countersign.contract.wire import EffectView, SubmittedEffect, TransactionVi
 from countersign.errors import AlreadyRedeemed, NotStageable, RegistrationError, ReleaseRefused
 from countersign.journal import Journal, LocalState, LocalTxn, TransactionRecord
 from countersign.journal.verification import require_intact
-from countersign.manifests.reviewed import Manifests, secret_of
+from countersign.manifests.reviewed import Manifests, secret_pointers
 from countersign.service.client import Service
 from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
@@ -43,7 +43,7 @@ class StagedCall:
 
     def learned(self, manifest: ToolManifest) -> StagedCall:
         """The same call, with what this manifest and the code call secret of it."""
-        return replace(self, secret=secret_of(self.tool, manifest), tool_digest=manifest.digest)
+        return replace(self, secret=secret_pointers(self.tool, manifest), tool_digest=manifest.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class PlannedCall:
     @property
     def secret(self) -> tuple[str, ...]:
         """Pointers to what is secret of its arguments."""
-        return secret_of(self.tool, self.manifest)
+        return secret_pointers(self.tool, self.manifest)
 
     @property
     def only_reads(self) -> bool:

@@ -22,9 +22,9 @@ from countersign.errors import NotStageable
 from countersign.journal import EffectRecord, LocalState
 from countersign.runtime import Engine
 from countersign.texts import storable, text_of
-from countersign.tools.current import FiringEffect, acting_for
+from countersign.tools.context import FiringEffect, bind_effect
 from countersign.tools.definition import DidNotHappen, Happened, Probe, ProbeAnswer, Unsure
-from countersign.tools.results import unfinished
+from countersign.tools.results import unfinished_error
 
 log: Final = logging.getLogger("countersign")
 
@@ -111,14 +111,14 @@ async def _call_probe(engine: Engine, call: PlannedCall, asked: Probe, attempt_i
     )
     traced = tracing.span("countersign probe", effect_id=effect.effect_id, tool=effect.tool)
     try:
-        with acting_for(about), traced:
+        with bind_effect(about), traced:
             answer = await engine.waits.call(
                 asked.fn, _arguments(call, asked), float(call.manifest.timeout_seconds)
             )
     except Exception as error:  # noqa: BLE001 - a probe may raise anything, and none of it says what happened
         text = "" if call.has_secrets else text_of(error)
         return Unsure(f"it raised {type(error).__name__}{text and ': '}{text}")
-    if (work := unfinished(answer)) is not None:
+    if (work := unfinished_error(answer)) is not None:
         return Unsure(text_of(work))
     if isinstance(answer, Unsure) and call.has_secrets:
         return Unsure()

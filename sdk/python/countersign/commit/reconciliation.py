@@ -18,7 +18,7 @@ from countersign.commit.plan import Plan
 from countersign.contract.admission import load
 from countersign.contract.codes import ErrorCode
 from countersign.contract.effect import Effect
-from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
+from countersign.contract.states import ENDED_UNREDEEMED, EffectState, Outcome
 from countersign.contract.wire import (
     Recall,
     RecalledCompensation,
@@ -31,7 +31,7 @@ from countersign.journal import Journal, Lease, Report
 from countersign.journal.queries import COMPENSATE_LANE
 from countersign.runtime import Engine
 
-_NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNSPENT
+_NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNREDEEMED
 _NOT_REDEEMER_STATUSES: Final = frozenset({403, 404})  # not_redeemer, unknown_attempt; any other refusal knows the attempt
 
 
@@ -40,7 +40,7 @@ async def fetch_transaction(engine: Engine, txn: str) -> TransactionView | None:
     try:
         return await engine.service.view(txn)
     except ServiceRefused as refused:
-        if refused.is_not_there:
+        if refused.is_not_found:
             return None
         raise
 

@@ -29,7 +29,7 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.errors.reasons import Asks, PendingReview, Proposal, Question, open_questions
+from countersign.errors.reasons import ApprovalRequirement, PendingReview, Proposal, Question, open_questions
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.runtime import Engine
 from countersign.settings import Settings
@@ -318,7 +318,7 @@ def pending_review(view: EffectView) -> PendingReview:
         review.review_id,
         review.url,
         review.answer_by.isoformat(timespec="minutes"),
-        tuple(map(Asks.of, review.needs)),
+        tuple(map(ApprovalRequirement.of, review.needs)),
     )
 
 

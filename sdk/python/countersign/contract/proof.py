@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from .countersign.contract import shape
-from .jws import GATE, TYP_PROOF, KeyFor, Presented, sign
+from .jws import JWS_STEPS, TYP_PROOF, KeyFor, TokenState, sign
 from .keys import PrivateKey
 from .names import body_digest
 from .steps import Step, run_steps
@@ -60,7 +60,7 @@ class ProofClaims:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Proof(Presented):
+class _Proof(TokenState):
     """A proof on its way through the steps, beside the request it came with."""
 
     method: str
@@ -214,7 +214,7 @@ def _nonce(state: _Proof) -> str | None:
 
 
 PROOF_STEPS: Final[tuple[Step[_Proof], ...]] = (
-    *GATE,
+    *JWS_STEPS,
     Step(10, "shape", "every claim known, present and of its type", _shape),
     Step(11, "method", "made for this method (RFC 9449 section 4.3)", _method),
     Step(12, "path", "made for this path", _path),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
 from .countersign.contract import shape
-from .jws import GATE, TYP_RECEIPT, Presented
+from .jws import JWS_STEPS, TYP_RECEIPT, TokenState
 from .keys import KeySet
 from .release import Kind
 from .steps import Step, run_steps
@@ -131,7 +131,7 @@ class ReceiptExpectation:
 
 
 @dataclass(slots=True, kw_only=True)
-class ReceiptState(Presented):
+class ReceiptState(TokenState):
     """A receipt on its way through the steps."""
 
     expectation: ReceiptExpectation
@@ -270,7 +270,7 @@ def _holder(state: ReceiptState) -> str | None:
 
 
 RECEIPT_STEPS: Final[tuple[Step[ReceiptState], ...]] = (
-    *GATE,
+    *JWS_STEPS,
     Step(10, "shape", "every claim known, present and of its type", _shape),
     Step(11, "iss", "from the deployment I trust", _issuer),
     Step(12, "aud", "for me, one exact string", _audience),

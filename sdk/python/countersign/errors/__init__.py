@@ -80,7 +80,7 @@ from countersign.errors.base import (
     WorkerStopping,
     WorldError,
 )
-from countersign.errors.fired import (
+from countersign.errors.execution import (
     EffectFailed,
     FireError,
     IndependentFailures,

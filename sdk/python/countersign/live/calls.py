@@ -25,7 +25,7 @@ from countersign.contract.manifest import ToolManifest
 from countersign.contract.states import Verdict
 from countersign.contract.wire import Claimed, EvaluationRequest, SubmittedEffect
 from countersign.errors import Denied, NotStageable, ReviewRequired, SavepointLost, SessionLost
-from countersign.errors.reasons import Asks, DenyReason
+from countersign.errors.reasons import ApprovalRequirement, DenyReason
 from countersign.journal import StagedRow
 from countersign.runtime import Engine
 from countersign.tools.definition import Tool
@@ -113,7 +113,7 @@ async def require_released(
         NotStageable: it has no adapter, and its reviewed manifest does not say that it only reads.
     """
     tool = call.tool
-    manifest = await engine.manifests.asked_about(tool, engine.service, engine.clock)
+    manifest = await engine.manifests.live_policy_manifest(tool, engine.service, engine.clock)
     if tool.adapter is READS:
         _require_read(tool, engine)
     if manifest is None:
@@ -127,13 +127,13 @@ async def require_released(
     engine.manifests.forget(tool.name)  # what was reviewed may be another one by now
     effect_id = names.effect_id(txn=txn, call_key=call.call_key)
     if decided.decision.outcome is Verdict.REVIEW:
-        raise ReviewRequired(run_key, txn, tool.name, effect_id, tuple(map(Asks.of, decided.needs)))
+        raise ReviewRequired(run_key, txn, tool.name, effect_id, tuple(map(ApprovalRequirement.of, decided.needs)))
     raise Denied(run_key, txn, DenyReason.of(tool.name, effect_id, decided.decision))
 
 
 def _require_read(tool: Tool, engine: Engine) -> None:
     """Nothing undoes it, so people must have agreed that it changes nothing; its code may say so of anything."""
-    reviewed = engine.manifests.reviewed_live(tool)
+    reviewed = engine.manifests.reviewed_live_manifest(tool)
     if reviewed is None or not reviewed.reads:
         found = "no reviewed manifest" if reviewed is None else "a reviewed manifest without the group 'read'"
         raise NotStageable(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from countersign.adapters.reads import READS
 from countersign.clock import backoff
 from countersign.errors import MisuseError, IsolationConflict, NotStageable, OutsideTransaction, ResourceBusy
-from countersign.tools.current import Place, here
+from countersign.tools.context import ExecutionContext, execution_context
 
 if TYPE_CHECKING:
     from countersign.adapters.protocol import LiveAdapter
@@ -50,7 +50,7 @@ class SessionLock:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holder: Place | None = None
+        self._holder: ExecutionContext | None = None
         self._block = 0  # which block may run effects now
 
     @property
@@ -62,7 +62,7 @@ class SessionLock:
     def end_block(self) -> bool:
         """The block is over: who still waits for a turn is refused. Answers whether nobody is in the middle of one."""
         self._block += 1
-        return not self._lock.locked() or self._holder == here()
+        return not self._lock.locked() or self._holder == execution_context()
 
     @contextmanager
     def blocking(self, tool: str) -> Iterator[None]:
@@ -78,7 +78,7 @@ class SessionLock:
         block = self._block
         if not self._lock.acquire(blocking=False):
             holder = self._holder
-            if holder is not None and holder.thread == here().thread:
+            if holder is not None and holder.thread == execution_context().thread:
                 raise NotStageable(
                     f"{tool} would stop the event loop for ever, for another task's live effect runs in it; make it "
                     "async, or call it with asyncio.to_thread"
@@ -121,7 +121,7 @@ class SessionLock:
                 f"{tool} was called by a thread or task that a live effect has started and that goes on after it; wait "
                 "for it inside that effect, or start it outside"
             )
-        if self._holder != here():
+        if self._holder != execution_context():
             raise NotStageable(
                 f"{tool} was called by a thread or task that another live effect has started, and would wait for it "
                 "for ever; call it after that, or from the effect itself"
@@ -131,7 +131,7 @@ class SessionLock:
     @contextmanager
     def _held(self) -> Iterator[None]:
         turn = _Holder(self)
-        self._holder, token = here(), _inside.set(turn)
+        self._holder, token = execution_context(), _inside.set(turn)
         try:
             yield
         finally:

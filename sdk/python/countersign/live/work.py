@@ -25,7 +25,7 @@ from countersign.live.isolation import SessionLock
 from countersign.live.sessions import AdapterCommitError, AdapterCommits, AdapterRecovery, call_adapter
 from countersign.texts import text_of
 from countersign.tools.definition import Tool
-from countersign.tools.results import is_awaitable, unfinished
+from countersign.tools.results import is_awaitable, unfinished_error
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class LiveWork:
             return self._run_async(tool, call)
         with self._turns.blocking(tool.name), self._traced(call), self._session(tool.adapter).effect(call):
             answer = tool.fn(**dict(call.args))
-            if is_awaitable(answer) and (error := unfinished(answer)) is not None:
+            if is_awaitable(answer) and (error := unfinished_error(answer)) is not None:
                 raise error  # in here: what it had done is taken back
             return answer
 
@@ -101,10 +101,10 @@ class LiveWork:
         if self._lost is not None:
             raise self._lost
 
-    def verify_unmoved(self) -> None:
+    def verify_isolation(self) -> None:
         """Design section 7, step 2."""
         for name, (_, session) in self._sessions.items():
-            self.heard(name, session.verify_unmoved)
+            self.heard(name, session.verify_isolation)
 
     def changes(self) -> dict[str, tuple[Change, ...] | None]:
         """What each adapter would change by its name; None of one that cannot tell."""

@@ -316,7 +316,7 @@ async def _withdraw(engine: Engine, lease: Lease, record: TransactionRecord) -> 
     except ServiceRefused as refused:
         if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
             await _raise_redeemed(engine, record)
-        if not refused.is_not_there:
+        if not refused.is_not_found:
             raise
     else:
         record_service_state(engine, lease, view)

@@ -37,8 +37,8 @@ from countersign.errors import (
     ToolRaised,
     WorkerStopping,
 )
-from countersign.errors.base import owner_told
-from countersign.errors.fired import raised_at
+from countersign.errors.base import describe_lease_owner
+from countersign.errors.execution import error_location
 from countersign.journal import Lease, LocalTxn, TransactionRecord
 from countersign.journal.states import OPEN_TXN
 from countersign.journal.verification import find_damage
@@ -48,7 +48,7 @@ from countersign.recovery.prior_run import settle_live_only
 from countersign.recovery.roll_forward import RollForward
 from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.texts import storable, text_of
-from countersign.tools.current import require_no_probe
+from countersign.tools.context import require_no_probe
 from countersign.waiting import run_sync
 
 log: Final = logging.getLogger("countersign")
@@ -62,7 +62,7 @@ def describe_recovery_error(engine: Engine, error: Exception) -> str:
     if isinstance(error, ToolRaised) or has_no_arguments(error):
         return error.briefly if isinstance(error, OutcomeUnknown) else str(error)
     text = "" if engine.journal.transactions.unfinished_has_secrets() else _one_line(error)
-    return f"{type(error).__name__}{text and f': {text}'} (at {raised_at(error)})"
+    return f"{type(error).__name__}{text and f': {text}'} (at {error_location(error)})"
 
 
 def record_note(engine: Engine, lease: Lease, note: str | None) -> None:
@@ -149,7 +149,7 @@ async def resume_one(engine: Engine, txn: str) -> RecoveryResult:
             record.run_key,
             record.state,
             record.state,
-            f"owned by {owner_told(lease)}",
+            f"owned by {describe_lease_owner(lease)}",
             waiting=True,
         )
     try:
@@ -167,7 +167,7 @@ async def resume_one(engine: Engine, txn: str) -> RecoveryResult:
         note, waiting = str(stopping), True
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and the transactions after this one wait
         note = describe_recovery_error(engine, error)
-        waiting = isinstance(error, FireError) and error.waits_for_people
+        waiting = isinstance(error, FireError) and error.only_reviews_remain
         if not isinstance(error, CountersignError):
             log.error("%s could not be finished: %s", record.txn[:12], note)
         if not isinstance(error, OutcomeUnknown):  # who found it out has left word of what is not known

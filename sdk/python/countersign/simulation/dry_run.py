@@ -19,7 +19,7 @@ from countersign.commit.review import CommitOptions
 from countersign.contract.admission import load
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
 from countersign.errors import MisuseError, ServiceUnavailable
-from countersign.errors.reasons import Asks, DenyReason
+from countersign.errors.reasons import ApprovalRequirement, DenyReason
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.export import without_secrets
@@ -58,7 +58,7 @@ class DryRunStep(SimulatedStep):
         try:
             self._live.end_block()
             self._live.require_whole()
-            self._live.verify_unmoved()
+            self._live.verify_isolation()
             self.live = self._live_calls(engine)
             hiding = self._adapters_given_secrets(engine)
             self.changes = tuple(
@@ -164,7 +164,7 @@ def _foreseen_effect(call: PlannedCall, decided: EvaluatedEffect) -> ForeseenEff
         effect_id,
         without_secrets(load(call.effect.args_bytes), call.secret),
         decision.outcome.value,
-        tuple(map(Asks.of, decided.needs)),
+        tuple(map(ApprovalRequirement.of, decided.needs)),
         DenyReason.of(name, effect_id, decision),
         tuple(decision.policies),
     )
@@ -175,7 +175,7 @@ def _unknown(engine: Engine, call: StagedCall, why: str) -> ForeseenEffect:
     return ForeseenEffect(
         call.tool.name,
         call.effect_id,
-        without_secrets(load(call.args), engine.manifests.secret_of_staged(call.tool)),
+        without_secrets(load(call.args), engine.manifests.staged_secret_pointers(call.tool)),
         "unknown",
         why=f"nobody could be asked: {why}",
     )
@@ -193,4 +193,4 @@ def _redacted_changes(changes: tuple[Change, ...] | None) -> tuple[Change, ...] 
 
 def _secrets_of_live(engine: Engine, tool: str) -> tuple[str, ...]:
     found = engine.registry.get(tool)
-    return () if found is None else engine.manifests.secret_of_live(found)
+    return () if found is None else engine.manifests.live_secret_pointers(found)

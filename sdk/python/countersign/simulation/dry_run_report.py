@@ -17,7 +17,7 @@ import orjson
 
 from countersign.adapters.protocol import Change
 from countersign.contract.admission import JSON
-from countersign.errors.reasons import Asks, DenyReason
+from countersign.errors.reasons import ApprovalRequirement, DenyReason
 from countersign.journal.export import escape_unprintable
 
 Foresight = Literal["release", "review", "deny", "unknown"]
@@ -33,7 +33,7 @@ class ForeseenEffect:
     effect_id: str
     args: JSON
     decision: Foresight
-    asks: tuple[Asks, ...] = ()
+    asks: tuple[ApprovalRequirement, ...] = ()
     reasons: tuple[DenyReason, ...] = ()
     policies: tuple[str, ...] = ()
     why: str | None = None

@@ -27,7 +27,7 @@ from countersign.service.client import Service
 from countersign.service.enforcement import Enforcer, KeyCache
 from countersign.service.transport import Nonces, Transport
 from countersign.settings import AGENT_VARIABLE, Settings
-from countersign.tools.current import open_transaction
+from countersign.tools.context import open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
 from countersign.transactions.step import Step
@@ -101,7 +101,7 @@ class Simulation(ABC, Generic[S]):
             MisuseError: this is none, or its block has not ended.
         """
 
-    def counted_as(self, key: str) -> str:
+    def run_key_for_budgets(self, key: str) -> str:
         """The run of its calls to models: they are made and paid for; what the key may take is for what is to come."""
         return f"{key[:_MAX_KEY]} ({self._number})"
 

@@ -42,7 +42,7 @@ from countersign.simulation.offline import OfflineHost, Simulation, SimulatedSte
 from countersign.simulation.recording import RecordedRun, from_export, from_journal
 from countersign.runtime import Engine, Runtime, default_runtime
 from countersign.settings import journal_key_path_from_env
-from countersign.tools.current import require_running
+from countersign.tools.context import require_not_importing
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import settle
 from countersign.tools.registry import ToolRegistry, default_registry
@@ -107,7 +107,7 @@ def replay(
         JournalError: the record was changed behind the SDK, or the export was edited.
         NotRecorded: a reconstruction needs what a live call returned, and the record does not have it.
     """
-    require_running()
+    require_not_importing()
     require_mode(mode)
     require_step(fn, "replay", "replay(key, step) without calling step")
     if runtime is None and export is None and journal is None:
@@ -240,7 +240,7 @@ class _Replay:
             return stand_in(**call.args)
         known = self.outcomes_by_id.get(call.effect_id)
         if known is not None and known.recorded is not None and known.is_known:
-            if (kind := tool.signature.result.taken_for_text) is not None:
+            if (kind := tool.signature.result.text_like_types) is not None:
                 raise NotRecorded(
                     f"{tool.name} returns text or a {kind}, and the record has JSON, where a {kind} is text too: "
                     f"which it was is not known; {_INSTEAD.format(tool.name)}"

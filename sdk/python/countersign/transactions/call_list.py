@@ -276,7 +276,7 @@ async def withdraw_earlier(engine: Engine, earlier: TransactionRecord) -> None:
     try:
         await engine.service.withdraw(earlier.txn, "its rerun staged nothing")
     except ServiceRefused as refused:
-        never_arrived = earlier.state in _MAYBE_ASKED and refused.is_not_there
+        never_arrived = earlier.state in _MAYBE_ASKED and refused.is_not_found
         if not never_arrived:
             raise
 
@@ -293,7 +293,7 @@ def commit_live_only(journal: Journal, lease: Lease, live: LiveWork, plan: Plan,
     if not plan.live:
         journal.transactions.end(lease, LocalTxn.ENDED, _NOTHING)
         return
-    live.verify_unmoved()
+    live.verify_isolation()
     live.prepare(attempt_id)
     journal.leases.renew(lease)  # until it was prepared, recovery could not see that it was to be committed
 

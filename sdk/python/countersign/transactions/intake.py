@@ -26,7 +26,7 @@ from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.errors import MisuseError, NotStageable, OutsideTransaction
 from countersign.live.calls import LiveCallRequest
-from countersign.tools.current import Place, here
+from countersign.tools.context import ExecutionContext, execution_context
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import CallNames
@@ -86,7 +86,7 @@ class Intake:
         self.placeholders: list[Placeholder[Any]] = []
         self.calls = CallNames(engine.settings.agent, key)
         self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []  # calls of async tools, awaited or not
-        self.owner: Final[Place] = here()
+        self.owner: Final[ExecutionContext] = execution_context()
         self.is_open = True
         self._open_step = open_step
         self._key = key
@@ -142,7 +142,7 @@ class Intake:
         n, call_key = self.calls.next(tool, raw)
         group = 0 if self._group is None else self._group.number
         placeholder = self._step_for(call_key).stage(
-            tool, raw, n, call_key, group, self._engine.manifests.secret_of_staged(tool)
+            tool, raw, n, call_key, group, self._engine.manifests.staged_secret_pointers(tool)
         )
         self.calls.staged(tool, raw, placeholder)
         self.placeholders.append(placeholder)
@@ -175,7 +175,7 @@ class Intake:
         """Asking took its time: the block may have ended meanwhile."""
         with self._lock:
             self._require_known(call.tool)
-            secret = self._engine.manifests.secret_of_live(call.tool)
+            secret = self._engine.manifests.live_secret_pointers(call.tool)
             return self.steps[0].begin_live(call.tool, call.args, call.call_key, secret)
 
     @contextmanager
@@ -191,7 +191,7 @@ class Intake:
 
     def live_call_has_secrets(self, tool: Tool) -> bool:
         """Whether a live tool has secret arguments."""
-        return bool(self._engine.manifests.secret_of_live(tool))
+        return bool(self._engine.manifests.live_secret_pointers(tool))
 
     def _step_for(self, call_key: str) -> Step:
         if not self._independent:
@@ -225,7 +225,7 @@ class Intake:
                 with self.steps[0].savepoint(self._blocking):
                     yield
         except BaseException as error:
-            if here().pid != self.owner.pid:
+            if execution_context().pid != self.owner.pid:
                 raise
             self.calls = calls
             del self.placeholders[staged:], self.made[made:]
@@ -279,7 +279,7 @@ class Intake:
         finally:
             with self._lock:
                 self._group = None
-                if here().pid == self.owner.pid:
+                if execution_context().pid == self.owner.pid:
                     self._end_of(group)
 
     def _end_of(self, group: _Group) -> None:
@@ -297,7 +297,7 @@ class Intake:
     def _require_known(self, tool: Tool) -> None:
         if not self.is_open:
             raise OutsideTransaction(f"{tool.name} was called after transaction {self._key!r} had ended")
-        place, group = here(), self._group
+        place, group = execution_context(), self._group
         if place == self.owner:
             return
         if group is not None and place.pid == self.owner.pid:
@@ -315,7 +315,7 @@ class Intake:
         )
 
     def _require_own_block(self, what: str) -> None:
-        if not self.is_open or here() != self.owner:
+        if not self.is_open or execution_context() != self.owner:
             raise OutsideTransaction(
                 f"{what} is opened where transaction {self._key!r} was, and before that has ended"
             )
@@ -340,7 +340,7 @@ class Intake:
         registry = self._engine.registry
         if tool.draft.compensate is not None:
             registry.require(tool.draft.compensate, f"{tool.name!r} names it as its compensation")
-        manifest = self._engine.manifests.at_hand(tool)
+        manifest = self._engine.manifests.local_manifest(tool)
         if manifest is None:
             return
         require_own_enforcement_point(manifest, self._engine.settings.agent)

@@ -14,7 +14,7 @@ from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
 from countersign.errors.reasons import Proposal
 from countersign.live.isolation import ABORT, Abort, Serialize, require_isolation
-from countersign.tools.current import open_transaction, require_running
+from countersign.tools.context import open_transaction, require_not_importing
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def transaction(
     """
     from countersign.runtime import default_runtime
 
-    require_running()
+    require_not_importing()
     named = f"{UNNAMED}{secrets.token_urlsafe(_KEY_BYTES)}" if key is None else require_key(key)
     require_wait(wait)
     require_isolation(isolation, reruns=False)

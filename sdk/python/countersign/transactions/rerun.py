@@ -40,10 +40,10 @@ from countersign.errors import (
     TransactionBusy,
 )
 from countersign.errors.reasons import Proposal
-from countersign.errors.traces import shortened
+from countersign.errors.tracebacks import shorten_traceback
 from countersign.live.isolation import ABORT, ConflictRetries, Isolation, require_isolation
 from countersign.runtime import Engine, Runtime, default_runtime
-from countersign.tools.current import require_running
+from countersign.tools.context import require_not_importing
 from countersign.transactions.opening import build_claimed, require_key, require_wait
 from countersign.transactions.transaction import Transaction
 from countersign.waiting import AsyncExecutor, Executor, run_sync
@@ -138,7 +138,7 @@ def run_transaction(
         MisuseError: `key`, `wait`, a claim, `isolation` or `fn` is none; nothing has run.
         CountersignError: as leaving a transaction does.
     """
-    require_running()
+    require_not_importing()
     require_key(key)
     require_wait(wait)
     require_step(fn, "run_transaction", "run_transaction(step, key=...) without calling step")
@@ -155,7 +155,7 @@ def run_transaction(
     try:
         return run_sync(_Rerun(chosen, chosen.sync_waits(), fn, key, terms, isolation).run())
     except CountersignError as answer:
-        raise shortened(answer)  # noqa: B904 - the same exception, with the cause it had
+        raise shorten_traceback(answer)  # noqa: B904 - the same exception, with the cause it had
 
 
 def require_step(fn: object, caller: str, instead: str) -> Callable[[Transaction], Any]:
@@ -190,7 +190,7 @@ async def _rerun_async(
         try:
             return await _Rerun(runtime, waits, fn, key, terms, isolation).run()
         except CountersignError as answer:
-            raise shortened(answer)  # noqa: B904 - as above
+            raise shorten_traceback(answer)  # noqa: B904 - as above
 
 
 _DIFFERENT_LISTS_ALLOWED: Final = 1  # the first may be the world having moved; the second is a pattern

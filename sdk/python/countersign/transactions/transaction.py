@@ -26,11 +26,11 @@ from countersign.errors import (
     IsolationConflict,
     OutsideTransaction,
 )
-from countersign.errors.traces import shortened
+from countersign.errors.tracebacks import shorten_traceback
 from countersign.journal.states import OPEN_TXN
 from countersign.live.isolation import ABORT, Isolation, Serialize
 from countersign.texts import add_note
-from countersign.tools.current import current_transaction, open_transaction
+from countersign.tools.context import current_transaction, open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.transactions.intake import Intake, OpenStep
@@ -97,9 +97,9 @@ class Transaction:
         return self._runtime.ledger
 
     @property
-    def counted_as(self) -> str:
+    def run_key_for_budgets(self) -> str:
         """The run that they belong to: the key; in a rehearsal, which must leave the key as it is, one of its own."""
-        return self.key if self._rehearsal is None else self._rehearsal.counted_as(self.key)
+        return self.key if self._rehearsal is None else self._rehearsal.run_key_for_budgets(self.key)
 
     @property
     def effects(self) -> tuple[Placeholder[Any], ...]:
@@ -175,7 +175,7 @@ class Transaction:
             run_sync(self._exit(error))
         except (CountersignError, IndependentFailures) as answer:
             # It is an answer, not a crash: its trace ends where the program left the block.
-            raise shortened(answer)  # noqa: B904 - the same exception, with the cause it had
+            raise shorten_traceback(answer)  # noqa: B904 - the same exception, with the cause it had
         except (KeyboardInterrupt, SystemExit) as interrupt:
             self._add_state_notes(interrupt)
             raise
@@ -194,7 +194,7 @@ class Transaction:
         try:
             await self._exit(error)
         except (CountersignError, IndependentFailures) as answer:
-            raise shortened(answer)  # noqa: B904 - as above
+            raise shorten_traceback(answer)  # noqa: B904 - as above
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError) as interrupt:
             self._add_state_notes(interrupt)
             raise
@@ -324,7 +324,7 @@ class Transaction:
             if record is None or not (record.redeemed or record.landed):
                 return
             if isinstance(error, IsolationConflict):
-                error.tell_earlier(record.state.value)
+                error.add_earlier_run(record.state.value)
             else:
                 add_note(error, _EARLIER.format(self.key, record.state.value))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.redo import name_of
+from countersign.adapters.redo_log import file_name_for
 from countersign.errors import JournalError, IsolationConflict, NotStageable, TransactionBusy
 from tests.unit.sdk.adapters.folder import OLD, PRIVATE, Deed, acted, committed, done, prepared, tree
 from tests.unit.sdk.adapters.rows import CALL
@@ -158,7 +158,7 @@ def test_a_listing_that_was_read_may_not_gain_or_lose_a_name(files: FilesAdapter
         session = acted(files, lambda files: files.list("d"), f"t-{number}")
         change()
         with pytest.raises(IsolationConflict, match="'d/' of 'root' was read at version"):
-            session.verify_unmoved()
+            session.verify_isolation()
         session.undo()
 
 
@@ -197,7 +197,7 @@ def test_a_living_process_that_has_prepared_is_left_alone(files: FilesAdapter, r
 
 def test_a_damaged_record_is_told_and_nothing_is_done_from_it(files: FilesAdapter, root: Path) -> None:
     files.begin("t-1").undo()
-    folder = root / PRIVATE / "sessions" / f"{name_of('t-1')}.0"
+    folder = root / PRIVATE / "sessions" / f"{file_name_for('t-1')}.0"
     folder.mkdir()
     (folder / "record.json").write_text('{"txn": "t-1"}')
     with pytest.raises(JournalError, match="damaged"):

@@ -17,8 +17,8 @@ import pytest
 
 from countersign import resume, tool
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.overlay import FilesSession
-from countersign.adapters.redo import Work
+from countersign.adapters.files_session import FilesSession
+from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.redo_record import COMMITTING, UNDOING
 from countersign.errors import JournalError, NotStageable
 from tests.fakes.desk import Desk, live_states, save_tool
@@ -227,13 +227,13 @@ def test_who_touches_its_files_is_refused(files: FilesAdapter, root: Path, act: 
     if not late:
         dies(session, COMMITTING)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Work, "_apply", _disk_full)
+        patched.setattr(SessionFolder, "_apply", _disk_full)
         other = acted(files, act, "t-2")
         if late:
             dies(session, COMMITTING)
         else:
             with pytest.raises(JournalError, match="No space left on device"):
-                other.verify_unmoved()
+                other.verify_isolation()
         with pytest.raises(JournalError, match="could not be finished") as told:
             other.prepare("a-2")
         assert str(next(one for one in sessions(root) if (one / "record.json").exists())) in str(told.value)

@@ -104,7 +104,7 @@ def test_the_keys_that_were_listed_may_not_gain_or_lose_one() -> None:
         with working(memory):
             change(memory)
         with pytest.raises(IsolationConflict) as moved:
-            session.verify_unmoved()
+            session.verify_isolation()
         assert (moved.value.key, moved.value.read) == ("/", True)
 
 

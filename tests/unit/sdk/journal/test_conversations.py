@@ -8,7 +8,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from countersign.integrations.conversation import Numbering
+from countersign.integrations.conversation import TurnNumbering
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.journal import Journal
 from countersign.journal.location import JournalLocation
@@ -53,7 +53,7 @@ def test_who_asks_at_the_same_time_takes_the_same_turn(journal: Journal, place: 
     calls = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
     before, other = [calls, {"role": "tool", "tool_call_id": "1", "content": "done"}], Journal(place)
     watched = Mock(wraps=other.conversations)
-    ours, theirs = (Numbering(kept, "case-1", OpenAIChat()) for kept in (journal.conversations, watched))
+    ours, theirs = (TurnNumbering(kept, "case-1", OpenAIChat()) for kept in (journal.conversations, watched))
     assert ours.assign([], calls) == 1
     taken: list[int] = []
     thread = threading.Thread(target=lambda: taken.append(theirs.assign(before, calls)))

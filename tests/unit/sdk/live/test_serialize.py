@@ -16,7 +16,7 @@ import pytest
 
 from countersign import Abort, FilesAdapter, MemoryAdapter, Serialize, errors, tool, transaction
 from countersign.journal import ResourceLock, Lease
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from countersign.runtime import Runtime
 from countersign.settings import Settings
 from countersign.tools.registry import ToolRegistry

@@ -13,8 +13,8 @@ from countersign import FilesAdapter, MemoryAdapter, Retry, errors, run_transact
 from countersign.adapters.memory import MemorySession
 from countersign.adapters.protocol import Savepoint
 from countersign.integrations.conversation import ModelCall
-from countersign.integrations.definitions import OfferedTools
-from countersign.integrations.taking import StepTaker
+from countersign.integrations.tool_definitions import OfferedTools
+from countersign.integrations.tool_execution import StepExecutor
 from countersign.waiting import run_sync
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.running import fails
@@ -183,7 +183,7 @@ def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, file
     told = fails(desk, errors.IsolationConflict, (put, SECRET), match=met).error
     assert told_by(told) == []
     assert (told.key, told.expected, told.now) == ("(secret)", None, None)
-    taker = StepTaker(OfferedTools([put]), awaits=False, runtime=desk.runtime)
+    taker = StepExecutor(OfferedTools([put]), awaits=False, runtime=desk.runtime)
     call = ModelCall("c-1", OfferedTools([put]).names[0], {"token": f"{SECRET}2"})
     (answer,) = run_sync(taker.take([call], key="t-2", said=""))  # a model is told no more
     assert answer.text.startswith("not done: '(secret)' met another transaction in 'root'")

@@ -22,7 +22,7 @@ from countersign import (
     resume,
     run_transaction,
 )
-from countersign.adapters.overlay import FilesSession
+from countersign.adapters.files_session import FilesSession
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.contract import EffectState, Verdict
 from countersign.journal import Lease, leases

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from countersign import FilesAdapter, SQLiteAdapter, ToolRegistry, errors, resume, tool
-from countersign.adapters.overlay import FilesSession
+from countersign.adapters.files_session import FilesSession
 from tests.fakes.desk import (
     Desk,
     charge_tools,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from countersign import AlreadyRedeemed, FilesAdapter, JournalError, OutcomeUnknown, resume
-from countersign.adapters.overlay import FilesSession
+from countersign.adapters.files_session import FilesSession
 from countersign.contract import EffectState
 from countersign.errors import EffectFailed
 from countersign.journal import Lease

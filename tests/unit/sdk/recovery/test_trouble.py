@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from countersign import FilesAdapter, errors, resume, tool
-from countersign.adapters.overlay import FilesSession
+from countersign.adapters.files_session import FilesSession
 from countersign.recovery import worker
 from countersign.recovery.recovery import RecoveryResult
 from countersign.runtime import Engine

@@ -35,7 +35,7 @@ from countersign.adapters.protocol import Change
 from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason
-from countersign.errors.reasons import Asks
+from countersign.errors.reasons import ApprovalRequirement
 from countersign.journal.export import json_text
 from countersign.simulation.dry_run_report import AdapterChanges, ForeseenEffect, SimulatedLiveCall
 from tests.fakes.desk import (
@@ -82,7 +82,7 @@ def test_scenario_56_a_dry_run_lists_what_would_fire_and_fires_nothing(desk: Des
         ("refund", {"order_id": "o-2", "amount_cents": 6_000}, "review"),
         ("refund", {"order_id": "o-3", "amount_cents": 600_000}, "deny"),
     ]
-    assert found.effects[1].asks == (Asks(("finance",), 1),)
+    assert found.effects[1].asks == (ApprovalRequirement(("finance",), 1),)
     (denial,) = found.denials
     assert (denial.code, denial.text, denial.policy) == ("forbidden_by_policy", "too much", "never-huge")
     assert (found.is_clean, desk.done, asked(desk)) == (False, [], [])
@@ -274,7 +274,7 @@ def test_an_async_step_is_rehearsed_on_the_event_loop(desk: Desk) -> None:
 def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
     effects = (
         ForeseenEffect("refund", "e-1", {"to": "a\nb"}, "release"),
-        ForeseenEffect("refund", "e-2", {}, "review", (Asks(("cfo", "finance"), 2, "passkey"),)),
+        ForeseenEffect("refund", "e-2", {}, "review", (ApprovalRequirement(("cfo", "finance"), 2, "passkey"),)),
         ForeseenEffect("refund", "e-3", "(secret)", "unknown", why="nobody could be asked: away"),
     )
     files = (Change("a\x07.txt", None, b"1"), Change("b", b"1", None), Change("c", 1, 2))

@@ -4,7 +4,7 @@ Read a body with `parse(Model, raw)` and write one with `dump(model)`: bytes pas
 unknown fields are refused, times are RFC 3339 in UTC with `Z`.
 """
 
-from .answers import (
+from countersign.contract.wire.responses import (
     AuditPage,
     AuditRow,
     BroughtKey,
@@ -70,7 +70,7 @@ from .reviews import (
     TaskView,
     VoteView,
 )
-from .talk import (
+from countersign.contract.wire.discussion import (
     AcceptRequest,
     CommentView,
     DeclineRequest,

@@ -8,9 +8,9 @@ from pydantic import Field, JsonValue
 
 from countersign.contract.states import TaskAnswer, TaskKind
 
-from .answers import EffectView, Need, Settlement
+from countersign.contract.wire.responses import EffectView, Need, Settlement
 from .base import Digest, Instant, Many, Name, Text, WireModel
-from .talk import CommentView, SiblingView
+from countersign.contract.wire.discussion import CommentView, SiblingView
 
 
 class VoteView(WireModel):

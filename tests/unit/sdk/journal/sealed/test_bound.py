@@ -13,7 +13,7 @@ from countersign.journal.queries import COMPENSATE_LANE, LIVE_LANE
 from countersign.journal.sealing import HIDDEN, Seals, is_sealed, sealed_pointers
 from countersign.journal.export import describe_transaction
 from countersign.journal.verification import verify
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, charge_tools, failing_tool
 from tests.unit.sdk.paying import CARD, LARGE, columns, found, parked, pay_tool, rows, tampered, without_key

@@ -27,7 +27,7 @@ from countersign.journal.sealing_keys import add_key, read_keys
 from countersign.journal.export import describe_transaction, summary
 from countersign.live.sessions import AdapterCommitError, AdapterRecovery, recover_sessions
 from countersign.live.work import LiveWork
-from countersign.llm.shapes import Usage
+from countersign.llm.usage import Usage
 from countersign.simulation.replay_report import ReplayCall, ReplayedCall
 from countersign.simulation.recording import RecordedCall
 from countersign.tools.tool import tool_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from countersign.manifests.drafting import SAYS_NOTHING
+from countersign.manifests.drafts import ANNOTATION_KEYWORDS
 
-_NOISE: Final = SAYS_NOTHING - {"description"}
+_NOISE: Final = ANNOTATION_KEYWORDS - {"description"}
 MAPS: Final = frozenset({"properties", "patternProperties", "dependentSchemas"})
 LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 SCHEMAS: Final = frozenset(
@@ -15,7 +15,7 @@ SCHEMAS: Final = frozenset(
 )
 
 
-def cleaned(schema: Mapping[str, Any]) -> dict[str, Any]:
+def clean_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     """A listed schema without what says nothing of a value, and with those definitions only that it reaches.
 
     `dependencies` becomes the two keywords that took its place (2020-12 validation, appendix A): validators of today

@@ -16,19 +16,19 @@ A: Final = "a-1"
 TXN: Final = "t-1"
 
 
-class Resource(ABC):
+class ContractResource(ABC):
     """One resource under examination: text under keys. It begins empty."""
 
-    notices_moves = False
+    detects_conflicts = False
     """Others may write meanwhile, and `verify_unmoved` finds out; off: others are kept out until the end."""
 
-    tells_changes = False
+    reports_changes = False
     """`changes()` answers; off: it answers None."""
 
-    outlives_its_process = False
+    survives_process = False
     """What was prepared can be finished by another process; off: it vanishes."""
 
-    dies_with_its_process = False
+    in_process_only = False
     """Even what was committed: a resource in memory. The chapters about other processes are then left out."""
 
     @abstractmethod
@@ -61,7 +61,7 @@ class Resource(ABC):
         """
         return False
 
-    def touch_what_stays(self, adapter: LiveAdapter) -> bool:
+    def change_irreversibly(self, adapter: LiveAdapter) -> bool:
         """What a tool does to something that no adapter could put back; inside an effect, and it has to be refused with
         `NotStageable`. False where there is no such thing.
         """
@@ -76,22 +76,22 @@ class Resource(ABC):
         """An adapter whose resource is not there, or cannot be reached; None where there is no such thing."""
 
 
-class Examined(ABC):
+class ContractBase(ABC):
     """Where an exam gets its resources from."""
 
     @abstractmethod
-    def resource(self, folder: Path) -> Resource:
+    def resource(self, folder: Path) -> ContractResource:
         """A fresh, empty resource in this folder."""
 
-    def begun(self, folder: Path, **standing: str) -> tuple[Resource, LiveAdapter, LiveSession]:
+    def begun(self, folder: Path, **standing: str) -> tuple[ContractResource, LiveAdapter, LiveSession]:
         folder.mkdir(exist_ok=True)
         resource = self.resource(folder)
         for key, value in standing.items():
-            equal(resource.change_outside(key, value), True, "somebody could write before it began")
+            assert_equal(resource.change_outside(key, value), True, "somebody could write before it began")
         adapter = resource.adapter()
         return resource, adapter, adapter.begin(TXN)
 
-    def has_savepoints(self, session: LiveSession) -> bool:
+    def supports_savepoints(self, session: LiveSession) -> bool:
         """An adapter without them says so by the refusal of the protocol, and by no other."""
         try:
             session.savepoint().release()
@@ -99,24 +99,24 @@ class Examined(ABC):
             return False
         return True
 
-    def nothing_stands(self, resource: Resource) -> None:
-        equal((resource.outside("k"), resource.adapter().landed(A)), (None, False), "nothing stands")
-        self.another_can_commit(resource)
+    def nothing_stands(self, resource: ContractResource) -> None:
+        assert_equal((resource.outside("k"), resource.adapter().landed(A)), (None, False), "nothing stands")
+        self.assert_another_commits(resource)
 
-    def another_can_commit(self, resource: Resource) -> None:
+    def assert_another_commits(self, resource: ContractResource) -> None:
         adapter = resource.adapter()
         session = adapter.begin("t-9")
         with session.effect(CALL):
             resource.write(adapter, "k", "theirs")
-        session.verify_unmoved()
+        session.verify_isolation()
         session.prepare("a-9")
         session.commit("a-9")
         session.close()
-        equal(resource.outside("k"), "theirs", "what another transaction committed then")
+        assert_equal(resource.outside("k"), "theirs", "what another transaction committed then")
 
 
 @contextmanager
-def block(session: LiveSession) -> Iterator[None]:
+def nested_transaction(session: LiveSession) -> Iterator[None]:
     """A nested transaction."""
     savepoint = session.savepoint()
     try:
@@ -137,17 +137,17 @@ def text_of(value: object) -> object:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def equal(found: object, expected: object, what: str) -> None:
+def assert_equal(found: object, expected: object, what: str) -> None:
     if found != expected:
         raise AssertionError(f"{what}: {found!r}, and it has to be {expected!r}")
 
 
-def interrupt(kind: type[BaseException]) -> None:
+def raise_interrupt(kind: type[BaseException]) -> None:
     raise kind
 
 
 @contextmanager
-def raises(kind: type[BaseException]) -> Iterator[list[BaseException]]:
+def assert_raises(kind: type[BaseException]) -> Iterator[list[BaseException]]:
     caught: list[BaseException] = []
     try:
         yield caught

@@ -15,7 +15,7 @@ from .errors import ManifestError
 _SCHEMA_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _DEFINITIONS: Final = ("$defs", "definitions")
 _SCHEMA_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
-_SCHEMA_ONES: Final = (
+_SCHEMA_SINGLES: Final = (
     "items",
     "additionalProperties",
     "contains",
@@ -68,19 +68,19 @@ def _require_closed(place: str, node: Mapping[str, object]) -> None:
             raise ManifestError(
                 "open_schema", f"{place}: {keyword!r} is not allowed here; write the schema out"
             )
-    if "$ref" in node and not names_definition(node["$ref"]):
+    if "$ref" in node and not is_definition_reference(node["$ref"]):
         raise ManifestError(
             "open_schema",
             f"{place}: $ref {node['$ref']!r} names no definition of the document; use '#/$defs/NAME'",
         )
-    if _is_object(node) and not _says_what_else(node.get("additionalProperties")):
+    if _is_object(node) and not _closes_additional(node.get("additionalProperties")):
         raise ManifestError(
             "open_schema",
             f'{place}: an object needs "additionalProperties": false, or a schema when its keys are free',
         )
 
 
-def names_definition(reference: object) -> bool:
+def is_definition_reference(reference: object) -> bool:
     """Whether a `$ref` is `#/$defs/NAME`. What another pointer names, no walk of the schema may have met."""
     return isinstance(reference, str) and _DEFINITION.fullmatch(reference) is not None
 
@@ -90,7 +90,7 @@ def _is_object(node: Mapping[str, object]) -> bool:
     return kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in node
 
 
-def _says_what_else(additional: object) -> bool:
+def _closes_additional(additional: object) -> bool:
     return additional is False or (isinstance(additional, dict) and bool(additional))
 
 
@@ -99,7 +99,7 @@ def schema_nodes(node: object, place: str) -> Iterator[tuple[str, Mapping[str, o
     if not isinstance(node, Mapping):
         return
     yield place, node
-    for where, child in _parts(node, (*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SCHEMA_ONES)):
+    for where, child in _parts(node, (*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SCHEMA_SINGLES)):
         yield from schema_nodes(child, place + where)
 
 
@@ -109,7 +109,7 @@ def require_bounded(schema: Mapping[str, object]) -> None:
     Raises:
         ManifestError: `bad_schema`.
     """
-    keywords = [one for one in (*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SCHEMA_ONES) if one not in _DEFINITIONS]
+    keywords = [one for one in (*_SCHEMA_MAPS, *_SCHEMA_LISTS, *_SCHEMA_SINGLES) if one not in _DEFINITIONS]
     definitions = schema.get("$defs")
     seen, rest = 0, [(schema, frozenset[str](), 1)]
     while rest:
@@ -132,7 +132,7 @@ def _parts(node: Mapping[str, object], keywords: Iterable[str]) -> Iterator[tupl
     """The subschemas of these keywords, with where they stand in their schema."""
     for keyword in keywords:
         value = node.get(keyword)
-        if keyword in _SCHEMA_ONES:
+        if keyword in _SCHEMA_SINGLES:
             yield f"/{keyword}", value
         elif isinstance(value, dict) and keyword in _SCHEMA_MAPS:
             yield from ((f"/{keyword}/{name}", child) for name, child in value.items())

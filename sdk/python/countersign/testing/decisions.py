@@ -10,7 +10,7 @@ from countersign.contract.wire import DecisionView, EvaluationRequest, Submitted
 from countersign.errors import MisuseError, ServiceRefused
 from countersign.runtime import Runtime
 
-_NOBODY_REVIEWED: Final = "0" * 64
+_UNREVIEWED_DIGEST: Final = "0" * 64
 
 
 class Decide(Protocol):
@@ -35,11 +35,11 @@ def decide(
     try:
         digest = client.manifest(tool).digest
     except ServiceRefused as refused:
-        if not refused.is_not_there:
+        if not refused.is_not_found:
             raise
         if not unknown:
             raise MisuseError(_not_there(runtime, tool)) from None
-        digest = _NOBODY_REVIEWED  # the service says itself what becomes of a tool it does not know
+        digest = _UNREVIEWED_DIGEST  # the service says itself what becomes of a tool it does not know
     effect = SubmittedEffect(tool=tool, tool_digest=digest, args=dict(args))
     return client.evaluate(EvaluationRequest(run_key=key, effects=(effect,))).effects[0].decision
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from countersign.adapters.jail import Jail, Parts, parts_of, version_of
-from countersign.adapters.protocol import Change, Inside, LiveCall, LiveSession, Savepoint, Seen
-from countersign.adapters.redo import Work, sync
-from countersign.adapters.redo_record import COMMITTING, PREPARED, UNDOING, Op, Record, Unfinished
+from countersign.adapters.confined_folder import ConfinedFolder, Parts, split_path, content_version
+from countersign.adapters.protocol import Change, EffectContext, LiveCall, LiveSession, Savepoint, ObservedVersion
+from countersign.adapters.redo_log import SessionFolder, sync_folder
+from countersign.adapters.redo_record import COMMITTING, PREPARED, UNDOING, FileOperation, RedoRecord, UnfinishedSession
 from countersign.errors import IsolationConflict, NotStageable
 
 _FOLDER_VERSION: Final = "folder"
@@ -30,15 +30,15 @@ class FilesSession(LiveSession):
         self,
         name: str,
         txn: str,
-        work: Work,
-        inside: Inside[FilesSession],
-        unfinished: tuple[Unfinished, ...] = (),
+        work: SessionFolder,
+        inside: EffectContext[FilesSession],
+        unfinished: tuple[UnfinishedSession, ...] = (),
     ) -> None:
         self._name, self._txn, self._work, self._inside = name, txn, work, inside
         self._unfinished = unfinished  # of other processes; what they touch is in doubt
-        self._jail: Jail = work.store.jail
+        self._jail: ConfinedFolder = work.store.jail
         self._over: dict[Parts, str | None] = {}  # the number of the new content; None: removed
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, ObservedVersion] = {}
         self._numbers = 0
         self._ended = False
 
@@ -70,7 +70,7 @@ class FilesSession(LiveSession):
             return None if number is None else (self._work.new / number).read_bytes()
         self._require_no_file_above(parts)
         content = self._jail.read(parts)
-        self._note(parts, None if content is None else version_of(content), read=True)
+        self._note(parts, None if content is None else content_version(content), read=True)
         return content
 
     def exists(self, parts: Parts) -> bool:
@@ -89,7 +89,7 @@ class FilesSession(LiveSession):
         below = {one[len(parts)] for one in self._written() if one[: len(parts)] == parts}
         if found is None and not below:
             raise NotStageable(f"there is no folder {'/'.join(parts)!r} in {self._name!r}")
-        self._seen.setdefault(_listed(parts), Seen(_listed(parts), _names_version(found), read=True))
+        self._seen.setdefault(_folder_key(parts), ObservedVersion(_folder_key(parts), _names_version(found), read=True))
         gone = {one[-1] for one, number in self._over.items() if number is None and one[:-1] == parts}
         return tuple(sorted({*(found or ())} - gone | below))
 
@@ -117,7 +117,7 @@ class FilesSession(LiveSession):
 
     # ---------------------------------------------------------------------------- what the live lane calls
 
-    def versions(self) -> tuple[Seen, ...]:
+    def versions(self) -> tuple[ObservedVersion, ...]:
         """Every file and listing that was looked at or replaced."""
         return tuple(self._seen.values())
 
@@ -128,7 +128,7 @@ class FilesSession(LiveSession):
         )
         return tuple(one for one in found if one.before != one.after)
 
-    def verify_unmoved(self) -> None:
+    def verify_isolation(self) -> None:
         """Compare every version with what is there now.
 
         Raises:
@@ -148,14 +148,14 @@ class FilesSession(LiveSession):
             if done is not None and done.attempt_id == attempt_id:
                 return  # at an earlier round, or by the process that died
             self._unfinished = self._work.store.tidy()
-            self.verify_unmoved()
+            self.verify_isolation()
             self._put_away_earlier()
             self._require_undisputed()
             for number in self._over.values():
                 if number is not None:
                     _sync_file(self._work.new / number)
             for folder in (self._work.new, self._work.before, self._work.store.sessions):
-                sync(folder)
+                sync_folder(folder)
             self._work.write(self._record(attempt_id))
 
     def commit(self, attempt_id: str) -> None:
@@ -185,7 +185,7 @@ class FilesSession(LiveSession):
         with self._work.store.locked():
             record = self._work.record()
             if record is None or record.state == PREPARED:
-                self._work.put_away()
+                self._work.discard_files()
             else:
                 self._take_back(record)
             self._ended = True
@@ -200,11 +200,11 @@ class FilesSession(LiveSession):
         if not self._ended:
             self._ended = True
             with self._work.store.locked():
-                self._work.put_away()
+                self._work.discard_files()
 
     # --------------------------------------------------------------------------------------- inside
 
-    def _take_back(self, record: Record) -> None:
+    def _take_back(self, record: RedoRecord) -> None:
         try:
             self._work.restore(self._work.write(replace(record, state=UNDOING)))
         finally:
@@ -216,29 +216,29 @@ class FilesSession(LiveSession):
         for folder in store.folders(self._txn):
             earlier = store.take(folder) if folder != self._work.folder else None
             if earlier is not None:
-                earlier.put_away()
+                earlier.discard_files()
 
     def _require_none_in_doubt(self) -> None:
         """What a session that could not be finished touches is half done; and of our own transaction nothing may be
         replaced before it is.
         """
         for one in self._unfinished:
-            if one.record.txn == self._txn or _disputed(self._record(""), one.record):
+            if one.record.txn == self._txn or _conflict(self._record(""), one.record):
                 raise one.error
 
     def _require_undisputed(self) -> None:
         mine = self._record("")
         for other in self._work.store.records(self._work.folder):
-            disputed = _disputed(mine, other)
+            disputed = _conflict(mine, other)
             if disputed:
                 key = min(disputed)
-                seen = self._seen.get(key) or Seen(key, None, written=True)
+                seen = self._seen.get(key) or ObservedVersion(key, None, written=True)
                 holder = f"transaction {other.txn[:12]}, which is prepared"
                 raise IsolationConflict(
                     self._name, key, read=seen.read, expected=seen.version, now=seen.version, holder=holder
                 )
 
-    def _record(self, attempt_id: str) -> Record:
+    def _record(self, attempt_id: str) -> RedoRecord:
         ops, folders, written = [], dict.fromkeys([""]), []
         for parts, number in sorted(self._over.items()):
             there = self._jail.stat(parts) is not None
@@ -246,15 +246,15 @@ class FilesSession(LiveSession):
                 continue  # made and removed within the transaction
             new = None if number is None else (self._work.new / number).stat()
             written_as = (0, 0) if new is None else (new.st_ino, new.st_mtime_ns)
-            ops.append(Op("/".join(parts), number, *written_as))
+            ops.append(FileOperation("/".join(parts), number, *written_as))
             written.append("/".join(parts))
             if number is None or not there:
-                written.append(_listed(parts[:-1]))
+                written.append(_folder_key(parts[:-1]))
             above = (parts[:depth] for depth in range(1, len(parts)) if number is not None)
             folders |= {"/".join(one): None for one in above if self._jail.stat(one) is None}
         read = tuple(key for key, seen in self._seen.items() if seen.read)
         made = tuple(folder for folder in folders if folder)
-        return Record(self._txn, attempt_id, PREPARED, tuple(ops), made, read, tuple(written))
+        return RedoRecord(self._txn, attempt_id, PREPARED, tuple(ops), made, read, tuple(written))
 
     def _require_room(self, parts: Parts) -> int | None:
         """Look at what is replaced; the mode it has.
@@ -296,32 +296,32 @@ class FilesSession(LiveSession):
         """What is there now, under the key of a file or of a listing."""
         if key.endswith("/"):
             return _names_version(self._jail.names(tuple(key.split("/")[:-1]) if key != "/" else ()))
-        parts = parts_of(key)
+        parts = split_path(key)
         there = self._jail.stat(parts)
         if there is not None and stat.S_ISDIR(there.st_mode):
             return _FOLDER_VERSION
         content = self._jail.read(parts)
-        return None if content is None else version_of(content)
+        return None if content is None else content_version(content)
 
     def _note(self, parts: Parts, version: str | None, *, read: bool = False, written: bool = False) -> None:
         """The version that was seen first is the one that must not have moved."""
         key = "/".join(parts)
-        seen = self._seen.get(key) or Seen(key, version)
+        seen = self._seen.get(key) or ObservedVersion(key, version)
         self._seen[key] = replace(seen, read=seen.read or read, written=seen.written or written)
 
 
-def _disputed(one: Record, other: Record) -> set[str]:
+def _conflict(one: RedoRecord, other: RedoRecord) -> set[str]:
     """What both write, or one reads and the other writes. Two may each put a file of their own into a folder."""
     both = {key for key in {*one.written} & {*other.written} if not key.endswith("/")}
     return both | {*one.written} & {*other.read} | {*one.read} & {*other.written}
 
 
-def _listed(parts: Parts) -> str:
+def _folder_key(parts: Parts) -> str:
     return "/".join(parts) + "/"
 
 
 def _names_version(names: tuple[str, ...] | None) -> str | None:
-    return None if names is None else version_of("/".join(names).encode(errors="surrogateescape"))
+    return None if names is None else content_version("/".join(names).encode(errors="surrogateescape"))
 
 
 def _sync_file(path: Path) -> None:

@@ -11,14 +11,14 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from countersign.errors.base import CountersignError
-from countersign.errors.fired import IndependentFailures
+from countersign.errors.execution import IndependentFailures
 
 E = TypeVar("E", bound=BaseException)
 _OURS: Final = frozenset({"countersign", "asyncio", "concurrent", "contextlib"})
 """Packages: the SDK, and what it calls others through."""
 
 
-def beyond_ours(trace: TracebackType | None) -> TracebackType | None:
+def skip_sdk_frames(trace: TracebackType | None) -> TracebackType | None:
     """From the first frame on that is not the SDK's; None where all of them are."""
     while trace is not None:
         if str(trace.tb_frame.f_globals.get("__name__", "")).partition(".")[0] not in _OURS:
@@ -27,17 +27,17 @@ def beyond_ours(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def shortened(error: E) -> E:
+def shorten_traceback(error: E) -> E:
     """The same error without the SDK's frames before those of anybody else; and so of what it came from, and of the
     errors of a group, as far as they are the SDK's.
     """
-    for one in _all_of(error):
+    for one in _error_chain(error):
         if isinstance(one, CountersignError | IndependentFailures):
-            one.__traceback__ = beyond_ours(one.__traceback__)
+            one.__traceback__ = skip_sdk_frames(one.__traceback__)
     return error
 
 
-def _all_of(error: BaseException | None) -> Iterator[BaseException]:
+def _error_chain(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     waiting = [error]
     while waiting:

@@ -16,7 +16,7 @@ from typing import Final
 
 from countersign.contract.manifest import ToolManifest, manifest_file
 from countersign.errors import MisuseError, RegistrationError
-from countersign.manifests.drafting import manifest_json
+from countersign.manifests.drafts import manifest_json
 from countersign.manifests.reviewed import MANIFEST_FOLDER, manifest_path
 from countersign.tools.definition import Tool
 
@@ -24,7 +24,7 @@ DRAFT_FOLDER: Final = "drafts"
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportedDraft:
     """One draft. `written` is false where an earlier draft was kept."""
 
     tool: str
@@ -32,7 +32,7 @@ class Exported:
     written: bool
 
 
-def export_drafts(tools: Iterable[Tool], out: Path | None = None, *, force: bool = False) -> list[Exported]:
+def export_drafts(tools: Iterable[Tool], out: Path | None = None, *, force: bool = False) -> list[ExportedDraft]:
     """Write the draft of every tool to `out`, else to `drafts/` beside the module that defines it.
 
     Raises:
@@ -53,7 +53,7 @@ def export_drafts(tools: Iterable[Tool], out: Path | None = None, *, force: bool
 
 def export_manifests(
     drafts: Iterable[ToolManifest], out: Path | None = None, *, force: bool = False
-) -> list[Exported]:
+) -> list[ExportedDraft]:
     """Write drafts that were made from no code to `out`, else to `drafts/` in the working directory.
 
     Raises:
@@ -67,7 +67,7 @@ def export_manifests(
 
 
 def _draft_path(tool: Tool, out: Path | None) -> Path:
-    path = (_beside(tool) if out is None else out) / manifest_file(tool.name)
+    path = (_module_folder(tool) if out is None else out) / manifest_file(tool.name)
     _require_no_reviewed_place(path, manifest_path(tool))
     return path
 
@@ -81,16 +81,16 @@ def _require_no_reviewed_place(path: Path, reviewed: Path | None) -> None:
         )
 
 
-def _beside(tool: Tool) -> Path:
+def _module_folder(tool: Tool) -> Path:
     source = inspect.getsourcefile(inspect.unwrap(tool.fn))
     if source is None:
         raise MisuseError(f"tool {tool.name!r} has no source file; name a folder with --out")
     return Path(source).resolve().parent / DRAFT_FOLDER
 
 
-def _write(name: str, path: Path, raw: bytes, *, force: bool) -> Exported:
+def _write(name: str, path: Path, raw: bytes, *, force: bool) -> ExportedDraft:
     if path.exists() and not force:
-        return Exported(name, path, written=False)
+        return ExportedDraft(name, path, written=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(raw)
-    return Exported(name, path, written=True)
+    return ExportedDraft(name, path, written=True)

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from countersign.contract.patterns import found_by
+from countersign.contract.patterns import pattern_searcher
 from countersign.contract.pointers import pointer_to
-from countersign.manifests.drafting import SAYS_NOTHING
+from countersign.manifests.drafts import ANNOTATION_KEYWORDS
 
 BRANCHES: Final = ("allOf", "anyOf", "oneOf")
 IN_PLACE: Final = frozenset({*BRANCHES, "not", "if", "then", "else", "dependentSchemas", "$ref"})
@@ -19,7 +19,7 @@ _HOW: Final = ("always", "branch", "test")
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class ApplicableSchema:
     """A schema that applies to the values of a place: `always`, in a `branch` that a value may choose, or as a `test`
     (`not`, `if`) that admits nothing by itself.
     """
@@ -28,9 +28,9 @@ class Applied:
     at: str
     how: Literal["always", "branch", "test"] = "always"
 
-    def part(self, schema: Any, at: str, how: Literal["always", "branch", "test"] = "always") -> Applied:
+    def part(self, schema: Any, at: str, how: Literal["always", "branch", "test"] = "always") -> ApplicableSchema:
         """A subschema, which applies no more often than this one."""
-        return Applied(schema, self.at + at, max(self.how, how, key=_HOW.index))
+        return ApplicableSchema(schema, self.at + at, max(self.how, how, key=_HOW.index))
 
 
 def is_object(node: Mapping[str, Any]) -> bool:
@@ -41,10 +41,10 @@ def is_object(node: Mapping[str, Any]) -> bool:
 
 def is_open(more: Any) -> bool:
     """Whether free keys may hold anything."""
-    return more is True or (isinstance(more, dict) and more.keys() <= SAYS_NOTHING)
+    return more is True or (isinstance(more, dict) and more.keys() <= ANNOTATION_KEYWORDS)
 
 
-def is_free(here: list[Applied]) -> bool:
+def is_free(here: list[ApplicableSchema]) -> bool:
     """Whether a branch takes any keys: it describes the values of those it does not list, or lists none at all."""
     listed = any(_OF_NAMES & one.schema.keys() for one in here if one.how == "always")
     for one in here:
@@ -59,7 +59,7 @@ def is_free(here: list[Applied]) -> bool:
     return False
 
 
-def branches_of(one: Applied) -> Iterator[Applied]:
+def same_value_schemas(one: ApplicableSchema) -> Iterator[ApplicableSchema]:
     """What a schema applies to the same value, but what it refers to."""
     for key in BRANCHES:
         for index, child in enumerate(one.schema.get(key, ())):
@@ -71,7 +71,7 @@ def branches_of(one: Applied) -> Iterator[Applied]:
         yield one.part(child, f"/dependentSchemas{pointer_to(name)}", "branch")
 
 
-def names_in(here: list[Applied]) -> list[str]:
+def property_names(here: list[ApplicableSchema]) -> list[str]:
     """Every name that one of these schemas knows, in their order."""
     names: dict[str, None] = {}
     for one in here:
@@ -86,16 +86,16 @@ def names_in(here: list[Applied]) -> list[str]:
     return list(names)
 
 
-def patterns_in(here: list[Applied]) -> list[str]:
+def property_patterns(here: list[ApplicableSchema]) -> list[str]:
     """Every pattern of names that one of these schemas has."""
     return list(dict.fromkeys(pattern for one in here for pattern in one.schema.get("patternProperties", ())))
 
 
-def said_of(name: str, here: list[Applied]) -> Iterator[Applied]:
+def schemas_for_property(name: str, here: list[ApplicableSchema]) -> Iterator[ApplicableSchema]:
     """The schemas that apply to the value of one name."""
     for one in here:
         listed, patterns = one.schema.get("properties", {}), one.schema.get("patternProperties", {})
-        named = [pattern for pattern in patterns if found_by(pattern)(name)]
+        named = [pattern for pattern in patterns if pattern_searcher(pattern)(name)]
         if name in listed:
             yield one.part(listed[name], f"/properties{pointer_to(name)}")
         for pattern in named:
@@ -104,7 +104,7 @@ def said_of(name: str, here: list[Applied]) -> Iterator[Applied]:
             yield one.part(one.schema["additionalProperties"], "/additionalProperties")
 
 
-def children_of(here: list[Applied]) -> Iterator[Applied]:
+def schemas_for_other_properties(here: list[ApplicableSchema]) -> Iterator[ApplicableSchema]:
     """The schemas that may apply to the value of a name that is not listed."""
     for one in here:
         for key in ("properties", "patternProperties"):
@@ -114,7 +114,7 @@ def children_of(here: list[Applied]) -> Iterator[Applied]:
             yield one.part(one.schema["additionalProperties"], "/additionalProperties", "branch")
 
 
-def items_of(here: list[Applied]) -> Iterator[Applied]:
+def schemas_for_items(here: list[ApplicableSchema]) -> Iterator[ApplicableSchema]:
     """The schemas that may apply to an item."""
     for one in here:
         if "items" in one.schema:

@@ -28,8 +28,8 @@ from countersign.llm.budgets import Budget
 from countersign.llm.errors import CallNotRecorded, UsageUnknown
 from countersign.llm.ledger import Ledger, LlmRecord
 from countersign.llm.prices import is_name
-from countersign.llm.shapes import read_usage
-from countersign.tools.current import current_transaction, firing_effect
+from countersign.llm.usage import read_usage
+from countersign.tools.context import current_transaction, firing_effect
 
 if TYPE_CHECKING:
     from countersign.runtime import Runtime
@@ -41,7 +41,7 @@ _MAX_NAME: Final = 200  # of a model or a run, as long as the key of a transacti
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class CallRequest:
     """What a call says of itself before it is made."""
 
     model: str
@@ -59,7 +59,7 @@ class Asking:
         """
         around, firing = current_transaction.get(), firing_effect.get()
         if around is not None:
-            counting, run = around.ledger, around.counted_as
+            counting, run = around.ledger, around.run_key_for_budgets
         elif firing is not None:
             counting, run = firing.ledger, firing.run_key
         else:
@@ -72,7 +72,7 @@ class Asking:
 class LlmCall:
     """One call that a budget has let through. `record` or `release` it inside the block."""
 
-    def __init__(self, asking: Asking, tell: Callable[[Mapping[str, object]], None]) -> None:
+    def __init__(self, asking: CallRequest, tell: Callable[[Mapping[str, object]], None]) -> None:
         self._asking = asking
         self._tell = tell
         self._ledger, self.run = asking.resolved()
@@ -99,7 +99,7 @@ class LlmCall:
             self._ledger.doubt(self.call_id, f"made; its usage could not be read: {type(error).__name__}")
             raise
         record = self._ledger.settle(self._reserved, usage, milliseconds)
-        self._tell(_answered(record))
+        self._tell(_response_attributes(record))
         return record
 
     def release(self, why: str = "not made") -> None:
@@ -134,10 +134,10 @@ class LlmCall:
             )
 
 
-class Calling:
+class LlmCallBlock:
     """What `llm_call` answers: a block of either kind, once, or a decorator."""
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: CallRequest) -> None:
         self._asking = asking
         self._call: LlmCall | None = None
         self._span = ExitStack()
@@ -148,7 +148,7 @@ class Calling:
                 "this llm_call was used already; one block is one call, make another with llm_call(...)"
             )
         with ExitStack() as opening:
-            facts = _asked(self._asking)
+            facts = _request_attributes(self._asking)
             tell = opening.enter_context(tracing.model_span(f"chat {self._asking.model}", facts))
             self._call = LlmCall(self._asking, tell)
             self._span = opening.pop_all()
@@ -180,7 +180,7 @@ class Calling:
 
             @wraps(fn)
             async def awaited(*args: Any, **kwargs: Any) -> Any:
-                with Calling(self._asking) as call:
+                with LlmCallBlock(self._asking) as call:
                     response = await fn(*args, **kwargs)
                     _record(call, response)
                 return response
@@ -189,7 +189,7 @@ class Calling:
 
         @wraps(fn)
         def called(*args: Any, **kwargs: Any) -> Any:
-            with Calling(self._asking) as call:
+            with LlmCallBlock(self._asking) as call:
                 response = fn(*args, **kwargs)
                 _record(call, response)
             return response
@@ -210,7 +210,7 @@ def llm_call(
     unknown_tokens: bool = False,
     not_made: tuple[type[BaseException], ...] = (),
     runtime: Runtime | None = None,
-) -> Calling:
+) -> LlmCallBlock:
     """Ask the budgets, call a model, record the call: `with llm_call(...) as call`, `async with`, or a decorator.
 
     `max_tokens` is the most the model may answer, as you tell the model; `input_tokens` the most you send, or
@@ -226,8 +226,8 @@ def llm_call(
         MisuseError: a budget counts what this call leaves open.
     """
     bounds = Bounds(input_bound(input_tokens, prompt), max_tokens, timeout)
-    return Calling(
-        Asking(
+    return LlmCallBlock(
+        CallRequest(
             model=_named("model", model),
             bounds=bounds,
             run=None if run is None else _named("run", run),
@@ -272,11 +272,11 @@ def record_llm(
             lacks="by which model it was given",
             advice="If the response does not, say model=... yourself.",
         )
-    asking = Asking(named, bounds, run=of, budgets=tuple(budgets), runtime=runtime)
+    asking = CallRequest(named, bounds, run=of, budgets=tuple(budgets), runtime=runtime)
     ledger, of_run = asking.resolved()
-    with tracing.model_span(f"chat {named}", _asked(asking)) as tell:
+    with tracing.model_span(f"chat {named}", _request_attributes(asking)) as tell:
         record = ledger.record(of_run, named, usage, asking.bounds.milliseconds, asking.budgets)
-        tell(_answered(record))
+        tell(_response_attributes(record))
     return record
 
 
@@ -305,7 +305,7 @@ def _default() -> Runtime:
     return default_runtime()
 
 
-def _asked(asking: Asking) -> dict[str, object]:
+def _request_attributes(asking: CallRequest) -> dict[str, object]:
     """What is known before the call."""
     return {
         "gen_ai.operation.name": "chat",
@@ -314,7 +314,7 @@ def _asked(asking: Asking) -> dict[str, object]:
     }
 
 
-def _answered(record: LlmRecord) -> dict[str, object]:
+def _response_attributes(record: LlmRecord) -> dict[str, object]:
     """What its response says of itself."""
     usage, billed = record.usage, record.usage.billed
     return {

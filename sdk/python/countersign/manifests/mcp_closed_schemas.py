@@ -18,23 +18,23 @@ from typing import Any, Final
 
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import pointer_to
-from countersign.contract.schemas import names_definition, require_bounded
-from countersign.manifests.applied import (
+from countersign.contract.schema_rules import is_definition_reference, require_bounded
+from countersign.manifests.applicable_schemas import (
     BRANCHES,
     IN_PLACE,
-    Applied,
-    branches_of,
-    children_of,
+    ApplicableSchema,
+    same_value_schemas,
+    schemas_for_other_properties,
     is_free,
     is_object,
     is_open,
-    items_of,
-    names_in,
-    patterns_in,
-    said_of,
+    schemas_for_items,
+    property_names,
+    property_patterns,
+    schemas_for_property,
 )
-from countersign.manifests.cleaning import LISTS, MAPS, SCHEMAS
-from countersign.manifests.drafting import SAYS_NOTHING
+from countersign.manifests.schema_cleanup import LISTS, MAPS, SCHEMAS
+from countersign.manifests.drafts import ANNOTATION_KEYWORDS
 
 ANY_VALUE: Final = {"description": "any JSON value"}
 """The schema of free keys. The contract wants one where an object takes any: it is then unseen by policy."""
@@ -70,10 +70,10 @@ class Findings:
     problems: list[str] = field(default_factory=list)
 
 
-def closed(schema: Mapping[str, Any], at: str, found: Findings) -> dict[str, Any]:
+def close_schema(schema: Mapping[str, Any], at: str, found: Findings) -> dict[str, Any]:
     """The args of a draft, from a well-formed schema that `cleaned` (cleaning.py) has made."""
     try:
-        args: dict[str, Any] = _Closing(schema, at, found).args()
+        args: dict[str, Any] = _SchemaCloser(schema, at, found).args()
         if not found.problems:
             require_bounded(args)
     except (ContractError, RecursionError) as error:
@@ -83,7 +83,7 @@ def closed(schema: Mapping[str, Any], at: str, found: Findings) -> dict[str, Any
     return args
 
 
-class _Closing:
+class _SchemaCloser:
     """One tool's schema on its way."""
 
     def __init__(self, root: Mapping[str, Any], at: str, found: Findings) -> None:
@@ -107,7 +107,7 @@ class _Closing:
             self._written[written] = self._closed(node, at, ()) if is_closed else self._kept(node, at)
         return {**args, "$defs": self._written} if self._written else args
 
-    def _closed(self, node: Any, at: str, others: tuple[Applied, ...]) -> Any:
+    def _closed(self, node: Any, at: str, others: tuple[ApplicableSchema, ...]) -> Any:
         """A schema that applies whenever there is a value at its place, closed; `others` apply there as well."""
         if node is False:
             return node
@@ -122,18 +122,18 @@ class _Closing:
         finally:
             self._within.pop()
 
-    def _closed_within(self, node: Mapping[str, Any], at: str, others: tuple[Applied, ...]) -> Any:
+    def _closed_within(self, node: Mapping[str, Any], at: str, others: tuple[ApplicableSchema, ...]) -> Any:
         if not others:
-            if node.keys() <= SAYS_NOTHING:
+            if node.keys() <= ANNOTATION_KEYWORDS:
                 self._note_free(at, "may hold anything")
                 return dict(node)
-            if "$ref" in node and node.keys() <= SAYS_NOTHING | {"$ref"}:
-                list(self._applied([Applied(node, at)], ()))  # refuses a definition that applies to itself
+            if "$ref" in node and node.keys() <= ANNOTATION_KEYWORDS | {"$ref"}:
+                list(self._applied([ApplicableSchema(node, at)], ()))  # refuses a definition that applies to itself
                 return {**node, "$ref": self._reference(node["$ref"], at, is_closed=True)}
             wraps = [key for key in BRANCHES if len(node.get(key, ())) == 1]
-            if wraps and node.keys() <= SAYS_NOTHING | {wraps[0]}:
+            if wraps and node.keys() <= ANNOTATION_KEYWORDS | {wraps[0]}:
                 (only,) = node[wraps[0]]
-                told = {key: value for key, value in node.items() if key in SAYS_NOTHING}
+                told = {key: value for key, value in node.items() if key in ANNOTATION_KEYWORDS}
                 inner = self._closed(only, f"{at}/{wraps[0]}/0", ())
                 return {**told, **inner} if isinstance(inner, dict) else inner
             if (apart := self._apart(node)) is not None:
@@ -176,12 +176,12 @@ class _Closing:
         return holds
 
     def _object(
-        self, node: Mapping[str, Any], at: str, others: tuple[Applied, ...], *, root: bool = False
+        self, node: Mapping[str, Any], at: str, others: tuple[ApplicableSchema, ...], *, root: bool = False
     ) -> dict[str, Any]:
         """The schema with its objects closed; its keywords about other values as they were."""
         kept: dict[str, Any] = self._kept(node, at, own=True)
-        here = list(self._applied([Applied(node, at), *others], ()))
-        names, patterns = names_in(here), patterns_in(here)
+        here = list(self._applied([ApplicableSchema(node, at), *others], ()))
+        names, patterns = property_names(here), property_patterns(here)
         more = node.get("additionalProperties", True)
         if root and not names:
             self._require_named(node, at, here)
@@ -209,7 +209,7 @@ class _Closing:
             self._found.notes.append(f"{at}: arguments named by a pattern are refused; each needs a name")
         return kept
 
-    def _require_named(self, node: Mapping[str, Any], at: str, here: list[Applied]) -> None:
+    def _require_named(self, node: Mapping[str, Any], at: str, here: list[ApplicableSchema]) -> None:
         more = node.get("additionalProperties", True)
         if (isinstance(more, dict) and not is_open(more)) or any(
             "minProperties" in one.schema for one in here
@@ -217,7 +217,7 @@ class _Closing:
             self._refuse(at, "takes arguments of any name; list them as properties")
 
     def _left_open(
-        self, kept: dict[str, Any], node: Mapping[str, Any], at: str, here: list[Applied]
+        self, kept: dict[str, Any], node: Mapping[str, Any], at: str, here: list[ApplicableSchema]
     ) -> dict[str, Any]:
         """A place whose objects take any keys: what the schema says of some of them keeps its meaning."""
         for key in ("properties", "patternProperties"):
@@ -229,38 +229,38 @@ class _Closing:
             self._note_free(at, "takes any keys")
         return kept
 
-    def _described(self, more: Mapping[str, Any], at: str, here: list[Applied]) -> Any:
+    def _described(self, more: Mapping[str, Any], at: str, here: list[ApplicableSchema]) -> Any:
         """The schema of free keys."""
-        others = tuple(one for one in children_of(here) if one.schema is not more)
+        others = tuple(one for one in schemas_for_other_properties(here) if one.schema is not more)
         return self._closed(more, f"{at}/additionalProperties", others)
 
-    def _property(self, name: str, node: Mapping[str, Any], at: str, here: list[Applied]) -> Any:
+    def _property(self, name: str, node: Mapping[str, Any], at: str, here: list[ApplicableSchema]) -> Any:
         """An argument by its name: what the schema itself says of it, else what always applies, and all the others."""
         self._name(name, f"{at}/properties")
         self._step(len(here))
-        said = list(said_of(name, here))
+        said = list(schemas_for_property(name, here))
         own = name in node.get("properties", {})
         first = said[0] if own else next((one for one in said if one.how == "always"), None)
         if first is None:
             return self._closed(_ANYTHING, f"{at}/properties{pointer_to(name)}", tuple(said))
         return self._closed(first.schema, first.at, tuple(one for one in said if one is not first))
 
-    def _named_by(self, pattern: str, node: Mapping[str, Any], at: str, here: list[Applied]) -> Any:
+    def _named_by(self, pattern: str, node: Mapping[str, Any], at: str, here: list[ApplicableSchema]) -> Any:
         self._step(len(here))
         own = node.get("patternProperties", {}).get(pattern, _ANYTHING)
-        others = tuple(one for one in children_of(here) if one.schema is not own)
+        others = tuple(one for one in schemas_for_other_properties(here) if one.schema is not own)
         return self._closed(own, f"{at}/patternProperties{pointer_to(pattern)}", others)
 
     def _array(
-        self, kept: dict[str, Any], node: Mapping[str, Any], at: str, others: tuple[Applied, ...]
+        self, kept: dict[str, Any], node: Mapping[str, Any], at: str, others: tuple[ApplicableSchema, ...]
     ) -> dict[str, Any]:
-        here = list(self._applied([Applied(node, at), *others], ()))
+        here = list(self._applied([ApplicableSchema(node, at), *others], ()))
         if not any(_OF_ARRAYS & one.schema.keys() for one in here):
             kinds = node.get("type")
             if kinds == "array" or (isinstance(kinds, list) and "array" in kinds):
                 self._note_free(at, "takes any items")
             return kept
-        said = list(items_of(here))
+        said = list(schemas_for_items(here))
         own_prefix = node.get("prefixItems", ())
         for index, one in enumerate(own_prefix):
             mine = [*own_prefix, node.get("items")]
@@ -319,26 +319,26 @@ class _Closing:
 
     def _defined(self, reference: Any) -> str | None:
         # A pointer's escape (RFC 6901 section 3) names another definition than its text.
-        if not names_definition(reference) or "~" in reference:
+        if not is_definition_reference(reference) or "~" in reference:
             return None
         name: str = reference.removeprefix("#/$defs/")
         return name if name in self._definitions else None
 
-    def _applied(self, schemas: Iterable[Applied], within: tuple[str, ...]) -> Iterator[Applied]:
+    def _applied(self, schemas: Iterable[ApplicableSchema], within: tuple[str, ...]) -> Iterator[ApplicableSchema]:
         """These schemas, and all that they apply to the same value."""
         for one in schemas:
             self._step()
             if not isinstance(one.schema, dict):
                 continue
             yield one
-            yield from self._applied(branches_of(one), within)
+            yield from self._applied(same_value_schemas(one), within)
             name = self._defined(one.schema.get("$ref"))
             if name is None:
                 continue
             if name in within:
                 self._refuse(one.at, f"{name!a} applies to itself; write it without that")
                 continue
-            target = Applied(self._definitions[name], self._definition_at(name), one.how)
+            target = ApplicableSchema(self._definitions[name], self._definition_at(name), one.how)
             yield from self._applied([target], (*within, name))
 
     def _step(self, count: int = 1) -> None:

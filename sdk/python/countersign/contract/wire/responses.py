@@ -17,7 +17,7 @@ from countersign.contract.states import (
 )
 
 from .base import Args, Digest, Instant, Jws, Many, Name, Receipt, Text, WireModel
-from .talk import ProposalView, QuestionView
+from countersign.contract.wire.discussion import ProposalView, QuestionView
 
 
 class Reason(WireModel):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from countersign.tools.definition import Tool
 
 
-class Places:
+class RequestOrder:
     """Where the requests of all tries of a call stand, by their digests. `sent` are those of earlier tries, asked for
     once there is one; `keep` writes all of them down before a new one is sent.
     """
@@ -65,12 +65,12 @@ class Places:
             return known.index(request) + 1
 
 
-class Requests:
+class RequestTracker:
     """Those of one try. Any number of threads of the tool may use it."""
 
-    def __init__(self, places: Places | None = None) -> None:
+    def __init__(self, places: RequestOrder | None = None) -> None:
         self._lock = threading.Lock()
-        self._places = places or Places()
+        self._places = places or RequestOrder()
         self._sent: set[str] = set()
         self._under_way: list[tuple[str, str]] = []
         self._acted = False
@@ -119,7 +119,7 @@ class Requests:
 _PLACE: Final = 4  # characters at the end of a call key that give way to a request's place
 
 
-class Watching(Protocol):
+class OpenTransaction(Protocol):
     """A transaction, as tools and calls to models see it (transactions/transaction.py)."""
 
     key: str
@@ -133,7 +133,7 @@ class Watching(Protocol):
         """What counts the calls to models inside."""
 
     @property
-    def counted_as(self) -> str:
+    def run_key_for_budgets(self) -> str:
         """The run that they belong to."""
 
     def accept(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -143,10 +143,10 @@ class Watching(Protocol):
         """An async tool was called."""
 
 
-current_transaction: ContextVar[Watching | None] = ContextVar("countersign_transaction", default=None)
+current_transaction: ContextVar[OpenTransaction | None] = ContextVar("countersign_transaction", default=None)
 
 
-def open_transaction() -> Watching | None:
+def open_transaction() -> OpenTransaction | None:
     """The one that this code is inside of. A task outlives the block that it was begun in, and is inside none then."""
     txn = current_transaction.get()
     return None if txn is None or txn.has_ended else txn
@@ -165,7 +165,7 @@ class FiringEffect:
     ledger: Ledger = field(compare=False, repr=False)  # counts what the tool asks of models
     is_probe: bool = False  # nothing fires: somebody asks whether it has happened
     in_doubt: bool = False  # an earlier call for it may have acted, whatever this one says
-    requests: Requests = field(default_factory=Requests, compare=False, repr=False)
+    requests: RequestTracker = field(default_factory=RequestTracker, compare=False, repr=False)
     """With which the tool changes something by `RestApi`, in this call for it."""
     over: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
     """Set once nobody waits for the tool any more: what it still does, it does not do for this effect."""
@@ -186,7 +186,7 @@ firing_effect: ContextVar[FiringEffect | None] = ContextVar("countersign_firing_
 
 
 @contextmanager
-def acting_for(effect: FiringEffect) -> Iterator[None]:
+def bind_effect(effect: FiringEffect) -> Iterator[None]:
     """What runs inside acts for this effect. A tool or a probe that calls another gated tool would fire it unasked: it
     is inside no transaction.
     """
@@ -217,7 +217,7 @@ def require_no_probe(what: str) -> None:
         )
 
 
-def require_running() -> None:
+def require_not_importing() -> None:
     """Refuse to begin a step in a probe, or in a script that is only being imported for its tools.
 
     Raises:
@@ -227,12 +227,12 @@ def require_running() -> None:
     name = importing.get()
     if name is not None:
         raise MisuseError(
-            f"{_line_of_the_program()} begins a transaction while {name!r} is only imported for its tools, so it would "
+            f"{_caller_location()} begins a transaction while {name!r} is only imported for its tools, so it would "
             'run each time anybody looks; write `if __name__ == "__main__":` above it and indent what follows'
         )
 
 
-def _line_of_the_program() -> str:
+def _caller_location() -> str:
     """`file:line` of the nearest caller outside this package."""
     ours = f"{Path(__file__).parents[1]}{os.sep}"
     frame: FrameType | None = sys._getframe()
@@ -241,7 +241,7 @@ def _line_of_the_program() -> str:
     return "this program" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-class Place(NamedTuple):
+class ExecutionContext(NamedTuple):
     """A process, a thread of it, and a task if there is one; a forked child is another process."""
 
     pid: int
@@ -249,13 +249,13 @@ class Place(NamedTuple):
     task: asyncio.Task[Any] | None
 
 
-def here() -> Place:
+def execution_context() -> ExecutionContext:
     """Where this code runs."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
         task = None
-    return Place(os.getpid(), threading.get_ident(), task)
+    return ExecutionContext(os.getpid(), threading.get_ident(), task)
 
 
 def current_effect() -> FiringEffect:

@@ -17,22 +17,22 @@ from countersign.tools.signature import Signature, resource_for
 Lane = Literal["staged", "live"]
 FailureMeans = Literal["unknown", "not_done"]
 
-MOST_TRIES: Final = 20
+MAX_TRIES: Final = 20
 _ADAPTER_VERBS: Final = ("begin", "landed", "recover")
 _ENDS: Final = ("transaction", "tool")
 _LANES: Final = get_args(Lane)
 _MEANINGS: Final = get_args(FailureMeans)
-_CALLING: Final = {"repeat": False, "failure_means": "unknown", "own_thread": True, "tries": None}
-OPTIONS: Final = ("lane", "adapter", *_CALLING, "manifest", "registry")
+_CALL_OPTIONS: Final = {"repeat": False, "failure_means": "unknown", "own_thread": True, "tries": None}
+OPTIONS: Final = ("lane", "adapter", *_CALL_OPTIONS, "manifest", "registry")
 """What `@tool` takes beside the members of a draft."""
 
 _STAGED_ONLY: Final = (
-    *_CALLING,
+    *_CALL_OPTIONS,
     *("idempotent", "on_exhausted", "compensate", "compensation_map", "timeout_seconds"),
 )
 _RISKS: Final = ("low", "medium", "high")
 _FROM_ARGS: Final = "args:"
-_MANY: Final = ("groups", "money", "recipients", "secret")
+_LIST_MEMBERS: Final = ("groups", "money", "recipients", "secret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Draft:
     timeout_seconds: int = 60
 
 
-def require_sound(name: str, lane: str, adapter: LiveAdapter | None, said: Mapping[str, Any]) -> None:
+def require_valid_lane(name: str, lane: str, adapter: LiveAdapter | None, said: Mapping[str, Any]) -> None:
     """Lane, adapter and what is said of the lane fit each other (W14): nothing is said that has no effect there.
 
     Raises:
@@ -87,7 +87,7 @@ def require_sound(name: str, lane: str, adapter: LiveAdapter | None, said: Mappi
         raise RegistrationError(
             f"tool {name!r} is live and says probe={said['probe']!r}; its adapter knows what landed, leave it out"
         )
-    usual = {**_CALLING, **{one.name: one.default for one in fields(Draft)}, "compensation_map": {}}
+    usual = {**_CALL_OPTIONS, **{one.name: one.default for one in fields(Draft)}, "compensation_map": {}}
     idle = [one for one in _STAGED_ONLY if one in said and said[one] != usual[one]]
     if lane == "live" and idle:
         raise RegistrationError(
@@ -102,7 +102,7 @@ def require_sound(name: str, lane: str, adapter: LiveAdapter | None, said: Mappi
         )
 
 
-def require_calling(name: str, calling: Mapping[str, Any]) -> None:
+def require_valid_calls(name: str, calling: Mapping[str, Any]) -> None:
     """How often a tool is called at most, and what its failure means.
 
     Raises:
@@ -110,8 +110,8 @@ def require_calling(name: str, calling: Mapping[str, Any]) -> None:
     """
     _require_one_of(name, "failure_means", calling["failure_means"], _MEANINGS)
     tries = calling["tries"]
-    if tries is not None and not (type(tries) is int and 1 <= tries <= MOST_TRIES):
-        raise RegistrationError(f"tool {name!r} says tries={tries!r}; write a number from 1 to {MOST_TRIES}")
+    if tries is not None and not (type(tries) is int and 1 <= tries <= MAX_TRIES):
+        raise RegistrationError(f"tool {name!r} says tries={tries!r}; write a number from 1 to {MAX_TRIES}")
 
 
 def _require_one_of(name: str, what: str, said: object, known: tuple[str, ...]) -> None:
@@ -119,7 +119,7 @@ def _require_one_of(name: str, what: str, said: object, known: tuple[str, ...]) 
         raise RegistrationError(f"tool {name!r} says {what}={said!r}; write {' or '.join(map(repr, known))}")
 
 
-def draft_of(name: str, given: dict[str, Any], signature: Signature) -> Draft:
+def build_draft(name: str, given: dict[str, Any], signature: Signature) -> Draft:
     """What was said, as a draft of the manifest.
 
     Raises:
@@ -135,7 +135,7 @@ def draft_of(name: str, given: dict[str, Any], signature: Signature) -> Draft:
             f"@tool({name!r}) does not know {', '.join(unknown)}{called}{meant}; it takes {', '.join(known)}"
         )
     _require_shapes(name, given)
-    alone = [key for key in _MANY if isinstance(given.get(key), str)]
+    alone = [key for key in _LIST_MEMBERS if isinstance(given.get(key), str)]
     if alone:
         raise RegistrationError(
             f"tool {name!r} says {alone[0]}={given[alone[0]]!r}, a text where there may be several; write "
@@ -160,7 +160,7 @@ def _require_shapes(name: str, given: Mapping[str, Any]) -> None:
     """Each member is what the manifest will hold: lists hold what they name, a map maps texts to texts."""
     for key, (shape, holds) in _SHAPES.items():
         value = given.get(key)
-        alone = key in _MANY and isinstance(value, str)  # which has words of its own
+        alone = key in _LIST_MEMBERS and isinstance(value, str)  # which has words of its own
         if key in given and not alone and not shape(value):
             raise RegistrationError(f"tool {name!r} says {key}={value!r}; write {holds}")
 
@@ -168,7 +168,7 @@ def _require_shapes(name: str, given: Mapping[str, Any]) -> None:
 def _require_arguments(name: str, given: Mapping[str, Any], signature: Signature) -> None:
     """What is named is there: a secret that is misspelt would stand in the journal in clear."""
     for key, said, names_it in _named_in(given):
-        if argument_of(names_it) not in signature.names:
+        if first_argument(names_it) not in signature.names:
             takes = ", ".join(signature.parameters) or "no arguments"
             raise RegistrationError(
                 f"tool {name!r} says {key}={said!r}, and {names_it!r} is no argument of it, nor a pointer into one; "
@@ -236,7 +236,7 @@ def require_resource(name: str, given: Any, signature: Signature) -> None:
     is_pair = (
         isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(one, str) for one in given)
     )
-    if is_pair and (given[1].startswith("const:") or argument_of(given[1]) in signature.names):
+    if is_pair and (given[1].startswith("const:") or first_argument(given[1]) in signature.names):
         try:
             require_resource_type(given[0])
         except ContractError as error:
@@ -249,7 +249,7 @@ def require_resource(name: str, given: Any, signature: Signature) -> None:
     )
 
 
-def argument_of(names_it: str) -> str:
+def first_argument(names_it: str) -> str:
     """The argument that a name, or a pointer into the arguments (RFC 6901), begins at; `""` where it is neither."""
     if not names_it.startswith("/"):
         return names_it

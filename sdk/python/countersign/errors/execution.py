@@ -16,15 +16,15 @@ from countersign.texts import storable
 COMPENSATION_UNKNOWN: Final = "compensation_unknown"
 """In `outcomes`: the effect fired, and nobody knows whether its compensation did."""
 
-STANDING: Final = frozenset({"fired", "compensating", "compensation_failed", COMPENSATION_UNKNOWN})
+IN_EFFECT: Final = frozenset({"fired", "compensating", "compensation_failed", COMPENSATION_UNKNOWN})
 """In `outcomes`: the effect stands, or may stand, and must not be repeated under another key."""
 
-NOTHING_STANDS: Final = "Nothing of this transaction stands."
+NOTHING_IN_EFFECT: Final = "Nothing of this transaction stands."
 USE_ANOTHER_KEY: Final = "To try again, use another key."
 NOTHING_DONE: Final = "nothing was done:"
 NOTHING_BEGUN: Final = "Nothing after it was started and nothing was compensated."
 _OF_ONE_CALL: Final = {
-    NOTHING_STANDS: "Nothing of this call stands.",
+    NOTHING_IN_EFFECT: "Nothing of this call stands.",
     USE_ANOTHER_KEY: "To try again, stage this call alone under another key: others of its block may have fired.",
     NOTHING_DONE: "this call was not done:",
     NOTHING_BEGUN: "It was not compensated, and the other calls of its block are told by themselves.",
@@ -36,10 +36,10 @@ _COMPENSATING: Final = "compensating"
 # Of the service's states; in any other one it may still happen, or be taken back.
 _DONE: Final = frozenset({"fired", "compensation_failed"})
 _NOT_DONE: Final = frozenset({"failed", "unused", "compensated", "denied", "expired", "withdrawn", "revoked"})
-_ELSEWHERE: Final = (
+_OTHER_JOURNAL: Final = (
     "A run with another journal spent it, on another host or under another COUNTERSIGN_JOURNAL."
 )
-_GO_ON_THERE: Final = (
+_CONTINUE_THERE: Final = (
     "`countersign resume --tools MODULE` there, or the same calls under this key, bring it to its end or say what "
     "nobody knows. Ask for none of it under another key: it might happen twice."
 )
@@ -54,7 +54,7 @@ def without_reads(outcomes: dict[str, str], reads: Collection[str]) -> dict[str,
     return {name: outcome for name, outcome in outcomes.items() if name not in reads}
 
 
-def what_stands(
+def describe_outcomes(
     outcomes: dict[str, str], reviews: Sequence[PendingReview] = (), *, kept: bool = False
 ) -> str:
     """In words what stands and what may stand, so that an agent never reports a clean rollback that was none, nor takes
@@ -64,9 +64,9 @@ def what_stands(
     standing = [
         name
         for name, outcome in outcomes.items()
-        if outcome in STANDING - {_COMPENSATING, COMPENSATION_UNKNOWN}
+        if outcome in IN_EFFECT - {_COMPENSATING, COMPENSATION_UNKNOWN}
     ]
-    compensating = _compensating(outcomes)
+    compensating = _compensating_names(outcomes)
     doubtful = [name for name, outcome in outcomes.items() if outcome == COMPENSATION_UNKNOWN]
     unknown = [name for name, outcome in outcomes.items() if outcome in _UNKNOWN]
     told = ["Its live effects stand."] if kept else []
@@ -87,49 +87,49 @@ def what_stands(
         )
     if unknown:
         told.append(f"It is not known whether this happened: {', '.join(unknown)}; a person settles it.")
-    return " ".join(told) or NOTHING_STANDS
+    return " ".join(told) or NOTHING_IN_EFFECT
 
 
-def what_to_repeat(outcomes: dict[str, str], *, kept: bool = False) -> str:
+def describe_retry(outcomes: dict[str, str], *, kept: bool = False) -> str:
     """How to try again without doing anything twice, nor anything that follows from what is still being taken back."""
-    if _compensating(outcomes):
+    if _compensating_names(outcomes):
         return "Stage nothing of it again before that is decided."
-    rest = [name for name, outcome in outcomes.items() if outcome not in STANDING | _UNKNOWN]
+    rest = [name for name, outcome in outcomes.items() if outcome not in IN_EFFECT | _UNKNOWN]
     if len(rest) == len(outcomes) and not kept:
         return USE_ANOTHER_KEY
     return f"To try again, stage under another key only what does not stand: {', '.join(rest) or 'nothing is left'}."
 
 
-def said_of_one_call(text: str) -> str:
+def text_for_one_call(text: str) -> str:
     """What ended one call of a block whose calls stand alone: nobody repeats the others for its sake."""
     for of_all, of_one in _OF_ONE_CALL.items():
         text = text.replace(of_all, of_one)
     return text
 
 
-def spent_elsewhere(states: Collection[str]) -> tuple[bool, str]:
+def redeemed_by_other_journal(states: Collection[str]) -> tuple[bool, str]:
     """Whether what another journal's run has redeemed came to its end, as the service knows of each effect, and what to
     do about it here, where nobody can go on with it.
     """
     told = set(states)
     if not told or told - _DONE - _NOT_DONE:
-        return False, f"{_ELSEWHERE} It is not finished: {_GO_ON_THERE}"
+        return False, f"{_OTHER_JOURNAL} It is not finished: {_CONTINUE_THERE}"
     if told & _DONE:
-        return True, f"{_ELSEWHERE} {_DONE_THERE}"
-    return True, f"{_ELSEWHERE} {NOTHING_STANDS} {USE_ANOTHER_KEY}"
+        return True, f"{_OTHER_JOURNAL} {_DONE_THERE}"
+    return True, f"{_OTHER_JOURNAL} {NOTHING_IN_EFFECT} {USE_ANOTHER_KEY}"
 
 
-def only_people_are_left(outcomes: dict[str, str], reviews: Sequence[PendingReview]) -> bool:
+def only_reviews_left(outcomes: dict[str, str], reviews: Sequence[PendingReview]) -> bool:
     """Whether all that is still open is to be taken back, and people are asked about each of it."""
-    still_open = [outcome for outcome in outcomes.values() if outcome in STANDING | _UNKNOWN]
+    still_open = [outcome for outcome in outcomes.values() if outcome in IN_EFFECT | _UNKNOWN]
     return bool(reviews) and still_open == [_COMPENSATING] * len(reviews)
 
 
-def _compensating(outcomes: dict[str, str]) -> list[str]:
+def _compensating_names(outcomes: dict[str, str]) -> list[str]:
     return [name for name, outcome in outcomes.items() if outcome == _COMPENSATING]
 
 
-def moved_text(
+def isolation_conflict_text(
     adapter: str, key: str, verb: str, expected: str | None, now: str | None, holder: str, said: str
 ) -> str:
     """That nothing stands, because somebody else came in between; `said` are the resource's own words for it."""
@@ -171,9 +171,9 @@ class FireError(CountersignError):
         super().__init__(text)
 
     @property
-    def waits_for_people(self) -> bool:
+    def only_reviews_remain(self) -> bool:
         """Whether nothing else keeps it open than people who are asked what may be taken back."""
-        return only_people_are_left(self.outcomes, self.reviews)
+        return only_reviews_left(self.outcomes, self.reviews)
 
 
 class EffectFailed(FireError):
@@ -195,7 +195,7 @@ class EffectFailed(FireError):
     ) -> None:
         self.tool, self.effect_id = tool, effect_id
         writes = without_reads(outcomes, reads)
-        told = f"{tool} did not happen: {why}. {what_stands(writes, reviews)} {what_to_repeat(writes)}"
+        told = f"{tool} did not happen: {why}. {describe_outcomes(writes, reviews)} {describe_retry(writes)}"
         super().__init__(told, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
 
 
@@ -215,12 +215,12 @@ class PartlyFired(FireError):
         reads: Collection[str] = (),
     ) -> None:
         writes = without_reads(outcomes, reads)
-        rest = f"{what_stands(writes, reviews)} {what_to_repeat(writes)}"
+        rest = f"{describe_outcomes(writes, reviews)} {describe_retry(writes)}"
         told = f"permission to act ran out before everything was done: {why}. {rest}"
         super().__init__(told, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
 
 
-_TO_ITS_AUTHOR: Final = (
+_HINT_FOR_AUTHOR: Final = (
     " (For its author: a tool that knows that nothing happened says so by `raise NotDone(...)`; any other exception "
     "may mean that it did, and a probe can find out.)"
 )
@@ -244,7 +244,7 @@ class OutcomeUnknown(FireError):
         why: str = "",
         *,
         probe_at: float | None = None,
-        said_not_done: bool = False,
+        reported_not_done: bool = False,
         tasks_url: str | None = None,
     ) -> None:
         self.effects, self.probe_at, self.tasks_url = tuple(effects), probe_at, tasks_url
@@ -257,7 +257,7 @@ class OutcomeUnknown(FireError):
         then = f"{next_run} asks its live adapters again."
         if self.effects:
             what, later = f"{', '.join(self.effects)} happened", who
-            then = f"{who}; {next_run} takes that over.{'' if said_not_done else _TO_ITS_AUTHOR}"
+            then = f"{who}; {next_run} takes that over.{'' if reported_not_done else _HINT_FOR_AUTHOR}"
         told = f"it is not known whether {what}{because}. {NOTHING_BEGUN} Do not repeat it:"
         self.briefly = f"{told} {later}."
         super().__init__(f"{told} {then}", key=key, txn=txn, outcomes=outcomes)
@@ -286,11 +286,11 @@ class LiveCommitFailed(FireError):
         self.adapter, self.committed, self.doubtful = adapter, tuple(committed), tuple(doubtful)
         partly = f"; already committed and standing: {', '.join(self.committed)}" if self.committed else ""
         partly += f"; it is not known whether this committed: {', '.join(doubtful)}" if doubtful else ""
-        staged = what_stands(without_reads(outcomes, reads), reviews)
+        staged = describe_outcomes(without_reads(outcomes, reads), reviews)
         after = " Tell the operator."
-        if (self.committed or doubtful) and staged == NOTHING_STANDS:
+        if (self.committed or doubtful) and staged == NOTHING_IN_EFFECT:
             staged = "None of its staged effects stands." if outcomes else "It had no staged effects."
-        elif staged == NOTHING_STANDS:
+        elif staged == NOTHING_IN_EFFECT:
             after = " To do it again, use another key." if outcomes else " Run it again."
         super().__init__(
             f"live adapter {adapter!r} could not commit: {why}{partly}. {staged}{after}",
@@ -317,7 +317,7 @@ class IndependentFailures(ExceptionGroup[CountersignError]):
     ) -> IndependentFailures:
         """Each failure with what is to be said of one call; the names of all, in their order."""
         for failure in failures:
-            failure.args = (said_of_one_call(str(failure)),)
+            failure.args = (text_for_one_call(str(failure)),)
         done = f"; done, and done once more under another key: {', '.join(fired)}" if fired else ""
         count = f"{len(failed)} of {len(failed) + len(fired)} effects"
         return cls(f"{count} did not go through: {', '.join(failed)}{done}", failures)
@@ -327,7 +327,7 @@ class IndependentFailures(ExceptionGroup[CountersignError]):
         return IndependentFailures(self.message, excs)
 
 
-def raised_at(error: BaseException) -> str:
+def error_location(error: BaseException) -> str:
     """The file and line where an exception was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     return storable(f"{frames[-1].filename}:{frames[-1].lineno}") if frames else "an unknown place"
@@ -349,4 +349,4 @@ class ToolRaised(CountersignError):
     @classmethod
     def of(cls, tool: str, error: BaseException) -> ToolRaised:
         """In place of this exception."""
-        return cls(tool, type(error).__name__, raised_at(error))
+        return cls(tool, type(error).__name__, error_location(error))

@@ -33,20 +33,20 @@ from countersign.errors import (
     ReviewRequired,
     SessionLost,
 )
-from countersign.integrations.conversation import Answer, ModelCall
-from countersign.integrations.definitions import OfferedTools
-from countersign.integrations.telling import (
-    Meant,
-    Taken,
-    after_failure,
-    answers_of,
-    as_it_was,
-    denials,
-    done_before,
-    held,
-    how_it_failed,
-    passed,
-    results_of,
+from countersign.integrations.conversation import ToolAnswer, ModelCall
+from countersign.integrations.tool_definitions import OfferedTools
+from countersign.integrations.tool_results import (
+    ResolvedCall,
+    ReturnedValues,
+    failure_answers,
+    refusal_answers,
+    recorded_results,
+    denial_texts,
+    recorded_answers,
+    withheld_answer,
+    recorded_failure,
+    superseded_answer,
+    success_answers,
 )
 from countersign.live.isolation import ABORT, Abort, Retry, Serialize, require_isolation
 from countersign.recovery.prior_run import find_prior_denial, load_prior_run, is_superseded, withdraw
@@ -66,7 +66,7 @@ log: Final = logging.getLogger("countersign")
 _MAX_CLAIM: Final = 4000  # characters of the model's words that people are shown, as the wire allows
 
 
-class _NotTakenError(Exception):
+class _CallRefusedError(Exception):
     """One call was refused inside the block, so the block is left and nothing of it stands."""
 
     def __init__(self, call: ModelCall, why: str) -> None:
@@ -74,7 +74,7 @@ class _NotTakenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class StepTaker:
+class StepExecutor:
     """Carries out steps. `awaits`: inside an event loop, where tools may be async."""
 
     offered: OfferedTools
@@ -103,7 +103,7 @@ class StepTaker:
 
     async def take(
         self, calls: Sequence[ModelCall], *, key: str, said: str, later: Iterable[str] = ()
-    ) -> tuple[Answer, ...]:
+    ) -> tuple[ToolAnswer, ...]:
         """Carry out these calls as the transaction of this key. `said` is what the model wrote beside them; people
         read it as the agent's own words. `later`: the keys of the turns that an earlier run has gone on to from here.
         Where it did something there and nothing here, nothing is done here any more: what it did next may be what is
@@ -114,53 +114,53 @@ class StepTaker:
             CountersignError: as leaving a transaction does, but for refusals that the model is told.
         """
         read = [self._read(call) for call in calls]
-        meant = [one for one in read if isinstance(one, Meant)]
+        meant = [one for one in read if isinstance(one, ResolvedCall)]
         if len(meant) < len(read):
-            answers = tuple(one if isinstance(one, Answer) else held(one.call) for one in read)
+            answers = tuple(one if isinstance(one, ToolAnswer) else withheld_answer(one.call) for one in read)
             return await self._not_done(key, (), answers)
         runtime = self.runtime or default_runtime()
         if is_superseded(runtime.journal, runtime.settings.agent, key, later):
             return await self._not_done(key, meant, await self._told_then(key, meant))
-        taken, step = Taken(), self._step(key, said)
+        taken, step = ReturnedValues(), self._step(key, said)
         try:
             await self._run(step, meant, taken)
-        except _NotTakenError as refused:
-            return await self._not_done(key, meant, answers_of(meant, {refused.call.call_id: refused.why}))
+        except _CallRefusedError as refused:
+            return await self._not_done(key, meant, refusal_answers(meant, {refused.call.call_id: refused.why}))
         except Denied as denied:
-            return answers_of(meant, denials(denied, meant, taken))
+            return refusal_answers(meant, denial_texts(denied, meant, taken))
         except EffectFailed as failed:
-            return after_failure(failed, meant, taken)
+            return failure_answers(failed, meant, taken)
         except AlreadyRedeemed as spent:
-            failed_before = how_it_failed(spent, step)
+            failed_before = recorded_failure(spent, step)
             if failed_before is None:
                 raise
-            return after_failure(failed_before, meant, taken)
+            return failure_answers(failed_before, meant, taken)
         except (IsolationConflict, ReleaseLapsed) as stopped:
             if isinstance(stopped, ReleaseLapsed) and stopped.may_fire:
                 raise  # a model would call it once more, in another turn
             told = {one.call.call_id: f"not done: {stopped}" for one in meant}
-            return await self._not_done(key, meant, answers_of(meant, told))
+            return await self._not_done(key, meant, refusal_answers(meant, told))
         if step.replayed:
             # what live tools answered now was of a world that has the earlier run's work already
             record = runtime.journal.transactions.require(step.txn)
-            then = as_it_was(load_prior_run(runtime.journal, record), meant, whole=False)
-            taken = taken if then is None else Taken(then)
-        return results_of(meant, taken)
+            then = recorded_results(load_prior_run(runtime.journal, record), meant, whole=False)
+            taken = taken if then is None else ReturnedValues(then)
+        return success_answers(meant, taken)
 
-    async def _told_then(self, key: str, meant: Sequence[Meant]) -> tuple[Answer, ...]:
+    async def _told_then(self, key: str, meant: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
         """What the model is told where nothing is done any more: once more why, where the same was denied then."""
         runtime = self.runtime or default_runtime()
         record = runtime.journal.transactions.get(txn_id(agent=runtime.settings.agent, run_key=key))
         if record is not None and record.staging is not None:
-            then = as_it_was(load_prior_run(runtime.journal, record), meant)
+            then = recorded_results(load_prior_run(runtime.journal, record), meant)
             denied = None if then is None else await self._asked(find_prior_denial, record)
             if then is not None and denied is not None:
-                return answers_of(meant, denials(denied, meant, Taken(then)))
-        return tuple(passed(one.call) for one in meant)
+                return refusal_answers(meant, denial_texts(denied, meant, ReturnedValues(then)))
+        return tuple(superseded_answer(one.call) for one in meant)
 
     async def _not_done(
-        self, key: str, meant: Sequence[Meant], answers: tuple[Answer, ...]
-    ) -> tuple[Answer, ...]:
+        self, key: str, meant: Sequence[ResolvedCall], answers: tuple[ToolAnswer, ...]
+    ) -> tuple[ToolAnswer, ...]:
         """These answers, which say that nothing was done, where that is so and stays so: the model may call again, in
         another turn. `meant`: the calls, where all of them could be read.
 
@@ -168,7 +168,7 @@ class StepTaker:
             AlreadyRedeemed, OutcomeUnknown, WorldError: it is not so, or nobody knows (recovery/prior_run.py).
         """
         done = await self._asked(withdraw, key)
-        return answers if done is None or done.is_nothing else done_before(done, meant)
+        return answers if done is None or done.is_nothing else recorded_answers(done, meant)
 
     async def _asked(self, ask: Callable[[Engine, A], Coroutine[Any, Any, T]], about: A) -> T:
         """What recovery answers, on the way that this client waits."""
@@ -191,7 +191,7 @@ class StepTaker:
             runtime=self.runtime,
         )
 
-    async def _run(self, step: Transaction, meant: Sequence[Meant], taken: Taken) -> None:
+    async def _run(self, step: Transaction, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> None:
         if self.awaits:
             async with step:
                 await self._call_all(step, meant, taken)
@@ -199,24 +199,24 @@ class StepTaker:
             with step:
                 await self._call_all(step, meant, taken)
 
-    async def _call_all(self, step: Transaction, meant: Sequence[Meant], taken: Taken) -> None:
+    async def _call_all(self, step: Transaction, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> None:
         for one in meant:
             taken.returned.append(await self._call(step, one))
 
-    async def _call(self, step: Transaction, one: Meant) -> Any:
+    async def _call(self, step: Transaction, one: ResolvedCall) -> Any:
         try:
             value = one.function(**one.args)
             return await value if one.tool.is_async else value
         except NotDone as refused:
             why = NotDone.__name__ if step.live_call_has_secrets(one.tool) else text_of(refused)
-            raise _NotTakenError(one.call, f"not done: {why}") from refused
+            raise _CallRefusedError(one.call, f"not done: {why}") from refused
         except (NotStageable, Denied, ReviewRequired) as refused:  # the latter two of `ask: live`
-            raise _NotTakenError(one.call, f"not done: {text_of(refused)}") from refused
+            raise _CallRefusedError(one.call, f"not done: {text_of(refused)}") from refused
         except SessionLost as lost:  # a database said no, and took all of the step's live work back
             if lost.may_stand:
                 raise
             why = SessionLost.__name__ if step.live_call_has_secrets(one.tool) else str(lost)
-            raise _NotTakenError(one.call, f"not done: {why}") from lost
+            raise _CallRefusedError(one.call, f"not done: {why}") from lost
         except CountersignError:
             raise
         except Exception as error:  # a live tool may raise anything; it is undone with its transaction
@@ -228,23 +228,23 @@ class StepTaker:
                 exc_info=not hidden,
             )
             why = kind if hidden else f"{kind}: {text_of(error)}"[:MAX_ERROR]
-            raise _NotTakenError(one.call, f"not done, and undone as far as it had come: {why}") from error
+            raise _CallRefusedError(one.call, f"not done, and undone as far as it had come: {why}") from error
 
-    def _read(self, call: ModelCall) -> Meant | Answer:
+    def _read(self, call: ModelCall) -> ResolvedCall | ToolAnswer:
         """The tool and the arguments that a call means, or what is wrong with it."""
         found = self.offered.find(call.name)
         if call.problem is not None:
-            return Answer(call.call_id, f"not done: {call.problem}", done=False)
+            return ToolAnswer(call.call_id, f"not done: {call.problem}", done=False)
         if found is None:
             known = ", ".join(self.offered.names)
-            return Answer(
+            return ToolAnswer(
                 call.call_id, f"not done: there is no tool {call.name!r}; there are {known}", done=False
             )
         try:
             args = load(call.arguments.encode()) if isinstance(call.arguments, str) else admit(call.arguments)
         except (ContractError, UnicodeEncodeError) as error:
-            return Answer(call.call_id, f"not done: the arguments are no sound JSON: {error}", done=False)
+            return ToolAnswer(call.call_id, f"not done: the arguments are no sound JSON: {error}", done=False)
         if not isinstance(args, dict):
-            return Answer(call.call_id, "not done: the arguments must be one JSON object", done=False)
+            return ToolAnswer(call.call_id, "not done: the arguments must be one JSON object", done=False)
         tool, function = found
-        return Meant(call, tool, function, args)
+        return ResolvedCall(call, tool, function, args)

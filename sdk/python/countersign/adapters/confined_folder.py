@@ -26,7 +26,7 @@ _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK  # a named pipe must 
 _ESCAPES: Final = frozenset({errno.ELOOP, errno.ENOTDIR})
 
 
-def parts_of(path: str) -> Parts:
+def split_path(path: str) -> Parts:
     """The steps of a path below the root.
 
     Raises:
@@ -46,7 +46,7 @@ def parts_of(path: str) -> Parts:
     return steps
 
 
-class Jail:
+class ConfinedFolder:
     """A root folder, and looking at what is below it."""
 
     def __init__(self, root: Path) -> None:
@@ -88,7 +88,7 @@ class Jail:
             except FileNotFoundError:
                 return None
             except OSError as error:
-                raise _cannot("/".join(parts), error) from error
+                raise _path_error("/".join(parts), error) from error
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
             raise NotStageable(f"{'/'.join(parts)!r} is neither a regular file nor a folder")
         return found
@@ -110,7 +110,7 @@ class Jail:
                     raise NotStageable(f"{path!r} is not a regular file")
                 return file.read()
         except OSError as error:
-            raise _cannot(path, error) from error
+            raise _path_error(path, error) from error
 
     def names(self, parts: Parts) -> tuple[str, ...] | None:
         """What is in the folder there, in order; None if there is none."""
@@ -121,7 +121,7 @@ class Jail:
         return tuple(sorted(name for name in names if parts or name.casefold() != PRIVATE))
 
 
-def version_of(content: bytes) -> str:
+def content_version(content: bytes) -> str:
     """By what a content is known."""
     return hashlib.sha256(content).hexdigest()
 
@@ -132,10 +132,10 @@ def _open(step: str, flags: int, parent: int, path: str) -> int | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise _cannot(path, error) from error
+        raise _path_error(path, error) from error
 
 
-def _cannot(path: str, error: OSError) -> NotStageable:
+def _path_error(path: str, error: OSError) -> NotStageable:
     if error.errno in _ESCAPES:
         return NotStageable(f"{path!r} leads through a symbolic link or through a file")
     return NotStageable(f"{path!r} cannot be opened: {error.strerror}")

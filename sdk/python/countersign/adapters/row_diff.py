@@ -17,25 +17,25 @@ from typing import Any, Final
 
 from countersign.adapters.protocol import Change
 
-MOST_ROWS: Final = 10_000
+MAX_ROWS: Final = 10_000
 """Rows of one answer, and changes of all tables: nobody reads more of them one by one."""
 
-MOST_BYTES: Final = 32 * 1024 * 1024
+MAX_BYTES: Final = 32 * 1024 * 1024
 """Of all values that are read; in Python's memory they take a few times as much."""
 
-LONGEST_S: Final = 10.0
+MAX_SECONDS: Final = 10.0
 """Seconds that comparing may take in all."""
 
 
-class CannotTell(Exception):
+class DiffUnavailable(Exception):
     """What would change is not to be found out, or too much."""
 
 
-class Allowance:
+class DiffBudget:
     """What comparing may still take for one transaction, over all its tables."""
 
-    def __init__(self, at_most_s: float = LONGEST_S) -> None:
-        self._ends, self._bytes = time.monotonic() + min(at_most_s, LONGEST_S), MOST_BYTES
+    def __init__(self, at_most_s: float = MAX_SECONDS) -> None:
+        self._ends, self._bytes = time.monotonic() + min(at_most_s, MAX_SECONDS), MAX_BYTES
 
     @property
     def is_over(self) -> bool:
@@ -50,7 +50,7 @@ class Allowance:
         """
         left = int((self._ends - time.monotonic()) * 1000)
         if left <= 0:
-            raise CannotTell
+            raise DiffUnavailable
         return left
 
     def rows(self, answer: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
@@ -61,19 +61,19 @@ class Allowance:
         """
         for number, row in enumerate(answer, start=1):
             self._bytes -= sum(map(_size, row))
-            if number > MOST_ROWS or self._bytes < 0:
-                raise CannotTell
+            if number > MAX_ROWS or self._bytes < 0:
+                raise DiffUnavailable
             yield row
 
 
-def require_few(changes: Sequence[Change]) -> None:
+def require_bounded(changes: Sequence[Change]) -> None:
     """Refuse more than can be told one by one, of all tables together.
 
     Raises:
         CannotTell: there are more.
     """
-    if len(changes) > MOST_ROWS:
-        raise CannotTell
+    if len(changes) > MAX_ROWS:
+        raise DiffUnavailable
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +98,21 @@ def changed_rows(table: str, before: Rows, after: Rows) -> list[Change]:
     ]
 
 
-def row_named(table: str, key: Iterable[Any]) -> str:
+def row_label(table: str, key: Iterable[Any]) -> str:
     """A row as people read it."""
-    return f"{table}[{','.join(map(_part, key))}]"
+    return f"{table}[{','.join(map(_label_part, key))}]"
 
 
 def _change(table: str, before: Row | None, after: Row | None) -> Change:
     named = before or after
     return Change(
-        row_named(table, () if named is None else named.key),
+        row_label(table, () if named is None else named.key),
         None if before is None else before.values,
         None if after is None else after.values,
     )
 
 
-def _part(value: Any) -> str:
+def _label_part(value: Any) -> str:
     """A part of a key as it stands, or quoted where it would read as several, or as none."""
     text = str(value)
     return text if text and not set(text) & set(',[]"') else json.dumps(text, ensure_ascii=False)

@@ -19,7 +19,7 @@ from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.contract.pointers import pointer_to
 from countersign.errors import RegistrationError
-from countersign.tools.classes import doc_of
+from countersign.tools.class_tools import tool_docstring
 from countersign.tools.signature import resource_for
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _OF_DEFINITIONS: Final = ("type", "description", "properties", "required", "additionalProperties", "$defs")
 _CONST: Final = "const:"
-SAYS_NOTHING: Final = frozenset(
+ANNOTATION_KEYWORDS: Final = frozenset(
     {"$schema", "$comment", "title", "default", "examples", "deprecated", "description"}
 )
 """Keywords of JSON Schema that no value fails."""
@@ -94,7 +94,7 @@ def args_schema(tool: Tool) -> dict[str, JSON]:
     _require_annotated(tool)
     schema = copy.deepcopy(tool.signature.schema)
     definitions = schema.pop("$defs", {})
-    written: dict[str, JSON] = written_out(
+    written: dict[str, JSON] = inline_references(
         schema, definitions if isinstance(definitions, dict) else {}, tool.name, ()
     )
     properties = written.get("properties", {})
@@ -126,7 +126,7 @@ def _require_narrow(tool: str, properties: dict[str, JSON]) -> None:
 
 
 def _wide_places(node: Any, place: str) -> Iterator[str]:
-    if node is True or (isinstance(node, dict) and node.keys() <= SAYS_NOTHING):
+    if node is True or (isinstance(node, dict) and node.keys() <= ANNOTATION_KEYWORDS):
         yield place
     elif isinstance(node, dict):
         parts = [(f"/{key}", node[key]) for key in ("items", "additionalProperties") if key in node]
@@ -138,14 +138,14 @@ def _wide_places(node: Any, place: str) -> Iterator[str]:
             yield from _wide_places(part, place + where)
 
 
-def written_out(node: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...] = ()) -> Any:
+def inline_references(node: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...] = ()) -> Any:
     """A schema with references replaced by what they name, without noise, objects closed.
 
     Raises:
         RegistrationError: it contains itself, or names what is not there.
     """
     if isinstance(node, list):
-        return [written_out(item, definitions, tool, within) for item in node]
+        return [inline_references(item, definitions, tool, within) for item in node]
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
@@ -156,11 +156,11 @@ def written_out(node: Any, definitions: dict[str, Any], tool: str, within: tuple
             )
         if name not in definitions:
             raise RegistrationError(f"tool {tool!r}: the schema refers to {name!r}, which is not under $defs")
-        return written_out(definitions[name], definitions, tool, (*within, name))
+        return inline_references(definitions[name], definitions, tool, (*within, name))
     written = {
         key: _properties(value, definitions, tool, within)
         if key == "properties"
-        else written_out(value, definitions, tool, within)
+        else inline_references(value, definitions, tool, within)
         for key, value in node.items()
         if key not in _NOISE
     }
@@ -171,7 +171,7 @@ def written_out(node: Any, definitions: dict[str, Any], tool: str, within: tuple
 
 def _properties(value: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...]) -> Any:
     """Names of properties are not keywords: an argument may well be called `title`."""
-    return {name: written_out(one, definitions, tool, within) for name, one in value.items()}
+    return {name: inline_references(one, definitions, tool, within) for name, one in value.items()}
 
 
 def _without_null(schema: Any) -> Any:
@@ -185,7 +185,7 @@ def _without_null(schema: Any) -> Any:
 
 
 def _words(tool: Tool) -> tuple[str, str]:
-    text = doc_of(tool.fn)
+    text = tool_docstring(tool.fn)
     plain = tool.name.replace("_", " ").replace(".", " ").capitalize()
     return plain, text[:4000]
 

@@ -21,7 +21,7 @@ _HOLDER: Final = frozenset({"jkt"})
 Claims = Mapping[str, object]
 
 
-def members(
+def require_members(
     value: object, what: str, *, required: frozenset[str], optional: frozenset[str] = frozenset()
 ) -> Claims:
     """The value as an object with exactly these members.
@@ -42,95 +42,95 @@ def members(
     return value
 
 
-def text(claims: Claims, name: str) -> str:
+def require_text(claims: Claims, name: str) -> str:
     """A member that is text of a sane length."""
     value = claims[name]
     if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT:
-        raise _bad(name, f"text of 1 to {MAX_TEXT} characters")
+        raise _claim_error(name, f"text of 1 to {MAX_TEXT} characters")
     return value
 
 
-def long_text(claims: Claims, name: str) -> str:
+def require_long_text(claims: Claims, name: str) -> str:
     """A member that is text, perhaps empty, as long as the token allows: a raw query string."""
     value = claims[name]
     if not isinstance(value, str):
-        raise _bad(name, "text")
+        raise _claim_error(name, "text")
     return value
 
 
-def whole(claims: Claims, name: str, *, least: int = 0) -> int:
+def require_integer(claims: Claims, name: str, *, least: int = 0) -> int:
     """A member that is a whole number, not a boolean, and at least `least`."""
     value = claims[name]
     if type(value) is not int or value < least:
-        raise _bad(name, f"a whole number from {least} on")
+        raise _claim_error(name, f"a whole number from {least} on")
     return value
 
 
-def digest(claims: Claims, name: str) -> str:
+def require_digest_claim(claims: Claims, name: str) -> str:
     """A member that is SHA-256 in lower-case hex."""
     value = claims[name]
     if not is_digest(value):
-        raise _bad(name, "64 lower-case hex digits")
+        raise _claim_error(name, "64 lower-case hex digits")
     return value
 
 
-def token_id(claims: Claims, name: str) -> str:
+def require_token_id(claims: Claims, name: str) -> str:
     """A member that is a random id of at least 96 bits, base64url."""
     value = claims[name]
     if not isinstance(value, str) or not _TOKEN_ID.match(value):
-        raise _bad(name, "16 to 64 base64url characters")
+        raise _claim_error(name, "16 to 64 base64url characters")
     return value
 
 
-def texts(claims: Claims, name: str, *, most: int) -> tuple[str, ...]:
+def require_texts(claims: Claims, name: str, *, most: int) -> tuple[str, ...]:
     """A member that is a list of texts, at most `most` of them."""
     value = claims[name]
     if not isinstance(value, list) or len(value) > most:
-        raise _bad(name, f"a list of at most {most} texts")
+        raise _claim_error(name, f"a list of at most {most} texts")
     for item in value:
         if not isinstance(item, str) or not 0 < len(item) <= MAX_TEXT:
-            raise _bad(name, f"text of 1 to {MAX_TEXT} characters")
+            raise _claim_error(name, f"text of 1 to {MAX_TEXT} characters")
     return tuple(value)
 
 
-def objects(claims: Claims, name: str, *, most: int) -> list[object]:
+def require_objects(claims: Claims, name: str, *, most: int) -> list[object]:
     """A member that is a list of 1 to `most` things, each still to be read."""
     value = claims[name]
     if not isinstance(value, list) or not 0 < len(value) <= most:
-        raise _bad(name, f"a list of 1 to {most} objects")
+        raise _claim_error(name, f"a list of 1 to {most} objects")
     return value
 
 
-def one_of(claims: Claims, name: str, allowed: frozenset[str]) -> str:
+def require_one_of(claims: Claims, name: str, allowed: frozenset[str]) -> str:
     """A member that is one of a few words."""
     value = claims[name]
     if not isinstance(value, str) or value not in allowed:
-        raise _bad(name, f"one of {sorted(allowed)}")
+        raise _claim_error(name, f"one of {sorted(allowed)}")
     return value
 
 
-def resource(claims: Claims, name: str) -> Resource:
+def require_resource(claims: Claims, name: str) -> Resource:
     """A member that is {type, id}."""
-    value = members(claims[name], name, required=_RESOURCE)
-    return Resource(text(value, "type"), text(value, "id"))
+    value = require_members(claims[name], name, required=_RESOURCE)
+    return Resource(require_text(value, "type"), require_text(value, "id"))
 
 
-def holder(claims: Claims, name: str = "cnf") -> str | None:
+def confirmation_key(claims: Claims, name: str = "cnf") -> str | None:
     """The confirmation claim (RFC 7800 section 3): the thumbprint in {"jkt": ...}, or None for the word
     `none`."""
     value = claims[name]
     if value == "none":
         return None
-    jkt = members(value, name, required=_HOLDER)["jkt"]
+    jkt = require_members(value, name, required=_HOLDER)["jkt"]
     if not isinstance(jkt, str) or not _THUMBPRINT.match(jkt):
-        raise _bad(name, '{"jkt": RFC 7638 thumbprint} or "none"')
+        raise _claim_error(name, '{"jkt": RFC 7638 thumbprint} or "none"')
     return jkt
 
 
-def holder_claim(jkt: str | None) -> object:
+def confirmation_claim(jkt: str | None) -> object:
     """The confirmation claim for a key's thumbprint, or `none`."""
     return "none" if jkt is None else {"jkt": jkt}
 
 
-def _bad(name: str, expected: str) -> ContractError:
+def _claim_error(name: str, expected: str) -> ContractError:
     return ContractError("bad_claim", f"{name} must be {expected}")

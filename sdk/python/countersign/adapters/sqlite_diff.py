@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from countersign.adapters.protocol import Change
-from countersign.adapters.row_changes import Allowance, CannotTell, require_few, row_named
+from countersign.adapters.row_diff import DiffBudget, DiffUnavailable, require_bounded, row_label
 
 WRITES: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
 """What the authorizer hears of a statement that may change a table."""
@@ -37,27 +37,27 @@ def changes_of(connection: sqlite3.Connection, touched: Touched) -> tuple[Change
     """
     connection.row_factory, connection.text_factory = None, str  # whatever the tools have set
     try:
-        allowance = Allowance(_patience_s(connection) / 2)
+        allowance = DiffBudget(_lock_timeout_seconds(connection) / 2)
         connection.execute("PRAGMA busy_timeout = 0")
         connection.set_progress_handler(lambda: allowance.is_over, _STEPS)
         return _changes(connection, touched, allowance)
-    except (sqlite3.Error, CannotTell):
+    except (sqlite3.Error, DiffUnavailable):
         return None
     finally:
         connection.set_progress_handler(None, _STEPS)
 
 
-def _patience_s(connection: sqlite3.Connection) -> float:
+def _lock_timeout_seconds(connection: sqlite3.Connection) -> float:
     """For how long it waits for a lock, and others who use the same adapter do as well."""
     ((milliseconds,),) = connection.execute("PRAGMA busy_timeout")
     return float(milliseconds) / 1000
 
 
-def _changes(connection: sqlite3.Connection, touched: Touched, allowance: Allowance) -> tuple[Change, ...]:
+def _changes(connection: sqlite3.Connection, touched: Touched, allowance: DiffBudget) -> tuple[Change, ...]:
     databases = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
     names = {name for _, name in touched}
     if {database for database, _ in touched} - {_AFTER, "temp"} or not databases[_AFTER]:
-        raise CannotTell
+        raise DiffUnavailable
     connection.execute(f"ATTACH ? AS {_BEFORE}", (databases[_AFTER],))
     before, after = (_definitions(connection, schema) for schema in _SCHEMAS)
     changes = [
@@ -71,9 +71,9 @@ def _changes(connection: sqlite3.Connection, touched: Touched, allowance: Allowa
         if sql is None:
             continue  # a view, whose triggers write to tables, or a table of SQLite's own
         if sql[:14].upper() == "CREATE VIRTUAL":
-            raise CannotTell
+            raise DiffUnavailable
         changes += _Table(connection, name, allowance).changes()
-        require_few(changes)
+        require_bounded(changes)
     return tuple(changes)
 
 
@@ -86,25 +86,25 @@ def _definitions(connection: sqlite3.Connection, schema: str) -> dict[tuple[str,
 class _Table:
     """One table that was touched; `a` and `b` are the two sides that a question is about."""
 
-    def __init__(self, connection: sqlite3.Connection, name: str, allowance: Allowance) -> None:
+    def __init__(self, connection: sqlite3.Connection, name: str, allowance: DiffBudget) -> None:
         self._connection, self._name, self._allowance = connection, name, allowance
         columns = {schema: _columns(connection, schema, name) for schema in _SCHEMAS}
         shapes = [shape for shape in columns.values() if shape]
         if not shapes or any(shape != shapes[0] for shape in shapes):
-            raise CannotTell
+            raise DiffUnavailable
         self._stands_in = [schema for schema, shape in columns.items() if shape]
         self._names, self._key = shapes[0]
         if any(_has_nulls(connection, schema, name, self._key) for schema in self._stands_in):
-            self._key = _number(self._names)  # SQLite lets most keys be NULL, and as often as they like
+            self._key = _rowid_alias(self._names)  # SQLite lets most keys be NULL, and as often as they like
 
     def changes(self) -> Iterator[Change]:
         """Rows that went, that are others now, that came."""
         for key, before in self._only_in(_BEFORE, _AFTER):
-            yield Change(row_named(self._name, key), before, None)
+            yield Change(row_label(self._name, key), before, None)
         for key, before, after in self._in_both():
-            yield Change(row_named(self._name, key), before, after)
+            yield Change(row_label(self._name, key), before, after)
         for key, after in self._only_in(_AFTER, _BEFORE):
-            yield Change(row_named(self._name, key), None, after)
+            yield Change(row_label(self._name, key), None, after)
 
     def _only_in(self, schema: str, other: str) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
         if schema not in self._stands_in:
@@ -169,14 +169,14 @@ def _columns(
         return None
     names = tuple(name for _, name, *_ in found)
     key = tuple(name for _, name, _, _, _, place in sorted(found, key=lambda one: one[5]) if place)
-    return names, key or _number(names)
+    return names, key or _rowid_alias(names)
 
 
-def _number(names: Sequence[str]) -> tuple[str]:
+def _rowid_alias(names: Sequence[str]) -> tuple[str]:
     """What SQLite calls the number of a row, where no column is called so."""
     number = next((one for one in _NUMBERS if one not in {name.lower() for name in names}), None)
     if number is None:
-        raise CannotTell
+        raise DiffUnavailable
     return (number,)
 
 
@@ -208,11 +208,11 @@ def require_references(connection: sqlite3.Connection, touched: Touched, *, all_
         return
     for database in {database for database, _ in touched}:
         names = {name.lower() for one, name in touched if one == database}
-        for table in sorted(set(_waiting(connection, database, names, all_wait=all_wait))):
+        for table in sorted(set(_deferred_references(connection, database, names, all_wait=all_wait))):
             _require_whole(connection, database, table)
 
 
-def _waiting(
+def _deferred_references(
     connection: sqlite3.Connection, database: str, touched: set[str], *, all_wait: bool
 ) -> Iterator[str]:
     found = connection.execute(_REFERENCES.format(_quoted(database)), (database,))

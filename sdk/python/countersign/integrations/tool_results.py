@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersign.errors import AlreadyRedeemed, Denied, EffectFailed, NotStageable
-from countersign.integrations.conversation import Answer, ModelCall
+from countersign.integrations.conversation import ToolAnswer, ModelCall
 from countersign.journal import EffectRecord
 from countersign.recovery.prior_run import PriorRun
 from countersign.tools.definition import Tool
@@ -19,8 +19,8 @@ from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.tool import CallNames
 from countersign.transactions.transaction import Transaction
 
-_HELD: Final = "not done: the calls of one message go together, and another one of this message was not done"
-_PASSED: Final = (
+_WITHHELD: Final = "not done: the calls of one message go together, and another one of this message was not done"
+_SUPERSEDED: Final = (
     "not done: an earlier run of this conversation has done nothing here and has gone on; call again what is still to "
     "be done, and what that run did next is answered"
 )
@@ -36,7 +36,7 @@ _OUTCOMES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Meant:
+class ResolvedCall:
     """A call whose tool and arguments are found."""
 
     call: ModelCall
@@ -46,30 +46,30 @@ class Meant:
 
 
 @dataclass(slots=True)
-class Taken:
+class ReturnedValues:
     """What the tools answered inside the block: placeholders of staged calls, results of live ones."""
 
     returned: list[Any] = field(default_factory=list)
 
 
-def held(call: ModelCall) -> Answer:
+def withheld_answer(call: ModelCall) -> ToolAnswer:
     """Another call of the message was not done, so this one was not either."""
-    return Answer(call.call_id, _HELD, done=False)
+    return ToolAnswer(call.call_id, _WITHHELD, done=False)
 
 
-def passed(call: ModelCall) -> Answer:
+def superseded_answer(call: ModelCall) -> ToolAnswer:
     """An earlier run did nothing in this turn and something in a later one, which this call may be meant for."""
-    return Answer(call.call_id, _PASSED, done=False)
+    return ToolAnswer(call.call_id, _SUPERSEDED, done=False)
 
 
-def answers_of(meant: Sequence[Meant], told: Mapping[str, str]) -> tuple[Answer, ...]:
+def refusal_answers(meant: Sequence[ResolvedCall], told: Mapping[str, str]) -> tuple[ToolAnswer, ...]:
     """Nothing of the step stands; these calls are told why, the others that they were held."""
-    return tuple(Answer(one.call.call_id, told.get(one.call.call_id, _HELD), done=False) for one in meant)
+    return tuple(ToolAnswer(one.call.call_id, told.get(one.call.call_id, _WITHHELD), done=False) for one in meant)
 
 
-def denials(denied: Denied, meant: Sequence[Meant], taken: Taken) -> dict[str, str]:
+def denial_texts(denied: Denied, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> dict[str, str]:
     """What was denied is told its reasons, each call its own."""
-    refused = {reason.effect_id for reason in denied.reasons if reason.is_a_no}
+    refused = {reason.effect_id for reason in denied.reasons if reason.is_refusal}
     staged = zip(meant, taken.returned, strict=True)
     told = {
         one.call.call_id: str(denied)
@@ -79,20 +79,20 @@ def denials(denied: Denied, meant: Sequence[Meant], taken: Taken) -> dict[str, s
     return told or {one.call.call_id: str(denied) for one in meant}
 
 
-def after_failure(failed: EffectFailed, meant: Sequence[Meant], taken: Taken) -> tuple[Answer, ...]:
+def failure_answers(failed: EffectFailed, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> tuple[ToolAnswer, ...]:
     """Firing began, so each call has an outcome of its own; live work is undone."""
     return tuple(_outcome_of(failed, one, back) for one, back in zip(meant, taken.returned, strict=True))
 
 
-def _outcome_of(failed: EffectFailed, one: Meant, back: Any) -> Answer:
+def _outcome_of(failed: EffectFailed, one: ResolvedCall, back: Any) -> ToolAnswer:
     if not isinstance(back, Placeholder):
-        return Answer(one.call.call_id, f"this one was undone again: {failed}", done=False)
+        return ToolAnswer(one.call.call_id, f"this one was undone again: {failed}", done=False)
     outcome = back.outcome or "unused"
     stands = _OUTCOMES.get(outcome, f"the outcome of this one is {outcome!r}")
-    return Answer(one.call.call_id, f"{stands}: {failed}", done=outcome == "fired")
+    return ToolAnswer(one.call.call_id, f"{stands}: {failed}", done=outcome == "fired")
 
 
-def how_it_failed(spent: AlreadyRedeemed, step: Transaction) -> EffectFailed | None:
+def recorded_failure(spent: AlreadyRedeemed, step: Transaction) -> EffectFailed | None:
     """What an earlier run of these calls raised and the model was not told, as the journal has it. None where it is
     another list that was spent, or not known how it ended.
     """
@@ -122,25 +122,25 @@ def _distinct(staged: Sequence[Placeholder[Any]]) -> tuple[Placeholder[Any], ...
     return tuple({one.effect_id: one for one in staged}.values())
 
 
-def done_before(done: PriorRun, meant: Sequence[Meant]) -> tuple[Answer, ...]:
+def recorded_answers(done: PriorRun, meant: Sequence[ResolvedCall]) -> tuple[ToolAnswer, ...]:
     """What an earlier run has done, where it is what these calls mean.
 
     Raises:
         AlreadyRedeemed: it is not, or did not end in a way that can be told of each call.
     """
-    returned = as_it_was(done, meant)
+    returned = recorded_results(done, meant)
     if returned is None:
         raise done.spent()
     if done.well:
-        return results_of(meant, Taken(returned))
+        return success_answers(meant, ReturnedValues(returned))
     staged = [back for back in returned if isinstance(back, Placeholder)]
     failed = _failure(done.record.run_key, done.record.txn, staged)
     if failed is None or done.kept:
         raise done.spent()
-    return after_failure(failed, meant, Taken(returned))
+    return failure_answers(failed, meant, ReturnedValues(returned))
 
 
-def as_it_was(done: PriorRun, meant: Sequence[Meant], *, whole: bool = True) -> list[Any] | None:
+def recorded_results(done: PriorRun, meant: Sequence[ResolvedCall], *, whole: bool = True) -> list[Any] | None:
     """What the tools answered then, one call after the other. None where the calls are not those that were done; where
     `whole` is False, a part of those is told as well.
     """
@@ -178,7 +178,7 @@ def _settled(tool: Tool, row: EffectRecord) -> Placeholder[Any]:
     return placeholder
 
 
-def results_of(meant: Sequence[Meant], taken: Taken) -> tuple[Answer, ...]:
+def success_answers(meant: Sequence[ResolvedCall], taken: ReturnedValues) -> tuple[ToolAnswer, ...]:
     """Everything was done, but for what may fail alone and did. An equal call of one message is the same call, unless
     its tool says otherwise.
     """
@@ -187,14 +187,14 @@ def results_of(meant: Sequence[Meant], taken: Taken) -> tuple[Answer, ...]:
         staged = isinstance(back, Placeholder)
         if staged and back.outcome == "failed":
             told = f"{_OUTCOMES['failed']}, which stops no other: {back.error}"
-            answers.append(Answer(one.call.call_id, told, done=False))
+            answers.append(ToolAnswer(one.call.call_id, told, done=False))
             continue
         text = _result_text(one.tool, back.result if staged else back)
         if staged and back.effect_id in seen:
             text = f"done once, as the equal call before it in this message: {text}"
         if staged:
             seen.add(back.effect_id)
-        answers.append(Answer(one.call.call_id, text, done=True))
+        answers.append(ToolAnswer(one.call.call_id, text, done=True))
     return tuple(answers)
 
 

@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any, Final
 from countersign.errors import MisuseError, ReviewPending
 from countersign.integrations.conversation import (
     Conversation,
-    Dialect,
+    MessageFormat,
     Message,
     ModelTurn,
-    Numbering,
+    TurnNumbering,
     OpenTurn,
-    TakenStep,
-    in_order,
+    ExecutedStep,
+    reorder_answers,
     new_turn,
     open_turn,
 )
 from countersign.integrations.errors import ModelStopped, TurnLimit
-from countersign.integrations.taking import StepTaker
-from countersign.llm.calling import Calling, llm_call
+from countersign.integrations.tool_execution import StepExecutor
+from countersign.llm.calls import LlmCallBlock, llm_call
 from countersign.runtime import default_runtime
 from countersign.transactions.opening import require_key as require_key_of
 
@@ -51,7 +51,7 @@ class _NotTextError(Exception):
     """It holds what cannot be written as JSON."""
 
 
-def sent_text(
+def request_text(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
 ) -> object:
     """All that is sent, as JSON; None where it holds more than text."""
@@ -111,7 +111,7 @@ MAX_TURNS: Final = 20
 """How often a model is asked in one run unless the program says otherwise."""
 
 _MAX_KEY: Final = 180  # leaves room for the turn in the key of a transaction
-_OURS: Final = ("messages", "model", "n", "stream", "tools")
+_RESERVED_OPTIONS: Final = ("messages", "model", "n", "stream", "tools")
 
 OnMessage = Callable[[Message], object]
 InputTokens = Callable[[list[Message]], int]
@@ -135,7 +135,7 @@ class ModelClient:
     not_made: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
-        ours = [name for name in _OURS if name in self.options]
+        ours = [name for name in _RESERVED_OPTIONS if name in self.options]
         if ours:
             raise MisuseError(
                 f"{ours[0]}=... is the loop's own: it asks for one whole message each time, with the tools it is given"
@@ -157,14 +157,14 @@ class ModelClient:
             call.record(response)
         return response
 
-    def _counted(self, messages: list[Message]) -> Calling:
+    def _counted(self, messages: list[Message]) -> LlmCallBlock:
         timeout = self.options.get("timeout")
         said = self.input_tokens
         return llm_call(
             self.model,
             max_tokens=self.max_tokens,
             input_tokens=None if said is None else said(messages),
-            prompt=sent_text(messages, self.tools, self.options) if said is None else None,
+            prompt=request_text(messages, self.tools, self.options) if said is None else None,
             timeout=timeout if isinstance(timeout, int | float) else None,
             run=self.run,
             unknown_tokens=not self.runtime.ledger.declared(),  # where nothing is counted, nothing need be known
@@ -177,15 +177,15 @@ class ModelClient:
 class Loop:
     """One run of a conversation."""
 
-    dialect: Dialect
+    dialect: MessageFormat
     client: ModelClient
-    taker: StepTaker
+    taker: StepExecutor
     key: str
     messages: list[Message]
-    numbering: Numbering
+    numbering: TurnNumbering
     max_turns: int = MAX_TURNS
     on_message: OnMessage | None = None
-    _steps: list[TakenStep] = field(default_factory=list)
+    _steps: list[ExecutedStep] = field(default_factory=list)
 
     async def run(self) -> Conversation:
         """Until the model has its last word, or people are asked.
@@ -195,7 +195,7 @@ class Loop:
             TurnLimit: it was asked `max_turns` times.
             CountersignError: as leaving a transaction does, but for refusals that the model is told.
         """
-        self.messages = in_order(self.dialect, self.messages)
+        self.messages = reorder_answers(self.dialect, self.messages)
         if (left := open_turn(self.dialect, self.messages)) is not None:
             pending = await self._take(left)
             if pending is not None:
@@ -229,10 +229,10 @@ class Loop:
             )
         except ReviewPending as pending:
             return pending
-        self._steps.append(TakenStep(key, turn.calls, answers))
+        self._steps.append(ExecutedStep(key, turn.calls, answers))
         told = self.dialect.answered([answers[place] for place in turn.missing])
         after = self.messages[turn.at + 1 : turn.end]
-        answered = self.messages[turn.at + 1 : turn.end] = self.dialect.in_place([*after, *told])
+        answered = self.messages[turn.at + 1 : turn.end] = self.dialect.answers_first([*after, *told])
         self.numbering.answered(message, answered, number)
         self._tell(told)
         return None
@@ -275,7 +275,7 @@ def require_key(key: str) -> str:
     return require_key_of(key, "conversation", longest=_MAX_KEY, why=": its steps add their own")
 
 
-def as_json(dialect: Dialect, messages: Iterable[Any]) -> list[Message]:
+def as_json(dialect: MessageFormat, messages: Iterable[Any]) -> list[Message]:
     """The messages that a program begins with.
 
     Raises:
@@ -286,6 +286,6 @@ def as_json(dialect: Dialect, messages: Iterable[Any]) -> list[Message]:
     return [dialect.plain(message) for message in messages]
 
 
-def chosen(runtime: Runtime | None) -> Runtime:
+def runtime_or_default(runtime: Runtime | None) -> Runtime:
     """The runtime that was given, or the process's own."""
     return runtime or default_runtime()

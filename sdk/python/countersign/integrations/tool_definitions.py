@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from countersign.errors import MisuseError, RegistrationError
-from countersign.manifests.drafting import args_schema
+from countersign.manifests.drafts import args_schema
 from countersign.tools.definition import Tool
 from countersign.tools.tool import tool_of
 
@@ -30,7 +30,7 @@ class OfferedTools:
     def __init__(self, functions: Sequence[Callable[..., Any]]) -> None:
         found = [(tool_of(function), function) for function in functions]
         _require_each_once([one for one, _ in found])
-        self._named = _names_for([one.name for one, _ in found])
+        self._named = _vendor_names([one.name for one, _ in found])
         self._offered = {self._named[one.name]: (one, function) for one, function in found}
 
     def __iter__(self) -> Iterator[tuple[str, Tool]]:
@@ -54,7 +54,7 @@ def _require_each_once(tools: Sequence[Tool]) -> None:
         raise MisuseError(f"tools=... names {twice[0]!r} twice; name each tool once")
 
 
-def _names_for(names: Sequence[str]) -> dict[str, str]:
+def _vendor_names(names: Sequence[str]) -> dict[str, str]:
     taken = {name for name in names if _TAKEN.match(name)}
     plain = {name: _REFUSED.sub("_", name) for name in names if name not in taken}
     chosen = {name: name for name in taken}

@@ -52,7 +52,7 @@ class Entry:
         return self.manifest.tool
 
     @property
-    def taken_back_by(self) -> str:
+    def compensated_by(self) -> str:
         """What takes it back, in a word or two."""
         if self.manifest.compensation is not None:
             return self.manifest.compensation.tool
@@ -65,13 +65,13 @@ class Entry:
             "manifest": self.manifest.to_json(),
             "like": list(self.like),
             "idempotent_because": self.idempotent_because,
-            "taken_back_by": self.taken_back_by,
+            "taken_back_by": self.compensated_by,
             "compensation_leaves": self.compensation_leaves,
             "sources": list(self.sources),
         }
 
 
-def acts_without_compensation() -> tuple[Uncompensated, ...]:
+def uncompensated_acts() -> tuple[Uncompensated, ...]:
     """Every such act, those of the catalogue's manifests first."""
     return tuple(
         Uncompensated(one["act"], one["why"], tuple(one["instead"]), one["do"], one.get("tool"))
@@ -82,7 +82,7 @@ def acts_without_compensation() -> tuple[Uncompensated, ...]:
 @cache
 def catalogue() -> Mapping[str, Entry]:
     """Every entry by its tool's name, in order."""
-    acts = {one.tool: one for one in acts_without_compensation() if one.tool is not None}
+    acts = {one.tool: one for one in uncompensated_acts() if one.tool is not None}
     found = {one.tool: one for one in _manifests()}
     return MappingProxyType(
         {
@@ -99,7 +99,7 @@ def catalogue() -> Mapping[str, Entry]:
     )
 
 
-def having(word: str) -> list[Entry]:
+def search_entries(word: str) -> list[Entry]:
     """The entries in whose name, title, groups or examples the word stands."""
     wanted = word.casefold()
     return [
@@ -109,7 +109,7 @@ def having(word: str) -> list[Entry]:
     ]
 
 
-def taken(names: Iterable[str]) -> list[ToolManifest]:
+def with_compensations(names: Iterable[str]) -> list[ToolManifest]:
     """The manifests of these names, and of all that take them back.
 
     Raises:
@@ -134,7 +134,7 @@ def entry(name: str) -> Entry:
     """
     found = catalogue().get(name)
     if found is None:
-        near = [one.tool for one in having(name.rpartition(".")[2])] or sorted(catalogue())
+        near = [one.tool for one in search_entries(name.rpartition(".")[2])] or sorted(catalogue())
         raise MisuseError(f"the catalogue has no {name!r}; it has {', '.join(near)}")
     return found
 

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from countersign.adapters.protocol import Change
-from countersign.adapters.row_changes import Allowance, CannotTell, Row, changed_rows, require_few
+from countersign.adapters.row_diff import DiffBudget, DiffUnavailable, Row, changed_rows, require_bounded
 
 if TYPE_CHECKING:
     import psycopg
@@ -30,7 +30,7 @@ _WRITTEN: Final = (
     " WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'"
     " AND c.oid >= 16384 AND c.relpersistence <> 't' AND c.relkind IN ('r', 'm', 'f') ORDER BY 2"
 )
-_SHAPED: Final = (
+_SCHEMA_LOCKS: Final = (
     "SELECT 1 FROM pg_locks l LEFT JOIN pg_class c ON c.oid = l.relation"
     " WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'"
     " AND l.relation >= 16384 AND c.relpersistence IS DISTINCT FROM 't' LIMIT 1"
@@ -46,10 +46,10 @@ _WRITING: Final = ("TimeZone", "DateStyle", "IntervalStyle", "bytea_output")
 """Settings that say how a value is written: both sides have to write it the same."""
 
 
-class _Side:
+class _BoundedReader:
     """One connection, for as long as comparing may take."""
 
-    def __init__(self, connection: Connection, allowance: Allowance) -> None:
+    def __init__(self, connection: Connection, allowance: DiffBudget) -> None:
         self.connection, self._allowance = connection, allowance
 
     def ask(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -81,24 +81,24 @@ def changes_of(mine: Connection, connect: Callable[[], Connection]) -> tuple[Cha
         psycopg.Error: the server refuses a question; nothing of the transaction can be used after that.
     """
     try:
-        return _changes(mine, connect, Allowance())
-    except CannotTell:
+        return _changes(mine, connect, DiffBudget())
+    except DiffUnavailable:
         return None
 
 
 def _changes(
-    connection: Connection, connect: Callable[[], Connection], allowance: Allowance
+    connection: Connection, connect: Callable[[], Connection], allowance: DiffBudget
 ) -> tuple[Change, ...]:
-    mine = _Side(connection, allowance)
+    mine = _BoundedReader(connection, allowance)
     tables = mine.ask(_WRITTEN)
-    if any(kind != "r" or guarded for *_, kind, guarded in tables) or mine.ask(_SHAPED):
-        raise CannotTell
+    if any(kind != "r" or guarded for *_, kind, guarded in tables) or mine.ask(_SCHEMA_LOCKS):
+        raise DiffUnavailable
     if not tables:
         return ()
     ((own, snapshot),) = mine.ask("SELECT (txid_current() % (2^32)::bigint)::text, pg_export_snapshot()")
     changes: list[Change] = []
     with closing(connect()) as second:
-        others = _Side(second, allowance)
+        others = _BoundedReader(second, allowance)
         second.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         others.ask(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
         for name in _WRITING:
@@ -108,7 +108,7 @@ def _changes(
             side.ask("SET LOCAL extra_float_digits = 1")  # all digits there are
         for number, shown, named, *_ in tables:
             changes += _Table(number, shown, named, own).changes(mine, others)
-            require_few(changes)
+            require_bounded(changes)
     return tuple(changes)
 
 
@@ -120,7 +120,7 @@ class _Table:
         self._from = f"FROM ONLY {named.replace('%', '%%')} AS whole_row"
         self._key: list[str] = []
 
-    def changes(self, mine: _Side, others: _Side) -> list[Change]:
+    def changes(self, mine: _BoundedReader, others: _BoundedReader) -> list[Change]:
         """The rows that differ between the two sides.
 
         A row may be locked and as it was, or ours and new, so each side is asked about what the other has found. A
@@ -131,7 +131,7 @@ class _Table:
         ]
         guarded = others.ask("SELECT row_security_active(%s::oid)", (self._number,))  # of another role, maybe
         if not self._key or guarded != [(False,)]:
-            raise CannotTell
+            raise DiffUnavailable
         after = self._rows(mine, "age(whole_row.xmin) <= age(%s::xid)", (self._own,))
         before = self._rows(others, "age(whole_row.xmax) <= age(%s::xid)", (self._own,))
         ours, theirs = dict(after), dict(before)
@@ -140,10 +140,10 @@ class _Table:
         told = changed_rows(self._shown, before, after)
         grown = sum(one.before is None for one in told) - sum(one.after is None for one in told)
         if self._count(mine) - self._count(others) != grown:
-            raise CannotTell
+            raise DiffUnavailable
         return told
 
-    def _named(self, side: _Side, rows: Sequence[Row]) -> dict[str, Row]:
+    def _named(self, side: _BoundedReader, rows: Sequence[Row]) -> dict[str, Row]:
         """The rows of the same keys on this side, where there are any."""
         if not rows:
             return {}
@@ -152,7 +152,7 @@ class _Table:
         same = f"({columns}) IN (SELECT * FROM unnest({lists}))"  # noqa: S608 - quoted by the server
         return self._rows(side, same, [[row.key[place] for row in rows] for place in range(len(self._key))])
 
-    def _rows(self, side: _Side, where: str, params: Sequence[Any]) -> dict[str, Row]:
+    def _rows(self, side: _BoundedReader, where: str, params: Sequence[Any]) -> dict[str, Row]:
         columns = ", ".join(f"{column}::text" for column in self._key)
         found = side.rows(
             f"SELECT ROW(whole_row.*)::text, to_jsonb(whole_row.*)::text, {columns} {self._from} WHERE {where}",
@@ -160,7 +160,7 @@ class _Table:
         )
         return {json.dumps(key): Row(tuple(key), exact, _read(values)) for exact, values, *key in found}
 
-    def _count(self, side: _Side) -> int:
+    def _count(self, side: _BoundedReader) -> int:
         ((number,),) = side.ask(f"SELECT count(*) {self._from}".replace("%%", "%"))
         return int(number)
 
@@ -169,5 +169,5 @@ def _read(values: str) -> dict[str, Any]:
     try:
         read: dict[str, Any] = json.loads(values, parse_float=Decimal)
     except (ValueError, RecursionError):  # a number too long, or a value too deep, for Python
-        raise CannotTell from None
+        raise DiffUnavailable from None
     return read

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.errors import RegistrationError
-from countersign.tools.declaring import Lane, argument_of, require_resource
+from countersign.tools.declaration import Lane, first_argument, require_resource
 from countersign.tools.definition import Probe
 from countersign.tools.signature import Signature
 
@@ -51,12 +51,12 @@ def methods_of(cls: type, name: str) -> Methods:
         raise RegistrationError(
             f"tool {name!r} is the class {cls.__name__} without a method `execute`; write `def execute(self, ...)`"
         )
-    _require_made_of_nothing(cls, name)
+    _require_no_arguments(cls, name)
     one = cls()
     return Methods(getattr(one, EXECUTE), getattr(one, COMPENSATE, None), getattr(one, PROBE, None))
 
 
-def _require_made_of_nothing(cls: type, name: str) -> None:
+def _require_no_arguments(cls: type, name: str) -> None:
     try:
         inspect.signature(cls).bind()
     except TypeError as error:
@@ -107,7 +107,7 @@ def _compensation_map(forward: Signature, back: Signature, given: Mapping[str, s
     return mapping
 
 
-def _given_as_well(
+def _with_forward_argument(
     compensate: Callable[..., Any], execute: Callable[..., Any], argument: str
 ) -> Callable[..., Any]:
     """The compensation with one more argument, of the forward call: policy and people see what it acts on, and the
@@ -133,7 +133,7 @@ def _given_as_well(
     return fn
 
 
-def doc_of(fn: Callable[..., Any]) -> str:
+def tool_docstring(fn: Callable[..., Any]) -> str:
     """What a function says of itself, or the class it is a method of. A compensation is not what its class does."""
     text = inspect.getdoc(fn)
     if text is None and inspect.ismethod(fn) and fn.__name__ != COMPENSATE:
@@ -161,13 +161,13 @@ def compensation_of(
     if (resource := said.get("resource")) is not None:
         require_resource(called, resource, forward)
         given["resource"] = resource  # it acts on the same
-        names_it = argument_of(resource[1])
+        names_it = first_argument(resource[1])
         if names_it not in back.names and not resource[1].startswith("const:"):
-            compensate = _given_as_well(compensate, execute, names_it)
+            compensate = _with_forward_argument(compensate, execute, names_it)
             back = Signature(compensate, back.tool)
     mapping = _compensation_map(forward, back, said.get("compensation_map") or {})
     if inspect.getdoc(compensate) is None:
-        done = said.get("title") or doc_of(execute).partition("\n")[0].rstrip(".") or called
+        done = said.get("title") or tool_docstring(execute).partition("\n")[0].rstrip(".") or called
         given["title"] = f"Take back: {done}"
     said |= {"compensate": back.tool, "compensation_map": mapping}
     return compensate, back.tool, given

@@ -16,23 +16,23 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from countersign.adapters.contract_chapters import Nesting, Refusing, Stragglers
-from countersign.adapters.examined import (
+from countersign.adapters.contract_suite_cases import NestedEffectTests, RefusalTests, LateCallTests
+from countersign.adapters.contract_suite_base import (
     CALL,
     TXN,
     A,
-    Resource,
+    ContractResource,
     commit,
-    equal,
-    raises,
+    assert_equal,
+    assert_raises,
 )
 from countersign.adapters.protocol import LiveAdapter, LiveSession
 from countersign.errors import IsolationConflict, OutsideTransaction, SessionLost, TransactionBusy
 
-__all__ = ["AdapterContract", "Resource"]
+__all__ = ["AdapterContract", "ContractResource"]
 
 
-class AdapterContract(Nesting, Refusing, Stragglers):
+class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
     """Everything the SDK relies on. One method for each fact."""
 
     # ------------------------------------------------------------------------------------ what it does
@@ -41,10 +41,10 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
-            equal(resource.read(adapter, "k"), "new", "inside")
+            assert_equal(resource.read(adapter, "k"), "new", "inside")
         with session.effect(CALL):
-            equal(resource.read(adapter, "k"), "new", "in the next effect")
-        equal(resource.outside("k"), None, "outside, before the commit")
+            assert_equal(resource.read(adapter, "k"), "new", "in the next effect")
+        assert_equal(resource.outside("k"), None, "outside, before the commit")
         session.undo()
 
     def test_a_commit_makes_all_of_it_permanent_and_is_marked_with_it(self, tmp_path: Path) -> None:
@@ -54,11 +54,11 @@ class AdapterContract(Nesting, Refusing, Stragglers):
             resource.write(adapter, "more", "new")
             resource.remove(adapter, "gone")
         session.prepare(A)
-        equal(resource.adapter().landed(A) is True, False, "landed, before the commit")  # None: it is open
+        assert_equal(resource.adapter().landed(A) is True, False, "landed, before the commit")  # None: it is open
         commit(session)
         seen = [resource.outside(key) for key in ("k", "more", "gone")]
-        equal(seen, ["new", "new", None], "outside, after the commit")
-        equal(resource.adapter().landed(A), True, "landed, after it")
+        assert_equal(seen, ["new", "new", None], "outside, after the commit")
+        assert_equal(resource.adapter().landed(A), True, "landed, after it")
 
     def test_undo_leaves_nothing_and_may_be_said_twice(self, tmp_path: Path) -> None:
         for prepared in (False, True):
@@ -70,9 +70,9 @@ class AdapterContract(Nesting, Refusing, Stragglers):
                 session.prepare(A)
             session.undo()
             session.undo()
-            equal((resource.outside("k"), resource.outside("more")), ("old", None), "after undo")
-            equal(adapter.landed(A), False, "landed")
-            self.another_can_commit(resource)
+            assert_equal((resource.outside("k"), resource.outside("more")), ("old", None), "after undo")
+            assert_equal(adapter.landed(A), False, "landed")
+            self.assert_another_commits(resource)
 
     def test_an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others(
         self, tmp_path: Path
@@ -81,18 +81,18 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         with session.effect(CALL):
             resource.write(adapter, "kept", "new")
         for error in (ZeroDivisionError, KeyboardInterrupt, SystemExit):
-            with raises(error), session.effect(CALL):
+            with assert_raises(error), session.effect(CALL):
                 resource.write(adapter, "k", "half")
                 resource.write(adapter, "more", "half")
                 resource.remove(adapter, "kept")
                 raise error
         with session.effect(CALL):
             seen = [resource.read(adapter, key) for key in ("k", "more", "kept")]
-            equal(seen, ["old", None, "new"], "in the next effect")
+            assert_equal(seen, ["old", None, "new"], "in the next effect")
         session.prepare(A)
         commit(session)
         seen = [resource.outside(key) for key in ("k", "more", "kept")]
-        equal(seen, ["old", None, "new"], "after the commit")
+        assert_equal(seen, ["old", None, "new"], "after the commit")
 
     def test_prepare_may_be_said_again(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
@@ -101,13 +101,13 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         session.prepare(A)
         session.prepare(A)
         commit(session)
-        equal(resource.outside("k"), "new", "after the commit")
+        assert_equal(resource.outside("k"), "new", "after the commit")
 
     def test_a_session_without_effects_commits_and_is_marked(self, tmp_path: Path) -> None:
         _, adapter, session = self.begun(tmp_path)
         session.prepare(A)
         commit(session)
-        equal(adapter.landed(A), True, "landed")
+        assert_equal(adapter.landed(A), True, "landed")
 
     def test_what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so(
         self, tmp_path: Path
@@ -124,9 +124,9 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         session.commit(A)
         session.undo()
         seen = [resource.outside(key) for key in ("k", "more", "gone")]
-        equal(seen, ["old", None, "old"], "after undo")
-        equal(adapter.landed(A), False, "landed, once it is taken back")
-        self.another_can_commit(resource)
+        assert_equal(seen, ["old", None, "old"], "after undo")
+        assert_equal(adapter.landed(A), False, "landed, once it is taken back")
+        self.assert_another_commits(resource)
 
     def test_the_state_diff_says_before_and_after_and_changes_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old", gone="old", same="old")
@@ -138,9 +138,9 @@ class AdapterContract(Nesting, Refusing, Stragglers):
             resource.remove(adapter, "made")
         changes = session.changes()
         told = None if changes is None else {key: both for key, *both in map(resource.told, changes)}
-        expected = {"k": ["old", "new"], "gone": ["old", None]} if resource.tells_changes else None
-        equal(told, expected, "changes()")
-        equal(resource.outside("k"), "old", "outside")
+        expected = {"k": ["old", "new"], "gone": ["old", None]} if resource.reports_changes else None
+        assert_equal(told, expected, "changes()")
+        assert_equal(resource.outside("k"), "old", "outside")
         session.undo()
 
     # --------------------------------------------------------------------------------- what it refuses
@@ -159,20 +159,20 @@ class AdapterContract(Nesting, Refusing, Stragglers):
 
     def test_what_was_not_touched_may_move(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path, k="old", other="old")
-        if not resource.notices_moves:
+        if not resource.detects_conflicts:
             session.undo()
             return
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
         resource.change_outside("other", "theirs")
-        session.verify_unmoved()
+        session.verify_isolation()
         session.prepare(A)
         commit(session)
-        equal((resource.outside("k"), resource.outside("other")), ("new", "theirs"), "outside")
+        assert_equal((resource.outside("k"), resource.outside("other")), ("new", "theirs"), "outside")
 
     def test_two_that_change_the_same_cannot_both_prepare(self, tmp_path: Path) -> None:
         resource, adapter, first = self.begun(tmp_path, k="old")
-        if not resource.notices_moves:
+        if not resource.detects_conflicts:
             first.undo()
             return
         second = adapter.begin("t-2")
@@ -180,15 +180,15 @@ class AdapterContract(Nesting, Refusing, Stragglers):
             with session.effect(CALL):
                 resource.write(adapter, "k", "mine")
         first.prepare(A)
-        with raises(IsolationConflict):
+        with assert_raises(IsolationConflict):
             second.prepare("a-2")
         second.undo()
         commit(first)
-        equal(resource.outside("k"), "mine", "outside")
+        assert_equal(resource.outside("k"), "mine", "outside")
 
     def test_nobody_builds_on_a_commit_that_may_still_be_taken_back(self, tmp_path: Path) -> None:
         resource, adapter, first = self.begun(tmp_path, k="old")
-        if not (resource.notices_moves and adapter.commits_last):
+        if not (resource.detects_conflicts and adapter.commits_last):
             first.undo()
             return
         with first.effect(CALL):
@@ -199,25 +199,25 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         with second.effect(CALL):
             resource.read(adapter, "k")
             resource.write(adapter, "k", "second")
-        with raises(IsolationConflict):
+        with assert_raises(IsolationConflict):
             second.prepare("a-2")
         second.undo()
         first.close()
-        equal(resource.outside("k"), "first", "once it is closed")
-        self.another_can_commit(resource)
+        assert_equal(resource.outside("k"), "first", "once it is closed")
+        self.assert_another_commits(resource)
 
     def test_the_resource_is_only_there_inside_an_effect(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
             resource.read(adapter, "k")
-        with raises(OutsideTransaction):
+        with assert_raises(OutsideTransaction):
             resource.read(adapter, "k")
-        with raises(OutsideTransaction):
+        with assert_raises(OutsideTransaction):
             resource.write(adapter, "k", "new")
         session.undo()
-        with raises(OutsideTransaction):
+        with assert_raises(OutsideTransaction):
             resource.write(adapter, "k", "new")
-        equal(resource.outside("k"), None, "outside")
+        assert_equal(resource.outside("k"), None, "outside")
 
     def test_a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so(
         self, tmp_path: Path
@@ -228,19 +228,19 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         try:
             with session.effect(CALL):
                 ended = resource.end(adapter)
-            equal(ended, False, "it is told to whoever swallowed it")
+            assert_equal(ended, False, "it is told to whoever swallowed it")
             session.undo()
             return
         except SessionLost:
-            for refused in (session.verify_unmoved, session.changes, lambda: session.prepare(A)):
-                with raises(SessionLost):
+            for refused in (session.verify_isolation, session.changes, lambda: session.prepare(A)):
+                with assert_raises(SessionLost):
                     refused()
-        with raises(SessionLost), session.effect(CALL):
+        with assert_raises(SessionLost), session.effect(CALL):
             resource.write(adapter, "k", "alone")
         session.undo()
-        equal((resource.outside("k"), resource.outside("more")), ("old", None), "after undo")
-        equal(adapter.landed(A), False, "landed")
-        self.another_can_commit(resource)
+        assert_equal((resource.outside("k"), resource.outside("more")), ("old", None), "after undo")
+        assert_equal(adapter.landed(A), False, "landed")
+        self.assert_another_commits(resource)
 
     def test_a_session_that_was_undone_commits_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
@@ -248,37 +248,37 @@ class AdapterContract(Nesting, Refusing, Stragglers):
             resource.write(adapter, "k", "new")
         session.prepare(A)
         session.undo()
-        with raises(Exception):
+        with assert_raises(Exception):
             session.commit(A)
-        equal((resource.outside("k"), adapter.landed(A)), (None, False), "after it")
+        assert_equal((resource.outside("k"), adapter.landed(A)), (None, False), "after it")
 
     def test_an_attempt_nobody_made_has_not_landed_and_one_that_cannot_be_asked_about_is_not_known(
         self, tmp_path: Path
     ) -> None:
         resource, adapter, session = self.begun(tmp_path)
         session.undo()
-        equal(adapter.landed("another"), False, "landed")
+        assert_equal(adapter.landed("another"), False, "landed")
         away = resource.away()
         if away is not None:
-            equal(away.landed(A), None, "landed, with the resource away")
+            assert_equal(away.landed(A), None, "landed, with the resource away")
 
     # ----------------------------------------------------------------------- after a process has died
 
     def test_recovering_what_nobody_left_changes_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
-        equal(adapter.recover("never", None), None, "recover, of a transaction that never was")
+        assert_equal(adapter.recover("never", None), None, "recover, of a transaction that never was")
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
         session.prepare(A)
         commit(session)
         for attempt_id in (A, None, A):
-            equal(adapter.recover(TXN, attempt_id), None, "recover, of one that is finished")
-        equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after it")
+            assert_equal(adapter.recover(TXN, attempt_id), None, "recover, of one that is finished")
+        assert_equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after it")
 
     def test_of_a_process_that_died_before_it_prepared_nothing_is_left(self, tmp_path: Path) -> None:
         resource = self._died(tmp_path, lambda session: None)
         if resource is not None:
-            equal(resource.adapter().recover(TXN, A), None, "recover")
+            assert_equal(resource.adapter().recover(TXN, A), None, "recover")
             self.nothing_stands(resource)
 
     def test_what_a_living_process_has_prepared_is_told_as_lost_by_nobody(self, tmp_path: Path) -> None:
@@ -287,15 +287,15 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         with session.effect(CALL):
             resource.write(adapter, "k", "new")
         session.prepare(A)
-        if not resource.dies_with_its_process:
+        if not resource.in_process_only:
             for looks in (resource.adapter(), adapter):
                 try:
                     told = looks.recover(TXN, A), looks.landed(A)
                 except TransactionBusy:
                     continue
-                equal(told, (None, None), "recover and landed, while it may still commit")
+                assert_equal(told, (None, None), "recover and landed, while it may still commit")
         commit(session)
-        equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after the commit")
+        assert_equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after the commit")
 
     def test_what_it_prepared_for_a_redeemed_attempt_is_finished_by_another(self, tmp_path: Path) -> None:
         resource = self._died(tmp_path, lambda session: session.prepare(A))
@@ -303,15 +303,15 @@ class AdapterContract(Nesting, Refusing, Stragglers):
             return
         for _ in range(2):  # whoever recovers may die as well, having done nothing yet
             session = resource.adapter().recover(TXN, A)
-            equal(session is not None, resource.outlives_its_process, "recover answers a session")
-        equal(resource.adapter().landed(A), False, "landed, before that")
+            assert_equal(session is not None, resource.survives_process, "recover answers a session")
+        assert_equal(resource.adapter().landed(A), False, "landed, before that")
         if session is None:
             self.nothing_stands(resource)
             return
         session.prepare(A)
         commit(session)
-        equal((resource.outside("k"), resource.adapter().landed(A)), ("new", True), "once it is finished")
-        equal(resource.adapter().recover(TXN, A), None, "recover, the second time")
+        assert_equal((resource.outside("k"), resource.adapter().landed(A)), ("new", True), "once it is finished")
+        assert_equal(resource.adapter().recover(TXN, A), None, "recover, the second time")
 
     def test_what_it_prepared_is_undone_by_another_as_well(self, tmp_path: Path) -> None:
         resource = self._died(tmp_path, lambda session: session.prepare(A))
@@ -325,7 +325,7 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         for number, attempt_id in enumerate((None, "another")):
             resource = self._died(tmp_path / str(number), lambda session: session.prepare(A))
             if resource is not None:
-                equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
+                assert_equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
                 self.nothing_stands(resource)
 
     def test_what_it_committed_stays(self, tmp_path: Path) -> None:
@@ -336,15 +336,15 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         resource = self._died(tmp_path, until_committed)
         if resource is not None:
             for attempt_id in (A, None):
-                equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
-            equal((resource.outside("k"), resource.adapter().landed(A)), ("new", True), "after it")
+                assert_equal(resource.adapter().recover(TXN, attempt_id), None, "recover")
+            assert_equal((resource.outside("k"), resource.adapter().landed(A)), ("new", True), "after it")
 
     # ------------------------------------------------------------------------------------------ inside
 
     def _moved(
         self,
         folder: Path,
-        act: Callable[[Resource, LiveAdapter], object],
+        act: Callable[[ContractResource, LiveAdapter], object],
         *,
         read: bool | None,
         key: str = "k",
@@ -354,27 +354,27 @@ class AdapterContract(Nesting, Refusing, Stragglers):
             with session.effect(CALL):
                 act(resource, adapter)
             if not resource.change_outside(key, "theirs"):
-                equal(resource.notices_moves, False, "others are kept out")
+                assert_equal(resource.detects_conflicts, False, "others are kept out")
                 session.undo()
                 continue
-            equal(resource.notices_moves, True, "a change by others is noticed")
-            with raises(IsolationConflict) as caught:
-                session.verify_unmoved() if refuses == "verify_unmoved" else session.prepare(A)
+            assert_equal(resource.detects_conflicts, True, "a change by others is noticed")
+            with assert_raises(IsolationConflict) as caught:
+                session.verify_isolation() if refuses == "verify_unmoved" else session.prepare(A)
             (moved,) = caught
-            equal(isinstance(moved, IsolationConflict) and moved.key, key, "the key of the refusal")
-            equal(isinstance(moved, IsolationConflict) and moved.expected != moved.now, True, "its versions differ")
+            assert_equal(isinstance(moved, IsolationConflict) and moved.key, key, "the key of the refusal")
+            assert_equal(isinstance(moved, IsolationConflict) and moved.expected != moved.now, True, "its versions differ")
             if read is not None:
-                equal(isinstance(moved, IsolationConflict) and moved.read, read, "whether it was read")
+                assert_equal(isinstance(moved, IsolationConflict) and moved.read, read, "whether it was read")
             (seen,) = (one for one in session.versions() if one.key == key)
-            equal(isinstance(moved, IsolationConflict) and moved.expected, seen.version, "the version that was seen")
+            assert_equal(isinstance(moved, IsolationConflict) and moved.expected, seen.version, "the version that was seen")
             session.undo()
-            equal(resource.outside(key), "theirs", "outside")
+            assert_equal(resource.outside(key), "theirs", "outside")
 
-    def _died(self, folder: Path, until: Callable[[LiveSession], None]) -> Resource | None:
+    def _died(self, folder: Path, until: Callable[[LiveSession], None]) -> ContractResource | None:
         """A process wrote, went on until there, and died."""
         folder.mkdir(exist_ok=True)
         resource = self.resource(folder)
-        if resource.dies_with_its_process:
+        if resource.in_process_only:
             return None
         child = os.fork()
         if child == 0:
@@ -388,5 +388,5 @@ class AdapterContract(Nesting, Refusing, Stragglers):
                 code = 0
             finally:
                 os._exit(code)
-        equal(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0, "the exit code of the process that died")
+        assert_equal(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0, "the exit code of the process that died")
         return resource

@@ -93,7 +93,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _ResponseFormat:
     name: str
     looked_for: str
     is_it: Callable[[Any], bool]
@@ -108,11 +108,11 @@ def read_usage(response: object, *, unknown_tokens: bool = False, reasoning: boo
         UsageUnknown: no shape of these fits, or a count is missing or none; the error names what was looked for.
     """
     body = _unwrapped(response)
-    shape = next((one for one in _SHAPES if one.is_it(body)), None)
+    shape = next((one for one in _FORMATS if one.is_it(body)), None)
     if shape is None:
         if unknown_tokens:
             return Usage(model=word(body, "model"))
-        raise UsageUnknown(type(response).__name__, [f"{one.looked_for} ({one.name})" for one in _SHAPES])
+        raise UsageUnknown(type(response).__name__, [f"{one.looked_for} ({one.name})" for one in _FORMATS])
     usage = shape.read(body)
     if usage.billed is None and not unknown_tokens:
         raise UsageUnknown(
@@ -129,7 +129,7 @@ def _unwrapped(response: Any) -> Any:
     return response
 
 
-def _with_reasoning(usage: Usage, shape: _Shape, body: Any) -> Usage:
+def _with_reasoning(usage: Usage, shape: _ResponseFormat, body: Any) -> Usage:
     texts = [text for text in shape.thoughts(body) if isinstance(text, str) and text]
     fields = {name: getattr(usage, name) for name in Usage.__dataclass_fields__}
     return Usage(**fields | {"reasoning": "\n".join(texts) or None})
@@ -269,36 +269,36 @@ def _ollama_thoughts(body: Any) -> Iterator[Any]:
     yield get(body, "thinking")
 
 
-_SHAPES: Final = (
-    _Shape(
+_FORMATS: Final = (
+    _ResponseFormat(
         "OpenAI chat completions",
         "usage.prompt_tokens and usage.completion_tokens",
         lambda body: count(body, "usage", "prompt_tokens") is not None,
         _chat,
         _chat_thoughts,
     ),
-    _Shape(
+    _ResponseFormat(
         "OpenAI responses",
         'object="response" with usage.input_tokens and usage.output_tokens',
         lambda body: word(body, "object") == "response" and get(body, "usage") is not None,
         _responses,
         _responses_thoughts,
     ),
-    _Shape(
+    _ResponseFormat(
         "Anthropic messages",
         'type="message" or "message_delta" with usage.input_tokens and usage.output_tokens',
         lambda body: word(body, "type") in {"message", "message_delta"} and get(body, "usage") is not None,
         _anthropic,
         _anthropic_thoughts,
     ),
-    _Shape(
+    _ResponseFormat(
         "Google",
         "usage_metadata.prompt_token_count with candidates_token_count or total_token_count",
         lambda body: get(body, "usage_metadata") is not None,
         _google,
         _google_thoughts,
     ),
-    _Shape(
+    _ResponseFormat(
         "Ollama",
         "done=true with prompt_eval_count and eval_count",
         lambda body: get(body, "done") is True,

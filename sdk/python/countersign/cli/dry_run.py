@@ -22,9 +22,9 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
-from countersign.cli.terminal import JournalOption, JsonOption, errors_told, place_of, print_json, print_table
+from countersign.cli.terminal import JournalOption, JsonOption, report_errors, journal_location, print_json, print_table
 from countersign.errors import CountersignError, Denied, MisuseError, ReviewRequired, ServiceUnavailable
-from countersign.errors.fired import raised_at
+from countersign.errors.execution import error_location
 from countersign.journal.export import json_text, escape_unprintable
 from countersign.simulation.replay_report import ReplayResult, require_mode
 from countersign.simulation.dry_run_report import DryRun
@@ -85,7 +85,7 @@ def plan(
     Ends with 0 where all of it would go through, 1 where something would be denied, 2 where the step could not be run
     to its end, 3 where people would be asked, 4 where the service could not say.
     """
-    with _ends_told():
+    with _report_ends():
         fn = load_step(step)
         with Runtime.from_env() as runtime:
             found: DryRun = run_step(lambda: run_transaction(fn, key=key, dry_run=True, runtime=runtime))
@@ -105,7 +105,7 @@ _ENDS: Final[dict[type[CountersignError], int]] = {
 
 
 @contextmanager
-def _ends_told() -> Iterator[None]:
+def _report_ends() -> Iterator[None]:
     """A live call that is refused ends the step there, with the status of such a staged one. What else ends it, the
     step's own exception too, is a sentence: a traceback would print the lines of the program around it.
     """
@@ -115,7 +115,7 @@ def _ends_told() -> Iterator[None]:
         typer.echo(f"{ended.code}: {escape_unprintable(text_of(ended))}", err=True)
         raise typer.Exit(_ENDS.get(type(ended), NOT_RUN)) from ended
     except Exception as raised:
-        told = f"the step raised {type(raised).__name__}: {text_of(raised)} ({raised_at(raised)})"
+        told = f"the step raised {type(raised).__name__}: {text_of(raised)} ({error_location(raised)})"
         typer.echo(escape_unprintable(told), err=True)
         raise typer.Exit(NOT_RUN) from raised
 
@@ -159,10 +159,10 @@ def replay_journal(
 
     Ends with 0 where it does what was recorded, and 1 where it does not.
     """
-    with errors_told():
+    with report_errors():
         require_mode(mode)
         fn = load_step(step)
-        place = None if export is not None else place_of(journal)
+        place = None if export is not None else journal_location(journal)
         found: ReplayResult = run_step(
             lambda: replay(key, fn, mode=cast("Mode", mode), export=export, journal=place)
         )
