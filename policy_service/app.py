@@ -32,31 +32,31 @@ from countersign.contract.wire import (
     WithdrawRequest,
 )
 from policy_service import __version__, from_settings, metrics, tracing
-from policy_service.audit.telemetry import AuditTelemetry
 from policy_service.audit.feed import Feed
 from policy_service.audit.log import highest_index
-from policy_service.audit.sequencer import LEASE, SequencerLimits, Sequencer
+from policy_service.audit.sequencer import LEASE, Sequencer, SequencerLimits
+from policy_service.audit.telemetry import AuditTelemetry
+from policy_service.channels.admin.socket import embedded_lock, open_database
 from policy_service.channels.http import (
     agent_keys,
+    backchannel_logout,
     openapi,
-    request_metrics,
     policies,
     problems,
     proposals,
     redemptions,
+    request_metrics,
     reviews,
     shadow_report,
-    backchannel_logout,
     tasks,
     transactions,
     wellknown,
 )
 from policy_service.channels.http import log as log_routes
-from policy_service.channels.http.response_headers import ResponseHeaders
 from policy_service.channels.http.api import Api
 from policy_service.channels.http.authentication import Authentication
 from policy_service.channels.http.duplicate_headers import RefuseDuplicateHeaders
-from policy_service.channels.admin.socket import embedded_lock, open_database
+from policy_service.channels.http.response_headers import ResponseHeaders
 from policy_service.channels.slack import transports as slack_routes
 from policy_service.channels.slack.workers import SlackService
 from policy_service.channels.web import routes as web
@@ -69,10 +69,10 @@ from policy_service.identity.external_jwt import TrustedIssuers
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.proofs import Authenticator, Nonces
 from policy_service.identity.sessions import Sessions
-from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
-from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.jobs.delivery import WebhookSender, send_outbox
+from policy_service.jobs.epoch_mark import EpochMarkWriter, reconcile_epoch
 from policy_service.jobs.health_monitor import HealthMonitor
+from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.logs import log_loop_exception, set_up_logs
 from policy_service.pap.active_bundle import ActiveBundle
 from policy_service.pap.candidate import Candidate
@@ -81,9 +81,9 @@ from policy_service.settings import Settings
 from policy_service.storage import advisory_locks
 from policy_service.storage.unit_of_work import Clock, utc_now
 from policy_service.tokens.keys import Signer, read_keys
-from policy_service.workflow.expiry import sweep
-from policy_service.workflow.effects.activate import activate, reevaluate_open_effects, refresh_on_request
 from policy_service.workflow.bundle_refresh import refresh_bundle
+from policy_service.workflow.effects.activate import activate, reevaluate_open_effects, refresh_on_request
+from policy_service.workflow.expiry import sweep
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
 from policy_service.workflow.shadow import comparison
 
@@ -237,7 +237,9 @@ class Service:
             return []
         settings = self.settings
         every_s = settings.policies_poll_s if settings.shadow_ref else settings.poll_bundle_s
-        return [Job("shadow", every_s, lambda: comparison.shadow_new_decisions(self.ctx, candidate, self._holder))]
+        return [
+            Job("shadow", every_s, lambda: comparison.shadow_new_decisions(self.ctx, candidate, self._holder))
+        ]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

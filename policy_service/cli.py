@@ -19,12 +19,19 @@ import typer
 from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
-from policy_service.channels.admin import backup, people, signing_keys, slack, freeze_and_revoke, webhooks, verify_review
+from policy_service.channels.admin import (
+    backup,
+    freeze_and_revoke,
+    people,
+    signing_keys,
+    slack,
+    verify_review,
+    webhooks,
+)
+from policy_service.channels.admin.output import AsJson, print_result, report_errors
 from policy_service.channels.admin.policy_cli import add_author_verbs
 from policy_service.channels.admin.policy_cli.bundles import configured_bundle_files
 from policy_service.channels.admin.socket import embedded_lock, open_database, run_admin_command
-from policy_service.channels.admin.output import AsJson, print_result, report_errors
-from policy_service.settings_parsing import ENV_PREFIX, without_password
 from policy_service.errors import ServiceError, StartError
 from policy_service.http_clients import Route
 from policy_service.identity.dev_signin import DEV_ISSUER
@@ -33,10 +40,11 @@ from policy_service.logs import set_up_foreign_logs, set_up_logs
 from policy_service.pap.bundle import build_bundle
 from policy_service.pap.git.remotes import parse_address as repository_of
 from policy_service.settings import Settings, load_settings
+from policy_service.settings_parsing import ENV_PREFIX, without_password
 from policy_service.slack import SlackApp
 from policy_service.tokens.epoch import Mark
-from policy_service.tokens.secret_files import create_secret
 from policy_service.tokens.keys import make_keys
+from policy_service.tokens.secret_files import create_secret
 from policy_service.workflow.slack.admin import CheckResult
 
 if TYPE_CHECKING:
@@ -166,7 +174,9 @@ def serve() -> None:
         gc.freeze()  # what is loaded stays: no collection walks it again (5 % of a submission's processor time)
         config = _uvicorn_config(asgi, settings)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(serve_with_socket(asgi, config, asgi.state.service.ctx, lambda: _print_welcome(settings)))
+            runner.run(
+                serve_with_socket(asgi, config, asgi.state.service.ctx, lambda: _print_welcome(settings))
+            )
 
 
 def _uvicorn_config(asgi: Any, settings: Settings) -> uvicorn.Config:
@@ -272,7 +282,9 @@ def signin(
             typer.echo(
                 f"{person} is in no group of the bundle and may approve nothing; known: {names}", err=True
             )
-        link = run_admin_command(settings, "sign-in-link", {"sub": person, "name": name or known.get(person, person)})
+        link = run_admin_command(
+            settings, "sign-in-link", {"sub": person, "name": name or known.get(person, person)}
+        )
         print_result(link, as_json, link["url"])
 
 
@@ -306,7 +318,9 @@ def show_settings(as_json: AsJson = False) -> None:
             }
             for name, field in Settings.model_fields.items()
         ]
-        print_result(rows, as_json, "\n".join(f"{r['variable']}={r['value']}\n    {r['meaning']}" for r in rows))
+        print_result(
+            rows, as_json, "\n".join(f"{r['variable']}={r['value']}\n    {r['meaning']}" for r in rows)
+        )
 
 
 @agent_app.command("enroll")

@@ -190,7 +190,9 @@ def git_pool(url: str, route: Route, timeout_s: float) -> PoolManager:
         return urllib3.PoolManager(**options)
     parsed = urllib3.util.parse_url(proxy)
     headers = urllib3.make_headers(proxy_basic_auth=parsed.auth) if parsed.auth else None
-    return urllib3.ProxyManager(proxy, proxy_headers=headers, proxy_ssl_context=tls_context(route.ca_file), **options)
+    return urllib3.ProxyManager(
+        proxy, proxy_headers=headers, proxy_ssl_context=tls_context(route.ca_file), **options
+    )
 
 
 def span_exporter(route: Route) -> SpanExporter:

@@ -57,7 +57,9 @@ def log_loop_exception(_: asyncio.AbstractEventLoop, context: dict[str, Any]) ->
     )
 
 
-def strip_exception_messages(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def strip_exception_messages(
+    _: Any, __: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
     """The exception of a line as kinds and places."""
     found = event.pop("exc_info", None)
     if found is True:

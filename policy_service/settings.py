@@ -24,17 +24,17 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from policy_service.settings_parsing import (
-    ENV_PREFIX,
-    config_file,
-    setting_error,
-    is_loopback,
-    require_origin,
-    require_proxy,
-)
 from policy_service.errors import StartError
 from policy_service.issuers import SignInProvider, TrustedIssuer, require_distinct
 from policy_service.remote_hosts import DirectoryApi, FactsHost, Webhook
+from policy_service.settings_parsing import (
+    ENV_PREFIX,
+    config_file,
+    is_loopback,
+    require_origin,
+    require_proxy,
+    setting_error,
+)
 from policy_service.slack import SlackApp
 
 _POSTGRESQL = "postgresql+psycopg"
@@ -388,7 +388,9 @@ def load_settings(**given: Any) -> Settings:
     except SettingsError as error:
         raise StartError(f"settings: {error}; write lists and tables in the environment as JSON") from None
     except ValidationError as error:
-        faults = "; ".join(setting_error(one) for one in error.errors(include_url=False, include_context=False))
+        faults = "; ".join(
+            setting_error(one) for one in error.errors(include_url=False, include_context=False)
+        )
         raise StartError(
             f"settings: {faults}"
         ) from None  # the error itself quotes every value given, secrets too

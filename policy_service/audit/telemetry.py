@@ -58,7 +58,10 @@ class AuditTelemetry:
         for line in lines:
             linked = known.get(line.txn)
             tracing.record_span(
-                f"countersign {line.kind}", _span_attributes(line), seconds, () if linked is None else (linked,)
+                f"countersign {line.kind}",
+                _span_attributes(line),
+                seconds,
+                () if linked is None else (linked,),
             )
 
     def _find(self, tx: Tx, txn: str) -> SpanContext | None:

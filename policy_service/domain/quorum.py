@@ -46,7 +46,10 @@ class BreakGlassApproval:
 
 
 def break_glass_approval(
-    gates: Sequence[MergedGate], signatures: Sequence[BreakGlassSignature], *, excluded: frozenset[str] = frozenset()
+    gates: Sequence[MergedGate],
+    signatures: Sequence[BreakGlassSignature],
+    *,
+    excluded: frozenset[str] = frozenset(),
 ) -> BreakGlassApproval | None:
     """What these signatures, in the order they were given, come to; None while they are not enough."""
     by_person: dict[str, BreakGlassSignature] = {}
@@ -205,7 +208,9 @@ def _with_one_less(gates: Iterable[MergedGate], of: MergedGate) -> list[MergedGa
 
 def _first_denial(gates: Sequence[MergedGate], votes: Iterable[BallotVote]) -> str | None:
     denials = (vote for vote in votes if vote.verdict == "deny")
-    return next((vote.vote_id for vote in denials if any(is_eligible_for(gate, vote) for gate in gates)), None)
+    return next(
+        (vote.vote_id for vote in denials if any(is_eligible_for(gate, vote) for gate in gates)), None
+    )
 
 
 def _still_approving(votes: Sequence[BallotVote]) -> list[BallotVote]:

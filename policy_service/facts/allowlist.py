@@ -149,7 +149,11 @@ class DirectoryReader:
     """The directory as it was last read. `members` is replaced as a whole, and only when somebody came or went."""
 
     def __init__(
-        self, place: AllowedHost, clock: Callable[[], datetime], max_age: timedelta, health: Health | None = None
+        self,
+        place: AllowedHost,
+        clock: Callable[[], datetime],
+        max_age: timedelta,
+        health: Health | None = None,
     ) -> None:
         self._place = place
         self._clock = clock

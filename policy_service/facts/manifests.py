@@ -29,7 +29,7 @@ from jsonschema.exceptions import ValidationError
 from countersign.contract import JSON, MAX_SAFE_INTEGER, ToolManifest, pointer_tokens
 from countersign.contract.json_schema import require_json_schema, validator_of
 from countersign.contract.schema_rules import MAX_SCHEMA_NODES
-from policy_service.domain.policy_request import InvalidArgsError, EncodedArgs
+from policy_service.domain.policy_request import EncodedArgs, InvalidArgsError
 from policy_service.domain.values import MAX_DECIMAL_PLACES, decimal_places, decimal_value
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -277,7 +277,9 @@ def _refused(path: Path, value: JSON, expected: str) -> InvalidArgsError:
 MAX_ERRORS: Final = 3
 """How many of the problems with one call's args are told; the rest follow from these or come next time."""
 
-_MAX_MESSAGE: Final = 200  # characters of a jsonschema message; a longer one quotes a long value and helps nobody
+_MAX_MESSAGE: Final = (
+    200  # characters of a jsonschema message; a longer one quotes a long value and helps nobody
+)
 
 
 class InputCodec:

@@ -217,7 +217,9 @@ def parse_meters(table: Mapping[str, Any], manifests: Mapping[str, ToolManifest]
         try:
             meters[name] = _meter(name, content, manifests)
         except ValidationError as error:
-            problems += [f"meter {name!r}: {_describe_error(item)}" for item in error.errors(include_url=False)]
+            problems += [
+                f"meter {name!r}: {_describe_error(item)}" for item in error.errors(include_url=False)
+            ]
         except ValueError as error:
             problems.append(f"meter {name!r}: {error}")
     return meters, problems

@@ -38,7 +38,9 @@ Rows: TypeAlias = Sequence[Mapping[str, Any]]
 MAX_ROWS: Final = 2
 """How many rows are fetched at most: the second one already makes the answer wrong."""
 
-_STEPS_PER_CHECK: Final = 2_000  # SQLite virtual machine steps between two looks at the clock: well under a millisecond
+_STEPS_PER_CHECK: Final = (
+    2_000  # SQLite virtual machine steps between two looks at the clock: well under a millisecond
+)
 _POOL: Final = 4  # connections a PostgreSQL source keeps; further reads wait for one of them
 
 
@@ -164,7 +166,9 @@ class AllowedHost:
         if self.token is not None:
             headers["Authorization"] = f"Bearer {self.token}"
         there = self.setting
-        async with open_response(method, url, there, headers=headers, body=body, resolve=self.resolve) as response:
+        async with open_response(
+            method, url, there, headers=headers, body=body, resolve=self.resolve
+        ) as response:
             return await _read(response, limits)
 
 

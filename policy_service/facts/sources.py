@@ -22,7 +22,7 @@ import structlog
 
 from countersign.contract import Resource
 from policy_service import metrics
-from policy_service.domain.policy_request import FactAge, Facts, DisplayedFact
+from policy_service.domain.policy_request import DisplayedFact, FactAge, Facts
 from policy_service.facts.config import AGENT, AttributeType, FactsConfig, SourceSpec, parse_timestamp
 from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader
 from policy_service.health import Health
@@ -159,7 +159,9 @@ class FactSources:
         others = (spec for spec in self._config.source if spec.file is None and spec not in known)
         self._excluded = frozenset(spec.name for spec in others)
 
-    def file_attributes(self, tool: str, resource: Resource, agent: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def file_attributes(
+        self, tool: str, resource: Resource, agent: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the bundle's own files say of the resource and of the agent, as written; nothing else is asked."""
         values = {"resource_id": resource.id, "agent": agent}
         return self._in_files(resource.type, tool, values), self._in_files(AGENT, tool, values)
@@ -180,7 +182,12 @@ class FactSources:
                 self._health.good("facts", name)
 
     def _take(
-        self, spec: SourceSpec, values: Mapping[str, str], read: _SourceRows, now: datetime, found: _EntityFacts
+        self,
+        spec: SourceSpec,
+        values: Mapping[str, str],
+        read: _SourceRows,
+        now: datetime,
+        found: _EntityFacts,
     ) -> None:
         rows = read.rows
         subject = f"{spec.entity} {values['agent' if spec.entity == AGENT else 'resource_id']!r}"
@@ -246,7 +253,9 @@ class FactSources:
         try:
             found.attributes[name] = kind.encode(value)
         except ValueError as error:
-            raise _FactError(_unusable_source(spec), f"source {spec.name!r}: attribute {name!r}: {error}") from error
+            raise _FactError(
+                _unusable_source(spec), f"source {spec.name!r}: attribute {name!r}: {error}"
+            ) from error
         found.shown.append(DisplayedFact(name, str(value), spec.name, as_of))
 
 
@@ -265,7 +274,9 @@ def _as_of(spec: SourceSpec, row: dict[str, Any], asked_at: datetime, now: datet
         try:
             as_of = parse_timestamp(row.pop(spec.as_of, None))
         except ValueError as error:
-            raise _FactError(_unusable_source(spec), f"source {spec.name!r}: {spec.as_of!r}: {error}") from error
+            raise _FactError(
+                _unusable_source(spec), f"source {spec.name!r}: {spec.as_of!r}: {error}"
+            ) from error
     age = now - as_of
     if age < -_CLOCK_SKEW or (spec.max_age is not None and age > spec.max_age):
         raise _FactError(

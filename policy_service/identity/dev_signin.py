@@ -17,10 +17,10 @@ from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.people import record_sign_in
 from policy_service.identity.sessions import hash_secret, open_session
 from policy_service.settings import Settings
+from policy_service.storage.audit_writer import append
 from policy_service.storage.core import table
 from policy_service.storage.credential_tables import SignInLinkRow
 from policy_service.storage.database import Tx
-from policy_service.storage.audit_writer import append
 
 DEV_ISSUER = "urn:countersign:dev"
 _BYTES = 32
@@ -63,7 +63,9 @@ def spend_link(tx: Tx, settings: Settings, token: str) -> str:
     """
     _require_on(settings)
     columns = table(SignInLinkRow).columns
-    link = tx.conn.execute(select(*columns).where(col(SignInLinkRow.token_hash) == hash_secret(token))).first()
+    link = tx.conn.execute(
+        select(*columns).where(col(SignInLinkRow.token_hash) == hash_secret(token))
+    ).first()
     if link is None or link.used_at is not None:
         raise InvalidRequestError(
             "this sign-in link is unknown or was used; ask the terminal for another: policy-service signin NAME",

@@ -34,7 +34,7 @@ from joserfc.util import base64_to_int
 
 from countersign.contract import ErrorCode
 from policy_service import metrics
-from policy_service.errors import StartError, ServerError
+from policy_service.errors import ServerError, StartError
 from policy_service.health import Health
 from policy_service.http_clients import DIRECT, Route, http_client, http_transport
 from policy_service.issuers import ALGORITHMS, require_published_url, require_safe_url
@@ -341,7 +341,9 @@ class IssuerKeys:
         asked = f"{str(self.issuer).rstrip('/')}{_DISCOVERY}"
         found = await get_json_document(self._client, asked, f"the discovery of {self.name!r}")
         if not isinstance(found, dict) or found.get("issuer") != self.issuer:
-            raise issuer_unavailable(f"the discovery of {self.name!r} describes another issuer than {self.issuer!r}")
+            raise issuer_unavailable(
+                f"the discovery of {self.name!r} describes another issuer than {self.issuer!r}"
+            )
         return found
 
     async def _fetch_keys(self) -> PublishedKeys:

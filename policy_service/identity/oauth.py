@@ -26,7 +26,14 @@ from policy_service.errors import ForbiddenError, ServerError
 from policy_service.http_clients import oauth_client
 from policy_service.identity.claims import claim_at
 from policy_service.identity.external_jwt import UntrustedTokenError, audiences, verify_jwt
-from policy_service.identity.issuer_keys import TOTAL_TIMEOUT_S, TIMEOUT_S, IssuerKeys, get_response, get_json_document, issuer_unavailable
+from policy_service.identity.issuer_keys import (
+    TIMEOUT_S,
+    TOTAL_TIMEOUT_S,
+    IssuerKeys,
+    get_json_document,
+    get_response,
+    issuer_unavailable,
+)
 from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
@@ -185,7 +192,9 @@ def github_endpoint(provider: SignInProvider, which: str) -> str:
     return provider.issuer + _PATHS[which]
 
 
-async def fetch_account(client: httpx2.AsyncClient, provider: SignInProvider, access_token: str) -> GithubAccount:
+async def fetch_account(
+    client: httpx2.AsyncClient, provider: SignInProvider, access_token: str
+) -> GithubAccount:
     """The account behind an access token.
 
     Raises:
@@ -206,7 +215,9 @@ async def _teams(client: httpx2.AsyncClient, provider: SignInProvider, access_to
     """The names of all teams, with None for an entry that names none."""
     names: list[str | None] = []
     for page in range(1, _MOST_PAGES + 1):
-        found = await _api_get(client, provider, f"/user/teams?per_page={_PER_PAGE}&page={page}", access_token)
+        found = await _api_get(
+            client, provider, f"/user/teams?per_page={_PER_PAGE}&page={page}", access_token
+        )
         if not isinstance(found, list):
             raise UntrustedTokenError("GitHub listed no teams")
         names += [_team_name(team) for team in found]

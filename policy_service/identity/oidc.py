@@ -45,11 +45,11 @@ from policy_service.http_clients import DIRECT, Route
 from policy_service.identity import oauth
 from policy_service.identity.claims import (
     MAX_LENGTHS,
-    effective_groups,
-    verified_email,
-    listed_groups,
     display_name,
+    effective_groups,
+    listed_groups,
     require_member,
+    verified_email,
 )
 from policy_service.identity.external_jwt import UntrustedTokenError, text_claim, verify_jwt
 from policy_service.identity.issuer_keys import IssuerKeys, bounded_transport, issuer_client
@@ -178,12 +178,17 @@ class SignIn:
         provider, _ = self._find(name)
         note = self._unseal(sealed)
         if note is None or note.provider != name or self._clock().timestamp() - note.at > SIGN_IN_LIFETIME_S:
-            raise _restart_error("this browser did not begin that sign-in, or it took longer than ten minutes")
+            raise _restart_error(
+                "this browser did not begin that sign-in, or it took longer than ten minutes"
+            )
         if not hmac.compare_digest(query.get("state", "").encode(), note.state.encode()):
             raise _restart_error("the provider answered another sign-in than the one this browser began")
         await self._require_issuer(provider, query)
         if "error" in query:
-            error, description = printable_line(query["error"]), printable_line(query.get("error_description", ""))
+            error, description = (
+                printable_line(query["error"]),
+                printable_line(query.get("error_description", "")),
+            )
             log.warning("sign_in_refused", provider=name, error=error, description=description)
             words = f": {description}" if description else ""
             raise ForbiddenError(f"{provider.title} did not sign you in ({error}){words}")
@@ -256,7 +261,9 @@ class SignIn:
         if provider.kind == "github":
             raise NotFoundError(f"{name!r} sends no logout tokens")
         now = self._clock()
-        seen = await verify_jwt(token, self._keys[name], algorithms=provider.algorithms, types=LOGOUT_TYPES, now=now)
+        seen = await verify_jwt(
+            token, self._keys[name], algorithms=provider.algorithms, types=LOGOUT_TYPES, now=now
+        )
         return read_logout(provider, seen.claims, now)
 
     async def _exchange(self, provider: SignInProvider, code: str, note: _PendingSignIn) -> Mapping[str, Any]:

@@ -21,12 +21,12 @@ from sqlmodel import col
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
-from policy_service.identity.webauthn import RegisteredCredential, key_digest
 from policy_service.identity.sessions import Session
-from policy_service.storage.core import update_rows, find, find_one, insert_row, insert_row_or_ignore, table
+from policy_service.identity.webauthn import RegisteredCredential, key_digest
+from policy_service.storage.audit_writer import append
+from policy_service.storage.core import find, find_one, insert_row, insert_row_or_ignore, table, update_rows
 from policy_service.storage.credential_tables import SessionRow
 from policy_service.storage.database import Tx
-from policy_service.storage.audit_writer import append
 from policy_service.storage.system_tables import ChallengeRow, PasskeyRow
 from policy_service.storage.types import new_id
 
@@ -110,7 +110,9 @@ def spend_challenge(tx: Tx, nonce: str) -> SpentChallenge | None:
     return SpentChallenge(row.purpose, f"{row.iss}|{row.sub}", row.session, row.about, row.expires_at)
 
 
-def require_matching_challenge(spent: SpentChallenge | None, purpose: str, person: str, session: str, now: datetime) -> SpentChallenge:
+def require_matching_challenge(
+    spent: SpentChallenge | None, purpose: str, person: str, session: str, now: datetime
+) -> SpentChallenge:
     """That a spent challenge was for this.
 
     Raises:

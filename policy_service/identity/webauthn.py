@@ -94,7 +94,9 @@ def step_up_challenge(signed: Mapping[str, Any]) -> bytes:
         ValueError: a member is missing, or there is another one.
     """
     if signed.keys() != set(STEP_UP_MEMBERS):
-        raise ValueError(f"a step-up signs {', '.join(STEP_UP_MEMBERS)}; here are {', '.join(sorted(signed))}")
+        raise ValueError(
+            f"a step-up signs {', '.join(STEP_UP_MEMBERS)}; here are {', '.join(sorted(signed))}"
+        )
     return bytes.fromhex(labelled_digest(STEP_UP_LABEL, canonicalize(dict(signed))))
 
 
@@ -121,7 +123,9 @@ def registration_options(
     return options_to_json(options)
 
 
-def authentication_options(party: RelyingParty, challenge: bytes, *, known: Sequence[str], timeout_s: int) -> str:
+def authentication_options(
+    party: RelyingParty, challenge: bytes, *, known: Sequence[str], timeout_s: int
+) -> str:
     """The options for ``navigator.credentials.get``, in JSON."""
     options = generate_authentication_options(
         rp_id=party.rp_id,

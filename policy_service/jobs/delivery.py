@@ -27,7 +27,15 @@ from policy_service.remote_hosts import Webhook
 from policy_service.settings import Settings
 from policy_service.storage.outbox import DrainResult, Message, RetryPolicy, drain
 from policy_service.tokens.keys import WebhookKey, read_webhook_keys
-from policy_service.workflow.webhooks import DeliveryResult, ReceiverStatus, deliver, enqueue_events, record_result, receiver_status, claim_messages
+from policy_service.workflow.webhooks import (
+    DeliveryResult,
+    ReceiverStatus,
+    claim_messages,
+    deliver,
+    enqueue_events,
+    receiver_status,
+    record_result,
+)
 
 log = structlog.get_logger(__name__)
 

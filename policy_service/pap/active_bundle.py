@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from policy_service.facts.allowlist import DirectoryReader, Allowlist
+from policy_service.facts.allowlist import Allowlist, DirectoryReader
 from policy_service.health import Signal
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.policy_tests.activation_check import CaseCheck
 from policy_service.pap.problems import BundleError, Problem, RejectionReason
-from policy_service.pap.source import BundleFiles, BundleSource, AcceptedCommits, CommitInfo
-from policy_service.pap.subprocess_loader import RequiredCases, LoaderFailedError, BundleLoader
+from policy_service.pap.source import AcceptedCommits, BundleFiles, BundleSource, CommitInfo
+from policy_service.pap.subprocess_loader import BundleLoader, LoaderFailedError, RequiredCases
 
 AcceptBundle = Callable[[Bundle], Awaitable[bool]]
 """Asked before a bundle comes into force: records that for all replicas, or says that another was first."""
@@ -118,7 +118,9 @@ class ActiveBundle:
         """Which source it follows, as all replicas name it; None for a folder of its own."""
         return self._source.identity
 
-    async def reload(self, standing: AcceptedCommits | None = None, accept: AcceptBundle | None = None) -> ReloadResult:
+    async def reload(
+        self, standing: AcceptedCommits | None = None, accept: AcceptBundle | None = None
+    ) -> ReloadResult:
         """Look at the source again and swap to its newest bytes if they are valid. Reading and parsing happen in a
         thread.
 

@@ -16,9 +16,9 @@ from typing import Final
 from countersign.contract import JSON, ContractError, ToolManifest
 from policy_service.domain.gates import Gate
 from policy_service.domain.policy_request import Facts
+from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
-from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.sources import FactSources
 from policy_service.pap.check import CheckedBundle, check_files
 from policy_service.pap.compile import compile_rules
@@ -156,7 +156,10 @@ def build_bundle(source: BundleFiles, outside: Allowlist | None = None) -> Bundl
 
 
 def assemble_bundle(
-    source: BundleFiles, checked: CheckedBundle, outside: Allowlist | None, pause: Callable[[], None] = lambda: None
+    source: BundleFiles,
+    checked: CheckedBundle,
+    outside: Allowlist | None,
+    pause: Callable[[], None] = lambda: None,
 ) -> Bundle:
     """The bundle of these bytes, made of what checking them found.
 

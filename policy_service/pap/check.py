@@ -16,17 +16,17 @@ from typing import Any, Final
 from cedarpy import pst
 
 from countersign.contract import manifest_file
-from policy_service.domain.person_actions import RESOURCE_TYPES, APPROVE, SETTLE, STOP
+from policy_service.domain.person_actions import APPROVE, RESOURCE_TYPES, SETTLE, STOP
 from policy_service.facts.allowlist import Allowlist
 from policy_service.pap.compile import (
     PolicySetSource,
     ToolRulesSource,
-    people_policies,
-    people_schema,
     cedar_schema_json,
     compile_schema,
-    tool_shapes,
+    people_policies,
+    people_schema,
     tool_rules_source,
+    tool_shapes,
 )
 from policy_service.pap.parts import BundleParts, read_parts
 from policy_service.pap.policies import MAX_POLICIES_PER_TOOL, Policy, read_policies, schema_problems

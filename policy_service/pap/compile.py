@@ -22,7 +22,7 @@ from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
 from policy_service.pap.parts import BundleParts, read_parts
 from policy_service.pap.policies import Policy
 from policy_service.pap.tools import ToolVersion
-from policy_service.pdp.rules import PeopleRules, PolicySource, Rules, ToolRules, scope_may_match, policy_set
+from policy_service.pdp.rules import PeopleRules, PolicySource, Rules, ToolRules, policy_set, scope_may_match
 
 
 def tool_shape(version: ToolVersion, meters: Sequence[Meter] = ()) -> ToolShape:
@@ -81,7 +81,9 @@ class ToolRulesSource:
     permits: tuple[str, ...]
 
 
-def tool_rules_source(version: ToolVersion, policies: Mapping[str, Policy], parts: BundleParts) -> ToolRulesSource:
+def tool_rules_source(
+    version: ToolVersion, policies: Mapping[str, Policy], parts: BundleParts
+) -> ToolRulesSource:
     """What one version of a tool is decided with, under these policies about tools; they have been validated."""
     shape = tool_shape(version, parts.meters.get(version.tool, ()))
     schema = json.dumps(cedar_schema_json([shape], parts.config))

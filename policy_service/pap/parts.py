@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from countersign.contract import Lane, Limits, ToolManifest, load
+from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.config import FactsConfig, SourceSpec, parse_facts_config, row_problems
 from policy_service.facts.groups import GroupDirectory, parse_groups
 from policy_service.facts.manifests import InputCodec
 from policy_service.facts.meters import Meter, by_tool, parse_meters
-from policy_service.facts.allowlist import Allowlist
 from policy_service.facts.readers import HttpReader, SourceFailedError, SqlReader
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.pap.folder_reader import MAX_FILE_BYTES
@@ -93,7 +93,9 @@ def _database_url(source: SourceSpec, folder: Path | None) -> str:
     )
 
 
-def read_parts(files: Mapping[str, bytes], outside: Allowlist | None = None) -> tuple[BundleParts, list[Problem]]:
+def read_parts(
+    files: Mapping[str, bytes], outside: Allowlist | None = None
+) -> tuple[BundleParts, list[Problem]]:
     """All parts, and every problem in them; parts with a problem are empty.
 
     What is asked outside is held against what this service may ask; without ``outside`` nobody is asked.

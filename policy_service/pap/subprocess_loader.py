@@ -29,9 +29,9 @@ from cedarpy import policies_to_json_str, pst
 
 from policy_service.facts.allowlist import Allowlist
 from policy_service.pap.bundle import Bundle, assemble_bundle
-from policy_service.pap.policy_tests.activation_check import CaseCheck, require_cases_pass
 from policy_service.pap.check import CheckedBundle, check_files
 from policy_service.pap.compile import PolicySetSource, ToolRulesSource, compile_policy_set
+from policy_service.pap.policy_tests.activation_check import CaseCheck, require_cases_pass
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles
 
@@ -202,7 +202,9 @@ class BundleLoader:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
 
-    def prepare(self, source: BundleFiles, cases: RequiredCases | None = None) -> tuple[Bundle, CaseCheck | None]:
+    def prepare(
+        self, source: BundleFiles, cases: RequiredCases | None = None
+    ) -> tuple[Bundle, CaseCheck | None]:
         """The bundle, and how many cases it passed where they were asked for. Blocks; belongs in a thread.
 
         Raises:

@@ -67,7 +67,9 @@ def build_entities(entities: Sequence[Mapping[str, Any]], schema: Schema) -> Ent
     return Entities.from_json_str(json.dumps(entities), schema)
 
 
-def evaluate_policies(policies: PolicySet, request: CedarRequest, entities: Entities, schema: Schema) -> CedarAnswer:
+def evaluate_policies(
+    policies: PolicySet, request: CedarRequest, entities: Entities, schema: Schema
+) -> CedarAnswer:
     """Ask one policy set. Any input the engine will not take is an answer with errors."""
     result = is_authorized(
         {
@@ -91,7 +93,9 @@ def failed_policy_ids(errors: Sequence[str]) -> tuple[str, ...]:
     return tuple(match.group(1) for error in errors if (match := _FAILED_POLICY.match(error)))
 
 
-def build_request(question: PolicyRequest, tool: ToolRules, resource: Resource, encoded: EncodedArgs) -> CedarRequest:
+def build_request(
+    question: PolicyRequest, tool: ToolRules, resource: Resource, encoded: EncodedArgs
+) -> CedarRequest:
     """The request both policy sets are asked about."""
     manifest = tool.manifest
     context: dict[str, Any] = {
@@ -133,7 +137,9 @@ def entities_json(question: PolicyRequest, rules: Rules, resource: Resource) -> 
 
 def person_entity_json(person: str, groups: frozenset[str]) -> dict[str, Any]:
     """A person in their groups."""
-    return entity_json(entity_uid("User", person), {}, [entity_uid("Group", group) for group in sorted(groups)])
+    return entity_json(
+        entity_uid("User", person), {}, [entity_uid("Group", group) for group in sorted(groups)]
+    )
 
 
 def missing_facts(question: PolicyRequest, tool: ToolRules) -> tuple[str, ...]:

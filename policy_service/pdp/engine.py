@@ -37,16 +37,16 @@ from cedarpy import Entities
 from countersign.contract import ContractError, DenyCode, Resource, Verdict, manifest_file
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
-from policy_service.domain.policy_request import InvalidArgsError, EncodedArgs, PolicyRequest
+from policy_service.domain.policy_request import EncodedArgs, InvalidArgsError, PolicyRequest
 from policy_service.pdp.cedar import (
     CedarAnswer,
     CedarRequest,
-    evaluate_policies,
-    entities_json,
     build_entities,
+    build_request,
+    entities_json,
+    evaluate_policies,
     failed_policy_ids,
     missing_facts,
-    build_request,
 )
 from policy_service.pdp.rules import (
     DEV,
@@ -140,7 +140,9 @@ def _facts_problem(rules: Rules, question: PolicyRequest, tool: ToolRules) -> st
     return None
 
 
-def _ask(rules: Rules, question: PolicyRequest, tool: ToolRules, resource: Resource, encoded: EncodedArgs) -> RulesOutcome:
+def _ask(
+    rules: Rules, question: PolicyRequest, tool: ToolRules, resource: Resource, encoded: EncodedArgs
+) -> RulesOutcome:
     try:
         entities = build_entities(entities_json(question, rules, resource), tool.schema)
     except ValueError as error:

@@ -14,10 +14,18 @@ from datetime import datetime
 from typing import Any, Literal
 
 from policy_service.domain.decision import Reason
-from policy_service.domain.person_actions import RESOURCE_TYPES, APPROVE
+from policy_service.domain.person_actions import APPROVE, RESOURCE_TYPES
 from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.domain.values import datetime_value
-from policy_service.pdp.cedar import CedarAnswer, CedarRequest, evaluate_policies, build_entities, entity_json, person_entity_json, entity_uid
+from policy_service.pdp.cedar import (
+    CedarAnswer,
+    CedarRequest,
+    build_entities,
+    entity_json,
+    entity_uid,
+    evaluate_policies,
+    person_entity_json,
+)
 from policy_service.pdp.rules import PeopleRules, Rules
 
 
@@ -158,7 +166,10 @@ def _id_of(what: ReviewFacts | StopFacts) -> str:
 
 def _stop_entities(person: PersonFacts, what: StopFacts) -> list[dict[str, Any]]:
     attributes = {"what": what.what, "name": what.name}
-    return [person_entity_json(person.person, person.groups), entity_json(entity_uid("Stop", _id_of(what)), attributes)]
+    return [
+        person_entity_json(person.person, person.groups),
+        entity_json(entity_uid("Stop", _id_of(what)), attributes),
+    ]
 
 
 def _entities(rules: Rules, action: str, approver: PersonFacts, review: ReviewFacts) -> list[dict[str, Any]]:

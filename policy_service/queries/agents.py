@@ -24,7 +24,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.queries.alarms import StopLine, actor_display_name
 from policy_service.queries.context import Context
 from policy_service.queries.effect_text import Piece, effect_sentence
-from policy_service.queries.repository import select_at_revisions, rows
+from policy_service.queries.repository import rows, select_at_revisions
 from policy_service.queries.stops import Target
 from policy_service.storage.core import table
 from policy_service.storage.credential_tables import AgentKeyRow
@@ -167,7 +167,12 @@ def _frozen(conn: Connection, bundle: Bundle, row: AgentRow) -> StopLine | None:
         return None
     by = row.frozen_by or ""
     names = names_of(conn, {by.removeprefix("person:")} if by.startswith("person:") else set())
-    return StopLine(Target("agent", row.name), row.frozen_at, actor_display_name(bundle, by, names), row.frozen_reason or "")
+    return StopLine(
+        Target("agent", row.name),
+        row.frozen_at,
+        actor_display_name(bundle, by, names),
+        row.frozen_reason or "",
+    )
 
 
 def _key(key: AgentKeyRow, now: datetime) -> KeyLine:

@@ -20,7 +20,7 @@ from policy_service.identity.agents import OPERATOR, frozen_agents
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.queries.repository import select_at_revisions, rows
+from policy_service.queries.repository import rows, select_at_revisions
 from policy_service.queries.stops import Target, list_stops
 from policy_service.slack import UNHEALTHY_FAILURES, SlackApp
 from policy_service.storage.core import find_one, table
@@ -117,7 +117,10 @@ def _stops(conn: Connection, bundle: Bundle) -> list[StopLine]:
         if row.frozen_at is not None
     ]
     names = names_of(conn, {by.removeprefix("person:") for _, _, by, _ in held if by.startswith("person:")})
-    return [StopLine(target, since, actor_display_name(bundle, by, names), reason) for target, since, by, reason in held]
+    return [
+        StopLine(target, since, actor_display_name(bundle, by, names), reason)
+        for target, since, by, reason in held
+    ]
 
 
 def actor_display_name(bundle: Bundle, actor: str, names: dict[str, str]) -> str:
@@ -132,7 +135,10 @@ def _opened(conn: Connection, now: datetime) -> list[BreakGlassLine]:
     owed = _owed(conn)
     lately = (
         select(*table(ReviewRow).columns)
-        .where(col(ReviewRow.break_glass_at).is_not(None), col(ReviewRow.break_glass_at) > now - BREAK_GLASS_SHOWN_FOR)
+        .where(
+            col(ReviewRow.break_glass_at).is_not(None),
+            col(ReviewRow.break_glass_at) > now - BREAK_GLASS_SHOWN_FOR,
+        )
         .order_by(col(ReviewRow.break_glass_at).desc())
         .limit(_SHOWN)
     )

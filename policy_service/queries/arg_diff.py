@@ -57,7 +57,9 @@ def diff_args(
 ) -> tuple[ArgChange, ...]:
     """The arguments that differ, in the order they stand. `recipients` are pointers."""
     return tuple(
-        ArgChange(name, _shown(then, name, secret), _shown(today, name, secret), pointer_to(name) in recipients)
+        ArgChange(
+            name, _shown(then, name, secret), _shown(today, name, secret), pointer_to(name) in recipients
+        )
         for name in dict.fromkeys([*then, *today])
         if _text(then, name) != _text(today, name)
     )

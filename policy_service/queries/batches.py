@@ -23,13 +23,13 @@ from countersign.contract import canonicalize
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.vote_eligibility import count_votes
-from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import ArgRow, Money, Piece, arg_rows, first_money, effect_sentence
+from policy_service.queries.effect_text import ArgRow, Money, Piece, arg_rows, effect_sentence, first_money
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.reviews import review_content, finality_text, owner_name
+from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
+from policy_service.queries.reviews import finality_text, owner_name, review_content
 from policy_service.queries.view_digest import BATCH_RENDERER, view_of
+from policy_service.queries.vote_eligibility import count_votes
 from policy_service.queries.voter import Voter, vote_refusal
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow, ReviewRow
@@ -77,7 +77,9 @@ def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> Batc
     now = ctx.clock()
     same = [
         case
-        for case in read_review_contexts(conn, [review for review in found if review.review_id not in answered])
+        for case in read_review_contexts(
+            conn, [review for review in found if review.review_id not in answered]
+        )
         if batch_kind(bundle, case) == kind
         and now < case.review.answer_by
         and vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, now) is None

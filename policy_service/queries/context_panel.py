@@ -22,9 +22,9 @@ from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.facts.meters import COUNT, Meter
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.limits import find_limit
-from policy_service.queries.effect_text import ArgRow, Piece, arg_rows, is_hidden, effect_sentence
+from policy_service.queries.effect_text import ArgRow, Piece, arg_rows, effect_sentence, is_hidden
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.repository import select_in, select_at_revisions
+from policy_service.queries.repository import select_at_revisions, select_in
 from policy_service.storage.core import table
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
 
@@ -170,7 +170,9 @@ class _Story:
     votes: tuple[VoteRow, ...]
 
 
-def read_precedents(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[LastApproved | None, Precedents | None]:
+def read_precedents(
+    conn: Connection, bundle: Bundle, effect: EffectRow
+) -> tuple[LastApproved | None, Precedents | None]:
     """The last approved of its kind, and what was like it; None for what there is not."""
     newest = [(row.effect_id, row.rev) for row in conn.execute(_LAST, _asked_by(effect))]
     like = _found_like(conn, effect)
@@ -214,8 +216,12 @@ def _found_like(conn: Connection, effect: EffectRow) -> list[Any]:
 def _stories(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], _Story]:
     if not wanted:
         return {}
-    effects = {(row.effect_id, row.rev): row for row in select_at_revisions(conn, EffectRow, "effect_id", wanted)}
-    reviews = {(row.effect_id, row.rev): row for row in select_at_revisions(conn, ReviewRow, "effect_id", wanted)}
+    effects = {
+        (row.effect_id, row.rev): row for row in select_at_revisions(conn, EffectRow, "effect_id", wanted)
+    }
+    reviews = {
+        (row.effect_id, row.rev): row for row in select_at_revisions(conn, ReviewRow, "effect_id", wanted)
+    }
     cast = select_in(conn, VoteRow, table(VoteRow).c.review_id, sorted(r.review_id for r in reviews.values()))
     votes: dict[str, list[VoteRow]] = {}
     for vote in sorted(cast, key=lambda vote: vote.vote_id):

@@ -16,7 +16,14 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from sqlalchemy import Connection, select
 
-from policy_service.domain.person_actions import APPROVE, BREAK_GLASS, BREAK_GLASS_ALONE, SETTLE, START_AGAIN, STOP
+from policy_service.domain.person_actions import (
+    APPROVE,
+    BREAK_GLASS,
+    BREAK_GLASS_ALONE,
+    SETTLE,
+    START_AGAIN,
+    STOP,
+)
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.policy_tests.activation_check import CaseSummary, summarize_cases
 from policy_service.pap.source import CommitInfo
@@ -211,7 +218,9 @@ class PoliciesReader:
         """The page, with one policy in full when it is named and there."""
         bundle, tally = self._ctx.active.current, await self._counted()
         cases = await self._cases(bundle)
-        policies = tuple(policy_row(bundle, source, tally.decided, cases) for source in bundle.policies.values())
+        policies = tuple(
+            policy_row(bundle, source, tally.decided, cases) for source in bundle.policies.values()
+        )
         return PoliciesPage(
             in_force=self._in_force(bundle, cases),
             policies=policies,
@@ -279,7 +288,9 @@ class PoliciesReader:
         )
 
 
-def policy_row(bundle: Bundle, source: PolicySource, decided: Counter[str], cases: CaseSummary = _NO_CASES) -> PolicyRow:
+def policy_row(
+    bundle: Bundle, source: PolicySource, decided: Counter[str], cases: CaseSummary = _NO_CASES
+) -> PolicyRow:
     """One policy as the page shows it."""
     return PolicyRow(
         policy_id=source.id,

@@ -13,14 +13,14 @@ from policy_service.errors import ForbiddenError, NotFoundError
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.proposed_args import canonical_proposed_args
-from policy_service.queries.vote_eligibility import person_key
-from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.arg_diff import diff_args
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import Piece, is_hidden, money_at, schema_properties, effect_sentence
+from policy_service.queries.effect_text import Piece, effect_sentence, is_hidden, money_at, schema_properties
 from policy_service.queries.effects import args_of, manifest_for
+from policy_service.queries.proposed_args import canonical_proposed_args
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.review_models import ArgChange, ProposalCard
+from policy_service.queries.vote_eligibility import person_key
 from policy_service.queries.voter import Voter, vote_refusal
 from policy_service.storage.core import find_one
 from policy_service.storage.proposals import ProposalRow, proposal_by_id
@@ -80,7 +80,9 @@ def open_proposal_cards(bundle: Bundle, case: ReviewContext, voter: Voter) -> tu
     return tuple(_card(bundle, case, voter, row, case.effect) for row in rows)
 
 
-def accepted_proposal_cards(conn: Connection, bundle: Bundle, case: ReviewContext, voter: Voter) -> tuple[ProposalCard, ...]:
+def accepted_proposal_cards(
+    conn: Connection, bundle: Bundle, case: ReviewContext, voter: Voter
+) -> tuple[ProposalCard, ...]:
     """The accepted changes that made an effect's arguments, in the order they were."""
     rows = case.snapshot.edits_of(case.effect)
     actors = {row.decided_by or "" for row in rows}
@@ -202,7 +204,9 @@ async def proposal_form(ctx: Context, voter: Voter, review_id: str) -> ProposalF
     )
 
 
-async def preview_proposal(ctx: Context, voter: Voter, review_id: str, args: Mapping[str, JSON]) -> ProposalPreview:
+async def preview_proposal(
+    ctx: Context, voter: Voter, review_id: str, args: Mapping[str, JSON]
+) -> ProposalPreview:
     """A proposal as it would be sent; nothing is written.
 
     Raises:
@@ -214,7 +218,8 @@ async def preview_proposal(ctx: Context, voter: Voter, review_id: str, args: Map
     raw = canonical_proposed_args(bundle, case.effect, args)
     proposed = with_args(case.effect, raw)
     return ProposalPreview(
-        effect_sentence(bundle, proposed), _changes(bundle, case.effect, args_of(case.effect), args_of(proposed))
+        effect_sentence(bundle, proposed),
+        _changes(bundle, case.effect, args_of(case.effect), args_of(proposed)),
     )
 
 

@@ -23,19 +23,19 @@ from sqlmodel import col
 
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.vote_eligibility import count_votes, current_groups
 from policy_service.queries.batches import batch_kind
+from policy_service.queries.context import Context
+from policy_service.queries.cursors import format_cursor, parse_cursor
+from policy_service.queries.effect_text import Money, Piece, effect_sentence, first_money
+from policy_service.queries.effects import manifest_for
 from policy_service.queries.quarantine import Quarantine
 from policy_service.queries.review_context import ReviewContext, read_review_contexts
-from policy_service.queries.context import Context
-from policy_service.queries.cursors import parse_cursor, format_cursor
-from policy_service.queries.effect_text import Money, Piece, first_money, effect_sentence
-from policy_service.queries.effects import manifest_for
 from policy_service.queries.review_models import Risk
 from policy_service.queries.reviews import owner_name
+from policy_service.queries.vote_eligibility import count_votes, current_groups
 from policy_service.queries.voter import Voter, vote_refusal
-from policy_service.storage.review_groups import OpenReviews
 from policy_service.storage.core import key_after, key_before, rows_of, table
+from policy_service.storage.review_groups import OpenReviews
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
 
 
@@ -142,7 +142,9 @@ _Key = tuple[datetime, str]
 _T = TypeVar("_T")
 
 
-async def queue_page(ctx: Context, voter: Voter, wanted: QueueFilter, cursor: str | None, limit: int) -> QueuePage:
+async def queue_page(
+    ctx: Context, voter: Voter, wanted: QueueFilter, cursor: str | None, limit: int
+) -> QueuePage:
     """A page of a tab.
 
     Raises:
@@ -161,7 +163,9 @@ async def count_waiting(ctx: Context, voter: Voter) -> CappedCount:
 class _Reader:
     """One look at the queue, in one connection."""
 
-    def __init__(self, conn: Connection, ctx: Context, voter: Voter, wanted: QueueFilter, now: datetime) -> None:
+    def __init__(
+        self, conn: Connection, ctx: Context, voter: Voter, wanted: QueueFilter, now: datetime
+    ) -> None:
         self._conn, self._ctx, self._voter, self._wanted, self._now = conn, ctx, voter, wanted, now
         self._bundle: Bundle = ctx.active.current
         self._groups = current_groups(self._bundle, voter.key, voter.groups)
@@ -249,7 +253,9 @@ class _Reader:
         """Those whose sentence holds the text, whatever its case; secret values are in no sentence."""
         if not (text := self._wanted.text.casefold()):
             return reviews
-        effects = repository.searchable_effects(self._conn, [(review.effect_id, review.rev) for review in reviews])
+        effects = repository.searchable_effects(
+            self._conn, [(review.effect_id, review.rev) for review in reviews]
+        )
         named = {(effect.effect_id, effect.rev): effect for effect in effects}
         found = ((review, named.get((review.effect_id, review.rev))) for review in reviews)
         return [

@@ -16,9 +16,9 @@ from sqlalchemy import Connection, literal_column, select
 from sqlmodel import col
 
 from countersign.contract import ContractError
-from policy_service.queries.review_context import ReviewContext
 from policy_service.queries.context import Context
 from policy_service.queries.effects import decode_args
+from policy_service.queries.review_context import ReviewContext
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow, ReviewRow, VoteRow
 

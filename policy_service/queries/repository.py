@@ -203,7 +203,9 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     found = {(row.txn, row.rev): Snapshot(row, [], head_rev=heads[row.txn]) for row in transactions}
     effects = select_at_revisions(conn, EffectRow, "txn", wanted)
     decided = [effect.decision_id for effect in effects]
-    decisions = {d.decision_id: d for d in select_in(conn, DecisionRow, col(DecisionRow.decision_id), decided)}
+    decisions = {
+        d.decision_id: d for d in select_in(conn, DecisionRow, col(DecisionRow.decision_id), decided)
+    }
     for effect in sorted(effects, key=lambda effect: effect.seq):
         snapshot = found[effect.txn, effect.rev]
         (snapshot.effects if effect.kind == "effect" else snapshot.compensations).append(effect)

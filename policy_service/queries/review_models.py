@@ -126,7 +126,9 @@ class BreakGlassView:
     opened_at: datetime | None = None  # when that let it go
     may: bool = False  # this person may sign now
     alone: bool = False  # and nobody else is needed then
-    step_up: StepUpStatus = "none"  # what their signature asks for: of every gate, also those they could not serve
+    step_up: StepUpStatus = (
+        "none"  # what their signature asks for: of every gate, also those they could not serve
+    )
 
 
 @dataclass(frozen=True, slots=True)

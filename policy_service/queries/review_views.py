@@ -11,17 +11,17 @@ from countersign.contract import EffectState
 from countersign.contract.wire import CommentView, ReviewPageView, ReviewView, SiblingView, VoteView
 from countersign.contract.wire import EarlierDenial as EarlierDenialView
 from policy_service.domain.quorum import Tally
-from policy_service.queries.vote_eligibility import count_votes, person_key
-from policy_service.queries.quarantine import Quarantine
-from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
-from policy_service.queries.recent_denials import RecentDenials, RecentDenial, lookback_period
 from policy_service.queries.effect_text import without_secrets
 from policy_service.queries.effects import args_of, manifest_for
+from policy_service.queries.quarantine import Quarantine
+from policy_service.queries.recent_denials import RecentDenial, RecentDenials, lookback_period
 from policy_service.queries.repository import Snapshot
-from policy_service.queries.reviews import review_content, open_review_contexts
-from policy_service.queries.view_digest import API_RENDERER, view_of
+from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.queries.reviews import open_review_contexts, review_content
 from policy_service.queries.transaction_views import effect_view, need_views, review_url
+from policy_service.queries.view_digest import API_RENDERER, view_of
+from policy_service.queries.vote_eligibility import count_votes, person_key
 from policy_service.storage.tables import CommentRow, EffectRow
 
 

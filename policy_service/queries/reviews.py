@@ -21,19 +21,29 @@ from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.queries import repository
-from policy_service.queries.vote_eligibility import count_votes, requesters_side, break_glass_signatures, counted_verdict
-from policy_service.queries.review_context import ReviewContext, review_context_of, read_review_contexts
+from policy_service.queries.audit_log import rows_of_effect
 from policy_service.queries.context import Context
-from policy_service.queries.context_panel import ContextPanel, MeterLine, RedemptionProof, read_precedents, is_meter_fact, meter_lines
-from policy_service.queries.cursors import parse_cursor, format_cursor
-from policy_service.queries.recent_denials import RecentDenials, lookback_period
-from policy_service.queries.proposal_views import accepted_proposal_cards, may_propose, open_proposal_cards, changes_since_staged
+from policy_service.queries.context_panel import (
+    ContextPanel,
+    MeterLine,
+    RedemptionProof,
+    is_meter_fact,
+    meter_lines,
+    read_precedents,
+)
+from policy_service.queries.cursors import format_cursor, parse_cursor
 from policy_service.queries.effect_text import arg_rows, effect_sentence
 from policy_service.queries.effects import manifest_for
-from policy_service.queries.audit_log import rows_of_effect
+from policy_service.queries.proposal_views import (
+    accepted_proposal_cards,
+    changes_since_staged,
+    may_propose,
+    open_proposal_cards,
+)
+from policy_service.queries.recent_denials import RecentDenials, lookback_period
 from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import ReviewContext, read_review_contexts, review_context_of
 from policy_service.queries.review_models import (
-    VoteVerdict,
     BreakGlassView,
     CommentLine,
     DeniedBefore,
@@ -45,10 +55,23 @@ from policy_service.queries.review_models import (
     Risk,
     Sibling,
     VoteLine,
+    VoteVerdict,
 )
 from policy_service.queries.signers import PossibleSigners, possible_signers
-from policy_service.queries.timeline import rule_changes_of, event_line, person_of
-from policy_service.queries.voter import Voter, break_glass_permission, break_glass_step_up, approval_step_up, vote_refusal
+from policy_service.queries.timeline import event_line, person_of, rule_changes_of
+from policy_service.queries.vote_eligibility import (
+    break_glass_signatures,
+    count_votes,
+    counted_verdict,
+    requesters_side,
+)
+from policy_service.queries.voter import (
+    Voter,
+    approval_step_up,
+    break_glass_permission,
+    break_glass_step_up,
+    vote_refusal,
+)
 from policy_service.storage.core import find_one
 from policy_service.storage.tables import (
     CommentRow,
@@ -62,7 +85,9 @@ from policy_service.storage.tables import (
 TIMELINE_LINES = 500  # of the log, on one page; reminders and comments make the longest stories
 
 
-async def open_review_contexts(ctx: Context, cursor: str | None, limit: int) -> tuple[list[ReviewContext], str | None]:
+async def open_review_contexts(
+    ctx: Context, cursor: str | None, limit: int
+) -> tuple[list[ReviewContext], str | None]:
     """The cases of a page of open reviews, and the cursor of the next.
 
     Raises:
@@ -72,7 +97,9 @@ async def open_review_contexts(ctx: Context, cursor: str | None, limit: int) -> 
     return await ctx.db.read(lambda conn: _cases(conn, after, limit))
 
 
-def _cases(conn: Connection, after: tuple[datetime, str] | None, limit: int) -> tuple[list[ReviewContext], str | None]:
+def _cases(
+    conn: Connection, after: tuple[datetime, str] | None, limit: int
+) -> tuple[list[ReviewContext], str | None]:
     found = repository.list_open_reviews(conn, after=after, limit=limit + 1)
     shown = found[:limit]
     following = format_cursor(shown[-1].answer_by, shown[-1].review_id) if len(found) > limit else None
@@ -115,7 +142,9 @@ def review_content(
         agent=effect.agent,
         agent_owner=owner_name(bundle, case.agent.owner),
         claimed=dict(snapshot.transaction.claimed),
-        facts=tuple(fact for fact in _facts(decision) if not is_meter_fact(fact.source, bundle, effect, decision)),
+        facts=tuple(
+            fact for fact in _facts(decision) if not is_meter_fact(fact.source, bundle, effect, decision)
+        ),
         siblings=siblings_of(bundle, snapshot, effect),
         warnings=_warnings(bundle, case),
     )
@@ -188,7 +217,13 @@ def _newest(conn: Connection, case: ReviewContext) -> str:
 
 
 def _break_glass(
-    conn: Connection, ctx: Context, bundle: Bundle, case: ReviewContext, counted: Tally, voter: Voter, now: datetime
+    conn: Connection,
+    ctx: Context,
+    bundle: Bundle,
+    case: ReviewContext,
+    counted: Tally,
+    voter: Voter,
+    now: datetime,
 ) -> BreakGlassView | None:
     """What was signed in an emergency, and whether this person may; None where there is nothing to show."""
     signed = break_glass_signatures(case.snapshot, case.effect)
@@ -220,7 +255,9 @@ def comment_line(one: CommentRow) -> CommentLine:
     )
 
 
-def _beside(conn: Connection, bundle: Bundle, effect: EffectRow, meters: tuple[MeterLine, ...]) -> ContextPanel:
+def _beside(
+    conn: Connection, bundle: Bundle, effect: EffectRow, meters: tuple[MeterLine, ...]
+) -> ContextPanel:
     last, past = read_precedents(conn, bundle, effect)
     spent = find_one(conn, RedemptionRow, effect_id=effect.effect_id, rev=effect.rev)
     if spent is None:
@@ -255,7 +292,12 @@ def _gates(
 
 
 def _gate_view(
-    bundle: Bundle, review: ReviewRow, merged: MergedGate, gate: Gate, have: int, signers: PossibleSigners | None
+    bundle: Bundle,
+    review: ReviewRow,
+    merged: MergedGate,
+    gate: Gate,
+    have: int,
+    signers: PossibleSigners | None,
 ) -> GateView:
     source, since = bundle.describe(gate.policy_id), review.escalated.get(merged.key)
     could = signers or PossibleSigners()

@@ -19,9 +19,15 @@ from policy_service.domain.person_actions import BREAK_GLASS
 from policy_service.domain.quorum import fillable_gates
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.vote_eligibility import valid_ballots, current_groups, approval_permission, person_key, requesters_side
-from policy_service.queries.review_context import ReviewContext
 from policy_service.queries.context import Context
+from policy_service.queries.review_context import ReviewContext
+from policy_service.queries.vote_eligibility import (
+    approval_permission,
+    current_groups,
+    person_key,
+    requesters_side,
+    valid_ballots,
+)
 from policy_service.queries.voter import Voter
 from policy_service.storage.tables import PersonRow
 
@@ -106,7 +112,12 @@ def possible_signers(
 
 
 def _of_groups(
-    ctx: Context, people: KnownPeople, case: ReviewContext, out: set[str], asked: frozenset[str], now: datetime
+    ctx: Context,
+    people: KnownPeople,
+    case: ReviewContext,
+    out: set[str],
+    asked: frozenset[str],
+    now: datetime,
 ) -> PossibleSigners:
     side, members = requesters_side(case.agent, case.review), people.of(asked)
     barred = tuple(name for person, _ in members if person in side - out if (name := people.name_of(person)))

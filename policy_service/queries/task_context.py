@@ -26,21 +26,26 @@ from policy_service.domain.settlement import (
     ANSWERS,
     EffectStatus,
     has_missing_effect,
-    transitions_for,
     needs_manual_settlement,
     transaction_state,
+    transitions_for,
 )
 from policy_service.errors import NotFoundError
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.people import PersonFacts, TaskFacts, check_people_rules
 from policy_service.pdp.rules import UNSEEN
 from policy_service.queries import repository
-from policy_service.queries.vote_eligibility import current_groups, person_key, requesters_side, break_glass_signatures
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of, manifest_for
-from policy_service.queries.repository import Snapshot
-from policy_service.queries.voter import Voter, with_groups_problem
 from policy_service.queries.messages import not_in_groups_text
+from policy_service.queries.repository import Snapshot
+from policy_service.queries.vote_eligibility import (
+    break_glass_signatures,
+    current_groups,
+    person_key,
+    requesters_side,
+)
+from policy_service.queries.voter import Voter, with_groups_problem
 from policy_service.storage.core import find_one
 from policy_service.storage.tables import AgentRow, EffectRow, TaskRow
 
@@ -118,7 +123,9 @@ _RISK_OF_UNKNOWN = "high"
 _NAME_THEM = 'permit (principal in Group::"NAME", action == Action::"settle", resource);'
 
 
-def settle_refusal(ctx: Context, bundle: Bundle, case: TaskContext, voter: Voter, now: datetime) -> str | None:
+def settle_refusal(
+    ctx: Context, bundle: Bundle, case: TaskContext, voter: Voter, now: datetime
+) -> str | None:
     """The sentence that tells this person why they may not settle it, or None when they may."""
     if voter.key == case.agent.owner:
         return f"you own {case.agent.name}; nobody settles for their own side"

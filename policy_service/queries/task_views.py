@@ -13,14 +13,16 @@ from policy_service.queries.task_context import (
     choices,
     read_task_context,
     read_task_contexts,
-    settlement_of,
     settle_refusal,
+    settlement_of,
 )
 from policy_service.queries.transaction_views import effect_view, settlement_view
 from policy_service.queries.voter import Voter
 
 
-async def task_list_view(ctx: Context, *, state: str, kind: str | None, cursor: str | None, limit: int) -> TaskPage:
+async def task_list_view(
+    ctx: Context, *, state: str, kind: str | None, cursor: str | None, limit: int
+) -> TaskPage:
     """Tasks in a state, of a kind or of all, oldest first."""
     found = await ctx.db.read(
         lambda conn: repository.list_tasks(conn, state=state, kind=kind, after=cursor, limit=limit + 1)

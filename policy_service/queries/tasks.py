@@ -19,9 +19,8 @@ from countersign.contract import TaskAnswer, reads_result
 from policy_service.errors import NotFoundError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.vote_eligibility import count_votes
 from policy_service.queries.context import Context
-from policy_service.queries.effect_text import ArgRow, Money, Piece, arg_rows, first_money, effect_sentence
+from policy_service.queries.effect_text import ArgRow, Money, Piece, arg_rows, effect_sentence, first_money
 from policy_service.queries.effects import gates_of, manifest_for
 from policy_service.queries.review_models import EventLine, Risk, Sibling, VoteLine
 from policy_service.queries.reviews import owner_name, siblings_of, timeline_of, vote_line
@@ -32,9 +31,10 @@ from policy_service.queries.task_context import (
     choices,
     read_task_context,
     read_task_contexts,
-    settlement_of,
     settle_refusal,
+    settlement_of,
 )
+from policy_service.queries.vote_eligibility import count_votes
 from policy_service.queries.voter import Voter
 from policy_service.storage.tables import EffectRow, TaskRow
 

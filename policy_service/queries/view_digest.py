@@ -34,7 +34,11 @@ API_RENDERER: Final = "api/1"
 """A program's: it is given everything, so nothing is folded."""
 SLACK_RENDERER: Final = "slack/2"
 """A message in Slack, which stands without buttons where it cannot hold every argument; the rest is a link away."""
-RENDERERS: Final[Mapping[str, tuple[str, ...]]] = {"web": (WEB_RENDERER, BATCH_RENDERER), "slack": (SLACK_RENDERER,), "api": (API_RENDERER,)}
+RENDERERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "web": (WEB_RENDERER, BATCH_RENDERER),
+    "slack": (SLACK_RENDERER,),
+    "api": (API_RENDERER,),
+}
 """By the channel a vote comes through."""
 
 CHANNELS_REQUIRING_VIEW: Final = frozenset({"web", "slack"})
@@ -138,7 +142,9 @@ def view_of(page: ReviewContent, renderer: str, *, full: bool = False) -> Render
                 "renderer": renderer,
                 "hidden": [row.name for row in page.args if row.secret],
                 "folded": folded,
-                "elsewhere": ["gates", "facts", "claimed"] if renderer in (BATCH_RENDERER, SLACK_RENDERER) else [],
+                "elsewhere": ["gates", "facts", "claimed"]
+                if renderer in (BATCH_RENDERER, SLACK_RENDERER)
+                else [],
             },
         }
     )
@@ -149,7 +155,9 @@ def views_for_channel(page: ReviewContent, channel: str) -> list[RenderedView]:
     renderers = RENDERERS.get(channel, (API_RENDERER,))
     folds = [view_of(page, WEB_RENDERER)] if WEB_RENDERER in renderers else []
     if any(folded_args(view) for view in folds):
-        renderers = tuple(renderer for renderer in renderers if renderer != BATCH_RENDERER)  # no list holds such a one
+        renderers = tuple(
+            renderer for renderer in renderers if renderer != BATCH_RENDERER
+        )  # no list holds such a one
     return [*(view_of(page, renderer, full=True) for renderer in renderers), *folds]
 
 

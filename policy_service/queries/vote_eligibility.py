@@ -20,9 +20,22 @@ from typing import Literal, cast
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.person_actions import BREAK_GLASS, BREAK_GLASS_ALONE
 from policy_service.domain.policy_request import AgentPrincipal
-from policy_service.domain.quorum import BallotVote, BreakGlassApproval, BreakGlassSignature, Tally, break_glass_approval, tally
+from policy_service.domain.quorum import (
+    BallotVote,
+    BreakGlassApproval,
+    BreakGlassSignature,
+    Tally,
+    break_glass_approval,
+    tally,
+)
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.people import PersonFacts, Permission, ReviewFacts, check_approve_rules, check_people_rules
+from policy_service.pdp.people import (
+    Permission,
+    PersonFacts,
+    ReviewFacts,
+    check_approve_rules,
+    check_people_rules,
+)
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow, VoteRow
@@ -147,7 +160,10 @@ def break_glass_opening(
     now: datetime,
 ) -> BreakGlassApproval | None:
     """What the signatures come to now."""
-    signed, review = evaluated_signatures(ctx, bundle, snapshot, effect, agent, gates, now), snapshot.review_of(effect)
+    signed, review = (
+        evaluated_signatures(ctx, bundle, snapshot, effect, agent, gates, now),
+        snapshot.review_of(effect),
+    )
     if not signed or review is None:
         return None
     return break_glass_approval(merge(gates), signed, excluded=requesters_side(agent, review))

@@ -10,15 +10,21 @@ from sqlalchemy import Connection
 
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.person_actions import BREAK_GLASS, BREAK_GLASS_ALONE
-from policy_service.domain.quorum import BallotVote, is_eligible_for, counts_toward
+from policy_service.domain.quorum import BallotVote, counts_toward, is_eligible_for
 from policy_service.identity.passkeys import active_passkeys
 from policy_service.identity.people import Person
 from policy_service.pap.bundle import Bundle
-from policy_service.queries.vote_eligibility import current_groups, policy_permits, approval_permission, person_key, requesters_side
-from policy_service.queries.review_context import ReviewContext
 from policy_service.queries.context import Context
-from policy_service.queries.review_models import StepUpStatus
 from policy_service.queries.messages import not_in_groups_text
+from policy_service.queries.review_context import ReviewContext
+from policy_service.queries.review_models import StepUpStatus
+from policy_service.queries.vote_eligibility import (
+    approval_permission,
+    current_groups,
+    person_key,
+    policy_permits,
+    requesters_side,
+)
 from policy_service.storage.tables import AgentRow, ReviewRow
 
 
@@ -59,7 +65,9 @@ def with_groups_problem(refusal: str, voter: Voter) -> str:
 
 def hypothetical_approval(bundle: Bundle, voter: Voter) -> BallotVote:
     """The approval this person would give, for the domain to judge; Cedar is asked apart."""
-    return BallotVote("", voter.key, current_groups(bundle, voter.key, voter.groups), "approve", voter.step_up)
+    return BallotVote(
+        "", voter.key, current_groups(bundle, voter.key, voter.groups), "approve", voter.step_up
+    )
 
 
 def approval_step_up(
@@ -76,7 +84,9 @@ def approval_step_up(
     return "none" if any(counts_toward(gate, mine) for gate in merged) else "missing"
 
 
-def break_glass_step_up(conn: Connection, ctx: Context, case: ReviewContext, voter: Voter, now: datetime) -> StepUpStatus:
+def break_glass_step_up(
+    conn: Connection, ctx: Context, case: ReviewContext, voter: Voter, now: datetime
+) -> StepUpStatus:
     """The same for a signature of break-glass, which every gate's step-up holds for: those who sign are seldom the
     people the gates ask."""
     if not any(gate.step_up for gate in case.asked):
@@ -134,7 +144,9 @@ class BreakGlassPermission:
     alone: bool = False
 
 
-def break_glass_permission(ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, now: datetime) -> BreakGlassPermission:
+def break_glass_permission(
+    ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, now: datetime
+) -> BreakGlassPermission:
     """What this person may do about this review."""
     if voter.key in requesters_side(case.agent, case.review):
         return BreakGlassPermission(
@@ -142,7 +154,9 @@ def break_glass_permission(ctx: Context, bundle: Bundle, case: ReviewContext, vo
         )
     groups, assurance = current_groups(bundle, voter.key, voter.groups), voter.assurance
     as_one, alone = (
-        policy_permits(ctx, bundle, case.agent, case.review, case.gates, action, voter.key, groups, assurance, now)
+        policy_permits(
+            ctx, bundle, case.agent, case.review, case.gates, action, voter.key, groups, assurance, now
+        )
         for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
     )
     if as_one or alone:

@@ -17,7 +17,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, Insert, String, bindparam, cast, func, insert
 
 from countersign.contract import canonicalize
-from policy_service.storage.core import table, execute_write
+from policy_service.storage.core import execute_write, table
 from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.unit_of_work import AuditLine, T, Tx, Unit
 

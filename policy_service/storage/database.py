@@ -26,19 +26,19 @@ from sqlalchemy.exc import SQLAlchemyError
 from policy_service import metrics
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage import postgres, sqlite
+from policy_service.storage.sqlite_writer import SqliteWriter
 from policy_service.storage.unit_of_work import (
     Clock,
     CommitListener,
+    ObservedUnit,
     Query,
     T,
-    ObservedUnit,
     Tx,
     Unit,
     as_storage_error,
     require_plain_result,
     utc_now,
 )
-from policy_service.storage.sqlite_writer import SqliteWriter
 
 __all__ = ["Database", "StorageLimits", "Tx"]
 

@@ -197,7 +197,9 @@ def delete_dead(tx: Tx, before: datetime) -> int:
     return tx.conn.execute(delete(_outbox).where(*over)).rowcount
 
 
-async def drain(db: Database, deliver: Deliver, *, limit: int = 50, retry: RetryPolicy | None = None) -> DrainResult:
+async def drain(
+    db: Database, deliver: Deliver, *, limit: int = 50, retry: RetryPolicy | None = None
+) -> DrainResult:
     """Deliver what is due, one after the other. An error of one message holds up none of the others."""
     patience = retry or RetryPolicy()
     messages = await db.write(lambda tx: claim(tx, limit, patience))

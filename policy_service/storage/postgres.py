@@ -26,7 +26,16 @@ from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage.advisory_locks import current_time
 from policy_service.storage.audit_writer import run_unit
 from policy_service.storage.types import refuse_nul
-from policy_service.storage.unit_of_work import Clock, T, Tx, Unit, QueuedUnit, as_storage_error, resolve_futures, require_plain_result
+from policy_service.storage.unit_of_work import (
+    Clock,
+    QueuedUnit,
+    T,
+    Tx,
+    Unit,
+    as_storage_error,
+    require_plain_result,
+    resolve_futures,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +45,9 @@ _IDLE_MS = (
 )
 _KEEPALIVE_S = 10  # before a peer that says nothing is asked, and between two questions
 _KEEPALIVE_COUNT = 2  # without an answer: then it is gone
-_USER_TIMEOUT_MS = (1 + _KEEPALIVE_COUNT) * _KEEPALIVE_S * 1_000  # the same for what was sent and never acknowledged
+_USER_TIMEOUT_MS = (
+    (1 + _KEEPALIVE_COUNT) * _KEEPALIVE_S * 1_000
+)  # the same for what was sent and never acknowledged
 _RESPONSE_S = 30.0  # beyond the wait for a lock: a statement takes milliseconds
 _RERUN_PAUSE = 0.005  # seconds, doubled with each run: long enough for the other transaction to finish
 _random = random.SystemRandom()
@@ -68,7 +79,9 @@ def open_pool(
     does not answer, and no lock for a replica that has gone away in the middle of a unit. The server knows it by
     ``name``.
     """
-    from policy_service.storage.response_timeout import TimedConnection  # and the driver: SQLite starts without
+    from policy_service.storage.response_timeout import (
+        TimedConnection,  # and the driver: SQLite starts without
+    )
 
     session = {  # these are the server's: so it notices a replica that has gone
         "application_name": name,
@@ -211,4 +224,6 @@ class PostgresWriter:
 
     def _once(self, unit: Unit[T]) -> T:
         with self._engine.begin() as conn:
-            return require_plain_result(run_unit(unit, Tx(conn, current_time(conn, self._clock), self._clock)))
+            return require_plain_result(
+                run_unit(unit, Tx(conn, current_time(conn, self._clock), self._clock))
+            )

@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy import text as sql
 from sqlmodel import Field
 
-from policy_service.storage.core import Row, rows_of, table, execute_write
+from policy_service.storage.core import Row, execute_write, rows_of, table
 from policy_service.storage.types import UtcDateTime
 from policy_service.storage.unit_of_work import Tx
 

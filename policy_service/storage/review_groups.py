@@ -43,7 +43,9 @@ _DELETE = delete(_review_groups).where(_row.review_id == bindparam("of"))
 _MAX_ARMS = 200  # of one statement; SQLite takes 500
 
 
-def set_review_groups(conn: Connection, review_id: str, *, groups: Iterable[str], answer_by: datetime, agent: str) -> None:
+def set_review_groups(
+    conn: Connection, review_id: str, *, groups: Iterable[str], answer_by: datetime, agent: str
+) -> None:
     """The review asks exactly these groups now."""
     delete_review_groups(conn, review_id)
     values = [

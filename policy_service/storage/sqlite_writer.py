@@ -34,13 +34,13 @@ from policy_service.errors import StorageUnavailableError
 from policy_service.storage.audit_writer import run_unit
 from policy_service.storage.unit_of_work import (
     Clock,
+    QueuedUnit,
     T,
     Tx,
     Unit,
-    QueuedUnit,
     as_storage_error,
-    resolve_futures,
     require_plain_result,
+    resolve_futures,
     storage_unavailable,
 )
 
@@ -144,7 +144,10 @@ class SqliteWriter:
             self._on_failure(_name(error.__cause__) or _name(error))
             self._abandon()
             for waiting in batch:
-                waiting.answer, waiting.error = None, storage_unavailable("the database lost the change", error)
+                waiting.answer, waiting.error = (
+                    None,
+                    storage_unavailable("the database lost the change", error),
+                )
 
     def _run_unit(self, conn: Connection, driver: sqlite3.Connection, waiting: QueuedUnit) -> None:
         self.units += 1

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 from sqlalchemy import BigInteger, CheckConstraint, Connection, Index, LargeBinary, select, text
 from sqlmodel import Field, col
 
-from policy_service.storage.core import Row, update_rows, insert_row, table
+from policy_service.storage.core import Row, insert_row, table, update_rows
 from policy_service.storage.types import Json, UtcDateTime, time_text
 from policy_service.storage.unit_of_work import Tx
 
@@ -51,7 +51,9 @@ class AuditRow(Row, table=True):
         # What people search the log by. An id sorts by time, so a page of any search is a stretch of one index.
         Index("ix_audit_agent", "agent", "audit_id"),
         Index("ix_audit_kind", "kind", "audit_id"),
-        Index("ix_audit_person", "actor", "audit_id", sqlite_where=PERSON_LINES, postgresql_where=PERSON_LINES),
+        Index(
+            "ix_audit_person", "actor", "audit_id", sqlite_where=PERSON_LINES, postgresql_where=PERSON_LINES
+        ),
         Index("ix_audit_bundles", "audit_id", sqlite_where=BUNDLE_LINES, postgresql_where=BUNDLE_LINES),
     )
 

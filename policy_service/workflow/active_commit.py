@@ -20,7 +20,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import AcceptedCommits
 from policy_service.queries.context import Context
-from policy_service.storage.core import update_rows, find_one, insert_row_or_ignore
+from policy_service.storage.core import find_one, insert_row_or_ignore, update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import PolicyHeadRow
 from policy_service.workflow.transitions import SERVICE
@@ -61,7 +61,9 @@ def require_active_commit(tx: Tx, ctx: Context, bundle: Bundle) -> None:
         raise OutdatedBundleError
 
 
-def activate_commit(tx: Tx, source: str, bundle: Bundle, standing: AcceptedCommits, *, starting: bool) -> bool:
+def activate_commit(
+    tx: Tx, source: str, bundle: Bundle, standing: AcceptedCommits, *, starting: bool
+) -> bool:
     """Record that a commit is in force from now on; whether it is, or another replica was first.
 
     ``standing``: what its history was compared with. ``starting``: only a start takes over from another source, so that
@@ -108,7 +110,10 @@ def _moved(
             return False
     elif not starting:
         return False
-    return update_rows(tx.conn, PolicyHeadRow, {"what": _ACTIVE, "seq": row.seq}, new | {"seq": row.seq + 1}) == 1
+    return (
+        update_rows(tx.conn, PolicyHeadRow, {"what": _ACTIVE, "seq": row.seq}, new | {"seq": row.seq + 1})
+        == 1
+    )
 
 
 def is_refusal_recorded(conn: Connection, source: str, head: str, error: BundleError) -> bool:

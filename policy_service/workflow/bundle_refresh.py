@@ -13,7 +13,13 @@ from policy_service.pap.active_bundle import ReloadResult
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
 from policy_service.queries.context import Context
-from policy_service.workflow.active_commit import active_commit_row, is_refusal_recorded, record_refusal, activate_commit, commit_constraints
+from policy_service.workflow.active_commit import (
+    activate_commit,
+    active_commit_row,
+    commit_constraints,
+    is_refusal_recorded,
+    record_refusal,
+)
 
 log = structlog.get_logger(__name__)
 

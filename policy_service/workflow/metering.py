@@ -22,7 +22,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from countersign.contract import ENDED_UNREDEEMED, EffectState, load
-from policy_service.domain.policy_request import Facts, DisplayedFact
+from policy_service.domain.policy_request import DisplayedFact, Facts
 from policy_service.domain.values import money_text
 from policy_service.facts.meters import MAX_TOTAL, Meter
 from policy_service.pap.bundle import Bundle

@@ -20,9 +20,9 @@ from policy_service.audit.log import append
 from policy_service.domain.settlement import needs_manual_decision, needs_manual_settlement, transaction_state
 from policy_service.errors import ConflictError
 from policy_service.queries.repository import Snapshot
-from policy_service.storage import review_groups, outbox, proposals
+from policy_service.storage import outbox, proposals, review_groups
 from policy_service.storage.advisory_locks import require_locked
-from policy_service.storage.core import Row, update_rows, insert_row, table
+from policy_service.storage.core import Row, insert_row, table, update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
 from policy_service.storage.tables import (
@@ -63,7 +63,9 @@ def person_actor(iss: str, sub: str) -> str:
     return f"person:{iss}|{sub}"
 
 
-def audit_effect(tx: Tx, about: EffectRow | ReviewRow, kind: str, actor: str, body: Mapping[str, Any]) -> None:
+def audit_effect(
+    tx: Tx, about: EffectRow | ReviewRow, kind: str, actor: str, body: Mapping[str, Any]
+) -> None:
     """Write a line of the log about an effect at its revision."""
     append(
         tx,
@@ -77,7 +79,9 @@ def audit_effect(tx: Tx, about: EffectRow | ReviewRow, kind: str, actor: str, bo
     )
 
 
-def transition_effect(tx: Tx, effect: EffectRow, to: EffectState, cause: TransitionReason, **changes: Any) -> None:
+def transition_effect(
+    tx: Tx, effect: EffectRow, to: EffectState, cause: TransitionReason, **changes: Any
+) -> None:
     """Move one effect, with any columns that change in the same breath.
 
     Raises:
@@ -130,14 +134,20 @@ def transition_proposal(
     publish_review_event(tx, review, f"proposal_{to}", cause, **detail)
 
 
-def publish_review_event(tx: Tx, review: ReviewRow, kind: str, cause: TransitionReason, **detail: Any) -> None:
+def publish_review_event(
+    tx: Tx, review: ReviewRow, kind: str, cause: TransitionReason, **detail: Any
+) -> None:
     """Log something about a review and queue the message about it."""
     body = {"review_id": review.review_id, "state": review.state, "why": cause.why, **cause.detail, **detail}
     audit_effect(tx, review, kind, cause.actor, body)
-    outbox.enqueue(tx, kind, {"review_id": review.review_id, "effect_id": review.effect_id, "rev": review.rev})
+    outbox.enqueue(
+        tx, kind, {"review_id": review.review_id, "effect_id": review.effect_id, "rev": review.rev}
+    )
 
 
-def transition_transaction(tx: Tx, transaction: TransactionRow, to: TxnState, cause: TransitionReason, **changes: Any) -> None:
+def transition_transaction(
+    tx: Tx, transaction: TransactionRow, to: TxnState, cause: TransitionReason, **changes: Any
+) -> None:
     """Move a transaction; its effects have moved already."""
     require_locked(tx, transaction.txn)
     came_from = TxnState(transaction.state)
@@ -196,12 +206,16 @@ def close_tasks(tx: Tx, effect: EffectRow, cause: TransitionReason, *kinds: Task
     return [task_id for task_id, _ in closed]
 
 
-def _tell_task(tx: Tx, effect: EffectRow, told: str, named: str, cause: TransitionReason, **detail: Any) -> None:
+def _tell_task(
+    tx: Tx, effect: EffectRow, told: str, named: str, cause: TransitionReason, **detail: Any
+) -> None:
     audit_effect(tx, effect, told, cause.actor, {**detail, "task_id": named})
     outbox.enqueue(tx, told, {"task_id": named, "effect_id": effect.effect_id})
 
 
-def withdraw_siblings(tx: Tx, snapshot: Snapshot, cause: TransitionReason, *, but: EffectRow | None = None) -> None:
+def withdraw_siblings(
+    tx: Tx, snapshot: Snapshot, cause: TransitionReason, *, but: EffectRow | None = None
+) -> None:
     """One effect of the transaction will never fire, so none of the others may: withdraw whatever is still open."""
     for effect in snapshot.effects:
         if effect is not but and EffectState(effect.state) in {EffectState.REVIEW, EffectState.RELEASED}:

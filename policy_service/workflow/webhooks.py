@@ -26,8 +26,8 @@ import httpx2
 from sqlalchemy import Connection, func, select, update
 
 from countersign.contract import canonicalize
-from policy_service.audit.telemetry import EXPORTED_MEMBERS
 from policy_service.audit.log import Entry, append, entries_after, highest_index
+from policy_service.audit.telemetry import EXPORTED_MEMBERS
 from policy_service.errors import NotFoundError
 from policy_service.http_clients import Resolve, UnreachableError, open_response, resolve
 from policy_service.identity.agents import OPERATOR
@@ -35,7 +35,7 @@ from policy_service.queries.context import Context
 from policy_service.remote_hosts import Webhook
 from policy_service.settings import Settings
 from policy_service.storage import advisory_locks, outbox
-from policy_service.storage.core import update_rows, find_one, insert_row_or_ignore, table
+from policy_service.storage.core import find_one, insert_row_or_ignore, table, update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import Message, RetryPolicy
 from policy_service.storage.system_tables import OutboxRow, WebhookRow
@@ -144,7 +144,9 @@ def _put(tx: Tx, settings: Settings, webhook: Webhook, was: int, lines: Sequence
         if webhook.wants(line.kind):
             named = webhook_id(settings.iss, webhook.name, line.index)
             event = webhook_event(settings, line)
-            outbox.enqueue_once(tx, named, line.kind, event, lane=webhook_lane(webhook.name), give_up_at=until)
+            outbox.enqueue_once(
+                tx, named, line.kind, event, lane=webhook_lane(webhook.name), give_up_at=until
+            )
     return True
 
 
@@ -278,7 +280,9 @@ async def deliver(
     try:
         async with (
             asyncio.timeout(webhook.timeout_s),
-            open_response("POST", webhook.url, webhook, headers=headers, body=body, resolve=resolve) as response,
+            open_response(
+                "POST", webhook.url, webhook, headers=headers, body=body, resolve=resolve
+            ) as response,
         ):
             return _judged(response, now)
     except TimeoutError:

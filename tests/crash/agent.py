@@ -32,7 +32,7 @@ from countersign import (
 )
 from countersign.commit.review import open_proposals
 from countersign.contract import names
-from countersign.waiting import HttpResponse, HttpRequest, SyncExecutor
+from countersign.waiting import HttpRequest, HttpResponse, SyncExecutor
 from tests.crash.dying import Death
 
 AGENT = "support"

@@ -14,8 +14,8 @@ from countersign.contract import PrivateKey, names
 from policy_service.channels.admin.commands import COMMANDS
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import find, insert_row, table
-from policy_service.storage.system_tables import OutboxRow, PasskeyRow
 from policy_service.storage.slack_tables import SlackLinkRow, SlackPlaceRow
+from policy_service.storage.system_tables import OutboxRow, PasskeyRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from tests.crash.agent import AGENT
 from tests.crash.pressers import CHANNEL, knows_the_app, slack_of

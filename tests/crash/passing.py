@@ -18,7 +18,7 @@ from countersign.adapters.redo_log import SessionFolder
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.database import Database
 from countersign.live.work import LiveWork
-from countersign.waiting import HttpResponse, HttpRequest, AsyncExecutor, SyncExecutor
+from countersign.waiting import AsyncExecutor, HttpRequest, HttpResponse, SyncExecutor
 
 
 class Points:

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from policy_service.channels.admin.commands import COMMANDS
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 
 SERVICE, SDK = ROOT / "policy_service", ROOT / "sdk/python/countersign"
 PHASES = ("before", "after")

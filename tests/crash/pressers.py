@@ -14,8 +14,8 @@ from sqlalchemy import Connection, select
 
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import find, insert_row, table
-from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackLinkRow, SlackStatusRow
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import VoteRow
 from tests.counterparts.slack import SlackServer
 from tests.crash.chapters import happened

@@ -32,16 +32,16 @@ from policy_service.channels.admin.socket import run_admin_command
 from policy_service.errors import ServiceError, StartError
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
-from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.slack_tables import SlackStatusRow
+from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.tables import EffectRow, ReviewRow
+from tests.conventions.repository import ROOT
 from tests.crash.agent import AGENT, Life, Tools
 from tests.crash.children import Command, ServiceChild, run_agent, run_command
 from tests.crash.dying import Death
 from tests.crash.invariants import Evidence, breaches
 from tests.fakes.desk import write_key
 from tests.fakes.world import fresh_data
-from tests.house.repository import ROOT
 
 T = TypeVar("T")
 PATIENCE_S = 180.0  # what somebody had claimed from the outbox when he died is due again after 60

@@ -17,7 +17,7 @@ from policy_service.remote_hosts import Webhook
 from policy_service.storage.core import table
 from policy_service.storage.credential_tables import SessionRow
 from policy_service.storage.system_tables import AuditRow, WebhookRow
-from policy_service.tokens.keys import NEXT, MIN_PUBLISHED_S, make_webhook_key, read_webhook_keys
+from policy_service.tokens.keys import MIN_PUBLISHED_S, NEXT, make_webhook_key, read_webhook_keys
 from tests.counterparts import node
 from tests.crash.agent import AGENT
 from tests.crash.chapters import happened, open_reviews

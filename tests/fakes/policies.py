@@ -7,14 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 from policy_service.queries.policies import (
-    BundleEvent,
     ActiveBundleInfo,
-    ShadowInfo,
+    BundleEvent,
+    EvaluatedCall,
     PoliciesPage,
     PolicyRow,
     ShadowDifferenceLine,
+    ShadowInfo,
     ToolRow,
-    EvaluatedCall,
 )
 from policy_service.queries.review_models import FactLine
 from tests.fakes.reviews import NOW, REFUND_GATE, hexed
@@ -78,7 +78,9 @@ def page(**changes: Any) -> PoliciesPage:
 def shadow(**changes: Any) -> ShadowInfo:
     """A candidate that would let more go."""
     at, asked = NOW - timedelta(hours=2), "review by 1 of finance"
-    row = ShadowDifferenceLine("refund_payment", "desk-agent", at, "looser", asked, "release", ("goodwill-may-go",))
+    row = ShadowDifferenceLine(
+        "refund_payment", "desk-agent", at, "looser", asked, "release", ("goodwill-may-go",)
+    )
     stricter = replace(row, way="stricter", now="release", then="deny", because=("no-large-attachments",))
     other = replace(row, way="other", then="review by 1 of legal", because=("legal-looks",))
     found = ShadowInfo(

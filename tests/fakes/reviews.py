@@ -16,8 +16,8 @@ from policy_service.queries.context_panel import (
     LastApproved,
     MeterLimit,
     MeterLine,
-    Precedents,
     Precedent,
+    Precedents,
     RedemptionProof,
 )
 from policy_service.queries.effect_text import ArgRow, Money, Piece

@@ -42,8 +42,8 @@ from policy_service.storage.core import table
 from policy_service.storage.migrations import migrate
 from policy_service.storage.system_tables import AuditRow
 from policy_service.tokens.keys import make_keys
-from policy_service.workflow.expiry import sweep
 from policy_service.workflow.effects.activate import activate, reevaluate_open_effects
+from policy_service.workflow.expiry import sweep
 from policy_service.workflow.reviews.unsatisfiable import update_unsatisfiable_reviews
 
 SUPPORT_BUNDLE = Path(__file__).parents[2] / "policies"

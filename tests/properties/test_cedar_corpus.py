@@ -21,7 +21,7 @@ from countersign.contract import AdmissionError, Verdict, load
 from policy_service.pap.policies import read_policies
 from policy_service.pap.problems import BundleError
 from policy_service.pap.scan import scan
-from policy_service.pdp.cedar import CedarRequest, evaluate_policies, build_entities
+from policy_service.pdp.cedar import CedarRequest, build_entities, evaluate_policies
 from policy_service.pdp.engine import RulesOutcome, combine_outcome
 from tests.counterparts import require
 
@@ -65,7 +65,9 @@ def load_plain(name: str, text: str) -> PolicySet:
 def decide_plain(
     policies: PolicySet, request: CedarRequest, entities: Sequence[Mapping[str, Any]], schema: Schema
 ) -> RulesOutcome:
-    return combine_outcome(evaluate_policies(policies, request, build_entities(entities, schema), schema), frozenset())
+    return combine_outcome(
+        evaluate_policies(policies, request, build_entities(entities, schema), schema), frozenset()
+    )
 
 
 def requests_of(corpus: dict[str, str]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from countersign.integrations.conversation import ToolAnswer, Message, ModelCall, TurnNumbering
+from countersign.integrations.conversation import Message, ModelCall, ToolAnswer, TurnNumbering
 from countersign.integrations.model_loop import Loop, ModelClient
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.integrations.tool_execution import StepExecutor

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from countersign.simulation.replay_report import ReplayCall, Divergence, compare_calls
 from countersign.simulation.recording import RecordedCall
+from countersign.simulation.replay_report import Divergence, ReplayCall, compare_calls
 
 NAMES = st.lists(st.sampled_from("abcde"), max_size=8)
 

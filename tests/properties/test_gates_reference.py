@@ -24,7 +24,7 @@ from policy_service.pap.compile import cedar_schema_json, tool_shape
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policies import read_policies
 from policy_service.pap.source import read_files
-from policy_service.pdp.cedar import entities_json, build_request
+from policy_service.pdp.cedar import build_request, entities_json
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import BundleFolder
 from tests.fakes.random_rules import CASES, random_folder, random_questions

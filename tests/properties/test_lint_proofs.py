@@ -14,7 +14,7 @@ from countersign.contract import JSON, ToolManifest
 from policy_service.facts.config import FactsConfig
 from policy_service.facts.manifests import InputCodec
 from policy_service.pap.lint.domains import Domain, tool_domain
-from policy_service.pap.lint.proofs import TooComplexError, to_disjunction, policy_condition, is_impossible
+from policy_service.pap.lint.proofs import TooComplexError, is_impossible, policy_condition, to_disjunction
 from policy_service.pap.tools import ToolVersion
 from tests.fakes.bundles import pay_manifest
 

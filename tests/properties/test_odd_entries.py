@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 
-from policy_service.identity.claims import claim_at, effective_groups, listed_groups, is_readable
+from policy_service.identity.claims import claim_at, effective_groups, is_readable, listed_groups
 from policy_service.identity.issuer_keys import parse_jwks
 from policy_service.issuers import SignInProvider
 

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy_service.domain.gates import Gate, MergedGate, merge
-from policy_service.domain.quorum import BallotVote, is_eligible_for, fillable_gates, counts_toward, gates_needing_voters, tally
+from policy_service.domain.quorum import (
+    BallotVote,
+    counts_toward,
+    fillable_gates,
+    gates_needing_voters,
+    is_eligible_for,
+    tally,
+)
 
 GROUPS = ("finance", "cfo", "unseen")
 PERSONS = ("maya", "tomas", "ana", "jo")
@@ -100,7 +107,9 @@ def test_one_more_person_helps_where_one_more_vote_fills_one_more_place(
     joined = [*votes, newcomer]
     before, after = (max(map(sum, brute_force_places(merged, those))) for those in (votes, joined))
     raised = after > before or any(
-        gate.shared and counts_toward(gate, newcomer) and sum(counts_toward(gate, vote) for vote in votes) < gate.quorum
+        gate.shared
+        and counts_toward(gate, newcomer)
+        and sum(counts_toward(gate, vote) for vote in votes) < gate.quorum
         for gate in merged
     )
     short = gates_needing_voters(merged, votes)

@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policy_service.channels.slack.blocks import views
-from policy_service.channels.slack.blocks.block_kit import RenderedMessage, Pointer
+from policy_service.channels.slack.blocks.block_kit import Pointer, RenderedMessage
 from policy_service.channels.slack.blocks.card import (
     DigestLine,
-    minimal_card,
-    no_buttons_reason,
     card,
     digest,
+    minimal_card,
+    no_buttons_reason,
     thread_reply,
 )
 from policy_service.channels.slack.blocks.views import home_view
@@ -228,7 +228,9 @@ def test_a_reply_keeps_the_limits(text: str, actor: str, channel: str, words: st
 def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
     lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
     require_sound(digest(lines, more, digest_id="d" * 40, outbox_id="o", public_url=URL, now=NOW))
-    queue = QueuePage(tuple(reviews.row_of(page) for page in some), None, TabCounts(me=CappedCount(more, capped)))
+    queue = QueuePage(
+        tuple(reviews.row_of(page) for page in some), None, TabCounts(me=CappedCount(more, capped))
+    )
     require_sound(views.my_reviews_message(queue, public_url=URL))
     name = some[0].agent if some else None
     view = home_view(queue, name=name, direct=capped, public_url=URL, now=NOW, slack_note=name)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from cedarpy import policies_to_pst, pst
 
-from policy_service.pdp.rules import scope_may_match, policy_set
+from policy_service.pdp.rules import policy_set, scope_may_match
 from tests.fakes.random_rules import TOOLS, random_folder
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from countersign.contract import ErrorCode
 from policy_service import errors
-from policy_service.errors import HTTP_STATUS, ConflictError, RequestError, ServiceError, ServerError
+from policy_service.errors import HTTP_STATUS, ConflictError, RequestError, ServerError, ServiceError
 
 LEAVES = [
     errors.ConflictError, errors.ForbiddenError, errors.InternalError, errors.InvalidRequestError,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from policy_service.channels.slack.client import SlackClient, SlackCallError
+from policy_service.channels.slack.client import SlackCallError, SlackClient
 from policy_service.channels.slack.transports import SocketMode
 from policy_service.errors import StartError
 from policy_service.health import Health
@@ -97,7 +97,9 @@ async def ask_issuer(url: str, route: Route, folder: Path) -> None:
 
 
 async def ask_slack(url: str, route: Route, folder: Path) -> None:
-    slack = SlackClient(SlackApp.model_construct(team_id="T0", api_url=f"{url}/api/", timeout_s=5), "xoxb-1", route)
+    slack = SlackClient(
+        SlackApp.model_construct(team_id="T0", api_url=f"{url}/api/", timeout_s=5), "xoxb-1", route
+    )
     with suppress(SlackCallError):
         await slack.call("auth.test")
     await slack.close()

@@ -16,15 +16,20 @@ from typing import Annotated, Any
 import typer
 from sqlalchemy import make_url
 
-from policy_service.channels.admin.socket import existing_database, is_embedded
 from policy_service.channels.admin.output import AsJson, print_result, report_errors
+from policy_service.channels.admin.socket import existing_database, is_embedded
 from policy_service.errors import StartError
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.database import Database
 from policy_service.storage.sqlite import backup_to
 from policy_service.storage.types import time_text
 from policy_service.tokens.epoch import Mark, is_behind, read_mark, write_mark
-from policy_service.workflow.revocation.restore import RestoreStatus, mark_transaction_unknown, begin_restored_epoch, restore_status
+from policy_service.workflow.revocation.restore import (
+    RestoreStatus,
+    begin_restored_epoch,
+    mark_transaction_unknown,
+    restore_status,
+)
 
 
 def backup(
@@ -35,7 +40,9 @@ def backup(
     with report_errors():
         settings = load_settings()
         backup_to(_database(settings), _require_outside_keys(settings, file))
-        print_result({"file": str(file), "bytes": file.stat().st_size}, as_json, f"copied the database to {file}")
+        print_result(
+            {"file": str(file), "bytes": file.stat().st_size}, as_json, f"copied the database to {file}"
+        )
 
 
 def _database(settings: Settings) -> Path:
@@ -94,7 +101,9 @@ def restored(
             if not dry_run:
                 _require_no_other_process(db)
                 if not reason.strip():
-                    raise StartError(f"{_loss_text(told)}; say why with --reason, or only look with --dry-run")
+                    raise StartError(
+                        f"{_loss_text(told)}; say why with --reason, or only look with --dry-run"
+                    )
                 told |= _restore(settings, db, mark, was, reason)
         print_result(told | {"dry_run": dry_run}, as_json, _text(told, dry_run=dry_run))
 

@@ -23,11 +23,11 @@ from policy_service.storage.system_tables import PasskeyRow
 from policy_service.storage.types import time_text
 from policy_service.workflow import active_commit, webhooks
 from policy_service.workflow.effects import emergency_stop
-from policy_service.workflow.revocation import revoke
 from policy_service.workflow.passkeys import revocation as lost_passkeys
-from policy_service.workflow.slack import admin, account_links
-from policy_service.workflow.slack.admin import slack_health
+from policy_service.workflow.revocation import revoke
 from policy_service.workflow.shadow import recorded_calls
+from policy_service.workflow.slack import account_links, admin
+from policy_service.workflow.slack.admin import slack_health
 
 Arguments = dict[str, Any]
 Command = Callable[[Tx, Settings, Arguments], Any]
@@ -147,7 +147,9 @@ def _slack(settings: Settings) -> SlackApp:
 
 
 def _unlink_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    was = account_links.unlink_in(tx, args["team"], args["user"], actor=agents.OPERATOR, reason=args["reason"])
+    was = account_links.unlink_in(
+        tx, args["team"], args["user"], actor=agents.OPERATOR, reason=args["reason"]
+    )
     if was is None:
         raise NotFoundError(
             f"the account {args['user']!r} of {args['team']!r} is nobody's; `policy-service slack links` lists them"

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
+from policy_service.channels.admin.output import AsJson, print_result, report_errors
 from policy_service.channels.admin.policy_cli.bundles import configured_bundle_files
 from policy_service.channels.admin.socket import describe_database, run_admin_command
-from policy_service.channels.admin.output import AsJson, print_result, report_errors
 from policy_service.errors import StartError
 from policy_service.pap.bundle import build_bundle
 from policy_service.pap.problems import BundleError
@@ -41,7 +41,9 @@ def freeze_agent(name: AgentName, reason: Reason, as_json: AsJson = False) -> No
     """Stop an agent; what it has begun may still be taken back."""
     with report_errors():
         done = _run_command("freeze", {"agent": name, "reason": reason})
-        _print_done(done, as_json, f"{name} is frozen: it stages, redeems and renews nothing until it is unfrozen")
+        _print_done(
+            done, as_json, f"{name} is frozen: it stages, redeems and renews nothing until it is unfrozen"
+        )
 
 
 @freeze_app.command("tool")
@@ -61,7 +63,9 @@ def _freeze(tool: str | None, reason: str, as_json: bool) -> None:
         done = _run_command("stop", {"tool": tool, "reason": reason})
         if tool is not None:
             _warn_of_unknown(tool, done.pop("tools", None) or _tools_here())
-        _print_done(done, as_json, f"{tool or 'everything'} is frozen: nothing of it fires until it is unfrozen")
+        _print_done(
+            done, as_json, f"{tool or 'everything'} is frozen: nothing of it fires until it is unfrozen"
+        )
 
 
 @freeze_app.command("list")
@@ -149,7 +153,9 @@ def revoke_agent(name: AgentName, reason: Reason, as_json: AsJson = False) -> No
     with report_errors():
         done = _run_command("revoke-agent", {"agent": name, "reason": reason})
         ended = _revoke_each("transaction", "txn", done["open"], reason)
-        _print_done(done | {"ended": ended}, as_json, f"revoked {name}: its keys, and {ended} open transactions")
+        _print_done(
+            done | {"ended": ended}, as_json, f"revoked {name}: its keys, and {ended} open transactions"
+        )
 
 
 KEY_IDS = {"ignore_unknown_options": True}

@@ -24,7 +24,9 @@ def report_errors(as_json: bool = False) -> Iterator[None]:
         if not as_json:
             typer.echo(escape_lines(f"policy-service: {error}"), err=True)
         else:
-            print_result({"ok": False, "problems": [problem_json(each) for each in error.problems]}, as_json, "")
+            print_result(
+                {"ok": False, "problems": [problem_json(each) for each in error.problems]}, as_json, ""
+            )
         raise typer.Exit(1) from None
     except ServiceError as error:
         typer.echo(escape_lines(f"policy-service: {error}"), err=True)

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from policy_service.channels.admin.output import AsJson, escape_unprintable, print_result, report_errors
 from policy_service.channels.admin.socket import run_admin_command
-from policy_service.channels.admin.output import AsJson, print_result, report_errors, escape_unprintable
 from policy_service.settings import load_settings
 
 
@@ -21,7 +21,9 @@ def agents(as_json: AsJson = False) -> None:
 def agent_text(found: list[dict[str, Any]]) -> str:
     """The agents in lines, each key on one of its own."""
     return "\n".join(
-        escape_unprintable(line) for agent in found for line in (_agent_line(agent), *map(_key_line, agent["keys"]))
+        escape_unprintable(line)
+        for agent in found
+        for line in (_agent_line(agent), *map(_key_line, agent["keys"]))
     )
 
 
@@ -64,12 +66,16 @@ def list_passkeys(as_json: AsJson = False) -> None:
     """Every passkey, with whose it is and whether it counts."""
     with report_errors():
         found = run_admin_command(load_settings(), "passkey-list", {})
-        print_result(found, as_json, "\n".join(map(_passkey_line, found)) or "nobody has enrolled a passkey yet")
+        print_result(
+            found, as_json, "\n".join(map(_passkey_line, found)) or "nobody has enrolled a passkey yet"
+        )
 
 
 def _passkey_line(one: dict[str, Any]) -> str:
     stands = f"removed {one['removed_at']}" if one["removed_at"] else f"counts from {one['counts_from']}"
-    return escape_unprintable(f"{one['passkey_id']}  {one['person']}  {one['name']}  {stands}  key {one['key'][:16]}")
+    return escape_unprintable(
+        f"{one['passkey_id']}  {one['person']}  {one['name']}  {stands}  key {one['key'][:16]}"
+    )
 
 
 @passkeys_app.command("revoke")
@@ -80,7 +86,9 @@ def revoke_passkey(
 ) -> None:
     """Revoke a passkey in the wrong hands and those it vouched for; the votes they proved leave every count."""
     with report_errors():
-        done = run_admin_command(load_settings(), "passkey-revoke", {"passkey_id": passkey_id, "reason": reason})
+        done = run_admin_command(
+            load_settings(), "passkey-revoke", {"passkey_id": passkey_id, "reason": reason}
+        )
         more = ", ".join(done["vouched_for"])
         also = f"; with it {more}, which it had vouched for" if more else ""
         print_result(done, as_json, f"revoked {passkey_id}: {done['votes']} votes left the count{also}")

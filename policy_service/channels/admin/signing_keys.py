@@ -31,7 +31,9 @@ def rotate(
     with report_errors():
         settings = load_settings()
         kid = rotate_keys(settings.key_dir, now=time.time(), compromised=compromised)
-        print_result({"current": kid}, as_json, f"the key {kid} signs once the service has been started again")
+        print_result(
+            {"current": kid}, as_json, f"the key {kid} signs once the service has been started again"
+        )
 
 
 def issuer_keys(as_json: AsJson = False) -> None:

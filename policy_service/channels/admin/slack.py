@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from policy_service.channels.admin.output import AsJson, escape_unprintable, print_result, report_errors
 from policy_service.channels.admin.socket import is_embedded, run_admin_command
-from policy_service.channels.admin.output import AsJson, print_result, report_errors, escape_unprintable
 from policy_service.errors import InvalidRequestError, NotFoundError, StartError
 from policy_service.http_clients import Route, route_from_settings
 from policy_service.settings import Settings, load_settings
@@ -80,7 +80,9 @@ def register_test(trial: Callable[[SlackApp, str, Route], Coroutine[Any, Any, Ch
                 raise NotFoundError("the settings have no [slack]; see deploy/slack/README.md")
             place = _channel(app, channel)
             tried = asyncio.run(trial(app, place, route_from_settings(settings)))
-            print_result({"channel": place, **asdict(tried)}, as_json, "\n".join(_result_lines(tried, app, place)))
+            print_result(
+                {"channel": place, **asdict(tried)}, as_json, "\n".join(_result_lines(tried, app, place))
+            )
             if tried.failures:
                 raise StartError(
                     "; ".join(f"{one.method}: {one.error}: {one.remedy}" for one in tried.failures)
@@ -163,5 +165,9 @@ def unlink(
 ) -> None:
     """Let an account decide for nobody any more. What was decided through it stands."""
     with report_errors():
-        done = run_admin_command(load_settings(), "slack-unlink", {"team": team, "user": user, "reason": reason})
-        print_result(done, as_json, escape_unprintable(f"unlinked {user} of {team}, which was {done['person']}'s"))
+        done = run_admin_command(
+            load_settings(), "slack-unlink", {"team": team, "user": user, "reason": reason}
+        )
+        print_result(
+            done, as_json, escape_unprintable(f"unlinked {user} of {team}, which was {done['person']}'s")
+        )

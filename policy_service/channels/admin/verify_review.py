@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from countersign.contract import ContractError, KeySet, load
-from policy_service.channels.admin.output import AsJson, print_result, escape_unprintable
+from policy_service.channels.admin.output import AsJson, escape_unprintable, print_result
 from policy_service.workflow.review_export.verification import VerificationInput, VerificationReport, verify
 
 _LARGEST = 64 * 1024 * 1024  # bytes; a review with the largest args has about a megabyte

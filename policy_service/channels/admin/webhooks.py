@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from policy_service.channels.admin.socket import run_admin_command
 from policy_service.channels.admin.output import AsJson, print_result, report_errors
+from policy_service.channels.admin.socket import run_admin_command
 from policy_service.errors import NotFoundError, StartError
 from policy_service.remote_hosts import Webhook
 from policy_service.settings import Settings, load_settings
@@ -30,7 +30,9 @@ def webhooks_list(as_json: AsJson = False) -> None:
     """Every webhook of the settings: what waits, what was given up, and the last error."""
     with report_errors():
         found = run_admin_command(load_settings(), "webhooks-list", {})
-        print_result(found, as_json, "\n".join(map(_status_line, found)) or "the settings have no [[webhooks]]")
+        print_result(
+            found, as_json, "\n".join(map(_status_line, found)) or "the settings have no [[webhooks]]"
+        )
 
 
 def _status_line(one: dict[str, Any]) -> str:
@@ -84,7 +86,9 @@ def webhooks_retry(name: Name, as_json: AsJson = False) -> None:
     """Send what was given up after all; tell a receiver again that said it was gone."""
     with report_errors():
         done = run_admin_command(load_settings(), "webhooks-retry", {"webhook": name})
-        print_result(done, as_json, f"{name} is told again, {done['messages']} events that were given up among it")
+        print_result(
+            done, as_json, f"{name} is told again, {done['messages']} events that were given up among it"
+        )
 
 
 @webhooks_app.command("secret")

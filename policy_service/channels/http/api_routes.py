@@ -33,12 +33,16 @@ class ApiRoutes(APIRouter):
     def agent(self, route: str, *refuses: int, header: dict[str, Any] | None = None) -> RouteDecorator:
         """A route of agents and executors."""
         headers = [] if header is None else [header]
-        return self._declare(_authenticate_agent, openapi.AGENT_SECURITY, route, (403, 413, *refuses), headers, (415,), [])
+        return self._declare(
+            _authenticate_agent, openapi.AGENT_SECURITY, route, (403, 413, *refuses), headers, (415,), []
+        )
 
     def person(self, route: str, *refuses: int, status: int = 200) -> RouteDecorator:
         """A route of signed-in people's programs. One with a body changes something, and takes the form token."""
         with_body, token = (403, 404, 409, 413, 415), [_CSRF, _ORIGIN]
-        return self._declare(_authenticate_person, openapi.PERSON_SECURITY, route, refuses, [], with_body, token, status)
+        return self._declare(
+            _authenticate_person, openapi.PERSON_SECURITY, route, refuses, [], with_body, token, status
+        )
 
     def _declare(
         self,

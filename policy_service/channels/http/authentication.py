@@ -17,7 +17,7 @@ from policy_service.channels.http.rate_limits import RateLimits
 from policy_service.channels.requests import declared_length, read_body, read_unidentified_body
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.agents import Caller
-from policy_service.identity.origin import read_cookie, require_host, require_own_page, parse_site
+from policy_service.identity.origin import parse_site, read_cookie, require_host, require_own_page
 from policy_service.identity.proofs import PROOF_INSTRUCTIONS, Authenticator, RequestHead
 from policy_service.identity.sessions import Session, Sessions
 from policy_service.queries.context import Context

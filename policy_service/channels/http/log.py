@@ -57,12 +57,16 @@ async def audit(request: Request, after: int = After, limit: int | None = Limit)
     },
     openapi_extra={
         "security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY],
-        "parameters": [openapi.header_parameter("Last-Event-ID", "Go on after this index.", schema={"type": "string"})],
+        "parameters": [
+            openapi.header_parameter("Last-Event-ID", "Go on after this index.", schema={"type": "string"})
+        ],
     },
 )
 async def events(request: Request) -> Response:
     api = api_of(request)
-    who, name = await _authenticate_reader(api, request, touch=False)  # browsers open a stream again by themselves
+    who, name = await _authenticate_reader(
+        api, request, touch=False
+    )  # browsers open a stream again by themselves
     start = _last_event_id(request)
     index = api.ctx.feed.index if start is None else start
     return api.streams.answer(name, _stream(api, request, who, index), {"Cache-Control": "no-store"})

@@ -38,7 +38,9 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """
     statuses = (*statuses, 400, *((429,) if 413 in statuses else ()))
     content = {PROBLEM_TYPE: {"schema": {"$ref": _REF.format(model=Problem.__name__)}}}
-    return {status: {"description": _DESCRIPTIONS[status], "content": content} for status in sorted({*statuses})}
+    return {
+        status: {"description": _DESCRIPTIONS[status], "content": content} for status in sorted({*statuses})
+    }
 
 
 def request_body(model: type[WireModel]) -> dict[str, Any]:
@@ -120,8 +122,12 @@ _COMMON_HEADERS = {
 _API_HEADERS = {
     "Agent-Nonce": {"description": "The nonce of the next proof.", "required": True, "schema": _TEXT},
 }
-_UNAUTHENTICATED_HEADERS = {"WWW-Authenticate": {"description": "`Agent-Proof`.", "required": True, "schema": _TEXT}}
-LOCATION_HEADER = {"Location": {"description": "Where the transaction is seen.", "required": True, "schema": _TEXT}}
+_UNAUTHENTICATED_HEADERS = {
+    "WWW-Authenticate": {"description": "`Agent-Proof`.", "required": True, "schema": _TEXT}
+}
+LOCATION_HEADER = {
+    "Location": {"description": "Where the transaction is seen.", "required": True, "schema": _TEXT}
+}
 
 AGENT_SECURITY: list[dict[str, list[str]]] = [{"AgentProof": []}, {"ApiKey": []}]
 PERSON_SECURITY: list[dict[str, list[str]]] = [{"Session": []}]

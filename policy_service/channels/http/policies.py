@@ -15,7 +15,9 @@ from policy_service.pap.active_bundle import ActiveBundle
 _HOOKS = [
     openapi.header_parameter("X-Hub-Signature-256", "GitHub, Gitea, Forgejo: HMAC of the body."),
     openapi.header_parameter("X-Gitlab-Token", "GitLab: the secret itself."),
-    openapi.header_parameter("Webhook-Signature", "Standard Webhooks: `v1,` and the HMAC of id, time and body."),
+    openapi.header_parameter(
+        "Webhook-Signature", "Standard Webhooks: `v1,` and the HMAC of id, time and body."
+    ),
     openapi.header_parameter("Webhook-Id", "Standard Webhooks: the message's id."),
     openapi.header_parameter("Webhook-Timestamp", "Standard Webhooks: when it was sent."),
 ]
@@ -46,7 +48,9 @@ async def get_policies(request: Request) -> Response:
     status_code=202,
     summary="There may be new policies: look soon. By a signed webhook, an agent or a person",
     responses=openapi.problem_responses(400, 401, 403, 413, 415, 421, 503),
-    openapi_extra=openapi.with_parameters({"security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY, {}]}, *_HOOKS),
+    openapi_extra=openapi.with_parameters(
+        {"security": [*openapi.AGENT_SECURITY, *openapi.PERSON_SECURITY, {}]}, *_HOOKS
+    ),
 )
 async def sync(request: Request) -> Response:
     api = api_of(request)

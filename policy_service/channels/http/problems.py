@@ -63,7 +63,9 @@ async def _service_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, ServiceError):
         raise error
     if error.status >= 500:
-        log.error("request_failed", route=route_template(request.scope), code=error.code.value, exc_info=error)
+        log.error(
+            "request_failed", route=route_template(request.scope), code=error.code.value, exc_info=error
+        )
     return problem_response(error, request)
 
 

@@ -97,7 +97,8 @@ routes = ApiRoutes(prefix="/v1/transactions", tags=["transactions"])
         201: {"description": "A new revision.", "headers": openapi.LOCATION_HEADER},
         **openapi.problem_responses(400, 401, 403, 409, 413, 415, 421, 422, 429, 503),
     },
-    openapi_extra=openapi.with_parameters(openapi.request_body(SubmitRequest), _KEY, _PREFER) | {"security": openapi.AGENT_SECURITY},
+    openapi_extra=openapi.with_parameters(openapi.request_body(SubmitRequest), _KEY, _PREFER)
+    | {"security": openapi.AGENT_SECURITY},
 )
 async def submit_transaction(request: Request) -> Response:
     api = api_of(request)
@@ -112,7 +113,9 @@ async def submit_transaction(request: Request) -> Response:
         with api.gate.rate_limits.wait(caller.agent, seconds):
             snapshot = await wait_while_in_review(api.ctx, snapshot.transaction.txn, seconds)
     view = await api.telling.transaction(snapshot, releases=submitted.releases, receipt=submitted.receipt)
-    return json_response(view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"})
+    return json_response(
+        view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"}
+    )
 
 
 @routes.agent("GET ")

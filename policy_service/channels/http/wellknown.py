@@ -35,7 +35,9 @@ async def jwks(request: Request) -> Response:
     return found
 
 
-@routes.get("/healthz", response_model=Health, summary="The process lives", responses=openapi.problem_responses())
+@routes.get(
+    "/healthz", response_model=Health, summary="The process lives", responses=openapi.problem_responses()
+)
 async def healthz() -> Response:
     return json_response(Health(status="ok"))
 
@@ -81,7 +83,9 @@ async def read_metrics(request: Request) -> Response:
     api = api_of(request)
     _require_reader(api, request.headers.get("authorization", ""))
     api.findings()  # among them that nobody has looked for too long, which nobody can note
-    return Response(metrics.render_metrics(), media_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"})
+    return Response(
+        metrics.render_metrics(), media_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"}
+    )
 
 
 def _require_reader(api: Api, authorization: str) -> None:

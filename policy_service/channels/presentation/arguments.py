@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from policy_service.channels.presentation.text_findings import TextFinding
+from policy_service.channels.presentation.formatting import pluralize
 from policy_service.channels.presentation.homoglyphs import ascii_lookalike
 from policy_service.channels.presentation.marked_text import Marked, mark
-from policy_service.channels.presentation.formatting import pluralize
+from policy_service.channels.presentation.text_findings import TextFinding
 from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow
 from policy_service.queries.view_digest import FOLD_ABOVE_LINES, is_long, line_count
 
@@ -53,7 +53,9 @@ def name_findings(rows: Sequence[ArgRow]) -> dict[str, tuple[TextFinding, ...]]:
 
 def _read(name: str) -> str:
     """A name as a hurried reader takes it: letters and digits, in one case, each as the letter it looks like."""
-    plain = "".join(ascii_lookalike(char, in_address=True) or char for char in unicodedata.normalize("NFKC", name))
+    plain = "".join(
+        ascii_lookalike(char, in_address=True) or char for char in unicodedata.normalize("NFKC", name)
+    )
     return "".join(char for char in plain.casefold() if char.isalnum())
 
 

@@ -9,10 +9,10 @@ import unicodedata
 from policy_service.channels.presentation.homoglyphs import (
     FALSE_SIGNS,
     LOOKS_LIKE,
-    is_styled_letter,
+    ascii_lookalike,
     is_emoji_joiner,
     is_invisible,
-    ascii_lookalike,
+    is_styled_letter,
 )
 from policy_service.queries.view_digest import PADDING
 

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from policy_service.channels.presentation.deceptive_text import gap_positions, hidden_positions, suspect_positions
+from policy_service.channels.presentation.deceptive_text import (
+    gap_positions,
+    hidden_positions,
+    suspect_positions,
+)
+from policy_service.channels.presentation.homoglyphs import character_name, code_point
 from policy_service.channels.presentation.text_findings import TextFinding, find_problems
-from policy_service.channels.presentation.homoglyphs import code_point, character_name
 
 SpanKind: TypeAlias = Literal["plain", "hidden", "suspect"]
 

@@ -69,7 +69,9 @@ def quorum_status(page: ReviewPage) -> QuorumStatus:
     groups = "; ".join(join_or(gate.groups) for gate in asked.values())
     idle = tuple(vote for vote in page.votes if not vote.counted and vote.verdict == "approve")
     open_gates = [gate for gate in asked.values() if gate.have < gate.quorum]
-    others = "; or ".join(filter(None, (join_names(gate.could_sign, gate.could_sign_more) for gate in open_gates)))
+    others = "; or ".join(
+        filter(None, (join_names(gate.could_sign, gate.could_sign_more) for gate in open_gates))
+    )
     return QuorumStatus(len(signed), groups, signed, lines, step_up, idle, others)
 
 
@@ -108,7 +110,9 @@ _BY_EFFECT: dict[str, OutcomeText] = {
         "",
         "Redeemed",
     ),
-    "fired": OutcomeText("Fired", "It happened, once. The receipt is in the log.", "fire", "why-good", "Fired"),
+    "fired": OutcomeText(
+        "Fired", "It happened, once. The receipt is in the log.", "fire", "why-good", "Fired"
+    ),
     "failed": OutcomeText(
         "Failed", "It was tried and is known not to have happened.", "alert", "why-bad", "Failed"
     ),
@@ -123,7 +127,9 @@ _BY_EFFECT: dict[str, OutcomeText] = {
     "compensating": OutcomeText(
         "Being undone", "It fired, and its compensation is under way.", "refresh", "why-warn", "Being undone"
     ),
-    "compensated": OutcomeText("Undone", "It fired, and was compensated afterwards.", "check", "", "Compensated"),
+    "compensated": OutcomeText(
+        "Undone", "It fired, and was compensated afterwards.", "check", "", "Compensated"
+    ),
     "compensation_failed": OutcomeText(
         "It could not be undone",
         "It fired, and its compensation failed: a person has to settle it.",
@@ -145,7 +151,9 @@ _BY_REVIEW: dict[str, OutcomeText] = {
     "revoked": OutcomeText(
         "Revoked", "The release was taken back before it was spent. Nothing fired.", "close", "", "Revoked"
     ),
-    "met": OutcomeText("Approved", "Everybody who was asked has countersigned.", "check", "why-good", "Approved"),
+    "met": OutcomeText(
+        "Approved", "Everybody who was asked has countersigned.", "check", "why-good", "Approved"
+    ),
 }
 
 
@@ -165,7 +173,9 @@ def outcome_text(page: ReviewPage) -> OutcomeText:
     if page.state == "met":
         return _approved(page)
     by_review = _BY_REVIEW.get(page.state) or _BY_REVIEW.get(page.effect_state)
-    return by_review or OutcomeText(f"Closed: {page.state}", "Nobody is asked any more.", "info", "", page.state)
+    return by_review or OutcomeText(
+        f"Closed: {page.state}", "Nobody is asked any more.", "info", "", page.state
+    )
 
 
 def short_outcome_text(state: str, effect_state: str, *, opened: bool = False) -> OutcomeText:

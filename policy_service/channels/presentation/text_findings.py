@@ -10,12 +10,12 @@ from typing import Literal, TypeAlias
 
 from policy_service.channels.presentation.deceptive_text import address_spans
 from policy_service.channels.presentation.homoglyphs import (
+    ascii_lookalike,
+    character_name,
     code_point,
     is_bidi_control,
-    is_unusual_space,
     is_invisible,
-    character_name,
-    ascii_lookalike,
+    is_unusual_space,
 )
 from policy_service.queries.view_digest import PADDING
 
@@ -94,7 +94,9 @@ def _hidden(chars: list[str]) -> TextFinding | None:
     if not unseen:
         marks = _count(len(alarming), "stacked mark")
         return TextFinding("stacked", "stacked marks", f"{marks} would paint over the text beside them.")
-    sentence = f"{_count(len(unseen), 'hidden character')}: {_listed([character_name(char) for char in unseen])}."
+    sentence = (
+        f"{_count(len(unseen), 'hidden character')}: {_listed([character_name(char) for char in unseen])}."
+    )
     if any(is_bidi_control(char) for char in unseen):
         sentence += " Unmarked, they would change the order in which this is read."
     return TextFinding("hidden", "hidden characters", sentence)
@@ -123,7 +125,9 @@ def _userinfo(text: str) -> TextFinding | None:
 def _markup(text: str) -> TextFinding | None:
     if not _MARKUP.search(text):
         return None
-    return TextFinding("markup", "markup", "This holds markup. It is shown as plain text and does nothing here.")
+    return TextFinding(
+        "markup", "markup", "This holds markup. It is shown as plain text and does nothing here."
+    )
 
 
 def _count(number: int, noun: str) -> str:

@@ -23,7 +23,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
-from policy_service.channels.slack.send_queue import SendStatus, SendResult
+from policy_service.channels.slack.send_queue import SendResult, SendStatus
 from policy_service.errors import ForbiddenError
 from policy_service.http_clients import DIRECT, Route, slack_client, slack_session
 from policy_service.slack import SlackApp, is_team
@@ -196,14 +196,22 @@ class SlackCallError(Exception):
         unexplained: bool = False,
     ) -> None:
         super().__init__(error)
-        self.came, self.error, self.rest, self.unsent, self.unexplained = came, error, rest, unsent, unexplained
+        self.came, self.error, self.rest, self.unsent, self.unexplained = (
+            came,
+            error,
+            rest,
+            unsent,
+            unexplained,
+        )
         self.found: tuple[str, str] | None = None  # channel and ts of the message that was to change
 
     @property
     def outcome(self) -> SendResult:
         """As what came of a message."""
         channel, ts = self.found or (None, None)
-        return SendResult(self.came, self.error, self.rest, channel, ts, unsent=self.unsent, unexplained=self.unexplained)
+        return SendResult(
+            self.came, self.error, self.rest, channel, ts, unsent=self.unsent, unexplained=self.unexplained
+        )
 
 
 class SlackClient:
@@ -275,7 +283,11 @@ class SlackClient:
             self.met = _token_owner(answer)
         except SlackCallError as fault:
             return fault.outcome
-        return SendResult(SendStatus.SENT) if self.workspace_mismatch is None else SendResult(SendStatus.APP, ANOTHER_WORKSPACE)
+        return (
+            SendResult(SendStatus.SENT)
+            if self.workspace_mismatch is None
+            else SendResult(SendStatus.APP, ANOTHER_WORKSPACE)
+        )
 
     @property
     def workspace_mismatch(self) -> str | None:
@@ -300,7 +312,13 @@ def web_client(
 ) -> AsyncWebClient:
     """The SDK's client: it repeats nothing by itself, and tells little."""
     return slack_client(
-        token, app.api_url, route, session, timeout=int(app.timeout_s) + 1, retry_handlers=[], logger=SDK_LOGGER
+        token,
+        app.api_url,
+        route,
+        session,
+        timeout=int(app.timeout_s) + 1,
+        retry_handlers=[],
+        logger=SDK_LOGGER,
     )
 
 
@@ -332,10 +350,14 @@ def _api_error(error: SlackApiError) -> SlackCallError:
     told = response.get("error") if isinstance(response.data, dict) else None
     says = isinstance(told, str) and _CODE.fullmatch(told) is not None
     if status == 200 and not says:
-        return SlackCallError(SendStatus.WORLD, "not_json")  # a page of something on the way, whatever it calls itself
+        return SlackCallError(
+            SendStatus.WORLD, "not_json"
+        )  # a page of something on the way, whatever it calls itself
     code = str(told) if says else f"http_{status}"
     if status == 429:
-        return SlackCallError(SendStatus.RATE_LIMITED, "ratelimited", rest=_retry_after(response.headers), unsent=True)
+        return SlackCallError(
+            SendStatus.RATE_LIMITED, "ratelimited", rest=_retry_after(response.headers), unsent=True
+        )
     if code not in _MEANING and status == 200:
         return SlackCallError(SendStatus.PLACE, code, unexplained=True)
     came = _MEANING.get(code, SendStatus.WORLD)

@@ -15,28 +15,35 @@ import structlog
 
 from countersign.contract import JSON, AdmissionError, load
 from policy_service.channels.presentation.formatting import as_sentence
-from policy_service.channels.slack.client import VIEW_TIMEOUT_S, SlackClient, SlackCallError
 from policy_service.channels.slack.blocks.block_kit import RenderedMessage
 from policy_service.channels.slack.blocks.views import (
     home_view,
     link_invitation,
     my_reviews_message,
     refusal_message,
-    text_message,
     simulation_message,
+    text_message,
     usage_message,
 )
+from policy_service.channels.slack.client import VIEW_TIMEOUT_S, SlackCallError, SlackClient
 from policy_service.channels.slack.payloads import Command
 from policy_service.errors import ForbiddenError, InvalidRequestError, RequestError
 from policy_service.identity.people import slack_link
 from policy_service.queries.context import Context
-from policy_service.queries.queue import QueuePage, QueueFilter, queue_page
+from policy_service.queries.queue import QueueFilter, QueuePage, queue_page
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.workflow.effects.dry_run import try_effect
-from policy_service.workflow.transitions import person_actor
-from policy_service.workflow.slack.account_links import COMMAND, Account, invite, require_member, set_direct, unlink
+from policy_service.workflow.slack.account_links import (
+    COMMAND,
+    Account,
+    invite,
+    require_member,
+    set_direct,
+    unlink,
+)
 from policy_service.workflow.slack.enqueue import delivery_id, mark_processed
 from policy_service.workflow.slack.voters import LinkedVoter, voter_for_account
+from policy_service.workflow.transitions import person_actor
 
 log = structlog.get_logger(__name__)
 
@@ -69,14 +76,18 @@ class Commands:
         if answer is None:
             return ephemeral_response(usage_message())
         delivery = delivery_id("command", given.user_id, given.trigger_id, given.text)
-        if not await mark_processed(self._ctx, delivery):  # before anything is answered: of two at once, one is
+        if not await mark_processed(
+            self._ctx, delivery
+        ):  # before anything is answered: of two at once, one is
             return ephemeral_response(text_message("this was answered already; write it again"))
         try:
             account = await self._slack.account(given.user_id, given.team_id)
             require_member(self._slack.app, account)
             return ephemeral_response(await answer(account, rest.strip()))
         except RequestError as error:
-            return ephemeral_response(refusal_message(error.detail, url=str(error.extras.get("url") or "") or None))
+            return ephemeral_response(
+                refusal_message(error.detail, url=str(error.extras.get("url") or "") or None)
+            )
 
     async def _reviews(self, account: Account, rest: str) -> RenderedMessage:
         linked = await self._linked(account)
@@ -135,7 +146,9 @@ class Commands:
             log.warning("slack_home_not_shown", error=fault.error)
 
     async def _home(self, user_id: str, team_id: str, note: str | None) -> dict[str, Any]:
-        draw = partial(home_view, public_url=self._ctx.settings.public_url, now=self._ctx.clock(), slack_note=note)
+        draw = partial(
+            home_view, public_url=self._ctx.settings.public_url, now=self._ctx.clock(), slack_note=note
+        )
         nobody = partial(draw, None, name=None, direct=False)
         row: SlackLinkRow | None = None
         try:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from policy_service.channels.slack.client import SlackClient, SlackCallError, remedy
+from policy_service.channels.slack.client import SlackCallError, SlackClient, remedy
 from policy_service.channels.slack.delivery import find_channel
 from policy_service.errors import StartError
 from policy_service.http_clients import Route
@@ -38,7 +38,9 @@ BOT_TOKEN: Final = CredentialSpec("bot_token_file", "bot token", "'OAuth & Permi
 APP_TOKEN: Final = CredentialSpec(
     "app_token_file", "app-level token", "'Basic Information', 'App-Level Tokens'", "xapp-"
 )
-SIGNING_SECRET: Final = CredentialSpec("signing_secret_file", "signing secret", "'Basic Information'", shortest=16)
+SIGNING_SECRET: Final = CredentialSpec(
+    "signing_secret_file", "signing secret", "'Basic Information'", shortest=16
+)
 """Slack's have 32 characters, and whoever guesses it presses every button."""
 
 
@@ -113,7 +115,9 @@ async def _test_posting(slack: SlackClient, app: SlackApp, place: str) -> ApiFai
         error = (await slack.test_auth()).error
         if error is not None:
             why = slack.workspace_mismatch
-            return ApiFailure(method, error, remedy(error, method, app) if why is None else f"{why}; {_WORKSPACE_REMEDY}")
+            return ApiFailure(
+                method, error, remedy(error, method, app) if why is None else f"{why}; {_WORKSPACE_REMEDY}"
+            )
         channel = place
         if place.startswith("#"):
             method = "conversations.list"
@@ -127,7 +131,9 @@ async def _test_posting(slack: SlackClient, app: SlackApp, place: str) -> ApiFai
     return None
 
 
-_WORKSPACE_REMEDY: Final = "mend team_id, or install the app in that workspace and take the bot token from there"
+_WORKSPACE_REMEDY: Final = (
+    "mend team_id, or install the app in that workspace and take the bot token from there"
+)
 
 
 async def _test_socket_mode(slack: SlackClient, app: SlackApp) -> ApiFailure | None:

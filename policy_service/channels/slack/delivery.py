@@ -18,12 +18,17 @@ from typing import Any, Final
 import structlog
 from slack_sdk.errors import SlackObjectFormationError
 
-from policy_service.channels.slack.client import THREAD_ERRORS, SlackClient, SlackCallError, cursor_after
-from policy_service.channels.slack.blocks.block_kit import RenderedMessage, Pointer, block_id
-from policy_service.channels.slack.blocks.card import minimal_card, card, digest, thread_reply
+from policy_service.channels.slack.blocks.block_kit import Pointer, RenderedMessage, block_id
+from policy_service.channels.slack.blocks.card import card, digest, minimal_card, thread_reply
 from policy_service.channels.slack.blocks.views import refusal_message
-from policy_service.channels.slack.send_queue import SendStatus, SendResult, save_channel_id
-from policy_service.channels.slack.message_content import CardContent, DigestContent, ReplyContent, read_content
+from policy_service.channels.slack.client import THREAD_ERRORS, SlackCallError, SlackClient, cursor_after
+from policy_service.channels.slack.message_content import (
+    CardContent,
+    DigestContent,
+    ReplyContent,
+    read_content,
+)
+from policy_service.channels.slack.send_queue import SendResult, SendStatus, save_channel_id
 from policy_service.errors import StorageUnavailableError
 from policy_service.queries.context import Context
 from policy_service.storage.outbox import Message
@@ -133,7 +138,9 @@ class MessageSender:
             raise  # of no message: the claim lapses, and it is tried again
         except Exception:
             log.exception("slack_message_not_carried", outbox_id=message.outbox_id, kind=message.kind)
-            return _limit_attempts(message, SendResult(SendStatus.PLACE, "fault_of_this_service", unexplained=True))
+            return _limit_attempts(
+                message, SendResult(SendStatus.PLACE, "fault_of_this_service", unexplained=True)
+            )
 
     async def _carry(self, place: SlackPlaceRow, message: Message) -> SendResult:
         if message.kind == EPHEMERAL:
@@ -181,7 +188,9 @@ class MessageSender:
             subject.page, outbox_id=message.outbox_id, public_url=self._url, now=self._ctx.clock()
         )
 
-    async def _send(self, place: SlackPlaceRow, message: Message, row: SlackCardRow, drawn: RenderedMessage) -> SendResult:
+    async def _send(
+        self, place: SlackPlaceRow, message: Message, row: SlackCardRow, drawn: RenderedMessage
+    ) -> SendResult:
         if row.ts is not None and row.channel is not None:
             try:
                 await self._update(row.channel, row.ts, drawn)
@@ -207,7 +216,9 @@ class MessageSender:
             "chat.update", channel=channel, ts=ts, text=drawn.text, blocks=list(drawn.blocks), **_NO_MARKUP_ON_UPDATE
         )  # fmt: skip
 
-    async def _error_of_old_channel(self, place: SlackPlaceRow, channel: str, fault: SlackCallError) -> SlackCallError:
+    async def _error_of_old_channel(
+        self, place: SlackPlaceRow, channel: str, fault: SlackCallError
+    ) -> SlackCallError:
         """A message in a channel that had the place's name before this one is gone with it: the place is well."""
         if fault.error not in _CHANNEL_GONE_ERRORS or await self._places.channel_of(place) == channel:
             return fault
@@ -267,7 +278,10 @@ class MessageSender:
             text=drawn.text,
             blocks=list(drawn.blocks),
             **_NO_MARKUP,
-            metadata={"event_type": METADATA_EVENT, "event_payload": {"outbox_id": message.outbox_id, "named": named}},
+            metadata={
+                "event_type": METADATA_EVENT,
+                "event_payload": {"outbox_id": message.outbox_id, "named": named},
+            },
         )
         return str(answer["ts"])
 

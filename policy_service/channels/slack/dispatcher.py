@@ -22,8 +22,6 @@ from typing import Any, Final, TypeVar, cast
 import structlog
 
 from policy_service.channels.presentation.formatting import as_sentence
-from policy_service.channels.slack.client import VIEW_TIMEOUT_S, SlackClient, SlackCallError
-from policy_service.channels.slack.commands import Commands, ephemeral_response
 from policy_service.channels.slack.blocks.block_kit import Pointer
 from policy_service.channels.slack.blocks.card import no_buttons_reason
 from policy_service.channels.slack.blocks.views import (
@@ -32,18 +30,20 @@ from policy_service.channels.slack.blocks.views import (
     approve_modal,
     ask_modal,
     deny_modal,
+    field_error,
     notice_modal,
     text_message,
-    field_error,
 )
+from policy_service.channels.slack.client import VIEW_TIMEOUT_S, SlackCallError, SlackClient
+from policy_service.channels.slack.commands import Commands, ephemeral_response
 from policy_service.channels.slack.payloads import (
     Action,
     Challenge,
     Command,
-    Payload,
     EventEnvelope,
-    Interaction,
     ForeignPayloadError,
+    Interaction,
+    Payload,
     UnhandledPayload,
     View,
     is_text,
@@ -52,19 +52,19 @@ from policy_service.channels.slack.send_queue import record_app_removed
 from policy_service.errors import ForbiddenError, InternalError, NotFoundError, RequestError, ServiceError
 from policy_service.queries.context import Context
 from policy_service.slack import SlackApp, is_app, is_team
+from policy_service.workflow.slack.account_links import Account, unverified_account
+from policy_service.workflow.slack.enqueue import delivery_id, is_processed, mark_processed
 from policy_service.workflow.slack.interactions import (
     ButtonAction,
-    ButtonPress,
     ButtonContext,
+    ButtonPress,
     handle_interaction,
     load_interaction,
     record_interaction,
+    refusal_text,
     require_openable,
     require_words,
-    refusal_text,
 )
-from policy_service.workflow.slack.account_links import Account, unverified_account
-from policy_service.workflow.slack.enqueue import delivery_id, mark_processed, is_processed
 
 log = structlog.get_logger(__name__)
 
@@ -216,7 +216,9 @@ class Dispatcher:
 
         return await self._in_time(self._pressed(given, action, press, arrived), late)
 
-    async def _pressed(self, given: Interaction, action: Action, press: ButtonPress, arrived: float) -> SlackResponse:
+    async def _pressed(
+        self, given: Interaction, action: Action, press: ButtonPress, arrived: float
+    ) -> SlackResponse:
         if await is_processed(self._ctx, press.delivery):
             return SlackResponse()
         try:
@@ -243,7 +245,9 @@ class Dispatcher:
 
         async def after() -> None:
             try:
-                await self._slack.call("views.open", timeout_s=VIEW_TIMEOUT_S, trigger_id=trigger_id, view=view)
+                await self._slack.call(
+                    "views.open", timeout_s=VIEW_TIMEOUT_S, trigger_id=trigger_id, view=view
+                )
             except SlackCallError as fault:
                 log.warning("slack_form_not_opened", error=fault.error)
                 why = ForbiddenError(
@@ -320,7 +324,9 @@ class Dispatcher:
 
     async def _act(self, press: ButtonPress, pressed: ButtonContext, arrived: float) -> None:
         left_s = max(MIN_FACTS_S, FACTS_DEADLINE_S - (time.monotonic() - arrived))
-        await handle_interaction(self._ctx, self._app, press, pressed, withheld=no_buttons_reason, within_s=left_s)
+        await handle_interaction(
+            self._ctx, self._app, press, pressed, withheld=no_buttons_reason, within_s=left_s
+        )
 
     async def _account(self, given: Interaction) -> Account:
         return await self._slack.account(given.user.id, given.user.team_id or self._app.team_id)
@@ -357,7 +363,9 @@ class Dispatcher:
             log.info("slack_home_refused", code=refusal.code.value)
             note = as_sentence(refusal.detail)
         # after it was done: what was not is delivered again, and not known then
-        return SlackResponse(after=shown(note)) if await mark_processed(self._ctx, delivery) else SlackResponse()
+        return (
+            SlackResponse(after=shown(note)) if await mark_processed(self._ctx, delivery) else SlackResponse()
+        )
 
     async def _event(self, given: EventEnvelope) -> SlackResponse:
         event = given.event

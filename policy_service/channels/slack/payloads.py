@@ -198,7 +198,11 @@ def read_envelope(kind: str, payload: Any) -> Payload:
     Raises:
         InvalidRequestError: it is none of those Slack makes.
     """
-    return _parse(payload) if kind in ("interactive", "slash_commands", "events_api") else UnhandledPayload(type=kind)
+    return (
+        _parse(payload)
+        if kind in ("interactive", "slash_commands", "events_api")
+        else UnhandledPayload(type=kind)
+    )
 
 
 _MODELS: Final[dict[str, type[Interaction] | type[EventEnvelope] | type[Challenge]]] = {
@@ -294,7 +298,10 @@ class SignatureChecker:
 
     def failed(self, body: bytes, headers: Sequence[tuple[str, str]]) -> FailedCheck | None:
         """Which check says that this delivery is not Slack's; None where it is. Never raises."""
-        given = {name: [v for n, v in headers if n.lower() == name] for name in (SIGNATURE_HEADER, TIMESTAMP_HEADER)}
+        given = {
+            name: [v for n, v in headers if n.lower() == name]
+            for name in (SIGNATURE_HEADER, TIMESTAMP_HEADER)
+        }
         if any(len(values) != 1 for values in given.values()):
             return "signature"
         [signature], [timestamp] = given[SIGNATURE_HEADER], given[TIMESTAMP_HEADER]

@@ -27,31 +27,39 @@ from sqlalchemy import Connection, Select, func, select
 from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.gates import MergedGate
 from policy_service.errors import ForbiddenError
-from policy_service.queries.quarantine import Quarantine
-from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
-from policy_service.queries.repository import select_in, select_at_revisions
+from policy_service.queries.quarantine import Quarantine
+from policy_service.queries.repository import select_at_revisions, select_in
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.voter import vote_refusal
 from policy_service.slack import SlackApp
 from policy_service.storage.core import (
-    update_rows,
     find,
     find_one,
     insert_row,
     insert_row_or_ignore,
     rows_of,
     table,
+    update_rows,
 )
 from policy_service.storage.database import Tx
+from policy_service.storage.slack_tables import (
+    IS_WAITING,
+    SlackCardRow,
+    SlackLinkRow,
+    SlackStatusRow,
+    lane_of,
+)
 from policy_service.storage.system_tables import OutboxRow
-from policy_service.storage.slack_tables import IS_WAITING, SlackCardRow, SlackLinkRow, SlackStatusRow, lane_of
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.types import new_id
 from policy_service.workflow.slack.enqueue import ASKED_NOWHERE, CARD, enqueue_log_line, ensure_place
 from policy_service.workflow.slack.voters import voter_for_account
 
 
-def direct_recipients(conn: Connection, ctx: Context, app: SlackApp, case: ReviewContext, now: datetime) -> list[str]:
+def direct_recipients(
+    conn: Connection, ctx: Context, app: SlackApp, case: ReviewContext, now: datetime
+) -> list[str]:
     """The accounts, by id."""
     wanting = find(conn, SlackLinkRow, team_id=app.team_id, direct=True)
     return sorted(row.user_id for row in wanting if _is_eligible(conn, ctx, app, case, row, now))
@@ -167,7 +175,9 @@ def _cards_of(conn: Connection, lines: Sequence[Entry]) -> dict[str, list[SlackC
     return cards
 
 
-def _review_targets(conn: Connection, ctx: Context, app: SlackApp, lines: Sequence[Entry]) -> dict[int, _ReviewTargets]:
+def _review_targets(
+    conn: Connection, ctx: Context, app: SlackApp, lines: Sequence[Entry]
+) -> dict[int, _ReviewTargets]:
     """Where people have to be asked; nowhere for a review that is over, or that cannot be read: the web tells that."""
     asking = {line.index: line for line in lines if line.kind in _TARGETING_KINDS}
     about = {index: (line.effect_id or "", line.rev or 0) for index, line in asking.items()}
@@ -213,7 +223,12 @@ def _enqueue_batch(tx: Tx, app: SlackApp, news: _LogBatch) -> bool:
             _create_cards(tx, app, about, cards[about.effect_id])
         for card in cards.get(line.effect_id or "", ()):
             if line.rev in (None, card.rev):
-                enqueue_log_line(tx, line.index, card, said=line.kind in (THREAD_KINDS if card.digest_id is None else DIGEST_THREAD_KINDS))
+                enqueue_log_line(
+                    tx,
+                    line.index,
+                    card,
+                    said=line.kind in (THREAD_KINDS if card.digest_id is None else DIGEST_THREAD_KINDS),
+                )
     return True
 
 

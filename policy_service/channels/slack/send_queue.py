@@ -25,10 +25,9 @@ from sqlalchemy import Connection, select
 from policy_service.queries.context import Context
 from policy_service.slack import UNHEALTHY_FAILURES, SlackApp
 from policy_service.storage import advisory_locks, outbox
-from policy_service.storage.core import update_rows, find_one, rows_of, table
+from policy_service.storage.core import find_one, rows_of, table, update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import Message, RetryPolicy
-from policy_service.storage.system_tables import LeaseRow, OutboxRow
 from policy_service.storage.slack_tables import (
     IS_WAITING,
     SlackCardRow,
@@ -37,6 +36,7 @@ from policy_service.storage.slack_tables import (
     has_message,
     lane_of,
 )
+from policy_service.storage.system_tables import LeaseRow, OutboxRow
 from policy_service.workflow.slack.enqueue import CARD, EPHEMERAL, REPLY, enqueue_replacement
 
 SEND_INTERVAL: Final = timedelta(seconds=1.1)
@@ -117,7 +117,9 @@ def _claim_message(tx: Tx, place: str, holder: str) -> Message | None:
 
 async def holds_lease(ctx: Context, holder: str) -> bool:
     """Whether this process is the one that sends; asked once for all places of a round."""
-    return await ctx.db.write(lambda tx: advisory_locks.acquire_lease(tx, _LEASE, holder, _LEASE_FOR) is not None)
+    return await ctx.db.write(
+        lambda tx: advisory_locks.acquire_lease(tx, _LEASE, holder, _LEASE_FOR) is not None
+    )
 
 
 async def release_lease(ctx: Context, holder: str) -> None:
@@ -130,13 +132,17 @@ async def save_channel_id(ctx: Context, place: str, channel: str) -> None:
     await ctx.db.write(lambda tx: update_rows(tx.conn, SlackPlaceRow, {"place": place}, {"channel": channel}))
 
 
-async def record_result(ctx: Context, app: SlackApp, place: str, message: Message, outcome: SendResult) -> None:
+async def record_result(
+    ctx: Context, app: SlackApp, place: str, message: Message, outcome: SendResult
+) -> None:
     """Write down what came of a message."""
     spread = random.uniform(0.75, 1)  # noqa: S311  so that replicas and places do not come back together
     await ctx.db.write(lambda tx: _record_result(tx, app, place, message, outcome, spread))
 
 
-def _record_result(tx: Tx, app: SlackApp, place: str, message: Message, outcome: SendResult, spread: float) -> None:
+def _record_result(
+    tx: Tx, app: SlackApp, place: str, message: Message, outcome: SendResult, spread: float
+) -> None:
     came = outcome.came
     if not _settle(tx, message, outcome):
         return  # this process was away for longer than its claim: who took the message since says what came of it
@@ -146,7 +152,9 @@ def _record_result(tx: Tx, app: SlackApp, place: str, message: Message, outcome:
         # Slack may show what this attempt drew, or one before it: nobody may take it for what was drawn last
         update_rows(tx.conn, SlackCardRow, {"card_id": message.payload["card_id"]}, {"drawn": None})
     if came in (SendStatus.SENT, SendStatus.GONE, SendStatus.REFUSED):
-        update_rows(tx.conn, SlackPlaceRow, {"place": place}, _HEALTHY | {"not_before": tx.now + SEND_INTERVAL})
+        update_rows(
+            tx.conn, SlackPlaceRow, {"place": place}, _HEALTHY | {"not_before": tx.now + SEND_INTERVAL}
+        )
         update_rows(tx.conn, SlackStatusRow, {"team_id": app.team_id}, _HEALTHY | {"not_before": None})
     elif came is SendStatus.RATE_LIMITED:
         rest = min(outcome.rest or SEND_INTERVAL, MAX_PAUSE)

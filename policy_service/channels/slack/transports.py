@@ -27,8 +27,15 @@ from starlette.background import BackgroundTask
 
 from policy_service import metrics
 from policy_service.channels.requests import read_unidentified_body
-from policy_service.channels.slack.client import SDK_LOGGER, CALL_ERRORS, SlackCallError, error_code, call_error, web_client
-from policy_service.channels.slack.dispatcher import FollowUp, SlackResponse, Dispatcher
+from policy_service.channels.slack.client import (
+    CALL_ERRORS,
+    SDK_LOGGER,
+    SlackCallError,
+    call_error,
+    error_code,
+    web_client,
+)
+from policy_service.channels.slack.dispatcher import Dispatcher, FollowUp, SlackResponse
 from policy_service.channels.slack.payloads import (
     ForeignPayloadError,
     RefusalLog,

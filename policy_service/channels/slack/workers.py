@@ -16,9 +16,17 @@ from policy_service.channels.slack import credentials
 from policy_service.channels.slack.client import SlackClient
 from policy_service.channels.slack.delivery import MessageSender
 from policy_service.channels.slack.dispatcher import Dispatcher
-from policy_service.channels.slack.projection import project_log
 from policy_service.channels.slack.payloads import SignatureChecker
-from policy_service.channels.slack.send_queue import SendStatus, record_auth_test, due_places, holds_lease, release_lease, record_result, claim_message
+from policy_service.channels.slack.projection import project_log
+from policy_service.channels.slack.send_queue import (
+    SendStatus,
+    claim_message,
+    due_places,
+    holds_lease,
+    record_auth_test,
+    record_result,
+    release_lease,
+)
 from policy_service.channels.slack.transports import SocketMode
 from policy_service.health import Health
 from policy_service.http_clients import route_from_settings

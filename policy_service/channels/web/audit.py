@@ -32,7 +32,9 @@ routes = PageRoutes()
 @routes.page("/audit")
 async def audit(pages: Pages, request: Request, session: PageSession) -> Response:
     asked = _asked(request.query_params)
-    found = await search_log(pages.ctx, parse_search(asked), request.query_params.get("cursor"), _PAGE_OF_LINES)
+    found = await search_log(
+        pages.ctx, parse_search(asked), request.query_params.get("cursor"), _PAGE_OF_LINES
+    )
     return await pages.draw(
         request,
         "audit.html",

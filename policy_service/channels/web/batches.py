@@ -16,15 +16,22 @@ from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import ArgView, arg_views, matches_canonical
 from policy_service.channels.presentation.formatting import Deadline, deadline_of
 from policy_service.channels.presentation.formatting import as_sentence as as_sentence
-from policy_service.channels.web.presenters.context_panel import SiblingLine, sibling_line
 from policy_service.channels.web.form_parser import MAX_FORM_BYTES
-from policy_service.channels.web.presenters.queue_rows import sentence_warnings
-from policy_service.channels.web.presenters.review_page import DENIAL_REASONS
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.channels.web.presenters.context_panel import SiblingLine, sibling_line
+from policy_service.channels.web.presenters.queue_rows import sentence_warnings
+from policy_service.channels.web.presenters.review_page import DENIAL_REASONS
 from policy_service.channels.web.vote_form import BatchForm, batch_fields, line_value, read_batch
 from policy_service.errors import ConflictError, InvalidRequestError, ServiceError
-from policy_service.queries.batches import MAX_BATCH_LINES, BatchLine, TransactionReviewPage, TransactionReviewPart, batch_page, transaction_review
+from policy_service.queries.batches import (
+    MAX_BATCH_LINES,
+    BatchLine,
+    TransactionReviewPage,
+    TransactionReviewPart,
+    batch_page,
+    transaction_review,
+)
 from policy_service.queries.review_models import Sibling
 from policy_service.queries.reviews import review_page
 from policy_service.workflow.reviews.vote import VoteInput, vote
@@ -77,7 +84,10 @@ def _line(line: BatchLine, now: datetime) -> BatchLineView:
     args = arg_views(line)
     odd = any(arg.findings or arg.value.preview is not None for arg in args) or not matches_canonical(line)
     return BatchLineView(
-        line, args, deadline_of(line.opened_at, line.answer_by, now), odd or bool(sentence_warnings(line.sentence))
+        line,
+        args,
+        deadline_of(line.opened_at, line.answer_by, now),
+        odd or bool(sentence_warnings(line.sentence)),
     )
 
 

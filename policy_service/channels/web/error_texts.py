@@ -137,7 +137,9 @@ _OF_SETTLING = {
     ),
 }
 _OF_WRITING = {
-    "not_eligible": ErrorText(_NOT_WRITTEN, "Those whom the review asks can write there, and the agent's owner."),
+    "not_eligible": ErrorText(
+        _NOT_WRITTEN, "Those whom the review asks can write there, and the agent's owner."
+    ),
     "review_closed": ErrorText(
         _NOT_WRITTEN, "It had settled before your words arrived. Open it to see how.", "clock"
     ),
@@ -155,7 +157,9 @@ _OF_PROPOSING = {
     "review_closed": ErrorText(_NOT_PROPOSED, "Open the review to see how it ended.", "clock"),
     "rate_limited": ErrorText(_NOT_PROPOSED, "What is there can still be read and decided on.", "quote"),
     "proposal_closed": ErrorText(_NOT_PROPOSED, "Open the review to see what stands now.", "clock"),
-    "superseded": ErrorText(_NOT_PROPOSED, "Open the review and read what stands now.", "refresh", "why-warn"),
+    "superseded": ErrorText(
+        _NOT_PROPOSED, "Open the review and read what stands now.", "refresh", "why-warn"
+    ),
     "frozen": ErrorText(_NOT_PROPOSED, "An operator has stopped it. Try again when that is over.", "clock"),
 }
 _KEYS_STAND = "Your passkeys are as they were"
@@ -189,7 +193,9 @@ _OF_LINKING["expired_token"] = _OF_LINKING["bad_token"]
 _LINKS_STAND = "Your Slack accounts are as they were"
 _OF_SLACK = {
     "not_found": ErrorText(_LINKS_STAND, "It may have been unlinked a moment ago.", "link", "", *_TO_SLACK),
-    "invalid_request": ErrorText(_LINKS_STAND, "Go back, and send it again.", "alert", "why-warn", *_TO_SLACK),
+    "invalid_request": ErrorText(
+        _LINKS_STAND, "Go back, and send it again.", "alert", "why-warn", *_TO_SLACK
+    ),
 }
 _OTHER = ErrorText("Nothing was done", "Open the page again, and begin anew there.", "alert", "why-warn")
 

@@ -11,7 +11,7 @@ from fastapi import Request, Response
 from policy_service.channels.presentation.signing import signed_sentence
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
-from policy_service.channels.web.vote_form import VOTE_FIELDS, OPTIONAL_VOTE_FIELDS, read_ballot
+from policy_service.channels.web.vote_form import OPTIONAL_VOTE_FIELDS, VOTE_FIELDS, read_ballot
 from policy_service.errors import InvalidRequestError
 from policy_service.identity.passkeys import dismiss_notices
 from policy_service.workflow.passkeys import manage
@@ -72,7 +72,9 @@ async def seen(pages: Pages, _: Request, session: PageSession, form: dict[str, s
     return pages.go(form["back"])
 
 
-@routes.form("/reviews/{review_id}/step-up", VOTE_FIELDS, OPTIONAL_VOTE_FIELDS, undone="your vote was not counted")
+@routes.form(
+    "/reviews/{review_id}/step-up", VOTE_FIELDS, OPTIONAL_VOTE_FIELDS, undone="your vote was not counted"
+)
 async def step_up(
     pages: Pages, request: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:

@@ -11,21 +11,27 @@ from fastapi import Request, Response
 
 from countersign.contract import JSON, canonicalize
 from countersign.contract.wire import MAX_TEXT_CHARS
+from policy_service.channels.web.form_parser import parse_positive_int
+from policy_service.channels.web.page_routes import PageRoutes, read_submission, require_session
+from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.presenters.proposal_form import (
     MAX_PROPOSAL_BYTES,
     FieldView,
     change_lines,
-    field_views,
     field_names,
-    read_fields,
+    field_views,
     parse_json,
+    read_fields,
 )
-from policy_service.channels.web.form_parser import parse_positive_int
-from policy_service.channels.web.page_routes import PageRoutes, read_submission, require_session
-from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import ConflictError, InvalidRequestError, RequestError
-from policy_service.queries.proposal_views import ProposalForm, proposal_form, preview_proposal, review_after_acceptance, review_of_proposal
 from policy_service.queries.messages import require_text_length
+from policy_service.queries.proposal_views import (
+    ProposalForm,
+    preview_proposal,
+    proposal_form,
+    review_after_acceptance,
+    review_of_proposal,
+)
 from policy_service.workflow.edits.accept import accept
 from policy_service.workflow.edits.decline import decline
 from policy_service.workflow.edits.propose import ProposalRequest, propose

@@ -7,22 +7,22 @@ from typing import Any
 from fastapi import Request, Response
 
 from policy_service.channels.web import sse
+from policy_service.channels.web.page_routes import PageRoutes
+from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.channels.web.presenters.queue_rows import (
     address,
     chips,
-    unfiltered_address,
     other_order,
-    queue_groups,
     parse_filter,
+    queue_groups,
     tabs,
+    unfiltered_address,
 )
 from policy_service.channels.web.presenters.review_page import review_template_context
-from policy_service.channels.web.page_routes import PageRoutes
-from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.pdp.rules import UNSEEN
-from policy_service.queries.vote_eligibility import current_groups
 from policy_service.queries.context import Context
 from policy_service.queries.queue import QueueFilter, count_waiting, queue_page
+from policy_service.queries.vote_eligibility import current_groups
 from policy_service.queries.voter import Voter
 
 PAGE_OF_ROWS = (

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from policy_service.channels.web.presenters.context_panel import drawn_bytes
-from policy_service.channels.web.presenters.review_page import change_notice, review_template_context
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
-from policy_service.channels.web.vote_form import VOTE_FIELDS, OPTIONAL_VOTE_FIELDS, read_ballot
+from policy_service.channels.web.presenters.context_panel import drawn_bytes
+from policy_service.channels.web.presenters.review_page import change_notice, review_template_context
+from policy_service.channels.web.vote_form import OPTIONAL_VOTE_FIELDS, VOTE_FIELDS, read_ballot
 from policy_service.errors import ConflictError, InvalidRequestError
+from policy_service.queries.messages import closed_review_text, require_text_length
 from policy_service.queries.review_models import VoteResult
 from policy_service.queries.reviews import review_page
-from policy_service.queries.messages import closed_review_text, require_text_length
 from policy_service.workflow.reviews.comment import CommentDraft, comment
 from policy_service.workflow.reviews.vote import vote
 
@@ -39,7 +39,9 @@ async def review_live(pages: Pages, request: Request, session: PageSession, revi
     return await pages.draw(request, "review_live.html", changed=changed, review_id=review_id)
 
 
-@routes.form("/reviews/{review_id}/votes", VOTE_FIELDS, OPTIONAL_VOTE_FIELDS, undone="your vote was not counted")
+@routes.form(
+    "/reviews/{review_id}/votes", VOTE_FIELDS, OPTIONAL_VOTE_FIELDS, undone="your vote was not counted"
+)
 async def cast_vote(
     pages: Pages, _: Request, session: PageSession, form: dict[str, str], review_id: str
 ) -> Response:
@@ -56,7 +58,8 @@ def _require_in_time(result: VoteResult) -> None:
     if result.counted or result.already_recorded:
         return
     raise ConflictError(
-        f"{closed_review_text(result.state)}; what you sent is on record and changed nothing", code="review_closed"
+        f"{closed_review_text(result.state)}; what you sent is on record and changed nothing",
+        code="review_closed",
     )
 
 

@@ -20,7 +20,6 @@ from policy_service.channels.web import (
     agents,
     audit,
     batches,
-    sse,
     passkeys,
     policies,
     proposals,
@@ -28,6 +27,7 @@ from policy_service.channels.web import (
     reviews,
     sign_in,
     slack_accounts,
+    sse,
     stops,
     tasks,
 )

@@ -15,8 +15,8 @@ from fastapi import Request, Response
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.workflow.transitions import person_actor
 from policy_service.workflow.slack import account_links
+from policy_service.workflow.transitions import person_actor
 
 _UNLINKED, _UNDONE = "no Slack account was linked", "nothing was changed"
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
@@ -31,7 +31,9 @@ routes = PageRoutes()
 async def show_accounts(pages: Pages, request: Request, session: PageSession) -> Response:
     person = session.person
     found = await account_links.links_of(pages.ctx, person.iss, person.sub)
-    return await pages.draw(request, "slack.html", session=session, accounts=found, command=account_links.COMMAND)
+    return await pages.draw(
+        request, "slack.html", session=session, accounts=found, command=account_links.COMMAND
+    )
 
 
 @routes.form("/slack/unlink", {"team_id", "user_id"}, undone=_UNDONE)

@@ -16,12 +16,12 @@ from countersign.contract.wire import MAX_TEXT_CHARS
 from policy_service.channels.presentation.arguments import arg_views, canonical_view, fold, matches_canonical
 from policy_service.channels.presentation.formatting import is_unknown_outcome, question_text, span_words
 from policy_service.channels.web import sse
-from policy_service.channels.web.presenters.review_page import timeline_line, argument_warnings
 from policy_service.channels.web.page_routes import PageRoutes
 from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.channels.web.presenters.review_page import argument_warnings, timeline_line
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.queries.tasks import TaskLine, TaskList, TaskReadModel, task_list, task_page
 from policy_service.queries.messages import require_text_length
+from policy_service.queries.tasks import TaskLine, TaskList, TaskReadModel, task_list, task_page
 from policy_service.workflow.tasks.settle import Settlement, settle
 
 
@@ -49,7 +49,9 @@ _LOOKS = {
 def task_question(task: TaskLine | TaskReadModel) -> TaskQuestion:
     """What is asked of people."""
     kind = TaskKind(task.kind)
-    undone = task.of_compensation and is_unknown_outcome(kind)  # whatever the doubt came of, it is about the undoing
+    undone = task.of_compensation and is_unknown_outcome(
+        kind
+    )  # whatever the doubt came of, it is about the undoing
     return TaskQuestion(
         question_text(kind, of_compensation=task.of_compensation),
         *_LOOKS[TaskKind.UNKNOWN if undone else kind],

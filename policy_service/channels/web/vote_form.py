@@ -5,16 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policy_service.channels.web.form_parser import parse_positive_int
-from policy_service.channels.web.presenters.review_page import DENIAL_REASONS
 from policy_service.channels.web.pages import PageSession
+from policy_service.channels.web.presenters.review_page import DENIAL_REASONS
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.queries.review_models import VoteVerdict as Verdict
 from policy_service.queries.messages import require_text_length
+from policy_service.queries.review_models import VoteVerdict as Verdict
 from policy_service.workflow.passkeys.step_up import StepUpProof
 from policy_service.workflow.reviews.vote import VoteInput
 
 VOTE_FIELDS = frozenset({"verdict", "rev", "effect_digest", "txn_digest"})
-OPTIONAL_VOTE_FIELDS = frozenset({"reason", "pick", "seen", "view_digest", "view_parts", "nonce", "credential"})
+OPTIONAL_VOTE_FIELDS = frozenset(
+    {"reason", "pick", "seen", "view_digest", "view_parts", "nonce", "credential"}
+)
 
 
 def read_ballot(session: PageSession, review_id: str, fields: dict[str, str]) -> VoteInput:

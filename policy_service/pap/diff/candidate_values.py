@@ -14,7 +14,13 @@ from typing import Any, Final
 
 from policy_service.facts.config import AGENT
 from policy_service.pap.diff.paths import PERSON_PATHS, LinearExpression, Path
-from policy_service.pap.diff.policy_inputs import InGroup, OffsetTime, PolicyInputs, TimeOfDay, literal_members
+from policy_service.pap.diff.policy_inputs import (
+    InGroup,
+    OffsetTime,
+    PolicyInputs,
+    TimeOfDay,
+    literal_members,
+)
 from policy_service.pap.diff.tool_side import ABSENT, BASE_NOW, SAMPLE_TEXTS, ToolSide, sample_value
 from policy_service.pap.tools import schema_node
 
@@ -47,7 +53,9 @@ def literals_for(read: PolicyInputs, path: Path, sides: Sequence[ToolSide]) -> s
     return found
 
 
-def candidate_values(read: PolicyInputs, sides: Sequence[ToolSide], base: dict[str, Any]) -> dict[Path, list[Any]]:
+def candidate_values(
+    read: PolicyInputs, sides: Sequence[ToolSide], base: dict[str, Any]
+) -> dict[Path, list[Any]]:
     """The values of each path that was read."""
     literals = {path: set(values) for path, values in read.literals.items() if path != ("resource",)}
     for path, values in read.literals.items():

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from policy_service.pap.bundle import Bundle
+from policy_service.pap.diff.findings import Direction, Finding
+from policy_service.pap.folder_reader import MUTANTS_FILE
 from policy_service.pap.policy_tests.case import AnyCase, Case, PeopleCase
 from policy_service.pap.policy_tests.parser import read_cases
 from policy_service.pap.policy_tests.runner import STRICTNESS, CaseFailure, failure_of, prepare_cases
-from policy_service.pap.diff.findings import Finding, Direction
-from policy_service.pap.folder_reader import MUTANTS_FILE
 from policy_service.pap.problems import BundleError
 
 Cases = dict[str, AnyCase]
@@ -37,14 +37,18 @@ def _changed(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterato
         mine, theirs = _by_name(before), _by_name(after)
     except BundleError as error:
         if _case_files(before) != _case_files(after):
-            yield _finding(Direction.LOOSENING, "cases", "cases", f"cases that cannot be read changed: {error}")
+            yield _finding(
+                Direction.LOOSENING, "cases", "cases", f"cases that cannot be read changed: {error}"
+            )
         return
     for it in sorted(mine.keys() | theirs.keys()):
         old, new = mine.get(it), theirs.get(it)
         if old is None and new is not None:
             yield _finding(Direction.LOOK, "case", it, f"a new case: {_asks(new)}", new)
         elif old is not None and new is None:
-            yield _finding(Direction.LOOSENING, "case", it, f"the case is gone; it asked for {_asks(old)}", old)
+            yield _finding(
+                Direction.LOOSENING, "case", it, f"the case is gone; it asked for {_asks(old)}", old
+            )
         elif old is not None and new is not None and _meaning(old) != _meaning(new):
             yield _changed_case(it, old, new)
 

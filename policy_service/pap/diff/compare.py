@@ -14,27 +14,29 @@ from typing import Any
 from countersign.contract import ContractError, load
 from policy_service.facts.groups import GroupDirectory
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.case_changes import case_changes, are_same_cases
-from policy_service.pap.diff.tool_changes import tool_findings
-from policy_service.pap.diff.findings import Finding, Direction, select_direction
-from policy_service.pap.diff.partition import policy_meaning, only_restricts, same_context, same_policy
-from policy_service.pap.diff.people_changes import approver_input_changes, people_rule_changes
-from policy_service.pap.diff.exploration import SidePair, Exploration, never_relaxes
-from policy_service.pap.diff.tool_side import ToolSide
+from policy_service.pap.diff.case_changes import are_same_cases, case_changes
 from policy_service.pap.diff.data_changes import (
     fact_changes,
     group_changes,
+    groups_that_restrict,
     meter_changes,
     meters_by_name,
-    groups_that_restrict,
 )
-from policy_service.pap.diff.manifest_changes import VersionPair, version_changes, pair_versions
+from policy_service.pap.diff.exploration import Exploration, SidePair, never_relaxes
+from policy_service.pap.diff.findings import Direction, Finding, select_direction
+from policy_service.pap.diff.manifest_changes import VersionPair, pair_versions, version_changes
+from policy_service.pap.diff.partition import only_restricts, policy_meaning, same_context, same_policy
+from policy_service.pap.diff.people_changes import approver_input_changes, people_rule_changes
+from policy_service.pap.diff.tool_changes import tool_findings
+from policy_service.pap.diff.tool_side import ToolSide
 from policy_service.pap.parts import BundleParts, read_parts
 from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import PolicySource
 
 
-def is_equivalent_file(name: str, bundles: tuple[Bundle, Bundle], parts: tuple[BundleParts, BundleParts]) -> bool:
+def is_equivalent_file(
+    name: str, bundles: tuple[Bundle, Bundle], parts: tuple[BundleParts, BundleParts]
+) -> bool:
     """Whether both bundles read the same from this file."""
     before, after = bundles
     mine, theirs = parts
@@ -67,7 +69,12 @@ def _same_policies(name: str, before: Bundle, after: Bundle) -> bool:
     held = {each.id for bundle in (before, after) for each in bundle.policies.values() if each.file == name}
     for policy_id in held:
         old, new = before.policies.get(policy_id), after.policies.get(policy_id)
-        if old is None or new is None or policy_meaning(old) != policy_meaning(new) or old.annotations != new.annotations:
+        if (
+            old is None
+            or new is None
+            or policy_meaning(old) != policy_meaning(new)
+            or old.annotations != new.annotations
+        ):
             return False
     return True
 
@@ -185,7 +192,11 @@ def _told(tool: str, rounds: list[Exploration]) -> ToolCoverage:
 def _rewritten(before: Bundle, after: Bundle) -> frozenset[str]:
     """The rules whose own words changed, wherever they match."""
     mine, theirs = before.policies, after.policies
-    kept = {name for name in mine.keys() & theirs.keys() if policy_meaning(mine[name]) == policy_meaning(theirs[name])}
+    kept = {
+        name
+        for name in mine.keys() & theirs.keys()
+        if policy_meaning(mine[name]) == policy_meaning(theirs[name])
+    }
     return frozenset(mine.keys() | theirs.keys()) - kept
 
 
@@ -265,6 +276,8 @@ def _rest(
             words = "this file differs, and no comparison here tells how"
             content = [repr(mine.get(name)), repr(theirs.get(name))]
             unknown.append(
-                Finding(Direction.LOOSENING, "unknown-file", name, words, content=content, files=frozenset({name}))
+                Finding(
+                    Direction.LOOSENING, "unknown-file", name, words, content=content, files=frozenset({name})
+                )
             )
     return same, unknown

@@ -20,7 +20,7 @@ from policy_service.facts.config import FactsConfig, SourceSpec
 from policy_service.facts.groups import GroupDirectory
 from policy_service.facts.meters import Meter
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.findings import Finding, Direction, exact_json, short_json
+from policy_service.pap.diff.findings import Direction, Finding, exact_json, short_json
 from policy_service.pap.diff.paths import path_of
 from policy_service.pap.parts import BundleParts
 from policy_service.pap.policies import expressions
@@ -78,7 +78,9 @@ def _is_group(entity: pst.EntityUid) -> bool:
 _FILE = "groups.toml"
 
 
-def group_changes(before: GroupDirectory, after: GroupDirectory, opened: Mapping[str, list[str]]) -> Iterator[Finding]:
+def group_changes(
+    before: GroupDirectory, after: GroupDirectory, opened: Mapping[str, list[str]]
+) -> Iterator[Finding]:
     """Who came into which group, who left, and what people are called. ``opened``: what rules hold whom back."""
     for group in sorted(before.groups | after.groups):
         yield from _group_members(group, before, after, opened.get(group, []))
@@ -87,7 +89,9 @@ def group_changes(before: GroupDirectory, after: GroupDirectory, opened: Mapping
     yield from _names(before, after)
 
 
-def _group_members(group: str, before: GroupDirectory, after: GroupDirectory, opened: list[str]) -> Iterator[Finding]:
+def _group_members(
+    group: str, before: GroupDirectory, after: GroupDirectory, opened: list[str]
+) -> Iterator[Finding]:
     came = after.members(group) - before.members(group)
     left = before.members(group) - after.members(group)
     if group not in before.groups:
@@ -100,7 +104,9 @@ def _group_members(group: str, before: GroupDirectory, after: GroupDirectory, op
         words = f"{_people(left, before)} left; {', '.join(opened)} held back whoever is in it"
         yield _group_finding(Direction.LOOSENING, "group-left", group, words)
     elif left:
-        yield _group_finding(Direction.TIGHTENING, "group", group, f"{_people(left, before)} may not any more")
+        yield _group_finding(
+            Direction.TIGHTENING, "group", group, f"{_people(left, before)} may not any more"
+        )
     if group not in after.groups:
         yield _group_finding(Direction.TIGHTENING, "group", group, "the group is gone")
 

@@ -19,12 +19,12 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.gates import merge
 from policy_service.domain.policy_request import PolicyRequest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.policy_tests.mutants import expression_text
+from policy_service.pap.diff.candidate_values import candidate_values
 from policy_service.pap.diff.paths import Path, path_text
 from policy_service.pap.diff.policy_inputs import PolicyInputs, policies_inputs
 from policy_service.pap.diff.tool_side import ABSENT, ToolSide
-from policy_service.pap.diff.candidate_values import candidate_values
 from policy_service.pap.parts import read_parts
+from policy_service.pap.policy_tests.mutants import expression_text
 from policy_service.pdp.cedar import CedarRequest, evaluate_policies
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import policy_set
@@ -171,14 +171,19 @@ def _text_of(clause: pst.Clause) -> str:
     return f"{'when' if isinstance(clause, pst.When) else 'unless'} {{ {expression_text(clause.expr)} }}"
 
 
-def _looked_at(side: ToolSide, question: PolicyRequest, read: PolicyInputs, hides: IsHidden) -> Iterator[tuple[str, str]]:
+def _looked_at(
+    side: ToolSide, question: PolicyRequest, read: PolicyInputs, hides: IsHidden
+) -> Iterator[tuple[str, str]]:
     for path in sorted(read.literals):
         if path[0] in ("role", "team"):
             names = question.agent.roles if path[0] == "role" else question.agent.teams
             yield path_text(path), str(path[1] in names).lower()
             continue
         value = _value(side, question, path)
-        yield path_text(path), HIDDEN_VALUE if _is_hidden(path, hides) else "(absent)" if value is None else repr(value)
+        yield (
+            path_text(path),
+            HIDDEN_VALUE if _is_hidden(path, hides) else "(absent)" if value is None else repr(value),
+        )
 
 
 def _is_hidden(path: Path, hides: IsHidden) -> bool:

@@ -17,20 +17,25 @@ from typing import Any, Final
 
 from cedarpy import PolicySet
 
+from policy_service.pap.diff.candidate_values import (
+    candidate_values,
+    cedar_type_at,
+    covers_all_sets,
+    literals_for,
+)
 from policy_service.pap.diff.partition import (
-    SideAnswer,
-    PolicyGroup,
     AnswerState,
-    single_policy_group,
+    PolicyGroup,
+    SideAnswer,
+    combine_states,
     group_policies,
     same_context,
     same_policy,
-    combine_states,
+    single_policy_group,
 )
 from policy_service.pap.diff.paths import Path
 from policy_service.pap.diff.policy_inputs import PolicyInputs, policy_inputs
 from policy_service.pap.diff.tool_side import ABSENT, ToolSide
-from policy_service.pap.diff.candidate_values import covers_all_sets, cedar_type_at, literals_for, candidate_values
 from policy_service.pdp.cedar import evaluate_policies
 
 MAX_ASSIGNMENTS: Final = 20_000
@@ -86,7 +91,9 @@ def explore_tool(tool: str, pair: SidePair, base: dict[str, Any]) -> Exploration
     return tried
 
 
-def enumerate_policy(name: str, pair: SidePair, read: PolicyInputs, base: dict[str, Any]) -> list[tuple[SideAnswer, SideAnswer]] | None:
+def enumerate_policy(
+    name: str, pair: SidePair, read: PolicyInputs, base: dict[str, Any]
+) -> list[tuple[SideAnswer, SideAnswer]] | None:
     """Every pair of answers one rule alone can give; None where not everything can be tried."""
     sides = [side for side in pair if side is not None]
     part = single_policy_group(name, pair, read)
@@ -150,7 +157,9 @@ def _budget(part: PolicyGroup) -> int:
     return max(200, min(most, MAX_EVALUATIONS // max(1, len(part.ids[0]) + len(part.ids[1]))))
 
 
-def _states(tried: Exploration, part: PolicyGroup, pair: SidePair, base: dict[str, Any], dice: random.Random) -> list[AnswerState]:
+def _states(
+    tried: Exploration, part: PolicyGroup, pair: SidePair, base: dict[str, Any], dice: random.Random
+) -> list[AnswerState]:
     assert part.sets is not None  # noqa: S101
     found: dict[tuple[SideAnswer, SideAnswer], AnswerState] = {}
     alike = _answers_alike(pair, part)
@@ -199,7 +208,9 @@ def _clean(paths: Sequence[Path], row: Sequence[Any]) -> dict[Path, Any]:
     return {path: value for path, value in zip(paths, row, strict=True) if value is not None}
 
 
-def _half(side: ToolSide | None, policies: PolicySet, base: dict[str, Any], values: dict[Path, Any]) -> SideAnswer:
+def _half(
+    side: ToolSide | None, policies: PolicySet, base: dict[str, Any], values: dict[Path, Any]
+) -> SideAnswer:
     if side is None:
         return SideAnswer(refused=True)
     asked = side.asked(base, values)

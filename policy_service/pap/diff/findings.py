@@ -111,7 +111,9 @@ class Relaxation:
 def find_relaxations(before: Decision, after: Decision) -> list[Relaxation]:
     """Everything in which ``after`` asks less than ``before``; empty when it asks as much or more."""
     if STRICTNESS[after.outcome] < STRICTNESS[before.outcome]:
-        return [Relaxation(f"{before.outcome}-to-{after.outcome}", f"{before.outcome} becomes {after.outcome}")]
+        return [
+            Relaxation(f"{before.outcome}-to-{after.outcome}", f"{before.outcome} becomes {after.outcome}")
+        ]
     if after.outcome is not Verdict.REVIEW or before.outcome is not Verdict.REVIEW:
         return []
     found = _gates(merge(before.gates), merge(after.gates))
@@ -126,7 +128,11 @@ def find_restrictions(before: Decision, after: Decision) -> list[Relaxation]:
     """Everything in which ``after`` asks more than ``before``, in its own words."""
     if before.outcome is not after.outcome:
         words = f"{before.outcome} becomes {after.outcome}"
-        return [Relaxation(f"{before.outcome}-to-{after.outcome}", words)] if find_relaxations(after, before) else []
+        return (
+            [Relaxation(f"{before.outcome}-to-{after.outcome}", words)]
+            if find_relaxations(after, before)
+            else []
+        )
     return [Relaxation(each.kind, f"more is asked ({each.kind})") for each in find_relaxations(after, before)]
 
 

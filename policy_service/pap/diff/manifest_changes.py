@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from countersign.contract import ToolManifest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.findings import Finding, Direction, exact_json, short_json
+from policy_service.pap.diff.findings import Direction, Finding, exact_json, short_json
 from policy_service.pap.tools import ToolVersion
 
 _RISKS: Final = ("low", "medium", "high")
@@ -185,7 +185,9 @@ def version_changes(pairs: list[VersionPair], settled_by_trying: frozenset[str])
             words = "nobody asks any more before a live call of it runs: a live tool without a manifest runs unasked"
             yield _finding(Direction.LOOSENING, pair, "tool", words)
         elif new is None:
-            yield _finding(Direction.TIGHTENING, pair, "tool", "agents may not submit under this manifest any more")
+            yield _finding(
+                Direction.TIGHTENING, pair, "tool", "agents may not submit under this manifest any more"
+            )
         elif pair.is_added:
             words = "a version more: agents may also submit under it, whatever the current one says"
             yield _finding(Direction.LOOSENING, pair, "tool-version", words)
@@ -194,7 +196,9 @@ def version_changes(pairs: list[VersionPair], settled_by_trying: frozenset[str])
                 old.manifest, new.manifest, pair.name, pair.files, pair.name in settled_by_trying
             )
         elif old.file != new.file:
-            yield _finding(Direction.LOOK, pair, "tool-version", f"the manifest was {old.file} and is {new.file}")
+            yield _finding(
+                Direction.LOOK, pair, "tool-version", f"the manifest was {old.file} and is {new.file}"
+            )
 
 
 def _finding(way: Direction, pair: VersionPair, kind: str, words: str) -> Finding:

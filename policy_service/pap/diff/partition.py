@@ -64,7 +64,9 @@ class AnswerState:
         return AnswerState(halves, {**self.witness, **other.witness})
 
 
-def combine_states(parts: Iterable[Iterable[AnswerState]], unchanged: frozenset[str]) -> tuple[list[AnswerState], bool]:
+def combine_states(
+    parts: Iterable[Iterable[AnswerState]], unchanged: frozenset[str]
+) -> tuple[list[AnswerState], bool]:
     """The states of the whole from those of its parts, and whether all were followed."""
     whole, complete = [AnswerState((SideAnswer(), SideAnswer()), {})], True
     for part in parts:
@@ -195,7 +197,9 @@ def single_policy_group(policy_id: str, sides: Sequence[ToolSide | None], read: 
     return PolicyGroup(read, ({policy_id}, {policy_id}), (chosen[0], chosen[1]))
 
 
-def _take(parts: list[PolicyGroup], index: int, policy_id: str, tree: pst.Template, sides: Sequence[ToolSide]) -> None:
+def _take(
+    parts: list[PolicyGroup], index: int, policy_id: str, tree: pst.Template, sides: Sequence[ToolSide]
+) -> None:
     read = policy_inputs(tree)
     keys = _keys(read, sides)
     meeting = [part for part in parts if keys & _keys(part.read, sides) or policy_id in part.ids[1 - index]]

@@ -18,24 +18,37 @@ from typing import Any, Final
 from cedarpy import pst
 
 from policy_service.domain.person_actions import (
-    RESOURCE_TYPES,
     APPROVE,
     BREAK_GLASS,
     BREAK_GLASS_ALONE,
+    RESOURCE_TYPES,
     SETTLE,
     START_AGAIN,
     STOP,
 )
 from policy_service.domain.policy_request import AgentPrincipal
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.findings import Finding, Direction
-from policy_service.pap.diff.partition import policy_meaning, only_restricts
+from policy_service.pap.diff.candidate_values import (
+    ENVIRONMENTS,
+    UNNAMED_TEXT,
+    candidate_sets,
+    candidate_times,
+    unnamed_text,
+)
+from policy_service.pap.diff.findings import Direction, Finding
+from policy_service.pap.diff.manifest_changes import VersionPair
+from policy_service.pap.diff.partition import only_restricts, policy_meaning
 from policy_service.pap.diff.paths import Path
 from policy_service.pap.diff.policy_inputs import PolicyInputs, literal_members, policies_inputs
 from policy_service.pap.diff.tool_side import ABSENT, BASE_NOW
-from policy_service.pap.diff.candidate_values import ENVIRONMENTS, UNNAMED_TEXT, unnamed_text, candidate_times, candidate_sets
-from policy_service.pap.diff.manifest_changes import VersionPair
-from policy_service.pdp.people import PersonFacts, ReviewFacts, StopFacts, TaskFacts, check_approve_rules, check_people_rules
+from policy_service.pdp.people import (
+    PersonFacts,
+    ReviewFacts,
+    StopFacts,
+    TaskFacts,
+    check_approve_rules,
+    check_people_rules,
+)
 from policy_service.pdp.rules import PeopleRules
 
 _MAX_TRIED: Final = 4_000
@@ -68,7 +81,9 @@ _ENDED: Final = {
 
 def people_rule_changes(before: Bundle, after: Bundle) -> list[Finding]:
     """What changes about who may do what people do."""
-    pairs = {action: (before.rules.people.get(action), after.rules.people.get(action)) for action in RESOURCE_TYPES}
+    pairs = {
+        action: (before.rules.people.get(action), after.rules.people.get(action)) for action in RESOURCE_TYPES
+    }
     return [finding for action, pair in pairs.items() for finding in _about(action, pair, before, after)]
 
 
@@ -108,7 +123,11 @@ def _about(
     yield from found.values()
     changed = [tuple(bundle.policies.get(name) for bundle in (before, after)) for name in names]
     open_question = _why_unproved(read)
-    if Direction.LOOSENING not in found and open_question and not all(only_restricts(*each) for each in changed):
+    if (
+        Direction.LOOSENING not in found
+        and open_question
+        and not all(only_restricts(*each) for each in changed)
+    ):
         words = f"the rules changed, and {count} made-up questions show no loosening: {open_question}"
         yield finding(Direction.LOOSENING, "unproved", words)
     elif not found:
@@ -178,7 +197,9 @@ def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
     def held(head: str) -> frozenset[str]:
         return frozenset(path[1] for path, value in values.items() if path[0] == head and value is True)
 
-    who = PersonFacts(values.get(("agent",), "someone|else"), held("team"), values.get(("assurance",), "oidc"))
+    who = PersonFacts(
+        values.get(("agent",), "someone|else"), held("team"), values.get(("assurance",), "oidc")
+    )
     now, env = values.get(("now",), BASE_NOW), values.get(("env",), "production")
     if RESOURCE_TYPES[action] == "Stop":
         stop = StopFacts(values.get(("fact", "what"), "agent"), values.get(("fact", "name"), UNNAMED_TEXT))
@@ -204,7 +225,9 @@ def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
 _GATES, _RISK = ("fact", "gates"), ("fact", "risk")
 
 
-def approver_input_changes(before: Bundle, after: Bundle, versions: Iterable[VersionPair]) -> Iterator[Finding]:
+def approver_input_changes(
+    before: Bundle, after: Bundle, versions: Iterable[VersionPair]
+) -> Iterator[Finding]:
     """What of a review changed that a rule about people reads."""
     read = _read(rules for bundle in (before, after) for rules in bundle.rules.people.values())
     named = _named_gates(read)

@@ -16,7 +16,16 @@ from typing import Any, Final
 
 from cedarpy import pst
 
-from policy_service.pap.diff.paths import CONSTANT, OPAQUE, PERSON_PATHS, LinearExpression, Path, parse_linear, path_of, path_text
+from policy_service.pap.diff.paths import (
+    CONSTANT,
+    OPAQUE,
+    PERSON_PATHS,
+    LinearExpression,
+    Path,
+    parse_linear,
+    path_of,
+    path_text,
+)
 from policy_service.pap.policies import children, expressions
 
 _COMPARES: Final = frozenset(

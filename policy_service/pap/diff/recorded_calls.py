@@ -92,7 +92,9 @@ def read_call(line: bytes | str, number: int = 1) -> RecordedCall:
     if not isinstance(told, dict):
         raise ValueError('write one object a line: {"agent": {"name": "..."}, "tool": "...", "args": {...}}')
     if strange := sorted(told.keys() - CALL_MEMBERS):
-        raise ValueError(f"{strange[0]!r} is no member of a call; known are {', '.join(sorted(CALL_MEMBERS))}")
+        raise ValueError(
+            f"{strange[0]!r} is no member of a call; known are {', '.join(sorted(CALL_MEMBERS))}"
+        )
     agent, tool, args = (
         _require(told, "agent", dict),
         _require(told, "tool", str),

@@ -15,10 +15,22 @@ from typing import Any, Final
 
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.recorded_calls import RecordedCall, decide_recorded_call, recorded_tool_digest, missing_meters, reads_hidden
-from policy_service.pap.diff.findings import Finding, Direction, describe_review, find_relaxations, find_restrictions
+from policy_service.pap.diff.findings import (
+    Direction,
+    Finding,
+    describe_review,
+    find_relaxations,
+    find_restrictions,
+)
 from policy_service.pap.diff.paths import Path
 from policy_service.pap.diff.policy_inputs import policy_inputs
+from policy_service.pap.diff.recorded_calls import (
+    RecordedCall,
+    decide_recorded_call,
+    missing_meters,
+    reads_hidden,
+    recorded_tool_digest,
+)
 from policy_service.pap.parts import read_parts
 
 NOT_REPLAYABLE: Final = "not replayable"
@@ -102,7 +114,9 @@ def _why_not(bundle: Bundle, call: RecordedCall, read: dict[tuple[str, str], fro
     return ""
 
 
-def _read_by(bundle: Bundle, call: RecordedCall, known: dict[tuple[str, str], frozenset[Path]]) -> frozenset[Path]:
+def _read_by(
+    bundle: Bundle, call: RecordedCall, known: dict[tuple[str, str], frozenset[Path]]
+) -> frozenset[Path]:
     version = call.tool, recorded_tool_digest(call, bundle)
     if version not in known:
         rules = bundle.rules.versions.get(version)
@@ -121,7 +135,9 @@ def count_outcomes(replayed: Iterable[ReplayedCall]) -> OutcomeCounts:
     return counts
 
 
-def replay_differences(before: Sequence[ReplayedCall], after: Sequence[ReplayedCall]) -> list[ReplayDifference]:
+def replay_differences(
+    before: Sequence[ReplayedCall], after: Sequence[ReplayedCall]
+) -> list[ReplayDifference]:
     """The calls that the second bundle answers otherwise."""
     found = []
     for old, new in zip(before, after, strict=True):
@@ -136,7 +152,9 @@ def replay_differences(before: Sequence[ReplayedCall], after: Sequence[ReplayedC
         ):
             if changes:
                 kinds = tuple(dict.fromkeys(each.kind for each in changes))
-                found.append(ReplayDifference(way, kinds, "; ".join(each.words for each in changes), old, new))
+                found.append(
+                    ReplayDifference(way, kinds, "; ".join(each.words for each in changes), old, new)
+                )
     return found
 
 

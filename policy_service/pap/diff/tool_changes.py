@@ -11,10 +11,17 @@ from countersign.contract import Verdict
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
 from policy_service.domain.policy_request import PolicyRequest
-from policy_service.pap.diff.findings import Finding, Relaxation, Direction, describe_review, find_relaxations, find_restrictions
-from policy_service.pap.diff.partition import SideAnswer, AnswerState, policy_meaning
+from policy_service.pap.diff.exploration import Exploration, SidePair, explore_tool
+from policy_service.pap.diff.findings import (
+    Direction,
+    Finding,
+    Relaxation,
+    describe_review,
+    find_relaxations,
+    find_restrictions,
+)
+from policy_service.pap.diff.partition import AnswerState, SideAnswer, policy_meaning
 from policy_service.pap.diff.paths import PERSON_PATHS, Path, path_text
-from policy_service.pap.diff.exploration import SidePair, Exploration, explore_tool
 from policy_service.pap.diff.tool_side import ABSENT, ToolSide, sample_value
 from policy_service.pap.tools import schema_node
 from policy_service.pdp.cedar import evaluate_policies
@@ -109,7 +116,11 @@ def _decision(side: ToolSide | None, half: SideAnswer, unseen: frozenset[str]) -
 
 
 def _shown(
-    tried: Exploration, pair: SidePair, state: AnswerState, unseen: frozenset[str], decisions: tuple[Decision, Decision]
+    tried: Exploration,
+    pair: SidePair,
+    state: AnswerState,
+    unseen: frozenset[str],
+    decisions: tuple[Decision, Decision],
 ) -> ExampleCall:
     values = dict(state.witness)
     for name in sorted(unseen):
@@ -230,7 +241,11 @@ def _value_text(path: Path, value: Any) -> str:
 def _example(shown: ExampleCall) -> dict[str, Any]:
     question = _question(shown)
     beside = {
-        path_text(path): "(absent)" if value == ABSENT else value if isinstance(value, bool | int) else str(value)
+        path_text(path): "(absent)"
+        if value == ABSENT
+        else value
+        if isinstance(value, bool | int)
+        else str(value)
         for path, value in _beside(shown)
     }
     return {"tool": question.tool, "args": question.args, "with": beside}

@@ -20,13 +20,20 @@ from cedarpy import Entities, PolicySet, pst
 from countersign.contract import JSON, ContractError, Resource, ToolManifest, pointer_tokens
 from countersign.contract.patterns import pattern_searcher
 from policy_service.domain.decision import Decision
-from policy_service.domain.policy_request import AgentPrincipal, InvalidArgsError, Claimed, EncodedArgs, Facts, PolicyRequest
+from policy_service.domain.policy_request import (
+    AgentPrincipal,
+    Claimed,
+    EncodedArgs,
+    Facts,
+    InvalidArgsError,
+    PolicyRequest,
+)
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.diff.paths import Path
 from policy_service.pap.parts import BundleParts
 from policy_service.pap.tools import MAX_SCHEMA_DEPTH, ToolVersion, schema_node
-from policy_service.pdp.cedar import CedarRequest, entities_json, build_entities, build_request
+from policy_service.pdp.cedar import CedarRequest, build_entities, build_request, entities_json
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import ToolRules, policy_set
 
@@ -57,12 +64,14 @@ def _of_kind(kind: Any, schema: Mapping[str, Any], root: Mapping[str, Any], dept
         case "object":
             properties = schema.get("properties", {})
             return {
-                name: sample_value(properties.get(name, {}), root, depth + 1) for name in schema.get("required", ())
+                name: sample_value(properties.get(name, {}), root, depth + 1)
+                for name in schema.get("required", ())
             }
         case "array":
             item = schema.get("items", {})
             return [
-                _varied(sample_value(item, root, depth + 1), index) for index in range(schema.get("minItems", 0))
+                _varied(sample_value(item, root, depth + 1), index)
+                for index in range(schema.get("minItems", 0))
             ]
         case "string":
             return _text(schema)

@@ -24,7 +24,7 @@ from dulwich.repo import Repo
 
 from policy_service.errors import StartError
 from policy_service.http_clients import DIRECT, Route, route_from_settings
-from policy_service.pap.git.commits import load_commit, is_descendant, read_bundle_files
+from policy_service.pap.git.commits import is_descendant, load_commit, read_bundle_files
 from policy_service.pap.git.objects import (
     COMMIT,
     MAX_COMMIT_BYTES,
@@ -36,9 +36,14 @@ from policy_service.pap.git.objects import (
     require_bounded,
 )
 from policy_service.pap.git.remotes import RemoteSession, RepositoryAddress, parse_address
-from policy_service.pap.git.signatures import SignatureError, AllowedSignersError, read_allowed_signers, require_signed
+from policy_service.pap.git.signatures import (
+    AllowedSignersError,
+    SignatureError,
+    read_allowed_signers,
+    require_signed,
+)
 from policy_service.pap.problems import HeadError
-from policy_service.pap.source import BundleFiles, AcceptedCommits, CommitInfo
+from policy_service.pap.source import AcceptedCommits, BundleFiles, CommitInfo
 from policy_service.settings import Settings
 
 ACTIVE_REF: Final = "refs/countersign/active"
@@ -57,7 +62,9 @@ def mirror_path(data_dir: Path) -> Path:
 class Mirror:
     """The copy of one repository's branch or tag. Blocks; belongs in a thread, one call at a time."""
 
-    def __init__(self, path: Path, place: RepositoryAddress, ref: str, timeout_s: float, route: Route = DIRECT) -> None:
+    def __init__(
+        self, path: Path, place: RepositoryAddress, ref: str, timeout_s: float, route: Route = DIRECT
+    ) -> None:
         self.path, self._place, self._ref, self._timeout_s = path, place, ref, timeout_s
         self._route = route
 
@@ -199,7 +206,9 @@ def open_git_source(
         raise StartError(f"policies_subfolder {subfolder!r} is no folder of a repository; write a/b")
     place = parse_address(settings.policies_repository, password)
     folder = settings.data_dir / "shadow" if shadow else settings.data_dir
-    mirror = Mirror(mirror_path(folder), place, ref, settings.policies_timeout_s, route_from_settings(settings))
+    mirror = Mirror(
+        mirror_path(folder), place, ref, settings.policies_timeout_s, route_from_settings(settings)
+    )
     return GitSource(place, mirror, ref, subfolder, clock, settings.policies_allowed_signers)
 
 

@@ -210,7 +210,9 @@ def read_allowed_signers(file: Path) -> tuple[AllowedSigner, ...]:
         with file.open("rb") as opened:
             lines = opened.read(_MAX_BYTES).decode("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise AllowedSignersError(f"policies_allowed_signers {str(file)!r} cannot be read: {error}") from error
+        raise AllowedSignersError(
+            f"policies_allowed_signers {str(file)!r} cannot be read: {error}"
+        ) from error
     found = []
     for number, line in enumerate(lines, 1):
         if line.strip() and not line.lstrip().startswith("#"):

@@ -17,17 +17,24 @@ from typing import Final
 
 from cedarpy import pst
 
-from policy_service.pap.lint.domains import INT64, Domain, NarrowedBounds, tool_domain, bounds_of, people_domain
+from policy_service.pap.lint.domains import (
+    INT64,
+    Domain,
+    NarrowedBounds,
+    bounds_of,
+    people_domain,
+    tool_domain,
+)
 from policy_service.pap.lint.proofs import (
     MAX_CONJUNCTIONS,
     Conjunction,
     Disjunction,
     TooComplexError,
-    to_disjunction,
-    policy_condition,
-    is_impossible,
-    implied_bounds,
     constant_truth,
+    implied_bounds,
+    is_impossible,
+    policy_condition,
+    to_disjunction,
 )
 from policy_service.pap.parts import BundleParts
 from policy_service.pap.policies import Policy, children, expressions
@@ -197,7 +204,9 @@ def _is_comparison(expr: pst.Expr) -> bool:
 def _never_true(subject: LintedPolicy, expr: pst.Expr) -> bool:
     """Whether it is false in every domain in which the other atoms leave the rule possible."""
     (case,) = to_disjunction(expr)
-    return all(constant_truth(atom.expr, domain) is (not atom.holds) for domain in subject.domains for atom in case)
+    return all(
+        constant_truth(atom.expr, domain) is (not atom.holds) for domain in subject.domains for atom in case
+    )
 
 
 _SIGNS: Final = {"eq": "==", "less": "<", "less_eq": "<=", "greater": ">", "greater_eq": ">="}

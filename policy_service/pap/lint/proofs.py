@@ -70,10 +70,16 @@ def to_disjunction(expr: pst.Expr, holds: bool = True) -> Disjunction:
         case pst.UnaryOp(op="not", arg=arg):
             return to_disjunction(arg, not holds)
         case pst.BinaryOp(op="and" | "or" as op, left=left, right=right):
-            return _both(to_disjunction(left, holds), to_disjunction(right, holds), together=(op == "and") is holds)
+            return _both(
+                to_disjunction(left, holds), to_disjunction(right, holds), together=(op == "and") is holds
+            )
         case pst.IfThenElse(cond=cond, then_expr=then, else_expr=other):
             yes = _both(to_disjunction(cond, True), to_disjunction(then, holds), together=True)
-            return _both(yes, _both(to_disjunction(cond, False), to_disjunction(other, holds), together=True), together=False)
+            return _both(
+                yes,
+                _both(to_disjunction(cond, False), to_disjunction(other, holds), together=True),
+                together=False,
+            )
         case pst.Is(base=base, entity_type=kind, in_expr=inside) if inside is not None:
             parts: list[pst.Expr] = [pst.Is(base, kind, None), pst.BinaryOp("in", base, inside)]
             return to_disjunction(combine("and", parts), holds)

@@ -16,16 +16,16 @@ from typing import Final
 from policy_service.pap.check import bundle_warnings
 from policy_service.pap.lint.checks import (
     LintedPolicy,
-    check_empty_groups,
+    check_answer_window,
     check_complexity,
+    check_empty_groups,
     check_missing_entities,
     check_mixed_alphabets,
-    check_satisfiable,
-    check_schema_bounds,
     check_overflow,
     check_patterns,
+    check_satisfiable,
+    check_schema_bounds,
     check_shadowed,
-    check_answer_window,
     linted_policies,
 )
 from policy_service.pap.parts import BundleParts, read_parts

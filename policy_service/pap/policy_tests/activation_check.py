@@ -19,7 +19,12 @@ from policy_service.facts.config import AGENT
 from policy_service.pap.bundle import Bundle, build_bundle
 from policy_service.pap.policy_tests.case import AnyCase, Case
 from policy_service.pap.policy_tests.parser import read_cases
-from policy_service.pap.policy_tests.runner import CaseFailure, determining_policies, failure_of, prepare_cases
+from policy_service.pap.policy_tests.runner import (
+    CaseFailure,
+    determining_policies,
+    failure_of,
+    prepare_cases,
+)
 from policy_service.pap.problems import BundleError, Problem, RejectionReason
 from policy_service.pap.source import BundleFiles
 

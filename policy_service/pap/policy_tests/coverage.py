@@ -21,16 +21,23 @@ from countersign.contract import ContractError
 from policy_service.domain.decision import Decision
 from policy_service.domain.policy_request import InvalidArgsError, PolicyRequest
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.policy_tests.case import Case
-from policy_service.pap.policy_tests.mutants import Mutant, generate_mutants
-from policy_service.pap.policy_tests.runner import CaseResult, PreparedCase, determining_policies
-from policy_service.pap.compile import people_schema, people_rules, compile_schema, tool_shapes, with_policies
+from policy_service.pap.compile import compile_schema, people_rules, people_schema, tool_shapes, with_policies
 from policy_service.pap.folder_reader import MUTANTS_FILE
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policies import Policy, read_policies
+from policy_service.pap.policy_tests.case import Case
+from policy_service.pap.policy_tests.mutants import Mutant, generate_mutants
+from policy_service.pap.policy_tests.runner import CaseResult, PreparedCase, determining_policies
 from policy_service.pap.problems import BundleError, Problem, parse_problem
-from policy_service.pdp.cedar import CedarAnswer, evaluate_policies, entities_json, build_entities, missing_facts, build_request
-from policy_service.pdp.rules import UNSEEN, Rules, ToolRules, scope_may_match, policy_set
+from policy_service.pdp.cedar import (
+    CedarAnswer,
+    build_entities,
+    build_request,
+    entities_json,
+    evaluate_policies,
+    missing_facts,
+)
+from policy_service.pdp.rules import UNSEEN, Rules, ToolRules, policy_set, scope_may_match
 
 _MEMBERS = ("policy", "mutant", "why")
 
@@ -115,7 +122,9 @@ class MutationResult:
     survived: tuple[Mutant, ...]
 
 
-def run_mutants(bundle: Bundle, prepared: Sequence[PreparedCase], answered: Sequence[CaseResult]) -> MutationResult:
+def run_mutants(
+    bundle: Bundle, prepared: Sequence[PreparedCase], answered: Sequence[CaseResult]
+) -> MutationResult:
     """Try every mutant of every policy. `answered` are the same cases, asked of the bundle as written."""
     parts, _ = read_parts(bundle.source.files)
     policies, _ = read_policies(bundle.source.files, parts.directory.groups)
@@ -348,7 +357,9 @@ def _count(
             counts[name][_ERRED if answer.errors else _HELD if answer.allowed else _NOT_HELD] += 1
 
 
-def _ask_alone(rules: Rules, question: PolicyRequest, tool: ToolRules, policies: PolicySet) -> CedarAnswer | None:
+def _ask_alone(
+    rules: Rules, question: PolicyRequest, tool: ToolRules, policies: PolicySet
+) -> CedarAnswer | None:
     """What one policy says of a case; None where the call never reaches the rules."""
     try:
         encoded = tool.codec.encode(question.args)
@@ -356,4 +367,6 @@ def _ask_alone(rules: Rules, question: PolicyRequest, tool: ToolRules, policies:
         entities = build_entities(entities_json(question, rules, resource), tool.schema)
     except (InvalidArgsError, ContractError, ValueError):
         return None
-    return evaluate_policies(policies, build_request(question, tool, resource, encoded), entities, tool.schema)
+    return evaluate_policies(
+        policies, build_request(question, tool, resource, encoded), entities, tool.schema
+    )

@@ -21,13 +21,13 @@ from policy_service.pap.policy_tests import yaml_fields
 from policy_service.pap.policy_tests.case import (
     DEFAULT_NOW,
     AnyCase,
-    ExpectedGate,
     Case,
     ExpectedDecision,
+    ExpectedGate,
     GivenFacts,
     PeopleCase,
-    merge_tables,
     expand_case,
+    merge_tables,
 )
 from policy_service.pap.policy_tests.yaml_fields import Fields, Table, YamlError, read_yaml
 from policy_service.pap.problems import BundleError, Problem
@@ -81,7 +81,9 @@ def _agent(name: str, table: Table, problems: list[Problem]) -> AgentPrincipal:
 _METHODS = ("key", "api_key")
 
 
-def parse_case(name: str, table: Table, agents: Mapping[str, AgentPrincipal], problems: list[Problem]) -> Case:
+def parse_case(
+    name: str, table: Table, agents: Mapping[str, AgentPrincipal], problems: list[Problem]
+) -> Case:
     """The case; what is wrong with it is added to the problems."""
     case = Fields(name, table, "a case", problems)
     for key in ("matrix", "each"):  # have been read before, and are what a misspelt one is likened to
@@ -138,7 +140,9 @@ def _claimed(name: str, table: Table, problems: list[Problem]) -> Claimed:
 def _facts(name: str, table: Table, problems: list[Problem]) -> GivenFacts:
     about = Fields(name, table, "facts", problems)
     empty = Table(table.line)
-    facts = GivenFacts(about.take("resource", yaml_fields.table, empty), about.take("agent", yaml_fields.table, empty))
+    facts = GivenFacts(
+        about.take("resource", yaml_fields.table, empty), about.take("agent", yaml_fields.table, empty)
+    )
     about.finish()
     return facts
 
@@ -186,7 +190,9 @@ def _needs(value: Any, name: str, problems: list[Problem]) -> dict[str, int | Ex
     needs: dict[str, int | ExpectedGate] = {}
     for groups, asked in yaml_fields.table(value).items():
         key = "|".join(sorted(group.strip() for group in groups.split("|")))
-        needs[key] = _asked(asked, name, problems) if isinstance(asked, Table) else yaml_fields.number(1)(asked)
+        needs[key] = (
+            _asked(asked, name, problems) if isinstance(asked, Table) else yaml_fields.number(1)(asked)
+        )
     if not needs:
         raise ValueError("an empty mapping expects nothing; leave it out")
     return needs

@@ -15,22 +15,22 @@ from typing import Any, Final, Literal, cast
 from countersign.contract import ContractError, DenyCode, Resource
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import MergedGate, is_stronger_step_up, merge
-from policy_service.domain.person_actions import RESOURCE_TYPES, APPROVE
+from policy_service.domain.person_actions import APPROVE, RESOURCE_TYPES
 from policy_service.domain.policy_request import Facts, PolicyRequest
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.policy_tests.case import AnyCase, ExpectedGate, Case, ExpectedDecision, PeopleCase
+from policy_service.pap.policy_tests.case import AnyCase, Case, ExpectedDecision, ExpectedGate, PeopleCase
 from policy_service.pap.problems import BundleError, Problem
+from policy_service.pdp.engine import decide
 from policy_service.pdp.people import (
-    PersonFacts,
     Permission,
+    PersonFacts,
     ReviewFacts,
     StopFacts,
     TaskFacts,
     check_approve_rules,
     check_people_rules,
 )
-from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import Rules
 
 
@@ -188,7 +188,9 @@ def prepare_cases(bundle: Bundle, cases: Sequence[AnyCase]) -> list[PreparedCase
     return prepared
 
 
-async def _prepare_all(bundle: Bundle, cases: Sequence[AnyCase], problems: list[Problem]) -> list[PreparedCase]:
+async def _prepare_all(
+    bundle: Bundle, cases: Sequence[AnyCase], problems: list[Problem]
+) -> list[PreparedCase]:
     return [
         PreparedCase(case, None if isinstance(case, PeopleCase) else await _question(bundle, case, problems))
         for case in cases
@@ -270,7 +272,9 @@ def _typed(
 def _permission(rules: Rules, case: PeopleCase) -> Permission:
     approver = PersonFacts(case.person, case.groups, case.assurance)
     if case.action == APPROVE:
-        return check_approve_rules(rules, approver, ReviewFacts(**_asked(rules, case)), now=case.now, env=case.env)
+        return check_approve_rules(
+            rules, approver, ReviewFacts(**_asked(rules, case)), now=case.now, env=case.env
+        )
     granted = check_people_rules(rules, case.action, approver, _what(rules, case), now=case.now, env=case.env)
     # Without a rule about it the service has one of its own; the bundle says nothing, so neither does a case.
     return Permission(False) if granted is None else granted

@@ -134,7 +134,9 @@ def _migration_lock(conn: Connection) -> Iterator[None]:
     if conn.dialect.name == "sqlite":
         yield
         return
-    conn.exec_driver_sql(f"SELECT pg_advisory_lock({_MIGRATION_LOCK_ID})")  # the session's, so it outlives each step
+    conn.exec_driver_sql(
+        f"SELECT pg_advisory_lock({_MIGRATION_LOCK_ID})"
+    )  # the session's, so it outlives each step
     conn.commit()
     try:
         yield

@@ -25,27 +25,37 @@ from policy_service.identity.agents import Caller
 from policy_service.identity.people import is_revoked
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
 from policy_service.queries.proposal_views import require_proposal
 from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.voter import Voter
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import ACCEPTED, OPEN, ProposalRow, edits_of
 from policy_service.storage.tables import AgentRow
+from policy_service.workflow.authorization import (
+    require_active_caller,
+    require_active_person,
+    require_effect_agent,
+    require_owning_agent,
+)
+from policy_service.workflow.effects.digests import IdentifiedTransaction, identify_edited
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
 from policy_service.workflow.effects.evaluation import (
     gather_facts,
     require_current_bundle,
     weakest_auth_method,
     with_stable_bundle,
 )
-from policy_service.workflow.effects.digests import IdentifiedTransaction, identify_edited
 from policy_service.workflow.effects.revisions import RevisionRequest, create_revision
-from policy_service.workflow.effects.emergency_stop import require_not_stopped
 from policy_service.workflow.effects.submit import supersede
-from policy_service.workflow.transitions import TransitionReason, agent_actor, transition_proposal, person_actor
-from policy_service.workflow.authorization import require_effect_agent, require_active_caller, require_active_person, require_owning_agent
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    agent_actor,
+    person_actor,
+    transition_proposal,
+)
 
 
 async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot:
@@ -78,7 +88,9 @@ def require_visible_to(by: Caller | Voter, case: ReviewContext) -> None:
         require_owning_agent(by, case.snapshot.transaction)
 
 
-def require_may_answer(tx: Tx, by: Caller | Voter, case: ReviewContext, proposal: ProposalRow) -> TransitionReason:
+def require_may_answer(
+    tx: Tx, by: Caller | Voter, case: ReviewContext, proposal: ProposalRow
+) -> TransitionReason:
     """The agent itself, or the person who owns it; never whoever proposed.
 
     Raises:
@@ -157,7 +169,11 @@ def _too_late() -> ConflictError:
 
 
 def _asked(
-    bundle: Bundle, by: Caller | Voter, head: Snapshot, named: IdentifiedTransaction, facts: Mapping[str, Facts]
+    bundle: Bundle,
+    by: Caller | Voter,
+    head: Snapshot,
+    named: IdentifiedTransaction,
+    facts: Mapping[str, Facts],
 ) -> RevisionRequest:
     """The same list, asked for by the same agent, which proved itself as weakly as ever."""
     row, caller = head.transaction, by if isinstance(by, Caller) else None

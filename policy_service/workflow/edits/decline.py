@@ -6,17 +6,17 @@ The question stays open as it was: nobody's vote is touched.
 from __future__ import annotations
 
 from policy_service.identity.agents import Caller
-from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
 from policy_service.queries.proposal_views import require_proposal
 from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.voter import Voter
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import DECLINED, OPEN, ProposalRow
-from policy_service.workflow.edits.accept import proposal_closed_error, require_may_answer, require_visible_to
-from policy_service.workflow.transitions import TransitionReason, transition_proposal, person_actor
 from policy_service.workflow.authorization import require_active_person
+from policy_service.workflow.edits.accept import proposal_closed_error, require_may_answer, require_visible_to
+from policy_service.workflow.transitions import TransitionReason, person_actor, transition_proposal
 
 
 async def decline(ctx: Context, by: Caller | Voter, proposal_id: str, answer: str | None) -> Snapshot:

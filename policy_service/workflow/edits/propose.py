@@ -23,19 +23,25 @@ from countersign.contract import JSON, ErrorCode, load, names
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.proposed_args import canonical_proposed_args
-from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.arg_diff import stale_review
 from policy_service.queries.context import Context
+from policy_service.queries.proposed_args import canonical_proposed_args
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.voter import Voter, vote_refusal
 from policy_service.storage import proposals
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
 from policy_service.storage.types import new_id
-from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle
-from policy_service.workflow.transitions import TransitionReason, insert, transition_proposal, person_actor, publish_review_event
 from policy_service.workflow.authorization import require_active_person
+from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    insert,
+    person_actor,
+    publish_review_event,
+    transition_proposal,
+)
 
 MAX_OF_A_PERSON: Final = 20
 """On one review, whatever became of them: each is a line of its story and a question to the agent's side."""
@@ -87,7 +93,9 @@ def require_proposable(tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext
         )
 
 
-def _propose(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, proposed: ProposalRequest, txn: str) -> ProposalRow:
+def _propose(
+    tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, proposed: ProposalRequest, txn: str
+) -> ProposalRow:
     require_current_bundle(ctx, bundle)
     tx = lock_transaction(tx, txn)
     require_active_person(tx, voter.iss, voter.sub)
@@ -125,7 +133,13 @@ def _require_room(made: Sequence[ProposalRow]) -> None:
 
 
 def _record(
-    tx: Tx, case: ReviewContext, voter: Voter, proposed: ProposalRequest, args: bytes, reason: str, cause: TransitionReason
+    tx: Tx,
+    case: ReviewContext,
+    voter: Voter,
+    proposed: ProposalRequest,
+    args: bytes,
+    reason: str,
+    cause: TransitionReason,
 ) -> ProposalRow:
     row = ProposalRow(
         proposal_id=new_id("prop", tx.now),
@@ -146,5 +160,7 @@ def _record(
     )
     insert(tx, row)
     detail = {"proposal_id": row.proposal_id, "args_digest": row.args_digest, "channel": row.channel}
-    publish_review_event(tx, case.review, "proposal_opened", cause, effect_digest=case.effect.effect_digest, **detail)
+    publish_review_event(
+        tx, case.review, "proposal_opened", cause, effect_digest=case.effect.effect_digest, **detail
+    )
     return row

@@ -27,10 +27,15 @@ from policy_service.queries.context import Context
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow
-from policy_service.workflow.effects.evaluation import reevaluate, gather_facts, require_current_bundle, with_stable_bundle
-from policy_service.workflow.effects.termination import expire_if_unused
-from policy_service.workflow.effects.apply_evaluation import apply_evaluation
 from policy_service.workflow.bundle_refresh import refresh_bundle
+from policy_service.workflow.effects.apply_evaluation import apply_evaluation
+from policy_service.workflow.effects.evaluation import (
+    gather_facts,
+    reevaluate,
+    require_current_bundle,
+    with_stable_bundle,
+)
+from policy_service.workflow.effects.termination import expire_if_unused
 from policy_service.workflow.transitions import SERVICE, TransitionReason
 
 log = structlog.get_logger(__name__)

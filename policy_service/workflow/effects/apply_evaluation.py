@@ -14,20 +14,20 @@ from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow
 from policy_service.workflow.effects import reminders
-from policy_service.workflow.effects.evaluation import Evaluation
-from policy_service.workflow.effects.effect_rows import release_expiry
-from policy_service.workflow.effects.open_review import answer_deadline, index_review_groups, open_review
 from policy_service.workflow.effects.compensation_tasks import compensation_failed
+from policy_service.workflow.effects.effect_rows import release_expiry
+from policy_service.workflow.effects.evaluation import Evaluation
+from policy_service.workflow.effects.open_review import answer_deadline, index_review_groups, open_review
 from policy_service.workflow.transitions import (
     TransitionReason,
-    withdraw_siblings,
     close_review,
+    open_task,
+    publish_review_event,
+    set_columns,
     sync_transaction_state,
     transition_effect,
     transition_review,
-    open_task,
-    set_columns,
-    publish_review_event,
+    withdraw_siblings,
 )
 
 _OWED = TaskKind.BREAK_GLASS_REVIEW.value
@@ -48,13 +48,17 @@ def apply_evaluation(
     late = merge_gates(tx, effect, answer)
     state = EffectState(effect.state)
     if answer.denied:
-        transition_effect(tx, effect, EffectState.DENIED, cause.because("policy"), decision_id=answer.decision_id)
+        transition_effect(
+            tx, effect, EffectState.DENIED, cause.because("policy"), decision_id=answer.decision_id
+        )
         close_review(tx, snapshot, effect, "denied", cause.because("policy"))
         end_transaction(tx, snapshot, effect, cause)
         return
     if answer.releases and state is EffectState.REVIEW:
         until = release_expiry(effect, tx.now)
-        transition_effect(tx, effect, EffectState.RELEASED, cause, decision_id=answer.decision_id, lapses_at=until)
+        transition_effect(
+            tx, effect, EffectState.RELEASED, cause, decision_id=answer.decision_id, lapses_at=until
+        )
         review = snapshot.review_of(effect)
         if review is not None and review.state == "open":
             record_break_glass(tx, snapshot, effect, review, answer.tally.opened, cause)
@@ -72,21 +76,30 @@ def apply_evaluation(
 
 
 def record_break_glass(
-    tx: Tx, snapshot: Snapshot, effect: EffectRow, review: ReviewRow, opened: BreakGlassApproval | None, cause: TransitionReason
+    tx: Tx,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    review: ReviewRow,
+    opened: BreakGlassApproval | None,
+    cause: TransitionReason,
 ) -> None:
     """Say aloud that this goes without the people its gates ask. One person alone owes a review afterwards."""
     if opened is None:
         return
     set_columns(tx, review, break_glass_at=tx.now)
     detail = {"people": len(opened.vote_ids), "votes": list(opened.vote_ids)}
-    publish_review_event(tx, review, "break_glass_opened", cause, effect_digest=effect.effect_digest, **detail)
+    publish_review_event(
+        tx, review, "break_glass_opened", cause, effect_digest=effect.effect_digest, **detail
+    )
     if opened.alone:
         (name,) = (vote.name for vote in snapshot.votes_on(effect) if vote.vote_id in opened.vote_ids)
         text = f"{name} opened this alone, without the people its gates ask"
         open_task(tx, effect, TaskKind.BREAK_GLASS_REVIEW, text, cause)
 
 
-def update_break_glass(tx: Tx, snapshot: Snapshot, effect: EffectRow, opened: BreakGlassApproval | None, cause: TransitionReason) -> None:
+def update_break_glass(
+    tx: Tx, snapshot: Snapshot, effect: EffectRow, opened: BreakGlassApproval | None, cause: TransitionReason
+) -> None:
     """Say it when what is released goes by an emergency now and did not before, or by one person where it was two: a
     signature or a vote has left the count since, and what is left still lets it go."""
     review = snapshot.review_of(effect)
@@ -109,12 +122,16 @@ def merge_gates(tx: Tx, effect: EffectRow, answer: Evaluation) -> list[Gate]:
     return late
 
 
-def shorten_deadline(tx: Tx, snapshot: Snapshot, effect: EffectRow, late: list[Gate], cause: TransitionReason) -> None:
+def shorten_deadline(
+    tx: Tx, snapshot: Snapshot, effect: EffectRow, late: list[Gate], cause: TransitionReason
+) -> None:
     """A late gate's time to answer runs from now; the review closes at the earliest of all. Its people are told."""
     review = snapshot.review_of(effect)
     if review is not None and review.state == "open":
         until = min(review.answer_by, answer_deadline(late, tx.now))
-        times = reminders.reminder_columns(gates_of(effect), tx.now, until, escalated=review.escalated, before=review)
+        times = reminders.reminder_columns(
+            gates_of(effect), tx.now, until, escalated=review.escalated, before=review
+        )
         set_columns(tx, review, answer_by=until, **times)
         index_review_groups(tx, review, gates_of(effect, late))
         publish_review_event(tx, review, "review_asks_more", cause, gates=[gate.policy_id for gate in late])

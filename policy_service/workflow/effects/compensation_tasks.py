@@ -9,20 +9,29 @@ from countersign.contract import EffectState, TaskKind
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.transitions import TransitionReason, sync_transaction_state, transition_effect, open_task
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    open_task,
+    sync_transaction_state,
+    transition_effect,
+)
 
 COMPENSATION_DUE = TaskKind.COMPENSATION_DUE
 """The kind of task for what fired beside something that did not, could be taken back, and was not."""
 
 
-def compensation_failed(tx: Tx, snapshot: Snapshot, compensation: EffectRow, why: str, cause: TransitionReason) -> None:
+def compensation_failed(
+    tx: Tx, snapshot: Snapshot, compensation: EffectRow, why: str, cause: TransitionReason
+) -> None:
     """The forward effect of a compensation that will not happen stands."""
     forward = snapshot.find(compensation.compensates or "")
     if forward is not None and EffectState(forward.state) is EffectState.COMPENSATING:
         _stands(tx, snapshot, forward, why, cause)
 
 
-def compensation_impossible(tx: Tx, snapshot: Snapshot, forward: EffectRow, why: str, cause: TransitionReason) -> None:
+def compensation_impossible(
+    tx: Tx, snapshot: Snapshot, forward: EffectRow, why: str, cause: TransitionReason
+) -> None:
     """A fired effect whose compensation cannot even be built stands."""
     transition_effect(tx, forward, EffectState.COMPENSATING, cause)
     _stands(tx, snapshot, forward, why, cause)
@@ -30,7 +39,13 @@ def compensation_impossible(tx: Tx, snapshot: Snapshot, forward: EffectRow, why:
 
 def compensation_due(tx: Tx, effect: EffectRow, cause: TransitionReason) -> None:
     """What fired should have been taken back by now, and nobody has asked to."""
-    open_task(tx, effect, COMPENSATION_DUE, f"{effect.tool} fired, its siblings did not, and nobody took it back", cause)
+    open_task(
+        tx,
+        effect,
+        COMPENSATION_DUE,
+        f"{effect.tool} fired, its siblings did not, and nobody took it back",
+        cause,
+    )
 
 
 def _stands(tx: Tx, snapshot: Snapshot, forward: EffectRow, why: str, cause: TransitionReason) -> None:

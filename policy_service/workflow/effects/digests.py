@@ -77,7 +77,9 @@ def identify_transaction(
 def identify_edited(bundle: Bundle, snapshot: Snapshot, edits: Edits) -> IdentifiedTransaction:
     """Name a stored list anew, with other arguments: every call is the same call, in the same place."""
     effects = tuple(_edited(bundle, effect_from_row(row), edits) for row in snapshot.effects)
-    return IdentifiedTransaction(snapshot.transaction.txn, _digest(effects), snapshot.transaction.aud, effects)
+    return IdentifiedTransaction(
+        snapshot.transaction.txn, _digest(effects), snapshot.transaction.aud, effects
+    )
 
 
 def _digest(effects: Sequence[Effect]) -> str:

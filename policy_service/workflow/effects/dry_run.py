@@ -18,9 +18,9 @@ from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.policies import EvaluatedCall, policy_row
 from policy_service.queries.review_models import FactLine
-from policy_service.workflow.effects.evaluation import evaluate_policy, gather_facts, policy_request
-from policy_service.workflow.effects.effect_rows import new_effect_row
 from policy_service.workflow.effects.digests import identify_transaction
+from policy_service.workflow.effects.effect_rows import new_effect_row
+from policy_service.workflow.effects.evaluation import evaluate_policy, gather_facts, policy_request
 from policy_service.workflow.metering import read_meters
 
 _NONE = timedelta()

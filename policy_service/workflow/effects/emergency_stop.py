@@ -18,7 +18,7 @@ from policy_service.audit.log import append
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.agents import OPERATOR
 from policy_service.queries.stops import EVERYTHING, _of_tool, describe_stop
-from policy_service.storage.advisory_locks import lock_shared, lock_exclusive
+from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
 from policy_service.storage.core import insert_or_ignore, table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import StopRow

@@ -32,17 +32,17 @@ from policy_service.identity.agents import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import UNKNOWN_TOOL
-from policy_service.queries.vote_eligibility import count_votes
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of, principal_of
 from policy_service.queries.repository import Snapshot
+from policy_service.queries.vote_eligibility import count_votes
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from policy_service.storage.types import new_id, time_text
 from policy_service.workflow import metering
-from policy_service.workflow.bundle_refresh import follow_active_commit
-from policy_service.workflow.transitions import SERVICE, TransitionReason, insert, audit_effect, set_columns
 from policy_service.workflow.active_commit import OutdatedBundleError
+from policy_service.workflow.bundle_refresh import follow_active_commit
+from policy_service.workflow.transitions import SERVICE, TransitionReason, audit_effect, insert, set_columns
 
 log = structlog.get_logger(__name__)
 

@@ -20,6 +20,11 @@ from policy_service.queries.effects import manifest_for
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow import metering
+from policy_service.workflow.active_commit import require_active_commit
+from policy_service.workflow.authorization import require_active_caller
+from policy_service.workflow.effects.digests import identify_transaction
+from policy_service.workflow.effects.effect_rows import new_effect_row
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
 from policy_service.workflow.effects.evaluation import (
     evaluate_policy,
     gather_facts,
@@ -27,12 +32,7 @@ from policy_service.workflow.effects.evaluation import (
     require_current_bundle,
     with_stable_bundle,
 )
-from policy_service.workflow.effects.effect_rows import new_effect_row
-from policy_service.workflow.effects.digests import identify_transaction
-from policy_service.workflow.effects.emergency_stop import require_not_stopped
 from policy_service.workflow.transitions import agent_actor, audit_effect
-from policy_service.workflow.authorization import require_active_caller
-from policy_service.workflow.active_commit import require_active_commit
 
 LIVE_DECIDED = "live_decided"
 """The line of the log that says what an agent was answered about a live effect."""

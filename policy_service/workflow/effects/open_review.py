@@ -14,13 +14,23 @@ from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.storage.types import new_id
 from policy_service.workflow.effects import reminders
-from policy_service.workflow.transitions import TransitionReason, insert, transition_review, publish_review_event
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    insert,
+    publish_review_event,
+    transition_review,
+)
 
 _RISK_OF_UNKNOWN = "high"
 
 
 def open_review(
-    tx: Tx, bundle: Bundle, snapshot: Snapshot, effect: EffectRow, gates: Sequence[Gate], cause: TransitionReason
+    tx: Tx,
+    bundle: Bundle,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    gates: Sequence[Gate],
+    cause: TransitionReason,
 ) -> None:
     """Ask people: a new review, or the settled one of this revision reopened because a gate fired late.
 
@@ -58,7 +68,9 @@ def open_review(
 def index_review_groups(tx: Tx, review: ReviewRow, gates: Iterable[Gate]) -> None:
     """Put the review into the queue of everybody these gates ask, those who were added by escalation included."""
     groups = frozenset[str]().union(*(gate.voters for gate in merge(gates, review.escalated)))
-    review_groups.set_review_groups(tx.conn, review.review_id, groups=groups, answer_by=review.answer_by, agent=review.agent)
+    review_groups.set_review_groups(
+        tx.conn, review.review_id, groups=groups, answer_by=review.answer_by, agent=review.agent
+    )
 
 
 def answer_deadline(gates: Sequence[Gate], now: datetime) -> datetime:

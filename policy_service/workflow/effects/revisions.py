@@ -32,13 +32,19 @@ from policy_service.storage.advisory_locks import lock_review_quota
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow
-from policy_service.workflow.effects.evaluation import evaluate_new_effect, record_decision
-from policy_service.workflow.effects.effect_rows import apply_first_decision, new_effect_row
-from policy_service.workflow.effects.digests import IdentifiedTransaction
-from policy_service.workflow.effects.open_review import open_review
 from policy_service.workflow.effects.apply_evaluation import release_window
+from policy_service.workflow.effects.digests import IdentifiedTransaction
+from policy_service.workflow.effects.effect_rows import apply_first_decision, new_effect_row
+from policy_service.workflow.effects.evaluation import evaluate_new_effect, record_decision
+from policy_service.workflow.effects.open_review import open_review
 from policy_service.workflow.metering import MeterReading, lock_meters
-from policy_service.workflow.transitions import TransitionReason, withdraw_siblings, sync_transaction_state, insert, audit_effect
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    audit_effect,
+    insert,
+    sync_transaction_state,
+    withdraw_siblings,
+)
 
 _RETRY_S = 60  # people answer in minutes, if not in hours
 # The state is written out, for a partial index serves no parameter.
@@ -89,7 +95,14 @@ class RevisionRequest:
 
 
 def create_revision(
-    tx: Tx, ctx: Context, asked: RevisionRequest, agent: AgentRow, rev: int, cause: TransitionReason, *, first: bool = False
+    tx: Tx,
+    ctx: Context,
+    asked: RevisionRequest,
+    agent: AgentRow,
+    rev: int,
+    cause: TransitionReason,
+    *,
+    first: bool = False,
 ) -> Snapshot:
     """Decide every effect and write the revision down; ``first``: there is no other, so nothing was ever changed."""
     effects = [new_effect_row(asked.bundle, effect, rev) for effect in asked.named.effects]
@@ -107,7 +120,9 @@ def create_revision(
     insert(tx, snapshot.transaction)
     _log_submission(tx, snapshot, cause, asked.trace)
     for effect, (decision, sight) in zip(effects, answers, strict=True):
-        audit_submitted_effect(tx, effect, cause, edits=[edit.proposal_id for edit in snapshot.edits_of(effect)])
+        audit_submitted_effect(
+            tx, effect, cause, edits=[edit.proposal_id for edit in snapshot.edits_of(effect)]
+        )
         facts = asked.facts[effect.effect_id]
         effect.decision_id = record_decision(tx, snapshot, effect, decision, facts, sight, cause)
         insert(tx, effect)
@@ -146,7 +161,9 @@ def _transaction_row(
     )
 
 
-def _decide(tx: Tx, ctx: Context, asked: RevisionRequest, agent: AgentRow, effect: EffectRow) -> tuple[Decision, MeterReading]:
+def _decide(
+    tx: Tx, ctx: Context, asked: RevisionRequest, agent: AgentRow, effect: EffectRow
+) -> tuple[Decision, MeterReading]:
     return evaluate_new_effect(
         tx,
         ctx,
@@ -186,7 +203,9 @@ def _log_submission(tx: Tx, snapshot: Snapshot, cause: TransitionReason, trace: 
     )
 
 
-def audit_submitted_effect(tx: Tx, effect: EffectRow, cause: TransitionReason, *, edits: Sequence[str] = ()) -> None:
+def audit_submitted_effect(
+    tx: Tx, effect: EffectRow, cause: TransitionReason, *, edits: Sequence[str] = ()
+) -> None:
     """The first line of an effect in the log: what it is, the state it starts in, and which proposals made its args."""
     body = {
         "to": effect.state,

@@ -29,15 +29,20 @@ from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.proposals import Edits, accepted_proposals, edits_of
 from policy_service.storage.tables import AgentRow, EffectRow, VoteRow
-from policy_service.workflow.effects import idempotency
-from policy_service.workflow.effects.evaluation import gather_facts, require_current_bundle
-from policy_service.workflow.effects.termination import expire_if_unused, expire_if_unanswered
-from policy_service.workflow.effects.epochs import require_current_epoch
-from policy_service.workflow.effects.digests import IdentifiedTransaction, identify_transaction
-from policy_service.workflow.effects.revisions import RevisionRequest, create_revision
-from policy_service.workflow.effects.emergency_stop import require_not_stopped
-from policy_service.workflow.transitions import TransitionReason, agent_actor, withdraw_siblings, transition_transaction
 from policy_service.workflow.authorization import require_active_caller
+from policy_service.workflow.effects import idempotency
+from policy_service.workflow.effects.digests import IdentifiedTransaction, identify_transaction
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
+from policy_service.workflow.effects.epochs import require_current_epoch
+from policy_service.workflow.effects.evaluation import gather_facts, require_current_bundle
+from policy_service.workflow.effects.revisions import RevisionRequest, create_revision
+from policy_service.workflow.effects.termination import expire_if_unanswered, expire_if_unused
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    agent_actor,
+    transition_transaction,
+    withdraw_siblings,
+)
 
 _SPENT = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
 _OPEN = frozenset({TxnState.REVIEW, TxnState.READY})
@@ -130,11 +135,15 @@ def submit_in_unit(tx: Tx, ctx: Context, submission: Submission) -> SubmitResult
     head = repository.load(tx.conn, submission.named.txn)
     if head is None:
         cause = TransitionReason(agent_actor(agent.name), "submit")
-        return SubmitResult(create_revision(tx, ctx, submission.asked, agent, 1, cause, first=True), created=True)
+        return SubmitResult(
+            create_revision(tx, ctx, submission.asked, agent, 1, cause, first=True), created=True
+        )
     return _submit_again(tx, ctx, submission, agent, head)
 
 
-def _submit_again(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow, head: Snapshot) -> SubmitResult:
+def _submit_again(
+    tx: Tx, ctx: Context, submission: Submission, agent: AgentRow, head: Snapshot
+) -> SubmitResult:
     if not expire_if_unused(tx, head):
         expire_if_unanswered(tx, head)
     same_list = submission.named.calls == _calls(head)

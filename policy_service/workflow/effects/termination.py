@@ -42,7 +42,9 @@ def expire_if_unanswered(tx: Tx, snapshot: Snapshot) -> bool:
     return False
 
 
-def withdraw_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReason, words: str | None) -> None:
+def withdraw_effect(
+    tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReason, words: str | None
+) -> None:
     """The requester's side takes it back, with words of its own, which stay with the effect and out of the log."""
     _end(tx, snapshot, effect, EffectState.WITHDRAWN, "withdrawn", cause, words)
 

@@ -10,9 +10,9 @@ from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
+from policy_service.workflow.authorization import require_owning_agent
 from policy_service.workflow.effects.termination import withdraw_effect
 from policy_service.workflow.transitions import TransitionReason, agent_actor
-from policy_service.workflow.authorization import require_owning_agent
 
 
 async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -> Snapshot:
@@ -36,5 +36,7 @@ def _withdraw(tx: Tx, caller: Caller, txn: str, reason: str | None) -> Snapshot:
         raise ConflictError(
             "it was redeemed already; report what became of it", code=ErrorCode.ALREADY_REDEEMED
         )
-    withdraw_effect(tx, snapshot, snapshot.effects[0], TransitionReason(agent_actor(caller.agent), "withdrawn"), reason)
+    withdraw_effect(
+        tx, snapshot, snapshot.effects[0], TransitionReason(agent_actor(caller.agent), "withdrawn"), reason
+    )
     return snapshot

@@ -97,7 +97,9 @@ UNCOMPENSATED = _effects(
 known late, perhaps): something else in it did not fire, they could be taken back, and no task says so yet."""
 
 
-def due_page(conn: Connection, queue: DueQueue, now: datetime, after: DueRow | None, limit: int) -> list[DueRow]:
+def due_page(
+    conn: Connection, queue: DueQueue, now: datetime, after: DueRow | None, limit: int
+) -> list[DueRow]:
     """Rows that are due, the longest due in front, after the one given."""
     query = _of(queue, now).order_by(queue.at, queue.key).limit(limit)
     if after is not None:

@@ -27,16 +27,21 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import delete_dead, delete_sent
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.expiry import due_rows
-from policy_service.workflow.expiry.due_rows import DueRow, DueQueue
-from policy_service.workflow.effects.termination import expire_effect, expire_if_unused
-from policy_service.workflow.effects.idempotency import delete_expired_keys
 from policy_service.workflow.effects.compensation_tasks import compensation_due
-from policy_service.workflow.transitions import SERVICE, TransitionReason, sync_transaction_state, transition_effect
+from policy_service.workflow.effects.idempotency import delete_expired_keys
+from policy_service.workflow.effects.termination import expire_effect, expire_if_unused
+from policy_service.workflow.expiry import due_rows
+from policy_service.workflow.expiry.due_rows import DueQueue, DueRow
 from policy_service.workflow.releases.report import apply_outcome
 from policy_service.workflow.reviews.escalate import escalate_if_due
 from policy_service.workflow.reviews.remind import remind
 from policy_service.workflow.slack.enqueue import delete_expired_slack_rows
+from policy_service.workflow.transitions import (
+    SERVICE,
+    TransitionReason,
+    sync_transaction_state,
+    transition_effect,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -63,7 +68,9 @@ async def send_reminders(ctx: Context) -> int:
 async def escalate_reviews(ctx: Context) -> int:
     """Put the questions nobody answers to the further groups their gates name; how many."""
     return await _each(
-        ctx, due_rows.TO_ESCALATE, lambda tx, snapshot, row: escalate_if_due(tx, snapshot, _effect(snapshot, row))
+        ctx,
+        due_rows.TO_ESCALATE,
+        lambda tx, snapshot, row: escalate_if_due(tx, snapshot, _effect(snapshot, row)),
     )
 
 
@@ -115,7 +122,9 @@ def _forget(tx: Tx, keep_hours: int) -> int:
 async def _each(ctx: Context, queue: DueQueue, move: Move, grace: timedelta = timedelta()) -> int:
     """Move every row that has been due for ``grace``; how many moved."""
     moved, after, now = 0, None, ctx.clock() - grace
-    while page := await ctx.db.read(lambda conn, after=after: due_rows.due_page(conn, queue, now, after, _AT_ONCE)):  # type: ignore[misc]
+    while page := await ctx.db.read(
+        lambda conn, after=after: due_rows.due_page(conn, queue, now, after, _AT_ONCE)
+    ):  # type: ignore[misc]
         for row in page:
             try:
                 moved += await ctx.db.write(lambda tx, row=row: _move(tx, queue, move, grace, row))  # type: ignore[misc]

@@ -21,22 +21,29 @@ from typing import Any, Literal, TypeAlias
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
 from policy_service.identity import passkeys
+from policy_service.identity.passkeys import (
+    SpentChallenge,
+    challenge_bytes,
+    issue_challenge,
+    require_matching_challenge,
+    spend_challenge,
+    step_up_error,
+)
+from policy_service.identity.sessions import Session, hash_secret, rotate_cookie
 from policy_service.identity.webauthn import (
     RegisteredCredential,
     WebAuthnVerificationError,
-    registration_options,
     authentication_options,
     read_assertion,
+    registration_options,
     verify_assertion,
     verify_registration,
 )
-from policy_service.identity.passkeys import SpentChallenge, step_up_error, challenge_bytes, issue_challenge, require_matching_challenge, spend_challenge
-from policy_service.identity.sessions import Session, rotate_cookie, hash_secret
 from policy_service.queries.context import Context
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import PasskeyRow
-from policy_service.workflow.transitions import person_actor
 from policy_service.workflow.passkeys.step_up import relying_party
+from policy_service.workflow.transitions import person_actor
 
 Kind: TypeAlias = Literal["create", "get"]
 
@@ -146,7 +153,9 @@ async def begin_removing(ctx: Context, session: Session, passkey_id: str) -> Cer
     return await ctx.db.write(begin)
 
 
-async def finish_ceremony(ctx: Context, session: Session, nonce: str, answer: str) -> Ceremony | RenewedSession | None:
+async def finish_ceremony(
+    ctx: Context, session: Session, nonce: str, answer: str
+) -> Ceremony | RenewedSession | None:
     """Take an authenticator's answer: the next thing to ask, or None when all is done and the session is as it was.
 
     Raises:
@@ -183,7 +192,9 @@ async def _finish_enrolment(
     return await ctx.db.write(lambda tx: _enrol(tx, ctx, session, made, spent))
 
 
-def _enrol(tx: Tx, ctx: Context, session: Session, made: RegisteredCredential, spent: SpentChallenge) -> RenewedSession | None:
+def _enrol(
+    tx: Tx, ctx: Context, session: Session, made: RegisteredCredential, spent: SpentChallenge
+) -> RenewedSession | None:
     person, vouched_by = session.person, spent.about["vouched_by"]
     passkeys.require_passkey_capacity(tx.conn, person.iss, person.sub)
     if vouched_by is None and passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now):
@@ -207,7 +218,9 @@ async def _vouching(ctx: Context, session: Session, nonce: str, answer: str) -> 
             raise step_up_error("this passkey is not one of yours")
         if not passkeys.is_active(row, ctx.clock()):
             raise step_up_error("this passkey does not count")
-        counter = verify_assertion(relying_party(ctx.settings), challenge_bytes(nonce), assertion, row.public_key)
+        counter = verify_assertion(
+            relying_party(ctx.settings), challenge_bytes(nonce), assertion, row.public_key
+        )
     except WebAuthnVerificationError as error:
         raise step_up_error(str(error)) from error
     if passkeys.counter_regressed(row, counter):
@@ -220,7 +233,9 @@ def _ask_older(tx: Tx, ctx: Context, session: Session, about: dict[str, Any]) ->
     person, life_s = session.person, ctx.settings.challenge_s
     known = [row.credential_id for row in passkeys.active_passkeys(tx.conn, person.iss, person.sub, tx.now)]
     nonce = issue_challenge(tx, session, "vouch", about, life_s=life_s)
-    options = authentication_options(relying_party(ctx.settings), challenge_bytes(nonce), known=known, timeout_s=life_s)
+    options = authentication_options(
+        relying_party(ctx.settings), challenge_bytes(nonce), known=known, timeout_s=life_s
+    )
     doing = "add a passkey" if about["do"] == "add" else f"remove “{about['name']}”"
     return Ceremony(
         "get",

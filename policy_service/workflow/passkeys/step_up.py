@@ -25,6 +25,20 @@ from typing import Any
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
+from policy_service.identity.passkeys import (
+    SpentChallenge,
+    active_passkeys,
+    counter_regressed,
+    find_passkey,
+    is_active,
+    issue_challenge,
+    record_use,
+    report_counter_regression,
+    require_matching_challenge,
+    spend_challenge,
+    step_up_error,
+)
+from policy_service.identity.sessions import Session
 from policy_service.identity.webauthn import (
     Assertion,
     RelyingParty,
@@ -34,20 +48,6 @@ from policy_service.identity.webauthn import (
     step_up_challenge,
     verify_assertion,
 )
-from policy_service.identity.passkeys import (
-    SpentChallenge,
-    step_up_error,
-    report_counter_regression,
-    active_passkeys,
-    is_active,
-    issue_challenge,
-    find_passkey,
-    counter_regressed,
-    require_matching_challenge,
-    spend_challenge,
-    record_use,
-)
-from policy_service.identity.sessions import Session
 from policy_service.queries.context import Context
 from policy_service.settings import Settings
 from policy_service.storage.core import insert_row
@@ -117,7 +117,9 @@ async def begin_step_up(ctx: Context, session: Session, signed: dict[str, Any]) 
 
     nonce, known = await ctx.db.write(begin)
     challenge = step_up_challenge({**signed, "nonce": nonce})
-    return StepUpChallenge(nonce, authentication_options(party, challenge, known=known, timeout_s=ctx.settings.challenge_s))
+    return StepUpChallenge(
+        nonce, authentication_options(party, challenge, known=known, timeout_s=ctx.settings.challenge_s)
+    )
 
 
 def passkey_required_error(settings: Settings) -> ForbiddenError:

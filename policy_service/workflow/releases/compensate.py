@@ -36,26 +36,37 @@ from policy_service.queries.repository import Snapshot, left_as_fired
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow
+from policy_service.workflow.authorization import require_active_caller, require_redeemer
+from policy_service.workflow.effects.compensation_tasks import (
+    COMPENSATION_DUE,
+    compensation_failed,
+    compensation_impossible,
+)
+from policy_service.workflow.effects.effect_rows import apply_first_decision, new_effect_row
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
 from policy_service.workflow.effects.evaluation import (
-    is_preapproved_compensation,
     evaluate_new_effect,
     gather_facts,
+    is_preapproved_compensation,
     record_decision,
     require_current_bundle,
     weakest_auth_method,
     with_stable_bundle,
 )
-from policy_service.workflow.effects.effect_rows import apply_first_decision, new_effect_row
-from policy_service.workflow.effects.termination import expire_effect
 from policy_service.workflow.effects.open_review import open_review
 from policy_service.workflow.effects.revisions import audit_submitted_effect
-from policy_service.workflow.effects.compensation_tasks import COMPENSATION_DUE, compensation_failed, compensation_impossible
-from policy_service.workflow.effects.emergency_stop import require_not_stopped
+from policy_service.workflow.effects.termination import expire_effect
 from policy_service.workflow.metering import lock_meters
-from policy_service.workflow.transitions import TransitionReason, agent_actor, sync_transaction_state, insert, transition_effect, close_tasks
-from policy_service.workflow.authorization import require_active_caller, require_redeemer
 from policy_service.workflow.releases.mint import UnsignedRelease, mint
 from policy_service.workflow.releases.release import sign_releases
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    agent_actor,
+    close_tasks,
+    insert,
+    sync_transaction_state,
+    transition_effect,
+)
 
 
 @dataclass(frozen=True)
@@ -166,7 +177,9 @@ def _give_up(tx: Tx, caller: Caller, txn: str, effect_id: str, why: str) -> None
     tx = lock_transaction(tx, txn)
     snapshot = repository.require_transaction(tx.conn, txn)
     forward = _require_fired(snapshot, effect_id)
-    compensation_impossible(tx, snapshot, forward, why, TransitionReason(agent_actor(caller.agent), "compensate"))
+    compensation_impossible(
+        tx, snapshot, forward, why, TransitionReason(agent_actor(caller.agent), "compensate")
+    )
 
 
 def _compensate(

@@ -22,10 +22,10 @@ from countersign.contract import (
     Resource,
 )
 from policy_service.identity.agents import Caller
-from policy_service.queries.vote_eligibility import count_votes
 from policy_service.queries.context import Context
 from policy_service.queries.effects import gates_of
 from policy_service.queries.repository import Snapshot, agent_of
+from policy_service.queries.vote_eligibility import count_votes
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow, VoteRow
 from policy_service.workflow.transitions import TransitionReason, audit_effect

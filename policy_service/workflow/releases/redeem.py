@@ -32,24 +32,34 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, AttemptRow, EffectRow, RedemptionRow
+from policy_service.workflow.active_commit import require_active_commit
+from policy_service.workflow.authorization import (
+    require_active_caller,
+    require_effect_agent,
+    require_redeemer,
+)
+from policy_service.workflow.effects.apply_evaluation import apply_evaluation
+from policy_service.workflow.effects.effect_rows import redemption_row
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
 from policy_service.workflow.effects.evaluation import (
-    reevaluate,
     gather_facts,
+    reevaluate,
     require_current_bundle,
     with_stable_bundle,
 )
-from policy_service.workflow.effects.effect_rows import redemption_row
-from policy_service.workflow.effects.termination import expire_if_unused
-from policy_service.workflow.effects.apply_evaluation import apply_evaluation
-from policy_service.workflow.effects.emergency_stop import require_not_stopped
 from policy_service.workflow.effects.submit import already_redeemed_error
+from policy_service.workflow.effects.termination import expire_if_unused
 from policy_service.workflow.metering import lock_missing_meters
-from policy_service.workflow.transitions import TransitionReason, agent_actor, sync_transaction_state, insert, transition_effect
-from policy_service.workflow.authorization import require_effect_agent, require_active_caller, require_redeemer
-from policy_service.workflow.active_commit import require_active_commit
 from policy_service.workflow.releases.mint import receipt_claims
 from policy_service.workflow.releases.release import not_ready_error, require_revision
-from policy_service.workflow.releases.verify_release import verify_releases, require_unexpired
+from policy_service.workflow.releases.verify_release import require_unexpired, verify_releases
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    agent_actor,
+    insert,
+    sync_transaction_state,
+    transition_effect,
+)
 
 
 @dataclass(frozen=True)
@@ -257,7 +267,9 @@ def redeem_effects(
     }
     if attempt.kind == "effect":
         sync_transaction_state(tx, snapshot, cause)
-    return UnsignedReceipt(snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now))
+    return UnsignedReceipt(
+        snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now)
+    )
 
 
 def _spend_one(

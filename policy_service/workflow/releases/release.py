@@ -18,11 +18,15 @@ from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.effects.termination import expire_if_unused
+from policy_service.workflow.authorization import (
+    require_active_caller,
+    require_enrolled_agent,
+    require_redeemer,
+)
 from policy_service.workflow.effects.emergency_stop import require_not_stopped
-from policy_service.workflow.transitions import TransitionReason, agent_actor
-from policy_service.workflow.authorization import require_active_caller, require_enrolled_agent, require_redeemer
+from policy_service.workflow.effects.termination import expire_if_unused
 from policy_service.workflow.releases.mint import UnsignedRelease, mint
+from policy_service.workflow.transitions import TransitionReason, agent_actor
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,9 @@ def sign_releases(ctx: Context, minted: list[UnsignedRelease]) -> tuple[str, ...
     return tuple(ctx.signer.sign_release(one.claims) for one in minted)
 
 
-def _release(tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int) -> tuple[Snapshot, list[UnsignedRelease]]:
+def _release(
+    tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int
+) -> tuple[Snapshot, list[UnsignedRelease]]:
     tx = lock_transaction(tx, txn)
     snapshot = repository.require_transaction(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)

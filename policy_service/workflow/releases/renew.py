@@ -24,15 +24,29 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow
-from policy_service.workflow.effects.evaluation import reevaluate, gather_facts, require_current_bundle, with_stable_bundle
-from policy_service.workflow.effects.apply_evaluation import merge_gates, update_break_glass, release_window
-from policy_service.workflow.effects.emergency_stop import require_not_stopped
-from policy_service.workflow.metering import lock_missing_meters
-from policy_service.workflow.transitions import TransitionReason, agent_actor, audit_effect, set_columns
-from policy_service.workflow.authorization import require_effect_agent, require_active_caller, require_redeemer
 from policy_service.workflow.active_commit import require_active_commit
+from policy_service.workflow.authorization import (
+    require_active_caller,
+    require_effect_agent,
+    require_redeemer,
+)
+from policy_service.workflow.effects.apply_evaluation import merge_gates, release_window, update_break_glass
+from policy_service.workflow.effects.emergency_stop import require_not_stopped
+from policy_service.workflow.effects.evaluation import (
+    gather_facts,
+    reevaluate,
+    require_current_bundle,
+    with_stable_bundle,
+)
+from policy_service.workflow.metering import lock_missing_meters
 from policy_service.workflow.releases.mint import receipt_claims
-from policy_service.workflow.releases.redeem import RedeemResult, UnsignedReceipt, sign_receipt, outcome_deadline
+from policy_service.workflow.releases.redeem import (
+    RedeemResult,
+    UnsignedReceipt,
+    outcome_deadline,
+    sign_receipt,
+)
+from policy_service.workflow.transitions import TransitionReason, agent_actor, audit_effect, set_columns
 
 
 async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Sequence[str]) -> RedeemResult:
@@ -108,7 +122,9 @@ def _renew(
         set_columns(tx, effect, fire_by=fire_by, unknown_at=outcome_deadline(ctx, bundle, effect, attempt))
         _log(tx, effect, "redemption_renewed", cause, fire_by=int(fire_by.timestamp()))
     redemptions = repository.redemptions_of(tx.conn, attempt)
-    return UnsignedReceipt(snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now))
+    return UnsignedReceipt(
+        snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now)
+    )
 
 
 def _open_effect(snapshot: Snapshot, attempt: AttemptRow, effect_id: str) -> EffectRow:

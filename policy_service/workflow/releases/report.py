@@ -20,21 +20,21 @@ from policy_service.queries.repository import Snapshot
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
+from policy_service.workflow.authorization import require_redeemer
 from policy_service.workflow.effects.compensation_tasks import compensation_failed
+from policy_service.workflow.releases.renew import require_attempt
+from policy_service.workflow.releases.restore_redemption import restore_redemption
+from policy_service.workflow.releases.verify_receipt import ReceiptProof, verify_receipt
 from policy_service.workflow.transitions import (
     TransitionReason,
     agent_actor,
-    sync_transaction_state,
     audit_effect,
-    transition_effect,
+    close_tasks,
     open_task,
     set_columns,
-    close_tasks,
+    sync_transaction_state,
+    transition_effect,
 )
-from policy_service.workflow.authorization import require_redeemer
-from policy_service.workflow.releases.restore_redemption import restore_redemption
-from policy_service.workflow.releases.verify_receipt import ReceiptProof, verify_receipt
-from policy_service.workflow.releases.renew import require_attempt
 
 _MAX_ERROR = 2_000  # characters of the redeemer's error text that are kept
 
@@ -52,7 +52,9 @@ async def report(ctx: Context, caller: Caller, told: ReportRequest) -> Snapshot:
     return await ctx.db.write(lambda tx: _report(tx, ctx, caller, told, recalled))
 
 
-def _report(tx: Tx, ctx: Context, caller: Caller, told: ReportRequest, recalled: ReceiptProof | None) -> Snapshot:
+def _report(
+    tx: Tx, ctx: Context, caller: Caller, told: ReportRequest, recalled: ReceiptProof | None
+) -> Snapshot:
     if recalled is not None:
         tx = lock_transaction(tx, recalled.claims.txn)
         if repository.attempt_of(tx.conn, caller.agent, told.attempt_id) is None:
@@ -85,7 +87,9 @@ def _require_reportable(outcomes: Sequence[ReportedOutcome]) -> None:
 _REPORTABLE = frozenset({Outcome.FIRED, Outcome.FAILED, Outcome.UNKNOWN, Outcome.UNUSED})
 
 
-def _take(tx: Tx, snapshot: Snapshot, effect: EffectRow, outcome: ReportedOutcome, cause: TransitionReason) -> None:
+def _take(
+    tx: Tx, snapshot: Snapshot, effect: EffectRow, outcome: ReportedOutcome, cause: TransitionReason
+) -> None:
     to, state = EffectState(outcome.outcome.value), EffectState(effect.state)
     if to is state or (to is EffectState.FIRED and state in _AFTER_FIRED):
         _complete(tx, effect, outcome)

@@ -33,24 +33,24 @@ from policy_service.queries import repository
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow, TransactionRow
+from policy_service.workflow.effects.effect_rows import apply_first_decision, new_effect_row, redemption_row
 from policy_service.workflow.effects.evaluation import record_decision
-from policy_service.workflow.effects.effect_rows import apply_first_decision, redemption_row, new_effect_row
 from policy_service.workflow.effects.revisions import audit_submitted_effect
 from policy_service.workflow.metering import MeterReading, reserve_redeemed
+from policy_service.workflow.releases.verify_receipt import ReceiptProof
+from policy_service.workflow.revocation.restore import OPEN_STATES, RESTORED_TASK, mark_unknown
 from policy_service.workflow.transitions import (
     TransitionReason,
     agent_actor,
-    withdraw_siblings,
-    sync_transaction_state,
-    insert,
     audit_effect,
-    transition_effect,
-    transition_transaction,
+    insert,
     open_task,
     set_columns,
+    sync_transaction_state,
+    transition_effect,
+    transition_transaction,
+    withdraw_siblings,
 )
-from policy_service.workflow.revocation.restore import OPEN_STATES, RESTORED_TASK, mark_unknown
-from policy_service.workflow.releases.verify_receipt import ReceiptProof
 
 _FORGOTTEN = Decision(outcome=Verdict.RELEASE, bundle="", commit="")  # by what, nobody knows any more
 
@@ -98,7 +98,9 @@ def _standing(tx: Tx, claims: ReceiptClaims) -> Snapshot | None:
     return snapshot
 
 
-def _adopt(tx: Tx, snapshot: Snapshot, effects: list[EffectRow], claims: ReceiptClaims, cause: TransitionReason) -> None:
+def _adopt(
+    tx: Tx, snapshot: Snapshot, effects: list[EffectRow], claims: ReceiptClaims, cause: TransitionReason
+) -> None:
     fire_by = _moment(claims.fire_by)
     attempt = AttemptRow(
         redeemer=claims.aud,
@@ -168,7 +170,9 @@ def _new_revision(tx: Tx, bundle: Bundle, recalled: ReceiptProof, cause: Transit
     return snapshot
 
 
-def _compensation(tx: Tx, bundle: Bundle, snapshot: Snapshot, recalled: ReceiptProof, cause: TransitionReason) -> EffectRow:
+def _compensation(
+    tx: Tx, bundle: Bundle, snapshot: Snapshot, recalled: ReceiptProof, cause: TransitionReason
+) -> EffectRow:
     effect = recalled.effects[0]
     known = snapshot.find(effect.effect_id)
     if known is not None:
@@ -191,7 +195,9 @@ def _takes_back(effect: Effect, forward: EffectRow) -> bool:
 def _insert(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: TransitionReason) -> EffectRow:
     apply_first_decision(effect, EffectState.UNKNOWN, _FORGOTTEN, tx.now)
     audit_submitted_effect(tx, effect, cause)
-    effect.decision_id = record_decision(tx, snapshot, effect, _FORGOTTEN, Facts(bundle=""), MeterReading(), cause)
+    effect.decision_id = record_decision(
+        tx, snapshot, effect, _FORGOTTEN, Facts(bundle=""), MeterReading(), cause
+    )
     insert(tx, effect)
     where = f"{effect.resource_type} {effect.resource_id}"
     text = f"{effect.tool} for {where} was redeemed before the database was restored"

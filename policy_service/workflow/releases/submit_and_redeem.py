@@ -22,12 +22,18 @@ from policy_service.storage.proposals import Edits
 from policy_service.storage.tables import AttemptRow
 from policy_service.workflow.effects import idempotency
 from policy_service.workflow.effects.evaluation import with_stable_bundle
-from policy_service.workflow.effects.submit import ArgumentsEditedError, Submission, SubmitResult, prepare_submission, submit_in_unit
-from policy_service.workflow.transitions import TransitionReason, agent_actor
+from policy_service.workflow.effects.submit import (
+    ArgumentsEditedError,
+    Submission,
+    SubmitResult,
+    prepare_submission,
+    submit_in_unit,
+)
 from policy_service.workflow.releases.mint import UnsignedRelease, build_releases, mint
 from policy_service.workflow.releases.redeem import UnsignedReceipt, receipt_for_attempt, redeem_effects
 from policy_service.workflow.releases.release import sign_releases
 from policy_service.workflow.reviews.unsatisfiable import check_new_reviews
+from policy_service.workflow.transitions import TransitionReason, agent_actor
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,13 @@ def _submit_and_redeem(tx: Tx, ctx: Context, caller: Caller, submission: Submiss
     if snapshot.transaction.edited_by:
         return _Done(snapshot, submitted.created)
     minted = mint(
-        tx, ctx, snapshot, snapshot.effects, caller, until, TransitionReason(agent_actor(caller.agent), "release")
+        tx,
+        ctx,
+        snapshot,
+        snapshot.effects,
+        caller,
+        until,
+        TransitionReason(agent_actor(caller.agent), "release"),
     )
     jtis = {one.effect_id: one.claims.jti for one in minted}
     spent = redeem_effects(tx, ctx, submission.bundle, snapshot, snapshot.effects, caller, attempt_id, jtis)

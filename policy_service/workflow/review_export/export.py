@@ -20,9 +20,15 @@ from countersign.contract.keys import encode_base64url
 from countersign.contract.names import labelled_digest
 from policy_service.domain.quorum import BallotVote, BreakGlassSignature
 from policy_service.queries import repository
-from policy_service.queries.vote_eligibility import valid_ballots, count_votes, person_key, requesters_side, evaluated_signatures
-from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
+from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.queries.vote_eligibility import (
+    count_votes,
+    evaluated_signatures,
+    person_key,
+    requesters_side,
+    valid_ballots,
+)
 from policy_service.storage.core import find, find_one, rows_of, table
 from policy_service.storage.system_tables import AssertionRow, ViewRow
 from policy_service.storage.tables import (

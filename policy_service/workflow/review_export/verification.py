@@ -125,7 +125,9 @@ def _require(holds: bool, otherwise: str) -> None:
         raise _Fault(otherwise)
 
 
-def _seal(document: dict[str, Any], content: dict[str, Any], given: VerificationInput, report: VerificationReport) -> None:
+def _seal(
+    document: dict[str, Any], content: dict[str, Any], given: VerificationInput, report: VerificationReport
+) -> None:
     own = PublicKey.from_jwk(document["jwk"])
     keys = given.keys if given.keys is not None else KeySet([own])
     opened = open_token(document["seal"], typ=TYP_EXPORT, key_for=keys.get)
@@ -205,7 +207,8 @@ def _votes(content: dict[str, Any], report: VerificationReport) -> None:
         )
         if vote["view_digest"] is None:
             _require(
-                vote["verdict"] == "deny" or vote["channel"] not in CHANNELS_REQUIRING_VIEW, f"{named} names no view"
+                vote["verdict"] == "deny" or vote["channel"] not in CHANNELS_REQUIRING_VIEW,
+                f"{named} names no view",
             )
             report.trusted.append(f"what {vote['person']} was shown: their vote names no view")
             continue
@@ -255,7 +258,9 @@ def _verify_proof(content: dict[str, Any], vote: dict[str, Any], party: RelyingP
     _require(signed == stands, f"{named}: the passkey signed something else")
     material = content["views"].get(signed["view_digest"])
     _require(material is not None, f"{named}: the passkey signed a view that is not here")
-    _require(not folded_args(RenderedView(material)), f"{named}: the passkey signed a page with folded arguments")
+    _require(
+        not folded_args(RenderedView(material)), f"{named}: the passkey signed a page with folded arguments"
+    )
     assertion = Assertion(
         proof["credential_id"],
         decode_base64url(proof["authenticator_data"]),
@@ -350,7 +355,9 @@ def _counted(content: dict[str, Any]) -> Tally:
         for vote in standing
         if vote["verdict"] == BREAK_GLASS
     ]
-    return replace(tally(gates, ballots, excluded=side), opening=break_glass_approval(gates, signed, excluded=side))
+    return replace(
+        tally(gates, ballots, excluded=side), opening=break_glass_approval(gates, signed, excluded=side)
+    )
 
 
 def _say_what_is_believed(content: dict[str, Any], report: VerificationReport) -> None:

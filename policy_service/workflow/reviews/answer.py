@@ -13,17 +13,17 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import Caller
 from policy_service.queries import repository
-from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
 from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import CommentRow, ReviewRow
-from policy_service.workflow.effects.termination import expire_effect
-from policy_service.workflow.transitions import TransitionReason, agent_actor, publish_review_event
 from policy_service.workflow.authorization import require_active_caller
-from policy_service.workflow.reviews.comment import review_expired_error, require_open, require_text
+from policy_service.workflow.effects.termination import expire_effect
+from policy_service.workflow.reviews.comment import require_open, require_text, review_expired_error
+from policy_service.workflow.transitions import TransitionReason, agent_actor, publish_review_event
 
 
 async def answer(ctx: Context, caller: Caller, review_id: str, question_id: str, text: str) -> Snapshot:

@@ -21,18 +21,18 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.vote_eligibility import requesters_side
-from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.context import Context
-from policy_service.queries.voter import Voter, vote_refusal
 from policy_service.queries.messages import closed_review_text, require_text_length
+from policy_service.queries.review_context import ReviewContext, read_review_context
+from policy_service.queries.vote_eligibility import requesters_side
+from policy_service.queries.voter import Voter, vote_refusal
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import CommentRow
 from policy_service.storage.types import new_id
+from policy_service.workflow.authorization import require_active_person
 from policy_service.workflow.effects.termination import expire_effect
 from policy_service.workflow.transitions import TransitionReason, insert, person_actor, publish_review_event
-from policy_service.workflow.authorization import require_active_person
 
 MAX_ON_A_REVIEW: Final = 100
 """Everybody who opens the review reads all of them, and so does its agent."""
@@ -127,7 +127,9 @@ def _comment(
     insert(tx, row)
     told = "question_asked" if remark.question else "comment_written"
     detail = {"comment_id": row.comment_id, "channel": remark.channel, "for_requester": own_side}
-    publish_review_event(tx, case.review, told, TransitionReason(person_actor(voter.iss, voter.sub), "comment"), **detail)
+    publish_review_event(
+        tx, case.review, told, TransitionReason(person_actor(voter.iss, voter.sub), "comment"), **detail
+    )
     return True
 
 
@@ -139,7 +141,11 @@ def require_open(case: ReviewContext) -> None:
     """
     if case.review.state != "open":
         newer = case.snapshot.superseded_by
-        why = closed_review_text(case.review.state) if newer is None else f"this was replaced by revision {newer}"
+        why = (
+            closed_review_text(case.review.state)
+            if newer is None
+            else f"this was replaced by revision {newer}"
+        )
         raise ConflictError(f"{why}: nothing is added to it", code=ErrorCode.REVIEW_CLOSED)
 
 
@@ -149,7 +155,14 @@ def review_expired_error() -> ConflictError:
 
 
 def _require_may_write(
-    tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, remark: CommentDraft, *, own_side: bool
+    tx: Tx,
+    ctx: Context,
+    bundle: Bundle,
+    case: ReviewContext,
+    voter: Voter,
+    remark: CommentDraft,
+    *,
+    own_side: bool,
 ) -> None:
     if own_side and not remark.question:
         return

@@ -14,10 +14,10 @@ from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.storage.types import time_text
-from policy_service.workflow.effects.termination import expire_effect
-from policy_service.workflow.effects.reminders import escalation_columns
 from policy_service.workflow.effects.open_review import index_review_groups
-from policy_service.workflow.transitions import SERVICE, TransitionReason, set_columns, publish_review_event
+from policy_service.workflow.effects.reminders import escalation_columns
+from policy_service.workflow.effects.termination import expire_effect
+from policy_service.workflow.transitions import SERVICE, TransitionReason, publish_review_event, set_columns
 
 
 def escalate_if_due(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
@@ -31,7 +31,9 @@ def escalate_if_due(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
     escalate(tx, review, effect, due, TransitionReason(SERVICE, "unanswered"))
 
 
-def escalate(tx: Tx, review: ReviewRow, effect: EffectRow, keys: Collection[str], cause: TransitionReason) -> bool:
+def escalate(
+    tx: Tx, review: ReviewRow, effect: EffectRow, keys: Collection[str], cause: TransitionReason
+) -> bool:
     """Let these gates of an open review ask the further groups they name and have not asked; whether any did."""
     found = [gate for gate in merge(gates_of(effect)) if gate.key in keys and can_escalate(gate, review)]
     still = {key: at for key, at in review.escalates.items() if key not in keys}

@@ -9,9 +9,9 @@ from policy_service.queries.effects import gates_of
 from policy_service.queries.repository import Snapshot
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.effects.termination import expire_effect
 from policy_service.workflow.effects.reminders import next_reminder, reminder_interval
-from policy_service.workflow.transitions import SERVICE, TransitionReason, set_columns, publish_review_event
+from policy_service.workflow.effects.termination import expire_effect
+from policy_service.workflow.transitions import SERVICE, TransitionReason, publish_review_event, set_columns
 
 
 def remind(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:

@@ -22,19 +22,19 @@ from policy_service.domain.quorum import BallotVote, GateTally, gates_needing_vo
 from policy_service.identity.people import list_people, list_revoked
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.vote_eligibility import valid_ballots, requesters_side
-from policy_service.queries.quarantine import Quarantine
-from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
 from policy_service.queries.context import Context
+from policy_service.queries.quarantine import Quarantine
 from policy_service.queries.repository import Snapshot
+from policy_service.queries.review_context import ReviewContext, read_review_context, read_review_contexts
 from policy_service.queries.signers import KnownPeople, is_permitted
+from policy_service.queries.vote_eligibility import requesters_side, valid_ballots
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import ReviewRow, TaskRow
-from policy_service.workflow.transitions import SERVICE, TransitionReason, open_task, set_columns, close_tasks
 from policy_service.workflow.passkeys.step_up import PASSKEY
 from policy_service.workflow.reviews.escalate import escalate
+from policy_service.workflow.transitions import SERVICE, TransitionReason, close_tasks, open_task, set_columns
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,9 @@ def _short_of(conn: Connection, ctx: Context, snapshot: Snapshot) -> list[str]:
     taken out of the decisions: then nobody else is read."""
     agent = repository.agent_of(conn, snapshot.transaction.agent)
     effects = [effect for effect in snapshot.effects if effect.effect_id in snapshot.reviews]
-    cases = [ReviewContext(snapshot.reviews[e.effect_id], snapshot, e, agent) for e in effects] if agent else []
+    cases = (
+        [ReviewContext(snapshot.reviews[e.effect_id], snapshot, e, agent) for e in effects] if agent else []
+    )
     short = [case for case in cases if case.review.state == "open"]
     named = KnownPeople(ctx.active.current, list_revoked(conn) if short else ())
     if short := [case for case in short if _missing(ctx, case, named)]:

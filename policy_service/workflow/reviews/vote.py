@@ -30,37 +30,42 @@ from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.identity.passkeys import active_passkeys
 from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
-from policy_service.queries.vote_eligibility import count_votes, valid_votes_of, counted_verdict
-from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.arg_diff import stale_review
 from policy_service.queries.context import Context
-from policy_service.queries.review_models import VoteVerdict as Verdict
+from policy_service.queries.messages import require_text_length
+from policy_service.queries.review_context import ReviewContext, read_review_context
 from policy_service.queries.review_models import VoteResult
+from policy_service.queries.review_models import VoteVerdict as Verdict
 from policy_service.queries.reviews import review_content
 from policy_service.queries.view_digest import CHANNELS_REQUIRING_VIEW, folded_args, views_for_channel
+from policy_service.queries.vote_eligibility import count_votes, counted_verdict, valid_votes_of
 from policy_service.queries.voter import Voter, break_glass_permission, hypothetical_approval, vote_refusal
-from policy_service.queries.messages import require_text_length
 from policy_service.storage.advisory_locks import lock_transaction
-from policy_service.storage.core import update_rows, insert_row_or_ignore
+from policy_service.storage.core import insert_row_or_ignore, update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import ViewRow
 from policy_service.storage.tables import EffectRow, VoteRow
 from policy_service.storage.types import new_id
-from policy_service.workflow.effects.evaluation import reevaluate, gather_facts, require_current_bundle, with_stable_bundle
-from policy_service.workflow.effects.termination import deny_effect, expire_effect
+from policy_service.workflow.authorization import require_active_person, require_effect_agent
 from policy_service.workflow.effects.apply_evaluation import apply_evaluation
 from policy_service.workflow.effects.emergency_stop import require_not_stopped
-from policy_service.workflow.transitions import TransitionReason, insert, person_actor, publish_review_event
-from policy_service.workflow.authorization import require_effect_agent, require_active_person
+from policy_service.workflow.effects.evaluation import (
+    gather_facts,
+    reevaluate,
+    require_current_bundle,
+    with_stable_bundle,
+)
+from policy_service.workflow.effects.termination import deny_effect, expire_effect
 from policy_service.workflow.passkeys.step_up import (
     PASSKEY,
     StepUpProof,
     VerifiedStepUp,
-    store_assertion,
-    record_passkey_use,
-    verify_step_up,
     passkey_required_error,
+    record_passkey_use,
+    store_assertion,
+    verify_step_up,
 )
+from policy_service.workflow.transitions import TransitionReason, insert, person_actor, publish_review_event
 
 
 @dataclass(frozen=True)
@@ -172,7 +177,9 @@ def _vote(
     _require_eligible(tx, ctx, bundle, case, voter, ballot)
     still(tx)
     ballot = _require_same_view(tx, bundle, case, ballot)
-    cause = TransitionReason(person_actor(voter.iss, voter.sub), BREAK_GLASS if is_break_glass(ballot) else "vote")
+    cause = TransitionReason(
+        person_actor(voter.iss, voter.sub), BREAK_GLASS if is_break_glass(ballot) else "vote"
+    )
     if proven is not None:
         record_passkey_use(tx, proven)
     if case.review.state == "open" and tx.now >= case.review.answer_by:
@@ -183,7 +190,12 @@ def _vote(
         said = cast is not None if is_break_glass(ballot) else answer == ballot.verdict
         _record(tx, case, voter, ballot, cause, proven, late=True)
         return VoteOutcome(
-            ballot.review_id, case.review.state, ballot.verdict, counted=False, already_recorded=said, case=case
+            ballot.review_id,
+            case.review.state,
+            ballot.verdict,
+            counted=False,
+            already_recorded=said,
+            case=case,
         )
     _require_reason(case, ballot)
     if cast is None:
@@ -241,7 +253,9 @@ def _require_same_view(tx: Tx, bundle: Bundle, case: ReviewContext, ballot: Vote
     return ballot
 
 
-def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, ballot: VoteInput) -> None:
+def _require_eligible(
+    tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter, ballot: VoteInput
+) -> None:
     if is_break_glass(ballot):
         _require_openable(tx, ctx, bundle, case, voter)
         return
@@ -291,18 +305,34 @@ def _already_cast(case: ReviewContext, voter: Voter, ballot: VoteInput) -> VoteR
     return next((vote for vote in mine if vote.verdict == ballot.verdict), None)
 
 
-def _strengthen(tx: Tx, case: ReviewContext, cast: VoteRow, voter: Voter, cause: TransitionReason, proven: VerifiedStepUp | None) -> None:
+def _strengthen(
+    tx: Tx,
+    case: ReviewContext,
+    cast: VoteRow,
+    voter: Voter,
+    cause: TransitionReason,
+    proven: VerifiedStepUp | None,
+) -> None:
     """The vote stands as it was cast, in its place; what its person has proved since is a line of its own."""
     was, cast.step_up = cast.step_up, voter.step_up
     update_rows(tx.conn, VoteRow, {"vote_id": cast.vote_id}, {"step_up": cast.step_up})
     if proven is not None:
         store_assertion(tx, cast.vote_id, proven)
     detail = {"vote_id": cast.vote_id, "step_up": cast.step_up, "was": was, **_by(proven)}
-    publish_review_event(tx, case.review, "vote_strengthened", cause, effect_digest=cast.effect_digest, **detail)
+    publish_review_event(
+        tx, case.review, "vote_strengthened", cause, effect_digest=cast.effect_digest, **detail
+    )
 
 
 def _record(
-    tx: Tx, case: ReviewContext, voter: Voter, ballot: VoteInput, cause: TransitionReason, proven: VerifiedStepUp | None, *, late: bool
+    tx: Tx,
+    case: ReviewContext,
+    voter: Voter,
+    ballot: VoteInput,
+    cause: TransitionReason,
+    proven: VerifiedStepUp | None,
+    *,
+    late: bool,
 ) -> None:
     row = VoteRow(
         vote_id=new_id("vote", tx.now),
@@ -344,7 +374,13 @@ def _by(proven: VerifiedStepUp | None) -> dict[str, Any]:
 
 
 def _settle(
-    tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, ballot: VoteInput, facts: Facts, cause: TransitionReason
+    tx: Tx,
+    ctx: Context,
+    bundle: Bundle,
+    case: ReviewContext,
+    ballot: VoteInput,
+    facts: Facts,
+    cause: TransitionReason,
 ) -> Tally | None:
     """Deny, or release what is met by now. What the votes come to then; None after a deny, which counts none."""
     if ballot.verdict == "deny":

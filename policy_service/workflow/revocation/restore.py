@@ -31,7 +31,13 @@ from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import begin_epoch, read_epoch
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.effects.emergency_stop import freeze_tool
-from policy_service.workflow.transitions import TransitionReason, close_review, sync_transaction_state, transition_effect, open_task
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    close_review,
+    open_task,
+    sync_transaction_state,
+    transition_effect,
+)
 
 RESTORED_TASK = TaskKind.RESTORED
 """The kind of task for what may have been redeemed in the part of the log that is lost."""

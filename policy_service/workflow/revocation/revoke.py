@@ -22,7 +22,7 @@ from policy_service.identity.people import ensure_person
 from policy_service.identity.sessions import end_sessions_of
 from policy_service.queries import repository
 from policy_service.queries.repository import Snapshot
-from policy_service.storage.advisory_locks import lock_transaction, lock_exclusive
+from policy_service.storage.advisory_locks import lock_exclusive, lock_transaction
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow, PersonRow, VoteRow

@@ -22,10 +22,10 @@ from policy_service.queries.context import Context
 from policy_service.queries.stops import Target, stop_refusal
 from policy_service.queries.voter import Voter
 from policy_service.storage.database import Tx
-from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle
-from policy_service.workflow.effects.emergency_stop import freeze_tool, unfreeze_tool
-from policy_service.workflow.transitions import person_actor
 from policy_service.workflow.authorization import require_active_person
+from policy_service.workflow.effects.emergency_stop import freeze_tool, unfreeze_tool
+from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle
+from policy_service.workflow.transitions import person_actor
 
 
 async def stop(ctx: Context, voter: Voter, target: Target, reason: str) -> None:

@@ -20,14 +20,14 @@ from sqlalchemy import Connection, delete, select
 from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.findings import describe_review, find_relaxations
 from policy_service.pap.candidate import Candidate
+from policy_service.pap.diff.findings import describe_review, find_relaxations
 from policy_service.pdp.engine import decide
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.shadow import ShadowDirection, _differences
 from policy_service.storage import advisory_locks
-from policy_service.storage.core import update_rows, find_one, insert_row, insert_row_or_ignore, table
+from policy_service.storage.core import find_one, insert_row, insert_row_or_ignore, table, update_rows
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import ShadowDifferenceRow, ShadowRow
 from policy_service.workflow.effects.evaluation import gather_facts, policy_request

@@ -47,17 +47,17 @@ from policy_service.errors import (
     UnauthenticatedError,
 )
 from policy_service.identity.people import slack_link, slack_links_of
-from policy_service.identity.sessions import Session, rotate_cookie, hash_secret
+from policy_service.identity.sessions import Session, hash_secret, rotate_cookie
 from policy_service.queries.context import Context
 from policy_service.slack import SlackApp
 from policy_service.storage.advisory_locks import lock_exclusive
-from policy_service.storage.core import update_rows, find_one, insert_row, table
+from policy_service.storage.core import find_one, insert_row, table, update_rows
 from policy_service.storage.credential_tables import SessionRow
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackInvitationRow, SlackLinkRow
 from policy_service.storage.tables import PersonRow
-from policy_service.workflow.transitions import person_actor
 from policy_service.workflow.authorization import require_active_person
+from policy_service.workflow.transitions import person_actor
 
 COMMAND: Final = "/countersign link"
 """What somebody writes in Slack to be shown an invitation."""

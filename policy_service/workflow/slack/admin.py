@@ -13,18 +13,18 @@ from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import OPERATOR
 from policy_service.slack import SlackApp
 from policy_service.storage import outbox
-from policy_service.storage.core import update_rows, find_one, rows_of, table
-from policy_service.storage.system_tables import OutboxRow
+from policy_service.storage.core import find_one, rows_of, table, update_rows
 from policy_service.storage.slack_tables import (
     IS_WAITING,
     SlackCardRow,
     SlackPlaceRow,
     SlackStatusRow,
+    all_lanes,
     has_message,
     lane_of,
-    all_lanes,
     list_failing_places,
 )
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.unit_of_work import Tx
 from policy_service.workflow.slack.enqueue import ASKED_NOWHERE, EPHEMERAL, MESSAGE_LIFETIME
@@ -58,7 +58,10 @@ def slack_health(conn: Connection, app: SlackApp, now: datetime) -> SlackHealth 
         return None
     waiting, oldest = _count(conn, IS_WAITING)
     dead, _ = _count(
-        conn, _outbox.c.state == "dead", _outbox.c.kind != EPHEMERAL, _outbox.c.next_at >= now - DEAD_MESSAGES_REPORTED_FOR
+        conn,
+        _outbox.c.state == "dead",
+        _outbox.c.kind != EPHEMERAL,
+        _outbox.c.next_at >= now - DEAD_MESSAGES_REPORTED_FOR,
     )
     return SlackHealth(
         waiting=waiting,

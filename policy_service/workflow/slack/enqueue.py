@@ -25,7 +25,6 @@ from sqlalchemy import Delete, delete, exists, select, update
 from policy_service.queries.context import Context
 from policy_service.storage import outbox
 from policy_service.storage.core import find_one, insert_row_or_ignore, table
-from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.slack_tables import (
     IS_WAITING,
     SlackCardRow,
@@ -34,6 +33,7 @@ from policy_service.storage.slack_tables import (
     has_message,
     lane_of,
 )
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.unit_of_work import Tx
 

@@ -31,19 +31,19 @@ from policy_service.errors import (
     ServiceError,
 )
 from policy_service.queries.context import Context
+from policy_service.queries.messages import closed_review_text
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.reviews import read_review_page
 from policy_service.queries.view_digest import SLACK_RENDERER, view_of
 from policy_service.queries.voter import Voter
-from policy_service.queries.messages import closed_review_text
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find_one
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
 from policy_service.workflow.reviews.comment import CommentDraft, comment
-from policy_service.workflow.reviews.vote import VoteInput, FactsTimeoutError, vote
+from policy_service.workflow.reviews.vote import FactsTimeoutError, VoteInput, vote
 from policy_service.workflow.slack.account_links import Account, require_member
-from policy_service.workflow.slack.enqueue import record_delivery, enqueue_ephemeral, enqueue_card
+from policy_service.workflow.slack.enqueue import enqueue_card, enqueue_ephemeral, record_delivery
 from policy_service.workflow.slack.voters import LinkedVoter, require_still_linked, voter_for_account
 
 CHANNEL: Final = "slack"
@@ -103,7 +103,9 @@ class AlreadyApprovedError(ConflictError):
     """The same person's approval again: the first one counts, and this one changed nothing."""
 
     def __init__(self, state: str) -> None:
-        after = {"open": "it waits for others", "met": "it was approved"}.get(state, closed_review_text(state))
+        after = {"open": "it waits for others", "met": "it was approved"}.get(
+            state, closed_review_text(state)
+        )
         super().__init__(f"your approval is recorded already, and {after}", code=ErrorCode.ALREADY_ANSWERED)
 
 
@@ -165,7 +167,13 @@ async def _require_buttons(page: ReviewPage, press: ButtonPress, withheld: Withh
 
 
 async def handle_interaction(
-    ctx: Context, app: SlackApp, press: ButtonPress, pressed: ButtonContext, *, withheld: Withheld, within_s: float
+    ctx: Context,
+    app: SlackApp,
+    press: ButtonPress,
+    pressed: ButtonContext,
+    *,
+    withheld: Withheld,
+    within_s: float,
 ) -> None:
     """Cast the vote, or ask the question. ``withheld``: why an approval is not taken on such a message; ``within_s``:
     how long other systems may take for their facts, so that Slack hears in time that the press arrived.
@@ -195,7 +203,9 @@ async def _ask(ctx: Context, app: SlackApp, press: ButtonPress, pressed: ButtonC
     await comment(ctx, voter, remark, still=still)
 
 
-async def _vote(ctx: Context, app: SlackApp, press: ButtonPress, pressed: ButtonContext, within_s: float) -> None:
+async def _vote(
+    ctx: Context, app: SlackApp, press: ButtonPress, pressed: ButtonContext, within_s: float
+) -> None:
     page, voter = pressed.page, pressed.linked.voter
     if press.does == "approve" and press.view_digest != pressed.shows:
         raise ConflictError(
@@ -236,7 +246,9 @@ def _closed(state: str, what: str) -> ConflictError:
     return ConflictError(f"{closed_review_text(state)}; {what}", code=ErrorCode.REVIEW_CLOSED)
 
 
-def _pressed(conn: Connection, ctx: Context, app: SlackApp, press: ButtonPress, now: datetime) -> ButtonContext:
+def _pressed(
+    conn: Connection, ctx: Context, app: SlackApp, press: ButtonPress, now: datetime
+) -> ButtonContext:
     card = find_one(conn, SlackCardRow, card_id=press.card_id)
     if card is None or card.review_id is None or not _stands_there(conn, card, press):
         raise NotFoundError("this is no message of ours, or a copy of one; open the review on the web")

@@ -57,7 +57,9 @@ def voter_for_account(
         raise _refused("an operator of this deployment has taken you out of its decisions")
     _require_vouched_for(ctx, row)
     _require_signed_in(ctx, app, row, seen.last_seen_at, now)
-    return LinkedVoter(voter_from_person(person), row, bool(seen.groups) and not person.groups, seen.groups_at)
+    return LinkedVoter(
+        voter_from_person(person), row, bool(seen.groups) and not person.groups, seen.groups_at
+    )
 
 
 def require_still_linked(

@@ -22,23 +22,23 @@ from policy_service.domain.settlement import ANSWERS, applies_to, transitions_fo
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.queries.task_context import TaskContext, read_task_context, settlement_of, settle_refusal
+from policy_service.queries.task_context import TaskContext, read_task_context, settle_refusal, settlement_of
 from policy_service.queries.voter import Voter
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
 from policy_service.storage.types import time_text
+from policy_service.workflow.authorization import require_active_person
 from policy_service.workflow.effects.evaluation import require_current_bundle, with_stable_bundle
 from policy_service.workflow.effects.termination import withdraw_effect
+from policy_service.workflow.releases.report import apply_outcome
 from policy_service.workflow.transitions import (
     TransitionReason,
-    sync_transaction_state,
-    transition_effect,
+    close_tasks,
     person_actor,
     set_columns,
-    close_tasks,
+    sync_transaction_state,
+    transition_effect,
 )
-from policy_service.workflow.authorization import require_active_person
-from policy_service.workflow.releases.report import apply_outcome
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         EffectFailed,
         FireError,
         IndependentFailures,
+        IsolationConflict,
         JournalError,
         JournalSealed,
         LeaseLost,
         LiveCommitFailed,
         MisuseError,
-        IsolationConflict,
         NotDone,
         NotStageable,
         OutcomeUnknown,
@@ -62,6 +62,10 @@ if TYPE_CHECKING:
     from countersign.llm.ledger import LlmRecord
     from countersign.llm.usage import Usage
     from countersign.recovery.recovery import resume, resume_async
+    from countersign.runtime import Runtime, default_runtime, use_runtime
+    from countersign.settings import Settings
+    from countersign.simulation.dry_run_report import DryRun, ForeseenEffect
+    from countersign.simulation.replay import replay
     from countersign.simulation.replay_report import (
         Divergence,
         NotRecorded,
@@ -69,15 +73,11 @@ if TYPE_CHECKING:
         ReplayedCall,
         ReplayResult,
     )
-    from countersign.simulation.dry_run_report import DryRun, ForeseenEffect
-    from countersign.simulation.replay import replay
-    from countersign.runtime import Runtime, default_runtime, use_runtime
-    from countersign.settings import Settings
     from countersign.tools.context import FiringEffect, current_effect
     from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Tool, Unsure
     from countersign.tools.placeholder import Placeholder
     from countersign.tools.registry import ToolRegistry
-    from countersign.tools.rest import RestResponse, RestApi, RestUnknown
+    from countersign.tools.rest import RestApi, RestResponse, RestUnknown
     from countersign.tools.tool import probe, tool, tool_of
     from countersign.transactions.opening import transaction
     from countersign.transactions.rerun import run_transaction
@@ -109,7 +109,13 @@ _HOMES = {
     "tools.placeholder": ("Placeholder",),
     "tools.definition": ("DidNotHappen", "Happened", "ProbeAnswer", "Tool", "Unsure"),
     "errors.reasons": ("ApprovalRequirement", "DenyReason", "PendingReview", "Proposal", "Question"),
-    "simulation.replay_report": ("Divergence", "NotRecorded", "ReplayDiverged", "ReplayResult", "ReplayedCall"),
+    "simulation.replay_report": (
+        "Divergence",
+        "NotRecorded",
+        "ReplayDiverged",
+        "ReplayResult",
+        "ReplayedCall",
+    ),
     "simulation.dry_run_report": ("DryRun", "ForeseenEffect"),
     "simulation.replay": ("replay",),
     "transactions.rerun": ("run_transaction",),

@@ -61,9 +61,7 @@ class ThreadedCall:
         self._future: Future[_Value | _Error] = Future()
         self._future.set_running_or_notify_cancel()  # nobody takes it back any more
         context = contextvars.copy_context()
-        _submit(
-            lambda: context.run(self._run, fn, kwargs), f"countersign-{getattr(fn, '__name__', 'tool')}"
-        )
+        _submit(lambda: context.run(self._run, fn, kwargs), f"countersign-{getattr(fn, '__name__', 'tool')}")
 
     def _run(self, fn: Callable[..., object], kwargs: dict[str, Any]) -> bool:
         """Whether it returned, in the process that began it."""

@@ -23,13 +23,13 @@ from countersign.http_clients import async_http_client, http_client
 from countersign.journal import Journal
 from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests
-from countersign.service.ephemeral_key import EphemeralKeys
 from countersign.service.client import AsyncClient, Client, Service
 from countersign.service.enforcement import Enforcer, KeyCache
+from countersign.service.ephemeral_key import EphemeralKeys
 from countersign.service.transport import Nonces, Transport
 from countersign.settings import Settings, load_key
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.waiting import AsyncExecutor, SyncExecutor, Executor
+from countersign.waiting import AsyncExecutor, Executor, SyncExecutor
 
 
 @dataclass(frozen=True, slots=True)

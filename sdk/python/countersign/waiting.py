@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 import httpx2
 
-from countersign.concurrency import ThreadedCall, wait_until_done, wait_for_any
+from countersign.concurrency import ThreadedCall, wait_for_any, wait_until_done
 from countersign.errors import MisuseError, ServiceUnavailable
 
 
@@ -281,7 +281,9 @@ class AsyncExecutor:
                     if left:
                         meanwhile([(tasks.index(one), one.result()) for one in ended if not one.cancelled()])
         except BaseException as interrupt:
-            answers = [StillRunning() if task.cancelled() or not task.done() else task.result() for task in tasks]
+            answers = [
+                StillRunning() if task.cancelled() or not task.done() else task.result() for task in tasks
+            ]
             raise InterruptedWaitError(answers, interrupt) from interrupt
         return [
             CallRaised(asyncio.CancelledError(), left=True) if task.cancelled() else task.result()

@@ -17,9 +17,9 @@ from examples.person import Person
 from policy_service.channels.admin.dev.folder import prepare_folder
 from policy_service.errors import StartError
 from policy_service.tokens.keys import read_keys
+from tests.conventions.documents import all_blocks
 from tests.fakes import warm
 from tests.fakes.sitting import PATHS, Sitting, is_gone
-from tests.house.documents import all_blocks
 
 AGENT = '''
 import os, subprocess, sys

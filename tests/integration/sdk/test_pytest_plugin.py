@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from policy_service.channels.admin.dev.folder import merge_manifests, prepare_folder, read_tools
+from tests.conventions.documents import all_blocks
+from tests.conventions.repository import ROOT
 from tests.fakes import warm
-from tests.house.documents import all_blocks
-from tests.house.repository import ROOT
 
 PAGE = "docs/testing.md"
 BEGUN, PROGRAM, TYPED, MODEL = (one.text for one in all_blocks("text") if one.document == PAGE)

@@ -24,8 +24,8 @@ from policy_service.queries.view_digest import SLACK_RENDERER, view_of
 from policy_service.slack import SlackApp
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
-from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.slack_tables import SlackLinkRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.workflow.reviews.vote import VoteInput, vote
 from policy_service.workflow.slack.account_links import Account, invite, link
 from policy_service.workflow.slack.voters import LinkedVoter, require_still_linked, voter_for_account
@@ -118,7 +118,9 @@ class Workspace:
     async def voter(self, user_id: str, team_id: str = TEAM) -> LinkedVoter:
         """Who decides through an account."""
         ctx = self.world.service.ctx
-        return await ctx.db.read(lambda conn: voter_for_account(conn, ctx, self.app, team_id, user_id, ctx.clock()))
+        return await ctx.db.read(
+            lambda conn: voter_for_account(conn, ctx, self.app, team_id, user_id, ctx.clock())
+        )
 
     async def vote(self, user_id: str, view: dict[str, Any], by: LinkedVoter | None = None) -> VoteResult:
         """An approval through an account, by whom the channel took its person for."""

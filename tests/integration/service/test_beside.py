@@ -155,7 +155,11 @@ async def test_only_so_many_are_counted_and_fewer_are_shown(
     view = await asked(robot, await pay(bank, 500))
     found = (await beside(bank, maya, view)).past
     assert found is not None
-    assert (len(found.rows), sum(found.counts.values()), found.capped) == (past.MAX_SHOWN, past.MAX_SHOWN + 2, False)
+    assert (len(found.rows), sum(found.counts.values()), found.capped) == (
+        past.MAX_SHOWN,
+        past.MAX_SHOWN + 2,
+        False,
+    )
     monkeypatch.setattr(past, "MAX_COUNTED", 3)
     found = (await beside(bank, maya, view)).past
     assert found is not None and (sum(found.counts.values()), found.capped) == (3, True)

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
 from examples.local_service import free_port
-from policy_service.channels.admin import people, freeze_and_revoke
+from policy_service.channels.admin import freeze_and_revoke, people
 from policy_service.channels.admin.people import agent_text
 from policy_service.channels.admin.socket import embedded_lock
 from policy_service.cli import _print_welcome, app
@@ -134,7 +134,9 @@ async def test_the_list_of_agents_shows_what_revoke_key_and_a_401_ask_for(tmp_pa
         now = bank.clock()
         for key, until in zip(keys[2:], (now + timedelta(hours=1), now - timedelta(hours=1)), strict=True):
             voucher = Voucher("robot", "k8s", "trust", now, "sub", until, None)
-            await bank.service.db.write(lambda tx, key=key, voucher=voucher: add_vouched_key(tx, key, voucher))  # type: ignore[misc]
+            await bank.service.db.write(
+                lambda tx, key=key, voucher=voucher: add_vouched_key(tx, key, voucher)
+            )  # type: ignore[misc]
         told = await bank.operator("agent-list", {})
         log = table(AuditRow).c
         bodies = select(log.body).where(log.kind.in_(["agent_frozen", "agent_key_revoked"]))

@@ -13,7 +13,7 @@ from sqlmodel import col
 from policy_service import metrics
 from policy_service.queries import effect_text as describing
 from policy_service.queries import repository
-from policy_service.queries.queue import QueuePage, Tab, QueueFilter, queue_page
+from policy_service.queries.queue import QueueFilter, QueuePage, Tab, queue_page
 from policy_service.queries.voter import voter_from_person
 from policy_service.storage.core import rows_of, table
 from policy_service.storage.tables import EffectRow

@@ -75,7 +75,9 @@ async def test_a_page_reads_no_table_from_end_to_end(bank: World, robot: Agent) 
     for n in range(3):
         view = (await robot.submit(await pay(bank, 500), await pay(bank, n + 1), run_key=f"r-{n}")).json()
     await maya.vote(view, "deny", reason="one that is decided")
-    found_open = await bank.service.db.read(lambda conn: repository.list_open_reviews(conn, after=None, limit=1))
+    found_open = await bank.service.db.read(
+        lambda conn: repository.list_open_reviews(conn, after=None, limit=1)
+    )
     for path in PATHS:
         with plans(bank) as found:
             answer = await maya.get(path.format(review_id=found_open[0].review_id))

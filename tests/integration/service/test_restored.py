@@ -22,8 +22,8 @@ from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.identity.people import list_slack_links
 from policy_service.storage.core import insert_row, table
 from policy_service.storage.database import Database
-from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.slack_tables import SlackLinkRow
+from policy_service.storage.system_tables import AuditRow
 from policy_service.tokens.epoch import Mark, read_mark, write_mark
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments

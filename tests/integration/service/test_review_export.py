@@ -89,7 +89,11 @@ async def test_what_is_brought_along_need_not_be_believed(
     assert report.faults == []
     assert "give --" not in "\n".join(report.trusted)
     assert faults(file, VerificationInput(pins, LOCALHOST, keys))[0].startswith("step 2")
-    assert weighed(file, VerificationInput(pins, "https://elsewhere.example", keys)).faults[0].startswith("step 6")
+    assert (
+        weighed(file, VerificationInput(pins, "https://elsewhere.example", keys))
+        .faults[0]
+        .startswith("step 6")
+    )
     swapped = dict(zip(pins, reversed(list(pins.values())), strict=True))
     assert weighed(file, VerificationInput(swapped, LOCALHOST, keys)).faults[0].startswith("step 8")
     named = file["content"]["votes"][0] | {"assertion": None, "step_up": None}

@@ -89,9 +89,7 @@ def test_the_status_says_what_waits_and_why_a_line_each_until_another_try(
     since = {"since": SINCE, "not_before": SINCE}
 
     def away(tx: Tx) -> None:
-        insert_row(
-            tx.conn, SlackStatusRow(team_id=TEAM, upto=0, failures=4, last_error="no_answer", **since)
-        )
+        insert_row(tx.conn, SlackStatusRow(team_id=TEAM, upto=0, failures=4, last_error="no_answer", **since))
         insert_row(tx.conn, SlackPlaceRow(place="#approvals", failures=3, last_error="is_archived", **since))
         more: Any = {"lane": "slack #approvals", "give_up_at": tx.now + timedelta(days=1)}
         for named in ("slk_1", "slk_2"):

@@ -18,7 +18,7 @@ from policy_service.errors import (
 )  # fmt: skip
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.identity.people import delete_all_slack_links
-from policy_service.identity.sessions import rotate_cookie, end_sessions_of
+from policy_service.identity.sessions import end_sessions_of, rotate_cookie
 from policy_service.slack import SlackApp
 from policy_service.storage.core import find
 from policy_service.storage.slack_tables import SlackInvitationRow

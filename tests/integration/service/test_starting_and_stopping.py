@@ -94,7 +94,9 @@ def payments(tmp_path: Path) -> Payments:
 
 def enrolled(data: Path) -> PrivateKey:
     key = PrivateKey.generate()
-    run_admin_command(load_settings(data_dir=data), "agent-enroll", {"name": "robot", "jwk": key.public.jwk()})
+    run_admin_command(
+        load_settings(data_dir=data), "agent-enroll", {"name": "robot", "jwk": key.public.jwk()}
+    )
     return key
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from policy_service import metrics
 from policy_service.audit.log import highest_index
-from policy_service.storage.core import update_rows, table
+from policy_service.storage.core import table, update_rows
 from policy_service.storage.system_tables import AuditRow, LeaseRow, OutboxRow, WebhookRow
 from policy_service.tokens.keys import make_webhook_key
 from policy_service.workflow import webhooks

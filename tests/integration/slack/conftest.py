@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack import client, workers, send_queue
+from policy_service.channels.slack import client, send_queue, workers
 from policy_service.channels.slack.send_queue import SEND_INTERVAL
 from policy_service.workflow.slack import enqueue
 from tests.counterparts.slack import SlackServer

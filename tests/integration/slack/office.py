@@ -22,9 +22,8 @@ from policy_service.identity.people import slack_link
 from policy_service.queries.review_context import read_review_context
 from policy_service.queries.reviews import review_content
 from policy_service.queries.view_digest import SLACK_RENDERER, view_of
-from policy_service.storage.core import Row, update_rows, find, find_one, table
+from policy_service.storage.core import Row, find, find_one, table, update_rows
 from policy_service.storage.database import Tx
-from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.slack_tables import (
     SlackCardRow,
     SlackDeliveryRow,
@@ -33,10 +32,11 @@ from policy_service.storage.slack_tables import (
     SlackPlaceRow,
     SlackStatusRow,
 )
+from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.tables import CommentRow, VoteRow
 from policy_service.workflow.slack import admin
-from policy_service.workflow.slack.admin import SlackHealth, slack_health
 from policy_service.workflow.slack.account_links import invite, link
+from policy_service.workflow.slack.admin import SlackHealth, slack_health
 from tests.counterparts.slack import SlackServer
 from tests.fakes.asgi_server import listening
 from tests.fakes.log_check import faults_of_log
@@ -158,7 +158,9 @@ class Office(Attacks):
         ctx, row = self.world.service.ctx, await self.card_of(view)
         assert row.review_id is not None
         case = await ctx.db.read(lambda conn: read_review_context(conn, row.review_id))
-        return Pointer(row.card_id, view_of(review_content(ctx.active.current, case), SLACK_RENDERER).digest).value
+        return Pointer(
+            row.card_id, view_of(review_content(ctx.active.current, case), SLACK_RENDERER).digest
+        ).value
 
     async def find(self, model: type[R], **where: Any) -> list[R]:
         """Rows of a table."""
@@ -189,7 +191,9 @@ class Office(Attacks):
 
     async def standing(self) -> SlackHealth:
         """How it stands with Slack."""
-        found = await self.world.service.db.read(lambda conn: slack_health(conn, self.app, self.world.clock()))
+        found = await self.world.service.db.read(
+            lambda conn: slack_health(conn, self.app, self.world.clock())
+        )
         assert found is not None
         return found
 

@@ -14,16 +14,16 @@ from policy_service.channels.slack.delivery import MessageSender
 from policy_service.channels.slack.send_queue import SendResult
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.storage import outbox
+from policy_service.storage.audit_writer import append
 from policy_service.storage.core import Row
 from policy_service.storage.database import Tx
-from policy_service.storage.audit_writer import append
 from policy_service.storage.outbox import Message
-from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow, lane_of
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.tables import ReviewRow
 from policy_service.workflow.expiry.sweep import delete_expired_rows
-from policy_service.workflow.slack.admin import DroppedPlace, drop_place
 from policy_service.workflow.slack.account_links import set_direct
+from policy_service.workflow.slack.admin import DroppedPlace, drop_place
 from policy_service.workflow.slack.enqueue import (
     CARD,
     CARDS_KEPT,
@@ -43,7 +43,9 @@ pytestmark = pytest.mark.anyio
 
 async def given_up(office: Office, place: str) -> DroppedPlace:
     """What `slack drop` does; only then Slack takes messages again."""
-    dropped = await office.world.service.db.write(lambda tx: drop_place(tx, office.app, place, "the team moved on"))
+    dropped = await office.world.service.db.write(
+        lambda tx: drop_place(tx, office.app, place, "the team moved on")
+    )
     office.faults.on.lift()
     return dropped
 
@@ -269,5 +271,8 @@ async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Off
         outbox.enqueue_once(tx, "slk_new", CARD, {"card_id": "none"}, lane=lane_of(place), give_up_at=until)
 
     await office.world.service.db.write(lambda tx: ensure_place(tx, place))
-    await one_into_the_other(office, *((want, delete_expired_slack_rows) if first == "wanted" else (delete_expired_slack_rows, want)))
+    await one_into_the_other(
+        office,
+        *((want, delete_expired_slack_rows) if first == "wanted" else (delete_expired_slack_rows, want)),
+    )
     assert len(await office.find(SlackPlaceRow, place=place)) == 1

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from policy_service.channels.slack import workers
+from policy_service.channels.slack.send_queue import SendResult, SendStatus
 from policy_service.channels.slack.workers import SlackService
-from policy_service.channels.slack.send_queue import SendStatus, SendResult
 from policy_service.storage import advisory_locks
 from tests.fakes.payments import Payments
 from tests.integration.slack.office import PAYMENTS, POST, Office, until

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from policy_service import metrics
-from policy_service.channels.slack import workers, transports
+from policy_service.channels.slack import transports, workers
 from tests.counterparts.slack import SECRET
 from tests.fakes.slack_deliveries import signed
 from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, Status

@@ -19,9 +19,9 @@ from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.core import insert_row_or_ignore
 from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackDeliveryRow
-from policy_service.workflow.effects import evaluation, dry_run
+from policy_service.workflow.effects import dry_run, evaluation
 from policy_service.workflow.reviews import vote as reviews_vote
-from policy_service.workflow.slack import interactions, account_links, enqueue
+from policy_service.workflow.slack import account_links, enqueue, interactions
 from policy_service.workflow.slack.enqueue import MAX_PENDING_EPHEMERALS
 from tests.fakes.slack_deliveries import Answer, Json, Kind
 from tests.fakes.slack_faults import Hang, Status
@@ -65,7 +65,9 @@ async def test_a_slack_that_hangs_holds_up_nothing(office: Office, monkeypatch: 
     view, card = await office.asked(5_000)
     await office.pressed("U0SAM", card)  # who they are is known from now on
     await office.pressed(dana, card, "ask")
-    monkeypatch.setattr(dispatcher, "VIEW_TIMEOUT_S", 600)  # what waits for Slack waits for as long as the test
+    monkeypatch.setattr(
+        dispatcher, "VIEW_TIMEOUT_S", 600
+    )  # what waits for Slack waits for as long as the test
     office.faults.on.always("*", Hang())
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -12,8 +12,8 @@ from policy_service.channels.slack.delivery import MAX_UNEXPLAINED_ATTEMPTS
 from policy_service.channels.slack.send_queue import UNHEALTHY_FAILURES
 from policy_service.storage import outbox
 from policy_service.storage.core import update_rows
-from policy_service.storage.system_tables import OutboxRow
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, lane_of
+from policy_service.storage.system_tables import OutboxRow
 from policy_service.workflow.slack.enqueue import CARD, MESSAGE_LIFETIME
 from tests.fakes.slack_faults import CutAfter, Fault, NotOk
 from tests.integration.slack.office import APPROVALS, POST, UPDATE, Office, until, words
@@ -89,7 +89,9 @@ async def test_what_nobody_knows_is_set_aside_after_a_while_and_stops_nobody_els
     assert (standing.failures, standing.dead) == (0, 1)
     await office.pay(501, "b", "acct-2", quiet=True)
     assert "acct-2" in words(await office.card())
-    assert len(office.calls(POST)) == MAX_UNEXPLAINED_ATTEMPTS + 2, "the line after it brings its card after all"
+    assert len(office.calls(POST)) == MAX_UNEXPLAINED_ATTEMPTS + 2, (
+        "the line after it brings its card after all"
+    )
 
 
 async def test_what_slack_says_of_itself_sets_nothing_aside(office: Office) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
-from policy_service.channels.web.presenters.review_page import review_template_context
 from policy_service.channels.web.pages import Pages, PageSession
+from policy_service.channels.web.presenters.review_page import review_template_context
 from policy_service.channels.web.tasks import task_context
 from policy_service.queries.review_models import ReviewPage
 from policy_service.queries.tasks import TaskReadModel

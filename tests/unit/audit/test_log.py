@@ -9,7 +9,14 @@ from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError
 
 from countersign.contract import AdmissionError
-from policy_service.audit.log import Entry, append, append_above, entries_after, highest_index, canonical_record
+from policy_service.audit.log import (
+    Entry,
+    append,
+    append_above,
+    canonical_record,
+    entries_after,
+    highest_index,
+)
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.system_tables import AuditRow

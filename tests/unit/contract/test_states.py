@@ -66,6 +66,8 @@ def test_effects_and_transactions_do_not_mix_and_a_legal_move_is_silent() -> Non
     require_transition(TxnState.READY, TxnState.REDEEMED)
 
 
-@pytest.mark.parametrize(("states", "moves"), [(EffectState, EFFECT_TRANSITIONS), (TxnState, TXN_TRANSITIONS)])
+@pytest.mark.parametrize(
+    ("states", "moves"), [(EffectState, EFFECT_TRANSITIONS), (TxnState, TXN_TRANSITIONS)]
+)
 def test_every_state_has_a_row_and_can_be_reached(states: Any, moves: Any) -> None:
     assert set(moves) == set().union(*moves.values()) == set(states)

@@ -48,7 +48,12 @@ def tables(package: ModuleType) -> dict[str, tuple[Step[Any], ...]]:
 def test_the_lists_of_steps_are_those_whose_every_step_is_switched_off() -> None:
     """A new list needs vectors and its three lines in test_verify.py, as these have."""
     found = tables(countersign.contract) | tables(policy_service)
-    assert found == {"GATE": JWS_STEPS, "STEPS": STEPS, "RECEIPT_STEPS": RECEIPT_STEPS, "PROOF_STEPS": PROOF_STEPS}
+    assert found == {
+        "GATE": JWS_STEPS,
+        "STEPS": STEPS,
+        "RECEIPT_STEPS": RECEIPT_STEPS,
+        "PROOF_STEPS": PROOF_STEPS,
+    }
     assert all(table[: len(JWS_STEPS)] == JWS_STEPS for table in (STEPS, RECEIPT_STEPS, PROOF_STEPS))
 
 

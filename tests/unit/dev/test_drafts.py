@@ -14,9 +14,16 @@ import pytest
 from countersign.manifests.drafts import manifest_json
 from countersign.tools.registry import ToolRegistry
 from countersign.tools.tool import tool
-from policy_service.channels.admin.dev.folder import STARTER, DevFolder, Tools, merge_manifests, prepare_folder, write_env
-from policy_service.channels.admin.dev.server import dev_settings, admin_variables
+from policy_service.channels.admin.dev.folder import (
+    STARTER,
+    DevFolder,
+    Tools,
+    merge_manifests,
+    prepare_folder,
+    write_env,
+)
 from policy_service.channels.admin.dev.output import warn_unused_options
+from policy_service.channels.admin.dev.server import admin_variables, dev_settings
 from policy_service.errors import StartError
 from policy_service.pap.bundle import load_bundle
 from policy_service.settings import load_settings
@@ -52,7 +59,9 @@ def test_an_untouched_manifest_is_drafted_in_a_valid_starter_and_follows_the_cod
     bundle = load_bundle(folder.bundle)
     assert (set(bundle.manifests), bundle.warnings) == ({"refund"}, ())
     assert merge_manifests(folder, tools_of(one)) == []
-    assert merge_manifests(folder, tools_of(two)) == ["policies/tools/refund.json follows the code again (a write)"]
+    assert merge_manifests(folder, tools_of(two)) == [
+        "policies/tools/refund.json follows the code again (a write)"
+    ]
     assert "amount_cents" in manifest(folder).read_text()
     (said,) = merge_manifests(folder, tools_of())
     assert "my_agent.py has no such tool any more" in said, "told once, and its manifest kept"

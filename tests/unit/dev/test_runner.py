@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from policy_service.channels.admin.dev.processes import SCRIPT_RUNNER
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 
 PENDING = """
 from countersign import ReviewPending

@@ -3,7 +3,12 @@
 import pytest
 
 from countersign.journal.export import escape_unprintable
-from policy_service.channels.admin.dev.output import print_lines, warn_manifest_not_in_force, print_review, warn_unknown_tool
+from policy_service.channels.admin.dev.output import (
+    print_lines,
+    print_review,
+    warn_manifest_not_in_force,
+    warn_unknown_tool,
+)
 
 ERASE = "\x1b[8A\x1b[J\r\x9b2K"
 HOSTILE = {

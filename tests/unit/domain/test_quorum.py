@@ -10,8 +10,8 @@ from policy_service.domain.quorum import (
     BreakGlassApproval,
     BreakGlassSignature,
     Tally,
-    fillable_gates,
     break_glass_approval,
+    fillable_gates,
     gates_needing_voters,
     tally,
 )
@@ -190,7 +190,9 @@ OWNER = "urn:test|owner"
 
 
 def signed(vote: str, person: str = "ann", step_up: str | None = None, **kind: bool) -> BreakGlassSignature:
-    return BreakGlassSignature(vote, f"urn:test|{person}", step_up, kind.get("may", True), kind.get("alone", False))
+    return BreakGlassSignature(
+        vote, f"urn:test|{person}", step_up, kind.get("may", True), kind.get("alone", False)
+    )
 
 
 ONE, BO, ALONE = signed("v1"), signed("v2", "bo"), signed("v1", may=False, alone=True)
@@ -210,7 +212,9 @@ SIGNED: dict[str, tuple[list[BreakGlassSignature], BreakGlassApproval | None]] =
 
 
 @pytest.mark.parametrize(("signatures", "opened"), SIGNED.values(), ids=SIGNED)
-def test_what_signatures_come_to(signatures: list[BreakGlassSignature], opened: BreakGlassApproval | None) -> None:
+def test_what_signatures_come_to(
+    signatures: list[BreakGlassSignature], opened: BreakGlassApproval | None
+) -> None:
     assert break_glass_approval(LARGE, signatures, excluded=frozenset({OWNER})) == opened
     assert break_glass_approval((), signatures) is None, "what no gate holds is not opened"
 
@@ -225,4 +229,6 @@ KEYS = [
 
 @pytest.mark.parametrize(("one", "other", "opens"), KEYS)
 def test_every_signature_has_the_step_up_of_any_gate(one: str | None, other: str | None, opens: bool) -> None:
-    assert (break_glass_approval(KEYED, [signed("v1", "ann", one), signed("v2", "bo", other)]) is not None) is opens
+    assert (
+        break_glass_approval(KEYED, [signed("v1", "ann", one), signed("v2", "bo", other)]) is not None
+    ) is opens

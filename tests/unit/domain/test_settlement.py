@@ -50,8 +50,14 @@ BESIDE_A_FAILURE = {
     "another that did": ([lets_fail(E.FAILED)], T.ENDED),
     "another that did, and one that fired": ([lets_fail(E.FAILED), EffectStatus(E.FIRED, False)], T.SETTLED),
     "one whose permission ran out": ([EffectStatus(E.FIRED, False), lets_fail(E.UNUSED)], T.UNSETTLED),
-    "one that had to fire and did not": ([EffectStatus(E.FIRED, True), EffectStatus(E.FAILED, True)], T.REDEEMED),
-    "the same, and what fired cannot be undone": ([EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)], T.UNSETTLED),
+    "one that had to fire and did not": (
+        [EffectStatus(E.FIRED, True), EffectStatus(E.FAILED, True)],
+        T.REDEEMED,
+    ),
+    "the same, and what fired cannot be undone": (
+        [EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)],
+        T.UNSETTLED,
+    ),
     "one taken back": ([EffectStatus(E.COMPENSATED, True)], T.SETTLED),
     "one being taken back": ([EffectStatus(E.COMPENSATING, True)], T.REDEEMED),
     "one that could not be": ([EffectStatus(E.COMPENSATION_FAILED, True)], T.UNSETTLED),
@@ -63,16 +69,22 @@ BESIDE_A_FAILURE = {
 
 
 @pytest.mark.parametrize(("others", "expected"), BESIDE_A_FAILURE.values(), ids=BESIDE_A_FAILURE)
-def test_what_may_fail_and_did_says_nothing_about_the_others(others: list[EffectStatus], expected: TxnState) -> None:
+def test_what_may_fail_and_did_says_nothing_about_the_others(
+    others: list[EffectStatus], expected: TxnState
+) -> None:
     whole = [lets_fail(E.FAILED), *others]
     assert transaction_state(whole) is transaction_state(whole[::-1]) is expected
-    assert needs_manual_settlement(whole) is (expected is T.UNSETTLED and {one.state for one in others} > {E.FIRED})
+    assert needs_manual_settlement(whole) is (
+        expected is T.UNSETTLED and {one.state for one in others} > {E.FIRED}
+    )
 
 
 def test_what_may_fail_and_did_not_counts_as_any_other() -> None:
     states = (E.FIRED, E.UNKNOWN, E.REDEEMED, E.UNUSED, E.COMPENSATED, E.DENIED)
     for state, other, undo in product(states, E, (True, False)):
-        mine, plain = ([EffectStatus(state, undo, may_fail=may), EffectStatus(other, undo)] for may in (True, False))
+        mine, plain = (
+            [EffectStatus(state, undo, may_fail=may), EffectStatus(other, undo)] for may in (True, False)
+        )
         assert transaction_state(mine) is transaction_state(plain)
         assert needs_manual_settlement(mine) is needs_manual_settlement(plain)
 
@@ -89,7 +101,9 @@ def test_what_cannot_be_taken_back_stands_beside_what_did_not_fire() -> None:
         assert needs_manual_settlement(torn)
         assert transaction_state(torn) is T.UNSETTLED
     for other in (E.FIRED, E.REDEEMED, E.UNKNOWN, E.COMPENSATING):
-        assert not needs_manual_settlement([EffectStatus(E.FIRED, False), EffectStatus(other, True)]), "they may still fire"
+        assert not needs_manual_settlement([EffectStatus(E.FIRED, False), EffectStatus(other, True)]), (
+            "they may still fire"
+        )
 
 
 READ = EffectStatus(E.FIRED, False, reads=True)
@@ -97,9 +111,18 @@ BESIDE_A_READ = {
     "nothing": ([], T.SETTLED),
     "one that failed": ([EffectStatus(E.FAILED, False)], T.ENDED),
     "one that was not begun": ([EffectStatus(E.UNUSED, True)], T.ENDED),
-    "one to be taken back and one that failed": ([EffectStatus(E.FIRED, True), EffectStatus(E.FAILED, True)], T.REDEEMED),
-    "one taken back and one that failed": ([EffectStatus(E.COMPENSATED, True), EffectStatus(E.FAILED, True)], T.SETTLED),
-    "one that stands and one that failed": ([EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)], T.UNSETTLED),
+    "one to be taken back and one that failed": (
+        [EffectStatus(E.FIRED, True), EffectStatus(E.FAILED, True)],
+        T.REDEEMED,
+    ),
+    "one taken back and one that failed": (
+        [EffectStatus(E.COMPENSATED, True), EffectStatus(E.FAILED, True)],
+        T.SETTLED,
+    ),
+    "one that stands and one that failed": (
+        [EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)],
+        T.UNSETTLED,
+    ),
     "one nobody knows of": ([EffectStatus(E.UNKNOWN, False)], T.UNSETTLED),
     "one not told yet": ([EffectStatus(E.REDEEMED, False)], T.REDEEMED),
     "another read": ([READ], T.SETTLED),
@@ -178,10 +201,17 @@ def test_every_step_of_two_effects_moves_their_transaction_or_not(undo: Pair, ma
 def test_what_a_person_left_standing_needs_nobody_any_more() -> None:
     left = EffectStatus(E.COMPENSATION_FAILED, True, left_standing=True)
     stays = EffectStatus(E.FIRED, False, left_standing=True)
-    for settled in ([left, EffectStatus(E.FAILED, True)], [stays, EffectStatus(E.UNUSED, True)], [left, stays], [left]):
+    for settled in (
+        [left, EffectStatus(E.FAILED, True)],
+        [stays, EffectStatus(E.UNUSED, True)],
+        [left, stays],
+        [left],
+    ):
         assert transaction_state(settled) is T.SETTLED
         assert not needs_manual_settlement(settled)
     assert transaction_state([left, EffectStatus(E.COMPENSATION_FAILED, True)]) is T.UNSETTLED
-    assert transaction_state([stays, EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)]) is T.UNSETTLED
+    assert (
+        transaction_state([stays, EffectStatus(E.FIRED, False), EffectStatus(E.FAILED, True)]) is T.UNSETTLED
+    )
     assert transaction_state([left, EffectStatus(E.COMPENSATING, True)]) is T.REDEEMED
     assert transaction_state([left, EffectStatus(E.UNKNOWN, True)]) is T.UNSETTLED

@@ -16,7 +16,12 @@ def test_an_answer_moves_an_effect_only_where_the_contract_leads() -> None:
     for kind, state, spent in product(TaskKind, EffectState, (True, False)):
         for answer in ANSWERS[kind] if applies_to(kind, state) else ():
             way = [state, *transitions_for(state, answer, spent=spent)]
-            assert all(can_transition(one, other) for one, other in pairwise(way)), (kind, answer, state, spent)
+            assert all(can_transition(one, other) for one, other in pairwise(way)), (
+                kind,
+                answer,
+                state,
+                spent,
+            )
 
 
 def test_what_was_spent_has_failed_and_what_never_was_is_unused() -> None:

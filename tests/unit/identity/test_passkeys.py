@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from policy_service.errors import ForbiddenError
+from policy_service.identity.passkeys import SpentChallenge, record_use, require_matching_challenge
+from policy_service.identity.proofs import Nonces
 from policy_service.identity.webauthn import (
     STEP_UP_MEMBERS,
     RelyingParty,
     WebAuthnVerificationError,
-    registration_options,
     authentication_options,
     read_assertion,
+    registration_options,
     step_up_challenge,
     verify_assertion,
 )
-from policy_service.identity.passkeys import SpentChallenge, require_matching_challenge, record_use
-from policy_service.identity.proofs import Nonces
 from policy_service.storage.core import find_one, insert_row
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.system_tables import PasskeyRow
@@ -95,10 +95,15 @@ CHALLENGE = bytes(range(32))
 
 
 def test_both_questions_ask_for_the_person_and_not_only_for_the_device() -> None:
-    made = json.loads(registration_options(HERE, CHALLENGE, handle=b"h", name="maya", known=(), timeout_s=300))
+    made = json.loads(
+        registration_options(HERE, CHALLENGE, handle=b"h", name="maya", known=(), timeout_s=300)
+    )
     assert made["authenticatorSelection"]["userVerification"] == "required"
     assert made["attestation"] == "none"
-    assert json.loads(authentication_options(HERE, CHALLENGE, known=(), timeout_s=300))["userVerification"] == "required"
+    assert (
+        json.loads(authentication_options(HERE, CHALLENGE, known=(), timeout_s=300))["userVerification"]
+        == "required"
+    )
 
 
 @pytest.mark.parametrize("kind", ["ES256", "EdDSA", "RS256"])

@@ -13,7 +13,7 @@ from policy_service.pap import subprocess_loader
 from policy_service.pap.policy_tests.activation_check import CasesError
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import BundleSource, FolderSource
-from policy_service.pap.subprocess_loader import RequiredCases, LoaderFailedError, BundleLoader
+from policy_service.pap.subprocess_loader import BundleLoader, LoaderFailedError, RequiredCases
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import PERMIT_ALL, BundleFolder, pay_manifest
 

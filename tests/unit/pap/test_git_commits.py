@@ -9,7 +9,7 @@ import pytest
 from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
 from policy_service.pap.bundle import build_bundle
 from policy_service.pap.folder_reader import MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES
-from policy_service.pap.git.commits import load_commit, is_descendant, read_revision
+from policy_service.pap.git.commits import is_descendant, load_commit, read_revision
 from policy_service.pap.git.objects import BLOB, ObjectError, Objects, open_repository
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import FolderSource

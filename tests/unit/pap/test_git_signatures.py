@@ -11,7 +11,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from policy_service.pap.git.signatures import SignatureError, AllowedSignersError, read_allowed_signers, require_signed
+from policy_service.pap.git.signatures import (
+    AllowedSignersError,
+    SignatureError,
+    read_allowed_signers,
+    require_signed,
+)
 from tests.fakes.repository import Key, Repository
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)

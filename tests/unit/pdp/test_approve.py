@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from policy_service.domain.policy_request import AgentPrincipal
-from policy_service.pdp.people import PersonFacts, Permission, ReviewFacts, check_approve_rules
+from policy_service.pdp.people import Permission, PersonFacts, ReviewFacts, check_approve_rules
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 
 APPROVE = '(principal, action == Action::"approve", resource)'
@@ -25,7 +25,9 @@ def ask(
     **changes: Any,
 ) -> Permission:
     review = ReviewFacts("rev_1", AGENT, "pay", "high", frozenset({"big"}), NOW)
-    return check_approve_rules(folder.load().rules, PersonFacts(person, groups, assurance), review, now=NOW, **changes)
+    return check_approve_rules(
+        folder.load().rules, PersonFacts(person, groups, assurance), review, now=NOW, **changes
+    )
 
 
 @pytest.fixture

@@ -113,7 +113,9 @@ def test_in_dev_an_unknown_tool_asks_people(standard: BundleFolder) -> None:
     assert gate.groups == {"unseen"} and gate.title.startswith("UNKNOWN TOOL")
     source = standard.load().describe("unknown-tool")
     assert source is not None and "countersign tools export" in source.doc
-    again = standard.decide({"any": [None]}, tool="refund", env="dev", reevaluated=True, reviewed_as_unknown=True)
+    again = standard.decide(
+        {"any": [None]}, tool="refund", env="dev", reevaluated=True, reviewed_as_unknown=True
+    )
     assert again == decision
 
 

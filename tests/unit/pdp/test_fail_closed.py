@@ -18,7 +18,14 @@ from cedarpy import Entities
 
 from countersign.contract import Resource, Verdict
 from policy_service.domain.policy_request import Facts
-from policy_service.pdp.cedar import CedarAnswer, evaluate_policies, entities_json, build_entities, failed_policy_ids, build_request
+from policy_service.pdp.cedar import (
+    CedarAnswer,
+    build_entities,
+    build_request,
+    entities_json,
+    evaluate_policies,
+    failed_policy_ids,
+)
 from policy_service.pdp.engine import combine_outcome
 from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, facts_of, pay_manifest
 
@@ -107,8 +114,12 @@ def test_action_groups_match_because_entities_are_built_with_the_schema(folder: 
     request = build_request(question, tool, resource, encoded)
     entities = entities_json(question, rules, resource)
     blind = Entities.from_json_str(json.dumps(entities))  # without the schema
-    assert evaluate_policies(tool.everything, request, blind, tool.schema).allowed, "the engine no longer fails this way"
-    assert not evaluate_policies(tool.everything, request, build_entities(entities, tool.schema), tool.schema).allowed
+    assert evaluate_policies(tool.everything, request, blind, tool.schema).allowed, (
+        "the engine no longer fails this way"
+    )
+    assert not evaluate_policies(
+        tool.everything, request, build_entities(entities, tool.schema), tool.schema
+    ).allowed
     assert folder.decide(PAY).code == "forbidden_by_policy"
     folder.policies(WRITES.replace("forbid", '@approval("cfo") forbid'))
     assert folder.decide(PAY).outcome is Verdict.REVIEW

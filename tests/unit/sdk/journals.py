@@ -17,9 +17,9 @@ import psycopg
 import pytest
 
 from countersign.journal import Journal
+from countersign.journal.export import describe_transaction, render_export
 from countersign.journal.location import JournalLocation, JournalUrl
 from countersign.journal.postgres import PostgresDatabase
-from countersign.journal.export import describe_transaction, render_export
 from tests.counterparts import postgres, require
 
 POSTGRES = pytest.param("postgresql", marks=pytest.mark.xdist_group("journals"))

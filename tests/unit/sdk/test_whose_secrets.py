@@ -22,9 +22,9 @@ from countersign import (
     transaction,
 )
 from countersign.contract import Verdict
+from countersign.journal.export import describe_transaction
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN, Seals
-from countersign.journal.export import describe_transaction
 from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed, charge_tools, charge_undone_by_void, failing_tool

@@ -14,10 +14,16 @@ from sqlalchemy import Connection, event, text
 
 from policy_service.errors import ForbiddenError, StorageUnavailableError
 from policy_service.storage import postgres
-from policy_service.storage.advisory_locks import lock_shared, lock_transaction, lock_counters, require_locked, lock_exclusive
+from policy_service.storage.advisory_locks import (
+    lock_counters,
+    lock_exclusive,
+    lock_shared,
+    lock_transaction,
+    require_locked,
+)
 from policy_service.storage.database import Database, StorageLimits, Tx
-from policy_service.workflow.revocation.revoke import revoke_approver
 from policy_service.workflow.authorization import require_active_person
+from policy_service.workflow.revocation.revoke import revoke_approver
 
 ONE, OTHER = "1" * 64, "2" * 64
 WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")

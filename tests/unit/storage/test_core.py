@@ -12,19 +12,19 @@ import pytest
 from sqlalchemy import bindparam, update
 
 from policy_service.storage.core import (
-    update_rows,
+    execute_write,
     find,
     find_one,
+    insert_or_ignore,
     insert_row,
     insert_row_or_ignore,
-    insert_or_ignore,
     table,
-    execute_write,
+    update_rows,
 )
 from policy_service.storage.database import Database
 from policy_service.storage.system_tables import MetaRow
 from policy_service.storage.tables import AgentRow
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 from tests.unit.storage.databases import column
 
 META = table(MetaRow)

@@ -15,11 +15,11 @@ from policy_service.storage.database import Database, Tx
 from policy_service.storage.reservations import (
     NEWEST,
     Subject,
+    add_reservation,
     release_reservations,
     reservations_of,
-    add_reservation,
-    resource_digest,
     reserved_total,
+    resource_digest,
 )
 
 AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -51,7 +51,9 @@ def test_a_total_is_of_one_subject_its_tools_and_its_time(store: Database) -> No
             of_robot(tx.conn, first=AT + timedelta(microseconds=1)),
             reserved_total(tx.conn, "agent", "robot", "", ("pay",), first=AT),
             reserved_total(tx.conn, "resource", acme, "/amount", ("pay",), first=AT),
-            reserved_total(tx.conn, "resource", resource_digest("Accountacme", ""), "/amount", ("pay",), first=AT),
+            reserved_total(
+                tx.conn, "resource", resource_digest("Accountacme", ""), "/amount", ("pay",), first=AT
+            ),
         ]
 
     assert store.write_sync(work) == [10, 110, 10_010, 0, 0, 1_010, 0]

@@ -15,7 +15,7 @@ import pytest
 
 from policy_service.errors import StartError
 from policy_service.storage.sqlite import ProcessLock, backup_to, lock_path
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 
 HOLD = """
 import sys

@@ -10,7 +10,7 @@ import pytest
 
 from policy_service.errors import StartError
 from policy_service.tokens.epoch import Mark, read_mark, require_not_behind, write_mark
-from tests.house.repository import ROOT
+from tests.conventions.repository import ROOT
 
 WRITE = """
 import sys

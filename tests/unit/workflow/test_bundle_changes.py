@@ -11,7 +11,11 @@ from policy_service.channels.http.transactions import wanted_wait
 from policy_service.errors import StorageUnavailableError
 from policy_service.pap.bundle import Bundle
 from policy_service.queries.context import Context
-from policy_service.workflow.effects.evaluation import BundleChangedError, require_current_bundle, with_stable_bundle
+from policy_service.workflow.effects.evaluation import (
+    BundleChangedError,
+    require_current_bundle,
+    with_stable_bundle,
+)
 
 
 class Swapping:

@@ -10,7 +10,14 @@ import pytest
 from policy_service.queries import view_digest
 from policy_service.queries.effect_text import Piece
 from policy_service.queries.review_models import EventLine, ReviewPage, RuleChange
-from policy_service.queries.view_digest import API_RENDERER, BATCH_RENDERER, WEB_RENDERER, folded_args, view_of, views_for_channel
+from policy_service.queries.view_digest import (
+    API_RENDERER,
+    BATCH_RENDERER,
+    WEB_RENDERER,
+    folded_args,
+    view_of,
+    views_for_channel,
+)
 from tests.fakes import reviews
 
 PAGE = reviews.deploy()
@@ -73,22 +80,34 @@ def test_how_it_was_drawn_is_in_it() -> None:
     page = reviews.refund()
     moved = replace(page, siblings=tuple(replace(one, state="released") for one in page.siblings))
     assert view_of(moved, WEB_RENDERER).digest == view_of(page, WEB_RENDERER).digest
-    digests = {view_of(page, WEB_RENDERER).digest, view_of(page, WEB_RENDERER, full=True).digest, view_of(page, API_RENDERER).digest}
+    digests = {
+        view_of(page, WEB_RENDERER).digest,
+        view_of(page, WEB_RENDERER, full=True).digest,
+        view_of(page, API_RENDERER).digest,
+    }
     assert len(digests) == 3
     assert folded_args(view_of(page, WEB_RENDERER)) == ["memo"]
-    assert folded_args(view_of(page, WEB_RENDERER, full=True)) == folded_args(view_of(page, API_RENDERER)) == []
+    assert (
+        folded_args(view_of(page, WEB_RENDERER, full=True)) == folded_args(view_of(page, API_RENDERER)) == []
+    )
 
 
 def test_what_would_stand_folded_is_no_line_of_a_batch() -> None:
     """No list of reviews alike draws such arguments, so no vote was cast on one that did."""
     page, short = reviews.refund(), reviews.credit(1)
-    assert view_of(page, BATCH_RENDERER, full=True).digest not in {view.digest for view in views_for_channel(page, "web")}
-    assert view_of(short, BATCH_RENDERER, full=True).digest in {view.digest for view in views_for_channel(short, "web")}
+    assert view_of(page, BATCH_RENDERER, full=True).digest not in {
+        view.digest for view in views_for_channel(page, "web")
+    }
+    assert view_of(short, BATCH_RENDERER, full=True).digest in {
+        view.digest for view in views_for_channel(short, "web")
+    }
 
 
 def test_a_secret_is_not_in_its_material() -> None:
     material = view_of(PAGE, WEB_RENDERER).canonical
-    assert view_of(PAGE, WEB_RENDERER).digest == hashlib.sha256(b"countersign/view/v1\n" + material).hexdigest()
+    assert (
+        view_of(PAGE, WEB_RENDERER).digest == hashlib.sha256(b"countersign/view/v1\n" + material).hexdigest()
+    )
     row = next(row for row in PAGE.args if row.secret)
     assert row.value_text not in material.decode()
     other = tuple(replace(one, value_text="x" * one.bytes) if one.secret else one for one in PAGE.args)

@@ -17,7 +17,13 @@ from policy_service.storage.database import Database, Tx
 from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow, TransactionRow
 from policy_service.workflow import transitions
-from policy_service.workflow.transitions import TransitionReason, sync_transaction_state, transition_effect, transition_review, transition_transaction
+from policy_service.workflow.transitions import (
+    TransitionReason,
+    sync_transaction_state,
+    transition_effect,
+    transition_review,
+    transition_transaction,
+)
 from tests.unit.workflow.conftest import TXN
 
 CAUSE = TransitionReason("agent:robot", "test")
@@ -42,7 +48,9 @@ def messages(conn: Connection) -> list[str]:
 
 def on(written: Database, work: Mover) -> None:
     """Run something on the transaction in one unit of work."""
-    written.write_sync(lambda tx: work(lock_transaction(tx, TXN), repository.require_transaction(tx.conn, TXN)))
+    written.write_sync(
+        lambda tx: work(lock_transaction(tx, TXN), repository.require_transaction(tx.conn, TXN))
+    )
 
 
 def next_revision(row: TransactionRow) -> TransactionRow:
@@ -55,7 +63,9 @@ MOVERS: dict[str, Mover] = {
     "a review": lambda tx, s: transition_review(tx, s.reviews["1" * 64], "met", CAUSE),
     "a transaction": lambda tx, s: transition_transaction(tx, s.transaction, TxnState.ENDED, CAUSE),
     "columns": lambda tx, s: transitions.set_columns(tx, s.effects[0], valid_for_s=1),
-    "a task": lambda tx, s: transitions.open_task(tx, s.effects[0], TaskKind.UNKNOWN, "what became of it?", CAUSE),
+    "a task": lambda tx, s: transitions.open_task(
+        tx, s.effects[0], TaskKind.UNKNOWN, "what became of it?", CAUSE
+    ),
     "a revision": lambda tx, s: transitions.insert(tx, next_revision(s.transaction)),
 }
 
@@ -85,7 +95,10 @@ def test_a_move_the_table_does_not_hold_does_not_happen(written: Database) -> No
         with pytest.raises(IllegalTransitionError):
             on(written, lambda tx, snapshot, to=to: transition_effect(tx, snapshot.effects[0], to, CAUSE))
     with pytest.raises(IllegalTransitionError):
-        on(written, lambda tx, snapshot: transition_transaction(tx, snapshot.transaction, TxnState.SETTLED, CAUSE))
+        on(
+            written,
+            lambda tx, snapshot: transition_transaction(tx, snapshot.transaction, TxnState.SETTLED, CAUSE),
+        )
     assert written.read_sync(states) == ["review", "review"]
     assert written.read_sync(log) == []
 
@@ -100,7 +113,9 @@ def test_what_was_read_before_somebody_else_moved_it_loses(written: Database) ->
     assert written.read_sync(states) == ["denied", "review"]
     assert [kind for kind, _ in written.read_sync(log)] == ["effect_denied"]
     on(written, lambda tx, snapshot: transitions.set_columns(tx, snapshot.effects[0], valid_for_s=1))
-    assert written.read_sync(lambda conn: repository.require_transaction(conn, TXN)).effects[0].valid_for_s == 1
+    assert (
+        written.read_sync(lambda conn: repository.require_transaction(conn, TXN)).effects[0].valid_for_s == 1
+    )
 
 
 FULL = "CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'full'); END"
@@ -108,7 +123,10 @@ FULL = "CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'fu
 
 def test_what_cannot_be_logged_is_not_done(written: Database) -> None:
     def release(cause: TransitionReason) -> None:
-        on(written, lambda tx, snapshot: transition_effect(tx, snapshot.effects[0], EffectState.RELEASED, cause))
+        on(
+            written,
+            lambda tx, snapshot: transition_effect(tx, snapshot.effects[0], EffectState.RELEASED, cause),
+        )
 
     with pytest.raises(ValueError, match="set"):
         release(TransitionReason("agent:robot", "test", {"detail": {"not", "plain", "json"}}))

@@ -25,16 +25,18 @@ from typing import Final, TypeAlias
 
 from countersign.contract import ContractError, KeySet, load_manifest, manifest_file
 from policy_service.channels.admin.dev import processes
-from policy_service.settings_parsing import ENV_PREFIX
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
+from policy_service.settings_parsing import ENV_PREFIX
 from policy_service.storage.sqlite import DatabaseInUseError
 
 _STATE: Final = ".countersign"
 _LONGEST_SOCKET: Final = 107  # bytes of a Unix socket's address on Linux
 
 # A name of our own stands last, because some shells want at least one.
-_UNSET_INHERITED: Final = f"unset $(env | sed -n 's/^\\({ENV_PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p') {ENV_PREFIX}URL\n"
+_UNSET_INHERITED: Final = (
+    f"unset $(env | sed -n 's/^\\({ENV_PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p') {ENV_PREFIX}URL\n"
+)
 
 STARTER: Final = Path(__file__).with_name("starter")
 """The templates of a first policy and its groups."""

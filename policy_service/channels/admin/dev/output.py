@@ -49,7 +49,9 @@ def print_welcome(folder: DevFolder, url: str, wanted_port: int, variables: Mapp
     print_lines(*(f"    {name}={value}" for name, value in variables.items()))
     print_lines(f"the script reads no keyboard here. {KEYS_HELP}")
     if not folder.has_admin_socket:
-        print_lines("this folder lies so deep that `policy-service signin` and its like cannot reach this service")
+        print_lines(
+            "this folder lies so deep that `policy-service signin` and its like cannot reach this service"
+        )
 
 
 def warn_unused_options(
@@ -70,7 +72,9 @@ def warn_unused_options(
 
 def print_review(tool: str, groups: Sequence[str], url: str) -> None:
     """People are asked."""
-    print_lines(f"{tool} waits for {' and '.join(groups)}; decide here: {url}", "    (signed out? press l and Enter)")
+    print_lines(
+        f"{tool} waits for {' and '.join(groups)}; decide here: {url}", "    (signed out? press l and Enter)"
+    )
 
 
 def print_task(tool: str, kind: TaskKind, url: str, *, of_compensation: bool) -> None:

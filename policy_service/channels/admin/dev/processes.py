@@ -38,7 +38,9 @@ async def run_process(words: Sequence[str], env: Mapping[str, str]) -> int:
         await stop_process(process)
 
 
-async def capture_process(words: Sequence[str], env: Mapping[str, str], *, seconds: float) -> tuple[int, str, str]:
+async def capture_process(
+    words: Sequence[str], env: Mapping[str, str], *, seconds: float
+) -> tuple[int, str, str]:
     """Run a program and answer its exit status, output and errors.
 
     Raises:
@@ -48,7 +50,9 @@ async def capture_process(words: Sequence[str], env: Mapping[str, str], *, secon
     try:
         async with asyncio.timeout(seconds):
             # Not communicate(): that would close the leash.
-            out, err, code = await asyncio.gather(_read_all(process.stdout), _read_all(process.stderr), process.wait())
+            out, err, code = await asyncio.gather(
+                _read_all(process.stdout), _read_all(process.stderr), process.wait()
+            )
         return code, out, err
     finally:
         await stop_process(process)

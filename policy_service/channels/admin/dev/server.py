@@ -17,15 +17,15 @@ from fastapi import FastAPI
 
 from countersign.contract import PublicKey
 from policy_service.channels.admin.dev.folder import DevFolder, current_user, sdk_variables, write_env
+from policy_service.channels.admin.dev.output import print_welcome, warn_unused_options
 from policy_service.channels.admin.dev.session import DevPerson, Session
-from policy_service.channels.admin.dev.output import warn_unused_options, print_welcome
 from policy_service.channels.admin.server import run_servers
-from policy_service.settings_parsing import ENV_PREFIX
 from policy_service.errors import StartError
 from policy_service.identity import agents
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.queries.context import Context
 from policy_service.settings import Settings, load_settings
+from policy_service.settings_parsing import ENV_PREFIX
 from policy_service.storage.database import Tx
 
 MakeKey: TypeAlias = Callable[[Path], dict[str, str]]
@@ -136,7 +136,9 @@ def _person(ctx: Context) -> DevPerson:
     """The first person of the bundle that the development sign-in can be, or whoever runs this."""
     prefix = f"{DEV_ISSUER}|"
     people = ctx.active.current.directory.people
-    found = [DevPerson(key.removeprefix(prefix), name) for key, name in people.items() if key.startswith(prefix)]
+    found = [
+        DevPerson(key.removeprefix(prefix), name) for key, name in people.items() if key.startswith(prefix)
+    ]
     return found[0] if found else DevPerson(current_user(), current_user())
 
 

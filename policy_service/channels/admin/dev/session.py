@@ -21,15 +21,22 @@ from typing import Final
 from countersign.contract import EffectState, TaskAnswer, TaskKind, TxnState, Verdict, manifest_file
 from policy_service.audit.feed import Event
 from policy_service.channels.admin.dev import processes
-from policy_service.channels.admin.dev.folder import DevFolder, Tools, ToolsError, merge_manifests, read_tools, watch_saves
+from policy_service.channels.admin.dev.folder import (
+    DevFolder,
+    Tools,
+    ToolsError,
+    merge_manifests,
+    read_tools,
+    watch_saves,
+)
 from policy_service.channels.admin.dev.output import (
     KEYS_HELP,
     exit_text,
     print_lines,
-    warn_manifest_not_in_force,
     print_manifest_added,
     print_review,
     print_task,
+    warn_manifest_not_in_force,
     warn_unknown_tool,
 )
 from policy_service.domain.settlement import has_missing_effect
@@ -189,7 +196,9 @@ class Session:
             self._tools = await read_tools(self._folder.script, self._env)
             said = merge_manifests(self._folder, self._tools)
         except ToolsError as error:
-            print_lines(f"{self._folder.script.name} was not run:", *str(error).splitlines(), "mend it and save")
+            print_lines(
+                f"{self._folder.script.name} was not run:", *str(error).splitlines(), "mend it and save"
+            )
             return
         except OSError as error:
             print_lines(f"the manifests cannot be written: {error}")
@@ -244,7 +253,9 @@ class Session:
         """What an earlier sitting left to people: no event will tell of it again."""
         db, now = self._ctx.db, self._ctx.clock()
         # Those that nobody can answer any more are over, though no job has ended them yet.
-        reviews = await db.read(lambda conn: repository.list_open_reviews(conn, after=(now, ""), limit=_MAX_LISTED + 1))
+        reviews = await db.read(
+            lambda conn: repository.list_open_reviews(conn, after=(now, ""), limit=_MAX_LISTED + 1)
+        )
         tasks = await db.read(lambda conn: repository.list_tasks(conn, state="open", limit=_MAX_LISTED + 1))
         for review in reviews[:_MAX_LISTED]:
             await self._report_review(review.review_id)
@@ -257,7 +268,9 @@ class Session:
         review = await self._ctx.db.read(lambda conn: repository.review_by_id(conn, review_id))
         if review is None:
             return
-        snapshot = await self._ctx.db.read(lambda conn: repository.require_transaction(conn, review.txn, review.rev))
+        snapshot = await self._ctx.db.read(
+            lambda conn: repository.require_transaction(conn, review.txn, review.rev)
+        )
         effect = snapshot.find(review.effect_id)
         gates = [] if effect is None else effect.gates
         if any(gate["policy_id"] == UNKNOWN_TOOL for gate in gates):

@@ -9,8 +9,8 @@ from policy_service.channels.admin.policy_cli import (
     diff,
     explain,
     fmt,
-    replay,
     new,
+    replay,
     run_cases,
 )
 

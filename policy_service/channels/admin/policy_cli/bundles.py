@@ -7,7 +7,7 @@ from pathlib import Path
 
 from policy_service.errors import InvalidRequestError
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.diff.recorded_calls import InvalidLine, RecordedCall, read_calls, drop_unknown_meters
+from policy_service.pap.diff.recorded_calls import InvalidLine, RecordedCall, drop_unknown_meters, read_calls
 from policy_service.pap.git.commits import read_revision
 from policy_service.pap.git.git_source import ACTIVE_REF, mirror_path
 from policy_service.pap.problems import BundleError, Problem
@@ -57,7 +57,9 @@ def _is_bare_repository(folder: Path) -> bool:
     return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
 
 
-def read_recorded_calls(file: Path, bundles: Sequence[Bundle]) -> tuple[list[RecordedCall], list[InvalidLine]]:
+def read_recorded_calls(
+    file: Path, bundles: Sequence[Bundle]
+) -> tuple[list[RecordedCall], list[InvalidLine]]:
     """The calls of a file for these bundles, and the lines that are none.
 
     Raises:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from policy_service.channels.admin.output import AsJson, print_result, problem_json, report_errors
 from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
-from policy_service.channels.admin.output import AsJson, problem_json, print_result, report_errors
 from policy_service.facts.schema import approval_schema, schema_text
 from policy_service.pap.bundle import build_bundle
 from policy_service.pap.compile import bundle_schema

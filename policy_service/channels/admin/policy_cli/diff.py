@@ -7,12 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from policy_service.channels.admin.policy_cli.bundles import load_bundle_files, read_recorded_calls, bad_line_messages
-from policy_service.channels.admin.output import AsJson, problem_json, print_result, report_errors
+from policy_service.channels.admin.output import AsJson, print_result, problem_json, report_errors
+from policy_service.channels.admin.policy_cli.bundles import (
+    bad_line_messages,
+    load_bundle_files,
+    read_recorded_calls,
+)
 from policy_service.pap.bundle import Bundle, build_bundle
 from policy_service.pap.diff.compare import DiffReport, compare
-from policy_service.pap.diff.findings import Finding, Direction
-from policy_service.pap.diff.replay import replay_differences, replay_findings, replay
+from policy_service.pap.diff.findings import Direction, Finding
+from policy_service.pap.diff.replay import replay, replay_differences, replay_findings
 from policy_service.pap.problems import BundleError
 
 Old = Annotated[str, typer.Argument(metavar="OLD", help="The bundle that is active, say the folder of main.")]
@@ -49,7 +53,9 @@ def diff(old: Old, new: New, ack: Acknowledged = None, calls: Calls = None, as_j
             "bad_lines": [{"line": each.number, "why": each.why} for each in bad],
         }
         replayed = [] if calls is None else [_replay_summary(len(recorded), unknown)]
-        print_result(value, as_json, "\n".join([*bad_line_messages(bad), *_text(report, asked, unused, replayed)]))
+        print_result(
+            value, as_json, "\n".join([*bad_line_messages(bad), *_text(report, asked, unused, replayed)])
+        )
         if asked or bad:
             raise typer.Exit(1)
 
@@ -59,7 +65,9 @@ def _prepared(name: str, as_json: bool) -> Bundle:
         return build_bundle(load_bundle_files(name))
     except BundleError as error:
         problems = [problem_json(each) for each in error.problems]
-        print_result({"ok": False, "bundle": name, "problems": problems}, as_json, f"{name} does not load:\n{error}")
+        print_result(
+            {"ok": False, "bundle": name, "problems": problems}, as_json, f"{name} does not load:\n{error}"
+        )
         raise typer.Exit(1) from None
 
 
@@ -122,4 +130,6 @@ def _text(report: DiffReport, asked: list[Finding], unused: list[str], replayed:
 
 def _finding_text(finding: Finding, way: Direction, open_ids: set[str]) -> str:
     text = finding.to_text()
-    return f"{text}\n      acknowledged" if way is Direction.LOOSENING and finding.id not in open_ids else text
+    return (
+        f"{text}\n      acknowledged" if way is Direction.LOOSENING and finding.id not in open_ids else text
+    )

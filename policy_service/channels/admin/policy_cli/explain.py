@@ -12,21 +12,21 @@ from typing import Annotated, Final
 
 import typer
 
+from policy_service.channels.admin.output import AsJson, print_result, report_errors
 from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
 from policy_service.channels.admin.socket import run_admin_command
-from policy_service.channels.admin.output import AsJson, print_result, report_errors
 from policy_service.domain.decision import Decision
 from policy_service.errors import InvalidRequestError
 from policy_service.pap.bundle import Bundle, build_bundle
+from policy_service.pap.diff.explain import Explanation, explain
 from policy_service.pap.diff.recorded_calls import (
     RecordedCall,
-    recorded_tool_digest,
-    missing_meters,
     build_question,
-    read_call,
     drop_unknown_meters,
+    missing_meters,
+    read_call,
+    recorded_tool_digest,
 )
-from policy_service.pap.diff.explain import Explanation, explain
 from policy_service.pap.parts import read_parts
 from policy_service.queries.effect_text import is_hidden
 from policy_service.settings import load_settings

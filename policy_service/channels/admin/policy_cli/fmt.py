@@ -10,9 +10,9 @@ from typing import Annotated
 
 import typer
 
-from policy_service.channels.admin.policy_cli.check import BundleName
-from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
 from policy_service.channels.admin.output import AsJson, print_result, report_errors
+from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
+from policy_service.channels.admin.policy_cli.check import BundleName
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.scan import format_file
 

@@ -9,19 +9,23 @@ from typing import Annotated, Any
 
 import typer
 
-from policy_service.channels.admin.policy_cli.bundles import load_bundle_files, read_recorded_calls, bad_line_messages
-from policy_service.channels.admin.socket import run_admin_command
 from policy_service.channels.admin.output import AsJson, print_result, report_errors
+from policy_service.channels.admin.policy_cli.bundles import (
+    bad_line_messages,
+    load_bundle_files,
+    read_recorded_calls,
+)
+from policy_service.channels.admin.socket import run_admin_command
 from policy_service.pap.bundle import build_bundle
 from policy_service.pap.diff.findings import Direction
 from policy_service.pap.diff.replay import (
     OutcomeCounts,
     ReplayDifference,
     ReplayedCall,
-    outcome_table,
     count_outcomes,
-    replay_differences,
+    outcome_table,
     replay,
+    replay_differences,
 )
 from policy_service.settings import load_settings
 
@@ -38,7 +42,9 @@ def calls(days: Days = 7, with_secrets: WithSecrets = False) -> None:
     Without --with-secrets secret arguments are replaced, and a replay says where a rule would have read one.
     """
     with report_errors():
-        for call in run_admin_command(load_settings(), "recorded-calls", {"days": days, "with_secrets": with_secrets}):
+        for call in run_admin_command(
+            load_settings(), "recorded-calls", {"days": days, "with_secrets": with_secrets}
+        ):
             typer.echo(json.dumps(call, sort_keys=True))
 
 
@@ -101,7 +107,10 @@ def _nested(counts: Any) -> dict[str, dict[str, int]]:
 
 
 def _text(
-    replayed: list[ReplayedCall], counts: OutcomeCounts, differences: list[ReplayDifference], against: str | None
+    replayed: list[ReplayedCall],
+    counts: OutcomeCounts,
+    differences: list[ReplayDifference],
+    against: str | None,
 ) -> list[str]:
     lines = [outcome_table(counts.by_tool, "tool")]
     if counts.by_label:

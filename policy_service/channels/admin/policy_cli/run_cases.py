@@ -11,20 +11,20 @@ from xml.etree import ElementTree as Xml
 
 import typer
 
-from policy_service.channels.admin.policy_cli.check import BundleName
-from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
 from policy_service.channels.admin.output import AsJson, print_result, report_errors
+from policy_service.channels.admin.policy_cli.bundles import load_bundle_files
+from policy_service.channels.admin.policy_cli.check import BundleName
 from policy_service.errors import StartError
 from policy_service.pap.bundle import Bundle, build_bundle
 from policy_service.pap.policy_tests.coverage import (
-    PolicyCoverage,
     MutationResult,
-    read_acknowledged_mutants,
+    PolicyCoverage,
     counted,
-    measure_coverage,
-    run_mutants,
-    noticing,
     coverage_table,
+    measure_coverage,
+    noticing,
+    read_acknowledged_mutants,
+    run_mutants,
     unacknowledged_mutants,
 )
 from policy_service.pap.policy_tests.mutants import Mutant
@@ -149,7 +149,10 @@ def _write(file: Path, report: bytes) -> None:
 
 
 def _lines(
-    answered: list[CaseResult], wrong: list[CaseResult], covered: tuple[PolicyCoverage, ...], tried: _MutationResult | None
+    answered: list[CaseResult],
+    wrong: list[CaseResult],
+    covered: tuple[PolicyCoverage, ...],
+    tried: _MutationResult | None,
 ) -> list[str]:
     lines = [f"{each.case.place}: {each.case.it}: {'; '.join(each.differences)}" for each in wrong]
     if tried is not None:
@@ -168,7 +171,11 @@ def _survivor(mutant: Mutant) -> str:
 
 
 def _json(
-    passed: bool, loaded: Bundle, answered: list[CaseResult], covered: tuple[PolicyCoverage, ...], tried: _MutationResult | None
+    passed: bool,
+    loaded: Bundle,
+    answered: list[CaseResult],
+    covered: tuple[PolicyCoverage, ...],
+    tried: _MutationResult | None,
 ) -> dict[str, Any]:
     told: dict[str, Any] = {
         "ok": passed,

@@ -161,7 +161,13 @@ class TextWriter:
         self.cut = False
 
     def shown(
-        self, text: str, limit: int = MAX_NAME, *, address: bool = False, block: bool = False, edges: bool = True
+        self,
+        text: str,
+        limit: int = MAX_NAME,
+        *,
+        address: bool = False,
+        block: bool = False,
+        edges: bool = True,
     ) -> str:
         """Somebody else's text in characters that can be seen; ``block``: it keeps its lines."""
         room, read, out = limit, 0, ""

@@ -19,21 +19,21 @@ from slack_sdk.models.blocks import (
     RichTextSectionElement,
 )
 
-from policy_service.channels.presentation.signing import waiting_siblings, signed_sentence, single_amount
 from policy_service.channels.presentation.review_status import quorum_status, short_outcome_text
+from policy_service.channels.presentation.signing import signed_sentence, single_amount, waiting_siblings
 from policy_service.channels.slack.blocks.block_kit import (
     MAX_NAME,
     MAX_VALUE,
-    TextWriter,
     Pointer,
+    TextWriter,
     characters,
+    date_text,
     link,
     our_text,
     plain,
     rich_text,
     section,
     utf16_units,
-    date_text,
 )
 from policy_service.queries.queue import CappedCount, QueuePage, QueueRow
 from policy_service.queries.review_models import ReviewPage

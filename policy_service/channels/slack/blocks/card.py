@@ -22,31 +22,31 @@ from policy_service.channels.presentation.formatting import pluralize
 from policy_service.channels.slack.blocks.block_kit import (
     MAX_CHARACTERS,
     MAX_VALUE,
-    RenderedMessage,
     Line,
-    TextWriter,
     Pointer,
+    RenderedMessage,
+    TextWriter,
     block_id,
     bold,
-    render_message,
+    date_text,
     escape_markup,
     link,
     our_text,
     quote,
+    render_message,
     rich_text,
     section,
     utc_text,
-    date_text,
 )
-from policy_service.channels.slack.blocks.card_body import CardBody, card_body
 from policy_service.channels.slack.blocks.buttons import (
     Row,
     decision_buttons,
     list_blocks,
-    waiting_text,
     open_buttons,
     review_url,
+    waiting_text,
 )
+from policy_service.channels.slack.blocks.card_body import CardBody, card_body
 from policy_service.channels.slack.blocks.people import state_text
 from policy_service.queries.effect_text import Piece
 from policy_service.queries.queue import CappedCount
@@ -98,7 +98,9 @@ __all__ = ["minimal_card", "no_buttons_reason", "card"]
 _HEADLINE = 200  # characters of a sentence in a notification
 
 
-def card(page: ReviewPage, *, pointer: Pointer, outbox_id: str, public_url: str, now: datetime) -> RenderedMessage:
+def card(
+    page: ReviewPage, *, pointer: Pointer, outbox_id: str, public_url: str, now: datetime
+) -> RenderedMessage:
     """A review as a message."""
     name = block_id(page.review_id, page.rev, outbox_id)
     body = card_body(page, name)
@@ -178,10 +180,13 @@ def digest(
         if waiting + more
         else "Nobody is asked about these any more"
     )
-    blocks: list[Block] = [rich_text(section(bold(head), our_text(".")), block_id=block_id(digest_id, 0, outbox_id))]
+    blocks: list[Block] = [
+        rich_text(section(bold(head), our_text(".")), block_id=block_id(digest_id, 0, outbox_id))
+    ]
     rows = (_digest_row(line, public_url, now) for line in lines)
     return render_message(
-        escape_markup(head), [*blocks, *list_blocks(rows, CappedCount(len(lines) + more), f"{public_url.rstrip('/')}/")]
+        escape_markup(head),
+        [*blocks, *list_blocks(rows, CappedCount(len(lines) + more), f"{public_url.rstrip('/')}/")],
     )
 
 
@@ -190,7 +195,10 @@ def _digest_row(line: DigestLine, public_url: str, now: datetime) -> Row:
     words = our_text(pen.shown(line.state.replace("_", " ").capitalize()))
     if line.state == "open":
         over = now >= line.answer_by
-        words = [*our_text("Time was up " if over else "To be answered by "), *date_text(line.answer_by, left=not over)]
+        words = [
+            *our_text("Time was up " if over else "To be answered by "),
+            *date_text(line.answer_by, left=not over),
+        ]
     way = link(review_url(public_url, line.review_id), "Open")
     return [section(pen.sentence(line.sentence, MAX_VALUE)), section(words, our_text(" · "), way)]
 
@@ -212,7 +220,9 @@ def thread_reply(
 ) -> RenderedMessage:
     """One event of a review; ``words`` is a reason or a comment that a person wrote, or None."""
     pen = TextWriter()
-    told = section(pen.said(line.text, MAX_EVENT_TEXT), _actor_text(line, pen), our_text(" · "), date_text(line.at))
+    told = section(
+        pen.said(line.text, MAX_EVENT_TEXT), _actor_text(line, pen), our_text(" · "), date_text(line.at)
+    )
     said = [quote(pen.said(words, MAX_TEXT_CHARS, block=True))] if words else []
     where = [section(link(review_url(public_url, review_id), "Read all of it"))] if pen.cut else []
     block = rich_text(told, *said, *where, block_id=block_id(review_id, rev, outbox_id))

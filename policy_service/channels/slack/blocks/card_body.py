@@ -19,12 +19,18 @@ from typing import Final
 
 from slack_sdk.models.blocks import Block, ContextBlock, RichTextElement
 
-from policy_service.channels.presentation.arguments import ArgView, ArgumentsPage, arg_views, ordered_members, matches_canonical
-from policy_service.channels.presentation.text_findings import TextFinding
-from policy_service.channels.presentation.marked_text import mark
-from policy_service.channels.presentation.signing import approval_effect
-from policy_service.channels.presentation.review_status import quorum_status
+from policy_service.channels.presentation.arguments import (
+    ArgumentsPage,
+    ArgView,
+    arg_views,
+    matches_canonical,
+    ordered_members,
+)
 from policy_service.channels.presentation.formatting import pluralize
+from policy_service.channels.presentation.marked_text import mark
+from policy_service.channels.presentation.review_status import quorum_status
+from policy_service.channels.presentation.signing import approval_effect
+from policy_service.channels.presentation.text_findings import TextFinding
 from policy_service.channels.slack.blocks.block_kit import (
     MAX_VALUE,
     MAX_WRITTEN,
@@ -32,6 +38,7 @@ from policy_service.channels.slack.blocks.block_kit import (
     TextWriter,
     bold,
     characters,
+    date_text,
     our_text,
     plain,
     preformatted,
@@ -39,24 +46,21 @@ from policy_service.channels.slack.blocks.block_kit import (
     section,
     utf16_units,
     visible_span,
-    date_text,
 )
 from policy_service.channels.slack.blocks.people import (
     MAX_GATES,
-    recent_denial_lines,
     gate_lines,
-    quorum_lines,
-    rule_names,
     outcome_lines,
+    quorum_lines,
+    recent_denial_lines,
+    rule_names,
 )
 from policy_service.queries.effect_text import ArgRow, Piece
 from policy_service.queries.review_models import ReviewPage
 
 MAX_ARGS_CHARACTERS: Final = 1_500  # about two screens of a phone: who has to scroll further reads the page
 MAX_ARGS_LINES: Final = 30
-PREFIX_CHARACTERS: Final = (
-    600  # shown of what does not fit: enough to know it again, too little to decide by
-)
+PREFIX_CHARACTERS: Final = 600  # shown of what does not fit: enough to know it again, too little to decide by
 PREFIX_LINES: Final = 20
 
 _DECODER: Final = json.JSONDecoder(strict=True)
@@ -223,7 +227,9 @@ def _in_sentence(pieces: tuple[Piece, ...]) -> list[TextFinding]:
     return [finding for marked in values for finding in marked.findings]
 
 
-def _warning_lines(page: ReviewPage, misled: tuple[MisleadingPart, ...], pen: TextWriter) -> list[RichTextElement]:
+def _warning_lines(
+    page: ReviewPage, misled: tuple[MisleadingPart, ...], pen: TextWriter
+) -> list[RichTextElement]:
     number = len(page.warnings) + len(misled)
     if not number:
         return []
@@ -255,14 +261,18 @@ def _arg_lines(page: ReviewPage, args: ShownArgs, pen: TextWriter) -> list[RichT
         lines.append(section(our_text(args.note)))
     amounts = [(row.name, row.money) for row in page.args if row.money is not None]
     lines += [
-        section(pen.said(name), our_text(" is "), bold(pen.shown(f"{money.text} {money.currency}")), our_text("."))
+        section(
+            pen.said(name), our_text(" is "), bold(pen.shown(f"{money.text} {money.currency}")), our_text(".")
+        )
         for name, money in amounts[:MAX_AMOUNTS]
     ]
     if len(amounts) > MAX_AMOUNTS:
         pen.cut = True
     unseen = [row.name for row in page.args if row.unseen]
     if unseen:
-        lines.append(section(our_text("No policy could weigh "), bold(pen.names(unseen, MAX_AMOUNTS)), our_text(".")))
+        lines.append(
+            section(our_text("No policy could weigh "), bold(pen.names(unseen, MAX_AMOUNTS)), our_text("."))
+        )
     return lines
 
 
@@ -270,7 +280,11 @@ def _review_lines(page: ReviewPage, pen: TextWriter, most: int, *, small: bool) 
     """How far it has come, until when, and which rules ask whom: what a reader in passing looks for comes first."""
     lines = quorum_lines(page, pen)
     lines.append(
-        section(our_text("Answer by "), date_text(page.answer_by, left=True), our_text(", else it expires unfired."))
+        section(
+            our_text("Answer by "),
+            date_text(page.answer_by, left=True),
+            our_text(", else it expires unfired."),
+        )
     )
     if does := approval_effect(page, quorum_status(page).wanted):
         lines.append(section(our_text(does)))
@@ -306,7 +320,9 @@ def _requester_lines(page: ReviewPage, pen: TextWriter) -> list[RichTextElement]
         if page.agent_owner
         else our_text(", for nobody: this agent has no owner")
     )
-    lines: list[RichTextElement] = [section(our_text("Asked by "), bold(pen.shown(page.agent)), owner, our_text("."))]
+    lines: list[RichTextElement] = [
+        section(our_text("Asked by "), bold(pen.shown(page.agent)), owner, our_text("."))
+    ]
     facts = f"{pluralize(len(page.facts), 'fact')} looked up" if page.facts else ""
     claims = "what the agent says of it, unchecked" if page.claimed else ""
     beside = ", and ".join(filter(None, (facts, claims)))

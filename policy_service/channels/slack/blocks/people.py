@@ -12,9 +12,23 @@ from typing import Final
 
 from slack_sdk.models.blocks import RichTextElement
 
-from policy_service.channels.presentation.review_status import OutcomeText, counted_denial, join_names, outcome_text, quorum_status
-from policy_service.channels.presentation.formatting import pluralize, join_or
-from policy_service.channels.slack.blocks.block_kit import MAX_WRITTEN, TextWriter, bold, our_text, quote, section, date_text
+from policy_service.channels.presentation.formatting import join_or, pluralize
+from policy_service.channels.presentation.review_status import (
+    OutcomeText,
+    counted_denial,
+    join_names,
+    outcome_text,
+    quorum_status,
+)
+from policy_service.channels.slack.blocks.block_kit import (
+    MAX_WRITTEN,
+    TextWriter,
+    bold,
+    date_text,
+    our_text,
+    quote,
+    section,
+)
 from policy_service.queries.review_models import BreakGlassView, GateView, ReviewPage, VoteLine
 
 MAX_GATES: Final = 4  # more rules than this about one effect are read on the page
@@ -29,7 +43,9 @@ def gate_lines(page: ReviewPage, pen: TextWriter, most: int = MAX_GATES) -> list
     if len(page.gates) > most:
         pen.cut = True
         lines.append(
-            section(our_text(f"{pluralize(len(page.gates) - most, 'more gate')} asked: they are on the page."))
+            section(
+                our_text(f"{pluralize(len(page.gates) - most, 'more gate')} asked: they are on the page.")
+            )
         )
     return lines
 
@@ -76,10 +92,14 @@ def quorum_lines(page: ReviewPage, pen: TextWriter) -> list[RichTextElement]:
         does = "does" if len(idle) == 1 else "do"
         lines.append(
             section(
-                our_text("What "), bold(_voters(idle, aside)), our_text(f" approved {does} not count as things stand.")
+                our_text("What "),
+                bold(_voters(idle, aside)),
+                our_text(f" approved {does} not count as things stand."),
             )
         )
-    could = dict.fromkeys(_eligible_text(gate, aside) for gate in page.gates[:MAX_GATES] if gate.have < gate.quorum)
+    could = dict.fromkeys(
+        _eligible_text(gate, aside) for gate in page.gates[:MAX_GATES] if gate.have < gate.quorum
+    )
     lines += [section(our_text(words)) for words in could if words]
     glass = page.break_glass
     return lines + ([_break_glass_line(glass)] if glass is not None and glass.signed else [])
@@ -99,7 +119,11 @@ def decision_lines(page: ReviewPage) -> list[RichTextElement]:
     if page.state == "denied" and (vote := counted_denial(page)) is not None:
         lines: list[RichTextElement] = [
             section(
-                bold("Denied"), our_text(" by "), bold(aside.shown(vote.person_name)), our_text(" · "), date_text(vote.at)
+                bold("Denied"),
+                our_text(" by "),
+                bold(aside.shown(vote.person_name)),
+                our_text(" · "),
+                date_text(vote.at),
             )
         ]
         return [*lines, quote(aside.said(vote.reason, MAX_WRITTEN, block=True))] if vote.reason else lines
@@ -109,7 +133,11 @@ def decision_lines(page: ReviewPage) -> list[RichTextElement]:
     if page.state != "met" or not signed:
         return []
     last = max(vote.at for vote in signed)
-    return [section(bold("Approved"), our_text(" by "), bold(_voters(signed, aside)), our_text(" · "), date_text(last))]
+    return [
+        section(
+            bold("Approved"), our_text(" by "), bold(_voters(signed, aside)), our_text(" · "), date_text(last)
+        )
+    ]
 
 
 def _break_glass_line(glass: BreakGlassView) -> RichTextElement:
@@ -131,7 +159,9 @@ def recent_denial_lines(page: ReviewPage, most: int = MAX_DENIALS) -> list[RichT
                 bold(aside.shown(one.person_name)),
                 our_text(" · "),
                 date_text(one.at),
-                our_text(f". Different here: {differs}." if differs else ". Every argument is the same as then."),
+                our_text(
+                    f". Different here: {differs}." if differs else ". Every argument is the same as then."
+                ),
             )
         )
         if one.reason:

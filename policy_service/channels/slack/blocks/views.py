@@ -21,18 +21,18 @@ from slack_sdk.models.blocks import (
 )
 from slack_sdk.models.views import View
 
-from policy_service.channels.presentation.formatting import age_words, pluralize, as_sentence
+from policy_service.channels.presentation.formatting import age_words, as_sentence, pluralize
 from policy_service.channels.slack.blocks.block_kit import (
     MAX_NAME,
     MAX_WRITTEN,
+    Pointer,
     RenderedMessage,
     TextWriter,
-    Pointer,
     bold,
-    render_message,
     escape_markup,
     our_text,
     plain,
+    render_message,
     rich_text,
     section,
     utc_text,
@@ -40,13 +40,13 @@ from policy_service.channels.slack.blocks.block_kit import (
 )
 from policy_service.channels.slack.blocks.buttons import (
     MAX_CONFIRM,
-    list_blocks,
-    count_waiting,
-    waiting_text,
-    open_button,
     completes_quorum,
+    count_waiting,
+    list_blocks,
+    open_button,
     queue_row,
     signing_text,
+    waiting_text,
 )
 from policy_service.queries.policies import EvaluatedCall
 from policy_service.queries.queue import QueuePage
@@ -110,7 +110,9 @@ def link_invitation(url: str, minutes: int) -> RenderedMessage:
     once = f"The link is yours alone, works once, and for {pluralize(minutes, 'minute')}."
     words = f"Sign in once, so that Countersign knows who you are. {once}"
     button = ButtonElement(text=plain("Link my account"), action_id="link", url=url)
-    return render_message(escape_markup(words), [rich_text(section(our_text(words))), ActionsBlock(elements=[button])])
+    return render_message(
+        escape_markup(words), [rich_text(section(our_text(words))), ActionsBlock(elements=[button])]
+    )
 
 
 def my_reviews_message(page: QueuePage, *, public_url: str) -> RenderedMessage:
@@ -190,7 +192,11 @@ def _noted(words: str) -> Block:
 def _unknown() -> list[Block]:
     words = "Countersign does not know yet who you are in Slack. Link your account once, by signing in."
     way = "Write /countersign link to get a link of your own."
-    return [HeaderBlock(text=plain("Link your account")), rich_text(section(our_text(words))), rich_text(section(our_text(way)))]
+    return [
+        HeaderBlock(text=plain("Link your account")),
+        rich_text(section(our_text(words))),
+        rich_text(section(our_text(way))),
+    ]
 
 
 def _refused(why_not: str, queue: str, *, linked: bool) -> list[Block]:
@@ -255,7 +261,8 @@ def approve_modal(page: ReviewPage, pointer: Pointer) -> dict[str, Any]:
     """Asks the reason that a gate wants for a yes, and says what is signed."""
     submit = "Countersign and release" if completes_quorum(page) else "Countersign"
     about = rich_text(
-        section(our_text(signing_text(page, MAX_CONFIRM))), section(TextWriter().said(page.finality, MAX_CONFIRM))
+        section(our_text(signing_text(page, MAX_CONFIRM))),
+        section(TextWriter().said(page.finality, MAX_CONFIRM)),
     )
     hint = "It goes into the log under your name."
     return _form("approve", "Countersign", submit, pointer, about, _words("Note (this gate wants one)", hint))

@@ -6,11 +6,18 @@ from datetime import datetime
 from typing import Final
 
 from policy_service.channels.presentation.arguments import FoldedText, fold
+from policy_service.channels.presentation.formatting import clock_time
 from policy_service.channels.presentation.marked_text import Marked, mark
 from policy_service.channels.presentation.signing import approval_effect, waiting_siblings
-from policy_service.channels.presentation.formatting import clock_time
 from policy_service.domain.values import money_text
-from policy_service.queries.context_panel import ContextPanel, LastApproved, MeterLine, Precedents, Precedent, RedemptionProof
+from policy_service.queries.context_panel import (
+    ContextPanel,
+    LastApproved,
+    MeterLine,
+    Precedent,
+    Precedents,
+    RedemptionProof,
+)
 from policy_service.queries.effect_text import ArgRow, Money
 from policy_service.queries.review_models import ReviewPage, Sibling
 

@@ -15,12 +15,12 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
+from policy_service.channels.presentation.formatting import Deadline, clock_time, deadline_of
 from policy_service.channels.presentation.marked_text import mark
 from policy_service.channels.presentation.review_status import OutcomeText, short_outcome_text
-from policy_service.channels.presentation.formatting import Deadline, clock_time, deadline_of
 from policy_service.errors import InvalidRequestError
 from policy_service.queries.effect_text import Money, Piece
-from policy_service.queries.queue import Order, QueuePage, QueueRow, Tab, QueueFilter
+from policy_service.queries.queue import Order, QueueFilter, QueuePage, QueueRow, Tab
 
 _MAX_CHARS = 200
 # where in the list and in the log, and what stands beside it
@@ -188,7 +188,9 @@ def queue_groups(
     )
 
 
-def _entries(rows: Sequence[QueueRow], now: datetime, wanted: QueueFilter, beside: str) -> Iterable[QueueEntry]:
+def _entries(
+    rows: Sequence[QueueRow], now: datetime, wanted: QueueFilter, beside: str
+) -> Iterable[QueueEntry]:
     kinds = Counter(row.alike for row in rows if row.alike)
     told: set[str] = set()
     for row in rows:

@@ -2,7 +2,24 @@
 must pass `contract.py`, and `Inside` what the tools of one get to work on.
 """
 
-from countersign.adapters.protocol import Change, EffectContext, LiveAdapter, LiveCall, LiveSession, Savepoint, ObservedVersion
+from countersign.adapters.protocol import (
+    Change,
+    EffectContext,
+    LiveAdapter,
+    LiveCall,
+    LiveSession,
+    ObservedVersion,
+    Savepoint,
+)
 from countersign.adapters.sqlite import SQLiteAdapter
 
-__all__ = ["Change", "EffectContext", "LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter", "Savepoint", "ObservedVersion"]
+__all__ = [
+    "Change",
+    "EffectContext",
+    "LiveAdapter",
+    "LiveCall",
+    "LiveSession",
+    "SQLiteAdapter",
+    "Savepoint",
+    "ObservedVersion",
+]

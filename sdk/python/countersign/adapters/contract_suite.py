@@ -16,16 +16,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from countersign.adapters.contract_suite_cases import NestedEffectTests, RefusalTests, LateCallTests
 from countersign.adapters.contract_suite_base import (
     CALL,
     TXN,
     A,
     ContractResource,
-    commit,
     assert_equal,
     assert_raises,
+    commit,
 )
+from countersign.adapters.contract_suite_cases import LateCallTests, NestedEffectTests, RefusalTests
 from countersign.adapters.protocol import LiveAdapter, LiveSession
 from countersign.errors import IsolationConflict, OutsideTransaction, SessionLost, TransactionBusy
 
@@ -54,7 +54,9 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             resource.write(adapter, "more", "new")
             resource.remove(adapter, "gone")
         session.prepare(A)
-        assert_equal(resource.adapter().landed(A) is True, False, "landed, before the commit")  # None: it is open
+        assert_equal(
+            resource.adapter().landed(A) is True, False, "landed, before the commit"
+        )  # None: it is open
         commit(session)
         seen = [resource.outside(key) for key in ("k", "more", "gone")]
         assert_equal(seen, ["new", "new", None], "outside, after the commit")
@@ -310,7 +312,9 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
             return
         session.prepare(A)
         commit(session)
-        assert_equal((resource.outside("k"), resource.adapter().landed(A)), ("new", True), "once it is finished")
+        assert_equal(
+            (resource.outside("k"), resource.adapter().landed(A)), ("new", True), "once it is finished"
+        )
         assert_equal(resource.adapter().recover(TXN, A), None, "recover, the second time")
 
     def test_what_it_prepared_is_undone_by_another_as_well(self, tmp_path: Path) -> None:
@@ -362,11 +366,19 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
                 session.verify_isolation() if refuses == "verify_unmoved" else session.prepare(A)
             (moved,) = caught
             assert_equal(isinstance(moved, IsolationConflict) and moved.key, key, "the key of the refusal")
-            assert_equal(isinstance(moved, IsolationConflict) and moved.expected != moved.now, True, "its versions differ")
+            assert_equal(
+                isinstance(moved, IsolationConflict) and moved.expected != moved.now,
+                True,
+                "its versions differ",
+            )
             if read is not None:
                 assert_equal(isinstance(moved, IsolationConflict) and moved.read, read, "whether it was read")
             (seen,) = (one for one in session.versions() if one.key == key)
-            assert_equal(isinstance(moved, IsolationConflict) and moved.expected, seen.version, "the version that was seen")
+            assert_equal(
+                isinstance(moved, IsolationConflict) and moved.expected,
+                seen.version,
+                "the version that was seen",
+            )
             session.undo()
             assert_equal(resource.outside(key), "theirs", "outside")
 
@@ -388,5 +400,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
                 code = 0
             finally:
                 os._exit(code)
-        assert_equal(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0, "the exit code of the process that died")
+        assert_equal(
+            os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0, "the exit code of the process that died"
+        )
         return resource

@@ -18,11 +18,11 @@ from countersign.adapters.contract_suite_base import (
     A,
     ContractBase,
     ContractResource,
-    nested_transaction,
-    commit,
     assert_equal,
-    raise_interrupt,
     assert_raises,
+    commit,
+    nested_transaction,
+    raise_interrupt,
 )
 from countersign.adapters.protocol import LiveAdapter
 from countersign.errors import IsolationConflict, NotStageable, OutsideTransaction
@@ -116,7 +116,9 @@ class NestedEffectTests(ContractBase):
                 raise_interrupt(ZeroDivisionError)
             session.prepare(A)
             commit(session)
-            assert_equal((resource.outside("k"), resource.outside("kept")), ("old", "new"), "after the commit")
+            assert_equal(
+                (resource.outside("k"), resource.outside("kept")), ("old", "new"), "after the commit"
+            )
         session.undo()
 
 
@@ -185,7 +187,9 @@ class LateCallTests(ContractBase):
         for one in late:
             one()
         with session.effect(CALL):
-            assert_equal((resource.read(adapter, "k"), resource.read(adapter, "more")), ("old", None), "after it")
+            assert_equal(
+                (resource.read(adapter, "k"), resource.read(adapter, "more")), ("old", None), "after it"
+            )
         session.prepare(A)
         commit(session)
         assert_equal((resource.outside("k"), resource.outside("more")), ("old", None), "after the commit")
@@ -228,7 +232,11 @@ class LateCallTests(ContractBase):
     def test_what_an_effect_has_started_and_waits_for_is_part_of_it(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):
-            assert_equal(_run_late_call(lambda: resource.write(adapter, "k", "new"))(), "nothing", "what a thread hears")
+            assert_equal(
+                _run_late_call(lambda: resource.write(adapter, "k", "new"))(),
+                "nothing",
+                "what a thread hears",
+            )
             assert_equal(resource.read(adapter, "k"), "new", "inside")
         session.prepare(A)
         commit(session)
@@ -247,7 +255,9 @@ def _start_late_calls(resource: ContractResource, adapter: LiveAdapter) -> list[
 
 def _assert_refused(act: Callable[[], object]) -> Late:
     heard = _run_late_call(act)
-    return lambda: assert_equal(heard(), "OutsideTransaction", "what a thread hears that goes on after its effect")
+    return lambda: assert_equal(
+        heard(), "OutsideTransaction", "what a thread hears that goes on after its effect"
+    )
 
 
 def _run_late_call(act: Callable[[], object]) -> Callable[[], str]:

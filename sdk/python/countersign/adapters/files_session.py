@@ -14,10 +14,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from countersign.adapters.confined_folder import ConfinedFolder, Parts, split_path, content_version
-from countersign.adapters.protocol import Change, EffectContext, LiveCall, LiveSession, Savepoint, ObservedVersion
+from countersign.adapters.confined_folder import ConfinedFolder, Parts, content_version, split_path
+from countersign.adapters.protocol import (
+    Change,
+    EffectContext,
+    LiveCall,
+    LiveSession,
+    ObservedVersion,
+    Savepoint,
+)
 from countersign.adapters.redo_log import SessionFolder, sync_folder
-from countersign.adapters.redo_record import COMMITTING, PREPARED, UNDOING, FileOperation, RedoRecord, UnfinishedSession
+from countersign.adapters.redo_record import (
+    COMMITTING,
+    PREPARED,
+    UNDOING,
+    FileOperation,
+    RedoRecord,
+    UnfinishedSession,
+)
 from countersign.errors import IsolationConflict, NotStageable
 
 _FOLDER_VERSION: Final = "folder"
@@ -89,7 +103,9 @@ class FilesSession(LiveSession):
         below = {one[len(parts)] for one in self._written() if one[: len(parts)] == parts}
         if found is None and not below:
             raise NotStageable(f"there is no folder {'/'.join(parts)!r} in {self._name!r}")
-        self._seen.setdefault(_folder_key(parts), ObservedVersion(_folder_key(parts), _names_version(found), read=True))
+        self._seen.setdefault(
+            _folder_key(parts), ObservedVersion(_folder_key(parts), _names_version(found), read=True)
+        )
         gone = {one[-1] for one, number in self._over.items() if number is None and one[:-1] == parts}
         return tuple(sorted({*(found or ())} - gone | below))
 

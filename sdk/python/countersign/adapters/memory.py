@@ -16,8 +16,16 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
-from countersign.adapters.protocol import Change, EffectContext, LiveAdapter, LiveCall, LiveSession, Savepoint, ObservedVersion
-from countersign.errors import MisuseError, IsolationConflict, NotStageable
+from countersign.adapters.protocol import (
+    Change,
+    EffectContext,
+    LiveAdapter,
+    LiveCall,
+    LiveSession,
+    ObservedVersion,
+    Savepoint,
+)
+from countersign.errors import IsolationConflict, MisuseError, NotStageable
 from countersign.texts import text_of
 
 _NAMES: Final = "/"  # the key of the set of all keys
@@ -232,7 +240,9 @@ class MemorySession(LiveSession):
         for seen in self._seen.values():
             now = self._version(seen.key)
             if now != seen.version:
-                raise IsolationConflict(self._memory.name, seen.key, read=seen.read, expected=seen.version, now=now)
+                raise IsolationConflict(
+                    self._memory.name, seen.key, read=seen.read, expected=seen.version, now=now
+                )
 
     def _require_undisputed(self, other: MemorySession) -> None:
         mine, theirs = self._written(), other._written()

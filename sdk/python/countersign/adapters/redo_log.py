@@ -35,9 +35,9 @@ from countersign.adapters.redo_record import (
     FileOperation,
     RedoRecord,
     UnfinishedSession,
-    unfinished_session_error,
-    rollback_conflict_error,
     read_record,
+    rollback_conflict_error,
+    unfinished_session_error,
 )
 from countersign.errors import JournalError, NotStageable, TransactionBusy
 

@@ -29,9 +29,9 @@ from typing import Final
 from weakref import WeakSet
 
 from countersign.adapters.protocol import Change, EffectContext, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.adapters.sqlite_diff import changes_of, require_references
 from countersign.adapters.sqlite_connection import SAVEPOINT_PREFIX, LiveConnection
-from countersign.errors import MisuseError, IsolationConflict, NotStageable, SessionLost
+from countersign.adapters.sqlite_diff import changes_of, require_references
+from countersign.errors import IsolationConflict, MisuseError, NotStageable, SessionLost
 
 _LANDED: Final = (
     "CREATE TABLE IF NOT EXISTS countersign_landed (attempt_id TEXT PRIMARY KEY, landed_at TEXT NOT NULL)"

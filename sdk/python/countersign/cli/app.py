@@ -22,22 +22,22 @@ import typer
 
 from countersign.cli.budgets import budget_app
 from countersign.cli.catalogue import show_catalogue, take
-from countersign.cli.journal import close_journal, journal_app
 from countersign.cli.dry_run import plan, replay_journal
+from countersign.cli.journal import close_journal, journal_app
 from countersign.cli.terminal import (
     AllToolsOption,
     JsonOption,
     ToolsOption,
-    report_errors,
     print_json,
     print_table,
+    report_errors,
 )
 from countersign.contract import names
 from countersign.contract.codes import ErrorCode
 from countersign.errors import CountersignError, MisuseError, ServiceRefused
 from countersign.errors.reasons import Question, open_questions
 from countersign.integrations.errors import require_package
-from countersign.journal.export import json_text, escape_unprintable
+from countersign.journal.export import escape_unprintable, json_text
 from countersign.manifests.drafts import manifest_json
 from countersign.manifests.export import ExportedDraft, export_drafts, export_manifests
 from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
@@ -45,7 +45,7 @@ from countersign.recovery.recovery import RecoveryResult, resume_async
 from countersign.recovery.worker import run_worker
 from countersign.runtime import Runtime
 from countersign.tools.definition import Tool
-from countersign.tools.registry import modules_in_folder, load_tools
+from countersign.tools.registry import load_tools, modules_in_folder
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, help="Agents' tools and journal.")
 tools_app: Final = typer.Typer(no_args_is_help=True, help="The tools an agent may ask for.")

@@ -18,17 +18,17 @@ import typer
 from countersign.cli.terminal import (
     JournalOption,
     JsonOption,
-    report_errors,
+    format_minute,
+    open_journal,
     print_json,
     print_table,
-    open_journal,
-    format_minute,
+    report_errors,
 )
 from countersign.clock import SystemClock
 from countersign.errors import MisuseError
 from countersign.journal import Journal
 from countersign.journal.database import Row
-from countersign.llm.budgets import day_of, load_budgets, renews_at, format_amount
+from countersign.llm.budgets import day_of, format_amount, load_budgets, renews_at
 from countersign.settings import BUDGETS_VARIABLE
 
 budget_app: Final = typer.Typer(no_args_is_help=True, help="What calls to language models took and may take.")

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from countersign.catalogue.loader import uncompensated_acts, entry, search_entries, with_compensations
-from countersign.cli.terminal import JsonOption, report_errors, print_json
+from countersign.catalogue.loader import entry, search_entries, uncompensated_acts, with_compensations
+from countersign.cli.terminal import JsonOption, print_json, report_errors
 from countersign.contract.manifest import ToolManifest
 from countersign.errors import MisuseError
 from countersign.journal.export import escape_unprintable
@@ -36,9 +36,7 @@ def show_catalogue(
 ) -> None:
     """List ready manifests of common services, and the acts that nothing takes back."""
     found = search_entries(word)
-    acts = [
-        one for one in uncompensated_acts() if not word or one.tool in {each.tool for each in found}
-    ]
+    acts = [one for one in uncompensated_acts() if not word or one.tool in {each.tool for each in found}]
     if as_json:
         print_json(
             {

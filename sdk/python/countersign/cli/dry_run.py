@@ -22,14 +22,21 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
-from countersign.cli.terminal import JournalOption, JsonOption, report_errors, journal_location, print_json, print_table
+from countersign.cli.terminal import (
+    JournalOption,
+    JsonOption,
+    journal_location,
+    print_json,
+    print_table,
+    report_errors,
+)
 from countersign.errors import CountersignError, Denied, MisuseError, ReviewRequired, ServiceUnavailable
 from countersign.errors.execution import error_location
-from countersign.journal.export import json_text, escape_unprintable
-from countersign.simulation.replay_report import ReplayResult, require_mode
+from countersign.journal.export import escape_unprintable, json_text
+from countersign.runtime import Runtime
 from countersign.simulation.dry_run_report import DryRun
 from countersign.simulation.replay import Mode, replay
-from countersign.runtime import Runtime
+from countersign.simulation.replay_report import ReplayResult, require_mode
 from countersign.texts import text_of
 from countersign.tools.registry import load_tools
 from countersign.transactions.rerun import require_step, run_transaction

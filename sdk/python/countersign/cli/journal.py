@@ -21,21 +21,28 @@ from countersign.cli.terminal import (
     AllToolsOption,
     JournalOption,
     JsonOption,
-    report_errors,
+    format_minute,
     journal_location,
+    open_journal,
     print_json,
     print_members,
     print_table,
-    open_journal,
-    format_minute,
+    report_errors,
 )
 from countersign.errors import MisuseError, SettingsError
-from countersign.journal.statistics import count
 from countersign.journal.damage import Verified
+from countersign.journal.export import (
+    DAMAGED,
+    ExportFormat,
+    description_of,
+    escape_unprintable,
+    render_export,
+    summary_of,
+)
 from countersign.journal.location import default_key_path
 from countersign.journal.queries import TransactionFilter, parse_time
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.export import DAMAGED, ExportFormat, description_of, render_export, summary_of, escape_unprintable
+from countersign.journal.statistics import count
 from countersign.journal.verification import verify
 from countersign.recovery.prior_run import close
 from countersign.runtime import Runtime

@@ -16,8 +16,8 @@ from rich.table import Column, Table
 
 from countersign.errors import CountersignError
 from countersign.journal import Journal, require_journal
+from countersign.journal.export import escape_unprintable, json_text
 from countersign.journal.location import JournalLocation, parse_location
-from countersign.journal.export import json_text, escape_unprintable
 from countersign.settings import journal_key_path_from_env, journal_path_from_env
 
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text for people.")]

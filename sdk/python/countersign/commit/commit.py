@@ -22,18 +22,18 @@ from typing import Any, Final
 
 from countersign.commit.attempt import Authority
 from countersign.commit.executor import EffectExecutor
+from countersign.commit.finalizer import Finalizer
 from countersign.commit.plan import Plan
 from countersign.commit.reconciliation import redeemed_by_us, report_to_restored_service
 from countersign.commit.review import (
-    ProposalResponder,
     CommitOptions,
+    ProposalResponder,
+    describe_outage,
     edits_in_force,
     record_service_state,
     review_pending_error,
     wait_for_review,
-    describe_outage,
 )
-from countersign.commit.finalizer import Finalizer
 from countersign.contract.codes import DenyCode, ErrorCode
 from countersign.contract.states import TxnState
 from countersign.contract.verify import VerifiedRelease
@@ -67,7 +67,9 @@ _RELOAD_CODES: Final = frozenset(
 class Commit:
     """One commit of one frozen list."""
 
-    def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork, terms: CommitOptions) -> None:
+    def __init__(
+        self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork, terms: CommitOptions
+    ) -> None:
         self._engine = engine
         self._lease = lease
         self._plan = plan
@@ -119,7 +121,9 @@ class Commit:
         try:
             return await self._engine.service.submit(self._submission())
         except ServiceRefused as refused:
-            if refused.problem_code != ErrorCode.OTHER_EPOCH or not await report_to_restored_service(self._engine):
+            if refused.problem_code != ErrorCode.OTHER_EPOCH or not await report_to_restored_service(
+                self._engine
+            ):
                 self._require_unspent(refused)
                 raise
         try:

@@ -39,8 +39,8 @@ from countersign.errors import (
 )
 from countersign.errors.reasons import PendingReview
 from countersign.journal import EffectOutcome, EffectRecord, Lease, LocalState
-from countersign.journal.states import IN_DOUBT
 from countersign.journal.queries import COMPENSATE_LANE, STAGED_LANE
+from countersign.journal.states import IN_DOUBT
 from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
 
@@ -77,7 +77,9 @@ def describe_refusal(call: PlannedCall, error: CountersignError) -> str:
     """
     if call.has_secrets:
         return f"{type(error).__name__}, whose text is not told, for it may repeat secret arguments"
-    told = next((text.format(error) for kind, text in _REFUSAL_TEXTS.items() if isinstance(error, kind)), str(error))
+    told = next(
+        (text.format(error) for kind, text in _REFUSAL_TEXTS.items() if isinstance(error, kind)), str(error)
+    )
     return told[:MAX_ERROR]
 
 

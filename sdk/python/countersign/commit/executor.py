@@ -26,19 +26,25 @@ from countersign import tracing
 from countersign.commit.attempt import (
     MAX_ERROR,
     Authority,
+    FireWindow,
     Outcomes,
     PermitRefused,
-    FireWindow,
-    TooLateError,
     Retries,
+    TooLateError,
     is_exit,
     is_final,
     is_not_done,
-    redact_exit,
     public_cause,
+    redact_exit,
 )
 from countersign.commit.plan import PlannedCall
-from countersign.commit.probes import LEFT_RUNNING, UncertainCall, ProbeFinding, run_probe_after_call, find_probe
+from countersign.commit.probes import (
+    LEFT_RUNNING,
+    ProbeFinding,
+    UncertainCall,
+    find_probe,
+    run_probe_after_call,
+)
 from countersign.concurrency import ToolTimeoutError
 from countersign.contract.states import Outcome
 from countersign.errors import JournalError, NotDone, NotStageable, WorkerStopping
@@ -47,7 +53,7 @@ from countersign.runtime import Engine
 from countersign.service.enforcement import Permit
 from countersign.tools.context import FiringEffect, RequestOrder, RequestTracker, bind_effect
 from countersign.tools.results import unfinished_error
-from countersign.waiting import InterruptedWaitError, CallRaised, StillRunning
+from countersign.waiting import CallRaised, InterruptedWaitError, StillRunning
 
 log: Final = logging.getLogger("countersign")
 _LOSSY_RESULT: Final = (
@@ -273,7 +279,9 @@ class EffectExecutor:
         if instead := call.tool.signature.result.loses(returned, raw):
             log.warning(_LOSSY_RESULT, call.tool.name, type(returned).__name__, instead)
 
-    async def _record_failures(self, failed: Sequence[tuple[PlannedCall, Exception]], doubtful: set[str]) -> None:
+    async def _record_failures(
+        self, failed: Sequence[tuple[PlannedCall, Exception]], doubtful: set[str]
+    ) -> None:
         """What is known is on the disk before a probe is asked about the rest: that may take its time."""
         asked = []
         for call, error in failed:
@@ -306,7 +314,9 @@ class EffectExecutor:
                 "%s did not happen (%s); its manifest lets it fail, and the others go on", call.tool.name, why
             )
         else:
-            self._stop(call, outcome, public_cause(call, error), why, None if found is None else found.conclusive_at)
+            self._stop(
+                call, outcome, public_cause(call, error), why, None if found is None else found.conclusive_at
+            )
 
     def _why(self, call: PlannedCall, error: BaseException) -> str:
         told = self._tries.told(call, error)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from countersign.commit.attempt import PermitRefused, last_try_was_not_done
-from countersign.commit.compensation import Compensator, CompensationResult
-from countersign.commit.executor import ExecutionResult, EffectExecutor
+from countersign.commit.compensation import CompensationResult, Compensator
+from countersign.commit.executor import EffectExecutor, ExecutionResult
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.reconciliation import flush_outbox
 from countersign.contract.states import Outcome
@@ -29,8 +29,8 @@ from countersign.errors import (
 )
 from countersign.errors.execution import COMPENSATION_UNKNOWN, IN_EFFECT, without_reads
 from countersign.journal import Lease, LocalState, LocalTxn
-from countersign.journal.states import IN_DOUBT
 from countersign.journal.queries import COMPENSATE_LANE
+from countersign.journal.states import IN_DOUBT
 from countersign.live.sessions import AdapterCommitError
 from countersign.live.work import LiveWork
 from countersign.runtime import Engine

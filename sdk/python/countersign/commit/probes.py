@@ -73,7 +73,9 @@ def find_probe(engine: Engine, call: PlannedCall) -> Probe | None:
     return None if name is None else engine.registry.probe(name)
 
 
-async def run_probe(engine: Engine, call: PlannedCall, doubt: UncertainCall, attempt_id: str) -> ProbeFinding | None:
+async def run_probe(
+    engine: Engine, call: PlannedCall, doubt: UncertainCall, attempt_id: str
+) -> ProbeFinding | None:
     """Ask the probe of a call; None where it has none."""
     asked = find_probe(engine, call)
     if asked is None:
@@ -84,7 +86,9 @@ async def run_probe(engine: Engine, call: PlannedCall, doubt: UncertainCall, att
     return found
 
 
-async def run_probe_after_call(engine: Engine, call: PlannedCall, doubt: UncertainCall, attempt_id: str) -> ProbeFinding | None:
+async def run_probe_after_call(
+    engine: Engine, call: PlannedCall, doubt: UncertainCall, attempt_id: str
+) -> ProbeFinding | None:
     """The same in the process whose call it was, just now: where the timeout is short, it waits that long for a "no"
     to count.
     """
@@ -143,12 +147,16 @@ def _arguments(call: PlannedCall, asked: Probe) -> dict[str, Any]:
     return asked.signature.typed({name: given[name] for name in asked.signature.names if name in given})
 
 
-def _interpret(call: PlannedCall, asked: Probe, answer: ProbeAnswer, doubt: UncertainCall, at: float) -> ProbeFinding:
+def _interpret(
+    call: PlannedCall, asked: Probe, answer: ProbeAnswer, doubt: UncertainCall, at: float
+) -> ProbeFinding:
     says = f"its probe {asked.name}"
     if isinstance(answer, Happened):
         return _fired_finding(call, says, answer)
     if isinstance(answer, Unsure):
-        return ProbeFinding(Outcome.UNKNOWN, f"{says} cannot tell ({_unsure_reason(answer) or 'it does not say why'})")
+        return ProbeFinding(
+            Outcome.UNKNOWN, f"{says} cannot tell ({_unsure_reason(answer) or 'it does not say why'})"
+        )
     if doubt.left_running:
         return ProbeFinding(
             Outcome.UNKNOWN, f"{says} has not found it, which does not count: the call was left running"

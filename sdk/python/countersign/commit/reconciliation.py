@@ -32,7 +32,9 @@ from countersign.journal.queries import COMPENSATE_LANE
 from countersign.runtime import Engine
 
 _NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNREDEEMED
-_NOT_REDEEMER_STATUSES: Final = frozenset({403, 404})  # not_redeemer, unknown_attempt; any other refusal knows the attempt
+_NOT_REDEEMER_STATUSES: Final = frozenset(
+    {403, 404}
+)  # not_redeemer, unknown_attempt; any other refusal knows the attempt
 
 
 async def fetch_transaction(engine: Engine, txn: str) -> TransactionView | None:
@@ -181,7 +183,9 @@ async def _send_report(engine: Engine, attempt_id: str, reports: list[Report], r
         await engine.service.report(attempt_id, outcomes, recall)
 
 
-async def _handle_refusal(engine: Engine, attempt_id: str, reports: list[Report], refused: ServiceRefused) -> bool:
+async def _handle_refusal(
+    engine: Engine, attempt_id: str, reports: list[Report], refused: ServiceRefused
+) -> bool:
     """One bad report must not hold up the others: find it by sending them one by one."""
     if refused.problem_code in _KNOWN_ALREADY and len(reports) == 1:
         engine.journal.outbox.reported(reports)

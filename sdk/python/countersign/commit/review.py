@@ -254,9 +254,7 @@ async def wait_for_review(
     return view
 
 
-def poll_pause(
-    settings: Settings, missed: int, away: ServiceUnavailable | OverQuota | None = None
-) -> float:
+def poll_pause(settings: Settings, missed: int, away: ServiceUnavailable | OverQuota | None = None) -> float:
     """Longer with every look that got no answer; no longer than a long poll may take, so that what people answer is
     noticed as soon as ever, but as long as the service says that a quota lasts.
     """

@@ -93,7 +93,9 @@ def open_token(token: str, *, typ: str, key_for: KeyFor) -> AuthenticatedToken:
     """
     state = TokenState(unverified_token=token, typ=typ, key_for=key_for)
     run_steps(JWS_STEPS, state)
-    return AuthenticatedToken(MappingProxyType(state.header), MappingProxyType(state.payload), str(state.header["kid"]))
+    return AuthenticatedToken(
+        MappingProxyType(state.header), MappingProxyType(state.payload), str(state.header["kid"])
+    )
 
 
 # A key signs thousands of tokens under one and the same header. What a text or bytes read as is remembered for the

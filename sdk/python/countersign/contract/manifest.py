@@ -27,12 +27,13 @@ from pydantic import (
     model_validator,
 )
 
-from .countersign.contract import names
+from countersign.contract.schema_rules import require_closed_schema
+
 from .admission import JSON, Limits, admit, load
+from .countersign.contract import names
 from .effect import Resource
 from .errors import ManifestError, PointerError
 from .pointers import pointer_tokens, require_pointer, require_source, resolve_pointer
-from countersign.contract.schema_rules import require_closed_schema
 from .sentence import SentencePart, split_sentence
 
 MAX_TIMEOUT_SECONDS: Final = 3600  # an hour: whoever needs longer starts a job and probes it
@@ -386,6 +387,9 @@ def load_manifest(raw: bytes) -> ToolManifest:
     try:
         return ToolManifest.model_validate_json(admitted)
     except ValidationError as error:
-        problems = [(item["loc"], _validation_message(item["type"], item["loc"], item["msg"])) for item in error.errors()]
+        problems = [
+            (item["loc"], _validation_message(item["type"], item["loc"], item["msg"]))
+            for item in error.errors()
+        ]
         told = "; ".join(f"{'/'.join(map(str, place)) or 'manifest'}: {words}" for place, words in problems)
         raise ManifestError("invalid_manifest", f"not a tool manifest: {told}") from error

@@ -12,10 +12,10 @@ from countersign.errors.execution import (
     NOTHING_DONE,
     NOTHING_IN_EFFECT,
     USE_ANOTHER_KEY,
-    isolation_conflict_text,
-    redeemed_by_other_journal,
     describe_outcomes,
     describe_retry,
+    isolation_conflict_text,
+    redeemed_by_other_journal,
     without_reads,
 )
 from countersign.errors.reasons import (
@@ -96,7 +96,9 @@ class ReviewRequired(Stopped):
 
     code = "review_required"
 
-    def __init__(self, key: str, txn: str, tool: str, effect_id: str, asks: Sequence[ApprovalRequirement]) -> None:
+    def __init__(
+        self, key: str, txn: str, tool: str, effect_id: str, asks: Sequence[ApprovalRequirement]
+    ) -> None:
         self.key, self.txn, self.tool, self.effect_id, self.asks = key, txn, tool, effect_id, tuple(asks)
         asked = " and ".join(map(str, self.asks)) or "people"
         super().__init__(
@@ -226,7 +228,9 @@ class IsolationConflict(Stopped):
         self.adapter, self.key, self.read, self.expected, self.now = adapter, key, read, expected, now
         self.attempts = 1
         super().__init__(
-            isolation_conflict_text(adapter, key, "read" if read else "overwritten", expected, now, holder, said)
+            isolation_conflict_text(
+                adapter, key, "read" if read else "overwritten", expected, now, holder, said
+            )
         )
 
     def add_earlier_run(self, state: str) -> None:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from countersign.integrations.anthropic_messages import run_anthropic
-    from countersign.integrations.conversation import ToolAnswer, Conversation, ModelCall, ExecutedStep
-    from countersign.integrations.tool_definitions import anthropic_tools, openai_tools
+    from countersign.integrations.conversation import Conversation, ExecutedStep, ModelCall, ToolAnswer
     from countersign.integrations.errors import ModelStopped, PackageMissing, TurnLimit
     from countersign.integrations.mcp_session import GatedSession, McpToolError, gate_mcp
     from countersign.integrations.openai_chat import run_openai
+    from countersign.integrations.tool_definitions import anthropic_tools, openai_tools
 
 _HOMES = {
     "anthropic_messages": ("run_anthropic",),

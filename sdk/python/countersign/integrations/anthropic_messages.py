@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, cast, overload
 from countersign.commit.review import OnQuestion
 from countersign.errors import MisuseError
 from countersign.integrations.conversation import (
-    ToolAnswer,
     Conversation,
     Message,
     ModelCall,
     ModelTurn,
+    ToolAnswer,
     TurnNumbering,
 )
-from countersign.integrations.tool_definitions import OfferedTools, anthropic_definitions
 from countersign.integrations.errors import require_package
 from countersign.integrations.model_loop import (
     MAX_TURNS,
@@ -29,9 +28,10 @@ from countersign.integrations.model_loop import (
     ModelClient,
     OnMessage,
     as_json,
-    runtime_or_default,
     require_key,
+    runtime_or_default,
 )
+from countersign.integrations.tool_definitions import OfferedTools, anthropic_definitions
 from countersign.integrations.tool_execution import StepExecutor
 from countersign.live.isolation import ABORT, Abort, Serialize
 from countersign.waiting import run_sync

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Final
 from countersign.errors import MisuseError, ReviewPending
 from countersign.integrations.conversation import (
     Conversation,
-    MessageFormat,
-    Message,
-    ModelTurn,
-    TurnNumbering,
-    OpenTurn,
     ExecutedStep,
-    reorder_answers,
+    Message,
+    MessageFormat,
+    ModelTurn,
+    OpenTurn,
+    TurnNumbering,
     new_turn,
     open_turn,
+    reorder_answers,
 )
 from countersign.integrations.errors import ModelStopped, TurnLimit
 from countersign.integrations.tool_execution import StepExecutor

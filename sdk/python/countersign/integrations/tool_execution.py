@@ -25,31 +25,31 @@ from countersign.errors import (
     CountersignError,
     Denied,
     EffectFailed,
-    MisuseError,
     IsolationConflict,
+    MisuseError,
     NotDone,
     NotStageable,
     ReleaseLapsed,
     ReviewRequired,
     SessionLost,
 )
-from countersign.integrations.conversation import ToolAnswer, ModelCall
+from countersign.integrations.conversation import ModelCall, ToolAnswer
 from countersign.integrations.tool_definitions import OfferedTools
 from countersign.integrations.tool_results import (
     ResolvedCall,
     ReturnedValues,
-    failure_answers,
-    refusal_answers,
-    recorded_results,
     denial_texts,
+    failure_answers,
     recorded_answers,
-    withheld_answer,
     recorded_failure,
-    superseded_answer,
+    recorded_results,
+    refusal_answers,
     success_answers,
+    superseded_answer,
+    withheld_answer,
 )
 from countersign.live.isolation import ABORT, Abort, Retry, Serialize, require_isolation
-from countersign.recovery.prior_run import find_prior_denial, load_prior_run, is_superseded, withdraw
+from countersign.recovery.prior_run import find_prior_denial, is_superseded, load_prior_run, withdraw
 from countersign.runtime import default_runtime
 from countersign.texts import text_of
 from countersign.transactions.opening import build_claimed, require_wait, transaction
@@ -125,7 +125,9 @@ class StepExecutor:
         try:
             await self._run(step, meant, taken)
         except _CallRefusedError as refused:
-            return await self._not_done(key, meant, refusal_answers(meant, {refused.call.call_id: refused.why}))
+            return await self._not_done(
+                key, meant, refusal_answers(meant, {refused.call.call_id: refused.why})
+            )
         except Denied as denied:
             return refusal_answers(meant, denial_texts(denied, meant, taken))
         except EffectFailed as failed:
@@ -199,7 +201,9 @@ class StepExecutor:
             with step:
                 await self._call_all(step, meant, taken)
 
-    async def _call_all(self, step: Transaction, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> None:
+    async def _call_all(
+        self, step: Transaction, meant: Sequence[ResolvedCall], taken: ReturnedValues
+    ) -> None:
         for one in meant:
             taken.returned.append(await self._call(step, one))
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersign.errors import AlreadyRedeemed, Denied, EffectFailed, NotStageable
-from countersign.integrations.conversation import ToolAnswer, ModelCall
+from countersign.integrations.conversation import ModelCall, ToolAnswer
 from countersign.journal import EffectRecord
 from countersign.recovery.prior_run import PriorRun
 from countersign.tools.definition import Tool
@@ -19,7 +19,9 @@ from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.tool import CallNames
 from countersign.transactions.transaction import Transaction
 
-_WITHHELD: Final = "not done: the calls of one message go together, and another one of this message was not done"
+_WITHHELD: Final = (
+    "not done: the calls of one message go together, and another one of this message was not done"
+)
 _SUPERSEDED: Final = (
     "not done: an earlier run of this conversation has done nothing here and has gone on; call again what is still to "
     "be done, and what that run did next is answered"
@@ -64,7 +66,9 @@ def superseded_answer(call: ModelCall) -> ToolAnswer:
 
 def refusal_answers(meant: Sequence[ResolvedCall], told: Mapping[str, str]) -> tuple[ToolAnswer, ...]:
     """Nothing of the step stands; these calls are told why, the others that they were held."""
-    return tuple(ToolAnswer(one.call.call_id, told.get(one.call.call_id, _WITHHELD), done=False) for one in meant)
+    return tuple(
+        ToolAnswer(one.call.call_id, told.get(one.call.call_id, _WITHHELD), done=False) for one in meant
+    )
 
 
 def denial_texts(denied: Denied, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> dict[str, str]:
@@ -79,7 +83,9 @@ def denial_texts(denied: Denied, meant: Sequence[ResolvedCall], taken: ReturnedV
     return told or {one.call.call_id: str(denied) for one in meant}
 
 
-def failure_answers(failed: EffectFailed, meant: Sequence[ResolvedCall], taken: ReturnedValues) -> tuple[ToolAnswer, ...]:
+def failure_answers(
+    failed: EffectFailed, meant: Sequence[ResolvedCall], taken: ReturnedValues
+) -> tuple[ToolAnswer, ...]:
     """Firing began, so each call has an outcome of its own; live work is undone."""
     return tuple(_outcome_of(failed, one, back) for one, back in zip(meant, taken.returned, strict=True))
 
@@ -140,7 +146,9 @@ def recorded_answers(done: PriorRun, meant: Sequence[ResolvedCall]) -> tuple[Too
     return failure_answers(failed, meant, ReturnedValues(returned))
 
 
-def recorded_results(done: PriorRun, meant: Sequence[ResolvedCall], *, whole: bool = True) -> list[Any] | None:
+def recorded_results(
+    done: PriorRun, meant: Sequence[ResolvedCall], *, whole: bool = True
+) -> list[Any] | None:
     """What the tools answered then, one call after the other. None where the calls are not those that were done; where
     `whole` is False, a part of those is told as well.
     """

@@ -71,7 +71,9 @@ class _ForkHandlers:
 
 _fork_handlers = _ForkHandlers()
 os.register_at_fork(
-    before=_fork_handlers.before, after_in_parent=_fork_handlers.in_parent, after_in_child=_fork_handlers.in_child
+    before=_fork_handlers.before,
+    after_in_parent=_fork_handlers.in_parent,
+    after_in_child=_fork_handlers.in_child,
 )
 
 

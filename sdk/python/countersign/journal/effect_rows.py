@@ -16,10 +16,10 @@ from countersign.contract.effect import Effect
 from countersign.errors import JournalError, JournalSealed
 from countersign.journal.chain import Change
 from countersign.journal.database import Unit
-from countersign.journal.states import LocalState
 from countersign.journal.queries import LIVE_LANE, STAGED_LANE
 from countersign.journal.records import compensation_bytes
 from countersign.journal.sealing import MARK, SealContext, Seals, is_secret_value, sealed_pointers
+from countersign.journal.states import LocalState
 
 
 @dataclass(frozen=True, slots=True)

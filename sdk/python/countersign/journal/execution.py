@@ -18,11 +18,18 @@ from countersign.errors import JournalError
 from countersign.journal.chain import Change
 from countersign.journal.database import Row, Unit
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.states import LocalState, LocalTxn, transition
 from countersign.journal.outbox import REPORTED
 from countersign.journal.queries import COMPENSATE_LANE
 from countersign.journal.records import compensation_bytes, parse_settlements
-from countersign.journal.sealing import SealContext, Seals, inherited_pointers, is_sealed, is_secret_value, sealed_pointers
+from countersign.journal.sealing import (
+    SealContext,
+    Seals,
+    inherited_pointers,
+    is_sealed,
+    is_secret_value,
+    sealed_pointers,
+)
+from countersign.journal.states import LocalState, LocalTxn, transition
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +214,9 @@ class ExecutionLog:
             return None
         return self._seals.open(SealContext(change.txn, effect_id, "settlements"), found["settlements"])
 
-    def _as_told(self, change: Change, staging: int, news: RemoteOutcome) -> tuple[bytes | None, bytes | None]:
+    def _as_told(
+        self, change: Change, staging: int, news: RemoteOutcome
+    ) -> tuple[bytes | None, bytes | None]:
         """What people settled, and the result they told; sealed as the tool's own would be."""
         if news.settlements is None or not _has_secrets(change, staging, news.effect_id):
             return news.settlements, news.result

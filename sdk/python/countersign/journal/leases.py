@@ -172,7 +172,9 @@ class Leases:
             lease = Lease(txn, new_holder(), row["generation"] + 1)
             # Before it is written: another thread of this process may read the row as soon as it is.
             _OWN_HOLDERS[lease.holder] = lease
-            self._database.at_end(lambda: self._heart.begin(lease), lambda: _OWN_HOLDERS.pop(lease.holder, None))
+            self._database.at_end(
+                lambda: self._heart.begin(lease), lambda: _OWN_HOLDERS.pop(lease.holder, None)
+            )
             unit.execute(
                 "UPDATE transactions SET holder = ?, generation = ?, lease_until = ? WHERE txn = ?",
                 (lease.holder, lease.generation, self._clock.wall() + self.seconds, txn),

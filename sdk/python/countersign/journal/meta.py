@@ -69,7 +69,10 @@ class AcceptedEdits(MetaRecords):
         if self.of(txn) == every:
             return  # most programs say nothing of it, and one commit less is noticed
         now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, record_changes(unit, txn, "takes_edits", now) as change:
+        with (
+            self._database.unit(durable=False) as unit,
+            record_changes(unit, txn, "takes_edits", now) as change,
+        ):
             set_meta(change, f"{_EDITS}:{txn}", str(int(every)))
 
     def note(self, txn: str, edits: Sequence[object]) -> None:

@@ -17,9 +17,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from countersign.errors import JournalError, SettingsError
-from countersign.journal.database import Database, Cursor, Parameters, Row
+from countersign.journal.database import Cursor, Database, Parameters, Row
 from countersign.journal.location import LOCATION_HELP, JournalUrl
-from countersign.journal.postgres_schema import schema_exists, lock_key, prepare, schema_of
+from countersign.journal.postgres_schema import lock_key, prepare, schema_exists, schema_of
 
 _TOKEN: Final = re.compile(r"'(?:[^']|'')*'|\?|:([a-z_]+)|%")
 

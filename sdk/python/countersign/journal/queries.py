@@ -10,7 +10,6 @@ from typing import Final
 
 from countersign.errors import JournalError, JournalSealed, MisuseError
 from countersign.journal.database import Database, Row
-from countersign.journal.states import LocalState, LocalTxn
 from countersign.journal.records import (
     EffectRecord,
     ShownEffect,
@@ -21,6 +20,7 @@ from countersign.journal.records import (
     transaction_record,
 )
 from countersign.journal.sealing import MARK, Seals
+from countersign.journal.states import LocalState, LocalTxn
 
 PARKED: Final = "parked"
 _AGO: Final = re.compile(r"([0-9]{1,6})([mhd])")

@@ -16,8 +16,8 @@ from countersign.contract.errors import ContractError
 from countersign.contract.states import TaskAnswer
 from countersign.errors import JournalError
 from countersign.journal.database import Row
-from countersign.journal.states import LocalState, LocalTxn
 from countersign.journal.sealing import HIDDEN, SealContext, Seals, is_sealed, redacted
+from countersign.journal.states import LocalState, LocalTxn
 
 SEALED: Final = ("args", "staged_args", "result", "settlements")
 """The columns of bytes in which values may be sealed."""

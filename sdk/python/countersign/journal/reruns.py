@@ -19,8 +19,8 @@ from countersign.journal.chain import Change
 from countersign.journal.database import Row
 from countersign.journal.effect_rows import write_result
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.states import LocalState, LocalTxn, transition
 from countersign.journal.queries import LIVE_LANE
+from countersign.journal.states import LocalState, LocalTxn, transition
 
 _COPIED: Final = ("effect_id", "tool", "call_key", "args", "result")
 _MISSING_LIVE_WORK: Final = "it was lost with its process, and its rerun did not bring it back"

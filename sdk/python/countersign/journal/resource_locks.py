@@ -73,7 +73,9 @@ class ResourceLocks:
                 (lease.txn, lease.generation),
             )
 
-    def _first(self, rows: list[Row] | list[Any], resources: Collection[str], own: str) -> ResourceLock | None:
+    def _first(
+        self, rows: list[Row] | list[Any], resources: Collection[str], own: str
+    ) -> ResourceLock | None:
         return next(
             (
                 ResourceLock(row["resource"], row["run_key"], row["holder"])

@@ -180,7 +180,10 @@ def inherited_pointers(mapping: Mapping[str, str], sealed: Collection[str]) -> t
 def is_secret_value(raw: bytes, pointers: Collection[str], text: str) -> bool:
     """Whether a text is one of the values that these pointers name: a resource may be named by a secret."""
     value = orjson.loads(raw)
-    return any(text in _leaves(_replace_value(value, pointer, None)[1]) for pointer in _existing_pointers(value, pointers))
+    return any(
+        text in _leaves(_replace_value(value, pointer, None)[1])
+        for pointer in _existing_pointers(value, pointers)
+    )
 
 
 def _repeats(source: str, sealed: Collection[str]) -> bool:

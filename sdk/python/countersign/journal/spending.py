@@ -163,7 +163,10 @@ class Spending:
     @contextmanager
     def _changing(self, kind: str) -> Iterator[Change]:
         at = self._clock.wall()
-        with self._database.unit(durable=True) as unit, record_changes(unit, OWN, f"llm_{kind}", at) as change:
+        with (
+            self._database.unit(durable=True) as unit,
+            record_changes(unit, OWN, f"llm_{kind}", at) as change,
+        ):
             yield change
 
     def reasoning(self, call_id: str) -> str | None:

@@ -16,8 +16,8 @@ import orjson
 
 from countersign.errors import JournalError
 from countersign.journal.database import Database
-from countersign.journal.states import LocalState
 from countersign.journal.queries import COMPENSATE_LANE, FILTER_CONDITION, TransactionFilter
+from countersign.journal.states import LocalState
 
 _S: Final = LocalState
 ACTED: Final = frozenset({_S.FIRED, _S.COMPENSATING, _S.COMPENSATED, _S.COMPENSATION_FAILED, _S.KEPT})

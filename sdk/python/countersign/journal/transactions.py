@@ -17,11 +17,18 @@ from countersign.contract.effect import Effect
 from countersign.errors import JournalError
 from countersign.journal.chain import record_changes
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.effect_rows import StagedRow, complete_unsubmitted, end_unfrozen, supersede, write_effect, write_returned
+from countersign.journal.effect_rows import (
+    StagedRow,
+    complete_unsubmitted,
+    end_unfrozen,
+    supersede,
+    write_effect,
+    write_returned,
+)
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.states import LocalState, LocalTxn, transition
 from countersign.journal.queries import LIVE_LANE, STAGED_LANE, TransactionQueries
 from countersign.journal.sealing import SealContext, Seals
+from countersign.journal.states import LocalState, LocalTxn, transition
 
 _ATTEMPT_BYTES: Final = 16
 _NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})

@@ -29,8 +29,8 @@ from countersign.errors import JournalError, MisuseError
 from countersign.journal.chain import KEYS, OF_NO_TRANSACTION, OWN, line_hash, row_statement
 from countersign.journal.damage import Chain, Damage, Scan, Verified, printable
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.meta import txn_of
 from countersign.journal.location import JournalLocation, JournalUrl
+from countersign.journal.meta import txn_of
 from countersign.journal.verification_stores import PostgresStore, SQLiteStore
 
 _PLACE: Final = ("id", "txn", "n", "kind", "prev")
@@ -134,7 +134,9 @@ class _Verifier(Scan):
         n, before = 0, ""
         for line in lines:
             if line["n"] > n + 1:
-                self.found(Damage.LINE_MISSING, f"{_number_range(n + 1, line['n'] - 1)} not there", txn, n + 1)
+                self.found(
+                    Damage.LINE_MISSING, f"{_number_range(n + 1, line['n'] - 1)} not there", txn, n + 1
+                )
             elif line["prev"] != before:
                 self.found(Damage.LINE_CHANGED, "it does not follow from the line before it", txn, line["n"])
             n, before = line["n"], line["hash"]

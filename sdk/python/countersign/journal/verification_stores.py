@@ -18,8 +18,8 @@ from countersign.errors import JournalError, MisuseError
 from countersign.journal.damage import Damage, Scan, compare_schemas
 from countersign.journal.database import Unit
 from countersign.journal.location import JournalUrl
-from countersign.journal.postgres import PostgresDatabase, PostgresConnection
-from countersign.journal.postgres_schema import schema_exists, create_schema
+from countersign.journal.postgres import PostgresConnection, PostgresDatabase
+from countersign.journal.postgres_schema import create_schema, schema_exists
 from countersign.journal.schema import APPLICATION_ID, VERSION, prepare
 
 _MOST_OF_FILE: Final = 20  # what SQLite says of a file that is broken all over

@@ -127,7 +127,9 @@ async def require_released(
     engine.manifests.forget(tool.name)  # what was reviewed may be another one by now
     effect_id = names.effect_id(txn=txn, call_key=call.call_key)
     if decided.decision.outcome is Verdict.REVIEW:
-        raise ReviewRequired(run_key, txn, tool.name, effect_id, tuple(map(ApprovalRequirement.of, decided.needs)))
+        raise ReviewRequired(
+            run_key, txn, tool.name, effect_id, tuple(map(ApprovalRequirement.of, decided.needs))
+        )
     raise Denied(run_key, txn, DenyReason.of(tool.name, effect_id, decided.decision))
 
 

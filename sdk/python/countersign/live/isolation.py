@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from countersign.adapters.reads import READS
 from countersign.clock import backoff
-from countersign.errors import MisuseError, IsolationConflict, NotStageable, OutsideTransaction, ResourceBusy
+from countersign.errors import IsolationConflict, MisuseError, NotStageable, OutsideTransaction, ResourceBusy
 from countersign.tools.context import ExecutionContext, execution_context
 
 if TYPE_CHECKING:

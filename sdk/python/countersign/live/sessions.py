@@ -25,8 +25,8 @@ from countersign.adapters.protocol import LiveAdapter, LiveSession
 from countersign.errors import (
     CommitUnknown,
     FireError,
-    MisuseError,
     IsolationConflict,
+    MisuseError,
     NotStageable,
     RegistrationError,
     Stopped,

@@ -63,7 +63,9 @@ class Budget:
         if not self.models or not all(is_name(one, _MAX_NAME) for one in self.models):
             raise SettingsError(f"{what}: 'models' must be patterns of model names")
         places, most = _PLACES[self.measure], _MOST[self.measure]
-        object.__setattr__(self, "limit", exact_decimal(self.limit, f"{what}: limit", places=places, most=most))
+        object.__setattr__(
+            self, "limit", exact_decimal(self.limit, f"{what}: limit", places=places, most=most)
+        )
 
     @property
     def units(self) -> int:

@@ -19,7 +19,14 @@ from countersign.errors import JournalSealed, MisuseError
 from countersign.journal import Journal
 from countersign.journal.spending import BudgetHold, Shortage
 from countersign.llm.bounds import Bounds
-from countersign.llm.budgets import Budget, day_of, load_budgets, require_unique_names, renews_at, format_amount
+from countersign.llm.budgets import (
+    Budget,
+    day_of,
+    format_amount,
+    load_budgets,
+    renews_at,
+    require_unique_names,
+)
 from countersign.llm.errors import BudgetExceeded, PriceUnknown
 from countersign.llm.prices import Price, Prices, load_prices
 from countersign.llm.usage import Usage

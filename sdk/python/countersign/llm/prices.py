@@ -143,7 +143,9 @@ class Price:
         for name in ("input", "output", "cached_input", "cache_write"):
             value = getattr(self, name)
             if value is not None or name in {"input", "output"}:
-                object.__setattr__(self, name, exact_decimal(value, f"{what}: {name}", places=_PLACES, most=_MOST))
+                object.__setattr__(
+                    self, name, exact_decimal(value, f"{what}: {name}", places=_PLACES, most=_MOST)
+                )
 
     def cost(self, billed: Billed) -> int | None:
         """In picos; None where tokens were written to a cache and that has no price."""

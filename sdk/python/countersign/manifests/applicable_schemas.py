@@ -28,7 +28,9 @@ class ApplicableSchema:
     at: str
     how: Literal["always", "branch", "test"] = "always"
 
-    def part(self, schema: Any, at: str, how: Literal["always", "branch", "test"] = "always") -> ApplicableSchema:
+    def part(
+        self, schema: Any, at: str, how: Literal["always", "branch", "test"] = "always"
+    ) -> ApplicableSchema:
         """A subschema, which applies no more often than this one."""
         return ApplicableSchema(schema, self.at + at, max(self.how, how, key=_HOW.index))
 

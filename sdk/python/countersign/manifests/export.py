@@ -32,7 +32,9 @@ class ExportedDraft:
     written: bool
 
 
-def export_drafts(tools: Iterable[Tool], out: Path | None = None, *, force: bool = False) -> list[ExportedDraft]:
+def export_drafts(
+    tools: Iterable[Tool], out: Path | None = None, *, force: bool = False
+) -> list[ExportedDraft]:
     """Write the draft of every tool to `out`, else to `drafts/` beside the module that defines it.
 
     Raises:

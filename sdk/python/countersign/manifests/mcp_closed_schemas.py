@@ -23,18 +23,18 @@ from countersign.manifests.applicable_schemas import (
     BRANCHES,
     IN_PLACE,
     ApplicableSchema,
-    same_value_schemas,
-    schemas_for_other_properties,
     is_free,
     is_object,
     is_open,
-    schemas_for_items,
     property_names,
     property_patterns,
+    same_value_schemas,
+    schemas_for_items,
+    schemas_for_other_properties,
     schemas_for_property,
 )
-from countersign.manifests.schema_cleanup import LISTS, MAPS, SCHEMAS
 from countersign.manifests.drafts import ANNOTATION_KEYWORDS
+from countersign.manifests.schema_cleanup import LISTS, MAPS, SCHEMAS
 
 ANY_VALUE: Final = {"description": "any JSON value"}
 """The schema of free keys. The contract wants one where an object takes any: it is then unseen by policy."""
@@ -128,7 +128,9 @@ class _SchemaCloser:
                 self._note_free(at, "may hold anything")
                 return dict(node)
             if "$ref" in node and node.keys() <= ANNOTATION_KEYWORDS | {"$ref"}:
-                list(self._applied([ApplicableSchema(node, at)], ()))  # refuses a definition that applies to itself
+                list(
+                    self._applied([ApplicableSchema(node, at)], ())
+                )  # refuses a definition that applies to itself
                 return {**node, "$ref": self._reference(node["$ref"], at, is_closed=True)}
             wraps = [key for key in BRANCHES if len(node.get(key, ())) == 1]
             if wraps and node.keys() <= ANNOTATION_KEYWORDS | {wraps[0]}:
@@ -324,7 +326,9 @@ class _SchemaCloser:
         name: str = reference.removeprefix("#/$defs/")
         return name if name in self._definitions else None
 
-    def _applied(self, schemas: Iterable[ApplicableSchema], within: tuple[str, ...]) -> Iterator[ApplicableSchema]:
+    def _applied(
+        self, schemas: Iterable[ApplicableSchema], within: tuple[str, ...]
+    ) -> Iterator[ApplicableSchema]:
         """These schemas, and all that they apply to the same value."""
         for one in schemas:
             self._step()

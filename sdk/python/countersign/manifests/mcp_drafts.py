@@ -19,11 +19,16 @@ from countersign.contract.admission import RESERVED_KEYS, admit, load
 from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.contract.json_schema import require_json_schema
-from countersign.contract.manifest import ToolManifest, load_manifest, require_unreserved_tool, require_tool_name
+from countersign.contract.manifest import (
+    ToolManifest,
+    load_manifest,
+    require_tool_name,
+    require_unreserved_tool,
+)
 from countersign.contract.pointers import pointer_to
 from countersign.errors import MisuseError
-from countersign.manifests.schema_cleanup import clean_schema
 from countersign.manifests.mcp_closed_schemas import Findings, close_schema, is_hidden
+from countersign.manifests.schema_cleanup import clean_schema
 
 MAX_LISTING_BYTES: Final = 4 * 1_048_576
 MAX_TOOLS: Final = 1_000
@@ -98,7 +103,9 @@ class _InvalidValue:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     counted = Counter(name for name, _ in pairs)
-    return {name: value if counted[name] == 1 else _InvalidValue("is given twice") for name, value in pairs} | {
+    return {
+        name: value if counted[name] == 1 else _InvalidValue("is given twice") for name, value in pairs
+    } | {
         name: _InvalidValue("is a name that the policy engine takes for itself")
         for name in RESERVED_KEYS & counted.keys()
     }
@@ -224,7 +231,9 @@ def _invalid_values(value: Any, at: str) -> Iterator[str]:
     elif isinstance(value, dict):
         for name, child in value.items():
             yield from _invalid_values(name, at)
-            yield from _invalid_values(child, at + pointer_to(name).encode("utf-8", "backslashreplace").decode())
+            yield from _invalid_values(
+                child, at + pointer_to(name).encode("utf-8", "backslashreplace").decode()
+            )
     elif isinstance(value, list):
         for index, child in enumerate(value):
             yield from _invalid_values(child, f"{at}/{index}")

@@ -36,11 +36,24 @@ from countersign.errors import (
     ServiceRefused,
     TransactionBusy,
 )
-from countersign.journal import EffectOutcome, EffectRecord, Journal, Lease, LocalState, LocalTxn, TransactionRecord
-from countersign.journal.states import IN_DOUBT, OPEN_TXN
+from countersign.journal import (
+    EffectOutcome,
+    EffectRecord,
+    Journal,
+    Lease,
+    LocalState,
+    LocalTxn,
+    TransactionRecord,
+)
 from countersign.journal.queries import LIVE_LANE
+from countersign.journal.states import IN_DOUBT, OPEN_TXN
 from countersign.journal.verification import find_damage
-from countersign.live.sessions import AdapterCommitError, AdapterRecovery, recover_sessions, undo_orphaned_sessions
+from countersign.live.sessions import (
+    AdapterCommitError,
+    AdapterRecovery,
+    recover_sessions,
+    undo_orphaned_sessions,
+)
 from countersign.live.work import LiveWork
 from countersign.runtime import Engine
 

@@ -18,7 +18,13 @@ from countersign import tracing
 from countersign.commit.attempt import MAX_ERROR
 from countersign.commit.commit import Commit
 from countersign.commit.plan import Plan, plan_from_journal
-from countersign.commit.reconciliation import adopt_redemption, flush_outbox, is_same_list, fetch_transaction, report_to_restored_service
+from countersign.commit.reconciliation import (
+    adopt_redemption,
+    fetch_transaction,
+    flush_outbox,
+    is_same_list,
+    report_to_restored_service,
+)
 from countersign.commit.review import CommitOptions, record_service_state, review_pending_error
 from countersign.contract.states import TxnState
 from countersign.contract.wire import TransactionView

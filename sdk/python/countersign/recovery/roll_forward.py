@@ -20,17 +20,25 @@ import orjson
 
 from countersign.commit.attempt import MAX_ERROR, Authority
 from countersign.commit.executor import EffectExecutor
-from countersign.commit.plan import Plan, PlannedCall
-from countersign.commit.probes import CRASHED, UncertainCall, ProbeFinding, run_probe, find_probe
-from countersign.commit.reconciliation import flush_outbox
 from countersign.commit.finalizer import Finalizer
+from countersign.commit.plan import Plan, PlannedCall
+from countersign.commit.probes import CRASHED, ProbeFinding, UncertainCall, find_probe, run_probe
+from countersign.commit.reconciliation import flush_outbox
 from countersign.contract.canonical import canonicalize
 from countersign.contract.states import EffectState, Outcome
 from countersign.contract.wire import Settlement, TransactionView
 from countersign.errors import EffectFailed, LiveCommitFailed, ServiceUnavailable
-from countersign.journal import EffectOutcome, EffectRecord, Lease, LocalState, LocalTxn, RemoteOutcome, TransactionRecord
-from countersign.journal.states import IN_DOUBT
+from countersign.journal import (
+    EffectOutcome,
+    EffectRecord,
+    Lease,
+    LocalState,
+    LocalTxn,
+    RemoteOutcome,
+    TransactionRecord,
+)
 from countersign.journal.queries import LIVE_LANE
+from countersign.journal.states import IN_DOUBT
 from countersign.live.sessions import AdapterRecovery, recover_sessions, undo_orphaned_sessions
 from countersign.live.work import LiveWork
 from countersign.recovery.prior_run import load_prior_run
@@ -62,7 +70,9 @@ async def sync_outcomes(engine: Engine, lease: Lease, plan: Plan) -> None:
 
 def _remote_outcomes(view: TransactionView) -> Iterator[RemoteOutcome]:
     for one in view.effects:
-        yield RemoteOutcome(one.effect_id, _STATE_PATHS.get(one.state, ()), _kept(one.settlements), _result(one.settlements))
+        yield RemoteOutcome(
+            one.effect_id, _STATE_PATHS.get(one.state, ()), _kept(one.settlements), _result(one.settlements)
+        )
         if (undo := one.compensation) is not None:
             yield RemoteOutcome(undo.effect_id, _STATE_PATHS.get(undo.state, ()), _kept(undo.settlements))
 
@@ -97,7 +107,9 @@ class RollForward:
         self._live = live
         self._ending = Finalizer(engine, lease, plan, live)
         self._found: list[ProbeFinding] = []  # what probes said and did not settle
-        self._not_there: list[EffectOutcome] = []  # what did not happen, as their probes said, and may be called again
+        self._not_there: list[
+            EffectOutcome
+        ] = []  # what did not happen, as their probes said, and may be called again
 
     async def run(self) -> None:
         """Go on from whatever the journal says. What each call returned is in the journal then.

@@ -26,7 +26,9 @@ _STOPPING: Final = b"finishing the effect that is being fired; a second signal e
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-async def run_worker(runtime: Runtime, tell: Callable[[RecoveryResult], None], *, every_seconds: float | None) -> None:
+async def run_worker(
+    runtime: Runtime, tell: Callable[[RecoveryResult], None], *, every_seconds: float | None
+) -> None:
     """Finish what can be finished, every so many seconds until a signal comes, or once for None. Runs on the main
     thread. `tell` hears of every transaction when it is first seen and when its state or note is another.
 

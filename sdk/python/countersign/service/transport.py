@@ -27,7 +27,7 @@ from countersign.contract.wire import BroughtKey, WireModel, parse
 from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable
 from countersign.service.ephemeral_key import PATH, EphemeralKeys
 from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
-from countersign.waiting import HttpResponse, HttpRequest, Executor
+from countersign.waiting import Executor, HttpRequest, HttpResponse
 
 M = TypeVar("M", bound=WireModel)
 

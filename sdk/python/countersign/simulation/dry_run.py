@@ -20,13 +20,13 @@ from countersign.contract.admission import load
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
 from countersign.errors import MisuseError, ServiceUnavailable
 from countersign.errors.reasons import ApprovalRequirement, DenyReason
+from countersign.journal.export import without_secrets
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN
-from countersign.journal.export import without_secrets
 from countersign.live.calls import LiveCallRequest, require_released
-from countersign.simulation.dry_run_report import AdapterChanges, DryRun, ForeseenEffect, SimulatedLiveCall
-from countersign.simulation.offline import Simulation, SimulatedStep
 from countersign.runtime import Engine, Runtime
+from countersign.simulation.dry_run_report import AdapterChanges, DryRun, ForeseenEffect, SimulatedLiveCall
+from countersign.simulation.offline import SimulatedStep, Simulation
 from countersign.tools.placeholder import settle
 from countersign.transactions.transaction import Transaction
 from countersign.waiting import run_sync

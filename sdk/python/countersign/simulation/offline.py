@@ -31,7 +31,7 @@ from countersign.tools.context import open_transaction
 from countersign.tools.definition import Tool
 from countersign.tools.registry import ToolRegistry
 from countersign.transactions.step import Step
-from countersign.waiting import AsyncExecutor, SyncExecutor, Executor
+from countersign.waiting import AsyncExecutor, Executor, SyncExecutor
 
 if TYPE_CHECKING:
     from countersign.simulation.dry_run_report import DryRun

@@ -19,10 +19,10 @@ from countersign.contract.admission import Limits, load
 from countersign.contract.errors import AdmissionError
 from countersign.errors import JournalError, MisuseError
 from countersign.journal import Journal, TransactionRecord
+from countersign.journal.export import FORMAT, describe_transaction, transaction_digest
 from countersign.journal.location import JournalLocation
 from countersign.journal.queries import LIVE_LANE, STAGED_LANE
 from countersign.journal.sealing import HIDDEN
-from countersign.journal.export import FORMAT, describe_transaction, transaction_digest
 from countersign.journal.verification import verify
 
 _EXPORT_LIMITS: Final = Limits(max_bytes=256 * 1024 * 1024, max_depth=16, max_nodes=5_000_000)
@@ -157,7 +157,9 @@ def _export(document: Path | Mapping[str, Any]) -> Sequence[RecordedTransaction]
     try:
         value = load(document.read_bytes(), _EXPORT_LIMITS) if isinstance(document, Path) else document
         read = _Export.model_validate(value, strict=False)
-        digests = [transaction_digest(one) for one in _SignedExport.model_validate(value, strict=False).transactions]
+        digests = [
+            transaction_digest(one) for one in _SignedExport.model_validate(value, strict=False).transactions
+        ]
     except OSError as error:
         raise MisuseError(f"{told} cannot be read: {error.strerror}") from error
     except AdmissionError as error:

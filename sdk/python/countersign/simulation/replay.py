@@ -26,22 +26,22 @@ from countersign.journal import Journal
 from countersign.journal.location import JournalLocation
 from countersign.journal.queries import LIVE_LANE, STAGED_LANE
 from countersign.live.calls import LiveCallRequest
+from countersign.runtime import Engine, Runtime, default_runtime
+from countersign.settings import journal_key_path_from_env
+from countersign.simulation.dry_run_report import DryRun
+from countersign.simulation.offline import OfflineHost, SimulatedStep, Simulation
+from countersign.simulation.recording import RecordedRun, from_export, from_journal
 from countersign.simulation.replay_report import (
-    ReplayCall,
     Divergence,
     LiveResults,
     NotRecorded,
+    ReplayCall,
     ReplayedCall,
     ReplayResult,
     ReturnedResult,
     compare_calls,
     require_mode,
 )
-from countersign.simulation.dry_run_report import DryRun
-from countersign.simulation.offline import OfflineHost, Simulation, SimulatedStep
-from countersign.simulation.recording import RecordedRun, from_export, from_journal
-from countersign.runtime import Engine, Runtime, default_runtime
-from countersign.settings import journal_key_path_from_env
 from countersign.tools.context import require_not_importing
 from countersign.tools.definition import Tool
 from countersign.tools.placeholder import settle

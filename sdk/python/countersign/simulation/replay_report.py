@@ -18,8 +18,8 @@ import orjson
 from countersign.contract.admission import load
 from countersign.contract.pointers import pointer_to
 from countersign.errors import CountersignError, MisuseError
-from countersign.journal.sealing import HIDDEN
 from countersign.journal.export import escape_unprintable, without_secrets
+from countersign.journal.sealing import HIDDEN
 from countersign.simulation.recording import RecordedCall
 from countersign.tools.registry import ToolRegistry
 
@@ -56,7 +56,9 @@ class Divergence:
         return escape_unprintable(f"{place}{self.text}")
 
 
-def compare_calls(lane: str, recorded: Sequence[RecordedCall], now: Sequence[ReplayCall]) -> Iterator[Divergence]:
+def compare_calls(
+    lane: str, recorded: Sequence[RecordedCall], now: Sequence[ReplayCall]
+) -> Iterator[Divergence]:
     """Every difference between two lists of calls."""
     keys_then, keys_now = [one.call_key for one in recorded], [one.call_key for one in now]
     for kind, a, b, c, d in SequenceMatcher(None, keys_then, keys_now, autojunk=False).get_opcodes():
@@ -182,7 +184,9 @@ class LiveResults:
         self._hides = hides
         self.unchecked: list[str] = []
 
-    def differing(self, recorded: Sequence[RecordedCall], now: Iterable[ReturnedResult]) -> Iterator[Divergence]:
+    def differing(
+        self, recorded: Sequence[RecordedCall], now: Iterable[ReturnedResult]
+    ) -> Iterator[Divergence]:
         """Every difference; `unchecked` says afterwards what was not compared, and why."""
         then = {call.call_key: call for call in recorded}
         for position, one in enumerate(now, start=1):

@@ -37,7 +37,7 @@ from countersign.errors import CountersignError, NotDone
 from countersign.http_clients import http_client
 from countersign.tools.context import current_effect, firing_effect, require_no_probe
 from countersign.tools.definition import DidNotHappen, Happened, ProbeAnswer, Unsure
-from countersign.tools.rest_security import fill_path, require_base_url, told, find_invalid_header
+from countersign.tools.rest_security import fill_path, find_invalid_header, require_base_url, told
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 

@@ -36,11 +36,11 @@ from countersign.tools.results import (
     Result,
     bracketed,
     is_utf8_text,
-    walk_values,
-    validation_text,
     refused_pointer,
     require_runs_when_called,
     serialization_error_text,
+    validation_text,
+    walk_values,
 )
 
 T = TypeVar("T")
@@ -115,7 +115,9 @@ class Signature:
             self._adapter.validate_python(known)
         except ValidationError as error:
             found = error.errors(include_input=False, include_url=False)
-            wrong += [validation_text(one) for one in found if one["type"] != "missing" or len(one["loc"]) > 1]
+            wrong += [
+                validation_text(one) for one in found if one["type"] != "missing" or len(one["loc"]) > 1
+            ]
         if wrong:
             raise NotStageable(f"{self.tool!r} cannot be called like this: {'; '.join(wrong)}")
 

@@ -30,7 +30,13 @@ from countersign.contract.manifest import READ_GROUP
 from countersign.errors import OutsideTransaction, RegistrationError
 from countersign.tools.class_tools import compensation_of, methods_of, probe_of
 from countersign.tools.context import OpenTransaction, current_transaction, open_transaction
-from countersign.tools.declaration import FailureMeans, Lane, build_draft, require_valid_calls, require_valid_lane
+from countersign.tools.declaration import (
+    FailureMeans,
+    Lane,
+    build_draft,
+    require_valid_calls,
+    require_valid_lane,
+)
 from countersign.tools.definition import Probe, Tool
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry, default_registry

@@ -199,7 +199,9 @@ class Intake:
         agent = self._engine.settings.agent
         txn = names.independent_txn_id(agent=agent, run_key=self._key, call_key=call_key)
         # Staging does not wait, for it may be called on an event loop: a busy effect is told at once.
-        step = run_sync(self._open_step(self._engine, txn=txn, run_key=self._key, independent=True, patient=False))
+        step = run_sync(
+            self._open_step(self._engine, txn=txn, run_key=self._key, independent=True, patient=False)
+        )
         self.steps.append(step)
         return step
 

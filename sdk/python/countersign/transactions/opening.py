@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from countersign.commit.review import QuestionResponder, OnQuestion, CommitOptions, require_utf8
+from countersign.commit.review import CommitOptions, OnQuestion, QuestionResponder, require_utf8
 from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
 from countersign.errors.reasons import Proposal
@@ -18,8 +18,8 @@ from countersign.tools.context import open_transaction, require_not_importing
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
-    from countersign.simulation.offline import Simulation
     from countersign.runtime import Runtime
+    from countersign.simulation.offline import Simulation
 
 MAX_KEY: Final = 200  # characters
 

@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from countersign.commit.plan import StagedCall
 from countersign.commit.review import (
-    QuestionResponder,
-    ProposalResponder,
-    OnQuestion,
     CommitOptions,
+    OnQuestion,
+    ProposalResponder,
+    QuestionResponder,
+    describe_outage,
     poll_pause,
     review_pending_error,
     wait_for_review,
-    describe_outage,
 )
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import TransactionView
 from countersign.errors import (
     CountersignError,
-    MisuseError,
     IsolationConflict,
+    MisuseError,
     OutcomeUnknown,
     OverQuota,
     RerunDiffers,
@@ -340,10 +340,14 @@ class _Rerun:
                 questions=pending.questions,
             ) from away
         if seen is not None and seen.state is TxnState.REVIEW:
-            raise review_pending_error(seen, pending.key, parked=False, waited=True) from None  # the same, as of now
+            raise review_pending_error(
+                seen, pending.key, parked=False, waited=True
+            ) from None  # the same, as of now
         return seen is not None
 
-    async def _look(self, engine: Engine, pending: ReviewPending, edits: ProposalResponder) -> TransactionView | None:
+    async def _look(
+        self, engine: Engine, pending: ReviewPending, edits: ProposalResponder
+    ) -> TransactionView | None:
         return await wait_for_review(
             engine, pending.txn, self._until, self._terms.answering, concerns=edits.concerns
         )

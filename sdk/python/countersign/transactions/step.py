@@ -43,7 +43,7 @@ from countersign.transactions.call_list import (
     require_same_live_calls,
     withdraw_earlier,
 )
-from countersign.transactions.prior_run import load_prior_record, finish_prior_run, log_cleanup_errors
+from countersign.transactions.prior_run import finish_prior_run, load_prior_record, log_cleanup_errors
 from countersign.waiting import run_sync
 
 log: Final = logging.getLogger("countersign")
@@ -307,7 +307,9 @@ class Step:
             self.replayed = True
             return {}
         if not self._list.is_first:
-            undo_orphaned_sessions(engine, self.txn)  # of runs that died; this one's own sessions are not touched
+            undo_orphaned_sessions(
+                engine, self.txn
+            )  # of runs that died; this one's own sessions are not touched
         attempt_id = self._journal.transactions.freeze(
             self._lease,
             self._list.staging,

@@ -21,9 +21,9 @@ from countersign.contract import names
 from countersign.errors import (
     CountersignError,
     IndependentFailures,
+    IsolationConflict,
     JournalError,
     MisuseError,
-    IsolationConflict,
     OutsideTransaction,
 )
 from countersign.errors.tracebacks import shorten_traceback
@@ -36,14 +36,14 @@ from countersign.tools.placeholder import Placeholder
 from countersign.transactions.intake import Intake, OpenStep
 from countersign.transactions.prior_run import add_state_notes
 from countersign.transactions.step import Step
-from countersign.waiting import SyncExecutor, Executor, run_sync
+from countersign.waiting import Executor, SyncExecutor, run_sync
 
 if TYPE_CHECKING:
     from countersign.commit.plan import StagedCall
     from countersign.llm.ledger import Ledger
+    from countersign.runtime import Engine, Host
     from countersign.simulation.dry_run_report import DryRun
     from countersign.simulation.offline import Simulation
-    from countersign.runtime import Engine, Host
 
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
 _EARLIER: Final = (

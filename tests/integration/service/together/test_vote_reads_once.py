@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from policy_service.queries import vote_eligibility as openings
 from policy_service.queries import repository
+from policy_service.queries import vote_eligibility as openings
 from tests.fakes.payments import gate, plain_forbid
 from tests.integration.service.together.bank import Bank
 

@@ -26,5 +26,11 @@ def test_every_header_that_is_read_is_single_or_read_as_a_list() -> None:
 
 
 def test_what_signs_a_webhook_is_single() -> None:
-    hooks = {webhook_signatures._GITHUB, webhook_signatures._GITLAB, webhook_signatures._STANDARD, "webhook-id", "webhook-timestamp"}
+    hooks = {
+        webhook_signatures._GITHUB,
+        webhook_signatures._GITLAB,
+        webhook_signatures._STANDARD,
+        "webhook-id",
+        "webhook-timestamp",
+    }
     assert hooks <= SINGLE_VALUE_HEADERS

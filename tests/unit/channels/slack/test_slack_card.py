@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.slack.blocks.block_kit import RenderedMessage, Pointer
-from policy_service.channels.slack.blocks.card_body import MAX_ARGS_CHARACTERS, MAX_ARGS_LINES, lay_out_args
+from policy_service.channels.slack.blocks.block_kit import Pointer, RenderedMessage
 from policy_service.channels.slack.blocks.buttons import MAX_LABEL, decision_buttons
-from policy_service.channels.slack.blocks.card import minimal_card, no_buttons_reason, card
+from policy_service.channels.slack.blocks.card import card, minimal_card, no_buttons_reason
+from policy_service.channels.slack.blocks.card_body import MAX_ARGS_CHARACTERS, MAX_ARGS_LINES, lay_out_args
 from policy_service.channels.slack.blocks.people import MAX_GATES
 from policy_service.queries import review_models as reading
 from policy_service.queries.effect_text import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece

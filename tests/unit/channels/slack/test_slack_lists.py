@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from policy_service.channels.slack.blocks import views
-from policy_service.channels.slack.blocks.block_kit import RenderedMessage, Pointer
+from policy_service.channels.slack.blocks.block_kit import Pointer, RenderedMessage
 from policy_service.channels.slack.blocks.card import DigestLine, digest, thread_reply
 from policy_service.channels.slack.blocks.views import (
     MAX_FIELD_ERROR,
     approve_modal,
     ask_modal,
     deny_modal,
+    field_error,
     home_view,
     my_reviews_message,
-    field_error,
 )
 from policy_service.queries.queue import CappedCount, QueuePage, TabCounts
 from policy_service.queries.review_models import EventLine, ReviewPage
@@ -200,7 +200,9 @@ def test_somebody_who_decides_nothing_here_sees_why_and_no_dead_end(linked: bool
 
 
 def test_a_refusal_says_why_in_its_own_words_and_where_to_go() -> None:
-    message = views.refusal_message("nobody decides <!channel>: you are not in finance", url="https://c.example/x")
+    message = views.refusal_message(
+        "nobody decides <!channel>: you are not in finance", url="https://c.example/x"
+    )
     assert checked(message).startswith("Nobody decides <!channel>: you are not in finance.")
     assert message.text == "Nobody decides &lt;!channel&gt;: you are not in finance."
     assert buttons(message.blocks)["open"]["url"] == "https://c.example/x"

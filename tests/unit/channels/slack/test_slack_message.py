@@ -6,20 +6,20 @@ import pytest
 from slack_sdk.models.blocks import DividerBlock
 
 from policy_service.channels.slack.blocks.block_kit import (
+    Pointer,
     RenderedMessage,
     TextWriter,
-    Pointer,
     block_id,
     bold,
-    render_message,
     escape_markup,
     our_text,
     quote,
+    render_message,
     rich_text,
     section,
 )
-from policy_service.channels.slack.blocks.card_body import canonical_from_layout
 from policy_service.channels.slack.blocks.card import card
+from policy_service.channels.slack.blocks.card_body import canonical_from_layout
 from policy_service.queries.review_models import ReviewPage
 from tests.fakes import reviews
 from tests.fakes.blocks import words
@@ -94,7 +94,10 @@ def test_a_message_has_bounds_which_are_counted_as_slack_counts_them() -> None:
         render_message("", [DividerBlock()] * 51)
     with pytest.raises(ValueError, match="10,000 characters at most"):
         render_message("", [rich_text(section(our_text("x" * 10_000)))])
-    assert render_message("", [rich_text(section(our_text("\U0001f600")))]).size == render_message("", [rich_text(section(our_text("xx")))]).size
+    assert (
+        render_message("", [rich_text(section(our_text("\U0001f600")))]).size
+        == render_message("", [rich_text(section(our_text("xx")))]).size
+    )
 
 
 PENNED = {
@@ -152,7 +155,12 @@ def test_the_layout_is_taken_away_and_nothing_else() -> None:
 
 
 def test_paragraphs_that_follow_each_other_are_lines_of_one_section() -> None:
-    told = rich_text(section(our_text("a")), section(our_text("b"), bold("c")), quote(our_text("d")), section(our_text("e"))).to_dict()
+    told = rich_text(
+        section(our_text("a")),
+        section(our_text("b"), bold("c")),
+        quote(our_text("d")),
+        section(our_text("e")),
+    ).to_dict()
     kinds = [one["type"].removeprefix("rich_text_") for one in told["elements"]]
     assert kinds == ["section", "quote", "section"]
     assert [part["text"] for part in told["elements"][0]["elements"]] == ["a", "\n", "b", "c"]

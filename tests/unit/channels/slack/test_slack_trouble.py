@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from examples.local_service import free_port
-from policy_service.channels.slack.client import SlackClient, SlackCallError
+from policy_service.channels.slack.client import SlackCallError, SlackClient
 from policy_service.channels.slack.send_queue import SendStatus
 from policy_service.slack import SlackApp
 
@@ -99,7 +99,9 @@ WHOSE: dict[str, tuple[Handler, str | None]] = {
 
 
 @pytest.mark.parametrize(("answering", "error"), WHOSE.values(), ids=WHOSE, indirect=["answering"])
-async def test_whose_the_token_is_is_held_against_the_settings(answering: SlackClient, error: str | None) -> None:
+async def test_whose_the_token_is_is_held_against_the_settings(
+    answering: SlackClient, error: str | None
+) -> None:
     assert (await answering.test_auth()).error == error
     words = "the bot token is of T0RIVAL, the settings name T0ACME" if error == OTHER else None
     assert answering.workspace_mismatch == words

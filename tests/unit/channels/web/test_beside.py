@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy_service.channels.presentation.review_status import quorum_status
-from policy_service.channels.web.presenters.context_panel import CELL_CHARS, Cell, approval_effect, context_panel_view, compare_args
+from policy_service.channels.web.presenters.context_panel import (
+    CELL_CHARS,
+    Cell,
+    approval_effect,
+    compare_args,
+    context_panel_view,
+)
 from policy_service.channels.web.presenters.review_page import timeline_line
 from policy_service.channels.web.rendering import shown
 from policy_service.queries.context_panel import ContextPanel, MeterLimit, MeterLine, Precedents
@@ -169,7 +175,9 @@ def test_it_is_told_what_an_approval_does_to_the_whole(states: str, wanted: int,
     page = refund(siblings=siblings(*states.split()))
     assert approval_effect(page, wanted) == text
     assert context_panel_view(page, wanted, NOW).releases == (wanted == 1 and "nothing yet" not in text)
-    assert approval_effect(replace(page, state="met"), wanted) == "", "of a settled review nothing is promised"
+    assert approval_effect(replace(page, state="met"), wanted) == "", (
+        "of a settled review nothing is promised"
+    )
 
 
 # ---------------------------------------------------------------------------------------------- lines and the story
@@ -177,7 +185,10 @@ def test_it_is_told_what_an_approval_does_to_the_whole(states: str, wanted: int,
 
 def lines(**changes: Any) -> list[str]:
     page = refund()
-    return [line.by for line in quorum_status(replace(page, gates=(replace(page.gates[0], **changes),))).open_lines]
+    return [
+        line.by
+        for line in quorum_status(replace(page, gates=(replace(page.gates[0], **changes),))).open_lines
+    ]
 
 
 def test_an_open_line_names_people_where_they_have_names() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from countersign.adapters import LiveAdapter
 from countersign.adapters.contract_suite import AdapterContract, ContractResource
 from countersign.errors import IsolationConflict
-from tests.house.documents import all_blocks
+from tests.conventions.documents import all_blocks
 
 PAGE = "sdk/python/countersign/adapters/README.md"
 

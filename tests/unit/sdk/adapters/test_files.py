@@ -12,7 +12,7 @@ import pytest
 
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.redo_log import file_name_for
-from countersign.errors import JournalError, IsolationConflict, NotStageable, TransactionBusy
+from countersign.errors import IsolationConflict, JournalError, NotStageable, TransactionBusy
 from tests.unit.sdk.adapters.folder import OLD, PRIVATE, Deed, acted, committed, done, prepared, tree
 from tests.unit.sdk.adapters.rows import CALL
 

@@ -12,7 +12,7 @@ import pytest
 from countersign.adapters import LiveCall
 from countersign.adapters.agent_memory import AgentMemory, Memory
 from countersign.adapters.memory import MemoryAdapter, MemorySession
-from countersign.errors import MisuseError, IsolationConflict, NotStageable
+from countersign.errors import IsolationConflict, MisuseError, NotStageable
 
 CALL = LiveCall("exam", {}, "e-1")
 

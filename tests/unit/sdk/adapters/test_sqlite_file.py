@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from countersign import Abort, MisuseError, IsolationConflict, Serialize, SQLiteAdapter, tool
+from countersign import Abort, IsolationConflict, MisuseError, Serialize, SQLiteAdapter, tool
 from tests.fakes.desk import Desk
 from tests.unit.sdk.adapters.bank import Bank, commit, credit, standing
 from tests.unit.sdk.adapters.rows import CALL
@@ -56,7 +56,9 @@ def test_two_blocks_of_one_loop_do_not_block_it(desk: Desk, path: Path, isolatio
     if isinstance(isolation, Serialize):
         assert (second, standing(path)) == (None, [102, 100])
     else:
-        assert isinstance(second, IsolationConflict) and "another block of this event loop has it" in str(second)
+        assert isinstance(second, IsolationConflict) and "another block of this event loop has it" in str(
+            second
+        )
         assert "Serialize" in str(second) and standing(path) == [101, 100]
 
 

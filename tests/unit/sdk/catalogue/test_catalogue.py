@@ -11,7 +11,14 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import MisuseError, ToolRegistry, tool
-from countersign.catalogue.loader import Entry, Instead, uncompensated_acts, catalogue, search_entries, with_compensations
+from countersign.catalogue.loader import (
+    Entry,
+    Instead,
+    catalogue,
+    search_entries,
+    uncompensated_acts,
+    with_compensations,
+)
 from countersign.cli.app import app
 from countersign.contract import load_manifest, manifest_file
 from countersign.contract.manifest import Lane

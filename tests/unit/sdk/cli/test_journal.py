@@ -19,10 +19,10 @@ from countersign import ReviewPending, resume, tool
 from countersign.cli.app import app
 from countersign.clock import SystemClock
 from countersign.journal import Journal
+from countersign.journal.export import COLUMNS, FORMAT, render_export
 from countersign.journal.location import JournalUrl
 from countersign.journal.queries import parse_time
 from countersign.journal.sealing_keys import add_key
-from countersign.journal.export import COLUMNS, FORMAT, render_export
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, TickingClock, refund_tool
 from tests.unit.sdk.journals import schema

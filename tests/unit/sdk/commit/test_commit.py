@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 
-from countersign import ApprovalRequirement, Denied, Edited, NotStageable, PlaceholderUsed, ReviewPending, resume
-from countersign.commit.review import ProposalResponder, EditPolicy
+from countersign import (
+    ApprovalRequirement,
+    Denied,
+    Edited,
+    NotStageable,
+    PlaceholderUsed,
+    ReviewPending,
+    resume,
+)
+from countersign.commit.review import EditPolicy, ProposalResponder
 from countersign.contract import DenyCode, canonicalize
 from countersign.contract.codes import ErrorCode
 from countersign.contract.wire import EffectView, ProposalView, TransactionView
@@ -228,7 +236,9 @@ def edits(desk: Desk, judge: EditPolicy, service: Answered | None = None) -> Pro
     return ProposalResponder(engine, judge)
 
 
-def answers(desk: Desk, view: Any, judge: EditPolicy = True, code: str | None = None) -> tuple[Any, list[str]]:
+def answers(
+    desk: Desk, view: Any, judge: EditPolicy = True, code: str | None = None
+) -> tuple[Any, list[str]]:
     """What comes of it, and what was accepted."""
     service = Answered(code)
     return asyncio.run(edits(desk, judge, service).answer(view)), service.accepted

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from countersign import errors, resume
-from countersign.commit.attempt import Outcomes, FireWindow
+from countersign.commit.attempt import FireWindow, Outcomes
 from countersign.contract import Verdict
 from countersign.contract.wire import Reason
 from tests.fakes.desk import Desk, TickingClock, charge_tools, failing_tool, make_runtime, refund_tool, states

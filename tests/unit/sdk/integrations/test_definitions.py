@@ -18,12 +18,12 @@ from pydantic import BaseModel
 
 from countersign import MisuseError, RegistrationError, ToolRegistry, tool
 from countersign.integrations import anthropic_tools, openai_tools
-from countersign.integrations.tool_definitions import OfferedTools
 from countersign.integrations.model_loop import request_text
+from countersign.integrations.tool_definitions import OfferedTools
 from countersign.manifests.drafts import args_schema
 from countersign.tools.tool import tool_of
+from tests.conventions.repository import ROOT
 from tests.fakes.model_vendors import NAME
-from tests.house.repository import ROOT
 
 
 def named(*names: str) -> list[Callable[..., Any]]:

@@ -9,8 +9,8 @@ import pytest
 
 from countersign import (
     AlreadyRedeemed,
-    JournalError,
     IsolationConflict,
+    JournalError,
     NotDone,
     ReleaseLapsed,
     ResourceBusy,

@@ -18,8 +18,8 @@ from countersign.contract import EffectState, Outcome, names
 from countersign.contract.effect import Effect, Resource
 from countersign.journal import EffectOutcome, Journal, Lease, LocalState, RemoteOutcome, StagedRow
 from countersign.journal.leases import is_alive, new_holder
-from countersign.journal.states import TRANSITIONS, SOURCES
 from countersign.journal.location import JournalLocation, JournalUrl
+from countersign.journal.states import SOURCES, TRANSITIONS
 from countersign.journal.verification import verify
 from tests.fakes.desk import AGENT, Desk, TickingClock, effect_rows, refund_tool
 from tests.unit.sdk.journals import both_engines

@@ -117,7 +117,11 @@ def test_what_needs_people_does_not_wait_for_them(desk: Desk, notes: Path, note:
     with pytest.raises(errors.ReviewRequired, match="finance would have to agree") as refused:
         once(desk, note, wait=60, dry_run=dry_run)
     told = refused.value
-    assert (told.tool, told.code, told.asks) == ("note", "review_required", (ApprovalRequirement(("finance",), 1),))
+    assert (told.tool, told.code, told.asks) == (
+        "note",
+        "review_required",
+        (ApprovalRequirement(("finance",), 1),),
+    )
     assert (notes_in(notes), asked_of_policy(desk)) == ([], [("POST", "/v1/evaluations")])
 
 

@@ -70,7 +70,9 @@ def lists(desk: Desk) -> list[tuple[int, str]]:
 # ------------------------------------------------------------------------------------------ Abort, always
 
 
-def test_scenario_45_of_two_that_add_to_one_number_one_commits(desk: Desk, resource: ContractResource) -> None:
+def test_scenario_45_of_two_that_add_to_one_number_one_commits(
+    desk: Desk, resource: ContractResource
+) -> None:
     tools = Tools(desk, resource)
     resource.change_outside("n", "5")
     first, second = Agent(desk, "first"), Agent(desk, "second", isolation=Abort())
@@ -88,9 +90,14 @@ def test_scenario_45_of_two_that_add_to_one_number_one_commits(desk: Desk, resou
 
 
 @pytest.mark.parametrize("moved", ["n", "other"])
-def test_scenario_46_what_another_writes_is_a_conflict(desk: Desk, resource: ContractResource, moved: str) -> None:
+def test_scenario_46_what_another_writes_is_a_conflict(
+    desk: Desk, resource: ContractResource, moved: str
+) -> None:
     tools = Tools(desk, resource)
-    with pytest.raises(errors.IsolationConflict, match="'n' of") if moved == "n" else nullcontext(), desk.step():
+    with (
+        pytest.raises(errors.IsolationConflict, match="'n' of") if moved == "n" else nullcontext(),
+        desk.step(),
+    ):
         assert [tools.add("n", 1), tools.add("n", 1), tools.add("m", 1)] == [1, 2, 1]
         resource.change_outside(moved, "7")  # nobody here has looked at the other one
     assert (resource.outside("n"), resource.outside(moved)) == ("7" if moved == "n" else "2", "7")
@@ -123,7 +130,9 @@ def test_scenario_47_a_spoilt_run_is_repeated_and_recorded(desk: Desk, resource:
 
 
 @pytest.mark.parametrize(("isolation", "runs"), [(Retry(), 3), (Retry(2), 2), (Abort(), 1)])
-def test_scenario_47_runs_are_counted(desk: Desk, resource: ContractResource, isolation: Any, runs: int) -> None:
+def test_scenario_47_runs_are_counted(
+    desk: Desk, resource: ContractResource, isolation: Any, runs: int
+) -> None:
     ran, moved = spoilt(desk, resource, 9, isolation)
     assert (len(ran), moved.attempts, resource.outside("n")) == (runs, runs, str(10 * runs))
     assert (f"in each of {runs} runs" in str(moved)) is (runs > 1)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from countersign import Abort, FilesAdapter, MemoryAdapter, Serialize, errors, tool, transaction
-from countersign.journal import ResourceLock, Lease
+from countersign.journal import Lease, ResourceLock
 from countersign.manifests.drafts import manifest_json
 from countersign.runtime import Runtime
 from countersign.settings import Settings

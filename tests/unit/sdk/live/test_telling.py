@@ -192,7 +192,9 @@ def test_a_moved_file_of_a_secret_name_is_not_named(desk: Desk, root: Path, file
 
 def test_without_secrets_it_is_named_with_its_versions(desk: Desk, root: Path, files: FilesAdapter) -> None:
     put = put_tool(desk, files, moving(root, files), secret=False)
-    fails(desk, errors.IsolationConflict, (put, "rent"), match="'rent' of 'root' was overwritten at no version")
+    fails(
+        desk, errors.IsolationConflict, (put, "rent"), match="'rent' of 'root' was overwritten at no version"
+    )
 
 
 def test_retry_knows_a_conflict_that_names_nothing(desk: Desk, root: Path, files: FilesAdapter) -> None:

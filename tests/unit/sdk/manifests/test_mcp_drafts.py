@@ -13,8 +13,8 @@ from countersign.cli.app import app
 from countersign.contract import load_manifest
 from countersign.contract.json_schema import validator_of
 from countersign.errors import MisuseError
-from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, McpDraft, mcp_drafts
 from countersign.manifests.mcp_closed_schemas import ANY_VALUE
+from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, McpDraft, mcp_drafts
 from policy_service.facts.manifests import InputCodec
 
 SKU = {"type": "object", "properties": {"sku": {"type": "string"}}}

@@ -152,4 +152,6 @@ def test_a_worker_outlasts_a_journal_that_is_away(desk: Desk, monkeypatch: Any, 
 def test_a_journal_that_was_never_there_ends_it(desk: Desk, monkeypatch: Any, every_seconds: Any) -> None:
     monkeypatch.setattr(worker, "resume_each", Rounds(errors.JournalError("no journal"), None))
     with pytest.raises(errors.JournalError, match="no journal"):
-        asyncio.run(worker.run_worker(desk.runtime, list[RecoveryResult]().append, every_seconds=every_seconds))
+        asyncio.run(
+            worker.run_worker(desk.runtime, list[RecoveryResult]().append, every_seconds=every_seconds)
+        )

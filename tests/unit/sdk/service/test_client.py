@@ -22,7 +22,7 @@ from countersign import (
 )
 from countersign.contract import ErrorCode, KeySet, PrivateKey
 from countersign.service.client import Client
-from countersign.waiting import HttpResponse, HttpRequest, AsyncExecutor, SyncExecutor, run_sync
+from countersign.waiting import AsyncExecutor, HttpRequest, HttpResponse, SyncExecutor, run_sync
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.service import Refused
 
@@ -268,7 +268,9 @@ def test_a_proof_covers_the_body(desk: Desk, refund: Any) -> None:
 # ------------------------------------------------------------------ what is read of an answer, by either way to wait
 
 MOST = 100
-ASKED = HttpRequest("GET", "http://service/v1/keys", {}, b"", connect_seconds=1, read_seconds=1, max_bytes=MOST)
+ASKED = HttpRequest(
+    "GET", "http://service/v1/keys", {}, b"", connect_seconds=1, read_seconds=1, max_bytes=MOST
+)
 Answer = Callable[[httpx2.Request], httpx2.Response]
 
 

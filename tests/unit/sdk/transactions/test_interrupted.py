@@ -14,8 +14,8 @@ import pytest
 
 from countersign import SQLiteAdapter, Transaction, errors, tracing
 from countersign.journal.transactions import Transactions
-from countersign.transactions.intake import Intake
 from countersign.transactions.call_list import CallList
+from countersign.transactions.intake import Intake
 from countersign.transactions.step import Step
 from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
 from tests.fakes.running import fails, run

@@ -4,6 +4,15 @@ Read a body with `parse(Model, raw)` and write one with `dump(model)`: bytes pas
 unknown fields are refused, times are RFC 3339 in UTC with `Z`.
 """
 
+from countersign.contract.wire.discussion import (
+    AcceptRequest,
+    CommentView,
+    DeclineRequest,
+    ProposalView,
+    ProposeRequest,
+    QuestionView,
+    SiblingView,
+)
 from countersign.contract.wire.responses import (
     AuditPage,
     AuditRow,
@@ -35,6 +44,7 @@ from countersign.contract.wire.responses import (
     TransactionPage,
     TransactionView,
 )
+
 from .base import MAX_TEXT_CHARS, AttemptId, Digest, Instant, Jws, Many, WireModel, dump, parse
 from .requests import (
     AnswerRequest,
@@ -69,15 +79,6 @@ from .reviews import (
     TaskPage,
     TaskView,
     VoteView,
-)
-from countersign.contract.wire.discussion import (
-    AcceptRequest,
-    CommentView,
-    DeclineRequest,
-    ProposalView,
-    ProposeRequest,
-    QuestionView,
-    SiblingView,
 )
 
 __all__ = [

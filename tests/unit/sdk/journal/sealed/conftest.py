@@ -24,7 +24,9 @@ def keys(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, place: JournalLocation, keys: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
+def desk(
+    tmp_path: Path, place: JournalLocation, keys: Path, request: pytest.FixtureRequest
+) -> Iterator[Desk]:
     made = make_desk(tmp_path, journal_path=place, journal_key_path=keys)
     yield made
     there = made.runtime.journal.database.is_there()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from countersign import JournalError, MemoryAdapter, ReviewPending, errors, resume, tool, transaction
+from countersign.journal.export import describe_transaction
 from countersign.journal.queries import COMPENSATE_LANE, LIVE_LANE
 from countersign.journal.sealing import HIDDEN, Seals, is_sealed, sealed_pointers
-from countersign.journal.export import describe_transaction
 from countersign.journal.verification import verify
 from countersign.manifests.drafts import manifest_json
 from countersign.tools.tool import tool_of
@@ -211,7 +211,9 @@ def test_a_compensation_takes_its_secrets_over_though_its_own_manifest_has_none(
     (read,) = rows(desk, "t-1", COMPENSATE_LANE)
     assert read.frozen().resource.id == CARD == said[0]
     (told,) = [
-        one for one in describe_transaction(desk.runtime.journal, found(desk, "t-1"))["effects"] if one["tool"] == "void"
+        one
+        for one in describe_transaction(desk.runtime.journal, found(desk, "t-1"))["effects"]
+        if one["tool"] == "void"
     ]
     assert told["args"] == f'{{"card":"{HIDDEN}","cents":5}}'
 

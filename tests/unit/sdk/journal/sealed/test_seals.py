@@ -21,7 +21,7 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.keys import encode_base64url
 from countersign.journal import Journal, sealing
 from countersign.journal.location import JournalLocation
-from countersign.journal.sealing import HIDDEN, SealContext, is_sealed, sealed_pointers, redacted
+from countersign.journal.sealing import HIDDEN, SealContext, is_sealed, redacted, sealed_pointers
 from countersign.journal.sealing_keys import KeyFile, SealingKey, add_key, read_keys
 
 ABOUT = SealContext("t" * 64, "e" * 64, "args")
@@ -174,7 +174,9 @@ REPEATS = ["args:/card", "args:/card/number", "args:/card/number/first", "args:"
 
 @pytest.mark.parametrize("source", [*REPEATS, "args:/cards", "args:/order", 'const:"/card/number"'])
 def test_a_compensation_inherits_what_repeats_a_secret(source: str) -> None:
-    assert sealing.inherited_pointers({"a/b": source}, ["/card/number"]) == (("/a~1b",) if source in REPEATS else ())
+    assert sealing.inherited_pointers({"a/b": source}, ["/card/number"]) == (
+        ("/a~1b",) if source in REPEATS else ()
+    )
     assert sealing.inherited_pointers({"a/b": source}, []) == ()
 
 

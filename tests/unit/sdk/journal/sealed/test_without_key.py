@@ -21,15 +21,15 @@ from countersign.contract.wire import EffectView, SubmittedEffect
 from countersign.errors import JournalSealed
 from countersign.errors.reasons import Proposal
 from countersign.journal import EffectOutcome, Journal, RemoteOutcome, Report, StagedRow
+from countersign.journal.export import describe_transaction, summary
 from countersign.journal.location import JournalUrl
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key, read_keys
-from countersign.journal.export import describe_transaction, summary
 from countersign.live.sessions import AdapterCommitError, AdapterRecovery, recover_sessions
 from countersign.live.work import LiveWork
 from countersign.llm.usage import Usage
-from countersign.simulation.replay_report import ReplayCall, ReplayedCall
 from countersign.simulation.recording import RecordedCall
+from countersign.simulation.replay_report import ReplayCall, ReplayedCall
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, make_runtime, notes_database, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC
@@ -208,7 +208,9 @@ def test_recovery_knows_without_a_key_who_was_given_secrets(
     with pytest.raises(errors.LiveCommitFailed), desk.step():
         remember("o-1", CARD)
     with without_key(desk, tmp_path) as poor:
-        assert recover_sessions(poor.engine(poor.sync_waits()), found(desk, "t-1")).given_secrets == {adapter.name}
+        assert recover_sessions(poor.engine(poor.sync_waits()), found(desk, "t-1")).given_secrets == {
+            adapter.name
+        }
     live = LiveWork("t")
     live.adopt(AdapterRecovery({adapter.name: (adapter, adapter.begin("t"))}, {}, frozenset({adapter.name})))
     with pytest.raises(AdapterCommitError) as failed:
