@@ -25,10 +25,10 @@ __all__ = [
     "Entry",
     "append",
     "append_above",
+    "canonical_record",
     "entries_after",
     "highest_index",
     "parties_by_txn",
-    "canonical_record",
 ]
 
 _audit = table(AuditRow)

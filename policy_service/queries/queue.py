@@ -1,9 +1,10 @@
 """The queue: the reviews of one tab as one person sees them, a page at a time, by keys that indexes serve.
 
 A person sees every review of the deployment. "Needs me" is found by the groups an open review asks
-(:mod:`policy_service.storage.review_groups`), less what this person has answered and what their own agents ask; Cedar, which
-only narrows, is asked for the rows of the page alone, and those it refuses are left out there. So the count of that
-tab is exact where Cedar narrows nothing, or where everything fits on one page; else it may be too high, never too low.
+(:mod:`policy_service.storage.review_groups`), less what this person has answered and what their own agents ask; Cedar,
+which only narrows, is asked for the rows of the page alone, and those it refuses are left out there. So the
+count of that tab is exact where Cedar narrows nothing, or where everything fits on one page;
+else it may be too high, never too low.
 
 A filter goes through so many reviews of its tab by key and no further; the page says so and its cursor goes on from
 there. What cannot be read of a review (its rows were damaged) makes its row say so, and no other row.

@@ -229,7 +229,7 @@ class ReviewPage(ReviewContent):
     edits: tuple[ProposalCard, ...] = ()  # accepted ones that made these arguments
     since_staged: tuple[ArgChange, ...] = ()  # what the agent staged, against what stands
     may_propose: bool = False  # this person may propose other arguments
-    beside: "Beside | None" = None  # what the service remembers, for people to weigh
+    beside: "ContextPanel | None" = None  # what the service remembers, for people to weigh
     comments: tuple[CommentLine, ...] = ()  # the oldest first
     may_comment: bool = False
     may_ask: bool = False  # put a question to the agent

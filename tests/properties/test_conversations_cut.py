@@ -176,7 +176,7 @@ def _talk(journal: Journal, model: Model, world: World, key: str, messages: list
 
     dialect = OpenAIChat()
     numbers = TurnNumbering(journal.conversations, key, dialect)
-    both = (cast("ModelClient", model), cast("StepTaker", world))
+    both = (cast("ModelClient", model), cast("StepExecutor", world))
     loop = Loop(dialect, *both, key, list(messages), numbers, on_message=hear)
     try:
         return run_sync(loop.run()).messages

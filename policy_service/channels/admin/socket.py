@@ -118,8 +118,8 @@ def _through_socket(settings: Settings, name: str, args: Arguments) -> Any:
     except (httpx2.HTTPError, ValueError, TypeError, KeyError) as error:
         # It may hang and go on later, with this in its hands; or have met a fault after its commit.
         raise StartError(
-            f"the service ({_lock_holder(settings)}) does not answer: whether it was done is not known: repeat it, or stop "
-            "that process and run this again"
+            f"the service ({_lock_holder(settings)}) does not answer: whether it was done is not known: repeat it, or "
+            "stop that process and run this again"
         ) from error
     if refusal is not None:
         raise StartError(refusal)
@@ -159,8 +159,8 @@ def existing_database(settings: Settings) -> Iterator[Database]:
 
 def _no_database(settings: Settings) -> StartError:
     return StartError(
-        f"there is no database {describe_database(settings)} yet; run: policy-service init (or, where a service runs already, "
-        "run this with its settings: COUNTERSIGN_DATA_DIR, COUNTERSIGN_DATABASE_URL, ...)"
+        f"there is no database {describe_database(settings)} yet; run: policy-service init (or, where a service runs "
+        "already, run this with its settings: COUNTERSIGN_DATA_DIR, COUNTERSIGN_DATABASE_URL, ...)"
     )
 
 

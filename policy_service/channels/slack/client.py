@@ -139,9 +139,12 @@ _MEANING: Final[Mapping[str, SendStatus]] = {
         SendStatus.PLACE,
     ),
     **dict.fromkeys(
-        ("internal_error", "fatal_error", "service_unavailable", "request_timeout", "team_added_to_org"), SendStatus.WORLD
+        ("internal_error", "fatal_error", "service_unavailable", "request_timeout", "team_added_to_org"),
+        SendStatus.WORLD,
     ),
-    **dict.fromkeys(("message_not_found", "cant_update_message", "thread_not_found", "invalid_thread_ts"), SendStatus.GONE),
+    **dict.fromkeys(
+        ("message_not_found", "cant_update_message", "thread_not_found", "invalid_thread_ts"), SendStatus.GONE
+    ),
     **dict.fromkeys(
         (
             "invalid_blocks", "invalid_blocks_format", "msg_too_long", "msg_blocks_too_long", "no_text",

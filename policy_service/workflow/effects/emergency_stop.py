@@ -42,8 +42,8 @@ def require_not_stopped(tx: Tx, tools: Iterable[str]) -> None:
         if (EVERYTHING if tool is None else _of_tool(tool)) in stopped:
             named = EVERYTHING if tool is None else f"tool {tool}"
             raise ForbiddenError(
-                f"{describe_stop(tool)} is frozen; whoever may start it again does so on the page /stop, an operator with "
-                f"`policy-service unfreeze {named}`",
+                f"{describe_stop(tool)} is frozen; whoever may start it again does so on the page /stop, an operator "
+                f"with `policy-service unfreeze {named}`",
                 code=ErrorCode.FROZEN,
             )
 

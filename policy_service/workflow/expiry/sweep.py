@@ -123,8 +123,8 @@ async def _each(ctx: Context, queue: DueQueue, move: Move, grace: timedelta = ti
     """Move every row that has been due for ``grace``; how many moved."""
     moved, after, now = 0, None, ctx.clock() - grace
     while page := await ctx.db.read(
-        lambda conn, after=after: due_rows.due_page(conn, queue, now, after, _AT_ONCE)
-    ):  # type: ignore[misc]
+        lambda conn, after=after: due_rows.due_page(conn, queue, now, after, _AT_ONCE)  # type: ignore[misc]
+    ):
         for row in page:
             try:
                 moved += await ctx.db.write(lambda tx, row=row: _move(tx, queue, move, grace, row))  # type: ignore[misc]

@@ -94,7 +94,7 @@ _HOMES = {
     "tools.context": ("FiringEffect", "current_effect"),
     "errors": tuple(
         "AlreadyRedeemed CountersignError Denied Edited EffectFailed FireError IndependentFailures JournalError "
-        "JournalSealed LeaseLost LiveCommitFailed MisuseError Moved NotDone NotStageable OutcomeUnknown "
+        "JournalSealed LeaseLost LiveCommitFailed MisuseError IsolationConflict NotDone NotStageable OutcomeUnknown "
         "OutsideTransaction OverQuota PartlyFired PlaceholderUsed RegistrationError ReleaseLapsed ReleaseRefused "
         "RerunDiffers ResourceBusy ReviewPending ReviewRequired SavepointLost ServiceRefused ServiceUnavailable "
         "SessionLost SettingsError Stopped ToolRaised TransactionBusy WorldError".split()
@@ -154,6 +154,7 @@ __all__ = [
     "ForeseenEffect",
     "Happened",
     "IndependentFailures",
+    "IsolationConflict",
     "JournalError",
     "JournalSealed",
     "JournalUrl",
@@ -166,7 +167,6 @@ __all__ = [
     "LlmRecord",
     "MemoryAdapter",
     "MisuseError",
-    "IsolationConflict",
     "NotDone",
     "NotRecorded",
     "NotStageable",
@@ -190,8 +190,8 @@ __all__ = [
     "ReplayedCall",
     "RerunDiffers",
     "ResourceBusy",
-    "RestResponse",
     "RestApi",
+    "RestResponse",
     "RestUnknown",
     "Retry",
     "ReviewPending",

@@ -322,7 +322,7 @@ OF_A_LOOP: dict[str, tuple[Any, str]] = {
     "the sequencer": ("policy_service.audit.sequencer", "_has_unnumbered"),
     "the feed": ("policy_service.audit.feed", "entries_after"),
     "the watch": ("policy_service.jobs.health_monitor", "highest_index"),
-    "the count": ("policy_service.audit.telemetry", "_facts"),
+    "the count": ("policy_service.audit.telemetry", "_span_attributes"),
     "a webhook": ("policy_service.jobs.delivery", "deliver"),
     "a webhook's signature": ("policy_service.workflow.webhooks", "sign_webhook"),
 }

@@ -49,7 +49,7 @@ def test_the_lists_of_steps_are_those_whose_every_step_is_switched_off() -> None
     """A new list needs vectors and its three lines in test_verify.py, as these have."""
     found = tables(countersign.contract) | tables(policy_service)
     assert found == {
-        "GATE": JWS_STEPS,
+        "JWS_STEPS": JWS_STEPS,
         "STEPS": STEPS,
         "RECEIPT_STEPS": RECEIPT_STEPS,
         "PROOF_STEPS": PROOF_STEPS,

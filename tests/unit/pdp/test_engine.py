@@ -74,14 +74,14 @@ def test_the_same_question_has_the_same_answer(standard: BundleFolder) -> None:
 
 
 OTHER = {"tool_digest": "f" * 64}
-GONE = {"tool": "refund", "redecided": True}
+GONE = {"tool": "refund", "reevaluated": True}
 DENIED: dict[str, tuple[dict[str, Any], dict[str, Any], str, str]] = {
     "an unknown tool": ({}, {"tool": "refund"}, "unknown_tool", "countersign tools export"),
     "a tool that left the bundle": ({}, GONE, "tool_changed", ""),
     "such a tool in dev": ({}, {**GONE, "env": "dev"}, "tool_changed", ""),
     "another manifest in dev": (PAY, {**OTHER, "env": "dev"}, "tool_changed", "GET /v1/tools/pay"),
     "another manifest than the reviewed one": (PAY, OTHER, "tool_changed", "GET /v1/tools/pay"),
-    "and asked again": (PAY, {**OTHER, "redecided": True}, "tool_changed", "GET /v1/tools/pay"),
+    "and asked again": (PAY, {**OTHER, "reevaluated": True}, "tool_changed", "GET /v1/tools/pay"),
     "no resource": ({"account": "", "amount": 1}, {}, "invalid_args", ""),
 }
 
@@ -96,12 +96,12 @@ def test_what_policy_is_not_asked_about_is_denied(
 
 
 @pytest.mark.parametrize("env", ["production", "staging"])
-@pytest.mark.parametrize("asked_as_unknown", [True, False])
+@pytest.mark.parametrize("reviewed_as_unknown", [True, False])
 def test_unknown_tools_are_denied_but_in_dev(
     standard: BundleFolder, env: str, reviewed_as_unknown: bool
 ) -> None:
     for reevaluated, code in ((False, "unknown_tool"), (True, "tool_changed")):
-        asked: dict[str, Any] = {"redecided": reevaluated, "asked_as_unknown": reviewed_as_unknown}
+        asked: dict[str, Any] = {"reevaluated": reevaluated, "reviewed_as_unknown": reviewed_as_unknown}
         decision = standard.decide({}, tool="refund", env=env, **asked)
         assert (decision.outcome, decision.code) == (Verdict.DENY, code)
 

@@ -93,7 +93,7 @@ def _asks_for_more(page: ReviewPage) -> str | None:
     return None
 
 
-__all__ = ["minimal_card", "no_buttons_reason", "card"]
+__all__ = ["card", "minimal_card", "no_buttons_reason"]
 
 _HEADLINE = 200  # characters of a sentence in a notification
 

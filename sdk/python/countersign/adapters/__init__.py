@@ -19,7 +19,7 @@ __all__ = [
     "LiveAdapter",
     "LiveCall",
     "LiveSession",
+    "ObservedVersion",
     "SQLiteAdapter",
     "Savepoint",
-    "ObservedVersion",
 ]

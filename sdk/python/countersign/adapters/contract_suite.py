@@ -353,7 +353,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
         read: bool | None,
         key: str = "k",
     ) -> None:
-        for refuses in ("verify_unmoved", "prepare"):
+        for refuses in ("verify_isolation", "prepare"):
             resource, adapter, session = self.begun(folder / refuses, k="old")
             with session.effect(CALL):
                 act(resource, adapter)
@@ -363,7 +363,7 @@ class AdapterContract(NestedEffectTests, RefusalTests, LateCallTests):
                 continue
             assert_equal(resource.detects_conflicts, True, "a change by others is noticed")
             with assert_raises(IsolationConflict) as caught:
-                session.verify_isolation() if refuses == "verify_unmoved" else session.prepare(A)
+                session.verify_isolation() if refuses == "verify_isolation" else session.prepare(A)
             (moved,) = caught
             assert_equal(isinstance(moved, IsolationConflict) and moved.key, key, "the key of the refusal")
             assert_equal(

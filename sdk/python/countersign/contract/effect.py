@@ -13,9 +13,9 @@ from typing import Final, TypeGuard, cast
 
 from pydantic import ConfigDict
 
+from . import names
 from .admission import JSON, admit, load, load_canonical
 from .canonical import canonicalize
-from .countersign.contract import names
 from .errors import ContractError
 from .pointers import require_source
 

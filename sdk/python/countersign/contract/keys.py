@@ -15,8 +15,8 @@ from typing import Final
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from . import ed25519
 from .canonical import canonicalize
-from .countersign.contract import ed25519
 from .errors import BadKeyError
 
 MAX_KEYS: Final = 64  # previous, current and next of a few uses; a longer list is not ours

@@ -27,13 +27,12 @@ from pydantic import (
     model_validator,
 )
 
-from countersign.contract.schema_rules import require_closed_schema
-
+from . import names
 from .admission import JSON, Limits, admit, load
-from .countersign.contract import names
 from .effect import Resource
 from .errors import ManifestError, PointerError
 from .pointers import pointer_tokens, require_pointer, require_source, resolve_pointer
+from .schema_rules import require_closed_schema
 from .sentence import SentencePart, split_sentence
 
 MAX_TIMEOUT_SECONDS: Final = 3600  # an hour: whoever needs longer starts a job and probes it

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
-from countersign.contract.schema_rules import schema_nodes
-
 from .errors import ContractError
+from .schema_rules import schema_nodes
 
 _KEPT: Final = 128  # compiled patterns of one process; the engine bounds each to 10 MiB
 _MAX_QUOTED: Final = 100  # characters of a pattern, and of the engine's words

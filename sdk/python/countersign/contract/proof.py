@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from .countersign.contract import shape
+from . import claim_rules
 from .jws import JWS_STEPS, TYP_PROOF, KeyFor, TokenState, sign
 from .keys import PrivateKey
 from .names import body_digest
@@ -45,17 +45,17 @@ class ProofClaims:
         Raises:
             ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
         """
-        claims = shape.members(value, "the proof", required=_CLAIMS)
+        claims = claim_rules.require_members(value, "the proof", required=_CLAIMS)
         return cls(
-            agent=shape.text(claims, "sub"),
+            agent=claim_rules.require_text(claims, "sub"),
             kid=kid,
-            method=shape.text(claims, "htm"),
-            path=shape.long_text(claims, "path"),
-            query=shape.long_text(claims, "query"),
-            body_digest=shape.text(claims, "bd"),
-            iat=shape.whole(claims, "iat"),
-            jti=shape.token_id(claims, "jti"),
-            nonce=shape.long_text(claims, "nonce"),
+            method=claim_rules.require_text(claims, "htm"),
+            path=claim_rules.require_long_text(claims, "path"),
+            query=claim_rules.require_long_text(claims, "query"),
+            body_digest=claim_rules.require_text(claims, "bd"),
+            iat=claim_rules.require_integer(claims, "iat"),
+            jti=claim_rules.require_token_id(claims, "jti"),
+            nonce=claim_rules.require_long_text(claims, "nonce"),
         )
 
 

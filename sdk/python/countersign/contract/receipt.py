@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self, cast
 
-from .countersign.contract import shape
+from . import claim_rules
 from .jws import JWS_STEPS, TYP_RECEIPT, TokenState
 from .keys import KeySet
 from .release import Kind
@@ -41,13 +41,13 @@ class ReceiptEffect:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Read it strictly. Raises ContractError as `shape`."""
-        claims = shape.members(
+        claims = claim_rules.require_members(
             value, "effects", required=frozenset({"effect_id", "effect_digest"}), optional=frozenset({"jti"})
         )
         return cls(
-            effect_id=shape.digest(claims, "effect_id"),
-            effect_digest=shape.digest(claims, "effect_digest"),
-            jti=shape.token_id(claims, "jti") if "jti" in claims else None,
+            effect_id=claim_rules.require_digest_claim(claims, "effect_id"),
+            effect_digest=claim_rules.require_digest_claim(claims, "effect_digest"),
+            jti=claim_rules.require_token_id(claims, "jti") if "jti" in claims else None,
         )
 
 
@@ -81,7 +81,7 @@ class ReceiptClaims:
             "txn_digest": self.txn_digest,
             "attempt": self.attempt,
             "kind": self.kind,
-            "cnf": shape.holder_claim(self.cnf_jkt),
+            "cnf": claim_rules.confirmation_claim(self.cnf_jkt),
             "effects": [effect.to_json() for effect in self.effects],
         }
 
@@ -92,21 +92,22 @@ class ReceiptClaims:
         Raises:
             ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
         """
-        claims = shape.members(value, "the receipt", required=_RECEIPT)
+        claims = claim_rules.require_members(value, "the receipt", required=_RECEIPT)
         return cls(
-            iss=shape.text(claims, "iss"),
-            aud=shape.text(claims, "aud"),
-            sub=shape.text(claims, "sub"),
-            iat=shape.whole(claims, "iat"),
-            fire_by=shape.whole(claims, "fire_by"),
-            epoch=shape.whole(claims, "epoch"),
-            txn=shape.digest(claims, "txn"),
-            txn_digest=shape.digest(claims, "txn_digest"),
-            attempt=shape.text(claims, "attempt"),
-            kind=cast(Kind, shape.one_of(claims, "kind", _KINDS)),
-            cnf_jkt=shape.holder(claims),
+            iss=claim_rules.require_text(claims, "iss"),
+            aud=claim_rules.require_text(claims, "aud"),
+            sub=claim_rules.require_text(claims, "sub"),
+            iat=claim_rules.require_integer(claims, "iat"),
+            fire_by=claim_rules.require_integer(claims, "fire_by"),
+            epoch=claim_rules.require_integer(claims, "epoch"),
+            txn=claim_rules.require_digest_claim(claims, "txn"),
+            txn_digest=claim_rules.require_digest_claim(claims, "txn_digest"),
+            attempt=claim_rules.require_text(claims, "attempt"),
+            kind=cast(Kind, claim_rules.require_one_of(claims, "kind", _KINDS)),
+            cnf_jkt=claim_rules.confirmation_key(claims),
             effects=tuple(
-                ReceiptEffect.from_json(item) for item in shape.objects(claims, "effects", most=MAX_EFFECTS)
+                ReceiptEffect.from_json(item)
+                for item in claim_rules.require_objects(claims, "effects", most=MAX_EFFECTS)
             ),
         )
 

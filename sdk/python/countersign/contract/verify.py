@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
-from .countersign.contract import names
+from . import names
 from .effect import Effect
 from .errors import ContractError, VerificationError
 from .jws import JWS_STEPS, TYP_RELEASE, TokenState

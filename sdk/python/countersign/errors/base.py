@@ -146,8 +146,8 @@ class TransactionBusy(WorldError):
     def __init__(self, key: str, holder: str, waited: float) -> None:
         self.key, self.holder, self.waited = key, holder, waited
         super().__init__(
-            f"transaction {key!r} is being run by {describe_lease_owner(holder)}; waited {waited:.0f} s. Try again when it has "
-            "ended: a second run finds its results."
+            f"transaction {key!r} is being run by {describe_lease_owner(holder)}; waited {waited:.0f} s. Try again "
+            "when it has ended: a second run finds its results."
         )
 
 

@@ -27,14 +27,14 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "ToolAnswer",
     "Conversation",
+    "ExecutedStep",
     "GatedSession",
     "McpToolError",
     "ModelCall",
     "ModelStopped",
     "PackageMissing",
-    "ExecutedStep",
+    "ToolAnswer",
     "TurnLimit",
     "anthropic_tools",
     "gate_mcp",

@@ -37,7 +37,6 @@ from countersign.journal.states import LocalState, LocalTxn
 from countersign.journal.transactions import Transactions
 
 __all__ = [
-    "ResourceLock",
     "EffectOutcome",
     "EffectRecord",
     "Journal",
@@ -46,6 +45,7 @@ __all__ = [
     "LocalTxn",
     "RemoteOutcome",
     "Report",
+    "ResourceLock",
     "StagedRow",
     "TransactionRecord",
     "open_database",

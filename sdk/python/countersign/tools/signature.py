@@ -210,12 +210,13 @@ class Signature:
         for place, one in walk_values(value):
             if isinstance(one, Placeholder):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} is the placeholder of {one.tool!r}{bracketed(place)}, which has not "
-                    "happened yet and may never; call it in a later transaction, with the .result of this one"
+                    f"argument {name!r} of {self.tool!r} is the placeholder of {one.tool!r}{bracketed(place)}, which "
+                    "has not happened yet and may never; call it in a later transaction, with the .result of this one"
                 )
             if isinstance(one, str) and not is_utf8_text(one):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} holds half of a surrogate pair{bracketed(place)}; repair the text"
+                    f"argument {name!r} of {self.tool!r} holds half of a surrogate pair{bracketed(place)}; "
+                    "repair the text"
                 )
             if isinstance(one, float) and not math.isfinite(one):
                 raise NotStageable(
@@ -224,8 +225,8 @@ class Signature:
                 )
             if isinstance(one, _UNFAITHFUL):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} holds a {type(one).__name__}{bracketed(place)}, which JSON does not "
-                    f"carry faithfully; {_INSTEAD}"
+                    f"argument {name!r} of {self.tool!r} holds a {type(one).__name__}{bracketed(place)}, which JSON "
+                    f"does not carry faithfully; {_INSTEAD}"
                 )
 
     def _validate(self, values: Mapping[str, object]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "it works outside an effect": (
         _instead(FilesSession, "effect", _never_leaves), "the_resource_is_only_there_inside_an_effect"),
     "moves are not noticed at step 2": (
-        _instead(FilesSession, "verify_unmoved", _nothing),
+        _instead(FilesSession, "verify_isolation", _nothing),
         "what_was_read_and_has_moved_is_refused_with_both_versions"),
     "moves are not noticed when it is prepared": (
         _instead(FilesSession, "prepare", _unprepared), "what_was_overwritten_and_has_moved_is_refused"),
@@ -153,7 +153,7 @@ _LOST = "a_session_whose_transaction_something_else_ended_keeps_nothing_and_says
 _NOT_THERE = "a_resource_that_is_not_there_is_refused_and_not_made"
 OF_A_DATABASE: dict[str, tuple[Fault, str]] = {
     "a lost transaction is not noticed": (_instead(SQLiteSession, "_require_whole", _nothing), _LOST),
-    "it is noticed once": (_instead(SQLiteSession, "verify_unmoved", _nothing), _LOST),
+    "it is noticed once": (_instead(SQLiteSession, "verify_isolation", _nothing), _LOST),
     "a file that is missing is made": (_begins(_makes_it), _NOT_THERE),
     "it is made, and refused": (_begins(_makes_it, _refuses), _NOT_THERE),
     "it is refused in words of its own": (_begins(_in_its_own_words), _NOT_THERE),

@@ -99,7 +99,7 @@ RAISED: dict[str, tuple[Callable[[], Exception], type[Exception]]] = {
 
 
 @pytest.mark.parametrize("staged", [True, False], ids=["beside what is staged", "alone"])
-@pytest.mark.parametrize("method", ["verify_unmoved", "prepare"])
+@pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
 @pytest.mark.parametrize(("error", "kind"), RAISED.values(), ids=RAISED.keys())
 def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secret(
     desk: Desk, put: Put, breaks: Breaks, method: str, error: Any, kind: type[Exception], staged: bool
@@ -110,7 +110,7 @@ def test_what_is_raised_before_the_redemption_leaves_the_block_without_the_secre
     assert (told_by(told), type(told), desk.done) == ([], kind, [])
 
 
-@pytest.mark.parametrize("method", ["verify_unmoved", "prepare"])
+@pytest.mark.parametrize("method", ["verify_isolation", "prepare"])
 def test_of_a_tool_without_secrets_it_leaves_as_it_is(desk: Desk, breaks: Breaks, method: str) -> None:
     put, error = in_memory(desk, secret=False), ValueError("no account")
     breaks(method, error=error)
@@ -159,7 +159,7 @@ def test_closing_logs_without_the_secret(desk: Desk, put: Put, breaks: Breaks, c
     assert found_in({"log": f"{caplog.text}{[vars(one) for one in caplog.records]}".encode()}) == []
 
 
-@pytest.mark.parametrize("method", ["changes", "verify_unmoved"])
+@pytest.mark.parametrize("method", ["changes", "verify_isolation"])
 def test_a_dry_run_tells_it_without_the_secret(desk: Desk, put: Put, breaks: Breaks, method: str) -> None:
     breaks(method)
     assert told_by(fails(desk, errors.ToolRaised, (put, SECRET), dry_run=True).error) == []

@@ -4,7 +4,8 @@ Read a body with `parse(Model, raw)` and write one with `dump(model)`: bytes pas
 unknown fields are refused, times are RFC 3339 in UTC with `Z`.
 """
 
-from countersign.contract.wire.discussion import (
+from .base import MAX_TEXT_CHARS, AttemptId, Digest, Instant, Jws, Many, WireModel, dump, parse
+from .discussion import (
     AcceptRequest,
     CommentView,
     DeclineRequest,
@@ -13,7 +14,28 @@ from countersign.contract.wire.discussion import (
     QuestionView,
     SiblingView,
 )
-from countersign.contract.wire.responses import (
+from .requests import (
+    AnswerRequest,
+    BringKeyRequest,
+    Claimed,
+    CommentRequest,
+    CompensateRequest,
+    EvaluationRequest,
+    Recall,
+    RecalledCompensation,
+    RecalledEffect,
+    RedeemRequest,
+    ReleaseRequest,
+    RenewRequest,
+    ReportedOutcome,
+    ReportRequest,
+    SettleRequest,
+    SubmitRequest,
+    SubmittedEffect,
+    VoteRequest,
+    WithdrawRequest,
+)
+from .responses import (
     AuditPage,
     AuditRow,
     BroughtKey,
@@ -43,29 +65,6 @@ from countersign.contract.wire.responses import (
     TransactionLine,
     TransactionPage,
     TransactionView,
-)
-
-from .base import MAX_TEXT_CHARS, AttemptId, Digest, Instant, Jws, Many, WireModel, dump, parse
-from .requests import (
-    AnswerRequest,
-    BringKeyRequest,
-    Claimed,
-    CommentRequest,
-    CompensateRequest,
-    EvaluationRequest,
-    Recall,
-    RecalledCompensation,
-    RecalledEffect,
-    RedeemRequest,
-    ReleaseRequest,
-    RenewRequest,
-    ReportedOutcome,
-    ReportRequest,
-    SettleRequest,
-    SubmitRequest,
-    SubmittedEffect,
-    VoteRequest,
-    WithdrawRequest,
 )
 from .reviews import (
     EarlierDenial,

@@ -15,9 +15,9 @@ from countersign.contract.states import (
     TxnState,
     Verdict,
 )
-from countersign.contract.wire.discussion import ProposalView, QuestionView
 
 from .base import Args, Digest, Instant, Jws, Many, Name, Receipt, Text, WireModel
+from .discussion import ProposalView, QuestionView
 
 
 class Reason(WireModel):

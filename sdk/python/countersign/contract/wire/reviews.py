@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from countersign.contract.states import TaskAnswer, TaskKind
-from countersign.contract.wire.discussion import CommentView, SiblingView
-from countersign.contract.wire.responses import EffectView, Need, Settlement
 
 from .base import Digest, Instant, Many, Name, Text, WireModel
+from .discussion import CommentView, SiblingView
+from .responses import EffectView, Need, Settlement
 
 
 class VoteView(WireModel):

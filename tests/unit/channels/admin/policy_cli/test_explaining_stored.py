@@ -42,11 +42,11 @@ def explained(monkeypatch: pytest.MonkeyPatch, folder: BundleFolder) -> Explain:
     """What is printed when the service tells this of the effect."""
     monkeypatch.setattr(explain, "load_settings", lambda: None)
 
-    def explain(*args: str, **changes: Any) -> Result:
+    def run_explain(*args: str, **changes: Any) -> Result:
         monkeypatch.setattr(explain, "run_admin_command", lambda _settings, _verb, _args: CALL | changes)
         return CliRunner().invoke(app, ["explain", EFFECT, str(folder.path), *args])
 
-    return explain
+    return run_explain
 
 
 @pytest.fixture
