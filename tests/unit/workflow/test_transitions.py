@@ -17,9 +17,9 @@ from policy_service.storage.database import Database, Tx
 from policy_service.storage.system_tables import AuditRow, OutboxRow
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow, TransactionRow
 from policy_service.workflow import transitions
+from policy_service.workflow.effects.outcomes import sync_transaction_state
 from policy_service.workflow.transitions import (
     TransitionReason,
-    sync_transaction_state,
     transition_effect,
     transition_review,
     transition_transaction,

@@ -13,8 +13,8 @@ from policy_service.queries.review_models import VoteResult
 from policy_service.queries.voter import Voter
 from policy_service.storage.core import find, table, update_rows
 from policy_service.storage.tables import AgentRow, TransactionRow, VoteRow
-from policy_service.workflow.edits import accept as accepting
-from policy_service.workflow.edits.accept import accept
+from policy_service.workflow.edits import proposals as accepting
+from policy_service.workflow.edits.proposals import accept
 from policy_service.workflow.reviews.vote import VoteInput, vote
 from tests.fakes.payments import GROUPS, gate, person, plain_forbid
 from tests.fakes.world import Agent

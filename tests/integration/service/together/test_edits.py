@@ -324,7 +324,7 @@ async def test_of_one_person_a_review_takes_so_many_proposals(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever became of them: each is a line of the story, and asks the agent's side."""
-    monkeypatch.setattr("policy_service.workflow.edits.propose.MAX_OF_A_PERSON", 3)
+    monkeypatch.setattr("policy_service.workflow.edits.proposals.MAX_OF_A_PERSON", 3)
     old = await bank.asks()
     for amount in (300, 200):
         last = await bank.maya.proposed(old, LESS | {"amount": amount})

@@ -16,14 +16,11 @@ from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.agents import Caller
 from policy_service.queries.queue import QueueFilter, queue_page
 from policy_service.queries.stops import Target
-from policy_service.workflow.edits.accept import accept
-from policy_service.workflow.edits.decline import decline
-from policy_service.workflow.edits.propose import ProposalRequest, propose
-from policy_service.workflow.effects import submit
-from policy_service.workflow.releases import compensate, redeem, renew
+from policy_service.workflow.edits.proposals import ProposalRequest, accept, decline, propose
+from policy_service.workflow.releases import compensate, redeem, renew, submit
 from policy_service.workflow.reviews import vote
-from policy_service.workflow.reviews.answer import answer as answer_question
 from policy_service.workflow.reviews.comment import CommentDraft, comment
+from policy_service.workflow.reviews.comment import answer as answer_question
 from policy_service.workflow.revocation.stops_by_people import start_again, stop
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Visitor

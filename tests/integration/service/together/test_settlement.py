@@ -11,12 +11,8 @@ from countersign.contract import ARGS_LIMITS, EffectState, ErrorCode, TaskKind
 from policy_service.queries import repository
 from policy_service.storage.advisory_locks import lock_transaction
 from policy_service.storage.database import Tx
-from policy_service.workflow.transitions import (
-    TransitionReason,
-    open_task,
-    sync_transaction_state,
-    transition_effect,
-)
+from policy_service.workflow.effects.outcomes import sync_transaction_state
+from policy_service.workflow.transitions import TransitionReason, open_task, transition_effect
 from tests.fakes.payments import person
 from tests.fakes.world import Agent
 from tests.integration.service.effects import mail, pay
