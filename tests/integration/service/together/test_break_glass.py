@@ -92,7 +92,7 @@ async def test_one_permitted_signer_releases_it_alone_and_another_person_reviews
     assert await state(glass, view) == ("released", "break_glass")
     assert metrics.BREAK_GLASS.labels("1")._value.get() == before + 1
     task = await glass.maya.task(view, "break_glass_review")
-    assert task["task"]["text"] == "Jonas opened this alone, without the people its gates ask"
+    assert task["task"]["text"] == "Jonas released this alone by break-glass, without the approvals its gates require"
     own = await glass.jonas.settle(task, "justified")
     assert (own.status_code, "somebody else says whether" in own.json()["detail"]) == (403, True)
     assert (await glass.maya.settle(task, "fired")).json()["code"] == "wrong_answer"
@@ -109,7 +109,7 @@ async def test_one_remaining_signer_of_two_requires_a_review(glass: Bank) -> Non
     async with glass.revoked("ingrid"):
         assert (await glass.robot.spend(ready))["receipt"]
     task = await glass.maya.task(view, "break_glass_review")
-    assert task["task"]["text"] == "Jonas opened this alone, without the people its gates ask"
+    assert task["task"]["text"] == "Jonas released this alone by break-glass, without the approvals its gates require"
     kinds = [kind for kind, _ in await glass.log(view["txn"])]
     assert (kinds.count("break_glass_opened"), kinds.count("task_opened")) == (2, 1)
 
@@ -144,13 +144,13 @@ async def test_a_signer_can_still_vote(glass: Bank) -> None:
 async def test_a_signature_on_folded_arguments_is_refused(glass: Bank) -> None:
     """A signature names the page it was given on, and no argument was folded there."""
     view = (await glass.robot.submit(await pay(glass, 5_000, account="a" * 400))).json()
-    assert await refused(glass.jonas, view, "does not say what was read", read={"view_parts": ""}) == 400
+    assert await refused(glass.jonas, view, "does not name the view", read={"view_parts": ""}) == 400
     path = f"/reviews/{view['effects'][0]['review']['review_id']}"
     assert 'value="break_glass"' not in (await glass.jonas.get(path)).text
     folded = (await glass.maya.get(path)).text  # she may still deny with folded arguments
     read = dict(re.findall(r'name="(view_digest|view_parts)" value="([^"]*)"', folded))
     assert read.keys() == {"view_digest", "view_parts"}
-    assert await refused(glass.jonas, view, "stood folded", read=read) == 400
+    assert await refused(glass.jonas, view, "was folded", read=read) == 400
     assert await state(glass, view) == ("review", None)
     assert (await sign(glass.jonas, view))[0] == 303
 

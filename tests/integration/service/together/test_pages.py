@@ -44,7 +44,7 @@ async def test_a_vote_names_its_view(bank: Bank) -> None:
     form = await maya.form(review_of(view))
     unnamed = {name: value for name, value in form.items() if name != "view_digest"}
     answer = await maya.send(votes, **unnamed)
-    assert (answer.status_code, "does not say what was read" in refused_with(answer)) == (400, True)
+    assert (answer.status_code, "does not name the view" in refused_with(answer)) == (400, True)
     assert (await maya.send(votes, **form)).status_code == 303
     (vote,) = await votes_on(bank, view)
     digest = form["view_digest"]
@@ -103,7 +103,7 @@ async def test_an_approval_on_a_folded_argument_is_refused(bank: Bank) -> None:
     assert "Nobody approves what they have not opened" in await maya.page(path)
     folded = await maya.form(review_of(view), "deny", query="")
     answer = await maya.send(f"{path}/votes", **(folded | {"verdict": "approve"}))
-    assert (answer.status_code, "Account stood folded" in refused_with(answer)) == (400, True)
+    assert (answer.status_code, "Account was folded" in refused_with(answer)) == (400, True)
     assert (await maya.send(f"{path}/votes", **await maya.form(review_of(view)))).status_code == 303
 
 

@@ -162,7 +162,7 @@ async def test_a_foreign_or_tampered_token_is_refused(bank: Bank) -> None:
     real = bank.release_of(tokens[0])
     pen, stranger = bank.service.ctx.signer, PrivateKey.generate()
     bad = {
-        "of an earlier epoch": pen.sign_release(replace(real, epoch=real.epoch - 1)),
+        "an earlier epoch": pen.sign_release(replace(real, epoch=real.epoch - 1)),
         "of a later epoch": pen.sign_release(replace(real, epoch=real.epoch + 1)),
         "of another deployment": pen.sign_release(replace(real, iss="https://other.example")),
         "changed": tampered(tokens[0], exp=2**40),

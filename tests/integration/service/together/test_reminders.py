@@ -274,7 +274,7 @@ async def test_an_unsatisfiable_review_is_one_task_that_closes_by_itself(bank: B
     view = await asked(bank, bank.robot)
     assert await swept(bank) == ["impossible_quorum"]
     task = await bank.maya.task(view, "impossible_quorum")
-    assert task["task"]["text"] == "nobody can approve this as things stand: finance can give 1 of 2"
+    assert task["task"]["text"] == "this review cannot be approved now: finance can give 1 of 2"
     await too_few(bank, ("maya", "jonas"))
     assert await swept(bank) == []
     await too_few(bank)

@@ -168,7 +168,7 @@ async def test_revoking_a_commit_ends_the_effects_it_decided(bank: Bank) -> None
     assert await bank.maya.task(view, "compensation_failed")
     assert (await bank.operator("revoke-commit", {"commit": commit, **WHY}))["open"] == []
     # git's name is unknown where the bundle's folder is no repository, as in a container
-    with pytest.raises(NotFoundError, match=rf"lately decided: .*{commit}"):
+    with pytest.raises(NotFoundError, match=rf"Recent commits: .*{commit}"):
         await bank.operator("revoke-commit", {"commit": "8e1f" * 10, **WHY})
 
 
