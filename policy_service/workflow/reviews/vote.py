@@ -223,11 +223,7 @@ class _Cast:
         return TransitionReason(person_actor(self.voter.iss, self.voter.sub), why)
 
     def require_eligible(self) -> None:
-        """Require that this person may cast this vote.
-
-        Raises:
-            ForbiddenError: not_eligible, step_up_required, frozen.
-        """
+        """Raise ForbiddenError (not_eligible, step_up_required, frozen) if this person may not cast this vote."""
         case, voter, now = self.case, self.voter, self.tx.now
         if self.ballot.is_break_glass:
             self._require_may_sign()
@@ -287,11 +283,7 @@ class _Cast:
         return ballot
 
     def count(self, facts: Facts) -> VoteOutcome:
-        """Store the vote on an open review, unless it repeats one, and apply it.
-
-        Raises:
-            InvalidRequestError: reason_required.
-        """
+        """Store the vote on an open review, unless it repeats one, and apply it; a missing reason is refused."""
         self._require_reason()
         known = self._same_vote()
         if known is None:
