@@ -164,7 +164,7 @@ def require_open(case: ReviewContext) -> None:
 
 def review_expired_error() -> ConflictError:
     """409 review_closed, after the deadline has passed."""
-    return ConflictError("the deadline of this review has passed", code=ErrorCode.REVIEW_CLOSED)
+    return ConflictError(closed_review_text("expired"), code=ErrorCode.REVIEW_CLOSED)
 
 
 def _require_may_write(

@@ -104,7 +104,7 @@ async def test_a_comment_on_a_closed_review_is_refused(bank: Bank) -> None:
     for how, words, state in (
         ("denied", "denied", "ended"),
         ("withdrawn", "withdrawn", "ended"),
-        ("superseded", "replaced by revision 2", "review"),
+        ("superseded", "revision 2 superseded", "review"),
         ("met", "approved", "ready"),
         ("expired", "over", "ended"),
     ):
