@@ -168,7 +168,7 @@ def close_tasks(tx: Tx, effect: EffectRow, cause: TransitionReason, *kinds: Task
 
 
 def _publish_task_event(
-    tx: Tx, effect: EffectRow, kind: str, task_id: str, cause: TransitionReason, **detail: Any
+    tx: Tx, effect: EffectRow, kind: str, task_id: str, cause: TransitionReason, /, **detail: Any
 ) -> None:
     audit_effect(tx, effect, kind, cause.actor, {**detail, "task_id": task_id})
     outbox.enqueue(tx, kind, {"task_id": task_id, "effect_id": effect.effect_id})

@@ -311,14 +311,14 @@ def counting(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> 
 async def test_people_are_read_once_for_all_reviews_of_a_sweep(
     bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unsatisfiable, "_AT_ONCE", 1)
+    monkeypatch.setattr(unsatisfiable, "_PAGE", 1)
     for n in range(10):
         await bank.person(f"somebody-{n}")
     counts = []
     for n in range(5):
         await bank.asks(run_key=f"r-{n}")
         read = counting(monkeypatch, unsatisfiable, "list_people")
-        grouped = counting(monkeypatch, eligible, "groups_now")
+        grouped = counting(monkeypatch, eligible, "current_groups")
         assert await unsatisfiable.update_unsatisfiable_reviews(bank.service.ctx) == 0
         counts.append((len(read), len(grouped)))
     assert counts[0][0] == 1 and counts[0][1] > 10

@@ -139,7 +139,7 @@ async def compensation_failed(bank: Bank) -> dict[str, Any]:
     return view
 
 
-async def not_compensable(bank: Bank) -> dict[str, Any]:
+async def standing(bank: Bank) -> dict[str, Any]:
     view = await unknown(bank, other="fired")
     await settled(bank, view, "not_fired")
     return view
@@ -155,8 +155,8 @@ BY_HAND: list[tuple[Callable[[Bank], Awaitable[dict[str, Any]]], str, list[str]]
     # how it comes to the task, the answer, and the states of the payment and the mail
     (compensation_failed, "compensated", ["compensated", "failed"]),
     (compensation_failed, "left_standing", ["compensation_failed", "failed"]),
-    (not_compensable, "compensated", ["failed", "compensated"]),
-    (not_compensable, "left_standing", ["failed", "fired"]),
+    (standing, "compensated", ["failed", "compensated"]),
+    (standing, "left_standing", ["failed", "fired"]),
     (compensation_due, "compensated", ["compensated", "failed"]),
     (compensation_due, "left_standing", ["fired", "failed"]),
 ]
