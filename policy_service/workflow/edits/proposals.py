@@ -279,7 +279,19 @@ def _accept(
     rev = case.snapshot.head_rev + 1
     transition_proposal(tx, case.review, proposal, ACCEPTED, cause.because("accepted"), became_rev=rev)
     supersede(tx, case.snapshot, cause)
-    return create_revision(tx, ctx, _asked(bundle, by, case.snapshot, named, facts), agent, rev, cause)
+    row, caller = case.snapshot.transaction, by if isinstance(by, Caller) else None
+    asked = RevisionRequest(
+        bundle=bundle,
+        named=named,
+        facts=facts,
+        run_key=row.run_key,
+        independent=row.independent,
+        claimed=row.claimed,
+        method=weakest_auth_method(case.snapshot, caller),
+        jkt=row.jkt if caller is None else caller.jkt,
+        trace=tracing.current_traceparent(),
+    )
+    return create_revision(tx, ctx, asked, agent, rev, cause)
 
 
 def _require_applicable(tx: Tx, case: ReviewContext, proposal: ProposalRow) -> AgentRow:
@@ -299,28 +311,6 @@ def _require_applicable(tx: Tx, case: ReviewContext, proposal: ProposalRow) -> A
         )
     require_not_stopped(tx, [effect.tool for effect in case.snapshot.effects])
     return require_effect_agent(tx, case.agent.name)
-
-
-def _asked(
-    bundle: Bundle,
-    by: Caller | Voter,
-    head: Snapshot,
-    named: IdentifiedTransaction,
-    facts: Mapping[str, Facts],
-) -> RevisionRequest:
-    """The same list by the same agent, with its weakest authentication method."""
-    row, caller = head.transaction, by if isinstance(by, Caller) else None
-    return RevisionRequest(
-        bundle=bundle,
-        named=named,
-        facts=facts,
-        run_key=row.run_key,
-        independent=row.independent,
-        claimed=row.claimed,
-        method=weakest_auth_method(head, caller),
-        jkt=row.jkt if caller is None else caller.jkt,
-        trace=tracing.current_traceparent(),
-    )
 
 
 # -- declining ---------------------------------------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from typing import Final
 from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.agents import Caller
-from policy_service.pap.bundle import Bundle
 from policy_service.queries import repository
 from policy_service.queries.context import Context
 from policy_service.queries.messages import closed_review_text, require_text_length
@@ -117,7 +116,11 @@ def _comment(
         return False
     require_open(case)
     own_side = voter.key in requesters_side(case.agent, case.review)
-    _require_may_write(tx, ctx, ctx.active.current, case, voter, remark, own_side=own_side)
+    if remark.question or not own_side:
+        bundle = ctx.active.current
+        reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
+        if reason is not None:
+            raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
     written = case.snapshot.comments.get(remark.review_id, [])
     mine = [one for one in written if (one.iss, one.sub) == (voter.iss, voter.sub)]
     if any((one.kind, one.text, one.answer) == (remark.kind, text, None) for one in mine):
@@ -165,23 +168,6 @@ def require_open(case: ReviewContext) -> None:
 def review_expired_error() -> ConflictError:
     """409 review_closed, after the deadline has passed."""
     return ConflictError(closed_review_text("expired"), code=ErrorCode.REVIEW_CLOSED)
-
-
-def _require_may_write(
-    tx: Tx,
-    ctx: Context,
-    bundle: Bundle,
-    case: ReviewContext,
-    voter: Voter,
-    remark: CommentDraft,
-    *,
-    own_side: bool,
-) -> None:
-    if own_side and not remark.question:
-        return
-    reason = vote_refusal(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
-    if reason is not None:
-        raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
 
 
 def _require_below_limits(written: Sequence[CommentRow], mine: Sequence[CommentRow]) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import Connection, delete
@@ -102,17 +102,6 @@ def _why_not(app: SlackApp, account: Account) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Invitation:
-    """A valid invitation, for the page that asks whether to accept it."""
-
-    team_id: str
-    user_id: str
-    account: str
-    email: str | None
-    expires_at: datetime
-
-
 async def invite(ctx: Context, app: SlackApp, account: Account) -> str:
     """Create the address that links this account to the signed-in person who opens it. Show it to this account only.
 
@@ -144,12 +133,12 @@ def _invite(tx: Tx, app: SlackApp, account: Account, secret: str) -> None:
     insert_row(tx.conn, row)
 
 
-async def find_invitation(ctx: Context, secret: str) -> Invitation | None:
+async def find_invitation(ctx: Context, secret: str) -> SlackInvitationRow | None:
     """A valid invitation, or None if it is unknown, used, replaced or expired. Changes nothing."""
     row = await ctx.db.read(lambda conn: _invitation(conn, secret))
     if row is None or row.used_at is not None or ctx.clock() >= row.expires_at:
         return None
-    return Invitation(row.team_id, row.user_id, row.account, row.email, row.expires_at)
+    return row
 
 
 def _invitation(conn: Connection, secret: str) -> SlackInvitationRow | None:
