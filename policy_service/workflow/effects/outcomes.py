@@ -1,8 +1,8 @@
 """How effects end, what their outcomes mean for the transaction, and which tasks that leaves to people.
 
 An effect that ends unfired takes its siblings along: one transaction commits as one. A compensation ends alone; its
-forward effect then remains fired, which is a task. Whatever fired and should not remain is a task, because otherwise
-no one would learn of it (I-14).
+forward effect then remains fired. A fired effect that should not remain is a task, because otherwise no one would learn
+of it (I-14).
 """
 
 from __future__ import annotations

@@ -69,9 +69,9 @@ class CommentDraft:
 
 
 async def comment(
-    ctx: Context, voter: Voter, remark: CommentDraft, *, still: Callable[[Tx], None] = lambda tx: None
+    ctx: Context, voter: Voter, remark: CommentDraft, *, recheck: Callable[[Tx], None] = lambda tx: None
 ) -> None:
-    """Write a comment, or ask the agent. ``still`` runs in the unit of work, and raises if the writer no longer may.
+    """Write a comment, or ask the agent. ``recheck`` runs in the unit of work, and raises if the writer no longer may.
 
     Raises:
         NotFoundError: no such review.
@@ -81,7 +81,7 @@ async def comment(
     """
     text = require_text(remark.text)
     review = await ctx.db.read(lambda conn: repository.require_review(conn, remark.review_id))
-    if not await ctx.db.write(lambda tx: _comment(tx, ctx, review.txn, voter, remark, text, still)):
+    if not await ctx.db.write(lambda tx: _comment(tx, ctx, review.txn, voter, remark, text, recheck)):
         raise review_expired_error()
 
 
@@ -104,12 +104,12 @@ def _comment(
     voter: Voter,
     remark: CommentDraft,
     text: str,
-    still: Callable[[Tx], None],
+    recheck: Callable[[Tx], None],
 ) -> bool:
     """Whether it was written. If not, this unit expired the review, and is committed."""
     tx = lock_transaction(tx, txn)
     require_active_person(tx, voter.iss, voter.sub)
-    still(tx)
+    recheck(tx)
     case = read_review_context(tx.conn, remark.review_id)
     if case.review.state == "open" and tx.now >= case.review.answer_by:
         expire_effect(tx, case.snapshot, case.effect)

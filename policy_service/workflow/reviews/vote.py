@@ -119,12 +119,12 @@ async def vote(
     voter: Voter,
     ballot: VoteInput,
     *,
-    still: Callable[[Tx], None] = lambda tx: None,
+    recheck: Callable[[Tx], None] = lambda tx: None,
     facts_timeout_s: float | None = None,
 ) -> VoteOutcome:
     """Cast a vote.
 
-    ``still`` runs in the unit that stores the vote, and raises if the person may no longer vote. ``facts_timeout_s``
+    ``recheck`` runs in the unit that stores the vote, and raises if the person may no longer vote. ``facts_timeout_s``
     limits how long gathering facts may take, for a channel that cannot wait longer.
 
     Raises:
@@ -146,7 +146,7 @@ async def vote(
         effect = await ctx.db.read(lambda conn: repository.reviewed_effect(conn, ballot.review_id))
         facts = await _facts(ctx, bundle, effect, ballot, until)
         return await ctx.db.write(
-            lambda tx: _vote(tx, ctx, bundle, voter, ballot, effect.txn, facts, still, proven)
+            lambda tx: _vote(tx, ctx, bundle, voter, ballot, effect.txn, facts, recheck, proven)
         )
 
     return await with_stable_bundle(ctx, under)
@@ -173,7 +173,7 @@ def _vote(
     ballot: VoteInput,
     txn: str,
     facts: Facts,
-    still: Callable[[Tx], None],
+    recheck: Callable[[Tx], None],
     proven: VerifiedStepUp | None,
 ) -> VoteOutcome:
     require_current_bundle(ctx, bundle)
@@ -183,7 +183,7 @@ def _vote(
     require_same_bytes(tx, case, ballot.rev, ballot.effect_digest, ballot.txn_digest)
     cast = _Cast(tx, ctx, bundle, case, voter, ballot, proven)
     cast.require_eligible()
-    still(tx)
+    recheck(tx)
     cast = replace(cast, ballot=cast.ballot_on_current_view())
     if proven is not None:
         record_passkey_use(tx, proven)

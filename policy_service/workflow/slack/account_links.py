@@ -11,7 +11,7 @@ Rules against someone who would decide in another person's name:
 - A stolen session cannot link unnoticed: linking replaces the session's cookie, and other sessions show the link.
 
 Only full members of the app's own workspace are linked. A guest works for someone else, a bot is not a person, and a
-shared channel contains people whom this workspace's administrators cannot deactivate.
+shared channel contains people that this workspace's administrators cannot deactivate.
 
 An invitation is 256 random bits, stored hashed, valid for minutes, and used by one conditional statement. A newer one
 replaces it. Invitations are not audited, because anyone in Slack could fill the log with them.
