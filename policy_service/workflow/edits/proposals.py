@@ -99,11 +99,11 @@ async def propose(ctx: Context, voter: Voter, proposed: ProposalRequest) -> Prop
         RequestError: reason_required, rate_limited, or what is wrong with the arguments.
     """
 
-    async def under(bundle: Bundle) -> ProposalRow:
+    async def work(bundle: Bundle) -> ProposalRow:
         txn = (await ctx.db.read(lambda conn: repository.require_review(conn, proposed.review_id))).txn
         return await ctx.db.write(lambda tx: _propose(tx, ctx, bundle, voter, proposed, txn))
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def require_proposable(tx: Tx, ctx: Context, bundle: Bundle, case: ReviewContext, voter: Voter) -> None:
@@ -203,7 +203,7 @@ async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot
         ConflictError: proposal_closed.
     """
 
-    async def under(bundle: Bundle) -> Snapshot:
+    async def work(bundle: Bundle) -> Snapshot:
         proposal = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
         case = await ctx.db.read(lambda conn: read_review_context(conn, proposal.review_id))
         _require_visible_to(by, case)
@@ -211,7 +211,7 @@ async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot
         facts = await gather_facts(bundle, named.effects, ctx.clock())
         return await ctx.db.write(lambda tx: _accept(tx, ctx, bundle, by, proposal, named, facts))
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def _require_visible_to(by: Caller | Voter, case: ReviewContext) -> None:

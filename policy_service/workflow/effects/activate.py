@@ -99,7 +99,7 @@ async def _reevaluate_open(ctx: Context) -> int:
 
 
 async def _reevaluate_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:
-    async def under(bundle: Bundle) -> None:
+    async def work(bundle: Bundle) -> None:
         snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn, rev))
         effect = snapshot.find(effect_id)
         if effect is not None:
@@ -119,7 +119,7 @@ async def _reevaluate_one(ctx: Context, effect_id: str, txn: str, rev: int) -> N
         apply_evaluation(tx, bundle, snapshot, effect, answer, cause)
         expire_if_unused(tx, snapshot)  # its validity may be shorter now than the time that has passed
 
-    await with_stable_bundle(ctx, under)
+    await with_stable_bundle(ctx, work)
 
 
 def _undecided_page(conn: Connection, bundle: str, after: str, limit: int) -> list[tuple[str, str, int]]:

@@ -92,7 +92,7 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
         ConflictError: the effect did not fire, or has no compensation (illegal_state).
     """
 
-    async def under(bundle: Bundle) -> CompensationResult:
+    async def work(bundle: Bundle) -> CompensationResult:
         snapshot = await ctx.db.read(lambda conn: repository.require_transaction(conn, txn))
         require_redeemer(caller, snapshot.transaction)
         try:
@@ -108,7 +108,7 @@ async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> 
         effect = _require(after, undo.effect_id)
         return CompensationResult(after, effect, next(iter(sign_releases(ctx, claims)), None))
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def _require(snapshot: Snapshot, effect_id: str) -> EffectRow:

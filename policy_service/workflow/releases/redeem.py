@@ -88,7 +88,7 @@ async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id
         ConflictError: already_redeemed, superseded, not_ready.
     """
 
-    async def under(bundle: Bundle) -> RedeemResult:
+    async def work(bundle: Bundle) -> RedeemResult:
         known = await ctx.db.read(lambda conn: repository.attempt_of(conn, caller.agent, attempt_id))
         claims = [] if known is not None else _verify_releases(ctx, caller, tokens)
         facts = {} if known is not None else await _facts(ctx, bundle, claims)
@@ -97,7 +97,7 @@ async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id
         )
         return sign_receipt(ctx, redemption, attempt_id)
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def sign_receipt(ctx: Context, redemption: Redemption, attempt_id: str) -> RedeemResult:

@@ -58,7 +58,7 @@ async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Seque
         ConflictError: an effect has an outcome already (illegal_state).
     """
 
-    async def under(bundle: Bundle) -> RedeemResult:
+    async def work(bundle: Bundle) -> RedeemResult:
         _, snapshot = await ctx.db.read(lambda conn: _attempt_and_snapshot(conn, caller, attempt_id))
         wanted = [e for e in [*snapshot.effects, *snapshot.compensations] if e.effect_id in effect_ids]
         facts = await gather_facts(bundle, wanted, ctx.clock())
@@ -67,7 +67,7 @@ async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Seque
         )
         return sign_receipt(ctx, redemption, attempt_id)
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def _attempt_and_snapshot(conn: Connection, caller: Caller, attempt_id: str) -> tuple[AttemptRow, Snapshot]:

@@ -89,11 +89,11 @@ class _Submission:
     request: SubmitRequest
     key: IdempotencyKey
     edits: Edits
-    asked: RevisionRequest
+    revision: RevisionRequest
 
     @property
     def named(self) -> IdentifiedTransaction:
-        return self.asked.named
+        return self.revision.named
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ async def submit(ctx: Context, caller: Caller, request: SubmitRequest, key: Idem
     """
     _require_current_epoch(ctx, request.epoch)
 
-    async def under(bundle: Bundle) -> _Stored:
+    async def work(bundle: Bundle) -> _Stored:
         edits: Edits = {}
         while True:  # once more for each proposal that was accepted meanwhile
             submission = await _prepare(ctx, bundle, caller, request, key, edits)
@@ -135,7 +135,7 @@ async def submit(ctx: Context, caller: Caller, request: SubmitRequest, key: Idem
             except _ArgumentsEditedError as edited:
                 edits = edited.edits
 
-    stored = await with_stable_bundle(ctx, under)
+    stored = await with_stable_bundle(ctx, work)
     if stored.receipt is None:
         snapshot = await check_new_reviews(ctx, stored.snapshot) if stored.created else stored.snapshot
         return SubmitResult(snapshot, stored.created)
@@ -169,7 +169,7 @@ async def _prepare(
 ) -> _Submission:
     named = identify_transaction(bundle, caller.agent, request, edits)
     facts = await gather_facts(bundle, named.effects, ctx.clock())
-    asked = RevisionRequest(
+    revision = RevisionRequest(
         bundle=bundle,
         named=named,
         facts=facts,
@@ -180,7 +180,7 @@ async def _prepare(
         jkt=caller.jkt,
         trace=tracing.current_traceparent(),
     )
-    return _Submission(caller, request, key, edits, asked)
+    return _Submission(caller, request, key, edits, revision)
 
 
 def _submit_and_redeem(tx: Tx, ctx: Context, submission: _Submission) -> _Stored:
@@ -200,7 +200,7 @@ def _submit_and_redeem(tx: Tx, ctx: Context, submission: _Submission) -> _Stored
     cause = TransitionReason(agent_actor(caller.agent), "release")
     releases = mint(tx, ctx, snapshot, snapshot.effects, caller, until, cause)
     jtis = {claims.detail.effect_id: claims.jti for claims in releases}
-    bundle = submission.asked.bundle
+    bundle = submission.revision.bundle
     receipt = redeem_effects(tx, ctx, bundle, snapshot, snapshot.effects, caller, attempt_id, jtis)
     return _Stored(snapshot, stored.created, tuple(releases), receipt)
 
@@ -219,7 +219,7 @@ def _repeat(
 
 
 def _submit(tx: Tx, ctx: Context, submission: _Submission) -> _Stored:
-    require_current_bundle(ctx, submission.asked.bundle)
+    require_current_bundle(ctx, submission.revision.bundle)
     agent = require_active_caller(tx, submission.caller)
     named = submission.named
     require_not_stopped(tx, [effect.tool for effect in named.effects])
@@ -229,7 +229,7 @@ def _submit(tx: Tx, ctx: Context, submission: _Submission) -> _Stored:
     if head is not None:
         return _submit_again(tx, ctx, submission, agent, head)
     cause = TransitionReason(agent_actor(agent.name), "submit")
-    return _Stored(create_revision(tx, ctx, submission.asked, agent, 1, cause, first=True), created=True)
+    return _Stored(create_revision(tx, ctx, submission.revision, agent, 1, cause, first=True), created=True)
 
 
 def _submit_again(tx: Tx, ctx: Context, submission: _Submission, agent: AgentRow, head: Snapshot) -> _Stored:
@@ -251,7 +251,7 @@ def _submit_again(tx: Tx, ctx: Context, submission: _Submission, agent: AgentRow
     if state in _OPEN:
         supersede(tx, head, cause)
     rev = head.transaction.rev + 1
-    return _Stored(create_revision(tx, ctx, submission.asked, agent, rev, cause), created=True)
+    return _Stored(create_revision(tx, ctx, submission.revision, agent, rev, cause), created=True)
 
 
 def _calls(snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -142,14 +142,14 @@ async def vote(
 
     until = None if facts_timeout_s is None else asyncio.get_running_loop().time() + facts_timeout_s
 
-    async def under(bundle: Bundle) -> VoteOutcome:
+    async def work(bundle: Bundle) -> VoteOutcome:
         effect = await ctx.db.read(lambda conn: repository.reviewed_effect(conn, ballot.review_id))
         facts = await _facts(ctx, bundle, effect, ballot, until)
         return await ctx.db.write(
             lambda tx: _vote(tx, ctx, bundle, voter, ballot, effect.txn, facts, recheck, proven)
         )
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 async def _facts(

@@ -47,10 +47,10 @@ async def start_again(ctx: Context, voter: Voter, target: Target, reason: str) -
 
 
 async def _each(ctx: Context, voter: Voter, target: Target, reason: str, *, begins: bool) -> None:
-    async def under(bundle: Bundle) -> None:
+    async def work(bundle: Bundle) -> None:
         await ctx.db.write(lambda tx: _do(tx, ctx, bundle, voter, target, reason.strip(), begins))
 
-    await with_stable_bundle(ctx, under)
+    await with_stable_bundle(ctx, work)
 
 
 def _do(

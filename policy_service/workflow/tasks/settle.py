@@ -60,11 +60,11 @@ async def settle(ctx: Context, voter: Voter, settlement: Settlement) -> TaskCont
         InvalidRequestError: wrong_answer, reason_required.
     """
 
-    async def under(bundle: Bundle) -> TaskContext:
+    async def work(bundle: Bundle) -> TaskContext:
         txn = (await ctx.db.read(lambda conn: read_task_context(conn, settlement.task_id))).task.txn
         return await ctx.db.write(lambda tx: _settle(tx, ctx, bundle, voter, settlement, txn))
 
-    return await with_stable_bundle(ctx, under)
+    return await with_stable_bundle(ctx, work)
 
 
 def _settle(
