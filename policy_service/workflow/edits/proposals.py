@@ -65,9 +65,7 @@ from policy_service.workflow.effects.revisions import RevisionRequest, create_re
 from policy_service.workflow.reviews.vote import require_same_bytes
 from policy_service.workflow.transitions import (
     TransitionReason,
-    agent_actor,
     insert,
-    person_actor,
     publish_review_event,
     transition_proposal,
 )
@@ -138,7 +136,7 @@ def _propose(
             "give a reason: the agent and its owner read it", code=ErrorCode.REASON_REQUIRED
         )
     args = canonical_proposed_args(bundle, case.effect, proposed.args)
-    cause = TransitionReason(person_actor(voter.iss, voter.sub), "proposed")
+    cause = TransitionReason.by_person(voter.iss, voter.sub, "proposed")
     made = proposals.proposals_by(tx.conn, case.review.review_id, voter.iss, voter.sub)
     mine = next((one for one in made if one.state == OPEN), None)
     if mine is not None and (mine.args, mine.reason) == (args, reason):
@@ -235,7 +233,7 @@ def _require_may_answer(
     if isinstance(by, Caller):
         _require_visible_to(by, case)
         require_active_caller(tx, by)
-        return TransitionReason(agent_actor(by.agent), "submit")
+        return TransitionReason.by_agent(by.agent, "submit")
     require_active_person(tx, by.iss, by.sub)
     if by.key != case.agent.owner:
         owner = case.agent.owner or f"no one: {case.agent.name} has no owner"
@@ -247,7 +245,7 @@ def _require_may_answer(
         raise ForbiddenError(
             "you proposed it yourself; the agent has to accept it", code=ErrorCode.NOT_ELIGIBLE
         )
-    return TransitionReason(person_actor(by.iss, by.sub), "submit")
+    return TransitionReason.by_person(by.iss, by.sub, "submit")
 
 
 def _proposal_closed_error(proposal: ProposalRow) -> ConflictError:
@@ -348,5 +346,5 @@ def _declining(tx: Tx, by: Caller | Voter, case: ReviewContext, proposal: Propos
     _require_visible_to(by, case)
     if isinstance(by, Voter) and (by.iss, by.sub) == (proposal.iss, proposal.sub):
         require_active_person(tx, by.iss, by.sub)
-        return TransitionReason(person_actor(by.iss, by.sub), "taken_back")
+        return TransitionReason.by_person(by.iss, by.sub, "taken_back")
     return _require_may_answer(tx, by, case, proposal).because("declined")

@@ -34,7 +34,7 @@ from policy_service.workflow.effects.evaluation import (
     with_stable_bundle,
 )
 from policy_service.workflow.effects.outcomes import expire_if_unused
-from policy_service.workflow.transitions import SERVICE, TransitionReason
+from policy_service.workflow.transitions import TransitionReason
 
 log = structlog.get_logger(__name__)
 
@@ -114,7 +114,7 @@ async def _reevaluate_one(ctx: Context, effect_id: str, txn: str, rev: int) -> N
         agent = repository.agent_of(tx.conn, snapshot.transaction.agent)
         if effect is None or agent is None or EffectState(effect.state) not in _OPEN:
             return
-        cause = TransitionReason(SERVICE, "activation")
+        cause = TransitionReason.by_service("activation")
         answer = reevaluate(tx, ctx, bundle, agent, snapshot, effect, facts, cause)
         apply_evaluation(tx, bundle, snapshot, effect, answer, cause)
         expire_if_unused(tx, snapshot)  # its validity may be shorter now than the time that has passed

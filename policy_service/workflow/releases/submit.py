@@ -55,7 +55,7 @@ from policy_service.workflow.releases.redeem import (
 )
 from policy_service.workflow.releases.release import build_releases, mint, sign_releases
 from policy_service.workflow.reviews.unsatisfiable import check_new_reviews
-from policy_service.workflow.transitions import TransitionReason, agent_actor
+from policy_service.workflow.transitions import TransitionReason
 
 _REDEEMED = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
 _OPEN = frozenset({TxnState.REVIEW, TxnState.READY})
@@ -197,7 +197,7 @@ def _submit_and_redeem(tx: Tx, ctx: Context, submission: _Submission) -> _Stored
     # edited arguments are not what the caller sent: it must see them before they are redeemed
     if not stored.created or transaction.state != TxnState.READY.value or transaction.edited_by:
         return stored
-    cause = TransitionReason(agent_actor(caller.agent), "release")
+    cause = TransitionReason.by_agent(caller.agent, "release")
     releases = mint(tx, ctx, snapshot, snapshot.effects, caller, until, cause)
     jtis = {claims.detail.effect_id: claims.jti for claims in releases}
     bundle = submission.revision.bundle
@@ -228,7 +228,7 @@ def _submit(tx: Tx, ctx: Context, submission: _Submission) -> _Stored:
     head = repository.load(tx.conn, named.txn)
     if head is not None:
         return _submit_again(tx, ctx, submission, agent, head)
-    cause = TransitionReason(agent_actor(agent.name), "submit")
+    cause = TransitionReason.by_agent(agent.name, "submit")
     return _Stored(create_revision(tx, ctx, submission.revision, agent, 1, cause, first=True), created=True)
 
 
@@ -247,7 +247,7 @@ def _submit_again(tx: Tx, ctx: Context, submission: _Submission, agent: AgentRow
         return _Stored(denied, created=False)
     if (edits := edits_of(accepted_proposals(tx.conn, named.txn))) != submission.edits:
         raise _ArgumentsEditedError(edits)
-    cause = TransitionReason(agent_actor(agent.name), "submit")
+    cause = TransitionReason.by_agent(agent.name, "submit")
     if state in _OPEN:
         supersede(tx, head, cause)
     rev = head.transaction.rev + 1

@@ -40,9 +40,7 @@ from policy_service.workflow.authorization import require_active_caller, require
 from policy_service.workflow.effects.outcomes import expire_effect
 from policy_service.workflow.transitions import (
     TransitionReason,
-    agent_actor,
     insert,
-    person_actor,
     publish_review_event,
 )
 
@@ -144,7 +142,7 @@ def _comment(
     kind = "question_asked" if remark.question else "comment_written"
     detail = {"comment_id": row.comment_id, "channel": remark.channel, "for_requester": own_side}
     publish_review_event(
-        tx, case.review, kind, TransitionReason(person_actor(voter.iss, voter.sub), "comment"), **detail
+        tx, case.review, kind, TransitionReason.by_person(voter.iss, voter.sub, "comment"), **detail
     )
     return True
 
@@ -225,7 +223,7 @@ def _answer(tx: Tx, *, caller: Caller, review: ReviewRow, question_id: str, word
         )
     update_rows(tx.conn, CommentRow, {"comment_id": question_id}, {"answer": words, "answered_at": tx.now})
     question.answer, question.answered_at = words, tx.now
-    cause = TransitionReason(agent_actor(caller.agent), "answer")
+    cause = TransitionReason.by_agent(caller.agent, "answer")
     publish_review_event(tx, case.review, "question_answered", cause, comment_id=question_id)
     return case.snapshot
 

@@ -66,7 +66,7 @@ from policy_service.workflow.passkeys.step_up import (
     store_assertion,
     verify_step_up,
 )
-from policy_service.workflow.transitions import TransitionReason, insert, person_actor, publish_review_event
+from policy_service.workflow.transitions import TransitionReason, insert, publish_review_event
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ class _Cast:
     @property
     def cause(self) -> TransitionReason:
         why = BREAK_GLASS if self.ballot.is_break_glass else "vote"
-        return TransitionReason(person_actor(self.voter.iss, self.voter.sub), why)
+        return TransitionReason.by_person(self.voter.iss, self.voter.sub, why)
 
     def require_eligible(self) -> None:
         """Raise ForbiddenError (not_eligible, step_up_required, frozen) if this person may not cast this vote."""
