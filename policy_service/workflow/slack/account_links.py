@@ -90,13 +90,13 @@ def require_member(app: SlackApp, account: Account) -> None:
 def _why_not(app: SlackApp, account: Account) -> str | None:
     if account.stranger or account.team_id != app.team_id:
         return (
-            "this Slack account belongs to another workspace, also in a shared channel; sign in on the web if you "
+            "this Slack account is from another workspace, also in a shared channel; sign in on the web if you "
             "should decide here"
         )
     if account.deleted:
         return "this Slack account is deactivated and cannot decide"
     if account.bot:
-        return "this Slack account is an app; only people can decide"
+        return "this Slack account is an app's; only people can decide"
     if account.guest:
         return "this Slack account is a guest, and guests cannot decide through Slack; use the web"
     return None

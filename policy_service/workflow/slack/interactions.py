@@ -317,7 +317,7 @@ def voter_for_account(
     """
     row = slack_link(conn, team_id, user_id) if team_id == app.team_id else None
     if row is None:
-        raise _refused(f"this Slack account is not linked yet; link it to your account here: {COMMAND}")
+        raise _refused(f"this Slack account is not linked yet; link it: {COMMAND}")
     seen = find_one(conn, PersonRow, iss=row.iss, sub=row.sub)
     person = find_person(conn, row.iss, row.sub, row.assurance, now, ctx.settings.max_group_age_s)
     if seen is None or person is None:

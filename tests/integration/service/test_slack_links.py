@@ -53,7 +53,7 @@ async def test_only_a_full_member_of_the_workspace_is_invited(here: Workspace) -
     before = len(await invitations(here))
     for more, word in (
         ({"guest": True}, "guest"),
-        ({"bot": True}, "is an app"),
+        ({"bot": True}, "app's"),
         ({"deleted": True}, "deactivated"),
         ({"stranger": True}, "another workspace"),
         ({"team_id": OTHER_TEAM}, "another workspace"),
