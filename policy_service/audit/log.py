@@ -14,12 +14,11 @@ from typing import Any
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from countersign.contract import canonicalize
-from policy_service.storage.audit_writer import append, write_lines
 from policy_service.storage.core import table
 from policy_service.storage.system_tables import AuditRow
 from policy_service.storage.tables import TransactionRow
 from policy_service.storage.types import time_text
-from policy_service.storage.unit_of_work import Tx
+from policy_service.storage.unit_of_work import Tx, append, write_lines
 
 __all__ = [
     "Entry",

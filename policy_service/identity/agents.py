@@ -24,12 +24,12 @@ from sqlmodel import col
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.storage.advisory_locks import lock_exclusive, lock_shared
-from policy_service.storage.audit_writer import append
 from policy_service.storage.core import insert_or_ignore, table
 from policy_service.storage.credential_tables import AgentKeyRow, ApiKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow
 from policy_service.storage.types import time_text
+from policy_service.storage.unit_of_work import append
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,12 +23,12 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.sessions import Session
 from policy_service.identity.webauthn import RegisteredCredential, key_digest
-from policy_service.storage.audit_writer import append
 from policy_service.storage.core import find, find_one, insert_row, insert_row_or_ignore, table, update_rows
 from policy_service.storage.credential_tables import SessionRow
 from policy_service.storage.database import Tx
 from policy_service.storage.system_tables import ChallengeRow, PasskeyRow
 from policy_service.storage.types import new_id
+from policy_service.storage.unit_of_work import append
 
 log = structlog.get_logger(__name__)
 

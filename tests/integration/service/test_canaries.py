@@ -307,7 +307,7 @@ OF_A_REQUEST: dict[str, tuple[Any, str]] = {
     "the policy engine": ("policy_service.workflow.effects.evaluation", "decide"),
     "the facts": (Bundle, "facts_for"),
     "a unit of work": ("policy_service.workflow.effects.revisions", "insert"),
-    "the log": ("policy_service.storage.audit_writer", "canonicalize"),
+    "the log": ("policy_service.storage.unit_of_work", "canonicalize"),
     "the signer": (Signer, "sign_receipt"),
     "the answer": (TransactionPresenter, "transaction"),
     "a page": (Pages, "draw"),
