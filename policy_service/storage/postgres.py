@@ -124,10 +124,6 @@ def open_pool(
     """An engine over a small pool; times arrive in UTC. Locks, responses and idle transactions all have a timeout.
     ``name`` is its ``application_name`` on the server.
     """
-    from policy_service.storage.response_timeout import (
-        TimedConnection,  # and the driver: SQLite starts without
-    )
-
     session = {  # on the server: detects a replica that has gone
         "application_name": name,
         "timezone": "UTC",

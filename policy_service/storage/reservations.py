@@ -36,7 +36,9 @@ from policy_service.storage.types import UtcDateTime
 from policy_service.storage.unit_of_work import Tx
 
 _HELD = sql("given_back_at IS NULL")
-_ORDINAL: Any = BigInteger().with_variant(Integer, "sqlite")  # on SQLite only an INTEGER primary key autoincrements
+_ORDINAL: Any = BigInteger().with_variant(
+    Integer, "sqlite"
+)  # on SQLite only an INTEGER primary key autoincrements
 
 
 def _by(subject: str) -> Index:

@@ -73,6 +73,7 @@ class SqliteWriter:
         self._closed = False
         self._conn: Connection | None = None
         self._in_unit = False
+        self.commits = 0
         for name in ("commit", "rollback"):
             event.listen(engine, name, self._refuse_ending)
         event.listen(engine, "before_cursor_execute", self._refuse_outside)
@@ -171,6 +172,7 @@ class SqliteWriter:
     def _commit(self, driver: sqlite3.Connection) -> None:
         _require_transaction(driver, None)
         driver.execute("COMMIT")
+        self.commits += 1
 
     def _connection(self) -> tuple[Connection, sqlite3.Connection]:
         if self._conn is None:

@@ -91,7 +91,9 @@ class OutboxRow(Row, table=True):
     attempts: int = 0
     next_at: datetime = Field(sa_type=UtcDateTime)
     created_at: datetime = Field(sa_type=UtcDateTime)
-    give_up_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # None: after the maximum number of attempts
+    give_up_at: datetime | None = Field(
+        default=None, sa_type=UtcDateTime
+    )  # None: after the maximum number of attempts
     last_error: str | None = None
 
 
@@ -183,7 +185,7 @@ class PolicyHeadRow(Row, table=True):
 
 
 class PasskeyRow(Row, table=True):
-    """One passkey of a person. A removed one is kept: votes were proved with it, and it must never be enrolled again."""
+    """One passkey of a person. A removed one is kept: votes were proved with it, and it cannot return."""
 
     __tablename__: ClassVar[Any] = "passkeys"
     __table_args__ = (Index("ix_passkeys_person", "iss", "sub"),)

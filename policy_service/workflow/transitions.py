@@ -2,7 +2,7 @@
 
 Rules: a move is in the contract's table or it does not happen; it is one conditional UPDATE whose row count decides a
 race; its audit row is written in the same unit (no audit row, no change), and so is the outbox row that tells others.
-The unit is alone with the transaction since before it read it (``storage/alone.py``); one that is not is refused.
+The unit locked the transaction before it read it (``storage/advisory_locks.py``); one that did not is refused.
 The row in memory follows the row in the database.
 """
 

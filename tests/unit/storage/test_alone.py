@@ -143,7 +143,7 @@ def test_a_unit_is_alone_with_one_transaction_at_most_and_moves_no_other(store: 
     with pytest.raises(RuntimeError, match="one transaction at most"):
         store.write_sync(lambda tx: lock_transaction(lock_transaction(tx, ONE), OTHER))
     for ask in (lambda tx: tx, on(OTHER)):  # alone with nobody, or with another
-        with pytest.raises(RuntimeError, match="ask for that first"):
+        with pytest.raises(RuntimeError, match="call lock_transaction first"):
             store.write_sync(lambda tx, ask=ask: require_locked(ask(tx), ONE))
     store.write_sync(lambda tx: require_locked(lock_transaction(tx, ONE), ONE))
 
