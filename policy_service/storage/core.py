@@ -17,10 +17,12 @@ from sqlalchemy import (
     Insert,
     Select,
     Table,
+    TextClause,
     Update,
     bindparam,
     insert,
     select,
+    text,
     tuple_,
     update,
 )
@@ -83,6 +85,12 @@ def _loaded_row(model: type[_AnyRow], values: dict[str, Any]) -> _AnyRow:
 def table(row: type[SQLModel]) -> Table:
     """The Core table of a declared row."""
     return SQLModel.metadata.tables[str(row.__tablename__)]
+
+
+def partial(condition: str | TextClause) -> dict[str, TextClause]:
+    """The arguments of an Index that covers only the rows of a condition, on both engines."""
+    where = text(condition) if isinstance(condition, str) else condition
+    return {"sqlite_where": where, "postgresql_where": where}
 
 
 def key_after(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:

@@ -31,7 +31,7 @@ from sqlalchemy import (
 from sqlalchemy import text as sql
 from sqlmodel import Field
 
-from policy_service.storage.core import Row, execute_write, rows_of, table
+from policy_service.storage.core import Row, execute_write, partial, rows_of, table
 from policy_service.storage.types import UtcDateTime
 from policy_service.storage.unit_of_work import Tx
 
@@ -44,7 +44,7 @@ _ORDINAL: Any = BigInteger().with_variant(
 def _by(subject: str) -> Index:
     """An index that finds and sums what one subject holds; it excludes released rows."""
     columns = (subject, "field", "tool", "reserved_at", "amount")
-    return Index(f"ix_reservations_{subject}", *columns, sqlite_where=_HELD, postgresql_where=_HELD)
+    return Index(f"ix_reservations_{subject}", *columns, **partial(_HELD))
 
 
 class ReservationRow(Row, table=True):

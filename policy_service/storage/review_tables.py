@@ -31,7 +31,7 @@ from sqlalchemy import text as sql
 from sqlmodel import Field, col
 
 from policy_service.domain.person_actions import BREAK_GLASS
-from policy_service.storage.core import Row, find, find_one, key_after, rows_of, table
+from policy_service.storage.core import Row, find, find_one, key_after, partial, rows_of, table
 from policy_service.storage.tables import VoteRow
 from policy_service.storage.types import UtcDateTime
 
@@ -51,15 +51,7 @@ class ProposalRow(Row, table=True):
     __tablename__: ClassVar[Any] = "proposals"
     __table_args__ = (
         CheckConstraint("state IN ('open', 'accepted', 'declined', 'lapsed')", name="proposal_state_known"),
-        Index(
-            "uq_proposals_person",
-            "review_id",
-            "iss",
-            "sub",
-            unique=True,
-            sqlite_where=_OPEN,
-            postgresql_where=_OPEN,
-        ),
+        Index("uq_proposals_person", "review_id", "iss", "sub", unique=True, **partial(_OPEN)),
         Index("ix_proposals_txn", "txn", "state"),
     )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from sqlalchemy import BigInteger, CheckConstraint, Connection, Index, LargeBinary, select, text
 from sqlmodel import Field, col
 
-from policy_service.storage.core import Row, insert_row, table, update_rows
+from policy_service.storage.core import Row, insert_row, partial, table, update_rows
 from policy_service.storage.types import Json, UtcDateTime, time_text
 
 if TYPE_CHECKING:
@@ -54,10 +54,8 @@ class AuditRow(Row, table=True):
         # Searches of the log. An id sorts by time, so each page is one range of an index.
         Index("ix_audit_agent", "agent", "audit_id"),
         Index("ix_audit_kind", "kind", "audit_id"),
-        Index(
-            "ix_audit_person", "actor", "audit_id", sqlite_where=PERSON_LINES, postgresql_where=PERSON_LINES
-        ),
-        Index("ix_audit_bundles", "audit_id", sqlite_where=BUNDLE_LINES, postgresql_where=BUNDLE_LINES),
+        Index("ix_audit_person", "actor", "audit_id", **partial(PERSON_LINES)),
+        Index("ix_audit_bundles", "audit_id", **partial(BUNDLE_LINES)),
     )
 
     audit_id: str = Field(primary_key=True)

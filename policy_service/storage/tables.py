@@ -21,11 +21,10 @@ from sqlalchemy import (
     UniqueConstraint,
     false,
 )
-from sqlalchemy import text as sql
 from sqlmodel import Field
 
 from countersign.contract import EffectState, TaskKind, TxnState
-from policy_service.storage.core import Row
+from policy_service.storage.core import Row, partial
 from policy_service.storage.types import Json, UtcDateTime
 
 
@@ -44,12 +43,7 @@ class AgentRow(Row, table=True):
     __tablename__: ClassVar[Any] = "agents"
     __table_args__ = (
         # Every page asks which are frozen: few of many.
-        Index(
-            "ix_agents_frozen",
-            "name",
-            sqlite_where=sql("frozen_at IS NOT NULL"),
-            postgresql_where=sql("frozen_at IS NOT NULL"),
-        ),
+        Index("ix_agents_frozen", "name", **partial("frozen_at IS NOT NULL")),
     )
 
     name: str = Field(primary_key=True, max_length=200)
@@ -122,13 +116,7 @@ class EffectRow(Row, table=True):
         Index("ix_effects_resource", "tool", "resource_key", "asked_at"),
         Index("ix_effects_recipients", "tool", "recipients_key", "asked_at"),
         Index(
-            "ix_effects_denied",
-            "agent",
-            "tool",
-            "resource_key",
-            "changed_at",
-            sqlite_where=sql("state = 'denied'"),
-            postgresql_where=sql("state = 'denied'"),
+            "ix_effects_denied", "agent", "tool", "resource_key", "changed_at", **partial("state = 'denied'")
         ),
     )
 
@@ -211,12 +199,7 @@ class ReviewRow(Row, table=True):
         Index("ix_reviews_remind", "state", "remind_at"),
         Index("ix_reviews_escalate", "state", "escalate_at"),
         # Every page asks which were opened by break-glass lately: hardly any.
-        Index(
-            "ix_reviews_break_glass",
-            "break_glass_at",
-            sqlite_where=sql("break_glass_at IS NOT NULL"),
-            postgresql_where=sql("break_glass_at IS NOT NULL"),
-        ),
+        Index("ix_reviews_break_glass", "break_glass_at", **partial("break_glass_at IS NOT NULL")),
     )
 
     review_id: str = Field(primary_key=True)
@@ -277,8 +260,7 @@ class VoteRow(Row, table=True):
             "verdict",
             "late",
             unique=True,
-            sqlite_where=sql("revoked_at IS NULL"),
-            postgresql_where=sql("revoked_at IS NULL"),
+            **partial("revoked_at IS NULL"),
         ),
         CheckConstraint("verdict IN ('approve', 'deny', 'break_glass')", name="verdict_known"),
     )
