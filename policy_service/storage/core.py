@@ -213,6 +213,6 @@ def _update(model: type[Row], where: tuple[str, ...], columns: tuple[str, ...]) 
 
 
 def insert_or_ignore(conn: Connection, into: Table) -> Any:
-    """An INSERT that does nothing if a unique key exists; the row count tells which happened."""
+    """An INSERT that does nothing if a unique key exists; the row count shows which happened."""
     statement = _INSERT[conn.dialect.name](into).on_conflict_do_nothing()
     return statement.execution_options(preserve_rowcount=True)  # otherwise PostgreSQL's row count is lost

@@ -2,7 +2,7 @@
 
 A row says how much one effect takes by one field. It is stored per field, not per meter, so any window and any subject
 is a sum over the same rows by one index. Of two rows that share an agent or a resource, the later one has the higher
-ordinal, whatever their clocks: it is assigned while the unit holds the locks of both (``advisory_locks.py``).
+ordinal, independent of clocks: it is assigned while the unit holds the locks of both (``advisory_locks.py``).
 """
 
 from __future__ import annotations

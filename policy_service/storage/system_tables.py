@@ -65,9 +65,7 @@ class AuditRow(Row, table=True):
     txn: str | None = None
     effect_id: str | None = Field(default=None, index=True)
     rev: int | None = None
-    agent: str | None = (
-        None  # whose transaction it is about, or which agent: to search by, and no part of the record
-    )
+    agent: str | None = None  # for searches; not part of the record
     body: bytes = Field(sa_type=LargeBinary)  # canonical JSON
     at: datetime = Field(sa_type=UtcDateTime)
 
@@ -89,9 +87,7 @@ class OutboxRow(Row, table=True):
     attempts: int = 0
     next_at: datetime = Field(sa_type=UtcDateTime)
     created_at: datetime = Field(sa_type=UtcDateTime)
-    give_up_at: datetime | None = Field(
-        default=None, sa_type=UtcDateTime
-    )  # None: after the maximum number of attempts
+    give_up_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # None: by attempts
     last_error: str | None = None
 
 

@@ -145,7 +145,7 @@ def write_lines(tx: Tx) -> None:
 
 # An id is microseconds, a counter and random bits: 30 hex digits that sort in the order of writing. On PostgreSQL the
 # time is the server's at this statement, after every row lock the unit has waited for. So of two units where one
-# depends on the other, the later line sorts later, whichever replica wrote it.
+# depends on the other, the later line sorts later on every replica.
 _SERVER_TIME = cast(func.extract("epoch", func.clock_timestamp()) * _MICROSECONDS, BigInteger)
 _WRITTEN = tuple(column for column in _audit.c if column.name not in {"audit_id", "idx"})
 

@@ -1,4 +1,4 @@
-"""the first tables
+"""initial tables
 
 Revision ID: 0001
 Revises:
@@ -24,7 +24,7 @@ def _partial(condition: str) -> dict[str, Any]:
 
 
 def upgrade() -> None:
-    """Forward only: what a step changes, a backup brings back."""
+    """Forward only: to go back, restore a backup."""
     op.create_table(
         "agents",
         sa.Column("name", sa.String(200), nullable=False),

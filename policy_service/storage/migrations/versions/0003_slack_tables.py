@@ -1,4 +1,4 @@
-"""the tables of Slack
+"""Slack tables
 
 Revision ID: 0003
 Revises: 0002
@@ -18,7 +18,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Forward only: what a step changes, a backup brings back."""
+    """Forward only: to go back, restore a backup."""
     op.create_table(
         "slack_cards",
         sa.Column("card_id", sa.String(), nullable=False),
